@@ -1,7 +1,6 @@
 """Device plugins and PodResources on real sockets: registration, calls, lists, and memory."""
 
 import asyncio
-import logging
 import subprocess
 import sys
 import tempfile
@@ -10,15 +9,18 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import structlog
+
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.devices.provider import PreferenceRequest
 from alignup.align.host import Host, Settings
 from alignup.align.machine import Device
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Container, Pod, Resources
-from alignup.kubernetes.plugins import rpc
+from alignup.kubernetes.plugins import unix_grpc
 from alignup.kubernetes.plugins.manager import DevicePluginManager
 from alignup.kubernetes.plugins.pod_resources import RateLimiter, serve_pod_resources
+from alignup.kubernetes.plugins.resources import DevicesListed, PluginStopped
 from alignup.machines import synthetic
 from alignup.testing import Plugin, Preference
 from alignup.wire import pod_resources_pb2 as wire
@@ -41,6 +43,10 @@ class Listener:
         self.listed = asyncio.Event()
         self._host = host
 
+    @property
+    def callbacks(self) -> tuple[DevicesListed, PluginStopped]:
+        return self.devices_listed, self.plugin_stopped
+
     async def devices_listed(self, resource: str, devices: tuple[Device, ...], *, preferred_allocation: bool) -> None:
         del preferred_allocation
         if self._host is not None:
@@ -51,24 +57,8 @@ class Listener:
         del resource, gone
 
 
-class NoMetrics:
-    """Metrics that are not measured here."""
-
-    def count_registration(self, resource: str) -> None:
-        del resource
-
-    def observe_allocation(self, resource: str, seconds: float) -> None:
-        del resource, seconds
-
-    def count_request(self, method: str) -> None:
-        del method
-
-    def count_error(self, method: str) -> None:
-        del method
-
-
 def figures() -> Iterator[Figure]:
-    logging.getLogger("alignup.kubernetes.plugins").setLevel(logging.ERROR)  # plugins stop all the time here
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("error"))  # plugins stop all the time here
     with tempfile.TemporaryDirectory(prefix="alignup-") as place:
         registration, preference, allocation = asyncio.run(_plugin(Path(place)))
         yield Figure("a plugin registers, to its first device in use", registration, 0.100, "8 devices")
@@ -86,7 +76,7 @@ async def _plugin(directory: Path) -> tuple[float, float, float]:
         uid="u", container="c", resource=GPU, available=("gpu-0", "gpu-1"), must_include=(), size=1
     )
     listener = Listener()
-    async with DevicePluginManager(directory, listener, metrics=NoMetrics()) as manager:
+    async with DevicePluginManager(directory, *listener.callbacks) as manager:
         for number in range(20):
             plugin = Plugin(
                 GPU, "4@0,4@1", directory=directory, preference=Preference.LOWEST, endpoint=f"{number}.sock"
@@ -119,8 +109,8 @@ async def _list(directory: Path) -> tuple[float, int]:
     limiter = RateLimiter(now=time.monotonic, burst=1e9)
     least, size = float("inf"), 0
     async with (
-        serve_pod_resources(path, lambda: host, metrics=NoMetrics(), limiter=limiter),
-        rpc.channel(path) as line,
+        serve_pod_resources(path, lambda: host, limiter=limiter),
+        unix_grpc.channel(path) as line,
     ):
         send: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = line.unary_unary("/v1.PodResourcesLister/List")
         for _ in range(20):
@@ -160,7 +150,7 @@ async def _resident() -> int:
     listener = Listener(host)
     with tempfile.TemporaryDirectory(prefix="alignup-") as place:
         plugins = []
-        async with DevicePluginManager(Path(place), listener, metrics=NoMetrics()) as manager:
+        async with DevicePluginManager(Path(place), *listener.callbacks) as manager:
             for number in range(10):
                 name = f"example.com/r{number}"
                 command = ["-m", "alignup.testing.plugin", "--resource", name, "--dir", place]

@@ -19,11 +19,9 @@ from alignup.align.host import Host
 from alignup.align.settings import Policy
 from alignup.documents import codec
 from alignup.documents.decisions import decision_document
-from alignup.documents.ledgers.documents import pod_entry, residue
-from alignup.documents.ledgers.restore import restore_ledger
-from alignup.store.documents import HeldPodDocument
+from alignup.documents.ledgers import pod_entry, residue, restore_ledger
 from alignup.store.fingerprint import machine_fingerprint, settings_fingerprint
-from alignup.store.state_store import LedgerParts, PodRow, Stage, StateChange, StateStore
+from alignup.store.state_store import HeldPodDocument, LedgerParts, PodRow, Stage, StateChange, StateStore
 from bench.bench_admit import host, pod
 from bench.harness import Figure, best, best_cpu
 
@@ -108,7 +106,7 @@ def releasing() -> Iterator[Figure]:
     for number in range(WAITING):
         transaction.admit(pod(f"waiting-{number}", cpus=12, memory=f"{1024 + number}Mi", gpus=0))
     state = transaction.state()
-    assert (len(state.admitted), len(state.waiting.pods)) == (3, WAITING)
+    assert (len(state.admitted), len(state.waiting)) == (3, WAITING)
     seconds = best_cpu(lambda: Transaction(state, clock).release("last"))
     yield Figure(f"release with {WAITING:,} pods waiting", seconds, 50e-3, "all of them are decided on again")
 

@@ -16,11 +16,10 @@ from typing import Any
 import pytest
 import yaml
 
-from alignup.gate.admission import GATE, LABEL, answer_review
+from alignup.gate.admission import GATE, LABEL, answer_review, webhook_app
 from alignup.gate.certificate_keeper import SECRETS, WEBHOOK_CONFIGURATIONS, CertificateKeeper
 from alignup.gate.controller import GateController, GateOptions
 from alignup.gate.releases import pinned_node
-from alignup.gate.webhook_app import webhook_app
 from alignup.kubernetes.api import NODES, PODS, ApiClient, Change, Resource, find_access
 from alignup.kubernetes.api.errors import InvalidObjectError
 from alignup.kubernetes.api.host_states import HOST_STATES, to_object
@@ -147,7 +146,7 @@ async def controlled(client: ApiClient, nodes: SimulatedNodes | None = None) -> 
         live.pods.subscribe(nodes.bound)
         work.append(nodes.reports())
     async with running(*work):
-        await live.wait_ready()
+        await live.ready.wait()
         yield controller
 
 

@@ -13,7 +13,7 @@ import pytest
 from alignup.align.errors import PluginError
 from alignup.kubernetes.plugins.manager import DevicePluginManager
 from tests.kubernetes.plugins.capacity import capacity_of
-from tests.kubernetes.plugins.listener import RecordingListener, RecordingMetrics
+from tests.kubernetes.plugins.listener import RecordingListener
 
 PLUGINS, DEVICES = 50, 1_000
 TIMEOUT = 300.0  #: seconds
@@ -44,7 +44,7 @@ async def test_fifty_plugins_with_a_thousand_devices_each() -> None:
     with tempfile.TemporaryDirectory(prefix="alignup-") as place:
         directory = Path(place)
         async with (
-            DevicePluginManager(directory, listener, metrics=RecordingMetrics()) as manager,
+            DevicePluginManager(directory, *listener.callbacks) as manager,
             AsyncExitStack() as stack,
         ):
             plugins = {number: await started(directory, number, stack) for number in range(PLUGINS)}

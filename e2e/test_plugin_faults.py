@@ -1,6 +1,6 @@
 """Long fault tests of an agent with device plugins: repeated kills of both, and a plugin that flaps.
 
-``tests/agent/test_plugins.py`` has short versions.
+``tests/agent/test_device_allocator.py`` has short versions.
 """
 # ruff: noqa: S101
 

@@ -10,7 +10,7 @@ _FORKING = multiprocessing.get_context("forkserver")
 _FORKING.set_forkserver_preload(
     [
         "alignup.agent.kubelet_export",
-        "alignup.agent.devices.plugin_wiring",
+        "alignup.agent.device_allocator",
         "alignup.agent.daemon",
         "alignup.cli.admit",
         "alignup.cli.agent",

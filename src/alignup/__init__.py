@@ -95,13 +95,13 @@ __all__ = sorted((*_MODULE_OF, *_SUBMODULES))  # noqa: PLE0605 - each name is ab
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - the type depends on the name
     if name in _SUBMODULES:
-        found: Any = import_module(_SUBMODULES[name])
+        value: Any = import_module(_SUBMODULES[name])
     elif name in _MODULE_OF:
-        found = getattr(import_module(_MODULE_OF[name]), name)
+        value = getattr(import_module(_MODULE_OF[name]), name)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = found
-    return found
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

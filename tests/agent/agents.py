@@ -46,14 +46,14 @@ class Agent:
     def get(self, path: str) -> Document:
         response = self.http.get(path)
         assert response.status_code == 200, response.text
-        found: Document = response.json()
-        return found
+        document: Document = response.json()
+        return document
 
     def pods(self) -> dict[str, Document]:
         """Every pod that is known, by uid."""
-        found = self.get("/v1/pods?limit=5000")
-        assert found["metadata"]["continue"] is None
-        return {one["uid"]: one for one in found["pods"]}
+        page = self.get("/v1/pods?limit=5000")
+        assert page["metadata"]["continue"] is None
+        return {pod["uid"]: pod for pod in page["pods"]}
 
     def admit(self, uid: str, **requests: str) -> httpx2.Response:
         return self.http.post("/v1/pods", json=pod(uid, **requests))

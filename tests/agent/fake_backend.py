@@ -11,9 +11,9 @@ from typing import Any, cast
 import httpx2
 import yaml
 
-from alignup.agent.api import AdmissionResult, AdmissionStatus, PodView
 from alignup.agent.app import RequestLimits, build_app
 from alignup.agent.metrics import Metrics
+from alignup.agent.state import AdmissionResult, AdmissionStatus, PodView
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.decision import Decision
 from alignup.align.errors import PodError, Problem

@@ -4,7 +4,7 @@ import random
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from alignup.kubernetes.plugins import rpc
+from alignup.kubernetes.plugins import unix_grpc
 from alignup.testing import Fault, Plugin
 from alignup.wire import device_plugin_pb2 as wire
 
@@ -88,7 +88,7 @@ class HostilePlugin(Plugin):
     async def allocate(self, request: wire.AllocateRequest) -> wire.AllocateResponse:
         if self.dice is None:
             return await super().allocate(request)
-        one = self.dice.choice(
+        mishap = self.dice.choice(
             (
                 wire.ContainerAllocateResponse(),
                 wire.ContainerAllocateResponse(envs={"": "", "A=B": "\0", "x" * 10_000: "y"}),
@@ -99,7 +99,7 @@ class HostilePlugin(Plugin):
                 wire.ContainerAllocateResponse(cdi_devices=[wire.CDIDevice(name="\n")] * 1_000),
             )
         )
-        return wire.AllocateResponse(container_responses=[one] * self.dice.choice((0, 1, 1, 1, 2)))
+        return wire.AllocateResponse(container_responses=[mishap] * self.dice.choice((0, 1, 1, 1, 2)))
 
     async def _send_lists(self, dice: random.Random) -> None:
         for _ in range(dice.choice((1, 1, 1, 20))):
@@ -121,7 +121,7 @@ class HostilePlugin(Plugin):
         await self.restart()
 
     async def _register_again(self, _dice: random.Random) -> None:
-        with suppress(rpc.StatusError):
+        with suppress(unix_grpc.StatusError):
             await self.register()
 
     async def _register_nonsense(self, dice: random.Random) -> None:
@@ -130,15 +130,15 @@ class HostilePlugin(Plugin):
             endpoint=dice.choice((*ENDPOINTS, self.socket.name)),
             resource_name=dice.choice((*RESOURCES, self.resource)),
         )
-        async with rpc.channel(self._registry) as channel:
-            with suppress(rpc.StatusError):
-                await rpc.call(
+        async with unix_grpc.channel(self._registry) as channel:
+            with suppress(unix_grpc.StatusError):
+                await unix_grpc.call(
                     channel,
                     "/v1beta1.Registration/Register",
                     request,
                     response=wire.Empty,
                     seconds=60,
-                    error=lambda code, details: rpc.StatusError(details, code=code),
+                    error=lambda code, details: unix_grpc.StatusError(details, code=code),
                 )
 
     @staticmethod

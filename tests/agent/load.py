@@ -114,8 +114,8 @@ class Client:
 
     def _settle(self, pods: dict[str, Document]) -> None:
         """Find out how what was under way ended, and who has stopped waiting."""
-        found = pods.get(self.open)
-        if self.open and found is None:
+        document = pods.get(self.open)
+        if self.open and document is None:
             self.has.pop(self.open, None)
             self.waits.discard(self.open)
         elif self.open:
@@ -129,13 +129,13 @@ class Client:
 def check_nothing_twice(pods: dict[str, Document]) -> None:
     """Check that no CPU and no device belongs to two pods."""
     cpus, devices = 0, Counter[str]()
-    for uid, one in pods.items():
-        for placement in one["placements"] if one["status"] == "admitted" else ():
-            given = placement["given"]
-            own = bits.parse(given.get("cpu", {}).get("cpu", ""))
-            assert not own & cpus, f"CPUs {bits.show(own & cpus)} of {uid} belong to another pod too"
-            cpus |= own
-            devices.update(name for ids in given.get("device", {}).values() for name in ids.split(","))
+    for uid, document in pods.items():
+        for placement in document["placements"] if document["status"] == "admitted" else ():
+            holdings = placement["given"]
+            exclusive = bits.parse(holdings.get("cpu", {}).get("cpu", ""))
+            assert not exclusive & cpus, f"CPUs {bits.show(exclusive & cpus)} of {uid} belong to another pod too"
+            cpus |= exclusive
+            devices.update(name for ids in holdings.get("device", {}).values() for name in ids.split(","))
     assert not [name for name, count in devices.items() if count > 1]
 
 
@@ -229,11 +229,11 @@ def _wait_for_pods(workers: list[Client], count: int, *, with_devices: bool = Fa
 
 def check_granted(pods: dict[str, Document]) -> None:
     """Check that every pod with a device has its grant."""
-    for uid, one in pods.items():
-        for placement in one["placements"] if one["status"] == "admitted" else ():
+    for uid, document in pods.items():
+        for placement in document["placements"] if document["status"] == "admitted" else ():
             for resource, ids in placement["given"].get("device", {}).items():
-                given = one["grants"][placement["container"]][resource]
-                assert given["envs"] == {"GPU_DEVICES": ids}, f"{uid} was given something else"
+                grant = document["grants"][placement["container"]][resource]
+                assert grant["envs"] == {"GPU_DEVICES": ids}, f"{uid} was given something else"
 
 
 def _check_agent(agent: Agent, workers: list[Client]) -> None:

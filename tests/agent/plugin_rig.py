@@ -10,10 +10,10 @@ from typing import Any
 
 import structlog
 
-from alignup.agent.devices.allocator import DeviceAllocator
-from alignup.agent.devices.plugin_wiring import PluginEvents, expected_resources
-from alignup.agent.queue import AdmissionQueue, SaveState
+from alignup.agent.admission_queue import AdmissionQueue, SaveState
+from alignup.agent.device_allocator import DeviceAllocator, expected_resources
 from alignup.agent.state import AgentState, Clock
+from alignup.agent.transaction import Transaction
 from alignup.align.workload import Pod
 from alignup.kubernetes.plugins.endpoint import PluginTimeouts
 from alignup.kubernetes.plugins.manager import DevicePluginManager
@@ -21,7 +21,6 @@ from alignup.testing import Preference
 from tests.agent.states import empty_state
 from tests.align.hosts import GPU
 from tests.deadlines import until, wait_for
-from tests.kubernetes.plugins.listener import RecordingMetrics
 from tests.kubernetes.plugins.pausable import PausablePlugin
 
 DEVICES = "2@0,2@1"
@@ -40,14 +39,14 @@ class PluginRig:
 
     def free(self, resource: str = GPU) -> int:
         """The number of free devices."""
-        return self.queue.host.ledger.devices.free[resource].bit_count()
+        return self.queue.state.host.ledger.devices.free[resource].bit_count()
 
     def healthy(self, resource: str = GPU) -> int:
-        inventory = self.queue.host.ledger.devices.inventories.get(resource)
+        inventory = self.queue.state.host.ledger.devices.inventories.get(resource)
         return inventory.healthy.bit_count() if inventory and resource in self.queue.state.plugins else 0
 
     def devices(self, uid: str, container: str = "app") -> dict[str, tuple[str, ...]]:
-        return dict(self.queue.host.ledger.devices.holds(uid, container))
+        return dict(self.queue.state.host.ledger.devices.holds(uid, container))
 
     async def admit(self, pod: Pod) -> Any:
         """What became of a pod."""
@@ -89,7 +88,11 @@ async def start_rig(
         dispatch=lambda _: None,
     )
     manager = DevicePluginManager(
-        directory, PluginEvents(queue), metrics=RecordingMetrics(), timeouts=timeouts, now=clock
+        directory,
+        lambda *devices, **options: queue.run(Transaction.set_devices, *devices, **options),
+        lambda resource, **options: queue.run(Transaction.plugin_stopped, resource, **options),
+        timeouts=timeouts,
+        now=clock,
     )
     allocator = DeviceAllocator(queue, manager, log=structlog.get_logger(), backoff=0.01)
     try:

@@ -7,9 +7,8 @@ from typing import Any
 
 import structlog
 
-from alignup.agent.state import AgentState, Clock
+from alignup.agent.state import AgentState, Clock, WaitingPods
 from alignup.agent.state_saver import StateSaver
-from alignup.agent.wait_queue import WaitQueue
 from alignup.align.host import Host
 from alignup.store.state_store import StateStore, StoredState
 from tests.align.hosts import host, pod
@@ -31,7 +30,7 @@ def empty_state(
     return AgentState(
         host=empty,
         idle_ledger=empty.ledger,
-        waiting=WaitQueue(max_overtakes=max_overtakes, capacity=capacity),
+        waiting=WaitingPods(max_overtakes=max_overtakes, capacity=capacity),
         wait_enabled=wait_enabled,
     )
 

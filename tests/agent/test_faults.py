@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alignup.agent.recovery import RecoveryOptions, recover
-from alignup.agent.state import Clock
+from alignup.agent.state import Clock, WaitingPods
 from alignup.agent.transaction import Transaction
-from alignup.agent.wait_queue import WaitQueue as Queue
 from alignup.documents.decisions import decision_document
 from alignup.store.database import NAME
 from alignup.store.state_store import StateStore
@@ -138,7 +137,7 @@ def test_every_flipped_bit_and_every_truncation_is_detected_or_changes_nothing(t
     flipped = whole[:place] + bytes([whole[place] ^ 1 << data.draw(st.integers(0, 7))]) + whole[place + 1 :]
     (directory / NAME).write_bytes(data.draw(st.sampled_from((flipped, whole[:place]))))
 
-    recovered = recover(StateStore(directory), host(), options=RecoveryOptions(waiting=Queue()), now=0.0)
+    recovered = recover(StateStore(directory), host(), options=RecoveryOptions(waiting=WaitingPods()), now=0.0)
 
     uids = [view.pod.uid for view in recovered.state.pod_views()]
     assert uids == ([] if recovered.problems else ["a"])
@@ -164,7 +163,7 @@ def test_a_clock_that_jumps_does_not_change_the_order(tmp_path_factory, times):
     store.close()
     save_states(directory, now)
 
-    again = recover(store, host(), options=RecoveryOptions(waiting=Queue(), wait_enabled=True), now=0.0).state
+    again = recover(store, host(), options=RecoveryOptions(waiting=WaitingPods(), wait_enabled=True), now=0.0).state
 
     assert [entry.pod.uid for entry in again.pod_views()] == ["p0", "p1", "p2", "p3", "p4"]
     assert [record.since for record in again.all_records()] == [record.since for record in now.all_records()]

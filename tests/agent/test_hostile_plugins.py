@@ -8,8 +8,8 @@ from contextlib import suppress
 import pytest
 
 from alignup.agent import api
-from alignup.agent.devices.device_state import with_announced_devices
 from alignup.agent.metrics import Metrics
+from alignup.agent.pending_admission import with_announced_devices
 from alignup.agent.recovery import RecoveryOptions, recover
 from alignup.agent.transaction import Transaction
 from alignup.documents import codec
@@ -71,12 +71,12 @@ async def test_hostile_plugins_harm_only_pods_that_request_their_devices():
         state = empty_state(wait_enabled=True, capacity=50, memory=False)
         async with (
             start_rig(directory, now=state, timeouts=TIMEOUTS) as rig,
-            HostilePlugin(GPU, dice=dice, directory=directory, endpoint="one.sock") as one,
+            HostilePlugin(GPU, dice=dice, directory=directory, endpoint="one.sock") as first,
             HostilePlugin(GPU, dice=dice, directory=directory, endpoint="two.sock") as two,
             rig.plugin("1@0", resource=FPGA),
         ):
             for turn in range(turns):
-                await dice.choice((one, two)).misbehave()
+                await dice.choice((first, two)).misbehave()
                 victims = [pod(f"victim-{turn}-{number}", cpu="10m", memory="1Mi", gpu="1") for number in range(2)]
                 clients = [asyncio.create_task(rig.admit(victim)) for victim in victims]
                 if dice.random() < 0.2:
@@ -94,11 +94,11 @@ async def test_hostile_plugins_harm_only_pods_that_request_their_devices():
                 for view in rig.queue.state.pod_views():
                     if dice.random() < 0.5:
                         await rig.queue.run(Transaction.release, view.pod.uid)
-            await one.behave()
+            await first.behave()
             await two.behave()
             await until(lambda: not rig.queue.state.pending)
-            for uid in (*rig.queue.state.waiting.pods, *rig.queue.state.admitted):
+            for uid in (*rig.queue.state.waiting.uids(), *rig.queue.state.admitted):
                 await rig.queue.run(Transaction.release, uid)
             await until(lambda: not rig.queue.state.pod_views() and rig.free() == rig.healthy() == 4)
-            assert rig.queue.host.ledger.pods == {}
+            assert rig.queue.state.host.ledger.pods == {}
     attacked("hostile steps of device plugins", turns, findings)

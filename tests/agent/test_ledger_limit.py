@@ -5,11 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from alignup.agent import pod_record
-from alignup.agent.pod_record import MAX_METADATA
-from alignup.agent.queue import AdmissionQueue
+from alignup.agent.admission_queue import AdmissionQueue
 from alignup.agent.recovery import RecoveryOptions, recover
-from alignup.agent.state import AgentState
+from alignup.agent.state import MAX_GRANT_BYTES, MAX_METADATA, AgentState
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import PodError
 from alignup.documents import codec
@@ -133,7 +131,7 @@ def test_a_release_succeeds_even_if_the_waiting_pods_would_not_fit(start):
 
     assert released.pod.uid == "a"
     assert list(agent.queue.state.admitted) == ["b"]
-    assert len(agent.recovered().waiting.pods) == 6
+    assert len(agent.recovered().waiting) == 6
 
 
 @pytest.mark.parametrize(
@@ -154,7 +152,7 @@ def test_a_pod_that_carries_too_much_is_rejected(changes, field):
 
 
 def test_a_pod_whose_plugins_return_too_much_is_rejected(tmp_path, monkeypatch):
-    monkeypatch.setattr("alignup.agent.devices.allocator.MAX_GRANT_BYTES", 10)
+    monkeypatch.setattr("alignup.agent.device_allocator.MAX_GRANT_BYTES", 10)
 
     async def admit():
         async with start_rig(tmp_path) as rig, rig.plugin():
@@ -165,4 +163,4 @@ def test_a_pod_whose_plugins_return_too_much_is_rejected(tmp_path, monkeypatch):
     assert result.pod_view is None
     assert "for the pod, and the limit is 10" in result.decision.rejection.message
     assert free == 4
-    assert pod_record.MAX_GRANT_BYTES == 256 << 10
+    assert MAX_GRANT_BYTES == 256 << 10

@@ -14,9 +14,8 @@ import pytest
 
 from alignup.agent import api
 from alignup.agent.recovery import RecoveryMode, RecoveryOptions, RecoveryResult, recover
-from alignup.agent.state import AgentState
+from alignup.agent.state import AgentState, WaitingPods
 from alignup.agent.transaction import Transaction
-from alignup.agent.wait_queue import WaitQueue
 from alignup.align.errors import AlignError, StateError
 from alignup.align.settings import Policy
 from alignup.documents import codec
@@ -77,7 +76,7 @@ def save_full_state(directory: Path) -> Contents:
 
 
 def recover_from(directory: Path) -> RecoveryResult:
-    options = RecoveryOptions(waiting=WaitQueue(), wait_enabled=True, modes=MODES)
+    options = RecoveryOptions(waiting=WaitingPods(), wait_enabled=True, modes=MODES)
     return recover(StateStore(directory), host(Policy.BEST_EFFORT), options=options, now=5.0)
 
 
@@ -199,7 +198,7 @@ def show(history: History) -> None:
     """Do what the HTTP API does with decisions."""
     for decision in history.latest():
         codec.encode(api.stored_decision_detail(decision))
-        api.encode_stored_decision(decision)
+        codec.encode(api.stored_decision(decision))
 
 
 @pytest.mark.soak

@@ -5,10 +5,12 @@ import re
 import pytest
 from hypothesis import HealthCheck, settings
 
-from alignup.agent.routes import OPERATIONS
+from alignup.agent import routes
+from alignup.web.api_operations import Operation
 from tests.agent.fake_backend import FakeBackend, app_of
 from tests.effort import did, examples
 
+OPERATIONS = [value for value in vars(routes).values() if isinstance(value, Operation)]
 #: A schema cannot express all rules (unique container names, requests within limits).
 ACCEPTED = ["2xx", "404", "409", "422"]
 #: Nor which texts are tokens of pages.

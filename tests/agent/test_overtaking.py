@@ -6,11 +6,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alignup.agent.api import AdmissionStatus
 from alignup.agent.pending_admission import WAITS_ITS_TURN, PendingAdmission
-from alignup.agent.state import AgentState
+from alignup.agent.state import MAX_BLOCKING, MAX_TRIES, AdmissionStatus, AgentState
 from alignup.agent.transaction import Transaction
-from alignup.agent.wait_queue import MAX_BLOCKING, MAX_TRIES
 from alignup.align.settings import Policy
 from alignup.align.workload import Pod, Resources
 from tests.agent.states import clock, empty_state
@@ -77,9 +75,9 @@ def test_only_a_few_different_requests_are_retried_behind_a_pod_at_its_limit():
     decided: list[str] = []
 
     class Recording(Transaction):
-        def decide_again(self, pod: Pod, **how: Any) -> PendingAdmission:
+        def decide(self, pod: Pod, **how: Any) -> PendingAdmission:
             decided.append(pod.uid)
-            return super().decide_again(pod, **how)
+            return super().decide(pod, **how)
 
     Recording(now, clock()).retry_waiting()
 
@@ -104,18 +102,18 @@ def test_no_pod_starves(jobs, patience, policy):
     """A pod at its limit is admitted when those that were ahead of it at that time end, whatever came later."""
     now = empty_state(**LARGE | {"shape": "pack:2 numa:1 core:4 pu:1"}, max_overtakes=patience, policy=policy)
     ahead: dict[str, set[str]] = {}  # uid of a pod at its limit → the pods that were admitted or waiting before it then
-    for number, (what, cpu, devices, choice) in enumerate(jobs):
-        known = [*now.admitted, *now.waiting.pods]
-        if what == "admit" or not known:
+    for number, (action, cpu, devices, choice) in enumerate(jobs):
+        known = [*now.admitted, *now.waiting.uids()]
+        if action == "admit" or not known:
             now = after(now, admits(str(number), cpu=cpu, **devices))
         else:
             now = after(now, releases(known[choice % len(known)]))
-        waiting = list(now.waiting.pods)
+        waiting = now.waiting.uids()
         for place, uid in enumerate(waiting):
             if now.waiting.is_blocking(uid):
                 ahead.setdefault(uid, {*now.admitted, *waiting[:place]})
 
-    for uid in [uid for uid in now.waiting.pods if uid in ahead]:
+    for uid in [uid for uid in now.waiting.uids() if uid in ahead]:
         ended = now
         for other in ahead[uid]:
             ended = after(ended, releases(other))

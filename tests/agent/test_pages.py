@@ -13,7 +13,7 @@ from alignup.agent.state import EventKind
 from alignup.align.host import Host
 from alignup.align.machine import Device
 from alignup.align.settings import Policy
-from alignup.schedule.page_backend import CHANGED
+from alignup.schedule.pages import CHANGED
 from alignup.web.authentication import LINK_SECONDS, SESSION_SECONDS, AccessRules, Sessions
 from alignup.web.event_streams import MISSED
 from alignup.web.pages import static_file

@@ -6,14 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alignup.agent.api import AdmissionStatus
 from alignup.agent.pending_admission import (
     PREPARING_DEVICES,
     RELEASED_WHILE_PENDING,
     PendingAdmission,
     PluginRejectedError,
 )
-from alignup.agent.state import AgentState, EventKind
+from alignup.agent.state import AdmissionStatus, AgentState, EventKind
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import PodError
 from alignup.align.machine import Device
@@ -77,7 +76,7 @@ def test_a_plugin_failure_restores_the_previous_state():
     assert admission.decision.rejection is not None
     assert admission.decision.rejection.message == "Allocate failed due to no, which is unexpected"
     assert transaction.state().host.ledger == before.host.ledger
-    assert [one.kind for one in transaction.events] == [EventKind.REJECTED]
+    assert [event.kind for event in transaction.events] == [EventKind.REJECTED]
     assert not transaction.durable
 
 
@@ -90,7 +89,9 @@ def test_a_late_answer_for_a_released_pod_is_ignored():
     answers = transaction.commit(first, GRANTS), transaction.fail(first, NO), transaction.apply_preferences(first, {})
     transaction.undo(first)
 
-    assert [one.decision.rejection and one.decision.rejection.reason for one in answers] == [RELEASED_WHILE_PENDING] * 3
+    assert [answer.decision.rejection and answer.decision.rejection.reason for answer in answers] == [
+        RELEASED_WHILE_PENDING
+    ] * 3
     assert transaction.state().pending == {"a": second}
 
 
@@ -135,7 +136,7 @@ def test_a_pod_from_a_manifest_waits_for_its_plugins_in_the_wait_queue():
     now = transaction.state()
     assert not isinstance(answer, Exception)
     assert answer.decision.rejection is not None
-    assert (answer.decision.rejection.reason, list(now.waiting.pods), list(now.pending)) == (
+    assert (answer.decision.rejection.reason, now.waiting.uids(), list(now.pending)) == (
         PREPARING_DEVICES,
         ["a"],
         ["a"],
@@ -181,7 +182,7 @@ def test_device_changes_are_durable_only_if_pods_hold_the_devices():
     first, again, moved = (Transaction(plugged(), clock()) for _ in range(3))
     new = Transaction(empty_state(), clock())
     new.set_devices("example.com/fpga", [Device("example.com/fpga", "fpga-0", nodes=1)])
-    again.set_devices(GPU, [replace(one, healthy=False) for one in GPUS])
+    again.set_devices(GPU, [replace(device, healthy=False) for device in GPUS])
     moved.commit(pended(moved, "a"), GRANTS)
     gone = Transaction(moved.state(), clock())
     gone.set_devices(GPU, GPUS[1:])
@@ -199,7 +200,7 @@ def test_stopping_and_removing_an_unknown_resource_does_no_harm():
     transaction.plugin_stopped("example.com/fpga")
     transaction.plugin_stopped("example.com/fpga", gone=True)
 
-    assert [one.kind for one in transaction.events] == [EventKind.STOPPED, EventKind.GONE]
+    assert [event.kind for event in transaction.events] == [EventKind.STOPPED, EventKind.GONE]
     assert transaction.state().host.ledger.devices == empty_state().host.ledger.devices
 
 
@@ -234,19 +235,19 @@ def test_the_ledger_is_sound_whatever_plugins_do(steps, wait, patience):
     now = plugged(preferred=True, wait_enabled=wait, max_overtakes=patience)
     idle = now.host.ledger
     old: list[PendingAdmission] = []
-    for what, uid, count in steps:
+    for action, uid, count in steps:
         transaction = Transaction(now, clock())
         try:
-            _do(transaction, what, pod(uid, cpu=str(count), gpu=str(count)), old=old, pending=now.pending.get(uid))
+            _do(transaction, action, pod(uid, cpu=str(count), gpu=str(count)), old=old, pending=now.pending.get(uid))
         except (PodError, NotReadyError):
             continue
         now = transaction.state()
         old += now.pending.values()
 
-        check_sound(now.host, f"after {what} {uid}")
-        check_sound(now.settled_host(), f"settled after {what} {uid}")
+        check_sound(now.host, f"after {action} {uid}")
+        check_sound(now.settled_host(), f"settled after {action} {uid}")
         assert now.host.ledger.pods.keys() == now.admitted.keys() | now.pending.keys()
-        assert not now.admitted.keys() & (now.pending.keys() | now.waiting.pods.keys())
+        assert not now.admitted.keys() & (now.pending.keys() | set(now.waiting.uids()))
         assert now.settled_host().ledger.pods.keys() == now.admitted.keys()
         assert all(known.grants == GRANTS for known in now.admitted.values())
 
@@ -259,9 +260,9 @@ def test_the_ledger_is_sound_whatever_plugins_do(steps, wait, patience):
     assert replace(transaction.state().host.ledger, used=idle.used) == idle
 
 
-def _do(transaction, what, wanted, *, old, pending):
+def _do(transaction, action, wanted, *, old, pending):
     """One step; without a pending pod, an outdated one is used."""
-    if what in JOBS:
-        JOBS[what](transaction, wanted)
-    elif target := pending or next((one for one in reversed(old) if one.pod.uid == wanted.uid), None):
-        ANSWERS[what](transaction, target)
+    if action in JOBS:
+        JOBS[action](transaction, wanted)
+    elif target := pending or next((other for other in reversed(old) if other.pod.uid == wanted.uid), None):
+        ANSWERS[action](transaction, target)

@@ -24,8 +24,8 @@ def test_metrics_have_the_names_labels_and_buckets_of_the_kubelet():
     metrics.count_registration(GPU)
     for seconds in (0.004, 0.005, 0.0051, 11.0):
         metrics.observe_allocation(GPU, seconds)
-    metrics.count_request("get")
-    metrics.count_error("get")
+    metrics.count_pod_resources("get", failed=False)
+    metrics.count_pod_resources("get", failed=True)
 
     lines = text_of(metrics).splitlines()
     name = "kubelet_device_plugin_alloc_duration_seconds"

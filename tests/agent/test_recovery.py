@@ -6,12 +6,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from alignup.agent.api import AdmissionStatus
 from alignup.agent.pending_admission import NOT_RETRIED
 from alignup.agent.recovery import ImportedState, RecoveryMode, RecoveryOptions, recover
-from alignup.agent.state import AgentState
+from alignup.agent.state import AdmissionStatus, AgentState, WaitingPods
 from alignup.agent.transaction import Transaction
-from alignup.agent.wait_queue import WaitQueue
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.errors import PodError
 from alignup.align.host import Host
@@ -24,7 +22,7 @@ from tests.align.hosts import GPU, host, pod
 from tests.effort import examples
 from tests.store.rewriting import rewrite
 
-WAITS = RecoveryOptions(waiting=WaitQueue(max_overtakes=3, capacity=10), wait_enabled=True)
+WAITS = RecoveryOptions(waiting=WaitingPods(max_overtakes=3, capacity=10), wait_enabled=True)
 ASIDE, DROP = frozenset({RecoveryMode.SET_ASIDE}), frozenset({RecoveryMode.DROP_MISFITS})
 
 
@@ -38,7 +36,7 @@ def save_after(directory, *pods, release=()) -> AgentState:
         transaction = Transaction(state, clock())
         job(transaction)
         states.append(transaction.state())
-        state = states[-1].saved()
+        state = replace(states[-1], unsaved=frozenset())
     save_states(directory, *states)
     return state
 
@@ -52,7 +50,7 @@ def durable_facts(state: AgentState):
     return {
         "ledger": state.host.ledger,
         "held": [(record.pod, record.since, record.source) for record in state.admitted.values()],
-        "waiting": [(record.pod, record.since, record.source) for record in state.waiting.pods.values()],
+        "waiting": [(record.pod, record.since, record.source) for record in state.waiting],
         "overtaken": state.waiting.overtakes,
     }
 
@@ -73,7 +71,7 @@ def test_recovery_restores_everything(tmp_path):
 
     assert recovered.problems == recovered.notes == ()
     assert durable_facts(recovered.state) == durable_facts(before)
-    assert list(before.waiting.pods) == ["b", "e"]
+    assert before.waiting.uids() == ["b", "e"]
     assert recovered.state.waiting.overtakes == {"b": 2}
     assert recovered.state.idle_ledger == before.idle_ledger
 
@@ -319,11 +317,9 @@ def test_a_stored_pod_that_can_never_be_released_is_a_misfit(tmp_path, uid):
     bad, waiting = replace(pod("bad", cpu="1"), uid=uid), replace(pod("waits", cpu="4"), uid=f"{uid}/w")
     before.host.apply(before.host.decide(bad))
     records = {pod.uid: replace(before.admitted["good"], pod=pod) for pod in (bad, waiting)}
-    state = replace(
-        before,
-        admitted={**before.admitted, uid: records[uid]},
-        waiting=replace(before.waiting, pods={waiting.uid: records[waiting.uid]}),
-    )
+    queue = before.waiting.copy()
+    queue.add(records[waiting.uid])
+    state = replace(before, admitted={**before.admitted, uid: records[uid]}, waiting=queue)
     save_states(tmp_path, state)
 
     recovered, dropped = recover_from(tmp_path), recover_from(tmp_path, options=replace(WAITS, modes=DROP))
@@ -350,18 +346,18 @@ def test_an_imported_pod_that_can_never_be_released_is_a_problem(tmp_path):
 def test_a_restored_wait_queue_may_exceed_a_lowered_capacity(tmp_path):
     before = save_after(tmp_path, pod("a", cpu="4"), pod("b", cpu="4"), pod("c", cpu="4"))
 
-    recovered = recover_from(tmp_path, options=replace(WAITS, waiting=WaitQueue(max_overtakes=1, capacity=1)))
+    recovered = recover_from(tmp_path, options=replace(WAITS, waiting=WaitingPods(max_overtakes=1, capacity=1)))
 
-    assert list(recovered.state.waiting.pods) == list(before.waiting.pods) == ["b", "c"]
+    assert recovered.state.waiting.uids() == before.waiting.uids() == ["b", "c"]
 
 
 def test_pods_whose_devices_moved_are_written_again(tmp_path):
     states = [empty_state()]
     for uid in ("a", "b"):
-        transaction = Transaction(states[-1].saved(), clock())
+        transaction = Transaction(replace(states[-1], unsaved=frozenset()), clock())
         transaction.admit(pod(uid, cpu="1", gpu="1"))
         states.append(transaction.state())
-    transaction = Transaction(states[-1].saved(), clock())
+    transaction = Transaction(replace(states[-1], unsaved=frozenset()), clock())
     transaction.set_devices(GPU, [Device(GPU, "gpu-0", nodes=2), Device(GPU, "gpu-1", nodes=1)])
 
     save_states(tmp_path, *states, transaction.state())

@@ -1,19 +1,16 @@
 """Transactions change the agent's state."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alignup.agent.api import AdmissionResult, AdmissionStatus
 from alignup.agent.pending_admission import WAITS_ITS_TURN
-from alignup.agent.pod_record import PodRecord
 from alignup.agent.service import AgentService
-from alignup.agent.state import AgentState, EventKind
+from alignup.agent.state import AdmissionResult, AdmissionStatus, AgentState, EventKind, PodRecord, WaitingPods
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import PodError
 from alignup.align.machine import Device
@@ -35,10 +32,10 @@ def after(before: AgentState, *jobs) -> AgentState:
     return before
 
 
-def not_none(found):
+def not_none(value):
     """Assert that a value is not ``None``."""
-    assert found is not None
-    return found
+    assert value is not None
+    return value
 
 
 def submit(transaction, wanted) -> AdmissionResult:
@@ -65,7 +62,7 @@ def test_a_pod_that_fits_is_admitted():
     assert admission.decision.admitted
     assert admission.pod_view == entry
     assert (entry.status, entry.source, entry.position) == (AdmissionStatus.ADMITTED, "api", None)
-    assert [(one.kind, not_none(one.pod).uid) for one in transaction.events] == [(EventKind.ADMITTED, "a")]
+    assert [(event.kind, not_none(event.pod).uid) for event in transaction.events] == [(EventKind.ADMITTED, "a")]
 
 
 def test_a_transaction_does_not_change_the_state_it_starts_from():
@@ -86,7 +83,7 @@ def test_a_rejected_pod_leaves_the_state_unchanged():
 
     assert admission.pod_view is None
     assert transaction.state() is before
-    assert [one.kind for one in transaction.events] == [EventKind.REJECTED]
+    assert [event.kind for event in transaction.events] == [EventKind.REJECTED]
 
 
 def test_a_pod_submitted_twice_keeps_its_resources():
@@ -114,13 +111,13 @@ def test_another_pod_with_a_known_uid_is_an_error_of_that_field(others):
 
 @pytest.mark.parametrize("uid", ["", "a/b", "/", ".", "..", "x" * 1_025, "a\nb", "a\0", "\ud800"])
 def test_a_pod_that_could_never_be_released_is_invalid_whatever_its_source(uid):
-    transaction, one = Transaction(empty_state(), clock()), replace(pod("a"), uid=uid)
+    transaction, unreleasable = Transaction(empty_state(), clock()), replace(pod("a"), uid=uid)
 
     for act in (transaction.decide, transaction.admit, partial(transaction.admit, source="/manifests/a.yaml")):
         with pytest.raises(PodError) as rejected:
-            act(one)
+            act(unreleasable)
         assert rejected.value.problems[0].field == "metadata.uid"
-    assert isinstance(transaction.replace_pods((), [(one, "/manifests/a.yaml")])[0], PodError)
+    assert isinstance(transaction.replace_pods((), [(unreleasable, "/manifests/a.yaml")])[0], PodError)
     assert transaction.state().pod_views() == ()
 
 
@@ -138,7 +135,7 @@ def test_a_pod_that_does_not_fit_waits_if_waiting_is_enabled():
     assert (not_none(admission.pod_view).status, not_none(admission.pod_view).position) == (AdmissionStatus.WAITING, 1)
     assert not_none(admission.decision.rejection).reason == "TopologyAffinityError"
     assert not_none(transaction.state().pod_view("b")).decision == admission.decision
-    assert [one.kind for one in transaction.events] == [EventKind.WAITING]
+    assert [event.kind for event in transaction.events] == [EventKind.WAITING]
 
 
 def test_a_waiting_pod_that_is_submitted_again_keeps_its_position():
@@ -170,7 +167,7 @@ def test_a_release_admits_waiting_pods_in_order():
     gone = not_none(transaction.release("a"))
 
     assert gone.pod.uid == "a"
-    assert [(one.kind, not_none(one.pod).uid) for one in transaction.events] == [
+    assert [(event.kind, not_none(event.pod).uid) for event in transaction.events] == [
         (EventKind.RELEASED, "a"),
         (EventKind.ADMITTED, "b"),
     ]
@@ -205,7 +202,7 @@ def test_a_pod_at_its_overtake_limit_blocks_later_pods():
         "s2",
         "s3",
     }
-    assert not after(transaction.state(), releases("a")).waiting.pods
+    assert not after(transaction.state(), releases("a")).waiting
 
 
 def test_a_pod_that_reaches_its_overtake_limit_during_a_retry_blocks_later_pods():
@@ -258,7 +255,7 @@ def test_a_replacement_gets_the_resources_before_waiting_pods():
     (admission,) = not_none(transaction.replace_pods(["old"], [(pod("new", cpu="4"), FILE)]))
 
     assert not_none(admission.pod_view).status is AdmissionStatus.ADMITTED
-    assert [(one.pod.uid, one.status) for one in transaction.state().pod_views()] == [
+    assert [(view.pod.uid, view.status) for view in transaction.state().pod_views()] == [
         ("new", AdmissionStatus.ADMITTED),
         ("waits", AdmissionStatus.WAITING),
     ]
@@ -280,12 +277,15 @@ def test_a_waiting_pod_that_raises_an_error_does_not_block_others():
     )
     choosy = replace(pod("odd", cpu="1"), annotations={"topology.alignup.dev/policy": "strictest"})
     odd = PodRecord(pod=choosy, since=0.0, source="api", decision=ANY_DECISION)
-    before = replace(before, waiting=replace(before.waiting, pods={"odd": odd, **before.waiting.pods}))
+    waiting = WaitingPods()
+    for record in (odd, *before.waiting):
+        waiting.add(record)
+    before = replace(before, waiting=waiting)
 
     now = after(before, releases("a"))
 
     assert not_none(now.pod_view("b")).status is AdmissionStatus.ADMITTED
-    assert list(now.waiting.pods) == ["odd"]
+    assert now.waiting.uids() == ["odd"]
 
 
 def test_listed_devices_admit_waiting_pods():
@@ -299,7 +299,7 @@ def test_listed_devices_admit_waiting_pods():
     (pending,) = transaction.started
     assert not_none(before.pod_view("c")).status is AdmissionStatus.WAITING
     assert (
-        not_none(after(transaction.state(), lambda one: one.commit(pending, {})).pod_view("c")).status
+        not_none(after(transaction.state(), lambda again: again.commit(pending, {})).pod_view("c")).status
         is AdmissionStatus.ADMITTED
     )
     assert transaction.events[0].kind is EventKind.ANNOUNCED
@@ -321,18 +321,18 @@ def test_the_ledger_and_the_records_agree_after_any_sequence(jobs, wait, patienc
     """Ledger and records agree, no pod is listed twice, and no waiting pod fits."""
     now = empty_state(wait_enabled=wait, max_overtakes=patience)
     idle = now.host.ledger
-    for uid, cpu, what in jobs:
+    for uid, cpu, action in jobs:
         transaction = Transaction(now, clock())
         try:
-            transaction.admit(pod(uid, cpu=cpu)) if what == "admit" else transaction.release(uid)
+            transaction.admit(pod(uid, cpu=cpu)) if action == "admit" else transaction.release(uid)
         except PodError:
             continue
         now = transaction.state()
 
-        check_sound(now.host, f"after {what} {uid}")
+        check_sound(now.host, f"after {action} {uid}")
         assert list(now.admitted) == list(now.host.ledger.pods)
-        assert not now.admitted.keys() & now.waiting.pods.keys()
-        first = next(iter(now.waiting.pods.values()), None)
+        assert not now.admitted.keys() & set(now.waiting.uids())
+        first = next(iter(now.waiting), None)
         if first is not None:
             assert wait
             assert not now.host.decide(first.pod).admitted
@@ -357,12 +357,3 @@ def test_a_list_of_pods_is_a_snapshot_with_slices():
     assert len(views) == 4
     assert [list(views[start:stop]) for start, stop in ((0, 2), (1, 9), (3, 1))] == [listed[:2], listed[1:], []]
     assert (views[-1], views[0]) == (listed[-1], listed[0])
-
-
-def test_a_saved_state_differs_only_in_what_is_unsaved():
-    values: dict[str, Any] = {one.name: object() for one in fields(AgentState)}
-
-    saved = AgentState(**values).saved()
-
-    changed = {name: getattr(saved, name) for name, value in values.items() if getattr(saved, name) is not value}
-    assert changed == {"unsaved": frozenset()}

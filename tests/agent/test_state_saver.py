@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from alignup.agent.queue import AdmissionQueue
+from alignup.agent.admission_queue import AdmissionQueue
 from alignup.agent.state import AgentState
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import AlignError, StoreError, StoreProblem

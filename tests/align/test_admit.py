@@ -271,11 +271,11 @@ class TestOwnPolicy:
 
         policy, scope = caught.value.problems
         assert policy.field == "metadata.annotations[topology.alignup.dev/policy]"
-        assert policy.what == (
+        assert policy.message == (
             'Unsupported value: "strict": supported values: "none", "best-effort", "restricted", "single-numa-node"'
         )
         assert scope.field == "metadata.annotations[topology.alignup.dev/scope]"
-        assert scope.what == 'Unsupported value: "": supported values: "container", "pod"'
+        assert scope.message == 'Unsupported value: "": supported values: "container", "pod"'
 
     def test_an_admitted_pod_with_invalid_annotations_is_kept(self):
         before = make_host()

@@ -75,7 +75,7 @@ def test_a_manifest_error_lists_the_first_problems_and_counts_the_others():
 def test_a_store_error_has_parts():
     error = StoreError("is corrupt", where="state", advice="remove it", kind=StoreProblem.UNUSABLE)
 
-    assert (error.what, error.where, error.advice) == ("is corrupt", "state", "remove it")
+    assert (error.message, error.where, error.advice) == ("is corrupt", "state", "remove it")
     assert error.kind is StoreProblem.UNUSABLE
 
 

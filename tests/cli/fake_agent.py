@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from alignup.agent.api import PodView
+from alignup.agent.state import PodView
 from tests.agent.fake_backend import FakeBackend, manifest
 from tests.web.real_server import on_unix
 

@@ -4,7 +4,7 @@ import json
 
 from hypothesis import given
 
-from alignup.agent.pod_record import same_workload
+from alignup.agent.state import same_workload
 from alignup.align.workload.validation import accept
 from alignup.cli.admit import pod_manifest
 from alignup.kubernetes.manifests.pod import pod_to_dict, read_pod_text

@@ -232,6 +232,15 @@ def test_a_link_signs_a_browser_in_once(call):
     assert again["seconds"] == 600
 
 
+def test_an_agent_without_pages_says_how_to_serve_them(tmp_path):
+    with running(tmp_path / "root") as agent:
+        code, _, err = run_command("web", agent=agent.root)
+
+    assert code == 1
+    assert "serves no pages to browsers" in err
+    assert "Start the agent with --web-listen." in err
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [

@@ -60,7 +60,7 @@ def check_case(case: Case) -> None:
         check_started(case, configuration, machine)
         check_host(case, configuration, machine)
     else:
-        assert {problem.what for problem in errors[0].problems} >= set(case["texts"])
+        assert {problem.message for problem in errors[0].problems} >= set(case["texts"])
 
 
 def check_load(case: Case, error: ConfigurationError) -> None:
@@ -69,11 +69,11 @@ def check_load(case: Case, error: ConfigurationError) -> None:
             ours = [re.sub(r"\[[^]]*\]", "", problem.field) for problem in error.problems]
             assert named[1] in ours, text
         elif "duration" in text:
-            assert text.partition("failed to decode: ")[2] in [problem.what for problem in error.problems]
+            assert text.partition("failed to decode: ")[2] in [problem.message for problem in error.problems]
         elif line := re.search(r"yaml: (line \d+)", text):
             assert line[1] in str(error)
         elif "was empty" in text:
-            assert [text.endswith(problem.what) for problem in error.problems] == [True]
+            assert [text.endswith(problem.message) for problem in error.problems] == [True]
         elif missing := re.search(r"Object '(\w+)' is missing", text):
             assert [problem.field.lower() for problem in error.problems] == [missing[1].lower()]
         elif "no kind" in text:
@@ -83,7 +83,7 @@ def check_load(case: Case, error: ConfigurationError) -> None:
 
 
 def check_panic(case: Case, error: ConfigurationError) -> None:
-    ours = {problem.what for problem in error.problems}
+    ours = {problem.message for problem in error.problems}
     for text in case["texts"]:
         problem_text = text.removeprefix(PANIC)
         several = re.findall(r"[^,\[]+ is enabled, but depends on features that are disabled: \[[^]]*\]", problem_text)
@@ -94,7 +94,7 @@ def check_panic(case: Case, error: ConfigurationError) -> None:
 
 
 def check_validation(case: Case, error: ConfigurationError) -> None:
-    ours = [problem.what for problem in error.problems]
+    ours = [problem.message for problem in error.problems]
     assert sorted(ours) == sorted(set(case["errors_sorted"]))
     assert all(problem.field for problem in error.problems)
     if len(case["texts"]) == 1:
@@ -181,7 +181,7 @@ def check_managers(case: Case, errors: Iterable[ConfigurationError]) -> None:
         assert ours[stage] in texts if texts else stage not in ours, (stage, texts, ours)
     texts = {ADDRESS.sub("0xADDRESS", line) for line in case["started"]["error"]}
     reported = [
-        " ".join(problem.what for problem in error.problems)
+        " ".join(problem.message for problem in error.problems)
         for error in errors
         if error.stage == StartupStage.NODE_ALLOCATABLE
     ]

@@ -35,7 +35,7 @@ def check(case: Case) -> str | None:
         assert all(problem.field for problem in error.problems)
         # The scheme's name, at the end of the kubelet's text, is a place in its source.
         bare = [re.sub(" in scheme .*", "", text) for text in case["api"]["texts"] + case["static"]["texts"]]
-        assert {problem.what for problem in error.problems} == set(bare)
+        assert {problem.message for problem in error.problems} == set(bare)
         return None
 
     assert case["api"].get("stage") != "decode", f"read, instead of {case['api']['texts']}"

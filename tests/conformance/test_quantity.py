@@ -58,7 +58,7 @@ def check_yaml(case: Case) -> str | None:
     try:
         (document,) = documents.read(case["text"])
     except DocumentError as error:
-        assert error.what == case.get("error"), f"{case['text']!r} rejected: {error}"
+        assert error.message == case.get("error"), f"{case['text']!r} rejected: {error}"
         assert "as_json" not in case
         return None
 
@@ -73,7 +73,7 @@ def amount_of(document: Case) -> Quantity:
     amounts = reader.quantities("limits")
     for problem in reader.diagnostics.problems:
         assert problem.field == "limits[q]"
-        raise QuantityError(problem.what)
+        raise QuantityError(problem.message)
     return amounts["q"]
 
 

@@ -21,9 +21,15 @@ from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, Policy, Scope
 from alignup.align.workload import Container, ContainerStatus, Pod, QoS, Resources
 from alignup.documents import codec
-from alignup.documents.ledgers.documents import PodEntryDocument, ResidueDocument, check_holders, pod_entry, residue
-from alignup.documents.ledgers.restore import restore_ledger
-from alignup.documents.pods import PodDocument, pod_document, read_pod
+from alignup.documents.ledgers import (
+    PodEntryDocument,
+    ResidueDocument,
+    check_holders,
+    pod_entry,
+    residue,
+    restore_ledger,
+)
+from alignup.documents.pod_documents import PodDocument, pod_document, read_pod
 from alignup.machines.synthetic import parse
 from tests.align.hosts import GIB, GPU, NIC, admit, arrivals, devices, hosts, make_host, make_pod
 from tests.effort import examples

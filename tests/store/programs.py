@@ -9,7 +9,7 @@ import msgspec
 from alignup.align.workload import QoS
 from alignup.documents import codec
 from alignup.documents.decisions import DecidedPodDocument
-from alignup.documents.ledgers.documents import (
+from alignup.documents.ledgers import (
     CpuResidue,
     DeviceResidue,
     MemoryResidue,
@@ -17,10 +17,10 @@ from alignup.documents.ledgers.documents import (
     ResidueDocument,
     UsageDocument,
 )
-from alignup.documents.pods import PodDocument
-from alignup.store.documents import HeldPodDocument
+from alignup.documents.pod_documents import PodDocument
 from alignup.store.fingerprint import fingerprint_of
-from alignup.store.state_store import LedgerParts, PodRow, Stage, StateChange, StateStore, StoredState
+from alignup.store.history import DecisionQuery
+from alignup.store.state_store import HeldPodDocument, LedgerParts, PodRow, Stage, StateChange, StateStore, StoredState
 from tests.store.processes import Report, kill_writer, main
 
 RESIDUE = ResidueDocument(CpuResidue(None, ""), MemoryResidue(None, {}), DeviceResidue(None, {}), {})
@@ -66,7 +66,7 @@ def number_in(directory: Path) -> int:
     """Return the number of the last change in the database, whose decision is in the history too."""
     store = StateStore(directory)
     number = number_of(store.load())
-    latest = store.history.latest(limit=1)
+    latest = store.history.latest(DecisionQuery(limit=1))
     assert [int(decision.time) for decision in latest] == ([number] if number else [])
     return number
 

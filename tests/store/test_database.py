@@ -87,11 +87,11 @@ def test_a_corrupt_or_foreign_database_is_refused_and_can_be_set_aside(directory
     error = load_error(directory)
     refused = save_error(store, StateChange(parts=parts(), whole=True))
 
-    assert message in error.what
+    assert message in error.message
     assert (error.kind, error.where) == (StoreProblem.UNUSABLE, str(directory / NAME))
     assert f"out of {directory} to start empty: what its pods hold is then free" in error.advice
     assert "--" not in str(error)
-    assert refused.what == error.what
+    assert refused.message == error.message
     assert {name: data for name, data in files(directory).items() if name in before} == before
     assert store.set_aside()[0] == f"{NAME}.aside-1"
     assert files(directory)[f"{NAME}.aside-1"] == before[NAME]
@@ -108,9 +108,9 @@ def test_state_of_an_earlier_version_is_refused_and_can_be_set_aside(directory, 
 
     error = load_error(directory)
 
-    assert error.what == f"it has state of an earlier version, which this version does not read: {name}"
+    assert error.message == f"it has state of an earlier version, which this version does not read: {name}"
     assert (error.kind, error.where) == (StoreProblem.UNUSABLE, str(directory))
-    assert save_error(store, StateChange(parts=parts())).what == error.what
+    assert save_error(store, StateChange(parts=parts())).message == error.message
     assert store.set_aside() == (f"{name}.aside-1",)
     assert (directory / f"{name}.aside-1").read_bytes() == b"old"
     assert len(load(store.path.parent).pods) == 2
@@ -147,7 +147,7 @@ def test_a_log_without_its_database_is_refused(directory):
     (directory / f"{NAME}-wal").write_bytes(b"changes")
     (directory / f"{NAME}-wal").chmod(0o600)
 
-    assert load_error(directory).what == "the database is missing, but its write-ahead log exists"
+    assert load_error(directory).message == "the database is missing, but its write-ahead log exists"
     assert StateStore(directory).set_aside() == (f"{NAME}.aside-1-wal",)
 
 
@@ -180,7 +180,7 @@ def test_a_file_that_others_can_change_is_not_trusted(directory, change, message
 
     error = load_error(directory)
 
-    assert message in error.what
+    assert message in error.message
     assert error.kind is StoreProblem.UNTRUSTED
     assert "belongs to its user alone" in error.advice
 
@@ -201,7 +201,7 @@ def test_a_directory_that_others_can_change_is_not_trusted(tmp_path):
     for name, message in expected.items():
         with pytest.raises(StoreError) as caught:
             StateStore(tmp_path / name)
-        assert caught.value.what.startswith(message)
+        assert caught.value.message.startswith(message)
         assert caught.value.where == str(tmp_path / name)
 
 
@@ -289,7 +289,7 @@ def test_nothing_is_acknowledged_while_the_files_are_elsewhere(directory, tmp_pa
         (directory / NAME).rmdir()
         directory.rmdir()
         (tmp_path / "away").rename(directory)
-        assert (error.kind, error.what) == (
+        assert (error.kind, error.message) == (
             StoreProblem.UNWRITABLE,
             f"the state cannot be written: {NAME} was replaced by another file",
         )
@@ -324,7 +324,7 @@ def test_a_change_that_fails_halfway_changes_nothing(directory):
         error = save_error(store, StateChange(parts=parts(5), pods=[row("d"), row("c")]))
         execute(directory / NAME, "DELETE FROM pods WHERE number = 77")
 
-        assert (error.kind, error.what) == (
+        assert (error.kind, error.message) == (
             StoreProblem.UNWRITABLE,
             "the state cannot be written: UNIQUE constraint failed: pods.uid",
         )
@@ -363,7 +363,7 @@ def test_a_file_system_without_shared_memory_is_an_error(tmp_path, monkeypatch):
 
         error = save_error(store, StateChange(parts=parts()))
 
-    assert error.what == "the state cannot be written: the file system does not support SQLite's write-ahead log"
+    assert error.message == "the state cannot be written: the file system does not support SQLite's write-ahead log"
 
 
 def test_an_unreadable_list_of_free_pages_is_an_error(directory, monkeypatch):
@@ -372,7 +372,7 @@ def test_an_unreadable_list_of_free_pages_is_an_error(directory, monkeypatch):
 
         error = save_error(store, StateChange(parts=parts(), pods=[row("c")], has_new_pods=True))
 
-    assert error.what == "the state cannot be written: disk I/O error"
+    assert error.message == "the state cannot be written: disk I/O error"
 
 
 def test_a_file_that_is_larger_than_its_pages_is_not_cut(directory):
@@ -387,7 +387,7 @@ def test_a_file_that_is_larger_than_its_pages_is_not_cut(directory):
 def test_a_file_that_disappears_while_it_is_checked_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(os.path, "lexists", lambda path: path.name in {NAME, tmp_path.name})
 
-    assert load_error(tmp_path).what == "No such file or directory"
+    assert load_error(tmp_path).message == "No such file or directory"
 
 
 def test_on_a_full_disk_pods_are_removed_but_not_added(tmp_path):
@@ -409,7 +409,7 @@ def test_on_a_full_disk_pods_are_removed_but_not_added(tmp_path):
                     error = caught
                     break
                 admitted.append(f"p{number}")
-            assert (error.kind, error.what) == (
+            assert (error.kind, error.message) == (
                 StoreProblem.UNWRITABLE,
                 f"the state cannot be written: {os.strerror(errno.EFBIG)}",
             )
@@ -433,7 +433,7 @@ def test_a_disk_without_space_takes_no_new_pods(tmp_path, monkeypatch):
         problem = store.save(StateChange(parts=parts(), removed=["a"], decisions=[(decided(), 0.0)]))
         store.prepare_for_more()
 
-        assert error.what == f"the state cannot be written: {os.strerror(errno.ENOSPC)}"
+        assert error.message == f"the state cannot be written: {os.strerror(errno.ENOSPC)}"
         assert problem.startswith("cannot write the history: ")
         assert load(store.path.parent).pods == []
         monkeypatch.undo()
@@ -463,7 +463,7 @@ def test_a_database_that_another_program_writes_is_not_refused_as_corrupt(direct
         other.execute("ROLLBACK")
         store.save(StateChange(parts=parts(2)))
 
-        assert (error.kind, error.what) == (
+        assert (error.kind, error.message) == (
             StoreProblem.UNWRITABLE,
             "the state cannot be written: database is locked",
         )
@@ -478,7 +478,7 @@ def test_a_locked_database_cannot_be_opened(directory):
         with pytest.raises(StoreError) as caught:
             StateStore(directory, lock_seconds=0).load()
 
-    assert (caught.value.kind, caught.value.what) == (
+    assert (caught.value.kind, caught.value.message) == (
         StoreProblem.UNWRITABLE,
         "it cannot be opened: database is locked",
     )

@@ -13,8 +13,7 @@ from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, Policy, Scope, TopologyOptions, TopologySettings
 from alignup.documents import codec
 from alignup.machines.synthetic import parse
-from alignup.store.documents import Fingerprint
-from alignup.store.fingerprint import fingerprint_of, machine_fingerprint, settings_fingerprint
+from alignup.store.fingerprint import Fingerprint, fingerprint_of, machine_fingerprint, settings_fingerprint
 
 GIB = 1 << 30
 MACHINE = parse("pack:2 numa:1 core:2 pu:2", memory=GIB)

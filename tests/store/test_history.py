@@ -12,6 +12,7 @@ import pytest
 from alignup.align.errors import StateError
 from alignup.documents.decisions import decision_document, from_document, to_document
 from alignup.store.database import MAX_LOG_PAGES, NAME
+from alignup.store.history import DecisionQuery
 from alignup.store.state_store import StateChange, StateStore
 from tests.align.hosts import host
 from tests.align.hosts import pod as small
@@ -115,7 +116,7 @@ CHOICES = [
 def test_decisions_are_filtered(store, filters, expected):
     add(store, *CHOICES)
 
-    assert ids(store.history.latest(**filters)) == expected
+    assert ids(store.history.latest(DecisionQuery(**filters))) == expected
 
 
 def test_a_closed_store_can_be_read_and_written_again(store):
@@ -225,7 +226,7 @@ def test_reading_from_other_threads_while_writing(store):
 
     def read() -> None:
         while not done.is_set():
-            seen.append(store.history.latest(limit=5))
+            seen.append(store.history.latest(DecisionQuery(limit=5)))
 
     readers = [threading.Thread(target=read) for _ in range(2)]
     for reader in readers:
@@ -237,7 +238,7 @@ def test_reading_from_other_threads_while_writing(store):
 
     assert set(problems) == {""}
     assert all(ids(page) == sorted(ids(page), reverse=True) for page in seen)
-    assert ids(store.history.latest(limit=1)) == [301]
+    assert ids(store.history.latest(DecisionQuery(limit=1))) == [301]
 
 
 def test_a_reader_in_a_transaction_does_not_stop_the_writer(store, tmp_path):
@@ -265,7 +266,7 @@ def test_a_full_disk_is_a_problem_not_an_error(store):
     assert problems[0] == ""
     assert "the disk is writable and not full" in problems[-1]
     assert add(store, decided(text="space again")) == ""
-    assert store.history.latest(limit=1)[0].document["text"] == "space again"
+    assert store.history.latest(DecisionQuery(limit=1))[0].document["text"] == "space again"
 
 
 def test_a_read_only_directory_is_a_problem_not_an_error():
@@ -304,5 +305,5 @@ def test_rows_that_are_no_decisions_are_left_out(store, column, value):
     with closing(sqlite3.connect(store.path)) as connection, connection:
         connection.execute(f"UPDATE decisions SET {column} = ? WHERE id = 2", (value,))  # noqa: S608 - from above
 
-    assert ids(store.history.latest(limit=2)) == [3, 1]
+    assert ids(store.history.latest(DecisionQuery(limit=2))) == [3, 1]
     assert store.history.get(2) is None

@@ -29,7 +29,7 @@ def test_a_second_process_gets_the_pid_of_the_first(tmp_path, holder):
     with pytest.raises(StoreError) as caught, lock(tmp_path):
         pass
 
-    assert caught.value.what == f"another agent (pid {holder.pid}) uses {tmp_path}"
+    assert caught.value.message == f"another agent (pid {holder.pid}) uses {tmp_path}"
     assert "stop that agent first" in caught.value.advice
 
 

@@ -9,13 +9,19 @@ import pytest
 
 from alignup.align.errors import StoreError, StoreFullError, StoreProblem
 from alignup.documents import codec
-from alignup.documents.ledgers.documents import pod_entry, residue
-from alignup.documents.ledgers.restore import restore_ledger
-from alignup.documents.pods import pod_document
+from alignup.documents.ledgers import pod_entry, residue, restore_ledger
+from alignup.documents.pod_documents import pod_document
 from alignup.store.database import NAME
-from alignup.store.documents import HeldPodDocument, WaitingPodDocument
 from alignup.store.fingerprint import machine_fingerprint, settings_fingerprint
-from alignup.store.state_store import LedgerParts, PodRow, Stage, StateChange, StateStore
+from alignup.store.state_store import (
+    HeldPodDocument,
+    LedgerParts,
+    PodRow,
+    Stage,
+    StateChange,
+    StateStore,
+    WaitingPodDocument,
+)
 from tests.align.hosts import host, pod
 from tests.effort import SEED, did, rounds
 from tests.store.programs import RESIDUE, decided, parts, row
@@ -168,7 +174,7 @@ def test_a_full_ledger_takes_no_new_pods_but_any_other_change(tmp_path):
         store.save(StateChange(parts=parts(), pods=[row("c")], limited=True))
 
         expected = f"the ledger is full: it would have {3 * size} bytes, and the limit is {2 * size}"
-        assert (caught.value.what, caught.value.kind) == (expected, StoreProblem.FULL)
+        assert (caught.value.message, caught.value.kind) == (expected, StoreProblem.FULL)
         assert uids(loaded(store)) == ["c"]
 
 
@@ -218,7 +224,7 @@ def test_changed_rows_are_detected(store, tmp_path, statement):
         loaded(store)
 
     assert caught.value.kind is StoreProblem.UNUSABLE
-    assert caught.value.what.startswith("its contents are invalid: ")
+    assert caught.value.message.startswith("its contents are invalid: ")
 
 
 @pytest.mark.parametrize(
@@ -244,7 +250,7 @@ def test_invalid_contents_with_a_valid_checksum_are_rejected(store, tmp_path, ch
     with pytest.raises(StoreError) as caught:
         loaded(store)
 
-    assert caught.value.what.startswith(f"its contents are invalid: {message}")
+    assert caught.value.message.startswith(f"its contents are invalid: {message}")
 
 
 def test_the_database_synchronizes_every_commit(store):

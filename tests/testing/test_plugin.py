@@ -9,7 +9,6 @@ import pytest
 from alignup.align.errors import PluginError
 from alignup.kubernetes.plugins.manager import DevicePluginManager
 from alignup.testing.plugin import main
-from tests.kubernetes.plugins.listener import RecordingMetrics
 from tests.testing.processes import exit_code, plugin_process, plugin_program_process
 
 pytestmark = pytest.mark.anyio
@@ -51,7 +50,7 @@ async def test_a_killed_plugin_is_noticed_and_may_come_back(directory, manager, 
 async def test_it_registers_again_with_a_new_registry(directory, listener):
     with plugin_process(directory, "--devices", "2@0"):
         for _ in range(2):
-            async with DevicePluginManager(directory, listener, metrics=RecordingMetrics()):
+            async with DevicePluginManager(directory, *listener.callbacks):
                 await listener.until(lambda: len(listener.healthy(GPU)) == 2)
             listener.devices.clear()
 

@@ -1,21 +1,20 @@
-"""The types and JSON documents of the agent's HTTP API.
+"""The JSON documents of the agent's HTTP API.
 
 A response body and its OpenAPI schema both derive from one struct. Fields hold what JSON holds: Linux lists for sets,
 RFC 3339 for times.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Annotated, Any, Literal, cast
 
 import msgspec
 from msgspec import Meta
 
+from alignup.agent.state import AdmissionResult, AdmissionStatus, PodView
 from alignup.align.decision import Decision
 from alignup.align.errors import ParseError
 from alignup.align.explain import sentences
-from alignup.align.workload import Pod, QoS
+from alignup.align.workload import QoS
 from alignup.documents import codec
 from alignup.documents.codec import Document, Timestamp
 from alignup.documents.decisions import (
@@ -28,35 +27,10 @@ from alignup.documents.decisions import (
     recent_documents,
     rejection_document,
 )
-from alignup.documents.pods import PodGrants
 from alignup.store.history import StoredDecision
 from alignup.web.responses import ProblemDocument
 
 Explanation = Annotated[list[str], Meta(description="The decision in sentences.")]
-
-
-class AdmissionStatus(StrEnum):
-    ADMITTED = "admitted"
-    WAITING = "waiting"  #: the pod does not fit now, and is retried when resources are released
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodView:
-    """A pod that the agent knows: admitted or waiting."""
-
-    pod: Pod
-    status: AdmissionStatus
-    since: float  #: seconds since 1970
-    source: str  #: ``api``, or the path of the manifest file
-    decision: Decision  #: the latest
-    position: int | None = None  #: in the wait queue, from 1
-    grants: PodGrants = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class AdmissionResult:
-    decision: Decision
-    pod_view: PodView | None  #: ``None``: rejected, or a dry run
 
 
 class ManifestResources(Document, frozen=True):
@@ -210,10 +184,6 @@ class RejectionProblemDocument(ProblemDocument, frozen=True, kw_only=True):
     explanation: Explanation
 
 
-def encode_pod_view(view: PodView) -> bytes:
-    return codec.encode(pod_view_document(view))
-
-
 def pod_view_document(view: PodView, *, document: DecisionDocument | None = None) -> PodViewDocument:
     """Return the view of a pod; *document*: that of its decision, if there is one already."""
     pod, decision = view.pod, view.decision
@@ -238,14 +208,9 @@ def pod_view_document(view: PodView, *, document: DecisionDocument | None = None
 
 
 def pod_detail_document(view: PodView) -> PodDetailDocument:
-    decision = view.decision
-    document = decision_document(decision)
-    return codec.build(
-        PodDetailDocument,
-        pod_view_document(view, document=document),
-        decision=document,
-        explanation=list(decision_sentences(decision)),
-    )
+    document, explanation = decision_document(view.decision), list(decision_sentences(view.decision))
+    shown = pod_view_document(view, document=document)
+    return codec.build(PodDetailDocument, shown, decision=document, explanation=explanation)
 
 
 def admission_document(result: AdmissionResult, *, dry_run: bool) -> AdmissionDocument:
@@ -269,20 +234,17 @@ def admission_document(result: AdmissionResult, *, dry_run: bool) -> AdmissionDo
 
 
 def stored_decision_detail(stored: StoredDecision) -> StoredDecisionDetailDocument:
-    """A decision that this version cannot read has no explanation."""
+    """Return the decision, with an explanation if this version can read it."""
     try:
         explanation = list(decision_sentences(from_document(stored.document)))
     except ParseError:
         explanation = []
-    decision = cast("Any", stored.document)
-    return StoredDecisionDetailDocument(
-        id=stored.id, time=codec.timestamp(stored.time), decision=decision, explanation=explanation
-    )
+    return codec.build(StoredDecisionDetailDocument, stored_decision(stored), explanation=explanation)
 
 
-def encode_stored_decision(stored: StoredDecision) -> bytes:
+def stored_decision(stored: StoredDecision) -> StoredDecisionDocument:
     decision = cast("Any", stored.document)
-    return codec.encode(StoredDecisionDocument(id=stored.id, time=codec.timestamp(stored.time), decision=decision))
+    return StoredDecisionDocument(id=stored.id, time=codec.timestamp(stored.time), decision=decision)
 
 
 def decision_sentences(decision: Decision) -> Iterator[str]:

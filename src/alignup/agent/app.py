@@ -22,15 +22,17 @@ from alignup import __version__
 from alignup.agent import api, routes
 from alignup.agent.metrics import Metrics
 from alignup.agent.service import AgentService
+from alignup.agent.state import PodView
 from alignup.align.errors import AlignError, ParseError, PodError, Problem
 from alignup.align.host import Host
 from alignup.align.workload import Pod, validation
+from alignup.documents import codec
 from alignup.documents.machines import machine_to_document
 from alignup.kubernetes.manifests.pod import read_json_pod, read_pod_text
 from alignup.kubernetes.manifests.workloads import with_derived_uid
 from alignup.store.history import DecisionQuery
 from alignup.web import responses
-from alignup.web.api_operations import ApiEndpoint, Handler, Operation, ParameterValues, receive_body
+from alignup.web.api_operations import ApiEndpoint, Handler, Operation, ParameterValues, openapi_document, receive_body
 from alignup.web.asgi_server import ConnectionLimits
 from alignup.web.authentication import LINK_SECONDS, AccessRules
 from alignup.web.event_streams import EventStreams
@@ -68,10 +70,7 @@ def build_app(
     """Build the application: the API and the pages. Event streams end when *stopping* is set."""
     limits = limits or RequestLimits()
     streams = EventStreams(
-        service.events,
-        limit=limits.streams,
-        heartbeat=limits.heartbeat_seconds,
-        stopping=stopping or asyncio.Event(),
+        service.events, limit=limits.streams, heartbeat=limits.heartbeat_seconds, stopping=stopping or asyncio.Event()
     )
     handlers = _Handlers(service, metrics, limits, streams, access)
     by_path = defaultdict[str, dict[str, tuple[Operation, Handler]]](dict)
@@ -82,8 +81,7 @@ def build_app(
 
     @cache
     def pages() -> ASGIApp:
-        # Jinja2 and the pictures take 100 ms and 4 MB, and few agents are asked for a page.
-        from alignup.agent.pages import page_routes  # noqa: PLC0415
+        from alignup.agent.pages import page_routes  # noqa: PLC0415 - takes 4 MB, and few agents are asked for a page
 
         return _router(page_routes(service, access, search_seconds=limits.search_seconds))
 
@@ -133,9 +131,12 @@ class _Handlers:
     streams: EventStreams
     access: AccessRules
     picture: _LatestPicture = field(default_factory=_LatestPicture)
-    pod_pages: SnapshotPager[api.PodView] = field(default_factory=lambda: SnapshotPager(api.encode_pod_view))
+    pod_pages: SnapshotPager[PodView] = field(
+        default_factory=lambda: SnapshotPager(lambda view: codec.encode(api.pod_view_document(view)))
+    )
 
     def operations(self) -> list[tuple[Operation, Handler]]:
+        """Return all operations, in the order of the OpenAPI document."""
         return [
             (routes.LIST_PODS, self.list_pods),
             (routes.ADMIT_POD, self.admit_pod),
@@ -161,7 +162,7 @@ class _Handlers:
             raise ProblemError(410, "The token has expired; list the pods again without it.") from None
         except InvalidTokenError:
             problem = Problem("continue", "must be metadata.continue of a page")
-            raise ProblemError(400, f"{problem.field}: {problem.what}", errors=[problem]) from None
+            raise ProblemError(400, f"{problem.field}: {problem.message}", errors=[problem]) from None
         metadata = api.ListMetadata(continue_=page.token, remaining_item_count=page.remaining)
         return list_response(api.PodListDocument([], self.service.notes(), metadata), page.items)
 
@@ -200,7 +201,7 @@ class _Handlers:
     async def list_decisions(self, _request: Request, parameters: ParameterValues) -> Response:
         query = DecisionQuery(**parameters)
         stored = await self.service.decisions(query)
-        items = await encode_items(stored, api.encode_stored_decision, limit=query.limit)
+        items = await encode_items(stored, lambda entry: codec.encode(api.stored_decision(entry)), limit=query.limit)
         is_last = len(items) == len(stored) < query.limit
         document = api.DecisionPageDocument([], None if is_last or not items else stored[len(items) - 1].id)
         return list_response(document, items)
@@ -235,7 +236,14 @@ class _Handlers:
         return await metrics_response(self.metrics.registry)
 
     async def get_description(self, _request: Request, _parameters: ParameterValues) -> Response:
-        return json_response(routes.describe_api(version=__version__, with_token=not self.access.everyone))
+        document = openapi_document(
+            [operation for operation, _ in self.operations()],
+            title="alignup",
+            description="Admit pods to the NUMA nodes, CPUs, memory and devices of one node, and explain why.",
+            version=__version__,
+            with_token=not self.access.everyone,
+        )
+        return json_response(document)
 
     async def _within_deadline(self, job: Coroutine[Any, Any, Result]) -> Result:
         """Return the result of *job*; it runs in the task of the request, which a client cannot cancel."""
@@ -245,10 +253,10 @@ class _Handlers:
         except TimeoutError:
             if not deadline.expired():
                 raise
-            seconds = f"{self.limits.answer_seconds:g} seconds"
-            raise ProblemError(
-                504, f"No result after {seconds}. It may still take effect; get the pod later."
-            ) from None
+            detail = (
+                f"No result after {self.limits.answer_seconds:g} seconds. It may still take effect; get the pod later."
+            )
+            raise ProblemError(504, detail) from None
 
 
 async def _decode_pod(content: bytes) -> Pod:

@@ -1,33 +1,31 @@
 """The agent as a process: restore the state, then serve until a signal arrives."""
 
 import asyncio
+import gc
 import os
 import signal
+import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, Self
 
 import structlog
 from starlette.types import ASGIApp
 from structlog.typing import FilteringBoundLogger
 
-from alignup.agent import sd_notify
+from alignup.agent.admission_queue import AdmissionQueue, QueueProbe
 from alignup.agent.app import build_app
-from alignup.agent.events import EventDispatcher
-from alignup.agent.garbage import GarbageCollection
-from alignup.agent.manifests.directory import ManifestDir
-from alignup.agent.manifests.watcher import ManifestWatcher
+from alignup.agent.device_allocator import serve_plugins
+from alignup.agent.event_dispatcher import EventDispatcher
+from alignup.agent.manifest_dir import ManifestDir, ManifestWatcher
 from alignup.agent.metrics import Metrics
-from alignup.agent.pod_record import API_SOURCE
-from alignup.agent.queue import AdmissionQueue
-from alignup.agent.queue_probe import QueueProbe
 from alignup.agent.recovery import ImportedState, RecoveryOptions, RecoveryResult, recover
-from alignup.agent.sd_notify import Notifier
 from alignup.agent.service import AgentService
-from alignup.agent.state import Clock
+from alignup.agent.state import API_SOURCE, Clock
 from alignup.agent.state_saver import StateSaver
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import ListenError, TlsRequiredError
@@ -44,6 +42,13 @@ from alignup.web.responses import BusyError, NotReadyError
 
 #: Defaults in the root directory.
 PLUGIN_DIR, POD_RESOURCES_DIR, POD_RESOURCES_SOCKET = "device-plugins", "pod-resources", "kubelet.sock"
+
+FULL_COLLECTION_SECONDS = 3600.0  #: between full collections
+
+#: New objects before a collection, and such collections before the survivors are frozen: about 10 ms of work at most.
+#: Python's default of 700 takes a tenth of all CPU time.
+_THRESHOLDS = 5_000, 3
+_NEVER = 1 << 30
 
 _SWITCH_SECONDS = 0.001  #: that a thread computes while another one waits; Python's default adds 5 ms to a request
 
@@ -68,6 +73,76 @@ class DaemonOptions:
     clock: Clock = field(default_factory=lambda: Clock(now=time.time, monotonic=time.perf_counter))
 
 
+class GarbageCollection:
+    """The garbage collection of this process from :meth:`start` on, without pauses that grow with the number of pods.
+
+    Python's full collection scans every object while nothing else runs: with 5,000 pods that takes a fifth of a second.
+    The pods of an agent stay, so what survives two collections is frozen instead: it is not scanned again, and still
+    freed at once when the last reference to it goes. Only reference cycles that were frozen before they became garbage
+    stay. So everything is scanned after all, rarely, when the agent is idle. *monotonic* returns a time in seconds.
+    """
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._last_full = monotonic()
+
+    def start(self) -> None:
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*_THRESHOLDS, _NEVER)
+        if _freeze_survivors not in gc.callbacks:
+            gc.callbacks.append(_freeze_survivors)
+
+    def collect_if_due(self) -> None:
+        """Scan everything, frozen objects too, if that was long ago; nothing else runs meanwhile."""
+        if self._monotonic() - self._last_full >= FULL_COLLECTION_SECONDS:
+            gc.unfreeze()
+            gc.collect()
+            gc.freeze()
+            self._last_full = self._monotonic()
+
+
+def _freeze_survivors(phase: str, info: Mapping[str, Any]) -> None:
+    """Called by Python before and after each collection."""
+    if phase == "stop" and info["generation"] == 1:
+        gc.freeze()
+
+
+@dataclass(frozen=True, slots=True)
+class Notifier:
+    """The socket of systemd, which must be notified that the service is ready, stopping or alive (sd_notify(3)).
+
+    ``NOTIFY_SOCKET`` names a datagram socket: a path, or with an ``@`` an abstract address.
+    """
+
+    address: str  #: empty: not started by systemd
+    watchdog: float | None = None  #: seconds between required notifications; ``None``: no watchdog
+
+    @classmethod
+    def of_environment(cls, environment: Mapping[str, str], *, pid: int) -> Self:
+        path = environment.get("NOTIFY_SOCKET", "")
+        address = path if path[:1] in {"/", "@"} else ""
+        micros = environment.get("WATCHDOG_USEC", "")
+        for_this_process = environment.get("WATCHDOG_PID", str(pid)) == str(pid)
+        watched = bool(address) and for_this_process and micros.isdecimal() and int(micros) > 0
+        return cls(address, int(micros) / 1_000_000 if watched else None)
+
+    def send(self, *messages: str) -> bool:
+        """Return whether the messages were sent; failures are ignored."""
+        if not self.address:
+            return False
+        address = "\0" + self.address[1:] if self.address.startswith("@") else self.address
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+                sender.settimeout(0)
+                sender.sendto(
+                    "\n".join(" ".join(message.split()) for message in messages).encode("utf-8", "replace"), address
+                )
+        except OSError:
+            return False
+        return True
+
+
 def run(options: DaemonOptions) -> None:
     """Run the agent until a signal stops it; raise ``StoreError`` or ``ListenError`` if it cannot start."""
     store = StateStore(options.root, max_decisions=options.history)
@@ -86,18 +161,17 @@ def run(options: DaemonOptions) -> None:
         for problem in recovered.messages(options.recovery):
             log.error("not ready", detail=problem)
         sys.setswitchinterval(_SWITCH_SECONDS)
-        asyncio.run(_main(options, store, recovered, log=log, log_queue=log_queue))
+        asyncio.run(_main(options, store, recovered, log, log_queue))
 
 
 async def _main(
-    options: DaemonOptions,
-    store: StateStore,
-    recovered: RecoveryResult,
-    *,
-    log: FilteringBoundLogger,
-    log_queue: LogQueue,
+    options: DaemonOptions, store: StateStore, recovered: RecoveryResult, log: FilteringBoundLogger, log_queue: LogQueue
 ) -> None:
-    stop = _handle_signals(log)
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    ignored = "SIGHUP is ignored: restart the agent to change its settings"
+    loop.add_signal_handler(signal.SIGHUP, log.info, ignored)
     notifier = Notifier.of_environment(os.environ, pid=os.getpid())
     async with AsyncExitStack() as stack:
         queue, events = _start_queue(options, store, recovered, log=log)
@@ -105,8 +179,6 @@ async def _main(
         stack.push_async_callback(asyncio.to_thread, queue.close)
         with suppress(NotReadyError):  # /readyz reports the reason, and the next release retries the waiting pods
             await queue.run(Transaction.retry_waiting)
-        from alignup.agent.devices.plugin_wiring import serve_plugins  # noqa: PLC0415 - gRPC is slow to import
-
         directory = options.plugins or options.root / PLUGIN_DIR
         pod_resources = options.pod_resources_socket or options.root / POD_RESOURCES_DIR / POD_RESOURCES_SOCKET
         allocator = await stack.enter_async_context(
@@ -121,11 +193,11 @@ async def _main(
         address = await stack.enter_async_context(_serve_api(options, service, events.metrics))
         stack.push_async_callback(allocator.close)  # before shutdown waits for requests that wait for plugins
         await stack.enter_async_context(background_tasks(watcher, queue, probe, notifier))
-        pods, waiting = len(queue.state.admitted), len(queue.state.waiting.pods)
+        pods, waiting = len(queue.state.admitted), len(queue.state.waiting)
         log.info("listening", at=str(address), pods=pods, waiting=waiting)
-        notifier.send(sd_notify.READY, sd_notify.status_line(f"{pods} pods admitted, {waiting} waiting"))
+        notifier.send("READY=1", f"STATUS={pods} pods admitted, {waiting} waiting")
         await stop.wait()
-        notifier.send(sd_notify.STOPPING)
+        notifier.send("STOPPING=1")
         log.info("stopping")
         await service.flush_events()  # event streams end with what has happened so far
     log.info("stopped")
@@ -134,12 +206,6 @@ async def _main(
 def _start_queue(
     options: DaemonOptions, store: StateStore, recovered: RecoveryResult, *, log: FilteringBoundLogger
 ) -> tuple[AdmissionQueue, EventDispatcher]:
-    queues: list[AdmissionQueue] = []  # the metrics read the queue, which does not exist before its dispatcher
-    metrics = Metrics(
-        lambda: queues[0].settled_host if queues else recovered.state.host,
-        waiting=lambda: len(queues[0].state.waiting.pods) if queues else 0,
-    )
-    events = EventDispatcher(asyncio.get_running_loop(), log, metrics, EventBus(now=options.clock.now))
     saver, garbage = StateSaver(store, options.host, log), GarbageCollection()
     garbage.start()
 
@@ -147,28 +213,18 @@ def _start_queue(
         store.prepare_for_more()
         garbage.collect_if_due()
 
-    queues.append(
-        AdmissionQueue(
-            recovered.state,
-            saver.save,
-            clock=options.clock,
-            dispatch=events,
-            record=saver.record,
-            problems=recovered.messages(options.recovery),
-            when_idle=when_idle,
-        )
+    queue = AdmissionQueue(
+        recovered.state,
+        saver.save,
+        clock=options.clock,
+        dispatch=lambda batch: events(batch),  # noqa: PLW0108 - it does not exist yet
+        record=saver.record,
+        problems=recovered.messages(options.recovery),
+        when_idle=when_idle,
     )
-    return queues[0], events
-
-
-def _handle_signals(log: FilteringBoundLogger) -> asyncio.Event:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    ignored = "SIGHUP is ignored: restart the agent to change its settings"
-    loop.add_signal_handler(signal.SIGHUP, log.info, ignored)
-    return stop
+    metrics = Metrics(lambda: queue.state.settled_host(), waiting=lambda: len(queue.state.waiting))  # noqa: PLW0108
+    events = EventDispatcher(asyncio.get_running_loop(), log, metrics, EventBus(now=options.clock.now))
+    return queue, events
 
 
 @asynccontextmanager
@@ -177,17 +233,14 @@ async def _serve_api(options: DaemonOptions, service: AgentService, metrics: Met
     token = None if options.token_file is None else sockets.read_token(options.token_file)
     sessions = Sessions()
     access = AccessRules(everyone=token is None, token=token, sessions=sessions)
+    stopping = asyncio.Event()
     async with AsyncExitStack() as stack:
-        stopping = asyncio.Event()
-
-        def listen(address: Address, access: AccessRules) -> AbstractAsyncContextManager[Address]:
-            app = build_app(service, metrics, access=access, stopping=stopping)
-            return _listen(options, address, app, everyone=access.everyone, stopping=stopping)
-
-        bound = await stack.enter_async_context(listen(options.address, access))
-        pages = bound
+        app = build_app(service, metrics, access=access, stopping=stopping)
+        bound = pages = await stack.enter_async_context(_listen(options, options.address, app, access, stopping))
         if options.web_address is not None:  # browsers sign in, even if others need no token
-            pages = await stack.enter_async_context(listen(options.web_address, replace(access, everyone=False)))
+            access = replace(access, everyone=False)
+            app = build_app(service, metrics, access=access, stopping=stopping)
+            pages = await stack.enter_async_context(_listen(options, options.web_address, app, access, stopping))
         if isinstance(pages, TcpAddress):
             sessions.base_url = str(pages.for_clients())
         yield bound
@@ -195,7 +248,7 @@ async def _serve_api(options: DaemonOptions, service: AgentService, metrics: Met
 
 @asynccontextmanager
 async def _listen(
-    options: DaemonOptions, address: Address, app: ASGIApp, *, everyone: bool, stopping: asyncio.Event
+    options: DaemonOptions, address: Address, app: ASGIApp, access: AccessRules, stopping: asyncio.Event
 ) -> AsyncIterator[Address]:
     certificate = None
     if options.certificate is not None and options.private_key is not None:
@@ -206,7 +259,7 @@ async def _listen(
             async with serve_app(app, listener, stopping=stopping):
                 yield address
         return
-    if everyone:
+    if access.everyone:
         raise ListenError(f"listening on {address} requires a token")
     with sockets.tcp_socket(address.port, address.host) as listener:
         host, port = listener.getsockname()[:2]
@@ -228,7 +281,7 @@ async def background_tasks(
             with suppress(BusyError):  # nothing is proven
                 if not queue.read_only:
                     await probe.passed()
-                notifier.send(sd_notify.WATCHDOG)
+                notifier.send("WATCHDOG=1")
             await asyncio.sleep(interval)
 
     tasks = []

@@ -7,6 +7,7 @@ the ledger before the decision.
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from alignup.align.admit import NO_AFFINITY
@@ -72,7 +73,11 @@ def decision_counts(decision: Decision, *, pod: Pod, host: Host) -> Counter[Seri
         total[REJECTIONS, reason_label(decision.rejection.reason)] += 1
     if progress.rejected and decision.policy is not Policy.NONE:
         total[(ERRORS,)] += 1
-    total.update(_aligned(decision, progress))
+    if decision.policy is Policy.SINGLE_NUMA_NODE:  # the kubelet counts NUMA alignment under this policy only
+        scope, by_container = str(decision.scope), decision.scope is Scope.CONTAINER
+        aligned = len(progress.served) if by_container else int(not progress.rejected)
+        unaligned = int(progress.rejected and progress.by is None)
+        total.update(+Counter({(ALIGNED, scope, NUMA_NODE): aligned, (UNALIGNED, scope, NUMA_NODE): unaligned}))
     total.update(_cpus(decision, progress, host.cpus))
     total.update(_memory(progress, host.memory))
     return total
@@ -131,18 +136,6 @@ class _Progress:
         return self.by is not None and self.order.index(provider) <= self.order.index(self.by)
 
 
-def _aligned(decision: Decision, progress: _Progress) -> Counter[SeriesKey]:
-    """Count NUMA alignment; the kubelet does so under single-numa-node only."""
-    if decision.policy is not Policy.SINGLE_NUMA_NODE:
-        return Counter()
-    scope = str(decision.scope)
-    by_container = decision.scope is Scope.CONTAINER
-    counts = Counter[SeriesKey]()
-    counts[ALIGNED, scope, NUMA_NODE] = len(progress.served) if by_container else int(not progress.rejected)
-    counts[UNALIGNED, scope, NUMA_NODE] = int(progress.rejected and progress.by is None)
-    return +counts
-
-
 def _cpus(decision: Decision, progress: _Progress, provider: CpuProvider) -> Counter[SeriesKey]:
     """Count requests for exclusive CPUs, and whether they are whole cores and share a cache."""
     pod = progress.pod
@@ -150,10 +143,8 @@ def _cpus(decision: Decision, progress: _Progress, provider: CpuProvider) -> Cou
     counts = Counter[SeriesKey]({(CPU_ERRORS,): int(failed)})
     pinned = [container for container in progress.attempted(provider.name) if provider.exclusive_cpus(pod, container)]
     if progress.pod_level:
-        given = progress.pod_attempted(provider.name) and not failed
-        counts[(CPU_REQUESTS,)] = (
-            sum(1 for container in pod.all_containers if provider.exclusive_cpus(pod, container)) if given else 0
-        )
+        if progress.pod_attempted(provider.name) and not failed:
+            counts[(CPU_REQUESTS,)] = sum(bool(provider.exclusive_cpus(pod, each)) for each in pod.all_containers)
     else:
         counts[(CPU_REQUESTS,)] = len(pinned)
         if provider.options.full_pcpus_only:
@@ -176,12 +167,8 @@ def _allocated(decision: Decision, progress: _Progress, provider: CpuProvider) -
     ]
     if decision.after is not None:
         ledger = decision.after.cpus
-        sets = (
-            [ledger.pod_held.get(pod.uid)]
-            if progress.pod_level
-            else [ledger.holds(pod.uid, c.name) for c in containers]
-        )
-        yield from filter(None, sets)
+        of_containers = (ledger.holds(pod.uid, container.name) for container in containers)
+        yield from filter(None, [ledger.pod_held.get(pod.uid)] if progress.pod_level else of_containers)
         return
     if decision.before is None:
         return
@@ -203,16 +190,9 @@ def _memory(progress: _Progress, provider: MemoryProvider) -> Counter[SeriesKey]
     failed = progress.by == name
     counts = Counter[SeriesKey]({(MEMORY_ERRORS,): int(failed)})
     if not progress.pod_level:
-        counts[(MEMORY_REQUESTS,)] = sum(
-            _needs(progress.pod, container, provider) for container in progress.attempted(name)
-        )
+        for container in progress.attempted(name):
+            with suppress(ProviderError):  # an invalid quantity is rejected before anything is counted
+                counts[(MEMORY_REQUESTS,)] += bool(provider.need(progress.pod, container))
     elif progress.pod_attempted(name) and provider.need(progress.pod, None):
         counts[(MEMORY_REQUESTS,)] = 1 + (0 if failed else len(pinned_containers(progress.pod)))
     return +counts
-
-
-def _needs(pod: Pod, container: Container, provider: MemoryProvider) -> bool:
-    try:
-        return bool(provider.need(pod, container))
-    except ProviderError:  # an invalid quantity is rejected before anything is counted
-        return False

@@ -10,7 +10,7 @@ from alignup.agent.recovery import recover
 from alignup.agent.state import AgentState
 from alignup.align.errors import StateError
 from alignup.align.settings import FeatureGates
-from alignup.documents.pods import PodGrants
+from alignup.documents.pod_documents import PodGrants
 from alignup.kubernetes.kubelet_files import ledger as states
 from alignup.kubernetes.kubelet_files import state_files
 from alignup.kubernetes.plugins.allocate_response import AllocateResponse
@@ -29,7 +29,7 @@ def export(options: DaemonOptions, directory: Path) -> Iterator[str]:
         yield f"wrote {path}"
     for gap in files.gaps:
         yield f"note: {gap}"
-    if waiting := len(recovered.state.waiting.pods):
+    if waiting := len(recovered.state.waiting):
         yield f"note: {waiting} waiting pods are not exported"
 
 

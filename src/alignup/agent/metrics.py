@@ -65,19 +65,10 @@ class Metrics:
             {**decision_metrics.COUNTERS, **_PLUGIN_COUNTERS}, initial=decision_metrics.initial_series(static=static)
         )
         self.registry.register(self._counters)
-        self._durations = Histogram(
-            DURATION,
-            "Duration in milliseconds to serve a pod admission request.",
-            buckets=BUCKETS,
-            registry=self.registry,
-        )
-        self._allocations = Histogram(
-            ALLOCATIONS,
-            "Duration in seconds of device plugin Allocate calls, including failed ones.",
-            ["resource_name"],
-            buckets=ALLOCATION_BUCKETS,
-            registry=self.registry,
-        )
+        text = "Duration in milliseconds to serve a pod admission request."
+        self._durations = Histogram(DURATION, text, buckets=BUCKETS, registry=self.registry)
+        text, labels = "Duration in seconds of device plugin Allocate calls, including failed ones.", ["resource_name"]
+        self._allocations = Histogram(ALLOCATIONS, text, labels, buckets=ALLOCATION_BUCKETS, registry=self.registry)
         self.registry.register(CallbackCollector(self._gauges))
 
     def decided(self, decision: Decision, *, pod: Pod, seconds: float) -> None:
@@ -93,12 +84,10 @@ class Metrics:
     def observe_allocation(self, resource: str, seconds: float) -> None:
         self._allocations.labels(self._resource_label(resource)).observe(seconds)
 
-    def count_request(self, method: str) -> None:
-        for name in ("requests_total", f"requests_{method}"):
+    def count_pod_resources(self, method: str, *, failed: bool) -> None:
+        """Count a call of the PodResources endpoint when it begins, and again if it has *failed*."""
+        for name in (f"errors_{method}",) if failed else ("requests_total", f"requests_{method}"):
             self._counters.add({(f"{ENDPOINT}{name}", API_VERSION): 1})
-
-    def count_error(self, method: str) -> None:
-        self._counters.add({(f"{ENDPOINT}errors_{method}", API_VERSION): 1})
 
     def show_dropped_log_lines(self, count: Callable[[], int]) -> None:
         def families() -> Iterator[Metric]:
@@ -133,14 +122,10 @@ def _cpus(ledger: CpuLedger, *, managed: bool) -> Iterator[Metric]:
         value=1000 * ledger.available.bit_count(),
     )
     yield GaugeMetricFamily(
-        "kubelet_cpu_manager_exclusive_cpu_allocation_count",
-        "Exclusively allocated CPUs.",
-        value=held.bit_count(),
+        "kubelet_cpu_manager_exclusive_cpu_allocation_count", "Exclusively allocated CPUs.", value=held.bit_count()
     )
     numa = GaugeMetricFamily(
-        "kubelet_cpu_manager_allocation_per_numa",
-        "Exclusively allocated CPUs of a NUMA node.",
-        labels=["numa_node"],
+        "kubelet_cpu_manager_allocation_per_numa", "Exclusively allocated CPUs of a NUMA node.", labels=["numa_node"]
     )
     states = GaugeMetricFamily(
         "alignup_numa_cpus", "CPUs of a NUMA node: free, held or reserved.", labels=["node", "state"]

@@ -14,8 +14,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from alignup.agent.api import AdmissionStatus
 from alignup.agent.service import AgentService
+from alignup.agent.state import AdmissionStatus
 from alignup.align import bits
 from alignup.align.admit import effective_policy
 from alignup.align.decision import Decision, ResourceHints, shown_hints

@@ -1,26 +1,33 @@
-"""A pod whose devices are being prepared.
+"""A pod whose devices are being prepared, and the devices of device plugins in the ledger.
 
 Device plugins may be slow, so they are called outside the queue: first for their preferred devices, then to allocate
 them. Meanwhile the pod holds its resources, but nothing is written: a crash leaves no trace, and if a plugin fails, the
 resources are released.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 
-from alignup.agent.devices import device_state
-from alignup.agent.devices.device_state import RequestedDevices
 from alignup.align.decision import Decision, Outcome, Rejection, Shortfall
 from alignup.align.devices.provider import DeviceProvider, PreferenceAnswers, PreferenceRequest
 from alignup.align.errors import ProviderError
 from alignup.align.fit import InsufficientResource
 from alignup.align.host import Host
-from alignup.align.workload import Pod
+from alignup.align.ledger import Ledger
+from alignup.align.workload import Pod, demand, names
 
 WAITS_ITS_TURN = "WaitsItsTurn"  #: the reason of a pod that fits, but may not overtake another waiting pod again
 PREPARING_DEVICES = "DevicesArePrepared"  #: the reason of a pod that fits and waits for its device plugins
 RELEASED_WHILE_PENDING = "Released"
 NOT_RETRIED = "NotRetriedYet"  #: the reason of a pod that was waiting before a restart, and would fit now
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedDevices:
+    container: str
+    resource: str
+    ids: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -34,33 +41,6 @@ class PendingAdmission:
     device_requests: tuple[RequestedDevices, ...] = ()  #: to allocate then
     seconds: float = 0.0  #: spent on the decision
     ticket: object = None  #: the same object while the pod holds its resources
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceRules:
-    """How the agent decides where device plugins come and go."""
-
-    plugins: frozenset[str]  #: resources that device plugins serve or have served
-    rejects_unknown: bool  #: whether a pod is rejected that requests devices which no plugin has registered
-
-
-def decide(  # noqa: PLR0913
-    host: Host, pod: Pod, *, source: str, answers: PreferenceAnswers, rules: DeviceRules, clock: Callable[[], float]
-) -> PendingAdmission:
-    """Decide on a pod; *clock* measures how long that takes."""
-    start = clock()
-    decision = host.decide(pod, answers)
-    requests = decision.preference_requests
-    if requests:
-        decision = assume_no_preferences(host, pod, decision, answers)
-    if decision.admitted and rules.rejects_unknown:
-        missing = tuple(device_state.unknown_resources(host, pod))
-        if missing:
-            decision = rejected_for_missing_devices(decision, missing)
-    requests = tuple(request for request in requests if request.resource in rules.plugins) if decision.admitted else ()
-    return PendingAdmission(
-        pod=pod, source=source, decision=decision, preference_requests=requests, seconds=clock() - start
-    )
 
 
 class PluginRejectedError(ProviderError):
@@ -113,3 +93,67 @@ def waiting_since_restart(decision: Decision) -> Decision:
 
 def _rejected(decision: Decision, rejection: Rejection) -> Decision:
     return replace(decision, outcome=Outcome.REJECTED, placements=(), rejection=rejection, preference_requests=())
+
+
+def without_resources(ledger: Ledger, resources: Collection[str]) -> Ledger:
+    devices = ledger.devices
+    inventories = {name: inventory for name, inventory in devices.inventories.items() if name not in resources}
+    free = {name: indexes for name, indexes in devices.free.items() if name not in resources}
+    return replace(ledger, devices=replace(devices, inventories=inventories, free=free))
+
+
+def persistent_facts(host: Host, resource: str) -> tuple[object, ...]:
+    """Return what must survive a crash: whether a plugin serves the resource, and where the held devices are."""
+    devices = host.ledger.devices
+    inventory = devices.inventories.get(resource)
+    if inventory is None:
+        return (None,)
+    held = (device for device in inventory.devices if device.id in devices.in_use.get(resource, ()))
+    return inventory.registered, tuple((device.id, device.nodes) for device in held)
+
+
+def device_requests(decision: Decision, pod: Pod, *, served: Collection[str]) -> tuple[RequestedDevices, ...]:
+    """Return what plugins must allocate for an admitted pod; *served*: the resources of all plugins."""
+    if not served or decision.kept or decision.after is None:
+        return ()
+    ledger = decision.after.devices
+    return tuple(
+        RequestedDevices(container.name, resource, ids)
+        for container in pod.all_containers
+        for resource, ids in sorted(ledger.holds(pod.uid, container.name).items())
+        if resource in served
+    )
+
+
+def unknown_resources(host: Host, pod: Pod) -> Iterator[InsufficientResource]:
+    """Yield requested resources that no plugin has registered; the kubelet would ignore them."""
+    known = host.ledger.devices.handled
+    for name, amount in demand.limits(pod, overhead=False).items():
+        if names.is_extended(name) and name not in known and amount.value() > 0:
+            yield InsufficientResource(name, amount.value(), 0, 0)
+
+
+def lacks_healthy_devices(host: Host, pod: Pod) -> bool:
+    """Whether a pod waits for a plugin: it requests more devices than are healthy, free or not."""
+    known = host.ledger.devices.inventories
+    for name, amount in demand.limits(pod, overhead=False).items():
+        if names.is_extended(name):
+            healthy = known[name].healthy.bit_count() if name in known and known[name].registered else 0
+            if amount.value() > healthy:
+                return True
+    return False
+
+
+def with_announced_devices(host: Host) -> Host:
+    """Return the host with the devices that plugins list now as those of its machine."""
+    announced = tuple(
+        device
+        for _, inventory in sorted(host.ledger.devices.inventories.items())
+        if inventory.registered
+        for device in inventory.devices
+    )
+    if set(announced) == set(host.machine.devices):
+        return host
+    other = copy(host)
+    other.machine = replace(host.machine, devices=announced)
+    return other

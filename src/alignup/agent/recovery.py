@@ -11,10 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from alignup.agent import pending_admission
-from alignup.agent.devices import device_state
-from alignup.agent.pod_record import API_SOURCE, PodRecord, check_uid
-from alignup.agent.state import AgentState
-from alignup.agent.wait_queue import WaitQueue
+from alignup.agent.state import API_SOURCE, AgentState, PodRecord, WaitingPods, check_uid
 from alignup.align.decision import Decision
 from alignup.align.errors import (
     AlignError,
@@ -29,11 +26,10 @@ from alignup.align.errors import (
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
-from alignup.documents.ledgers.restore import restore_ledger
-from alignup.documents.pods import PodGrants, read_pod
-from alignup.store.documents import HeldPodDocument
+from alignup.documents.ledgers import restore_ledger
+from alignup.documents.pod_documents import PodGrants, read_pod
 from alignup.store.fingerprint import machine_fingerprint, settings_fingerprint
-from alignup.store.state_store import StateStore, StoredState
+from alignup.store.state_store import HeldPodDocument, StateStore, StoredState
 
 _MISFIT_ADVICE = "restore the machine or the configuration"
 _DAMAGE_ADVICE = "start the alignup version that wrote it"
@@ -48,7 +44,7 @@ class RecoveryMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryOptions:
-    waiting: WaitQueue = field(default_factory=WaitQueue)  #: empty, with its limits
+    waiting: WaitingPods = field(default_factory=WaitingPods)  #: empty, with its limits
     wait_enabled: bool = False
     modes: frozenset[RecoveryMode] = frozenset()
     hints: Mapping[RecoveryMode, str] = field(default_factory=dict)  #: how to choose a mode, for messages
@@ -120,7 +116,7 @@ def _load(store: StateStore, empty: AgentState, *, options: RecoveryOptions, now
     changes = [f"the machine changed: {difference}" for difference in machine]
     changes += [f"the settings changed: {difference}" for difference in settings]
     plugins = frozenset(stored.plugins)  # their devices are unknown until they reconnect
-    unplugged = _with_ledger(host, device_state.without_resources(host.ledger, plugins))
+    unplugged = _with_ledger(host, pending_admission.without_resources(host.ledger, plugins))
     result = _rebuild(stored, replace(empty, host=unplugged, plugins=plugins), options=options, now=now)
     return replace(result, notes=(*changes, *result.notes))
 
@@ -166,19 +162,18 @@ def _restore(
         since = now if document.since is None else document.since
         record = _record(entry.pod, host, since=since, source=document.source or API_SOURCE)
         admitted[uid] = replace(record, grants=document.grants)
-    pods, dropped = {}, list[str]()
+    queue, dropped = empty.waiting.copy(), list[str]()
     for waiting in stored.waiting:
         pod = read_pod(waiting.pod)
-        if pod.uid in admitted or pod.uid in pods:
+        if pod.uid in admitted or pod.uid in queue:
             raise ParseError(f"two pods have the uid {pod.uid}")
         try:
             check_uid(pod.uid)
             record = _record(pod, host, since=waiting.since, source=waiting.source)
-            pods[pod.uid] = record.with_decision(_waiting_decision(record, host))
+            queue.update(record.with_decision(_waiting_decision(record, host)))
         except (PodError, WorkLimitError) as error:  # under changed settings
             dropped.append(f"{pod.namespace}/{pod.name} is removed from the wait queue: {error}")
-    overtakes = {uid: count for uid, count in stored.overtaken.items() if uid in pods and count}
-    queue = replace(empty.waiting, pods=pods, overtakes=overtakes)
+    queue.overtakes = {uid: count for uid, count in stored.overtaken.items() if uid in queue and count}
     return replace(empty, host=host, admitted=admitted, waiting=queue), dropped
 
 
@@ -186,7 +181,7 @@ def _waiting_decision(record: PodRecord, host: Host) -> Decision:
     """Return why a restored pod waits; it holds nothing, even if it would fit now."""
     if record.decision.rejection is not None:
         return record.decision
-    if missing := tuple(device_state.unknown_resources(host, record.pod)):
+    if missing := tuple(pending_admission.unknown_resources(host, record.pod)):
         return pending_admission.rejected_for_missing_devices(record.decision, missing)
     return pending_admission.waiting_since_restart(record.decision)
 

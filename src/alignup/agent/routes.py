@@ -10,7 +10,6 @@ from alignup.web.api_operations import (
     Parameter,
     ParameterType,
     SuccessResponse,
-    openapi_document,
 )
 from alignup.web.event_streams import EVENT_STREAM
 from alignup.web.responses import SVG, TEXT
@@ -185,29 +184,3 @@ GET_DESCRIPTION = Operation(
     summary="Get this OpenAPI document.",
     responses={200: SuccessResponse("The document.")},
 )
-
-#: All of them, in the order of the OpenAPI document.
-OPERATIONS = (
-    LIST_PODS,
-    ADMIT_POD,
-    GET_POD,
-    RELEASE_POD,
-    CREATE_SIGN_IN_LINK,
-    LIST_DECISIONS,
-    GET_DECISION,
-    GET_MACHINE,
-    GET_PICTURE,
-    LISTEN_TO_EVENTS,
-    IS_ALIVE,
-    IS_READY,
-    GET_METRICS,
-    GET_DESCRIPTION,
-)
-
-
-def describe_api(*, version: str, with_token: bool) -> dict[str, Any]:
-    """Return the OpenAPI document; *with_token*: as served on an address that requires a token."""
-    description = "Admit pods to the NUMA nodes, CPUs, memory and devices of one node, and explain why."
-    return openapi_document(
-        OPERATIONS, title="alignup", description=description, version=version, with_token=with_token
-    )

@@ -6,13 +6,11 @@ from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from typing import TypeVar, overload
 
-from alignup.agent.api import AdmissionResult, PodView
-from alignup.agent.devices import device_state
-from alignup.agent.devices.allocator import DeviceAllocator
-from alignup.agent.manifests.watcher import ManifestWatcher
-from alignup.agent.queue import AdmissionQueue
-from alignup.agent.queue_probe import QueueProbe
-from alignup.agent.state import AgentState
+from alignup.agent.admission_queue import AdmissionQueue, QueueProbe
+from alignup.agent.device_allocator import DeviceAllocator
+from alignup.agent.manifest_dir import ManifestWatcher
+from alignup.agent.pending_admission import with_announced_devices
+from alignup.agent.state import AdmissionResult, AgentState, PodView
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import StateError
 from alignup.align.host import Host
@@ -40,7 +38,7 @@ class AgentService:
 
     @property
     def host(self) -> Host:
-        return device_state.with_announced_devices(self.queue.settled_host)
+        return with_announced_devices(self.queue.state.settled_host())
 
     async def problems(self) -> tuple[str, ...]:
         return await self.probe.problems()
@@ -59,7 +57,10 @@ class AgentService:
             return await self.allocator.dry_run(pod)
         result = await self.allocator.admit(pod)
         if result.pod_view is None:
-            self._remember(pod)
+            self.rejected_pods.pop(pod.uid, None)
+            self.rejected_pods[pod.uid] = pod
+            while len(self.rejected_pods) > _MAX_REJECTED:
+                del self.rejected_pods[next(iter(self.rejected_pods))]
         return result
 
     def pod(self, uid: str) -> Pod | None:
@@ -73,21 +74,13 @@ class AgentService:
         return await self.queue.run(Transaction.release, uid)
 
     async def decisions(self, query: DecisionQuery) -> Sequence[StoredDecision]:
-        return await self._read_history(
-            lambda: self.history.latest(pod=query.pod, outcome=query.outcome, before=query.before, limit=query.limit)
-        )
+        return await self._read_history(lambda: self.history.latest(query))
 
     async def decision(self, id_: int) -> StoredDecision | None:
         return await self._read_history(lambda: self.history.get(id_))
 
     def events(self) -> AbstractAsyncContextManager[Subscription]:
         return self.event_bus.subscribe()
-
-    def _remember(self, pod: Pod) -> None:
-        self.rejected_pods.pop(pod.uid, None)
-        self.rejected_pods[pod.uid] = pod
-        while len(self.rejected_pods) > _MAX_REJECTED:
-            del self.rejected_pods[next(iter(self.rejected_pods))]
 
     async def flush_events(self) -> None:
         """Wait until all earlier events are in the history and on the streams, unless that takes long."""
@@ -109,7 +102,7 @@ class _PodViews(Sequence[PodView]):
         self._state = state
 
     def __len__(self) -> int:
-        return self._state.pod_count
+        return len(self._state.admitted) + len(self._state.waiting)
 
     @overload
     def __getitem__(self, index: int) -> PodView: ...

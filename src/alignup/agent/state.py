@@ -1,19 +1,133 @@
-"""The state of the agent as an immutable value, and the events that change it; ``agent.transaction`` makes the next."""
+"""The state of the agent as an immutable value: the records of its pods, the wait queue, and the events that change it.
 
-from collections.abc import Callable, Iterator, Mapping
+``agent.transaction`` makes the next state.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import chain, islice
+from typing import Any, Self
 
-from alignup.agent.api import AdmissionStatus, PodView
 from alignup.agent.pending_admission import PendingAdmission, assume_no_preferences
-from alignup.agent.pod_record import API_SOURCE, PodRecord, RecordMap
-from alignup.agent.wait_queue import WaitQueue
+from alignup.align.bits import quote
 from alignup.align.decision import Decision
+from alignup.align.errors import PodError, Problem
 from alignup.align.host import Host
+from alignup.align.layered_map import LayeredMap
 from alignup.align.ledger import Ledger
+from alignup.align.overtaking import competes
 from alignup.align.workload import Pod
+from alignup.align.workload.names import POLICY_ANNOTATION, SCOPE_ANNOTATION
+from alignup.documents.pod_documents import PodGrants
+from alignup.placement.wait_queue import WaitQueue
+from alignup.web.responses import BusyError
+
+Document = Mapping[str, Any]  #: JSON values
+
+MAX_UID = 1_024  #: characters; the HTTP API accepts no longer one
+MAX_METADATA = 256 << 10  #: characters of all labels and annotations; the API server has this limit for annotations
+MAX_GRANT_BYTES = 256 << 10  #: of everything that device plugins return for one pod
+
+MAX_OVERTAKES = 16
+MAX_WAITING = 1_000
+MAX_BLOCKING = 16  #: pods at their limit that others can overtake; behind more of them, every pod waits
+MAX_TRIES = 8  #: different requests that are retried from the first pod at its limit on, when something is released
+
+API_SOURCE = "api"  #: the source of pods that come from no manifest file
+
+
+class AdmissionStatus(StrEnum):
+    ADMITTED = "admitted"
+    WAITING = "waiting"  #: the pod does not fit now, and is retried when resources are released
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodRecord:
+    pod: Pod
+    since: float  #: seconds since 1970
+    source: str  #: ``api``, or the path of the manifest file
+    decision: Decision  #: the latest, without its ledgers, which would stay in memory
+    grants: PodGrants = field(default_factory=dict)
+
+    def with_decision(self, decision: Decision) -> Self:
+        return type(self)(**vars(self) | {"decision": decision.without_ledgers()})
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodView(PodRecord):
+    """A pod that the agent knows: admitted or waiting."""
+
+    status: AdmissionStatus
+    position: int | None = None  #: in the wait queue, from 1
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionResult:
+    decision: Decision
+    pod_view: PodView | None  #: ``None``: rejected, or a dry run
+
+
+class WaitingPods(WaitQueue[str, PodRecord]):
+    """The pods that wait for resources, in arrival order, and how often later pods have overtaken each.
+
+    A pod that does not fit does not block later pods that do, but each pod is overtaken only a limited number of times.
+    After that, a pod behind it is admitted before it only if it takes nothing that the waiting pod could use
+    (``align.overtaking``).
+    """
+
+    def __init__(self, *, max_overtakes: int | None = MAX_OVERTAKES, capacity: int = MAX_WAITING) -> None:
+        super().__init__()
+        self.max_overtakes = max_overtakes  #: ``None``: no limit
+        self.capacity = capacity
+        self.overtakes: dict[str, int] = {}  #: uid → count; uids without overtakes are left out
+
+    def copy(self) -> Self:
+        queue = super().copy()
+        queue.overtakes = dict(self.overtakes)
+        return queue
+
+    def uids(self) -> list[str]:
+        return [record.pod.uid for record in self]
+
+    def add(self, record: PodRecord) -> None:
+        """Append a pod; ``BusyError`` if the queue is full."""
+        if len(self) >= self.capacity:
+            raise BusyError(f"{len(self)} pods are waiting, which is the limit")
+        self.update(record)
+
+    def update(self, record: PodRecord) -> None:
+        self.put(record.pod.uid, record, kind=record.pod.request_key)
+
+    def remove(self, uid: str) -> PodRecord | None:
+        self.overtakes.pop(uid, None)
+        return super().remove(uid)
+
+    def count_overtakes(self, uid: str | None = None) -> None:
+        """Count an overtake for every pod ahead of *uid*; for every pod if *uid* is not waiting."""
+        for other in self.uids():
+            if other == uid:
+                break
+            self.overtakes[other] = self.overtakes.get(other, 0) + 1
+
+    def is_blocking(self, uid: str) -> bool:
+        """Whether the pod must not be overtaken again by a pod that takes something from it."""
+        return self.max_overtakes is not None and self.overtakes.get(uid, 0) >= self.max_overtakes
+
+    def blocking_pod(
+        self, host: Host, decision: Decision, uids: Iterable[str], undecided: Collection[str] = ()
+    ) -> Pod | None:
+        """Return the first of the blocking pods *uids* if the admission takes something that one of them could use.
+
+        *undecided* are resources whose devices a device plugin has yet to choose.
+        """
+        if not decision.admitted:
+            return None
+        pods = [record.pod for uid in islice(uids, MAX_BLOCKING + 1) if (record := self.get(uid))]
+        if not pods or (len(pods) <= MAX_BLOCKING and not competes(host, decision, pods, undecided=undecided)):
+            return None
+        return pods[0]
 
 
 class EventKind(StrEnum):
@@ -29,7 +143,7 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentEvent:
-    """Source of log lines, metrics, history and event streams."""
+    """The source of log lines, metrics, history and event streams."""
 
     kind: EventKind
     time: float  #: seconds since 1970
@@ -48,52 +162,22 @@ class Clock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentState:
-    host: Host  #: must not be changed
+    """What the agent knows at one moment; nothing in it may be changed."""
+
+    host: Host
     idle_ledger: Ledger  #: of the host without pods, with all devices healthy
-    admitted: RecordMap = field(default_factory=dict)  #: in admission order
+    admitted: dict[str, PodRecord] | LayeredMap[str, PodRecord] = field(default_factory=dict)  #: in admission order
     #: uids that were added to ``admitted``, replaced or removed since it was last saved
     unsaved: frozenset[str] = field(default=frozenset(), compare=False)
-    waiting: WaitQueue = field(default_factory=WaitQueue)
+    waiting: WaitingPods = field(default_factory=WaitingPods)
     wait_enabled: bool = False  #: whether pods from the API wait if they do not fit; pods from manifests always do
     plugins: frozenset[str] = frozenset()  #: resources that device plugins serve or have served
     #: by uid; they hold resources in the ledger and are not saved. Pods from manifests are also ``waiting``.
     pending: Mapping[str, PendingAdmission] = field(default_factory=dict)
     backing_off: frozenset[str] = frozenset()  #: uids of waiting pods that a plugin rejected recently
 
-    def with_changes(  # noqa: PLR0913
-        self,
-        *,
-        host: Host,
-        admitted: RecordMap,
-        unsaved: frozenset[str],
-        waiting: WaitQueue,
-        pending: Mapping[str, PendingAdmission],
-        backing_off: frozenset[str],
-    ) -> "AgentState":
-        """Return the state with what transactions change; ``replace`` takes three times as long."""
-        return AgentState(
-            host=host,
-            idle_ledger=self.idle_ledger,
-            admitted=admitted,
-            unsaved=unsaved,
-            waiting=waiting,
-            wait_enabled=self.wait_enabled,
-            plugins=self.plugins,
-            pending=pending,
-            backing_off=backing_off,
-        )
-
-    def saved(self) -> "AgentState":
-        return self.with_changes(
-            host=self.host,
-            admitted=self.admitted,
-            unsaved=frozenset(),
-            waiting=self.waiting,
-            pending=self.pending,
-            backing_off=self.backing_off,
-        )
-
     def settled_host(self) -> Host:
+        """Return the host without what pending pods hold."""
         if not self.pending:
             return self.host
         host = copy(self.host)
@@ -110,52 +194,50 @@ class AgentState:
     def pod_view(self, uid: str) -> PodView | None:
         if record := self.admitted.get(uid):
             return pod_view(record, AdmissionStatus.ADMITTED)
-        if record := self.waiting.pods.get(uid):
+        if record := self.waiting.get(uid):
             return pod_view(record, AdmissionStatus.WAITING, position=self.waiting.position(uid))
         return None
 
-    @property
-    def pod_count(self) -> int:
-        return len(self.admitted) + len(self.waiting.pods)
-
     def pod_views(self, start: int = 0, stop: int | None = None) -> tuple[PodView, ...]:
         """Return all pods, or those from *start* to *stop*: admitted, then waiting ones."""
-        waiting = enumerate(self.waiting.pods.values(), start=1)
         listed = chain(
             ((record, AdmissionStatus.ADMITTED, None) for record in self.admitted.values()),
-            ((record, AdmissionStatus.WAITING, position) for position, record in waiting),
+            ((record, AdmissionStatus.WAITING, position) for position, record in enumerate(self.waiting, start=1)),
         )
         selected = islice(listed, start, stop)
         return tuple(pod_view(record, status, position=position) for record, status, position in selected)
 
     def all_records(self) -> Iterator[PodRecord]:
-        return chain(self.admitted.values(), self.waiting.pods.values())
-
-
-def event_about(
-    kind: EventKind, about: PendingAdmission | PodRecord | PodView | None, *, time: float, detail: str = ""
-) -> AgentEvent:
-    if about is None:
-        return AgentEvent(kind=kind, time=time, detail=detail)
-    decision, seconds = (about.decision, about.seconds) if isinstance(about, PendingAdmission) else (None, 0.0)
-    return AgentEvent(
-        kind=kind,
-        time=time,
-        pod=about.pod,
-        source=about.source,
-        decision=decision,
-        seconds=seconds,
-        detail=detail,
-    )
+        return chain(self.admitted.values(), self.waiting)
 
 
 def pod_view(record: PodRecord, status: AdmissionStatus, *, position: int | None = None) -> PodView:
-    return PodView(
-        pod=record.pod,
-        status=status,
-        since=record.since,
-        source=record.source,
-        decision=record.decision,
-        position=position,
-        grants=record.grants,
+    return PodView(**vars(record), status=status, position=position)
+
+
+def check_pod(pod: Pod) -> None:
+    """Raise ``PodError`` for a pod that could never be released, or carries too much to be stored with many others."""
+    check_uid(pod.uid)
+    size = sum(len(name) + len(value) for part in (pod.labels, pod.annotations) for name, value in part.items())
+    if size > MAX_METADATA:
+        message = f"labels and annotations must have at most {MAX_METADATA} characters together, not {size}"
+        raise PodError([Problem("metadata.annotations", message)])
+
+
+def check_uid(uid: str) -> None:
+    """Raise ``PodError`` for a uid that cannot be part of a URL path: such a pod could never be released."""
+    if not 0 < len(uid) <= MAX_UID:
+        raise PodError([Problem("metadata.uid", f"must have 1 to {MAX_UID} characters, not {len(uid)}")])
+    if "/" in uid or uid in {".", ".."} or not uid.isprintable():
+        message = f"must consist of printable characters without slashes, and be more than dots, not {quote(uid)}"
+        raise PodError([Problem("metadata.uid", message)])
+
+
+def same_workload(pod: Pod, known: Pod) -> bool:
+    """Return whether *pod* requests the same resources as *known*."""
+    annotations = (POLICY_ANNOTATION, SCOPE_ANNOTATION)
+    requests, known_requests = (
+        (each.init, each.containers, each.resources, each.overhead, *map(each.annotations.get, annotations))
+        for each in (pod, known)
     )
+    return requests == known_requests

@@ -8,18 +8,24 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from structlog.typing import FilteringBoundLogger
 
-from alignup.agent.pod_record import PodRecord
-from alignup.agent.state import AgentEvent, AgentState, EventKind
+from alignup.agent.state import AgentEvent, AgentState, EventKind, PodRecord
 from alignup.align.errors import StoreError, StoreProblem
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.documents import codec
 from alignup.documents.decisions import DecisionDocument, recent_documents
-from alignup.documents.ledgers.documents import check_holders, pod_entry, residue
-from alignup.documents.pods import pod_document
-from alignup.store.documents import HeldPodDocument, WaitingPodDocument
+from alignup.documents.ledgers import check_holders, pod_entry, residue
+from alignup.documents.pod_documents import pod_document
 from alignup.store.fingerprint import machine_fingerprint, settings_fingerprint
-from alignup.store.state_store import LedgerParts, PodRow, Stage, StateChange, StateStore
+from alignup.store.state_store import (
+    HeldPodDocument,
+    LedgerParts,
+    PodRow,
+    Stage,
+    StateChange,
+    StateStore,
+    WaitingPodDocument,
+)
 
 #: What is wrong with a database that a running agent replaces by a new one.
 _REPLACED = frozenset({StoreProblem.UNUSABLE, StoreProblem.MISSING})
@@ -44,7 +50,9 @@ class StateSaver:
             if error.kind not in _REPLACED:
                 raise
             names = ", ".join(self._store.set_aside()) or "nothing"
-            detail = f"{error.where}: {error.what}; {names} was set aside, and all pods are written to a new database"
+            detail = (
+                f"{error.where}: {error.message}; {names} was set aside, and all pods are written to a new database"
+            )
             self._log.error("state", detail=detail)
             self._saved = None
             self._save(state, events)
@@ -61,31 +69,37 @@ class StateSaver:
             settings=self._settings,
             residue=residue(ledger, providers=state.host.providers),
             plugins=sorted(state.plugins),
-            overtaken={uid: count for uid in state.waiting.pods if (count := state.waiting.overtakes.get(uid, 0))},
+            overtaken=state.waiting.overtakes,
         )
-        decisions = list(_decisions(events))
-        change = self._changes(state, ledger, parts, decisions)
-        if change is None:
+        saved = self._saved
+        changes = None if saved is None else self._changes(state, saved, ledger)
+        admitted, new = list[str](), False
+        if saved is not None:
+            # Pods that were waiting are stored already: they need no space on the disk, unless they got devices.
+            admitted = [uid for uid in state.unsaved if uid in state.admitted and uid not in saved.admitted]
+            new = any(uid not in saved.waiting or state.admitted[uid].grants for uid in admitted)
+            if not new and state.waiting is not saved.waiting:
+                new = any(uid not in saved.admitted and uid not in saved.waiting for uid in state.waiting.uids())
+        whole = changes is None
+        if changes is None:
             check_holders(ledger)
-            pods = (*_admitted(ledger, state, state.admitted), *map(_waiting, state.waiting.pods.values()))
-            new, limited = (False, False) if self._saved is None else _new_pods(state, self._saved)
-            change = StateChange(
-                parts=parts, pods=pods, whole=True, has_new_pods=new, limited=limited, decisions=decisions
-            )
+            changes = set(), (*_admitted(ledger, state, state.admitted), *map(_waiting, state.waiting))
+        change = StateChange(
+            parts=parts,
+            removed=changes[0],
+            pods=changes[1],
+            whole=whole,
+            has_new_pods=new,
+            limited=new or bool(admitted),  # an admitted pod takes more space than a waiting one
+            decisions=list(_decisions(events)),
+        )
         self._log_problem(self._store.save(change))
         self._saved, self._inventories = state, ledger.devices.inventories
 
     def _changes(
-        self,
-        state: AgentState,
-        ledger: Ledger,
-        parts: LedgerParts,
-        decisions: Sequence[tuple[DecisionDocument, float]],
-    ) -> StateChange | None:
-        """Return what changed since the last save; ``None``: the whole state must be written."""
-        saved = self._saved
-        if saved is None:
-            return None
+        self, state: AgentState, saved: AgentState, ledger: Ledger
+    ) -> tuple[set[str], tuple[PodRow, ...]] | None:
+        """Return the removed and the changed pods since the last save; ``None``: all pods must be written."""
         unsaved, before, after = state.unsaved, saved.admitted, state.admitted
         new = []  # pods that were added, or added again, are at the end
         for uid in reversed(after):
@@ -102,7 +116,9 @@ class StateSaver:
             replaced |= ledger.devices.held.keys() - added
         waiting: list[PodRow] = []
         if state.waiting is not saved.waiting:
-            waiting_before, waiting_after = saved.waiting.pods, state.waiting.pods
+            waiting_before, waiting_after = (
+                {record.pod.uid: record for record in queue} for queue in (saved.waiting, state.waiting)
+            )
             kept = [uid for uid in waiting_before if uid in waiting_after]
             if list(waiting_after)[: len(kept)] != kept:
                 return None
@@ -112,15 +128,7 @@ class StateSaver:
                 for uid, record in waiting_after.items()
                 if uid not in waiting_before or waiting_before[uid].pod is not record.pod
             ]
-        has_new_pods, limited = _new_pods(state, saved)
-        return StateChange(
-            parts=parts,
-            removed=removed,
-            pods=(*_admitted(ledger, state, replaced), *_admitted(ledger, state, new, last=True), *waiting),
-            has_new_pods=has_new_pods,
-            limited=limited,
-            decisions=decisions,
-        )
+        return removed, (*_admitted(ledger, state, replaced), *_admitted(ledger, state, new, last=True), *waiting)
 
     def _log_problem(self, problem: str) -> None:
         """Log a problem of the history once."""
@@ -133,18 +141,6 @@ def _decisions(events: Sequence[AgentEvent]) -> Iterator[tuple[DecisionDocument,
     for event in events:
         if event.decision is not None and event.kind is not EventKind.KEPT:
             yield recent_documents.document(event.decision), event.time
-
-
-def _new_pods(state: AgentState, before: AgentState) -> tuple[bool, bool]:
-    """Return whether there are new pods, or new devices for one that was waiting; and whether pods were admitted, too.
-
-    Pods that were waiting are stored already, and need not wait for space on the disk. But they take more space then.
-    """
-    admitted = [uid for uid in state.unsaved if uid in state.admitted and uid not in before.admitted]
-    new = any(uid not in before.waiting.pods or state.admitted[uid].grants for uid in admitted)
-    if not new and state.waiting is not before.waiting:
-        new = any(uid not in before.admitted for uid in state.waiting.pods.keys() - before.waiting.pods.keys())
-    return new, new or bool(admitted)
 
 
 def _admitted(ledger: Ledger, state: AgentState, uids: Iterable[str], *, last: bool = False) -> Iterator[PodRow]:

@@ -6,32 +6,48 @@ A transaction is pure. The queue makes its result durable and then current, or d
 from collections.abc import Collection, Iterable
 from copy import copy
 from dataclasses import replace
+from typing import Any
 
 from alignup.agent import pending_admission
-from alignup.agent.api import AdmissionResult, AdmissionStatus, PodView
-from alignup.agent.devices import device_state
-from alignup.agent.pending_admission import DeviceRules, PendingAdmission
-from alignup.agent.pod_record import API_SOURCE, PodRecord, TrackedRecords, check_pod, same_workload
-from alignup.agent.state import AgentEvent, AgentState, Clock, EventKind, event_about, pod_view
-from alignup.agent.wait_queue import MAX_TRIES
+from alignup.agent.pending_admission import PendingAdmission, assume_no_preferences
+from alignup.agent.state import (
+    API_SOURCE,
+    MAX_TRIES,
+    AdmissionResult,
+    AdmissionStatus,
+    AgentEvent,
+    AgentState,
+    Clock,
+    EventKind,
+    PodRecord,
+    PodView,
+    WaitingPods,
+    check_pod,
+    pod_view,
+    same_workload,
+)
 from alignup.align.decision import Decision
 from alignup.align.devices.ledger import DeviceLedger
 from alignup.align.devices.provider import PreferenceAnswers
 from alignup.align.errors import AlignError, PodError, Problem, ProviderError
+from alignup.align.layered_map import with_item, without_item
 from alignup.align.machine import Device
 from alignup.align.workload import Pod
-from alignup.documents.pods import PodGrants
+from alignup.documents.pod_documents import PodGrants
 from alignup.web.responses import BusyError, NotReadyError
 
 _NONE: PreferenceAnswers = {}
 
 
 class Transaction:
+    """A change of *state*, which stays as it is; without *admits_waiting*, waiting pods are not retried."""
+
     def __init__(self, state: AgentState, clock: Clock, *, admits_waiting: bool = True) -> None:
         self._before = state
         self._clock = clock
         self._host = copy(state.host)  # its ledger is a value, so the copy can change independently
-        self._admitted = TrackedRecords(state.admitted)
+        self._admitted = state.admitted
+        self._unsaved: set[str] = set()  # uids that were added to them or removed
         self._waiting = state.waiting
         self._pending = dict(state.pending)
         self._backing_off = set(state.backing_off)
@@ -47,25 +63,37 @@ class Transaction:
         """Return the new state; the same object if nothing has changed."""
         if not self._changed:
             return self._before
-        return self._before.with_changes(
+        return replace(
+            self._before,
             host=self._host,
-            admitted=self._admitted.records,
-            unsaved=self._before.unsaved | self._admitted.changed,
+            admitted=self._admitted,
+            unsaved=self._before.unsaved | self._unsaved,
             waiting=self._waiting,
             pending=self._pending,
             backing_off=frozenset(self._backing_off),
         )
 
-    def decide(self, pod: Pod, *, source: str = API_SOURCE, answers: PreferenceAnswers = _NONE) -> PendingAdmission:
-        check_pod(pod)
-        return self.decide_again(pod, source=source, answers=answers)
-
-    def decide_again(self, pod: Pod, *, source: str, answers: PreferenceAnswers = _NONE) -> PendingAdmission:
-        """Decide on a pod that was checked before."""
-        before = self._before
-        rules = DeviceRules(plugins=before.plugins, rejects_unknown=before.wait_enabled or source != API_SOURCE)
-        return pending_admission.decide(
-            self._host, pod, source=source, answers=answers, rules=rules, clock=self._clock.monotonic
+    def decide(
+        self, pod: Pod, *, source: str = API_SOURCE, answers: PreferenceAnswers = _NONE, checked: bool = False
+    ) -> PendingAdmission:
+        """Decide on a pod; *checked*: it was decided on before, so that its uid and size are known to be valid."""
+        if not checked:
+            check_pod(pod)
+        start = self._clock.monotonic()
+        decision = self._host.decide(pod, answers)
+        requests = decision.preference_requests
+        if requests:
+            decision = assume_no_preferences(self._host, pod, decision, answers)
+        if decision.admitted and (self._before.wait_enabled or source != API_SOURCE):
+            missing = tuple(pending_admission.unknown_resources(self._host, pod))
+            if missing:
+                decision = pending_admission.rejected_for_missing_devices(decision, missing)
+        if requests:
+            served = self._before.plugins if decision.admitted else ()
+            requests = tuple(request for request in requests if request.resource in served)
+        seconds = self._clock.monotonic() - start
+        return PendingAdmission(
+            pod=pod, source=source, decision=decision, preference_requests=requests, seconds=seconds
         )
 
     def admit(self, pod: Pod, *, source: str = API_SOURCE) -> AdmissionResult | PendingAdmission:
@@ -75,11 +103,10 @@ class Transaction:
         another pod has the same uid, ``BusyError`` if the wait queue is full.
         """
         uid = pod.uid
-        for pods in (self._admitted.records, self._waiting.pods, self._pending):
-            if uid in pods:
-                return self._admit_again(pod, pods[uid], source=source)
+        if known := self._admitted.get(uid) or self._waiting.get(uid) or self._pending.get(uid):
+            return self._admit_again(pod, known, source=source)
         decided = self.decide(pod, source=source)
-        if self._waiting.pods and (blocking := self._blocking_pod(decided, self._waiting.pods)):
+        if self._waiting and (blocking := self._blocking_pod(decided, self._waiting.uids())):
             decision = pending_admission.waiting_behind(decided.decision, blocking)
             return self._record(replace(decided, decision=decision), AdmissionStatus.WAITING)
         if decided.decision.admitted:
@@ -95,7 +122,7 @@ class Transaction:
         """Place a pod again with the plugins' *answers*; after the *last* round, plugins are not asked again."""
         if not self._unreserve(pending):
             return AdmissionResult(pending_admission.released_while_pending(pending.decision), None)
-        decided = self.decide_again(pending.pod, source=pending.source, answers=answers)
+        decided = self.decide(pending.pod, source=pending.source, answers=answers, checked=True)
         if not decided.decision.admitted:
             return self._reject_pending(pending, decided.decision)
         requests, seconds = () if last else decided.preference_requests, pending.seconds + decided.seconds
@@ -119,14 +146,14 @@ class Transaction:
 
     def undo(self, pending: PendingAdmission) -> None:
         self.always = True
-        if self._unreserve(pending) and pending.pod.uid in self._waiting.pods:
+        if self._unreserve(pending) and pending.pod.uid in self._waiting:
             self._backing_off.add(pending.pod.uid)
 
     def end_backoff(self, uid: str) -> bool:
         self._changed = self._changed or uid in self._backing_off
         self._backing_off.discard(uid)
         self.retry_waiting()
-        return uid in self._waiting.pods
+        return uid in self._waiting
 
     def flush_events(self) -> None:
         """Change nothing; the caller waits until all earlier events are dispatched."""
@@ -144,9 +171,10 @@ class Transaction:
             return None
         if uid in self._admitted:
             self._host.release(uid)
-            del self._admitted[uid]
+            self._admitted = without_item(self._admitted, uid)
+            self._unsaved.add(uid)
         else:
-            self._waiting = self._waiting.without(uid)
+            self._change_waiting().remove(uid)
             self._backing_off.discard(uid)
         self._changed = self.durable = True
         self._emit(EventKind.RELEASED, view)
@@ -202,13 +230,13 @@ class Transaction:
             return
         misfits: set[str] = set()  # request keys that do not fit the current ledger
         passed: list[str] = []
-        updated: list[PodRecord] = []  # those that keep waiting; a new queue for each of them would take long
         blocked, tries = False, MAX_TRIES
-        for uid, record in self._waiting.pods.items():
+        for record in self._waiting:
+            uid = record.pod.uid
             if uid in self._pending or uid in self._backing_off:
                 continue
             new = record.pod.request_key not in misfits
-            if new and self._retry(record, passed if blocked else (), updated):
+            if new and self._retry(record, passed if blocked else ()):
                 misfits.clear()
                 blocked = blocked or any(map(self._blocks, passed))
             else:
@@ -217,27 +245,21 @@ class Transaction:
                 blocked = blocked or self._blocks(uid)
             if blocked and new and not (tries := tries - 1):
                 break
-        if updated:
-            self._waiting = self._waiting.updated(*updated)
-            self._changed = True
 
-    def _retry(self, record: PodRecord, ahead: Collection[str], updated: list[PodRecord]) -> bool:
-        """Return whether a waiting pod fits now and may overtake those *ahead*; it is then admitted or pending.
-
-        If it keeps waiting, its record with the new decision is added to *updated*.
-        """
+    def _retry(self, record: PodRecord, ahead: Collection[str]) -> bool:
+        """Return whether a waiting pod fits now and may overtake those *ahead*; it is then admitted or pending."""
         try:
-            decided = self.decide_again(record.pod, source=record.source)
+            decided = self.decide(record.pod, source=record.source, checked=True)
         except (AlignError, NotReadyError):  # must not keep other pods waiting
             return False
         decision = decided.decision
         if decision.admitted and ahead and (blocking := self._blocking_pod(decided, ahead)):
             decision = pending_admission.waiting_behind(decision, blocking)
         if not decision.admitted:
-            updated.append(record.with_decision(decision))
+            self._change_waiting().update(record.with_decision(decision))
             return False
         if pending := self._reserve(decided):
-            updated.append(record.with_decision(pending_admission.waiting_for_devices(pending)))
+            self._change_waiting().update(record.with_decision(pending_admission.waiting_for_devices(pending)))
             self.started.append(pending)
             return True
         self._host.apply(decided.decision)
@@ -250,14 +272,23 @@ class Transaction:
 
     def _blocks(self, uid: str) -> bool:
         """Whether a waiting pod must not be overtaken; a pod that waits for a plugin blocks no other."""
-        if not self._waiting.is_blocking(uid) or uid in self._pending or uid in self._backing_off:
+        record = self._waiting.get(uid) if self._waiting.is_blocking(uid) else None
+        if record is None or uid in self._pending or uid in self._backing_off:
             return False
-        return not device_state.lacks_healthy_devices(self._host, self._waiting.pods[uid].pod)
+        return not pending_admission.lacks_healthy_devices(self._host, record.pod)
 
-    def _emit(
-        self, kind: EventKind, about: PendingAdmission | PodRecord | PodView | None = None, *, detail: str = ""
-    ) -> None:
-        self.events.append(event_about(kind, about, time=self._clock.now(), detail=detail))
+    def _change_waiting(self) -> WaitingPods:
+        """Return the wait queue to change it; that of the state before stays as it is."""
+        if self._waiting is self._before.waiting:
+            self._waiting = self._waiting.copy()
+        self._changed = True
+        return self._waiting
+
+    def _emit(self, kind: EventKind, about: PendingAdmission | PodView | None = None, *, detail: str = "") -> None:
+        fields: dict[str, Any] = {} if about is None else {"pod": about.pod, "source": about.source}
+        if isinstance(about, PendingAdmission):
+            fields |= {"decision": about.decision, "seconds": about.seconds}
+        self.events.append(AgentEvent(kind=kind, time=self._clock.now(), detail=detail, **fields))
 
     def _admit_again(self, pod: Pod, known: PodRecord | PendingAdmission, *, source: str) -> AdmissionResult:
         name = f"{known.pod.namespace}/{known.pod.name}"
@@ -274,7 +305,7 @@ class Transaction:
 
     def _reserve(self, decided: PendingAdmission) -> PendingAdmission | None:
         """Make an admitted pod pending if plugins must allocate its devices; ``None`` if not."""
-        requests = device_state.device_requests(decided.decision, decided.pod, served=self._before.plugins)
+        requests = pending_admission.device_requests(decided.decision, decided.pod, served=self._before.plugins)
         if not requests:
             return None
         self._host.apply(decided.decision)
@@ -306,12 +337,12 @@ class Transaction:
     def _reject_pending(self, pending: PendingAdmission, decision: Decision) -> AdmissionResult:
         """Reject a pod that was pending, or let it wait; others may get its resources."""
         uid, decided = pending.pod.uid, replace(pending, decision=decision)
-        if (record := self._waiting.pods.get(uid)) is not None:
-            self._waiting = self._waiting.updated(record.with_decision(decision))
+        if (record := self._waiting.get(uid)) is not None:
+            self._change_waiting().update(record.with_decision(decision))
             self._emit(EventKind.WAITING, decided)
         else:
             self._wait_or_reject(decided)
-        if uid in self._waiting.pods:
+        if uid in self._waiting:
             self._backing_off.add(uid)
         self.retry_waiting()
         return AdmissionResult(decision, self.state().pod_view(uid))
@@ -324,13 +355,15 @@ class Transaction:
         decision = decided.decision.without_ledgers()
         record = PodRecord(pod=decided.pod, since=now, source=decided.source, decision=decision, grants=grants or {})
         if status is AdmissionStatus.WAITING:
-            self._waiting = self._waiting.added(record)
-            position = len(self._waiting.pods)
+            self._change_waiting().add(record)
+            position = len(self._waiting)
         else:
             uid = decided.pod.uid
-            self._admitted[uid] = record
-            if self._waiting.pods:
-                self._waiting = self._waiting.with_overtakes(uid).without(uid)
+            self._admitted = with_item(self._admitted, uid, record)
+            self._unsaved.add(uid)
+            if self._waiting:
+                self._change_waiting().count_overtakes(uid)
+                self._waiting.remove(uid)
         self._changed = self.durable = True
         self._emit(EventKind(status), decided)
         return AdmissionResult(decided.decision, pod_view(record, status, position=position))
@@ -344,7 +377,7 @@ class Transaction:
 
     def _update_devices(self, resource: str, devices: DeviceLedger) -> None:
         """Plugins list their devices again after a crash; only what pods hold must be durable."""
-        before = device_state.persistent_facts(self._host, resource)
+        before = pending_admission.persistent_facts(self._host, resource)
         self._host.ledger = replace(self._host.ledger, devices=devices)
         self._changed = True
-        self.durable = self.durable or device_state.persistent_facts(self._host, resource) != before
+        self.durable = self.durable or pending_admission.persistent_facts(self._host, resource) != before

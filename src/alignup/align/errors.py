@@ -23,9 +23,9 @@ class ParseError(AlignError, ValueError):
 class FieldError(ParseError):
     """A bad value in a document; ``field`` is its path, such as ``nodes[1].memory``."""
 
-    def __init__(self, what: str, *, field: str) -> None:
-        self.what, self.field = what, field
-        super().__init__(f"{field}: {what}")
+    def __init__(self, message: str, *, field: str) -> None:
+        self.message, self.field = message, field
+        super().__init__(f"{field}: {message}")
 
 
 class QuantityError(ParseError):
@@ -38,10 +38,10 @@ class DocumentError(ParseError):
     ``own_limit``: Kubernetes would read the text, but it exceeds a limit of this package.
     """
 
-    def __init__(self, what: str, *, line: int, document: int = 1, own_limit: bool = False) -> None:
-        what = f"{what} {OWN_LIMIT}" if own_limit else what
-        self.what, self.line, self.document, self.own_limit = what, line, document, own_limit
-        super().__init__(f"line {line}: {what}")
+    def __init__(self, message: str, *, line: int, document: int = 1, own_limit: bool = False) -> None:
+        message = f"{message} {OWN_LIMIT}" if own_limit else message
+        self.message, self.line, self.document, self.own_limit = message, line, document, own_limit
+        super().__init__(f"line {line}: {message}")
 
 
 class MachineError(AlignError, ValueError):
@@ -53,15 +53,15 @@ class MachineError(AlignError, ValueError):
 
 
 class FileFieldError(AlignError):
-    """A problem of a file that people write, as ``FILE:LINE: FIELD: what``.
+    """A problem of a file that people write, as ``FILE:LINE: FIELD: message``.
 
-    ``file``, ``line`` and ``field`` are empty or 0 if unknown; then they are not in the message, or *what* names them.
+    ``file``, ``line`` and ``field`` are empty or 0 if unknown; then the text omits them, or *message* names them.
     """
 
-    def __init__(self, what: str, *, file: str = "", line: int = 0, field: str = "") -> None:
-        self.what, self.file, self.line, self.field = what, file, line, field
+    def __init__(self, message: str, *, file: str = "", line: int = 0, field: str = "") -> None:
+        self.message, self.file, self.line, self.field = message, file, line, field
         place = f"{file}:{line}" if file and line else file or (f"line {line}" if line else "")
-        super().__init__(": ".join(part for part in (place, field, what) if part))
+        super().__init__(": ".join(part for part in (place, field, message) if part))
 
 
 class SourceError(FileFieldError):
@@ -85,13 +85,13 @@ class Problem:
     """A problem of one field of a document; ``field`` is its path, empty for the whole document."""
 
     field: str
-    what: str
+    message: str
     kind: ProblemKind = dataclasses.field(default=ProblemKind.OTHER, compare=False)
     line: int = 0  #: of a document that cannot be parsed; 0: unknown
 
     def __str__(self) -> str:
         place = self.field or (f"line {self.line}" if self.line else "")
-        return f"{place}: {self.what}" if place else self.what
+        return f"{place}: {self.message}" if place else self.message
 
 
 class PodError(AlignError, ValueError):
@@ -166,7 +166,7 @@ class ConfigurationError(SettingsError):
         self.stage, self.source, self.advice = stage, source, advice
         # At other stages, each message is the kubelet's own and complete without the field.
         bare = stage not in {"load", "eviction_hard"}
-        text = "; ".join(problem.what if bare else str(problem) for problem in problems)
+        text = "; ".join(problem.message if bare else str(problem) for problem in problems)
         super().__init__("\\n".join(text.splitlines()))
 
 
@@ -197,20 +197,20 @@ class StoreProblem(StrEnum):
 
 
 class StoreError(StateError):
-    """An unusable database or state directory: ``what`` is wrong, ``where``, and what to do."""
+    """An unusable database or state directory: ``message`` says what is wrong, ``where`` it is, and what to do."""
 
-    def __init__(self, what: str, *, where: str, advice: str, kind: StoreProblem) -> None:
-        self.what, self.where, self.advice, self.kind = what, where, advice, kind
-        super().__init__(f"{where}: {what}; {advice}")
+    def __init__(self, message: str, *, where: str, advice: str, kind: StoreProblem) -> None:
+        self.message, self.where, self.advice, self.kind = message, where, advice, kind
+        super().__init__(f"{where}: {message}; {advice}")
 
 
 class StoreFullError(StoreError):
     """The ledger would have more bytes than it may have; nothing was written."""
 
     def __init__(self, where: str, *, size: int, limit: int) -> None:
-        what = f"the ledger is full: it would have {size} bytes, and the limit is {limit}"
+        message = f"the ledger is full: it would have {size} bytes, and the limit is {limit}"
         advice = "release pods, or admit pods with fewer labels and annotations"
-        super().__init__(what, where=where, advice=advice, kind=StoreProblem.FULL)
+        super().__init__(message, where=where, advice=advice, kind=StoreProblem.FULL)
 
 
 class TraceError(FileFieldError, ValueError):

@@ -173,7 +173,7 @@ class TopologyOption:
     stage: FeatureStage = FeatureStage.GA
 
 
-#: By the kubelet's name. Remedies, comparisons, `alignup run --option` and stored settings all follow this table.
+#: By the kubelet's name. Remedies, comparisons, the options of runs and stored settings all follow this table.
 TOPOLOGY_OPTIONS: Mapping[str, TopologyOption] = MappingProxyType(
     {
         "prefer-closest-numa-nodes": TopologyOption("prefer_closest"),

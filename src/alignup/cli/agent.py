@@ -99,7 +99,7 @@ def command(session: Session, *, host: HostOptions, options: AgentCommandOptions
 
 
 def _daemon_options(host: HostOptions, options: AgentCommandOptions) -> "DaemonOptions":
-    from alignup.agent import daemon, recovery, wait_queue  # noqa: PLC0415 - as above
+    from alignup.agent import daemon, recovery, state  # noqa: PLC0415 - as above
     from alignup.cli import inputs  # noqa: PLC0415
     from alignup.web import address  # noqa: PLC0415 - as above
 
@@ -127,9 +127,7 @@ def _daemon_options(host: HostOptions, options: AgentCommandOptions) -> "DaemonO
         insecure_http=options.insecure_http,
         manifests=_absolute(options.manifest_dir),
         recovery=recovery.RecoveryOptions(
-            waiting=wait_queue.WaitQueue(
-                max_overtakes=options.patience if wait else None, capacity=options.waiting_room
-            ),
+            waiting=state.WaitingPods(max_overtakes=options.patience if wait else None, capacity=options.waiting_room),
             wait_enabled=wait,
             modes=frozenset(map(recovery.RecoveryMode, options.recover)),
             hints={

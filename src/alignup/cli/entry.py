@@ -67,7 +67,7 @@ def _report(error: Exception, session: Session) -> None:
         case InputError():
             _print_error(*error.place.put_before(error.problems), details=(error.place.detail, error.advice))
         case StoreError():
-            _print_error(error.what, details=(error.where, error.advice))
+            _print_error(error.message, details=(error.where, error.advice))
         case AlignError():
             message, *details = str(error).splitlines() or [""]
             _print_error(message, details=details)

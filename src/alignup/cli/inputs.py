@@ -89,7 +89,7 @@ class ConfigurationInput(NamedTuple):
             document = int(part["document"] or 1) if part else 1
             line = find_line(_read_again(path), ".".join(filter(None, (parent, problem.field))), document=document)
         if not problem.field:
-            return Place(file=file, line=problem.line).put_before([problem.what])[0]
+            return Place(file=file, line=problem.line).put_before([problem.message])[0]
         return Place(file=file, line=line).put_before([f"{parent}.{problem}" if parent else str(problem)])[0]
 
     def _line_in_config_map(self, path: Path, field: str) -> int:
@@ -136,7 +136,7 @@ def configuration_text(
             configuration.parse_override(change)
         except FieldError as error:
             place = Place("--set", value=error.field)
-            raise InputError(error.what, place=place, advice=_GIVE_FIELD) from error
+            raise InputError(error.message, place=place, advice=_GIVE_FIELD) from error
     if config is not None and config_dir is None and config.is_dir():
         config, config_dir = None, config
     if config is None:
@@ -287,11 +287,11 @@ def input_errors(place: Place, *, advice: str = "", locate: Callable[[Problem], 
         place = Place.at(located.location, located.object_name)
         raise InputError(str(located.problem), place=place, advice=advice) from error
     except DocumentError as error:
-        raise InputError(error.what, place=replace(place, line=error.line), advice=advice) from error
+        raise InputError(error.message, place=replace(place, line=error.line), advice=advice) from error
     except FileFieldError as error:
         if not error.file:
             raise InputError(str(error), place=place, advice=advice) from error
-        message = f"{error.field}: {error.what}" if error.field else error.what
+        message = f"{error.field}: {error.message}" if error.field else error.message
         raise InputError(message, place=Place(file=error.file, line=error.line), advice=advice) from error
     except AlignError as error:
         raise InputError(str(error), place=place, advice=advice) from error

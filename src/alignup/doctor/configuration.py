@@ -61,7 +61,9 @@ def check_configuration(
     findings = [
         *_startup_errors(errors),
         *(warning(Area.CONFIGURATION, text, advice=advice) for text in inputs.configuration.warnings),
-        *managers.check_managers(inputs),
+        *managers.check_topology_manager(inputs),
+        *managers.check_cpu_manager(inputs),
+        *managers.check_memory_manager(inputs),
         *_over_reservations(inputs, ephemeral_storage),
         *managers.find_warnings(inputs),
     ]
@@ -89,15 +91,15 @@ def _startup_errors(errors: tuple[ConfigurationError, ...]) -> Iterator[Finding]
         for problem in failure.problems:
             area = _AREAS.get(stage, Area.CONFIGURATION)
             if problem.kind is ProblemKind.OWN_LIMIT:
-                yield beyond_own_limit(area, problem.what, where=problem.field)
+                yield beyond_own_limit(area, problem.message if problem.field else str(problem), where=problem.field)
                 continue
             # How a file cannot be decoded is in our words; the kubelet quotes Go's decoders.
             loading = stage is StartupStage.LOAD
             stops = f"the kubelet {'crashes' if stage is StartupStage.DEFAULTING_PANIC else 'stops'} at {stage}"
             yield error(
                 area,
-                f"{stops}: {problem.what}" if loading else stops,
-                kubelet_message="" if loading else problem.what,
+                f"{stops}: {problem.message if problem.field else problem}" if loading else stops,
+                kubelet_message="" if loading else problem.message,
                 advice=_advice(problem, stage),
                 where=problem.field,
             )

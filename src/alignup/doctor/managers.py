@@ -13,7 +13,7 @@ from functools import cached_property, partial
 from alignup.align import bits
 from alignup.align.cpus.options import OPTION_STAGES, CpuOptions, CpuPolicy, CpuSettings
 from alignup.align.cpus.provider import CpuProvider, select_reserved_cpus
-from alignup.align.errors import ConfigurationError, DocumentError, ProblemKind, QuantityError, SettingsError
+from alignup.align.errors import ConfigurationError, ProblemKind, QuantityError, SettingsError
 from alignup.align.explain.sentences import format_quantity
 from alignup.align.machine import KubeletView, Machine
 from alignup.align.memory import reserved_memory
@@ -34,9 +34,9 @@ from alignup.doctor.findings import Area, Finding, beyond_own_limit, error, form
 from alignup.kubernetes import configuration
 from alignup.kubernetes.configuration import Configuration, NodeReservations, StartupStage, feature_gates
 from alignup.kubernetes.configuration.fields import DEFAULT_EVICTION_HARD
-from alignup.kubernetes.configuration.managers import RESERVED_SIGNALS
-from alignup.kubernetes.manifests import documents
-from alignup.kubernetes.manifests.documents import ParsedDocument, to_yaml
+from alignup.kubernetes.configuration.load import first_document, reserved_memory_document
+from alignup.kubernetes.configuration.managers import RESERVED_SIGNALS, cpu_settings
+from alignup.kubernetes.manifests.documents import to_yaml
 
 OPTION_GATES = {FeatureStage.ALPHA: "CPUManagerPolicyAlphaOptions", FeatureStage.BETA: "CPUManagerPolicyBetaOptions"}
 _GATE_KINDS = (ProblemKind.UNKNOWN_GATE, ProblemKind.LOCKED_GATE)
@@ -65,12 +65,15 @@ def read_inputs(
 
 def _read(text: bytes, name: str, errors: list[ConfigurationError], dropped: set[str]) -> Configuration | None:
     """The configuration without the fields that cannot be read, which are added to *errors* and *dropped*."""
-    document, rest = None, text
+    try:
+        document = first_document(text, name=name)
+    except ConfigurationError as error:
+        errors.append(error)
+        return None
     while True:
         try:
-            settings = configuration.read(rest, name=name)
+            return configuration.read_document(document, name=name)
         except ConfigurationError as error:
-            document = document or _first_document(text)
             errors.append(error)
             single = all(problem.kind in _GATE_KINDS for problem in error.problems)
             if error.stage != StartupStage.DEFAULTING_PANIC:
@@ -78,27 +81,13 @@ def _read(text: bytes, name: str, errors: list[ConfigurationError], dropped: set
             else:  # of the feature gates only the named ones, where that is enough
                 concerned = {problem.field for problem in error.problems} if single else {"featureGates"}
             concerned -= dropped
-            if document is None or not concerned or concerned & _TYPE_FIELDS:
+            if not isinstance(document.value, Mapping) or not concerned or concerned & _TYPE_FIELDS:
                 return None
-            dropped |= concerned
-            kept = {str(key): value for key, value in document.value.items() if key not in dropped}
-            if isinstance(gates := kept.get("featureGates"), Mapping):
-                named = {str(key): on for key, on in gates.items() if f"featureGates[{key}]" not in dropped}
-                kept["featureGates"] = named
-            rest = documents.to_json(kept).encode()
-        else:
-            # The duplicate keys are gone once the document is written again.
-            duplicates = [f"line {repeated.line}: {repeated}" for repeated in document.repeated] if document else []
-            return replace(settings, warnings=(*settings.warnings, *duplicates))
-
-
-def _first_document(text: bytes) -> ParsedDocument | None:
-    """The document the kubelet reads; ``None`` if it is not an object."""
-    try:
-        parsed = documents.read(text)
-    except DocumentError:
-        return None
-    return parsed[0] if parsed and parsed[0].number == 1 and isinstance(parsed[0].value, Mapping) else None
+        dropped |= concerned
+        kept = {key: value for key, value in document.value.items() if key not in dropped}
+        if isinstance(gates := kept.get("featureGates"), Mapping):
+            kept["featureGates"] = {key: on for key, on in gates.items() if f"featureGates[{key}]" not in dropped}
+        document = replace(document, value=kept)
 
 
 def _without_reservations(settings: Configuration, fields: set[str]) -> Configuration:
@@ -143,12 +132,7 @@ class ManagerInputs:
 
     @cached_property
     def cpu_settings(self) -> CpuSettings:
-        return CpuSettings(
-            policy=self.configuration.cpu_manager_policy,
-            options=self.configuration.cpu_manager_policy_options,
-            reservation=self.reservations.reservation.get(CPU),
-            explicit=self.reservations.reserved_system_cpus,
-        )
+        return cpu_settings(self.configuration, self.reservations)
 
     @property
     def knows_cpus(self) -> bool:
@@ -238,23 +222,13 @@ _STATIC_ERROR = "new static policy error: "
 _AVAILABLE = "memory.available"
 
 
-def check_managers(inputs: ManagerInputs) -> Iterator[Finding]:
-    yield from _check_topology_manager(inputs)
-    yield from _check_cpu_manager(inputs)
-    yield from _check_memory_manager(inputs)
-
-
 def reserved_memory_yaml(inputs: ManagerInputs) -> str:
     """A valid ``reservedMemory`` as YAML; empty if there is none."""
     try:
         entries = reserved_memory.propose_reserved_memory(inputs.reservations.reservation, inputs.view)
     except SettingsError:
         return ""
-    rows = [
-        {"numaNode": entry.node, "limits": {name: str(amount) for name, amount in entry.limits.items()}}
-        for entry in entries
-    ]
-    return to_yaml({"reservedMemory": rows})
+    return to_yaml({"reservedMemory": reserved_memory_document(entries)})
 
 
 def _stops(  # noqa: PLR0913 - the parts of a finding
@@ -269,7 +243,7 @@ _cpu_error = partial(_stops, Area.CPUS, "cpu_manager")
 _memory_error = partial(_stops, Area.MEMORY, "memory_manager")
 
 
-def _check_topology_manager(inputs: ManagerInputs) -> Iterator[Finding]:
+def check_topology_manager(inputs: ManagerInputs) -> Iterator[Finding]:
     configuration = inputs.configuration
     if inputs.policy is None:
         return
@@ -302,7 +276,7 @@ def _check_topology_manager(inputs: ManagerInputs) -> Iterator[Finding]:
         yield ok(Area.TOPOLOGY, f"starts with policy {inputs.policy}{scope}")
 
 
-def _check_cpu_manager(inputs: ManagerInputs) -> Iterator[Finding]:
+def check_cpu_manager(inputs: ManagerInputs) -> Iterator[Finding]:
     if inputs.has_dropped("cpuManagerPolicy"):
         return
     settings = inputs.cpu_settings
@@ -374,7 +348,7 @@ def _check_reserved_cpus(inputs: ManagerInputs) -> Iterator[Finding]:
         yield _cpu_error(_STATIC_ERROR + message, advice, where="systemReserved[cpu]")
 
 
-def _check_memory_manager(inputs: ManagerInputs) -> Iterator[Finding]:
+def check_memory_manager(inputs: ManagerInputs) -> Iterator[Finding]:
     if inputs.has_dropped("memoryManagerPolicy"):
         return
     name = inputs.configuration.memory_manager_policy
@@ -426,10 +400,8 @@ def _memory_advice(inputs: ManagerInputs, proposal: str) -> str:
 
 def find_warnings(inputs: ManagerInputs) -> Iterator[Finding]:
     """Warnings and notes, only where they are certain."""
-    yield from _missing_eviction_threshold(inputs)
-    yield from _threshold_without_number(inputs)
+    yield from _eviction_thresholds(inputs)
     yield from _ignored_fields(inputs)
-    yield from _ignored_cpu_counts(inputs)
     if inputs.policy is not None and not inputs.has_dropped("cpuManagerPolicy", "memoryManagerPolicy"):
         yield from _pointless_policies(inputs, inputs.policy)
         yield from _topology_options(inputs, inputs.policy)
@@ -442,14 +414,10 @@ def find_warnings(inputs: ManagerInputs) -> Iterator[Finding]:
         yield warning(Area.MEMORY, summary, advice=advice, where="reservedMemory", paste=paste)
 
 
-def _missing_eviction_threshold(inputs: ManagerInputs) -> Iterator[Finding]:
-    """A given ``evictionHard`` replaces all defaults."""
+def _eviction_thresholds(inputs: ManagerInputs) -> Iterator[Finding]:
     settings = inputs.configuration
-    if (
-        "evictionHard" in settings.given
-        and _AVAILABLE not in settings.eviction_hard
-        and inputs.knows_memory_reservation
-    ):
+    missing = "evictionHard" in settings.given and _AVAILABLE not in settings.eviction_hard
+    if missing and inputs.knows_memory_reservation:  # a given evictionHard replaces all defaults
         default = DEFAULT_EVICTION_HARD[_AVAILABLE]
         paste = to_yaml({"evictionHard": {_AVAILABLE: default, **settings.eviction_hard}})
         # It changes the total, so it would contradict a reservedMemory proposed in the same run.
@@ -461,13 +429,9 @@ def _missing_eviction_threshold(inputs: ManagerInputs) -> Iterator[Finding]:
             where="evictionHard",
             paste="" if static else paste,
         )
-
-
-def _threshold_without_number(inputs: ManagerInputs) -> Iterator[Finding]:
-    """The kubelet parses a percentage as a float, and compares ``NaN`` with neither 0 nor 1."""
     for threshold in inputs.reservations.thresholds:
-        if math.isnan(threshold.percentage):
-            value = inputs.configuration.eviction_hard[threshold.signal]
+        if math.isnan(threshold.percentage):  # the kubelet parses it as a float, which is neither below 0 nor above 1
+            value = settings.eviction_hard[threshold.signal]
             resource = RESERVED_SIGNALS.get(threshold.signal)
             more = f", and rejects every pod that requests {resource}" if resource else ""
             yield warning(
@@ -493,22 +457,16 @@ def _ignored_fields(inputs: ManagerInputs) -> Iterator[Finding]:
         summary = "cpuManagerPolicy none only counts these CPUs: containers run on them as on all others"
         advice = "set cpuManagerPolicy to static, and strict-cpu-reservation to keep all containers off them"
         yield warning(Area.CPUS, summary, advice=advice, where="reservedSystemCPUs")
+    if count := inputs.reservations.reserved_system_cpus.bit_count():  # they replace CPUs reserved by count
+        for field, texts in (("systemReserved", settings.system_reserved), ("kubeReserved", settings.kube_reserved)):
+            if CPU in texts and not (field == "systemReserved" and texts[CPU] == str(count)):
+                summary = f"ignored because reservedSystemCPUs is set: {count} CPUs are reserved in total"
+                yield warning(Area.CPUS, summary, advice=f"remove {field}.cpu", where=f"{field}[cpu]")
 
 
 def _ignored(area: Area, field: str, policy: str, name: str) -> Finding:
     advice = f"remove it, or choose another {policy}"
     return warning(area, f"ignored under {policy} {name}", advice=advice, where=field)
-
-
-def _ignored_cpu_counts(inputs: ManagerInputs) -> Iterator[Finding]:
-    """``reservedSystemCPUs`` replaces CPUs reserved by count."""
-    settings, count = inputs.configuration, inputs.reservations.reserved_system_cpus.bit_count()
-    if not count:
-        return
-    for field, texts in (("systemReserved", settings.system_reserved), ("kubeReserved", settings.kube_reserved)):
-        if CPU in texts and not (field == "systemReserved" and texts[CPU] == str(count)):
-            summary = f"ignored because reservedSystemCPUs is set: {count} CPUs are reserved in total"
-            yield warning(Area.CPUS, summary, advice=f"remove {field}.cpu", where=f"{field}[cpu]")
 
 
 def _pointless_policies(inputs: ManagerInputs, policy: Policy) -> Iterator[Finding]:
@@ -573,7 +531,7 @@ def _reserved_cpus(inputs: ManagerInputs, provider: CpuProvider) -> Iterator[Fin
             Area.CPUS,
             "once containers hold every CPU that is not reserved, the kubelet does not restart "
             '("default cpuset cannot be empty")',
-            advice="keep a CPU shared; to recover, run alignup doctor --kubelet-dir DIR --write",
+            advice="keep a CPU shared; to recover, repair the state files",
             where="cpuManagerPolicyOptions[strict-cpu-reservation]",
         )
     nodes = inputs.view.node_cpus

@@ -151,7 +151,7 @@ class _CheckedFile:
         return FileRepair(self.format.file_name, self.text, self.after, tuple(done))
 
     def unusable(self, summary: str, *, kubelet_message: str) -> Finding:
-        advice = _FIX_CONFIGURATION if self.after is None else f"--write repairs it from {self.salvaged.source}"
+        advice = _FIX_CONFIGURATION if self.after is None else f"a repair restores it from {self.salvaged.source}"
         return error(Area.STATE, summary, kubelet_message=kubelet_message, advice=advice, where=self.format.file_name)
 
     def problems(self) -> Iterator[Finding]:
@@ -175,7 +175,7 @@ class _CheckedFile:
                 Area.STATE,
                 summary,
                 kubelet_message=message if entry.blocks_start else "",
-                advice=f"--write drops it; {_ALLOCATED_AGAIN}",
+                advice=f"a repair drops it; {_ALLOCATED_AGAIN}",
                 where=self.format.file_name,
             )
             message = "" if entry.blocks_start else message
@@ -188,7 +188,7 @@ class _CheckedFile:
             findings.insert(0, self.unusable(summary, kubelet_message=self.kubelet_error))
         if salvaged.copy_problem:
             summary = f"{salvaged.copy_problem}; this kubelet ignores the copy, an older one would read it"
-            findings.append(warning(Area.STATE, summary, advice="--write rewrites it", where=name))
+            findings.append(warning(Area.STATE, summary, advice="a repair rewrites it", where=name))
         newest = self.format.number
         if not self.kubelet_error and 0 < salvaged.version < newest:
             summary = (
@@ -327,7 +327,7 @@ def _check_devices(text: bytes, path: str, config: ManagerConfig, pods: PodNames
         state, unread = salvage_devices(text)
         damage = json_error(text) or "the checksum does not match the contents, or a value has the wrong type"
         summary = f"{damage}; the kubelet starts without the file and forgets which container holds which devices"
-        advice = f"--write repairs it from {SalvageSource.REST}"
+        advice = f"a repair restores it from {SalvageSource.REST}"
         findings.append(warning(Area.STATE, summary, advice=advice, where=DEVICE_PATH))
         done.append(f"restored from {SalvageSource.REST}")
         done += [f"dropped: {unread} unreadable entries"] if unread else []
@@ -336,7 +336,7 @@ def _check_devices(text: bytes, path: str, config: ManagerConfig, pods: PodNames
         done.insert(salvaged, f"kept: the devices of {', '.join(format_pod(uid, pods) for uid in kept)}")
     for entry in dropped:
         summary = f"{entry.holder(pods)} holds {entry.held}: {entry.reason}"
-        findings.append(warning(Area.STATE, summary, advice="--write drops it", where=DEVICE_PATH))
+        findings.append(warning(Area.STATE, summary, advice="a repair drops it", where=DEVICE_PATH))
         done.append(f"dropped: {entry.holder(pods)}, {entry.held}")
     findings += _missing_devices(state, config, pods)
     if not findings:

@@ -224,23 +224,17 @@ def rename_keys(value: Any, names: Mapping[str, str]) -> Any:  # noqa: ANN401 - 
 
 
 def _step_document(step: MergeStep) -> MergeStepDocument:
-    return MergeStepDocument(
-        step.container,
-        [_resource_document(resource) for resource in step.resources],
-        step.width,
-        step.rule.name,
-        HintDocument.of(step.hint),
-        [bits.show(nodes) for nodes in step.runners_up],
-        step.accepted,
-    )
-
-
-def _resource_document(resource: ResourceHints) -> ResourceHintsDocument:
-    hints, hidden = shown_hints(resource)
-    free = None if resource.free is None else dict(resource.free)
-    return ResourceHintsDocument(
-        resource.provider, resource.resource, resource.request, free, list(_hint_documents(hints)), hidden
-    )
+    resources = []
+    for resource in step.resources:
+        hints, hidden = shown_hints(resource)
+        free = None if resource.free is None else dict(resource.free)
+        documents = list(_hint_documents(hints))
+        resources.append(
+            ResourceHintsDocument(resource.provider, resource.resource, resource.request, free, documents, hidden)
+        )
+    runners_up = [bits.show(nodes) for nodes in step.runners_up]
+    hint = HintDocument.of(step.hint)
+    return MergeStepDocument(step.container, resources, step.width, step.rule.name, hint, runners_up, step.accepted)
 
 
 @lru_cache(maxsize=1024)

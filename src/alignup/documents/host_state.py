@@ -8,7 +8,7 @@ holds exclusively, but not its spec; fields with default values are left out.
 from typing import Any
 
 from alignup.documents.codec import Count, Document, LinuxList
-from alignup.documents.ledgers.documents import CpuHoldings, MemoryHoldings
+from alignup.documents.ledgers import CpuHoldings, MemoryHoldings
 
 GROUP, VERSION, KIND, PLURAL = "alignup.dev", "v1alpha1", "HostState", "hoststates"
 

@@ -13,8 +13,9 @@ The id of a core is its lowest CPU unless ``numbers`` lists other ids. ``report`
 same form; without it the kubelet sees the hardware as described.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Annotated, Any, TypeVar
+from collections.abc import Iterable, Iterator
+from itertools import count
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -43,9 +44,6 @@ from alignup.align.quantity import Quantity
 from alignup.documents.codec import Int64, build, convert, show_or_none, to_builtins
 
 FORMAT = "machine/v1"
-
-_Given = TypeVar("_Given")
-_Made = TypeVar("_Made")
 
 _List = str | Int64  # YAML reads a list of one CPU as a number
 _PCI_CODES = {"kind": 6, "vendor": 4, "device": 4}  # name → hexadecimal digits
@@ -157,36 +155,53 @@ def machine_from_document(document: object, *, name: str = "the text") -> Machin
     try:
         return _machine(convert(document, MachineDocument)).checked()
     except FieldError as error:
-        raise SourceError(error.what, file=name, field=error.field) from error
+        raise SourceError(error.message, file=name, field=error.field) from error
     except ParseError as error:
         raise SourceError(str(error), file=name) from error
 
 
 def _machine(document: MachineDocument) -> Machine:
-    for field, count, most in (
+    for field, entries, most in (
         ("nodes", len(document.nodes), MAX_NODES),
         ("devices", len(document.devices), MAX_DEVICES),
         ("pci", len(document.pci), MAX_PCI_DEVICES),
     ):
-        if count > most:
-            raise FieldError(f"{count} entries: expected at most {most}", field=field)
+        if entries > most:
+            raise FieldError(f"{entries} entries: expected at most {most}", field=field)
     for index, node in enumerate(document.nodes):
         if node.distances is not None:
             message = f"NUMA node {node.id} has its own distances: expected all of them under 'distances'"
             raise FieldError(message, field=f"nodes[{index}].distances")
     report = None
     if (reported := document.report) is not None:
-        nodes = None if reported.nodes is None else tuple(_each("report.nodes", _cadvisor_node, reported.nodes))
+        nodes = None if reported.nodes is None else tuple(map(_cadvisor_node, count(), reported.nodes))
         report = build(CadvisorReport, reported, cpus=_cpus(reported.cpus, field="report.cpus"), nodes=nodes)
-    pci, repeated = split_repeated_pci(_each("pci", _pci_device, document.pci))
+    pci, repeated = split_repeated_pci(map(_pci_device, count(), document.pci))
+    numa_nodes = [
+        NumaNode(
+            node.id,
+            memory=_bytes(node.memory, field=f"nodes[{index}].memory"),
+            hugepages=_pages(node.hugepages, field=f"nodes[{index}].hugepages"),
+        )
+        for index, node in enumerate(document.nodes)
+    ]
+    devices = [
+        Device(
+            device.resource,
+            device.id,
+            _parse_list(device.nodes, field=f"devices[{index}].nodes", below=MAX_NODE_ID),
+            device.healthy,
+        )
+        for index, device in enumerate(document.devices)
+    ]
     return Machine(
         cpus=_cpus(document.cpus, field="cpus"),
-        nodes=tuple(sorted(_each("nodes", _numa_node, document.nodes), key=lambda node: node.id)),
+        nodes=tuple(sorted(numa_nodes, key=lambda node: node.id)),
         distances=_distances(document.distances, sorted(node.id for node in document.nodes)),
-        devices=tuple(_each("devices", _device, document.devices)),
+        devices=tuple(devices),
         pci=pci,
-        memory=_bytes(document.memory),
-        hugepages=_pages(document.hugepages),
+        memory=_bytes(document.memory, field="memory"),
+        hugepages=_pages(document.hugepages, field="hugepages"),
         offline=_parse_list(document.offline, field="offline") or 0,
         report=report,
         gaps=(*document.gaps, *repeated),
@@ -195,41 +210,25 @@ def _machine(document: MachineDocument) -> Machine:
     )
 
 
-def _each(field: str, make: Callable[[_Given], _Made], entries: Iterable[_Given]) -> Iterator[_Made]:
-    """Make something of every entry of the list *field*; an error has the path of the entry."""
-    index = 0
-    try:
-        for index, entry in enumerate(entries):  # noqa: B007 - used by the handlers
-            yield make(entry)
-    except FieldError as error:
-        raise FieldError(error.what, field=f"{field}[{index}].{error.field}") from error
-    except ParseError as error:
-        raise FieldError(str(error), field=f"{field}[{index}]") from error
-
-
 def _cpus(groups: Iterable[CpuGroupDocument], *, field: str) -> tuple[Cpu, ...]:
     cpus: list[Cpu] = []
-    for group_cpus in _each(field, _group_cpus, groups):
-        cpus += group_cpus
-        if len(cpus) > MAX_CPUS:
-            raise FieldError(f"expected at most {MAX_CPUS}", field=field)
+    for index, group in enumerate(groups):
+        cores = str(group.cores).split()
+        numbers = None if group.numbers is None else str(group.numbers).split()
+        if numbers is not None and len(numbers) != len(cores):
+            message = f"{len(numbers)} numbers are given for {len(cores)} cores"
+            raise FieldError(message, field=f"{field}[{index}].numbers")
+        for position, threads in enumerate(cores):
+            parsed = _parse_list(threads, field=f"{field}[{index}].cores") or 0
+            members = list(bits.members(parsed))
+            try:
+                core = members[0] if numbers is None else bits.parse_integer(numbers[position])
+            except ParseError as error:
+                raise FieldError(str(error), field=f"{field}[{index}]") from error
+            cpus += [Cpu(id_, core, group.socket, group.node, group.cache) for id_ in members]
+            if len(cpus) > MAX_CPUS:
+                raise FieldError(f"expected at most {MAX_CPUS}", field=field)
     return tuple(sorted(cpus, key=lambda cpu: cpu.id))
-
-
-def _group_cpus(group: CpuGroupDocument) -> list[Cpu]:
-    cpus: list[Cpu] = []
-    cores = str(group.cores).split()
-    numbers = None if group.numbers is None else str(group.numbers).split()
-    if numbers is not None and len(numbers) != len(cores):
-        raise FieldError(f"{len(numbers)} numbers are given for {len(cores)} cores", field="numbers")
-    for index, threads in enumerate(cores):
-        parsed = _parse_list(threads, field="cores") or 0
-        if len(cpus) + parsed.bit_count() > MAX_CPUS:
-            raise FieldError(f"expected at most {MAX_CPUS} CPUs", field="cores")
-        members = list(bits.members(parsed))
-        number = members[0] if numbers is None else bits.parse_integer(numbers[index])
-        cpus += [Cpu(id_, number, group.socket, group.node, group.cache) for id_ in members]
-    return cpus
 
 
 def _cpu_groups(cpus: Iterable[Cpu]) -> Iterator[CpuGroupDocument]:
@@ -243,24 +242,17 @@ def _cpu_groups(cpus: Iterable[Cpu]) -> Iterator[CpuGroupDocument]:
         yield CpuGroupDocument(socket, " ".join(map(bits.show, cores.values())), node, cache, numbers)
 
 
-def _numa_node(node: NodeDocument) -> NumaNode:
-    return NumaNode(node.id, memory=_bytes(node.memory), hugepages=_pages(node.hugepages))
-
-
-def _device(device: DeviceDocument) -> Device:
-    nodes = _parse_list(device.nodes, field="nodes", below=MAX_NODE_ID)
-    return Device(device.resource, device.id, nodes, device.healthy)
-
-
 def _node_document(node: NumaNode | CadvisorNode) -> NodeDocument:
     distances = node.distances if isinstance(node, CadvisorNode) else None
     row = None if distances is None else list(distances)
     return NodeDocument(node.id, node.memory, _page_counts(node.hugepages), row)
 
 
-def _cadvisor_node(node: NodeDocument) -> CadvisorNode:
+def _cadvisor_node(index: int, node: NodeDocument) -> CadvisorNode:
+    field = f"report.nodes[{index}]"
+    memory = _bytes(node.memory, field=f"{field}.memory") or 0
     distances = None if node.distances is None else tuple(node.distances)
-    return CadvisorNode(node.id, _bytes(node.memory) or 0, _pages(node.hugepages), distances)
+    return CadvisorNode(node.id, memory, _pages(node.hugepages, field=f"{field}.hugepages"), distances)
 
 
 def _distances(rows: list[list[int]] | None, nodes: list[int]) -> Distances | None:
@@ -272,15 +264,16 @@ def _distances(rows: list[list[int]] | None, nodes: list[int]) -> Distances | No
     return Distances({a: dict(zip(nodes, row, strict=True)) for a, row in zip(nodes, rows, strict=True)})
 
 
-def _pci_device(device: PciDeviceDocument) -> PciDevice:
+def _pci_device(index: int, device: PciDeviceDocument) -> PciDevice:
     codes = {name: getattr(device, name) for name in _PCI_CODES}
     for name, code in codes.items():
         try:
             codes[name] = int(code, 16) if isinstance(code, str) else code
         except ValueError:
             message = f"{code!r} is not a hexadecimal code such as 0x10de"
-            raise FieldError(message, field="class" if name == "kind" else name) from None
-    cpus = _parse_list(device.cpus, field="cpus")
+            field = "class" if name == "kind" else name
+            raise FieldError(message, field=f"pci[{index}].{field}") from None
+    cpus = _parse_list(device.cpus, field=f"pci[{index}].cpus")
     return build(PciDevice, device, **codes, cpus=cpus, names=tuple(device.names))
 
 
@@ -297,20 +290,18 @@ def _parse_list(listed: _List | None, *, field: str, below: int = MAX_CPU_ID) ->
         raise FieldError(f"{str(listed)[:60]!r} is not a list such as 0-3,8: {error}", field=field) from error
 
 
-def _bytes(amount: int | str | None) -> int | None:
-    return _amount(amount, field="memory") if isinstance(amount, str) else amount
-
-
-def _amount(text: str, *, field: str) -> int:
+def _bytes(amount: int | str | None, *, field: str) -> int | None:
+    if not isinstance(amount, str):
+        return amount
     try:
-        return Quantity.parse(text).value()
+        return Quantity.parse(amount).value()
     except ParseError as error:
-        raise FieldError(f"{text[:60]!r} is not a quantity such as 64Gi: {error}", field=field) from error
+        raise FieldError(f"{amount[:60]!r} is not a quantity such as 64Gi: {error}", field=field) from error
 
 
-def _pages(pages: dict[str | int, int]) -> tuple[HugePages, ...]:
+def _pages(pages: dict[str | int, int], *, field: str) -> tuple[HugePages, ...]:
     return tuple(
-        HugePages(size=_amount(str(size), field=f"hugepages[{size}]"), count=count) for size, count in pages.items()
+        HugePages(size=_bytes(str(size), field=f"{field}[{size}]") or 0, count=number) for size, number in pages.items()
     )
 
 

@@ -9,6 +9,7 @@ import base64
 import binascii
 import ssl
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import msgspec
@@ -78,11 +79,9 @@ class CertificateKeeper:
         self._client = client
         self._secret_ref, self._configuration_ref = secret, configuration
         self._names, self._renewed = tuple(names), renewed
-        named = f"metadata.name={secret.name}"
+        named, configured = (f"metadata.name={ref.name}" for ref in (secret, configuration))
         self.secrets = Informer(client, secret.resource, Query(namespace=secret.namespace, fields=named))
-        self.configurations = Informer(
-            client, configuration.resource, Query(fields=f"metadata.name={configuration.name}")
-        )
+        self.configurations = Informer(client, configuration.resource, Query(fields=configured))
         self.current: WebhookCertificates | None = None  #: as last loaded
         self._context: ssl.SSLContext | None = None
         self._changed = asyncio.Event()
@@ -108,22 +107,17 @@ class CertificateKeeper:
         informers = (self.secrets, self.configurations)
         for informer in informers:
             informer.subscribe(lambda _change: self._changed.set())
-        tasks = [asyncio.ensure_future(informer.run()) for informer in informers]
-        try:
+        async with asyncio.TaskGroup() as tasks:
+            for informer in informers:
+                tasks.create_task(informer.run())
             for informer in informers:
                 await informer.wait_synced()
             while True:
                 self._changed.clear()
                 seconds = CHECK_SECONDS if await self.check() else RETRY_SECONDS
-                try:
+                with suppress(TimeoutError):
                     async with asyncio.timeout(seconds):
                         await self._changed.wait()
-                except TimeoutError:
-                    continue
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def check(self) -> bool:
         """Load, renew and publish the certificates; return whether that succeeded."""

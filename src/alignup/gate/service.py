@@ -2,19 +2,18 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 import structlog
 
-from alignup.gate.admission import answer_review
+from alignup.gate.admission import answer_review, webhook_app
 from alignup.gate.certificate_keeper import SECRETS, WEBHOOK_CONFIGURATIONS, CertificateKeeper
 from alignup.gate.controller import GateController, GateOptions
-from alignup.gate.metrics import PrometheusGateMetrics
-from alignup.gate.webhook_app import webhook_app
+from alignup.gate.metrics import GateMetrics
 from alignup.kubernetes.api import Access, Timing
 from alignup.schedule.service import ScheduleOptions, ScheduleService, open_service
 from alignup.web.asgi_server import run_until_signal, serve_app
@@ -49,19 +48,18 @@ class Webhook(NamedTuple):
 
     listener: socket.socket
     certificate: CertificateKeeper | ServerCertificate
-    metrics: PrometheusGateMetrics
+    metrics: GateMetrics
 
     async def run(self) -> None:
         """Serve the webhook until cancelled."""
-        certificate = self.certificate
         app = webhook_app(WEBHOOK_PATH, lambda body: answer_review(body, self.metrics.reviewed))
-        async with AsyncExitStack() as stack:
-            if isinstance(certificate, CertificateKeeper):
-                await stack.enter_async_context(_kept(certificate))
-            tls = certificate.context
-            await stack.enter_async_context(serve_app(app, self.listener, stopping=asyncio.Event(), tls=tls))
-            _log.info("serving the webhook", at="{}:{}".format(*self.listener.getsockname()[:2]))
-            await asyncio.Event().wait()
+        async with asyncio.TaskGroup() as tasks:
+            if isinstance(self.certificate, CertificateKeeper):
+                tasks.create_task(self.certificate.run())
+                await self.certificate.wait_ready()
+            async with serve_app(app, self.listener, stopping=asyncio.Event(), tls=self.certificate.context):
+                _log.info("serving the webhook", at="{}:{}".format(*self.listener.getsockname()[:2]))
+                await asyncio.Event().wait()
 
 
 async def schedule_with_gate(
@@ -76,7 +74,7 @@ async def schedule_with_gate(
 @contextmanager
 def add_gate(service: ScheduleService, options: GateServiceOptions) -> Iterator[Webhook | None]:
     """Let *service* run the gate as well; yield its webhook. ``ListenError`` if that cannot be served."""
-    client, metrics = service.client, PrometheusGateMetrics(service.metrics.registry)
+    client, metrics = service.client, GateMetrics(service.metrics.registry)
     controller = GateController(client, service.live, metrics=metrics, options=options.controller)
     service.leader_tasks.append(controller.run)
     webhook = options.webhook
@@ -98,15 +96,3 @@ def add_gate(service: ScheduleService, options: GateServiceOptions) -> Iterator[
         served = Webhook(listener, certificate, metrics)
         service.tasks.append(served.run)
         yield served
-
-
-@asynccontextmanager
-async def _kept(keeper: CertificateKeeper) -> AsyncIterator[None]:
-    """Run a keeper; the context starts when there is a certificate."""
-    running = asyncio.ensure_future(keeper.run())
-    try:
-        await keeper.wait_ready()
-        yield
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)

@@ -74,8 +74,15 @@ class _DistanceElement:
 
 def parse(text: str, *, name: str = "the text") -> Machine:
     reader = _Reader(name)
+    parser = expat.ParserCreate()
+    parser.buffer_text = True
+    parser.StartElementHandler = reader.start
+    parser.EndElementHandler = reader.end
+    parser.CharacterDataHandler = reader.add_characters
+    parser.EntityDeclHandler = reader.reject_entity
     try:
-        reader.feed(text)
+        # The text is encoded here, so the declared encoding no longer applies.
+        parser.Parse(re.sub(r"^\s*<\?xml[^>]*\?>", "", text).encode(), True)  # noqa: FBT003 - expat takes no keywords
     except expat.ExpatError as error:
         message = f"not valid XML: {expat.ErrorString(error.code)}"
         raise SourceError(message, file=name, line=error.lineno) from error
@@ -93,20 +100,10 @@ class _Reader:
         self._text: list[str] | None = None
         self._values = 0
 
-    def feed(self, text: str) -> None:
-        parser = expat.ParserCreate()
-        parser.buffer_text = True
-        parser.StartElementHandler = self._start
-        parser.EndElementHandler = self._end
-        parser.CharacterDataHandler = self._characters
-        parser.EntityDeclHandler = self._entity
-        # The text is encoded here, so the declared encoding no longer applies.
-        parser.Parse(re.sub(r"^\s*<\?xml[^>]*\?>", "", text).encode(), True)  # noqa: FBT003 - expat takes no keywords
-
-    def _entity(self, name: str, *_: object) -> None:
+    def reject_entity(self, name: str, *_: object) -> None:
         raise SourceError(f"{self._name} is rejected: it declares the entity {name!r}")
 
-    def _start(self, tag: str, attributes: dict[str, str]) -> None:
+    def start(self, tag: str, attributes: dict[str, str]) -> None:
         if not self._open and tag != "topology":
             raise SourceError(f"{self._name} is XML, but not from hwloc: expected <topology>, found <{tag[:40]}>")
         if len(self._open) > MAX_XML_DEPTH:
@@ -132,11 +129,11 @@ class _Reader:
         elif tag in {"indexes", "u64values"}:
             self._text = []
 
-    def _characters(self, text: str) -> None:
+    def add_characters(self, text: str) -> None:
         if self._text is not None:
             self._text.append(text)
 
-    def _end(self, tag: str) -> None:
+    def end(self, tag: str) -> None:
         self._open.pop()
         if self._text is not None and self.distances:
             into = self.distances[-1].indexes if tag == "indexes" else self.distances[-1].values

@@ -37,7 +37,7 @@ def discover(root: Path = Path("/")) -> Machine:
     On the running system it includes the GPUs that NVML reports, if that is installed.
     """
     from alignup.machines import system  # noqa: PLC0415 - see the top of the module
-    from alignup.machines.file_reader import DirectoryFiles, FileReader  # noqa: PLC0415
+    from alignup.machines.file_reader import DirectoryFiles, FileReader  # noqa: PLC0415 - as above
 
     if not root.is_dir():
         raise SourceError(f"{root} is not a directory: expected one that contains sys and proc")
@@ -78,7 +78,7 @@ def load(source: Path | str) -> Machine:
             text = b"" if is_archive else head + file.read(MAX_TEXT_BYTES + 1)
         if is_archive:
             from alignup.machines import archive, system  # noqa: PLC0415 - see the top of the module
-            from alignup.machines.file_reader import FileReader  # noqa: PLC0415
+            from alignup.machines.file_reader import FileReader  # noqa: PLC0415 - as above
 
             return system.read_machine(FileReader(archive.read_archive(path)), name=str(path))
         if len(text) > MAX_TEXT_BYTES:

@@ -138,7 +138,7 @@ class KubeletReader:
                 gaps.append(f"PodResources does not answer: {error}")
             if before == self._versions():
                 break
-        pods = self._pods()
+        pods, socket = self._pods(), _version(self.paths.plugin_socket)
         if pods is None:
             gaps.append("the pods of the API server are unknown")
         return Sources(
@@ -149,7 +149,7 @@ class KubeletReader:
             listed=listed,
             allocatable=allocatable,
             pods=pods,
-            kubelet=self._kubelet(),
+            kubelet=f"{socket[1]:x}" if socket else "",
             gaps=tuple(gaps),
         )
 
@@ -192,11 +192,6 @@ class KubeletReader:
 
     def _versions(self) -> FileVersions:
         return tuple(map(_version, self.paths.state_files))
-
-    def _kubelet(self) -> str:
-        """Return a text that changes when the kubelet restarts; empty if its socket does not exist."""
-        version = _version(self.paths.plugin_socket)
-        return "" if version is None else f"{version[1]:x}"
 
 
 def _version(path: Path) -> tuple[int, int, int] | None:

@@ -30,17 +30,15 @@ from alignup.align.workload import Amounts, Container, Pod, QoS, Resources
 from alignup.align.workload.demand import FitRequest
 from alignup.align.workload.names import CPU, MEMORY
 from alignup.documents import codec
-from alignup.documents.ledgers.documents import check_holders, pod_entry, residue
-from alignup.documents.ledgers.restore import restore_ledger
+from alignup.documents.ledgers import check_holders, pod_entry, residue, restore_ledger
 from alignup.run import cgroup, process, registry
 from alignup.run.cgroup import Cpuset
 from alignup.run.claims import Claims
 from alignup.run.process import NodeMap
 from alignup.run.registry import RunRegistry
 from alignup.run.request import CONTAINER, NO_DEVICE, RunPlacement, RunRejectedError, RunRequest, resolve_placement
-from alignup.store.documents import HeldPodDocument
 from alignup.store.fingerprint import machine_fingerprint, settings_fingerprint
-from alignup.store.state_store import LedgerParts, PodRow, Stage, StateChange, StateStore, StoredState
+from alignup.store.state_store import HeldPodDocument, LedgerParts, PodRow, Stage, StateChange, StateStore, StoredState
 
 _MIB = 1 << 20
 _RESERVED_SHARE = 32  #: one part in this many of the memory is reserved

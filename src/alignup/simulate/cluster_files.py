@@ -76,7 +76,7 @@ def _read_document(path: Path, *, kind: str, fields: tuple[str, ...]) -> ObjectR
     try:
         objects = documents.read(text)
     except DocumentError as error:
-        raise TraceError(error.what, file=str(path), line=error.line) from error
+        raise TraceError(error.message, file=str(path), line=error.line) from error
     if len(objects) != 1:
         raise TraceError(f"must have one document, not {len(objects)}", file=str(path))
     top = ObjectReader.of(objects[0].value, FirstProblem(file=str(path), text=text))

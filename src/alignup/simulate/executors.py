@@ -256,7 +256,7 @@ class DaskEngine(Engine):
                 cluster.close()
 
     def results(self, job: Job, parcels: Sequence[bytes]) -> Iterator[Row]:
-        from distributed import as_completed  # noqa: PLC0415
+        from distributed import as_completed  # noqa: PLC0415 - an extra, as above
 
         futures = self.client.map(job, parcels, pure=False, retries=MAX_LOSSES)
         for _, row in as_completed(futures, loop=self.client.loop, with_results=True):  # type: ignore[no-untyped-call]

@@ -73,7 +73,7 @@ def read(text: str | bytes, *, file: str = "") -> tuple[WorkloadEvent, ...]:
             add = reader.add_event if reader.has_header else reader.add_header
             add(ObjectReader.of(document, replace(place, file=file)))
     except DocumentError as error:
-        message = f"{error.what}; a trace is YAML, or JSON with one document per line"
+        message = f"{error.message}; a trace is YAML, or JSON with one document per line"
         raise TraceError(message, file=file, line=error.line) from error
     return reader.sorted_events()
 
@@ -95,7 +95,7 @@ class FirstProblem(Diagnostics):
 
     def add(self, problem: Problem) -> None:
         line = find_line(self.text, problem.field, document=self.number) if self.text else 0
-        raise TraceError(problem.what, file=self.file, line=line or self.line, field=problem.field)
+        raise TraceError(problem.message, file=self.file, line=line or self.line, field=problem.field)
 
 
 def _documents(text: str | bytes) -> Iterator[tuple[FirstProblem, Any]]:
@@ -109,7 +109,7 @@ def _documents(text: str | bytes) -> Iterator[tuple[FirstProblem, Any]]:
         try:
             objects = documents.read(part)
         except DocumentError as error:
-            raise DocumentError(error.what, line=number or error.line) from None
+            raise DocumentError(error.message, line=number or error.line) from None
         for document in objects:
             line = number or document.line
             if document.repeated:

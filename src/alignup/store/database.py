@@ -11,7 +11,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -87,7 +87,7 @@ class Database:
         except OSError as error:
             where = directory if error.filename is None else error.filename
             raise _untrusted(directory, f"cannot be created or read: {where}: {error.strerror}") from error
-        self.path = directory / NAME
+        self.path, self._log = directory / NAME, directory / f"{NAME}-wal"
         self._connection: sqlite3.Connection | None = None
         self._files: tuple[os.stat_result, os.stat_result] | None = None  #: the database and its log when opened
 
@@ -107,9 +107,23 @@ class Database:
             raise self._failure(error, opening=True) from error
 
     def _open(self) -> sqlite3.Connection:
+        """Return the connection; raise an error if others would not find its files: what is written would be lost."""
+        connection = self._connection or self._connect()
+        for path, opened in zip((self.path, self._log), self._files or (), strict=False):
+            try:
+                status = path.lstat()
+            except FileNotFoundError as error:
+                message = f"{path.name} was removed"
+                advice = "it is written again as long as the agent runs"
+                raise StoreError(message, where=str(self.path), advice=advice, kind=StoreProblem.MISSING) from error
+            except OSError as error:
+                raise self.unwritable(error.strerror or str(error)) from error
+            if not os.path.samestat(status, opened):
+                raise self.unwritable(f"{path.name} was replaced by another file")
+        return connection
+
+    def _connect(self) -> sqlite3.Connection:
         """Open the database, which was read before, or create it."""
-        if self._connection is not None:
-            return self._connection
         self._check_files()
         if not self.path.exists():
             self._create()
@@ -117,11 +131,16 @@ class Database:
             connection = sqlite3.connect(
                 self.path, timeout=self._lock_seconds, isolation_level=None, check_same_thread=False
             )
-            try:
-                self._prepare(connection)
-            except BaseException:
-                connection.close()
-                raise
+            with ExitStack() as stack:
+                stack.callback(connection.close)
+                if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
+                    raise self.unwritable("the file system does not support SQLite's write-ahead log")
+                connection.execute("PRAGMA synchronous = FULL")
+                connection.execute("PRAGMA secure_delete = OFF")
+                connection.execute(f"PRAGMA wal_autocheckpoint = {MAX_LOG_PAGES}")
+                connection.execute("SELECT count(*) FROM parts").fetchone()  # creates the log
+                self._files = self.path.stat(), self._log.stat()
+                stack.pop_all()
         except sqlite3.Error as error:
             raise self._failure(error) from error
         self._connection = connection
@@ -147,15 +166,6 @@ class Database:
         except sqlite3.Error as error:
             raise self.unwritable(str(error)) from error
 
-    def _prepare(self, connection: sqlite3.Connection) -> None:
-        if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
-            raise self.unwritable("the file system does not support SQLite's write-ahead log")
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA secure_delete = OFF")
-        connection.execute(f"PRAGMA wal_autocheckpoint = {MAX_LOG_PAGES}")
-        connection.execute("SELECT count(*) FROM parts").fetchone()  # creates the log
-        self._files = self.path.stat(), self._log.stat()
-
     def _check_contents(self, connection: sqlite3.Connection) -> None:
         if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             raise self.unusable("it is empty")
@@ -178,13 +188,10 @@ class Database:
     def _check_files(self) -> None:
         """Raise an error for files of earlier versions, of other users, and for a log without its database."""
         if earlier := [name for name in EARLIER_FILES if os.path.lexists(self.path.with_name(name))]:
-            raise StoreError(
-                f"it has state of an earlier version, which this version does not read: {', '.join(earlier)}",
-                where=str(self.path.parent),
-                advice="release its pods with the version that wrote it, or move these files elsewhere to start "
-                "empty: what its pods hold is then free",
-                kind=StoreProblem.UNUSABLE,
-            )
+            message = f"it has state of an earlier version, which this version does not read: {', '.join(earlier)}"
+            remedy = "move these files elsewhere to start empty: what its pods hold is then free"
+            advice = f"release its pods with the version that wrote it, or {remedy}"
+            raise StoreError(message, where=str(self.path.parent), advice=advice, kind=StoreProblem.UNUSABLE)
         try:
             for path in self._paths():
                 status = path.lstat()
@@ -201,53 +208,42 @@ class Database:
         paths = (self.path.with_name(NAME + tail) for tail in _TAILS)
         return [path for path in paths if os.path.lexists(path)]
 
-    @property
-    def _log(self) -> Path:
-        return self.path.with_name(f"{NAME}-wal")
-
     def transact(self, write: Callable[[sqlite3.Connection], _Result]) -> _Result:
         """Run *write* in a transaction, durably; after an error nothing has changed.
 
         If there is no space for it in the log, it is run a second time after the log was moved into the database.
         """
-        connection = self._open()
-        self._check_unmoved()
-        try:
+        connection, first = self._open(), True
+        while True:
             try:
-                return _transact(connection, write)
-            except sqlite3.Error as error:
-                if _code(error) not in _NO_SPACE:
+                connection.execute("BEGIN IMMEDIATE")
+                result = write(connection)
+                connection.execute("COMMIT")
+            except BaseException as error:
+                with suppress(sqlite3.Error):
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
+                if not isinstance(error, sqlite3.Error):
                     raise
+                if not first or _code(error) not in _NO_SPACE:
+                    raise self._failure(error) from error
+                first = False
                 with suppress(sqlite3.Error):
                     connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
-                return _transact(connection, write)
-        except sqlite3.Error as error:
-            raise self._failure(error) from error
-
-    def _check_unmoved(self) -> None:
-        """Raise an error if others would not find the open files: what is written to them would be lost."""
-        for path, opened in zip((self.path, self._log), self._files or (), strict=False):
-            try:
-                status = path.lstat()
-            except FileNotFoundError as error:
-                message = f"{path.name} was removed"
-                advice = "it is written again as long as the agent runs"
-                raise StoreError(message, where=str(self.path), advice=advice, kind=StoreProblem.MISSING) from error
-            except OSError as error:
-                raise self.unwritable(error.strerror or str(error)) from error
-            if not os.path.samestat(status, opened):
-                raise self.unwritable(f"{path.name} was replaced by another file")
+            else:
+                return result
 
     def grow(self, *, pages: int, least: int) -> int:
         """Add this many free *pages* if there are fewer than *least*; return how many there are."""
         connection = self._open()
-        self._check_unmoved()
         try:
             if (free := self._pragma(connection, "freelist_count")) >= least:
                 return free
             needed = pages * _PAGE
             size = self._pragma(connection, "page_count") * _PAGE + needed
-            _check_space(self.path.parent, 2 * needed)  # in the log, too
+            disk = os.statvfs(self.path.parent)
+            if disk.f_bavail * disk.f_frsize < 2 * needed:  # in the log, too
+                raise self.unwritable(os.strerror(errno.ENOSPC))
             if self.path.stat().st_size < size:
                 os.truncate(self.path, size)  # there may be a limit on the size of files
             self.transact(lambda open_: open_.execute("INSERT INTO reserve VALUES (zeroblob(?))", (needed,)))
@@ -280,7 +276,12 @@ class Database:
         earlier = [path for name in EARLIER_FILES if os.path.lexists(path := self.path.with_name(name))]
         paths = earlier or [path for path in (self.path, self._log) if os.path.lexists(path)]
         try:
-            number = _unused_number(paths)
+            numbers = range(1, MAX_SET_ASIDE + 1)
+            unused = (number for number in numbers if not any(os.path.lexists(_aside(path, number)) for path in paths))
+            number = next(unused, 0)
+            if not number:
+                message = f"{MAX_SET_ASIDE} files were set aside already; remove them"
+                raise self.unwritable(f"{self.path.name} cannot be set aside: {message}")
             for path in paths:
                 os.link(path, _aside(path, number), follow_symlinks=False)
             atomic_files.sync_directory(self.path.parent)
@@ -295,12 +296,9 @@ class Database:
         if _code(error) in _DAMAGE:
             return self.unusable(f"it is corrupt: {error}")
         if opening:
-            return StoreError(
-                f"it cannot be opened: {error}",
-                where=str(self.path),
-                advice="make sure that no other program uses it, and that the disk is writable and not full",
-                kind=StoreProblem.UNWRITABLE,
-            )
+            advice = "make sure that no other program uses it, and that the disk is writable and not full"
+            message = f"it cannot be opened: {error}"
+            return StoreError(message, where=str(self.path), advice=advice, kind=StoreProblem.UNWRITABLE)
         return self.unwritable(str(error))
 
     def unusable(self, message: str) -> StoreError:
@@ -311,25 +309,9 @@ class Database:
         return f"move {names} out of {self.path.parent} to start empty: what its pods hold is then free"
 
     def unwritable(self, message: str) -> StoreError:
-        return StoreError(
-            f"the state cannot be written: {message}",
-            where=str(self.path),
-            advice="nothing has changed; make sure that the disk is writable and not full, and try again",
-            kind=StoreProblem.UNWRITABLE,
-        )
-
-
-def _transact(connection: sqlite3.Connection, write: Callable[[sqlite3.Connection], _Result]) -> _Result:
-    try:
-        connection.execute("BEGIN IMMEDIATE")
-        result = write(connection)
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            with suppress(sqlite3.Error):
-                connection.execute("ROLLBACK")
-        raise
-    return result
+        advice = "nothing has changed; make sure that the disk is writable and not full, and try again"
+        message = f"the state cannot be written: {message}"
+        return StoreError(message, where=str(self.path), advice=advice, kind=StoreProblem.UNWRITABLE)
 
 
 def insert_rows(connection: sqlite3.Connection, table: str, rows: Sequence[tuple[object, ...]], more: str = "") -> int:
@@ -350,19 +332,6 @@ def _aside(path: Path, number: int) -> Path:
     """Return the name of a file that is set aside; SQLite finds the log of a database by its name."""
     tail = path.name.removeprefix(NAME) if path.name.startswith(NAME) else ""
     return path.with_name(f"{path.name.removesuffix(tail)}.aside-{number}{tail}")
-
-
-def _unused_number(paths: Sequence[Path]) -> int:
-    for number in range(1, MAX_SET_ASIDE + 1):
-        if not any(os.path.lexists(_aside(path, number)) for path in paths):
-            return number
-    raise OSError(errno.EEXIST, f"{MAX_SET_ASIDE} files were set aside already; remove them")
-
-
-def _check_space(directory: Path, size: int) -> None:
-    disk = os.statvfs(directory)
-    if disk.f_bavail * disk.f_frsize < size:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _code(error: sqlite3.Error) -> int:

@@ -12,7 +12,21 @@ from alignup.align.host import Settings
 from alignup.align.machine import Machine
 from alignup.align.quantity import Quantity
 from alignup.align.settings import TOPOLOGY_OPTIONS
-from alignup.store.documents import Fingerprint
+from alignup.documents.codec import Document
+
+
+class Fingerprint(Document, frozen=True):
+    """What a ledger was written on: named facts, and a digest of all of them."""
+
+    fingerprint: str
+    facts: dict[str, str]
+
+    def differences(self, now: "Fingerprint") -> tuple[str, ...]:
+        return tuple(
+            f"{name}: was {self.facts.get(name) or 'nothing'}, is {now.facts.get(name) or 'nothing'}"
+            for name in {**self.facts, **now.facts}
+            if self.facts.get(name) != now.facts.get(name)
+        )
 
 
 def fingerprint_of(facts: Mapping[str, str]) -> Fingerprint:

@@ -50,6 +50,9 @@ class DecisionQuery:
     limit: int = 100
 
 
+ALL_DECISIONS = DecisionQuery()  #: the newest of them
+
+
 @dataclass(frozen=True, slots=True)
 class HistorySize:
     rows: int
@@ -110,11 +113,10 @@ class History:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def latest(
-        self, *, pod: str | None = None, outcome: str | None = None, before: int | None = None, limit: int = 100
-    ) -> tuple[StoredDecision, ...]:
-        """Return decisions, newest first: of one *pod* (uid, name or namespace/name), with an id below *before*."""
-        return self._select({"pod": pod, "outcome": outcome, "before": _clamp(before)}, limit=max(0, limit))
+    def latest(self, query: DecisionQuery = ALL_DECISIONS) -> tuple[StoredDecision, ...]:
+        """Return decisions, newest first."""
+        conditions = {"pod": query.pod, "outcome": query.outcome, "before": _clamp(query.before)}
+        return self._select(conditions, limit=max(0, query.limit))
 
     def get(self, id_: int) -> StoredDecision | None:
         decisions = self._select({"id": _clamp(id_)}, limit=1)

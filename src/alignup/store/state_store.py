@@ -12,16 +12,19 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import blake2b
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import msgspec
 
 from alignup.align.errors import ParseError, StoreError, StoreFullError, StoreProblem
 from alignup.documents import codec
 from alignup.documents.codec import Count, Document
 from alignup.documents.decisions import DecisionDocument
-from alignup.documents.ledgers.documents import ResidueDocument
+from alignup.documents.ledgers import PodEntryDocument, ResidueDocument
+from alignup.documents.pod_documents import PodDocument, PodGrants
 from alignup.store import history
 from alignup.store.database import FREE_PAGES, LOCK_SECONDS, MIN_FREE_PAGES, Database, insert_rows
-from alignup.store.documents import Fingerprint, HeldPodDocument, WaitingPodDocument
+from alignup.store.fingerprint import Fingerprint
 from alignup.store.history import DecisionRow, History, HistorySize
 
 MAX_LEDGER_BYTES = 48 << 20  #: of the documents of all pods, with a new one
@@ -29,6 +32,26 @@ MAX_LEDGER_BYTES = 48 << 20  #: of the documents of all pods, with a new one
 _CHECK = "check"  #: the part with the digest of all rows
 _BYTES_PER_PAGE, _PAGES_PER_CHANGE = 2_000, 1  #: what documents take at most, and what is added for each change
 _REPLACE = "ON CONFLICT (name) DO UPDATE SET document = excluded.document"
+
+
+class HeldPodDocument(Document, frozen=True, omit_defaults=True, kw_only=True):
+    """An admitted pod. ``alignup run`` stores only the ledger entry."""
+
+    entry: PodEntryDocument
+    since: float | None = None  #: seconds since 1970
+    source: str | None = None
+    grants: PodGrants = msgspec.field(default_factory=dict)
+
+
+class WaitingPodDocument(Document, frozen=True, omit_defaults=True, kw_only=True):
+    pod: PodDocument
+    since: float  #: seconds since 1970
+    source: str
+
+
+class CheckDocument(Document, frozen=True):
+    serial: Count  #: rises with every change
+    digest: str  #: hexadecimal
 
 
 class Stage(StrEnum):
@@ -56,6 +79,16 @@ class LedgerParts:
     overtaken: Mapping[str, int] = field(default_factory=dict)  #: uids of waiting pods → how many have overtaken them
 
 
+#: The types of the documents of ``LedgerParts``.
+_PARTS: dict[str, Any] = {
+    "machine": Fingerprint,
+    "settings": Fingerprint,
+    "residue": ResidueDocument,
+    "plugins": list[str],
+    "overtaken": dict[str, Count],
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateChange:
     """What to write in one transaction."""
@@ -70,19 +103,9 @@ class StateChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredState:
-    machine: Fingerprint
-    settings: Fingerprint
-    residue: ResidueDocument
-    plugins: list[str]
-    overtaken: dict[str, Count]
+class StoredState(LedgerParts):
     pods: list[HeldPodDocument]  #: in order of admission
     waiting: list[WaitingPodDocument]  #: in order
-
-
-class CheckDocument(Document, frozen=True):
-    serial: Count  #: rises with every change
-    digest: str  #: hexadecimal
 
 
 class _StoredRow(NamedTuple):
@@ -160,11 +183,7 @@ class StateStore:
         self._serial = stored.serial
         self._history_size = HistorySize.of(connection)
         return StoredState(
-            machine=codec.decode(documents["machine"], Fingerprint),
-            settings=codec.decode(documents["settings"], Fingerprint),
-            residue=codec.decode(documents["residue"], ResidueDocument),
-            plugins=codec.decode(documents["plugins"], list[str]),
-            overtaken=codec.decode(documents["overtaken"], dict[str, Count]),
+            **{name: codec.decode(documents[name], type_) for name, type_ in _PARTS.items()},
             pods=[codec.decode(text, HeldPodDocument) for text in pods[Stage.ADMITTED]],
             waiting=[codec.decode(text, WaitingPodDocument) for text in pods[Stage.WAITING]],
         )
@@ -205,11 +224,10 @@ class StateStore:
         """Add decisions with their times to the history, durably; return why some are missing. Never raises."""
         rows, problem = history.decision_rows(decisions, max_bytes=self._history_limit.bytes)
         if rows:
+            size, limit = self._history_size, self._history_limit
             try:
                 self._reserve(sum(len(row[-1]) for row in rows))
-                self._history_size = self._database.transact(
-                    lambda connection: history.insert(connection, rows, self._history_size, self._history_limit)
-                )
+                self._history_size = self._database.transact(lambda open_: history.insert(open_, rows, size, limit))
             except StoreError as error:
                 return f"cannot write the history: {error}"
         return problem
@@ -224,11 +242,14 @@ class StateStore:
 
     def _plan(self, change: StateChange) -> "_Plan":
         plan = _Plan(self._digest, self._ledger_bytes, self._next_number)
-        parts = change.parts
-        for name in ("machine", "settings", "residue", "plugins", "overtaken"):
-            plan.put_part(name, codec.encode(getattr(parts, name)), self._parts.get(name))
-        pods = change.pods
-        removed = change.removed
+        for name in _PARTS:
+            document = codec.encode(getattr(change.parts, name))
+            before, digest = self._parts.get(name), row_digest(0, name, "", document)
+            if digest != before:
+                plan.digest ^= digest ^ (before or 0)
+                plan.part_digests[name] = digest
+                plan.parts.append((name, document.decode()))
+        pods, removed = change.pods, change.removed
         if change.whole:
             pods = tuple(pods)
             removed = self._pods.keys() - {row.uid for row in pods}
@@ -265,26 +286,22 @@ class StateStore:
         self._database.close()
 
 
+@dataclass(slots=True)
 class _Plan:
     """The rows that a change writes, and what the store contains then."""
 
-    def __init__(self, digest: int, ledger_bytes: int, next_number: int) -> None:
-        self.digest, self.ledger_bytes, self.next_number = digest, ledger_bytes, next_number
-        self.added_bytes = 0
-        self.parts: list[tuple[str, str]] = []
-        self.part_digests: dict[str, int] = {}
-        self.deleted: list[tuple[int]] = []
-        self.updated: list[tuple[str, int]] = []
-        self.inserted: list[tuple[int, str, str, str]] = []
-        self.pods: dict[str, _StoredRow | None] = {}  #: that change, by uid; ``None``: removed
-        self._last = dict.fromkeys(Stage, -1)  #: the number of the last pod of each stage that was put
-
-    def put_part(self, name: str, document: bytes, known: int | None) -> None:
-        digest = row_digest(0, name, "", document)
-        if digest != known:
-            self.digest ^= digest ^ (known or 0)
-            self.part_digests[name] = digest
-            self.parts.append((name, document.decode()))
+    digest: int
+    ledger_bytes: int
+    next_number: int
+    added_bytes: int = 0
+    parts: list[tuple[str, str]] = field(default_factory=list)
+    part_digests: dict[str, int] = field(default_factory=dict)
+    deleted: list[tuple[int]] = field(default_factory=list)
+    updated: list[tuple[str, int]] = field(default_factory=list)
+    inserted: list[tuple[int, str, str, str]] = field(default_factory=list)
+    pods: dict[str, _StoredRow | None] = field(default_factory=dict)  #: that change, by uid; ``None``: removed
+    #: the number of the last pod of each stage that was put
+    last: dict[Stage, int] = field(default_factory=lambda: dict.fromkeys(Stage, -1))
 
     def remove(self, uid: str, known: _StoredRow) -> None:
         self.digest ^= known.digest
@@ -296,12 +313,12 @@ class _Plan:
         """Add or replace a pod; *ordered*: after those of its stage that were put before."""
         uid, stage, document, last = row
         size = len(document)
-        moved = last or (known and (known.stage != stage or (ordered and known.number < self._last[stage])))
+        moved = last or (known and (known.stage != stage or (ordered and known.number < self.last[stage])))
         if known is not None and moved:
             self.remove(uid, known)
             known = None
         number = self.next_number if known is None else known.number
-        self._last[stage] = number
+        self.last[stage] = number
         digest = row_digest(number, uid, stage, document)
         if known is None:
             self.inserted.append((number, uid, stage, document.decode()))

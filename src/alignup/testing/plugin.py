@@ -17,11 +17,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from alignup.kubernetes.plugins.rpc import StatusError
+from alignup.kubernetes.plugins.unix_grpc import StatusError
 from alignup.testing import script
-from alignup.testing.plugin_server import Plugin, Preference, parse_device_list
-from alignup.testing.recording_server import Fault
-from alignup.testing.script import Action, Actions, Arguments
+from alignup.testing.plugin_server import Fault, Plugin, Preference, parse_device_list
+from alignup.testing.script import Action, Actions, Arguments, fault_action
 
 
 async def _register(plugin: Plugin, _: Arguments) -> None:
@@ -32,6 +31,7 @@ async def _register(plugin: Plugin, _: Arguments) -> None:
 
 
 ACTIONS: Actions[Plugin] = {
+    "fault": fault_action(Fault, lambda plugin, fault, method: plugin.inject(method, fault), required={"method": str}),
     "health": Action(
         lambda plugin, step: plugin.set_health(step["id"], step["health"]), required={"id": str, "health": str}
     ),

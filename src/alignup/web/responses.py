@@ -37,7 +37,7 @@ class LedgerFullError(BusyError):
 
 class FieldProblem(Document, frozen=True):
     field: str
-    what: str
+    message: str
 
 
 class ProblemDocument(Document, frozen=True, kw_only=True):
@@ -69,7 +69,7 @@ class ProblemError(Exception):
             title=HTTPStatus(status).phrase,
             status=status,
             detail=detail,
-            errors=[FieldProblem(error.field, error.what) for error in errors],
+            errors=[FieldProblem(error.field, error.message) for error in errors],
         )
 
     def response(self) -> Response:

@@ -141,7 +141,8 @@ def test_the_spread_of_a_block_over_its_group_is_not_compared():
 
 
 def replace_free(facts: NodeMemory, *, by: int) -> NodeMemory:
-    return facts._replace(tables={MEMORY: facts.tables[MEMORY].take(by)})
+    table = facts.tables[MEMORY]
+    return facts._replace(tables={MEMORY: table._replace(reserved=table.reserved + by, free=table.free - by)})
 
 
 @pytest.mark.parametrize(

@@ -320,7 +320,7 @@ def test_an_unknown_restart_policy_is_listed_with_all_other_problems():
         "spec.initContainers[0].resources.requests[cpu]",
         "spec.initContainers[0].restartPolicy",
     ]
-    assert rejection.value.problems[-1].what == (
+    assert rejection.value.problems[-1].message == (
         'Unsupported value: "Often": supported values: "Always", "Never", "OnFailure"'
     )
 

@@ -14,7 +14,7 @@ NAMES = st.sampled_from([*sorted(feature_gates.KUBELET_GATES), "AllAlpha", "AllB
 
 
 def messages(chosen):
-    return [problem.what for problem in feature_gates.problems(chosen)]
+    return [problem.message for problem in feature_gates.problems(chosen)]
 
 
 def test_gates_that_matter_to_alignment_agree_with_align():

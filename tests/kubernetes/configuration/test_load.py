@@ -129,7 +129,7 @@ def test_other_texts_are_not_loaded(text, field, message):
 
     (problem,) = error.problems
     assert (error.stage, error.source, problem.field) == (StartupStage.LOAD, "node-7.yaml", field)
-    assert message in problem.what
+    assert message in problem.message
     assert isinstance(error, SettingsError)
     assert "\n" not in str(error)
 
@@ -234,7 +234,7 @@ def test_warnings_are_limited():
 def test_an_error_is_a_single_line():
     error = load_error(document(featureGates={"a\nb": True}))
 
-    assert error.problems[0].what == "unrecognized feature gate: a\nb"
+    assert error.problems[0].message == "unrecognized feature gate: a\nb"
     assert str(error) == "unrecognized feature gate: a\\nb"
 
 
@@ -288,8 +288,8 @@ def test_validation_names_the_field(fields, named, part):
 
     (problem,) = error.problems
     assert (error.stage, problem.field) == (StartupStage.VALIDATION, named)
-    assert part in problem.what
-    assert str(error) == problem.what
+    assert part in problem.message
+    assert str(error) == problem.message
 
 
 def test_validation_reports_every_problem_once():

@@ -200,7 +200,7 @@ def test_invalid_reservations(configuration, stage, field, message):
     error = reservation_error(configuration)
 
     (problem,) = error.problems
-    assert (error.stage, problem.field, problem.what) == (stage, field, message)
+    assert (error.stage, problem.field, problem.message) == (stage, field, message)
     assert list(map(str, startup_errors(configuration, MACHINE))) == [str(error)]
 
 
@@ -308,7 +308,7 @@ def test_each_manager_reports_its_error(changes, stage, field, message):
     (error,) = startup_errors(replace(STATIC, **changes, source="node.yaml"), MACHINE)
 
     (problem,) = error.problems
-    assert (error.stage, problem.field, problem.what, str(error)) == (stage, field, message, message)
+    assert (error.stage, problem.field, problem.message, str(error)) == (stage, field, message, message)
     assert (error.manager, error.source) == (stage.removesuffix("_manager"), "node.yaml")
 
 
@@ -329,7 +329,7 @@ def test_all_managers_are_checked_in_the_order_of_the_kubelet():
         StartupStage.MEMORY_MANAGER,
         StartupStage.NODE_ALLOCATABLE,
     ]
-    assert errors[-1].problems[0].what == (
+    assert errors[-1].problems[0].message == (
         'invalid Node Allocatable configuration. Resource "memory" has a reservation of '
         "{{1099616485376 0} {<nil>}  BinarySI} but capacity of {{8589934592 0} {<nil>}  BinarySI}. "
         "Expected capacity >= reservation."

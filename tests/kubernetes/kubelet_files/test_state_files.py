@@ -23,7 +23,6 @@ from alignup.kubernetes.kubelet_files.state_files import (
     DeviceState,
     KubeletFiles,
     MemoryState,
-    dump_allocated_pods,
     dump_cpu_state,
     dump_device_state,
     dump_memory_state,
@@ -37,6 +36,7 @@ from alignup.kubernetes.kubelet_files.state_files import (
     struct_checksum_text,
     write_state_files,
 )
+from tests.kubernetes.kubelet_files.allocated_pods import dump_allocated_pods
 
 NO_GATES = FeatureGates()
 PODS = FeatureGates({"PodLevelResourceManagers": True})
@@ -422,7 +422,7 @@ def test_an_invalid_file_is_a_problem_and_the_others_are_read(tmp_path):
         f"{tmp_path}/cpu_manager_state",
         f"{tmp_path}/device-plugins/kubelet_internal_checkpoint",
     ]
-    assert "unexpected end of JSON input, please drain this node" in files.problems[0].what
+    assert "unexpected end of JSON input, please drain this node" in files.problems[0].message
 
 
 def test_an_unreadable_file_is_a_problem(tmp_path):
@@ -430,7 +430,7 @@ def test_an_unreadable_file_is_a_problem(tmp_path):
 
     files = read_state_files(tmp_path, gates=NO_GATES)
 
-    assert [problem.what for problem in files.problems] == [
+    assert [problem.message for problem in files.problems] == [
         f"cannot read {tmp_path}/cpu_manager_state: it is not a regular file"
     ]
 
@@ -448,7 +448,7 @@ def test_policies_are_checked_if_they_are_given(tmp_path):
     files = read_state_files(tmp_path, gates=NO_GATES, cpu_policy="none", memory_policy="None")
 
     assert (files.cpu, files.memory) == (None, None)
-    assert ['configured policy "' in problem.what for problem in files.problems] == [True, True]
+    assert ['configured policy "' in problem.message for problem in files.problems] == [True, True]
 
 
 @pytest.mark.parametrize("folder", ["", "nowhere"], ids=["an empty directory", "no directory"])

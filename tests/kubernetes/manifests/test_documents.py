@@ -121,8 +121,8 @@ def test_invalid_texts(text, line, message):
     error = error_of(text)
 
     assert error.line == line
-    assert message in error.what
-    assert str(error) == f"line {line}: {error.what}"
+    assert message in error.message
+    assert str(error) == f"line {line}: {error.message}"
     assert "\n" not in str(error)
 
 
@@ -282,7 +282,7 @@ def test_bombs_are_rejected_quickly(bomb):
     with cpu_limit():
         error = error_of(text)
 
-    assert message in error.what
+    assert message in error.message
 
 
 LARGE = {
@@ -309,7 +309,9 @@ def test_too_many_values_are_rejected_where_the_limit_is_reached():
     error = error_of("- a\n" * 400_001)
 
     assert (error.line, error.document) == (400_000, 1)
-    assert error.what == "more than 400,000 values and keys: split the file, or write it as JSON (a limit of alignup)"
+    assert (
+        error.message == "more than 400,000 values and keys: split the file, or write it as JSON (a limit of alignup)"
+    )
 
 
 values = st.recursive(

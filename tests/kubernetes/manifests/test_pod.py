@@ -30,7 +30,7 @@ def asking(**requests):
 def problems_of(read, written):
     with pytest.raises(PodError) as rejection:
         read(written)
-    return [(problem.field, problem.what) for problem in rejection.value.problems]
+    return [(problem.field, problem.message) for problem in rejection.value.problems]
 
 
 def test_all_used_fields_are_read():

@@ -30,7 +30,7 @@ def metrics():
 
 @pytest.fixture
 async def manager(directory, listener, metrics):
-    async with DevicePluginManager(directory, listener, metrics=metrics) as made:
+    async with DevicePluginManager(directory, *listener.callbacks, **metrics.callbacks) as made:
         yield made
 
 
@@ -38,5 +38,5 @@ async def manager(directory, listener, metrics):
 async def impatient(directory, listener, metrics):
     """A manager that waits only briefly for a plugin to register; a good plugin may have to try more than once."""
     timeouts = PluginTimeouts(dial=0.2)
-    async with DevicePluginManager(directory, listener, metrics=metrics, timeouts=timeouts) as made:
+    async with DevicePluginManager(directory, *listener.callbacks, **metrics.callbacks, timeouts=timeouts) as made:
         yield made

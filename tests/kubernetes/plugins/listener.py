@@ -16,6 +16,11 @@ class RecordingListener:
         self.preferred: dict[str, bool] = {}
         self._notified = asyncio.Event()
 
+    @property
+    def callbacks(self):
+        """Return the first arguments of a device plugin manager after its directory."""
+        return self.devices_listed, self.plugin_stopped
+
     async def devices_listed(self, resource, devices, *, preferred_allocation):
         self.devices[resource], self.preferred[resource] = devices, preferred_allocation
         self._record("listed", resource)
@@ -59,8 +64,10 @@ class RecordingMetrics:
         assert seconds > 0
         self.allocations.append(resource)
 
-    def count_request(self, method):
-        self.requests.append(method)
+    def count_pod_resources(self, method, *, failed):
+        (self.errors if failed else self.requests).append(method)
 
-    def count_error(self, method):
-        self.errors.append(method)
+    @property
+    def callbacks(self):
+        """Return the keyword arguments of a device plugin manager."""
+        return {"count_registration": self.count_registration, "observe_allocation": self.observe_allocation}

@@ -4,10 +4,16 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+import structlog
 
 from alignup.align.errors import FileError
 from alignup.align.machine import Device
-from alignup.kubernetes.plugins.resources import UNKNOWN_RESOURCE, ChangeNotifier, ResourceState, ResourceStatus
+from alignup.kubernetes.plugins.resources import (
+    UNKNOWN_RESOURCE,
+    ChangeNotifier,
+    ResourceState,
+    ResourceStatus,
+)
 from tests.deadlines import until
 
 pytestmark = pytest.mark.anyio
@@ -63,7 +69,10 @@ def listener():
 async def change(listener):
     statuses: dict[str, ResourceStatus] = {}
     notifier = ChangeNotifier(
-        listener, status=lambda resource: statuses.get(resource, UNKNOWN_RESOURCE), retry_delay=0.01
+        listener.devices_listed,
+        listener.plugin_stopped,
+        status=lambda resource: statuses.get(resource, UNKNOWN_RESOURCE),
+        retry_delay=0.01,
     )
 
     async def apply(*course, settle=True):
@@ -129,15 +138,15 @@ async def test_a_busy_listener_gets_the_latest_status_next(change, listener):
     assert listener.events == [(GPU, ONE, False), (GPU, TWO, False)]
 
 
-async def test_a_failed_notification_is_retried(change, listener, caplog):
+async def test_a_failed_notification_is_retried(change, listener):
     listener.failures = 2
 
-    await change(served(ONE))
+    with structlog.testing.capture_logs() as logged:
+        await change(served(ONE))
 
     assert listener.events == [(GPU, ONE, False)]
-    assert [record.getMessage() for record in caplog.records] == [
-        f"device update failed: resource={GPU} error=the disk is full"
-    ] * 2
+    failed = {"event": "device update failed", "log_level": "warning", "resource": GPU, "error": "the disk is full"}
+    assert logged == [failed] * 2
 
 
 async def test_resources_do_not_wait_for_each_other():
@@ -148,7 +157,7 @@ async def test_resources_do_not_wait_for_each_other():
             await super().devices_listed(resource, devices, preferred_allocation=preferred_allocation)
 
     stuck = StuckListener()
-    notifier = ChangeNotifier(stuck, status=lambda _: served(ONE))
+    notifier = ChangeNotifier(stuck.devices_listed, stuck.plugin_stopped, status=lambda _: served(ONE))
     notifier.changed(GPU)
     notifier.changed(NIC)
     async with asyncio.timeout(60):

@@ -12,12 +12,11 @@ from alignup.align.machine import Device
 from alignup.kubernetes.plugins.endpoint import PluginTimeouts
 from alignup.kubernetes.plugins.manager import DevicePluginManager
 from alignup.kubernetes.plugins.resources import ResourceState
-from alignup.kubernetes.plugins.rpc import StatusError
+from alignup.kubernetes.plugins.unix_grpc import StatusError
 from alignup.testing import Fault, Plugin, Preference
 from tests.deadlines import until
 from tests.effort import did, rounds
 from tests.kubernetes.plugins.capacity import capacity_of
-from tests.kubernetes.plugins.listener import RecordingMetrics
 from tests.kubernetes.plugins.pausable import PausablePlugin
 
 pytestmark = pytest.mark.anyio
@@ -159,7 +158,7 @@ async def test_a_plugin_stops_and_comes_back(directory, manager, listener):
 
 async def test_a_resource_is_removed_if_its_plugin_does_not_come_back_in_time(directory, listener):
     time = [0.0]
-    async with DevicePluginManager(directory, listener, metrics=RecordingMetrics(), now=lambda: time[0]) as manager:
+    async with DevicePluginManager(directory, *listener.callbacks, now=lambda: time[0]) as manager:
         async with Plugin(GPU, "2@0", directory=directory):
             await listener.until(lambda: GPU in listener.devices)
         await listener.until(lambda: listener.events[-1] == ("stopped", GPU))
@@ -177,7 +176,7 @@ async def test_a_resource_is_removed_if_its_plugin_does_not_come_back_in_time(di
 
 async def test_after_a_restart_plugins_get_the_grace_period(directory, listener):
     time = [0.0]
-    async with DevicePluginManager(directory, listener, metrics=RecordingMetrics(), now=lambda: time[0]) as manager:
+    async with DevicePluginManager(directory, *listener.callbacks, now=lambda: time[0]) as manager:
         manager.expect([GPU, NIC])
         assert capacity_of(manager).capacity == {GPU: 0, NIC: 0}
 
@@ -191,7 +190,7 @@ async def test_after_a_restart_plugins_get_the_grace_period(directory, listener)
 async def test_plugins_register_again_with_the_next_manager(directory, listener):
     async with Plugin(GPU, "2@0", directory=directory) as gpu, Plugin(NIC, "1@1", directory=directory) as nic:
         for times in (1, 2, 3):
-            async with DevicePluginManager(directory, listener, metrics=RecordingMetrics()) as manager:
+            async with DevicePluginManager(directory, *listener.callbacks) as manager:
                 await gpu.wait_registered(times)
                 await nic.wait_registered(times)
                 await until(lambda: capacity_of(manager).allocatable == {GPU: 2, NIC: 1})
@@ -299,7 +298,7 @@ async def test_a_bad_response_fails_only_its_call(directory, manager, listener, 
 async def test_calls_time_out(directory, listener, metrics, *, method, fault):
     timeouts = PluginTimeouts(preferred=0.05, allocate=0.05, pre_start=0.05)
     async with (
-        DevicePluginManager(directory, listener, metrics=metrics, timeouts=timeouts) as manager,
+        DevicePluginManager(directory, *listener.callbacks, **metrics.callbacks, timeouts=timeouts) as manager,
         faulty(directory, method, fault),
     ):
         await listener.until(lambda: GPU in listener.devices)
@@ -436,7 +435,7 @@ async def test_old_sockets_are_removed_and_other_files_stay(directory, listener)
     with socket(AF_UNIX, SOCK_STREAM) as stale, socket(AF_UNIX, SOCK_STREAM) as dead:
         stale.bind(str(directory / "gpu.sock"))
         dead.bind(str(directory / "kubelet.sock"))
-    async with DevicePluginManager(directory, listener, metrics=RecordingMetrics()):
+    async with DevicePluginManager(directory, *listener.callbacks):
         left = {path.name for path in directory.iterdir()}
 
     assert left == {"kubelet_internal_checkpoint", "subdirectory", "kubelet.sock"}
@@ -444,7 +443,7 @@ async def test_old_sockets_are_removed_and_other_files_stay(directory, listener)
 
 
 async def test_the_directory_is_created(directory, listener):
-    async with DevicePluginManager(directory / "deeper", listener, metrics=RecordingMetrics()):
+    async with DevicePluginManager(directory / "deeper", *listener.callbacks):
         assert (directory / "deeper").stat().st_mode & 0o777 == 0o750
 
 
@@ -452,7 +451,7 @@ async def test_the_directory_of_a_running_kubelet_is_left_alone(directory, manag
     async with Plugin(GPU, "1@0", directory=directory) as plugin:
         await plugin.wait_registered()
         with pytest.raises(ListenError, match="another process listens at"):
-            await DevicePluginManager(directory, listener, metrics=RecordingMetrics()).__aenter__()
+            await DevicePluginManager(directory, *listener.callbacks).__aenter__()
 
         assert plugin.socket.exists()
         await manager.allocate(GPU, ("gpu-0",))
@@ -460,13 +459,13 @@ async def test_the_directory_of_a_running_kubelet_is_left_alone(directory, manag
 
 async def test_an_impossible_socket_is_rejected_with_the_reason(directory, listener):
     with pytest.raises(ListenError, match="choose a directory with a shorter name"):
-        await DevicePluginManager(directory / ("x" * 100), listener, metrics=RecordingMetrics()).__aenter__()
+        await DevicePluginManager(directory / ("x" * 100), *listener.callbacks).__aenter__()
     directory.mkdir()
     (directory / "kubelet.sock").write_text("")
     with pytest.raises(ListenError, match="exists and is not a socket"):
-        await DevicePluginManager(directory, listener, metrics=RecordingMetrics()).__aenter__()
+        await DevicePluginManager(directory, *listener.callbacks).__aenter__()
     with pytest.raises(ListenError, match="cannot use the device plugin directory"):
-        await DevicePluginManager(directory / "kubelet.sock" / "x", listener, metrics=RecordingMetrics()).__aenter__()
+        await DevicePluginManager(directory / "kubelet.sock" / "x", *listener.callbacks).__aenter__()
 
 
 async def test_registrations_and_allocations_are_counted(directory, manager, listener, metrics):

@@ -16,7 +16,7 @@ from alignup.align.machine import Device
 from alignup.align.memory.ledger import Block
 from alignup.align.workload import Container, Pod
 from alignup.align.workload.demand import fit_request
-from alignup.kubernetes.plugins import rpc
+from alignup.kubernetes.plugins import unix_grpc
 from alignup.kubernetes.plugins.pod_resources import RateLimiter, serve_pod_resources
 from alignup.wire import pod_resources_pb2 as wire
 from tests.align import hosts
@@ -61,8 +61,8 @@ def host():
 @pytest.fixture
 async def channel(directory, host, metrics):
     async with (
-        serve_pod_resources(directory / "kubelet.sock", lambda: host, metrics=metrics),
-        rpc.channel(directory / "kubelet.sock") as made,
+        serve_pod_resources(directory / "kubelet.sock", lambda: host, count=metrics.count_pod_resources),
+        unix_grpc.channel(directory / "kubelet.sock") as made,
     ):
         yield made
 
@@ -109,7 +109,10 @@ async def test_requests_beyond_the_rate_limit_are_rejected(directory, host, metr
     limiter = RateLimiter(now=lambda: 0.0)
     path = directory / "kubelet.sock"
     request, kind = wire.ListPodResourcesRequest(), wire.ListPodResourcesResponse
-    async with serve_pod_resources(path, lambda: host, metrics=metrics, limiter=limiter), rpc.channel(path) as channel:
+    async with (
+        serve_pod_resources(path, lambda: host, count=metrics.count_pod_resources, limiter=limiter),
+        unix_grpc.channel(path) as channel,
+    ):
         for _ in range(10):
             await call(channel, "List", request, kind)
         with pytest.raises(grpc.aio.AioRpcError) as rejected:
@@ -142,7 +145,7 @@ async def test_malformed_requests_are_rejected(channel):
 
 async def test_a_socket_in_use_is_left_alone(directory, channel, host, metrics):
     with pytest.raises(ListenError, match="another process listens at"):
-        async with serve_pod_resources(directory / "kubelet.sock", lambda: host, metrics=metrics):
+        async with serve_pod_resources(directory / "kubelet.sock", lambda: host, count=metrics.count_pod_resources):
             pass
 
     assert await call(channel, "List", wire.ListPodResourcesRequest(), wire.ListPodResourcesResponse)

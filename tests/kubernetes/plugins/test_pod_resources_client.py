@@ -28,7 +28,10 @@ def host():
 @pytest.fixture
 async def client(directory, host, metrics):
     path = directory / "kubelet.sock"
-    async with serve_pod_resources(path, lambda: host, metrics=metrics), pod_resources_client(path) as made:
+    async with (
+        serve_pod_resources(path, lambda: host, count=metrics.count_pod_resources),
+        pod_resources_client(path) as made,
+    ):
         yield made
 
 

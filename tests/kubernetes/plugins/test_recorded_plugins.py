@@ -7,7 +7,7 @@ from google.protobuf.json_format import ParseDict
 from alignup.align.devices.provider import PreferenceRequest
 from alignup.align.errors import PluginError
 from alignup.kubernetes.plugins.allocate_response import AllocateResponse
-from alignup.kubernetes.plugins.rpc import error_text
+from alignup.kubernetes.plugins.unix_grpc import error_text
 from alignup.wire import device_plugin_pb2 as wire
 from tests.kubernetes.plugins.replay import RECORDED, replayed, sessions
 from tests.recorded.setting import announced

@@ -9,10 +9,9 @@ from collections import Counter
 import pytest
 from google.protobuf.json_format import MessageToDict
 
-from alignup.kubernetes.plugins import rpc
+from alignup.kubernetes.plugins import unix_grpc
 from alignup.kubernetes.plugins.pod_resources import RateLimiter, serve_pod_resources
 from alignup.wire import pod_resources_pb2 as wire
-from tests.kubernetes.plugins.listener import RecordingMetrics
 from tests.recorded.replay import Course, LostError, SkippedError, load
 
 pytestmark = pytest.mark.anyio
@@ -30,8 +29,8 @@ async def test_pod_resources_are_those_of_the_recorded_kubelet(recorded, directo
     compared = 0
 
     async with (
-        serve_pod_resources(path, lambda: course.host, metrics=RecordingMetrics(), limiter=limiter),
-        rpc.channel(path) as channel,
+        serve_pod_resources(path, lambda: course.host, limiter=limiter),
+        unix_grpc.channel(path) as channel,
     ):
         for number, step in course.steps():
             try:

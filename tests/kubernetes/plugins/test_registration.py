@@ -9,13 +9,12 @@ import grpc
 import grpc.aio
 import pytest
 
-from alignup.kubernetes.plugins import rpc
+from alignup.kubernetes.plugins import unix_grpc
 from alignup.kubernetes.plugins.manager import DevicePluginManager, socket_path
 from alignup.testing import Plugin
 from alignup.wire import device_plugin_pb2 as wire
 from tests.effort import SEED, did, rounds
 from tests.kubernetes.plugins.capacity import capacity_of
-from tests.kubernetes.plugins.listener import RecordingMetrics
 from tests.kubernetes.plugins.raw import send
 
 pytestmark = pytest.mark.anyio
@@ -27,7 +26,7 @@ REGISTER = "/v1beta1.Registration/Register"
 @pytest.fixture
 async def register(directory, impatient):
     """Send bytes to Register, and return the response or the code and details of the error."""
-    async with rpc.channel(directory / "kubelet.sock") as channel:
+    async with unix_grpc.channel(directory / "kubelet.sock") as channel:
 
         async def call(request):
             raw = request if isinstance(request, bytes) else request.SerializeToString()
@@ -136,7 +135,7 @@ async def test_garbage_on_the_socket_changes_nothing(directory, manager, listene
 
 
 async def test_a_plugin_that_cancels_its_registration_leaves_nothing_behind(directory, manager, listener):
-    async with rpc.channel(directory / "kubelet.sock") as channel:
+    async with unix_grpc.channel(directory / "kubelet.sock") as channel:
         request = wire.RegisterRequest(version="v1beta1", endpoint="none.sock", resource_name=GPU)
         with pytest.raises(grpc.aio.AioRpcError):
             await send(channel, REGISTER, request.SerializeToString(), seconds=0.02)
@@ -149,7 +148,7 @@ async def test_a_plugin_that_cancels_its_registration_leaves_nothing_behind(dire
 async def test_socket_names_may_contain_any_character(directory, listener):
     odd = directory / "p%41 ?#=é"
     async with (
-        DevicePluginManager(odd, listener, metrics=RecordingMetrics()),
+        DevicePluginManager(odd, *listener.callbacks),
         Plugin(GPU, "2@0", directory=odd, endpoint="a b%41?#=é.sock"),
     ):
         await listener.until(lambda: len(listener.healthy(GPU)) == 2)

@@ -34,14 +34,14 @@ class Resources:
     @cached_property
     def qos(self) -> QoS:
         """The class of these resources alone: that of cpu and memory if they are equal, else Burstable."""
-        classes = set()
+        classes = []
         for name in (CPU, MEMORY):
             request, limit = self.requests.get(name), self.limits.get(name)
             if request is not None and request.unscaled:
-                classes.add(QoS.GUARANTEED if request is limit or request == limit else QoS.BURSTABLE)
+                classes.append(QoS.GUARANTEED if request is limit or request == limit else QoS.BURSTABLE)
             else:
-                classes.add(QoS.BEST_EFFORT if limit is None or not limit.unscaled else QoS.BURSTABLE)
-        return classes.pop() if len(classes) == 1 else QoS.BURSTABLE
+                classes.append(QoS.BEST_EFFORT if limit is None or not limit.unscaled else QoS.BURSTABLE)
+        return classes[0] if classes[0] is classes[1] else QoS.BURSTABLE
 
     @cached_property
     def whole_cpus(self) -> int:
@@ -121,12 +121,15 @@ class Pod:
     @cached_property
     def is_consistent(self) -> bool:
         """Whether ledgers can hold the pod: each container has a name of its own, and no amount is negative."""
+        containers = self.all_containers
         lists = [self.overhead, self.resources.requests, self.resources.limits]
-        for container in self.all_containers:
+        for container in containers:
             lists += (container.resources.requests, container.resources.limits)
-        if any(amount.unscaled < 0 for amounts in lists for amount in amounts.values()):
-            return False
-        return len({container.name for container in self.all_containers}) == len(self.all_containers)
+        for amounts in lists:
+            for amount in amounts.values():
+                if amount.unscaled < 0:
+                    return False
+        return len(containers) == 1 or len({container.name for container in containers}) == len(containers)
 
     @property
     def has_pod_level_resources(self) -> bool:

@@ -5,7 +5,6 @@ a number is not a string; ``null`` counts as absent, except for a duration. Unkn
 capitals, are ignored. The types of all fields are checked; only those that affect alignment are used.
 """
 
-import difflib
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -157,12 +156,6 @@ def read_fields(document: ObjectReader) -> dict[str, Any]:
 def holds_text(name: str) -> bool:
     """Return whether the values of a field, or of its keys, are strings; true if it is unknown."""
     return FIELDS.get(name, _text) in (_text, _texts, _duration, _nullable_duration)
-
-
-def suggest_field(name: str) -> str | None:
-    known = {field.lower(): field for field in FIELDS}
-    close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.7)
-    return known[close[0]] if close else None
 
 
 def _number(owner: ObjectReader, name: str) -> None:

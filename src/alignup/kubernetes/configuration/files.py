@@ -51,6 +51,13 @@ _KUBEADM = "kubeadm.k8s.io/"
 _TYPE = {"apiVersion": VERSION, "kind": KIND}
 _FOLDED = {name.lower(): name for name in FIELDS}
 _EVICTION, _MERGE_EVICTION = "evictionHard", "mergeDefaultEvictionSettings"
+_DEFAULTS = {attribute.name: attribute.default for attribute in fields(Configuration)}
+#: The fields that the kubelet encodes although no file sets them.
+_DEFAULTED = {
+    name
+    for name, attribute in USED_FIELDS.items()
+    if _DEFAULTS[attribute] is not MISSING and (isinstance(_DEFAULTS[attribute], bool) or _DEFAULTS[attribute])
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +84,7 @@ class ConfigurationText:
 
     def read(self) -> Configuration:
         """Return the configuration with defaults; :class:`ConfigurationError` if the kubelet would reject it."""
-        return read_document(self.parsed or self.document, name=self.name)
+        return read_document(self.document, name=self.name)
 
     def override(self, changes: Sequence[str]) -> "ConfigurationText":
         """Apply ``FIELD=VALUE`` or ``FIELD.KEY=VALUE`` for each of *changes*; ``ParseError`` for an unknown field."""
@@ -111,8 +118,8 @@ def unwrap(text: bytes, *, name: str) -> ConfigurationText:
     value = parsed[0].value
     if "kind" not in value and isinstance(value.get("kubeletconfig"), Mapping):
         return _live_configuration(value["kubeletconfig"], name)
-    if value.get("kind") == "List" and isinstance(value.get("items"), list):
-        value = _only_item(value["items"], name)
+    if value.get("kind") == "List" and isinstance(items := value.get("items"), list):
+        value = _only_item(items, name)
     version, kind = str(value.get("apiVersion")), value.get("kind")
     if version.startswith(_KUBEADM):
         return _kubeadm_document(parsed, name)
@@ -141,7 +148,7 @@ def _live_configuration(live: Mapping[str, Any], name: str) -> ConfigurationText
         unsettable = {problem.field: problem for problem in feature_gates.unsettable(gates)}
         fields["featureGates"] = {gate: on for gate, on in gates.items() if f"featureGates[{gate}]" not in unsettable}
         notes = [
-            f"{name}: ignored {problem.field}, which Kubernetes 1.37 rejects: {problem.what}"
+            f"{name}: ignored {problem.field}, which Kubernetes 1.37 rejects: {problem.message}"
             for problem in unsettable.values()
         ]
     return ConfigurationText.of(fields, f"{name}, kubeletconfig", notes)
@@ -271,7 +278,7 @@ def _encoded(base: ConfigurationText, loaded: Configuration) -> dict[str, Any]:
     }
     encoded[_EVICTION] = dict(loaded.eviction_hard)
     if loaded.reserved_memory:
-        encoded["reservedMemory"] = reserved_memory_document(loaded)
+        encoded["reservedMemory"] = reserved_memory_document(loaded.reserved_memory)
     return encoded
 
 
@@ -309,19 +316,10 @@ def _fold_names(document: Mapping[str, Any]) -> dict[str, Any]:
         spelled.setdefault(name if name in FIELDS else _FOLDED.get(name.lower(), name), []).append(name)
     folded: dict[str, Any] = {}
     for known, spellings in spelled.items():
-        if known not in document and _has_default(known):
+        if known not in document and known in _DEFAULTED:
             spellings.append(known)  # the spelling that the kubelet adds
         for name in sorted(spellings):
             value, before = document.get(name), folded.get(known)
             both = isinstance(value, Mapping) and isinstance(before, Mapping)
             folded[known] = {**before, **value} if both else value  # type: ignore[dict-item]
     return folded
-
-
-def _has_default(field: str) -> bool:
-    """Return whether the kubelet encodes a field that no file sets."""
-    defaults = {attribute.name: attribute for attribute in fields(Configuration)}
-    default = defaults[USED_FIELDS[field]] if field in USED_FIELDS else None
-    if default is None or default.default_factory is not MISSING:
-        return False
-    return isinstance(default.default, bool) or bool(default.default)

@@ -4,8 +4,9 @@ Validation has the kubelet's messages in its order. Only fields that affect alig
 manager policies, options, reservations and thresholds are not part of it: they fail later, where they are used.
 """
 
+import difflib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, fields
 from typing import Any
 
@@ -13,10 +14,12 @@ from alignup.align import bits
 from alignup.align.bits import quote
 from alignup.align.errors import ConfigurationError, DocumentError, FieldError, ParseError, Problem, ProblemKind
 from alignup.align.memory import reserved_memory
+from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.settings import FEATURE_GATES, Policy, Scope
 from alignup.kubernetes.configuration import feature_gates
 from alignup.kubernetes.configuration.fields import (
     DEFAULT_EVICTION_HARD,
+    FIELDS,
     KIND,
     USED_FIELDS,
     VERSION,
@@ -24,36 +27,24 @@ from alignup.kubernetes.configuration.fields import (
     StartupStage,
     holds_text,
     read_fields,
-    suggest_field,
 )
 from alignup.kubernetes.manifests import documents
 from alignup.kubernetes.manifests.documents import ParsedDocument
 from alignup.kubernetes.manifests.object_reader import ObjectReader
 
 #: Fields whose default also replaces an empty string or 0.
-_DEFAULT_IF_ZERO = (
+_DEFAULT_IF_ZERO = [
     "topologyManagerPolicy",
     "topologyManagerScope",
     "cpuManagerPolicy",
     "memoryManagerPolicy",
     "maxPods",
-)
+]
 #: Fields that :func:`alignment_fields` writes.
 _ALIGNMENT_FIELDS = (
-    "topologyManagerPolicy",
-    "topologyManagerScope",
-    "topologyManagerPolicyOptions",
-    "cpuManagerPolicy",
-    "cpuManagerPolicyOptions",
-    "memoryManagerPolicy",
-    "reservedMemory",
-    "reservedSystemCPUs",
-    "systemReserved",
-    "kubeReserved",
-    "evictionHard",
-    "maxPods",
-    "podsPerCore",
-    "featureGates",
+    *("topologyManagerPolicy", "topologyManagerScope", "topologyManagerPolicyOptions"),
+    *("cpuManagerPolicy", "cpuManagerPolicyOptions", "memoryManagerPolicy", "reservedMemory", "reservedSystemCPUs"),
+    *("systemReserved", "kubeReserved", "evictionHard", "maxPods", "podsPerCore", "featureGates"),
 )
 _NONE = "none"
 _SYSTEM = ("system-reserved", "system-reserved-compressible")
@@ -77,13 +68,9 @@ def read(text: str | bytes, *, name: str = "kubelet.yaml") -> Configuration:
 def read_document(document: ParsedDocument, *, name: str) -> Configuration:
     """Like :func:`read`, for a document that is parsed already."""
     configuration = decode_document(document, name=name)
-    invalid = dict.fromkeys(
-        (
-            *_field_problems(configuration),
-            *_enforcement_problems(configuration),
-            *(_reserved_cpu_problems(configuration) if configuration.reserved_system_cpus else ()),
-        )
-    )
+    invalid = dict.fromkeys((*_field_problems(configuration), *_enforcement_problems(configuration)))
+    if configuration.reserved_system_cpus:
+        invalid |= dict.fromkeys(_reserved_cpu_problems(configuration))
     memory = dict.fromkeys(reserved_memory.reservation_problems(configuration.reserved_memory))
     problems = [Problem(field, f"invalid configuration: {message}") for field, message in invalid]
     problems += [Problem("reservedMemory", message) for message in memory]
@@ -113,13 +100,17 @@ def decode_document(document: ParsedDocument, *, name: str) -> Configuration:
         del used["cpuManagerReconcilePeriod"]
     if used.get("mergeDefaultEvictionSettings") and "evictionHard" in used:
         used["evictionHard"] = {**DEFAULT_EVICTION_HARD, **used["evictionHard"]}
-    duplicates, unknown_fields = document.repeated[:_MAX_WARNINGS], top.diagnostics.unknown
+    warnings, unknown_fields = [], top.diagnostics.unknown
+    for path in unknown_fields[:_MAX_WARNINGS]:
+        shown = path if len(path) <= _MAX_NAME else f"{path[:_MAX_NAME]}..."
+        warnings.append(f"the kubelet ignores unknown field {quote(shown)}{_field_hint(path)}")
+    if (more := len(unknown_fields) - _MAX_WARNINGS) > 0:
+        warnings.append(f"the kubelet ignores {more} more unknown fields")
+    duplicates = document.repeated[:_MAX_WARNINGS]
+    warnings += [f"line {key.line}: {key}" if document.lines else str(key) for key in duplicates]
     return Configuration(
         **{USED_FIELDS[field]: value for field, value in used.items()},
-        warnings=(
-            *(_unknown_fields(unknown_fields) if unknown_fields else ()),
-            *(f"line {key.line}: {key}" if document.lines else str(key) for key in duplicates),
-        ),
+        warnings=tuple(warnings),
         given=frozenset(read) - {"kind", "apiVersion"},
         source=name,
     )
@@ -142,7 +133,7 @@ def first_document(text: str | bytes, *, name: str, parsed: tuple[ParsedDocument
     except (ParseError, ValueError) as error:
         if isinstance(error, DocumentError):
             kind = ProblemKind.OWN_LIMIT if error.own_limit else ProblemKind.OTHER
-            problem = Problem("", error.what, kind, line=error.line)
+            problem = Problem("", error.message, kind, line=error.line)
         else:
             message = str(error) if isinstance(error, ParseError) else f"starts like JSON but is not: {error}"
             problem = Problem("", message)
@@ -171,9 +162,8 @@ def parse_override(change: str) -> tuple[str, str, object]:
     top = ObjectReader.of({field: {key: value} if key else value})
     read_fields(top)
     if unknown := top.diagnostics.unknown:
-        close = None if "." in unknown[0] else suggest_field(unknown[0][:_MAX_NAME])
-        hint = f"; did you mean {close}?" if close else ""
-        raise FieldError(f"unknown field {quote(unknown[0][:_MAX_NAME])}{hint}", field=change[:_MAX_NAME])
+        shown = quote(unknown[0][:_MAX_NAME])
+        raise FieldError(f"unknown field {shown}{_field_hint(unknown[0])}", field=change[:_MAX_NAME])
     return field, key, value
 
 
@@ -191,15 +181,15 @@ def alignment_fields(configuration: Configuration) -> dict[str, Any]:
         if name == "featureGates":  # others do not affect alignment
             value = {gate: on for gate, on in value.items() if gate in FEATURE_GATES}
         elif name == "reservedMemory":
-            value = reserved_memory_document(configuration)
+            value = reserved_memory_document(value)
         document[name] = dict(value) if isinstance(value, dict) else value
     return document
 
 
-def reserved_memory_document(configuration: Configuration) -> list[dict[str, Any]]:
+def reserved_memory_document(entries: Iterable[ReservedMemory]) -> list[dict[str, Any]]:
     return [
         {"numaNode": entry.node, "limits": {name: str(amount) for name, amount in entry.limits.items()}}
-        for entry in configuration.reserved_memory
+        for entry in entries
     ]
 
 
@@ -232,14 +222,11 @@ def _readable_documents(text: str | bytes) -> tuple[ParsedDocument, ...]:
         return _readable_documents("".join(lines[: max(ends, default=0)]))
 
 
-def _unknown_fields(paths: Sequence[str]) -> Iterator[str]:
-    for path in paths[:_MAX_WARNINGS]:
-        close = None if "." in path else suggest_field(path[:_MAX_NAME])
-        hint = f"; did you mean {close}?" if close else ""
-        name = path if len(path) <= _MAX_NAME else f"{path[:_MAX_NAME]}..."
-        yield f"the kubelet ignores unknown field {quote(name)}{hint}"
-    if len(paths) > _MAX_WARNINGS:
-        yield f"the kubelet ignores {len(paths) - _MAX_WARNINGS} more unknown fields"
+def _field_hint(path: str) -> str:
+    """Return a known field with a similar name, as the end of a message; empty if there is none."""
+    known = {field.lower(): field for field in FIELDS}
+    close = [] if "." in path else difflib.get_close_matches(path[:_MAX_NAME].lower(), known, n=1, cutoff=0.7)
+    return f"; did you mean {known[close[0]]}?" if close else ""
 
 
 def _field_problems(configuration: Configuration) -> Iterator[tuple[str, str]]:

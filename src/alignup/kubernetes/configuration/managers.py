@@ -23,7 +23,7 @@ from alignup.align.machine import KubeletView, Machine, hugepages_resource
 from alignup.align.memory import reserved_memory
 from alignup.align.memory.provider import MemoryPolicy
 from alignup.align.quantity import Quantity, QuantityFormat
-from alignup.align.settings import FeatureGates, Policy, Scope, TopologySettings
+from alignup.align.settings import FeatureGates, Policy, TopologySettings
 from alignup.align.workload import Amounts, names
 from alignup.align.workload.names import CPU, EPHEMERAL_STORAGE, MEMORY
 from alignup.kubernetes.configuration import feature_gates
@@ -110,17 +110,16 @@ def host_settings(configuration: Configuration, machine: Machine, *, limit_nodes
     try:
         topology = _topology_settings(configuration, gates, limit_nodes=limit_nodes)
     except SettingsError as error:
-        field = _topology_field(configuration)
+        field = "topologyManagerPolicyOptions"
         raise _manager_error(error, field, StartupStage.TOPOLOGY_MANAGER, configuration) from None
-    most, cpus = configuration.max_pods, machine.kubelet_view().num_cpus
     return Settings(
         topology=topology,
-        cpus=_cpu_settings(configuration, reservations),
+        cpus=cpu_settings(configuration, reservations),
         memory_policy=configuration.memory_manager_policy,
         reserved_memory=configuration.reserved_memory,
         reservation=reservations.reservation,
         gates=gates,
-        max_pods=min(configuration.pods_per_core * cpus, most) if configuration.pods_per_core else most,
+        max_pods=_max_pods(configuration, machine),
     )
 
 
@@ -154,13 +153,18 @@ def startup_errors(
 def node_status(configuration: Configuration, machine: Machine, *, ephemeral_storage: int | None = None) -> NodeStatus:
     """Return capacity and allocatable as in the Node object; :class:`ConfigurationError` for invalid reservations."""
     resources = compute_node_allocatable(configuration, machine, ephemeral_storage=ephemeral_storage)
-    most, cpus = configuration.max_pods, machine.kubelet_view().num_cpus
-    pods = Quantity.of(min(configuration.pods_per_core * cpus, most) if configuration.pods_per_core else most)
+    pods = Quantity.of(_max_pods(configuration, machine))
     left = subtract(resources.capacity, resources.reservation)
     for name, amount in resources.capacity.items():
         if names.is_hugepages(name):
             left = subtract(left, {MEMORY: amount})
     return NodeStatus(capacity={**resources.capacity, PODS: pods}, allocatable={**left, PODS: pods})
+
+
+def _max_pods(configuration: Configuration, machine: Machine) -> int:
+    if not configuration.pods_per_core:
+        return configuration.max_pods
+    return min(configuration.pods_per_core * machine.kubelet_view().num_cpus, configuration.max_pods)
 
 
 def compute_reservations(configuration: Configuration, machine: Machine) -> NodeReservations:
@@ -209,8 +213,8 @@ def _manager_errors(
         topology = _topology_settings(configuration, gates, limit_nodes=limit_nodes)
         topology.check_machine(nodes=len(view.nodes), distances=view.distances is not None)
     except SettingsError as error:
-        yield _manager_error(error, _topology_field(configuration), StartupStage.TOPOLOGY_MANAGER, configuration)
-    cpus, policy = _cpu_settings(configuration, reservations), Policy(configuration.topology_manager_policy)
+        yield _manager_error(error, "topologyManagerPolicyOptions", StartupStage.TOPOLOGY_MANAGER, configuration)
+    cpus, policy = cpu_settings(configuration, reservations), Policy(configuration.topology_manager_policy)
     try:
         CpuProvider.create(view, cpus, topology=policy, gates=gates)
     except (SettingsError, QuantityError) as error:
@@ -223,19 +227,9 @@ def _manager_errors(
         if MemoryPolicy(configuration.memory_manager_policy) is MemoryPolicy.STATIC:
             reserved_memory.reserved_by_node(configuration.reserved_memory, reservation, nodes=view.nodes)
     except (SettingsError, QuantityError) as error:
-        field, advice = "reservedMemory" if static else "memoryManagerPolicy", None
-        if static:
-            advice = _memory_advice(reservations, view)
+        advice = _memory_advice(reservations, view) if static else None
+        field = "reservedMemory" if static else "memoryManagerPolicy"
         yield _manager_error(error, field, StartupStage.MEMORY_MANAGER, configuration, advice)
-
-
-def _topology_field(configuration: Configuration) -> str:
-    """Return the field that an error of the topology manager is about."""
-    if configuration.topology_manager_policy not in set(Policy):
-        return "topologyManagerPolicy"
-    return (
-        "topologyManagerPolicyOptions" if configuration.topology_manager_scope in set(Scope) else "topologyManagerScope"
-    )
 
 
 def _cpu_field(settings: CpuSettings, view: KubeletView, topology: Policy, gates: FeatureGates) -> str:
@@ -259,8 +253,10 @@ def _memory_advice(reservations: NodeReservations, view: KubeletView) -> str:
         entries = reserved_memory.propose_reserved_memory(reservations.reservation, view)
     except SettingsError:
         return "reserve memory: systemReserved.memory, kubeReserved.memory or evictionHard[memory.available]"
-    listed = [", ".join(f"{name}: {amount}" for name, amount in entry.limits.items()) for entry in entries]
-    nodes = [f"{{numaNode: {entry.node}, limits: {{{limits}}}}}" for entry, limits in zip(entries, listed, strict=True)]
+    nodes = []
+    for entry in entries:
+        limits = ", ".join(f"{name}: {amount}" for name, amount in entry.limits.items())
+        nodes.append(f"{{numaNode: {entry.node}, limits: {{{limits}}}}}")
     return f"set reservedMemory: [{', '.join(nodes)}]"
 
 
@@ -274,7 +270,7 @@ def _topology_settings(configuration: Configuration, gates: FeatureGates, *, lim
     )
 
 
-def _cpu_settings(configuration: Configuration, reservations: NodeReservations) -> CpuSettings:
+def cpu_settings(configuration: Configuration, reservations: NodeReservations) -> CpuSettings:
     return CpuSettings(
         policy=configuration.cpu_manager_policy,
         options=configuration.cpu_manager_policy_options,

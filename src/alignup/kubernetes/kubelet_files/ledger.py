@@ -79,7 +79,7 @@ def restore_ledger(
     error, if they belong to this machine.
     """
     for problem in files.problems:
-        raise StateError(problem.what)
+        raise StateError(problem.message)
     gaps = [Gap(text) for text in files.gaps]
     cpus = _cpus(host.cpus, files.cpu, gaps, policy=host.settings.cpus.policy, running=running)
     memory = _memory(host.memory, files.memory, gaps, running=running)

@@ -260,7 +260,7 @@ class _Collector:
             parsed = documents.read(text)
         except DocumentError as error:
             where = SourceLocation(name, error.document if error.document > 1 else None, error.line)
-            self._fail(where, error.what)
+            self._fail(where, error.message)
             return
         if not parsed:
             self._fail(SourceLocation(name), "is empty")
@@ -404,7 +404,7 @@ class _Collector:
     def _report(self, problems: Iterable[Problem], place: ObjectLocation, name: str = "") -> None:
         for problem in problems:
             *_, value = None, *place.along(problem.field)
-            message = problem.what
+            message = problem.message
             if problem.kind in _SHOW_VALUE and isinstance(value, str) and value:
                 message += f" (got {value[:40] if isinstance(value, NumberLiteral) else quote(value[:40])})"
             self.problems.append(

@@ -1,6 +1,6 @@
 """The device plugin manager: registers device plugins, follows their device lists, and calls them.
 
-    async with DevicePluginManager(directory, listener, metrics=metrics) as manager:
+    async with DevicePluginManager(directory, devices_listed, plugin_stopped) as manager:
         ids = await manager.preferred(wanted)
         response = await manager.allocate("example.com/gpu", ids)
         await manager.pre_start("example.com/gpu", ids)
@@ -12,22 +12,30 @@ their own socket is gone, they register again.
 """
 
 import asyncio
-import logging
 import stat
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Literal, Protocol, Self
+from typing import Self
+
+import structlog
 
 from alignup.align.bits import quote
 from alignup.align.devices.provider import PreferenceRequest
 from alignup.align.errors import ListenError, PluginError
 from alignup.align.workload import names
-from alignup.kubernetes.plugins import rpc
+from alignup.kubernetes.plugins import unix_grpc
 from alignup.kubernetes.plugins.allocate_response import AllocateResponse
 from alignup.kubernetes.plugins.endpoint import Endpoint, PluginTimeouts
-from alignup.kubernetes.plugins.resources import ChangeNotifier, Clock, DeviceListener, EndpointStore, ResourceStatus
+from alignup.kubernetes.plugins.resources import (
+    ChangeNotifier,
+    Clock,
+    DevicesListed,
+    EndpointStore,
+    PluginStopped,
+    ResourceStatus,
+)
 from alignup.wire import device_plugin_pb2 as wire
 
 SOCKET = "kubelet.sock"
@@ -35,37 +43,33 @@ VERSION = "v1beta1"
 EXPIRY_INTERVAL = 10.0  #: seconds between checks for resources whose grace period is over
 
 _NOT_FOUND = "endpoint not found in cache for a registered resource:"
-_LOG = logging.getLogger(__name__)
 _REGISTRATION = wire.DESCRIPTOR.services_by_name["Registration"]
 
-PodResourcesMethod = Literal["list", "get", "get_allocatable"]
-
-
-class PluginMetrics(Protocol):
-    """Counters and durations of device plugins and of the PodResources endpoint, including failed calls."""
-
-    def count_registration(self, resource: str) -> None: ...
-    def observe_allocation(self, resource: str, seconds: float) -> None: ...
-    def count_request(self, method: PodResourcesMethod) -> None: ...
-    def count_error(self, method: PodResourcesMethod) -> None: ...
+_log = structlog.get_logger()
 
 
 class DevicePluginManager:
-    """Accepts plugins in *directory* while entered, and reports device changes to *listener*."""
+    """Accepts plugins in *directory* while entered; see ``ChangeNotifier`` for *devices_listed* and *plugin_stopped*.
 
-    def __init__(
+    *count_registration* is called with the resource of every registration, *observe_allocation* with that of every
+    Allocate call and its seconds, of failed ones too.
+    """
+
+    def __init__(  # noqa: PLR0913 - each can be left out but the first three
         self,
         directory: Path,
-        listener: DeviceListener,
+        devices_listed: DevicesListed,
+        plugin_stopped: PluginStopped,
         *,
-        metrics: PluginMetrics,
+        count_registration: Callable[[str], object] = lambda _resource: None,
+        observe_allocation: Callable[[str, float], object] = lambda _resource, _seconds: None,
         timeouts: PluginTimeouts | None = None,
         now: Clock = time.monotonic,
     ) -> None:
         self._directory = directory
-        self._metrics = metrics
+        self._count_registration, self._observe_allocation = count_registration, observe_allocation
         self._timeouts = timeouts or PluginTimeouts()
-        self._notifier = ChangeNotifier(listener, self.status)
+        self._notifier = ChangeNotifier(devices_listed, plugin_stopped, self.status)
         self._store = EndpointStore(now=now, changed=self._notifier.changed, grace=self._timeouts.reconnect)
         self._watchers: dict[Endpoint, asyncio.Task[None]] = {}
         self._closing: dict[Endpoint, asyncio.Task[None]] = {}
@@ -79,10 +83,10 @@ class DevicePluginManager:
             stack.push_async_callback(self._disconnect_all)
             expiry = asyncio.create_task(self._expire(), name="expire device resources")
             stack.callback(expiry.cancel)
-            rpc.check_socket_path(socket)
+            unix_grpc.check_socket_path(socket)
             _clear_sockets(self._directory)
-            methods: dict[str, rpc.Method] = {"Register": (wire.RegisterRequest, self._register)}
-            await stack.enter_async_context(rpc.serve(socket, _REGISTRATION, methods))
+            methods: dict[str, unix_grpc.Method] = {"Register": (wire.RegisterRequest, self._register)}
+            await stack.enter_async_context(unix_grpc.serve(socket, _REGISTRATION, methods))
             self._stack = stack.pop_all()
         return self
 
@@ -113,7 +117,7 @@ class DevicePluginManager:
         try:
             return await self._primary(resource, ids, unknown="unknown Device Plugin").allocate(ids)
         finally:
-            self._metrics.observe_allocation(resource, time.perf_counter() - start)
+            self._observe_allocation(resource, time.perf_counter() - start)
 
     async def pre_start(self, resource: str, ids: Sequence[str]) -> None:
         if not self._store.needs_pre_start(resource):
@@ -132,17 +136,17 @@ class DevicePluginManager:
 
     async def _register(self, request: wire.RegisterRequest) -> wire.Empty:
         resource = request.resource_name
-        self._metrics.count_registration(resource)
+        self._count_registration(resource)
         try:
             _check_request(request)
             socket = socket_path(self._directory, request.endpoint)
             endpoint = await Endpoint.dial(resource, socket, timeouts=self._timeouts)
         except PluginError as error:
-            _LOG.warning("device plugin rejected: resource=%s error=%s", quote(resource), error)
-            raise rpc.StatusError(str(error)) from error
+            _log.warning("device plugin rejected", resource=resource, error=str(error))
+            raise unix_grpc.StatusError(str(error)) from error
         replaced = self._store.connect(endpoint)
         self._watchers[endpoint] = asyncio.create_task(self._watch(endpoint), name=f"watch {endpoint}")
-        _LOG.info("device plugin connected: resource=%s socket=%s", resource, socket)
+        _log.info("device plugin connected", resource=resource, socket=str(socket))
         if replaced is not None:  # close it when its pending calls are done
             self._watchers.pop(replaced).cancel()
             task = asyncio.create_task(replaced.close(grace=self._timeouts.allocate), name=f"close {replaced}")
@@ -160,8 +164,8 @@ class DevicePluginManager:
         except Exception as error:  # noqa: BLE001 - a bad plugin must not affect others
             reason = f"internal error: {type(error).__name__}: {error}"
         if self._store.is_connected(endpoint):
-            _LOG.warning(
-                "device plugin stopped: resource=%s socket=%s reason=%s", endpoint.resource, endpoint.socket, reason
+            _log.warning(
+                "device plugin stopped", resource=endpoint.resource, socket=str(endpoint.socket), reason=reason
             )
             self._store.disconnect(endpoint)
         del self._watchers[endpoint]
@@ -179,14 +183,14 @@ class DevicePluginManager:
         while True:
             await asyncio.sleep(EXPIRY_INTERVAL)
             for resource in self._store.expire():
-                _LOG.warning("device plugin did not come back in time: resource=%s removed", resource)
+                _log.warning("device plugin did not come back in time: resource removed", resource=resource)
 
 
 def _check_request(request: wire.RegisterRequest) -> None:
     """Raise ``PluginError``, with the kubelet's text, for a plugin that the kubelet rejects."""
     if request.version != VERSION:
-        what = f"requested API version {quote(request.version)} is not supported by kubelet"
-        raise PluginError(f"{what}. Supported version is [{quote(VERSION)}]")
+        problem = f"requested API version {quote(request.version)} is not supported by kubelet"
+        raise PluginError(f"{problem}. Supported version is [{quote(VERSION)}]")
     if not names.is_extended(request.resource_name):
         raise PluginError(f"the ResourceName {quote(request.resource_name)} is invalid")
 
@@ -194,8 +198,8 @@ def _check_request(request: wire.RegisterRequest) -> None:
 def socket_path(directory: Path, endpoint: str) -> Path:
     """Return the socket of a plugin; raise ``PluginError`` unless *endpoint* is the name of a file in *directory*."""
     if endpoint in {"", ".", "..", SOCKET} or "/" in endpoint or "\0" in endpoint:
-        what = f"the endpoint {quote(endpoint)} is not the name of a socket of a device plugin"
-        raise PluginError(f"{what}: it must be a file in the plugin directory, without a path")
+        problem = f"the endpoint {quote(endpoint)} is not the name of a socket of a device plugin"
+        raise PluginError(f"{problem}: it must be a file in the plugin directory, without a path")
     return directory.absolute() / endpoint
 
 

@@ -6,10 +6,8 @@ import threading
 
 import pytest
 
-from alignup.agent.daemon import background_tasks
-from alignup.agent.queue import MAX_JOBS, AdmissionQueue
-from alignup.agent.queue_probe import QueueProbe
-from alignup.agent.sd_notify import Notifier
+from alignup.agent.admission_queue import MAX_JOBS, AdmissionQueue, QueueProbe
+from alignup.agent.daemon import Notifier, background_tasks
 from alignup.agent.transaction import Transaction
 from tests.agent.states import clock, empty_state
 from tests.align.hosts import pod

@@ -13,10 +13,9 @@ from structlog.typing import FilteringBoundLogger
 
 from alignup.agent.metrics import Metrics
 from alignup.agent.pending_admission import WAITS_ITS_TURN
-from alignup.agent.pod_record import Document
-from alignup.agent.state import AgentEvent, EventKind
+from alignup.agent.state import AgentEvent, Document, EventKind
 from alignup.align.explain import sentences
-from alignup.documents.decisions import DecisionDocument, recent_documents
+from alignup.documents.decisions import recent_documents
 from alignup.web.event_streams import EventBus
 
 #: The kubelet counts these: a waiting pod is not decided on yet, and a kept pod was counted before.
@@ -25,7 +24,7 @@ _COUNTED = (EventKind.ADMITTED, EventKind.REJECTED)
 
 @dataclass(slots=True)
 class EventDispatcher:
-    """Called by the queue's thread; metrics and event streams belong to *loop*."""
+    """The function that the queue's thread calls with events; metrics and event streams belong to *loop*."""
 
     loop: asyncio.AbstractEventLoop
     log: FilteringBoundLogger
@@ -36,8 +35,15 @@ class EventDispatcher:
         documents = []
         for event in events:
             log_event(self.log, event)
-            decision = None if event.decision is None else recent_documents.document(event.decision)
-            documents.append((event, event_document(event, decision)))
+            document: dict[str, Any] = {"source": event.source}
+            if event.pod is not None:
+                document["pod"] = {"uid": event.pod.uid, "name": event.pod.name, "namespace": event.pod.namespace}
+            if event.decision is not None:
+                decision = recent_documents.document(event.decision)
+                document |= {"placements": decision.placements, "rejection": decision.rejection}
+            if event.detail:
+                document["detail"] = event.detail
+            documents.append((event, document))
         with suppress(RuntimeError):  # the loop is closed
             self.loop.call_soon_threadsafe(self._publish, documents)
 
@@ -50,18 +56,6 @@ class EventDispatcher:
             self.event_bus.publish(str(event.kind), document)
 
 
-def event_document(event: AgentEvent, decision: DecisionDocument | None) -> Document:
-    """Return the ``detail`` of an event on the stream; *decision*: the document of its decision."""
-    document: dict[str, Any] = {"source": event.source}
-    if event.pod is not None:
-        document["pod"] = {"uid": event.pod.uid, "name": event.pod.name, "namespace": event.pod.namespace}
-    if decision is not None:
-        document |= {"placements": decision.placements, "rejection": decision.rejection}
-    if event.detail:
-        document["detail"] = event.detail
-    return document
-
-
 def log_event(log: FilteringBoundLogger, event: AgentEvent) -> None:
     fields: dict[str, Any] = {"detail": event.detail} if event.detail else {}
     if event.pod is not None:
@@ -71,12 +65,10 @@ def log_event(log: FilteringBoundLogger, event: AgentEvent) -> None:
         if event.decision.rejection is not None:
             fields |= {"reason": event.decision.rejection.reason, "message": event.decision.rejection.message}
         else:
-            placements = event.decision.placements
-            texts = (
+            fields["placed"] = "; ".join(
                 f"{placement.container} on {placement.hint}: {sentences.describe_allocation(placement)}"
-                for placement in placements
+                for placement in event.decision.placements
             )
-            fields["placed"] = "; ".join(texts)
         fields["ms"] = round(event.seconds * 1000, 2)
     method = log.warning if event.kind is EventKind.REJECTED else log.info
     method(str(event.kind), **fields)

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -20,11 +20,11 @@ from alignup.agent.pending_admission import PendingAdmission
 from alignup.agent.state import AgentEvent, AgentState, Clock
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import AlignError, StoreFullError
-from alignup.align.host import Host
 from alignup.web.responses import BusyError, LedgerFullError, NotReadyError
 
 MAX_JOBS = 1_024  #: in the queue
 MAX_BATCH = 32  #: jobs in one transaction of the database
+READY_SECONDS = 5.0  #: that a probe may take
 
 #: Python runs one thread at a time, so clients come first: events wait for some idle seconds, or until they are many.
 #: Before many are dispatched, the event loop gets the time to send the answers.
@@ -48,14 +48,12 @@ class _Job:
     loop: asyncio.AbstractEventLoop  #: of the caller
     waiter: asyncio.Future[Any]  #: of the caller
     cancelled: bool = False  #: set by the caller; a job that has started ignores it
-
-
-_Result = tuple[_Job, Any, Exception | None]  #: a job, and its result or error
-_Done = tuple[_Job, Transaction, Any]  #: a job that has run, and its result
+    result: Any = None
+    error: Exception | None = None
 
 
 class AdmissionQueue:
-    """Runs jobs until it is closed.
+    """The queue of jobs, and the thread that runs them until the queue is closed.
 
     *dispatch* gets the events after the jobs are answered, and *record* before that those whose decisions no save has
     stored, because nothing else changed; both must not raise. The initial state is saved too, so that a full disk shows
@@ -77,7 +75,7 @@ class AdmissionQueue:
         when_idle: Callable[[], None] = lambda: None,
         idle_seconds: float = 1.0,
     ) -> None:
-        self._state = state
+        self.state = state  #: the current one; only the thread replaces it
         self._save = save
         self._clock = clock
         self._dispatch, self._record = dispatch, record
@@ -90,21 +88,9 @@ class AdmissionQueue:
         self._unrecorded: list[AgentEvent] = []  #: those of them that are not in the history yet
         self._save_error = "" if problems else "the state is not written yet"  #: empty: it is written
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self._results: dict[asyncio.AbstractEventLoop, deque[_Result]] = {}  #: not yet with their callers
+        self._results: dict[asyncio.AbstractEventLoop, deque[_Job]] = {}  #: not yet with their callers
         self._thread = threading.Thread(target=self._work, name="admission queue", daemon=True)
         self._thread.start()
-
-    @property
-    def state(self) -> AgentState:
-        return self._state
-
-    @property
-    def host(self) -> Host:
-        return self._state.host
-
-    @property
-    def settled_host(self) -> Host:
-        return self._state.settled_host()
 
     @property
     def alive(self) -> bool:
@@ -121,7 +107,7 @@ class AdmissionQueue:
 
     def transaction(self) -> Transaction:
         """Start a transaction on the current state that is never applied, for dry runs."""
-        return Transaction(self._state, self._clock)
+        return Transaction(self.state, self._clock)
 
     async def run(
         self,
@@ -154,30 +140,32 @@ class AdmissionQueue:
         self._jobs.put(None)
         self._thread.join(seconds)
 
-    def _deliver(self, *results: _Result) -> None:
+    def _deliver(self, *jobs: _Job) -> None:
         """Have the event loops of the callers give them their results; each loop is woken up once."""
-        for result in results:
-            self._results.setdefault(result[0].loop, deque()).append(result)
-        for loop in {result[0].loop for result in results}:
+        for job in jobs:
+            self._results.setdefault(job.loop, deque()).append(job)
+        for loop in {job.loop for job in jobs}:
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._resume_callers, self._results[loop])
 
-    def _resume_callers(self, results: deque[_Result]) -> None:
-        while results:  # other threads may add some meanwhile
-            job, result, error = results.popleft()
+    def _resume_callers(self, jobs: deque[_Job]) -> None:
+        while jobs:  # other threads may add some meanwhile
+            job = jobs.popleft()
             if not job.waiter.done():
-                job.waiter.set_result(result) if error is None else job.waiter.set_exception(error)
-            elif isinstance(result, PendingAdmission):  # the caller is gone, so another task must finish it
-                self.start_pending([result])
+                job.waiter.set_result(job.result) if job.error is None else job.waiter.set_exception(job.error)
+            elif isinstance(job.result, PendingAdmission):  # the caller is gone, so another task must finish it
+                self.start_pending([job.result])
 
     def _work(self) -> None:
         stop = False
         if not self._problems:
-            self._write(self._state)
+            self._write(self.state)
         while not stop:
             jobs: list[_Job] = []
             try:
-                job = self._jobs.get(timeout=self._timeout())
+                idle = self._idle_seconds if self._saved else None
+                seconds = self._retry_seconds if self._save_error else idle
+                job = self._jobs.get(timeout=DISPATCH_IDLE_SECONDS if self._events else seconds)
                 while job is not None and len(jobs) < MAX_BATCH - 1:
                     jobs.append(job)
                     job = self._jobs.get_nowait()
@@ -190,36 +178,41 @@ class AdmissionQueue:
             elif self._events:
                 self._dispatch_events()
             elif self._save_error and not stop:
-                self._write(self._state)
+                self._write(self.state)
             elif self._saved and not stop:
                 self._saved = False
                 self._when_idle()
         self._dispatch_events()
 
-    def _timeout(self) -> float | None:
-        """Return how many seconds to wait for a job before something else is done."""
-        if self._events:
-            return DISPATCH_IDLE_SECONDS
-        if self._save_error:
-            return self._retry_seconds
-        return self._idle_seconds if self._saved else None
-
     def _process(self, jobs: Iterable[_Job], *, admits_waiting: bool = True) -> None:
         state, batch = self._run_all(jobs, admits_waiting=admits_waiting)
-        durable = any(transaction.durable for _, transaction, _ in batch)
+        saved = durable = any(transaction.durable for _, transaction in batch)
         try:
-            written = not durable or self._write(state, _events(batch))
+            saved = durable and self._write(state, [event for _, transaction in batch for event in transaction.events])
         except StoreFullError as error:
-            self._process_each([job for job, _, _ in batch], error, admits_waiting=admits_waiting)
+            self._process_each([job for job, _ in batch], error, admits_waiting=admits_waiting)
             return
-        if not written:
-            failed = [job for job, transaction, _ in batch if not transaction.always]
-            self._deliver(*((job, None, NotReadyError(self._save_error)) for job in failed))
-            state, batch = self._run_all(job for job, transaction, _ in batch if transaction.always)
-        self._state = state.saved() if durable and written else state
-        if not (durable and written):
-            self._unrecorded += _events(batch)
-        self._answer(batch)
+        if durable and not saved:
+            failed = [job for job, transaction in batch if not transaction.always]
+            for job in failed:
+                job.result, job.error = None, NotReadyError(self._save_error)
+            self._deliver(*failed)
+            state, batch = self._run_all(job for job, transaction in batch if transaction.always)
+        self.state = replace(state, unsaved=frozenset()) if saved else state
+        events = [event for _, transaction in batch for event in transaction.events]
+        if not saved:
+            self._unrecorded += events
+        self._deliver(*(job for job, transaction in batch if not transaction.after_events))
+        self._events += events
+        if started := [pending for _, transaction in batch for pending in transaction.started]:
+            self.start_pending(started)
+        flushed = [job for job, transaction in batch if transaction.after_events]
+        if flushed:
+            self._dispatch_events()
+        elif len(self._events) >= DISPATCH_BATCH:
+            time.sleep(ANSWER_SECONDS)
+            self._dispatch_events()
+        self._deliver(*flushed)
 
     def _process_each(self, jobs: Sequence[_Job], error: StoreFullError, *, admits_waiting: bool) -> None:
         """Try jobs alone that are too large together, and then without admitting waiting pods: a release fits."""
@@ -227,33 +220,24 @@ class AdmissionQueue:
             for job in jobs:
                 self._process([job], admits_waiting=len(jobs) > 1)
         else:
-            self._deliver((jobs[0], None, LedgerFullError(str(error))))
+            jobs[0].result, jobs[0].error = None, LedgerFullError(str(error))
+            self._deliver(jobs[0])
 
-    def _answer(self, batch: Sequence[_Done]) -> None:
-        flushed = [job for job, transaction, _ in batch if transaction.after_events]
-        self._deliver(*((job, result, None) for job, transaction, result in batch if not transaction.after_events))
-        self._events += _events(batch)
-        if started := [pending for _, transaction, _ in batch for pending in transaction.started]:
-            self.start_pending(started)
-        if flushed:
-            self._dispatch_events()
-        elif len(self._events) >= DISPATCH_BATCH:
-            time.sleep(ANSWER_SECONDS)
-            self._dispatch_events()
-        self._deliver(*((job, None, None) for job in flushed))
-
-    def _run_all(self, jobs: Iterable[_Job], *, admits_waiting: bool = True) -> tuple[AgentState, list[_Done]]:
+    def _run_all(
+        self, jobs: Iterable[_Job], *, admits_waiting: bool = True
+    ) -> tuple[AgentState, list[tuple[_Job, Transaction]]]:
         """Run jobs, each on the state that the previous one left; a failed job changes nothing."""
-        state, batch = self._state, list[_Done]()
+        state, batch = self.state, list[tuple[_Job, Transaction]]()
         for job in jobs:
             transaction = Transaction(state, self._clock, admits_waiting=admits_waiting)
             try:
-                result = job.action(transaction, *job.args, **job.kwargs)
+                job.result = job.action(transaction, *job.args, **job.kwargs)
             except Exception as error:  # noqa: BLE001 - any error goes to the caller
-                self._deliver((job, None, error))
+                job.error = error
+                self._deliver(job)
             else:
                 state = transaction.state()
-                batch.append((job, transaction, result))
+                batch.append((job, transaction))
         return state, batch
 
     def _dispatch_events(self) -> None:
@@ -272,7 +256,7 @@ class AdmissionQueue:
         try:
             self._save(state, [*self._unrecorded, *events])
         except (OSError, AlignError) as error:
-            if isinstance(error, StoreFullError) and state is not self._state:
+            if isinstance(error, StoreFullError) and state is not self.state:
                 raise
             self._save_error = f"no pod can be admitted or released while the state cannot be written: {error}"
         except Exception as error:  # noqa: BLE001 - waiting clients must get an answer
@@ -284,5 +268,33 @@ class AdmissionQueue:
         return not self._save_error
 
 
-def _events(batch: Sequence[_Done]) -> list[AgentEvent]:
-    return [event for _, transaction, _ in batch for event in transaction.events]
+class QueueProbe:
+    """A proof that decisions can be made: a job that changes nothing passes through the queue.
+
+    Callers share one probe at a time, so that they never fill the queue.
+    """
+
+    def __init__(self, queue: AdmissionQueue) -> None:
+        self._queue = queue
+        self._probe: asyncio.Task[None] | None = None
+
+    async def problems(self, *, seconds: float = READY_SECONDS) -> tuple[str, ...]:
+        """Return why no pod can be decided on now, each with a remedy."""
+        if problems := self._queue.problems():
+            return problems
+        try:
+            await asyncio.wait_for(self.passed(), seconds)
+        except TimeoutError:
+            message = f"the admission queue has not answered for {seconds:g} seconds"
+            return (f"{message}: look for a disk that hangs, or restart the agent",)
+        except (BusyError, NotReadyError) as error:
+            return (str(error),)
+        return self._queue.problems()
+
+    async def passed(self) -> None:
+        """Return once a probe has passed the queue; raise ``BusyError`` or ``NotReadyError`` if it cannot enter."""
+        if self._probe is None or self._probe.done():
+            self._probe = asyncio.create_task(self._queue.run(lambda _: None), name="probe of the admission queue")
+            # If no caller waits any longer, the error is retrieved here: asyncio would warn.
+            self._probe.add_done_callback(lambda probe: probe.cancelled() or probe.exception())
+        await asyncio.shield(self._probe)

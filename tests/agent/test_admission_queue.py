@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from alignup.agent.api import AdmissionStatus
-from alignup.agent.queue import MAX_JOBS, AdmissionQueue
+from alignup.agent.admission_queue import MAX_JOBS, AdmissionQueue
+from alignup.agent.state import AdmissionStatus
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import FileError, PodError
 from alignup.web.responses import BusyError, NotReadyError
@@ -180,7 +180,7 @@ def test_a_full_disk_undoes_the_decision_and_the_agent_stays_up(queue, disk, eve
     assert isinstance(error, NotReadyError)
     assert "No space left on device" in str(error)
     assert (queue.state.pod_views(), events) == ((), [])
-    assert queue.host.ledger.pods == {}
+    assert queue.state.host.ledger.pods == {}
     assert "No space left on device" in queue.problems()[0]
 
 
@@ -369,5 +369,5 @@ def test_concurrent_jobs_never_allocate_a_resource_twice(queue, disk):
     run(*(queue.run(Transaction.release, uid) for uid in [*uids, "x", "y"]))
 
     assert queue.state.pod_views() == ()
-    assert queue.host.ledger.by_provider() == empty_state().host.ledger.by_provider()
+    assert queue.state.host.ledger.by_provider() == empty_state().host.ledger.by_provider()
     assert disk.written[-1] == queue.state

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from alignup.agent.recovery import RecoveryOptions, recover
+from alignup.agent.state import WaitingPods
 from alignup.agent.transaction import Transaction
-from alignup.agent.wait_queue import WaitQueue
 from alignup.align.devices.provider import PreferenceRequest
 from alignup.align.errors import FileError
 from alignup.kubernetes.kubelet_files import state_files
-from alignup.kubernetes.plugins import rpc
+from alignup.kubernetes.plugins import unix_grpc
 from alignup.kubernetes.plugins.endpoint import PluginTimeouts, plugin_error
 from alignup.store.state_store import StateStore
 from alignup.testing import Fault, Preference
@@ -91,7 +91,7 @@ async def test_an_admission_is_undone_if_a_plugin_fails_or_times_out(directory, 
     timeouts = short if fault in {"hang", "late"} else PATIENT
     async with start_rig(directory, timeouts=timeouts) as rig, rig.plugin(preference=Preference.LOWEST) as plugin:
         plugin.inject(method, BAD[fault])
-        before = rig.queue.host.ledger.by_provider()
+        before = rig.queue.state.host.ledger.by_provider()
 
         admission = await rig.admit(pod("a", gpu="1"))
 
@@ -99,7 +99,7 @@ async def test_an_admission_is_undone_if_a_plugin_fails_or_times_out(directory, 
         assert admission.decision.rejection.reason == "UnexpectedAdmissionError"
         assert admission.decision.rejection.message.startswith("Allocate failed due to ")
         assert admission.decision.rejection.message.endswith(", which is unexpected")
-        assert rig.queue.host.ledger.by_provider() == before
+        assert rig.queue.state.host.ledger.by_provider() == before
         plugin.inject(method, Fault())
         async with asyncio.timeout(60):
             while not (await rig.admit(pod("a", gpu="1"))).decision.admitted:
@@ -150,7 +150,7 @@ async def test_a_hanging_plugin_does_not_delay_other_pods(directory):
         assert gone is not None
         assert not hanging.done()
         assert rig.free(GPU) == 3
-        assert rig.queue.settled_host.ledger.pods.keys() == {"c"}
+        assert rig.queue.state.settled_host().ledger.pods.keys() == {"c"}
         await rig.allocator.close()
         with pytest.raises(NotReadyError, match="is stopping"):
             await hanging
@@ -217,7 +217,7 @@ async def test_a_client_that_disconnects_while_its_pod_is_decided_on_leaves_no_d
 
         await until(lambda: rig.status("a") == "admitted")
         await rig.queue.run(Transaction.release, "a")
-        assert (rig.free(), rig.queue.state.pending, rig.queue.host.ledger.pods) == (4, {}, {})
+        assert (rig.free(), rig.queue.state.pending, rig.queue.state.host.ledger.pods) == (4, {}, {})
 
 
 @pytest.mark.parametrize(("fault", "status"), [(Fault(), "admitted"), (Fault(error="no", done=True), "")])
@@ -235,7 +235,7 @@ async def test_a_client_that_disconnects_during_allocate_leaves_no_device_withou
         await until(lambda: not rig.queue.state.pending)
         assert (rig.status("a"), rig.free()) == (status, 3 if status else 4)
         await rig.queue.run(Transaction.release, "a")
-        assert (rig.free(), rig.queue.host.ledger.pods) == (4, {})
+        assert (rig.free(), rig.queue.state.host.ledger.pods) == (4, {})
 
 
 async def test_devices_are_allocated_container_by_container_in_order(directory):
@@ -336,7 +336,7 @@ async def test_a_plugin_that_dies_before_allocate_leaves_nothing(directory):
         await until(lambda: rig.healthy() == 0)
 
         assert admission.decision.rejection.reason == "UnexpectedAdmissionError"
-        assert rig.queue.host.ledger.pods == {}
+        assert rig.queue.state.host.ledger.pods == {}
         async with rig.plugin():
             assert rig.free() == 4
 
@@ -410,7 +410,7 @@ async def test_under_load_every_device_has_at_most_one_owner(directory):
             plugin.set_health(id_, "Healthy")
         await until(lambda: rig.free() == 4)
         assert (rig.queue.state.pending, rig.queue.state.pod_views()) == ({}, ())
-        assert rig.queue.host.ledger.pods == {}
+        assert rig.queue.state.host.ledger.pods == {}
 
 
 async def test_an_admission_that_cannot_be_saved_is_undone(directory):
@@ -443,7 +443,7 @@ async def test_a_pending_pod_is_not_on_disk(directory):
         await rig.admit(pod("plain", cpu="1"))
 
         again = recover(
-            StateStore(root), host(), options=RecoveryOptions(waiting=WaitQueue(), wait_enabled=True), now=0.0
+            StateStore(root), host(), options=RecoveryOptions(waiting=WaitingPods(), wait_enabled=True), now=0.0
         )
 
         assert again.problems == ()
@@ -522,8 +522,8 @@ def list_pods(path):
     """Pod → the devices that PodResources lists."""
 
     async def ask():
-        async with rpc.channel(path) as line:
-            events = await rpc.call(
+        async with unix_grpc.channel(path) as line:
+            events = await unix_grpc.call(
                 line,
                 "/v1.PodResourcesLister/List",
                 wire.ListPodResourcesRequest(),
@@ -545,12 +545,12 @@ def response(state):
 
 def test_an_agent_waits_for_plugins_that_are_late_after_a_restart(tmp_path, directory):
     plugins, lister = directory / "plugins", directory / "list.sock"
-    given = ("--on-misfit", "wait", "--device-plugin-dir", plugins, "--pod-resources-socket", lister)
-    with running(tmp_path / "root", *given, devices="") as agent, plugin_process(plugins, *GPUS):
+    options = ("--on-misfit", "wait", "--device-plugin-dir", plugins, "--pod-resources-socket", lister)
+    with running(tmp_path / "root", *options, devices="") as agent, plugin_process(plugins, *GPUS):
         wait_for_devices(agent)
         agent.admit("runs", gpu="1")
         agent.kill()
-    with running(tmp_path / "root", *given, devices="") as agent:
+    with running(tmp_path / "root", *options, devices="") as agent:
         waits = agent.admit("waits", gpu="1")
         before, listed = agent.pods(), list_pods(lister)
         with plugin_process(plugins, *GPUS):

@@ -1,4 +1,4 @@
-"""Calls device plugins for pending pods, outside the admission queue.
+"""The calls of device plugins for pending pods, outside the admission queue.
 
 Each pod has its own task, so a slow or dead plugin delays only the pods that need it. When the task ends, the pod is
 admitted with everything its plugins returned, or it holds no resources. If devices change faster than a plugin states
@@ -6,27 +6,27 @@ its preferences, the plugin is asked a limited number of times, and then the pod
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from structlog.typing import FilteringBoundLogger
 
-from alignup.agent.api import AdmissionResult
-from alignup.agent.pending_admission import PendingAdmission, PluginRejectedError
-from alignup.agent.pod_record import MAX_GRANT_BYTES, same_workload
-from alignup.agent.queue import AdmissionQueue
+from alignup.agent.admission_queue import AdmissionQueue
+from alignup.agent.metrics import Metrics
+from alignup.agent.pending_admission import PendingAdmission, PluginRejectedError, RequestedDevices
+from alignup.agent.state import MAX_GRANT_BYTES, AdmissionResult, same_workload
 from alignup.agent.transaction import Transaction
 from alignup.align.devices.provider import PreferenceRequest
 from alignup.align.errors import PluginError, ProviderError
 from alignup.align.workload import Pod
 from alignup.documents import codec
+from alignup.kubernetes.plugins.manager import DevicePluginManager
+from alignup.kubernetes.plugins.pod_resources import serve_pod_resources
+from alignup.kubernetes.plugins.resources import ResourceState
 from alignup.web.responses import BusyError, NotReadyError
-
-if TYPE_CHECKING:
-    from alignup.agent.devices.device_state import RequestedDevices
-    from alignup.kubernetes.plugins.manager import DevicePluginManager
 
 MAX_PREFERENCE_ROUNDS = 4  #: how often plugins are asked again because the devices have changed
 MAX_BACKOFF = 30.0  #: seconds
@@ -38,10 +38,10 @@ _Answers = dict[PreferenceRequest, tuple[str, ...] | str]
 
 @dataclass(slots=True)
 class DeviceAllocator:
-    """Runs in the event loop it is created in, until it is closed."""
+    """The tasks that call device plugins, in the event loop it is created in, until it is closed."""
 
     queue: AdmissionQueue
-    plugins: "DevicePluginManager"
+    plugins: DevicePluginManager
     log: FilteringBoundLogger
     backoff: float = 0.5  #: seconds before a pod is retried; they double with each failure
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
@@ -77,7 +77,7 @@ class DeviceAllocator:
 
     def serves(self, resource: str) -> bool:
         """Whether the device plugin of *resource* is connected."""
-        return self.plugins.status(resource).state == "served"  # ResourceState; importing it would import gRPC
+        return self.plugins.status(resource).state is ResourceState.SERVED
 
     async def close(self) -> None:
         """Cancel all tasks; nothing of them is durable, so nothing has happened."""
@@ -91,8 +91,8 @@ class DeviceAllocator:
         """Start tasks that no client waits for; called by the queue's thread."""
 
         def start() -> None:
-            for one in pending:
-                self._start(one).add_done_callback(self._log_bug)
+            for admission in pending:
+                self._start(admission).add_done_callback(self._log_bug)
 
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(start)
@@ -163,12 +163,12 @@ class DeviceAllocator:
 
     async def _allocate_pod(self, pending: PendingAdmission) -> AdmissionResult:
         """Call all plugins concurrently, each for one container after the other."""
-        found: dict[RequestedDevices, Mapping[str, Any]] = {}
+        responses: dict[RequestedDevices, Mapping[str, Any]] = {}
 
         async def allocate(resource: str) -> None:
-            for request in (one for one in pending.device_requests if one.resource == resource):
+            for request in (request for request in pending.device_requests if request.resource == resource):
                 try:
-                    found[request] = (await self.plugins.allocate(resource, request.ids)).to_document()
+                    responses[request] = (await self.plugins.allocate(resource, request.ids)).to_document()
                 except PluginError as error:
                     raise PluginRejectedError(str(error), container=request.container) from error
 
@@ -185,7 +185,7 @@ class DeviceAllocator:
             return await self.queue.run(Transaction.fail, pending, error)
         grants: dict[str, dict[str, Mapping[str, Any]]] = {}
         for request in pending.device_requests:
-            grants.setdefault(request.container, {})[request.resource] = found[request]
+            grants.setdefault(request.container, {})[request.resource] = responses[request]
         size = len(codec.encode(grants))
         if size > MAX_GRANT_BYTES:
             why = f"the device plugins returned {size} bytes for the pod, and the limit is {MAX_GRANT_BYTES}"
@@ -223,3 +223,40 @@ class DeviceAllocator:
         del self._backoffs[uid]
         if not waiting:
             self._failures.pop(uid, None)
+
+
+@asynccontextmanager
+async def serve_plugins(
+    queue: AdmissionQueue, *, directory: Path, pod_resources: Path, metrics: Metrics, log: FilteringBoundLogger
+) -> AsyncIterator[DeviceAllocator]:
+    """Serve device plugins in *directory* and the PodResources API at *pod_resources*; raise ``ListenError``.
+
+    A read-only queue accepts no plugins.
+    """
+    manager = DevicePluginManager(
+        directory,
+        lambda *devices, **options: queue.run(Transaction.set_devices, *devices, **options),
+        lambda resource, **options: queue.run(Transaction.plugin_stopped, resource, **options),
+        count_registration=metrics.count_registration,
+        observe_allocation=metrics.observe_allocation,
+    )
+    allocator = DeviceAllocator(queue, manager, log=log)
+    async with AsyncExitStack() as stack:
+        if not queue.read_only:
+            await stack.enter_async_context(manager)
+            manager.expect(expected_resources(queue))
+        await stack.enter_async_context(
+            serve_pod_resources(
+                pod_resources,
+                lambda: queue.state.settled_host(),  # noqa: PLW0108 - of the state at that time
+                count=metrics.count_pod_resources,
+            )
+        )
+        stack.push_async_callback(allocator.close)
+        yield allocator
+
+
+def expected_resources(queue: AdmissionQueue) -> tuple[str, ...]:
+    """Return the resources whose plugins were registered before a restart."""
+    known = queue.state.host.ledger.devices.inventories
+    return tuple(name for name in sorted(queue.state.plugins) if name in known and known[name].registered)

@@ -5,6 +5,7 @@ one does not. A file that cannot be read leaves its pods as they are. A pod with
 and the pod: a changed pod is another pod, which replaces the one before.
 """
 
+import asyncio
 import os
 import stat
 import uuid
@@ -12,11 +13,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from alignup.agent.pod_record import API_SOURCE, PodRecord, same_workload
+from structlog.typing import FilteringBoundLogger
+
+from alignup.agent.admission_queue import AdmissionQueue
+from alignup.agent.state import API_SOURCE, AdmissionResult, PodRecord, same_workload
+from alignup.agent.transaction import Transaction
 from alignup.align.errors import ManifestError
 from alignup.align.workload import Pod, validation
 from alignup.kubernetes.manifests import documents
 from alignup.kubernetes.manifests import workloads as manifests
+from alignup.web.responses import BusyError, LedgerFullError, NotReadyError
 
 _UID_NAMESPACE = uuid.UUID("0f6a8f0a-4c0e-5b5e-8d3c-53a1b54c2f0e")  # must not change: derived uids depend on it
 Signature = tuple[int, int, int, int]  #: modification time, size, inode and device of a file
@@ -104,11 +110,11 @@ class ManifestDir:
         """Yield the pods of all files; of two with the same uid, the first file's."""
         owners: dict[str, str] = {}
         for path in sorted(self._files):
-            for one in self._files[path].pods or ():
-                uid = one.pod.uid
+            for manifest in self._files[path].pods or ():
+                uid = manifest.pod.uid
                 owner = owners.setdefault(uid, path)
                 if owner == path:
-                    yield one
+                    yield manifest
                 else:
                     problems[f"{path} {uid}"] = f"{path}: a pod of {owner} has the same uid {uid}"
 
@@ -133,16 +139,16 @@ def plan_changes(scan: DirScan, records: Iterable[PodRecord]) -> tuple[tuple[str
     by_uid = {record.pod.uid: record for record in known}
     by_name = {(record.source, record.pod.namespace, record.pod.name): record for record in known}
     unchanged, added = set(), []
-    for one in scan.pods:
-        pod = one.pod
-        found = by_uid.get(pod.uid)
-        if found is None and one.derived_uid:
+    for manifest in scan.pods:
+        pod = manifest.pod
+        record = by_uid.get(pod.uid)
+        if record is None and manifest.derived_uid:
             # The uid changes with a comment, or with another version of alignup; the pod is still the same.
-            found = by_name.get((one.file, pod.namespace, pod.name))
-        if found is not None and same_workload(found.pod, pod):
-            unchanged.add(found.pod.uid)
+            record = by_name.get((manifest.file, pod.namespace, pod.name))
+        if record is not None and same_workload(record.pod, pod):
+            unchanged.add(record.pod.uid)
         else:
-            added.append(one)
+            added.append(manifest)
     removed = [
         record.pod.uid for record in known if record.pod.uid not in unchanged and record.source not in scan.unknown
     ]
@@ -155,8 +161,91 @@ def _list_files(directory: Path) -> Iterator[tuple[str, Signature]]:
             if entry.name.startswith(".") or not entry.name.endswith(manifests.SUFFIXES):
                 continue
             try:
-                found = entry.stat()
+                status = entry.stat()
             except FileNotFoundError:  # removed meanwhile, or a dangling link
                 continue
-            if stat.S_ISREG(found.st_mode):
-                yield entry.path, (found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev)
+            if stat.S_ISREG(status.st_mode):
+                yield entry.path, (status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev)
+
+
+@dataclass(slots=True)
+class ManifestWatcher:
+    """The task that scans *directory* and passes changes to *queue*.
+
+    A pod that does not fit waits like any other. A pod that is invalid or can never fit is logged once, and ignored
+    until its file changes.
+    """
+
+    directory: ManifestDir
+    queue: AdmissionQueue
+    log: FilteringBoundLogger
+    interval: float = 1.0  #: seconds between scans
+    _rejected: dict[str, Pod] = field(default_factory=dict)  #: by uid
+    _reasons: dict[str, str] = field(default_factory=dict)  #: uid → why the pod is rejected
+    _queue_problem: str = ""  #: why the queue did not accept the last changes
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return (*self.directory.problems, *self._reasons.values(), *filter(None, (self._queue_problem,)))
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self.scan_once()
+            except Exception as error:  # noqa: BLE001 - a bug must not stop it
+                self.log.error("manifest", detail=f"bug in alignup: {type(error).__name__}: {error}")  # noqa: TRY400
+            await asyncio.sleep(self.interval)
+
+    async def scan_once(self) -> None:
+        scan = await asyncio.to_thread(self.directory.scan)
+        for note in scan.notes:
+            self.log.warning("manifest", detail=note)
+        uids = {manifest.pod.uid for manifest in scan.pods}
+        self._reasons = {uid: why for uid, why in self._reasons.items() if uid in uids}
+        removed, added = plan_changes(scan, self.queue.state.all_records())
+        added = tuple(manifest for manifest in added if self._rejected.get(manifest.pod.uid) != manifest.pod)
+        if removed or added:
+            await self._replace(removed, added)
+
+    async def _replace(self, removed: tuple[str, ...], added: tuple[ManifestPod, ...]) -> None:
+        """Pass changes to the queue; the next scan retries what it does not accept."""
+        try:
+            pods = [(manifest.pod, manifest.file) for manifest in added]
+            results = await self.queue.run(Transaction.replace_pods, removed, pods)
+        except (NotReadyError, BusyError) as error:
+            if isinstance(error, LedgerFullError) and len(removed) + len(added) > 1:
+                for uid in removed:
+                    await self._replace((uid,), ())
+                for manifest in added:
+                    await self._replace((), (manifest,))
+            else:
+                self._set_queue_problem(str(error))
+            return
+        problem = ""
+        for manifest, result in zip(added, results, strict=True):
+            problem = self._note_result(manifest, result) or problem
+        self._set_queue_problem(problem)
+
+    def _note_result(self, added: ManifestPod, result: AdmissionResult | Exception) -> str:
+        """Remember a rejected pod; return why a pod must be retried, if it must."""
+        if isinstance(result, BusyError | NotReadyError):
+            return str(result)
+        if isinstance(result, Exception):
+            self.log.warning("manifest", detail=f"{added.file}: {result}")
+        if isinstance(result, Exception) or result.pod_view is None or result.pod_view.source != added.file:
+            self._rejected[added.pod.uid] = added.pod
+            why = ": another pod has its uid"
+            if isinstance(result, Exception):
+                why = f": {result}"
+            elif rejection := result.decision.rejection:
+                why = f" is rejected: {rejection.reason}: {rejection.message}"
+            name = f"pod {added.pod.namespace}/{added.pod.name}"
+            self._reasons[added.pod.uid] = f"{added.file}: {name}{why}"
+        else:
+            self._reasons.pop(added.pod.uid, None)
+        return ""
+
+    def _set_queue_problem(self, why: str) -> None:
+        if why and why != self._queue_problem:
+            self.log.warning("manifest", detail=f"manifests cannot be applied now: {why}")
+        self._queue_problem = why

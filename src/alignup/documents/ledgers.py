@@ -1,8 +1,12 @@
-"""Restore a ledger on the idle ledger of the host as it is now.
+"""A ledger as JSON documents, one entry per pod and the residue, and how a ledger is restored from them.
 
-The host may have changed since: CPUs are offline, NUMA nodes are gone, more is reserved, device plugins have not
-registered yet. A pod keeps what it holds if the host still has it, even if the pod would be placed elsewhere today.
-Otherwise one :class:`RestoreError` lists everything that is in the way, with pod and container.
+An entry changes only when its own pod does, so each pod is stored once. The *residue* is everything else the ledger
+records, such as what the last pod's init containers left to reuse.
+
+A ledger is restored on the idle ledger of the host as it is now, which may have changed: CPUs are offline, NUMA nodes
+are gone, more is reserved, device plugins have not registered yet. A pod keeps what it holds if the host still has it,
+even if the pod would be placed elsewhere today. Otherwise one :class:`RestoreError` lists everything that is in the
+way, with pod and container.
 """
 
 from collections import Counter
@@ -22,20 +26,177 @@ from alignup.align.ledger import AdmittedPod, Ledger
 from alignup.align.machine import Device
 from alignup.align.memory.ledger import EMPTY_TABLE, Block, MemoryLedger, NodeMemory, Sizes
 from alignup.align.workload.demand import FitRequest
-from alignup.documents.codec import build, parse_or_none
-from alignup.documents.ledgers.documents import (
-    CpuResidue,
-    DeviceResidue,
-    MemoryResidue,
-    PodEntryDocument,
-    ResidueDocument,
-)
-from alignup.documents.pods import read_pod
+from alignup.documents.codec import Count, Document, LinuxList, build, parse_or_none, show_or_none
+from alignup.documents.decisions import HintDocument
+from alignup.documents.pod_documents import PodDocument, pod_document, read_pod
 
 #: What pods can no longer hold, with the uid of the pod to release; it is empty if no single pod is the cause.
 Conflicts = list[tuple[str, str]]
 _MAX_SHOWN = 200  # characters of a list of CPUs or NUMA nodes
 ReservedBytes = Mapping[int, Sizes]  #: NUMA node → type → bytes reserved there
+
+
+class UsageDocument(Document, frozen=True):
+    """What a pod counts for in the fit check."""
+
+    milli_cpu: Count
+    memory: Count
+    ephemeral_storage: Count
+    scalars: dict[str, Count]
+
+
+class BlockDocument(Document, frozen=True):
+    nodes: LinuxList
+    type: str
+    bytes: Count
+
+
+class CpuHoldings(Document, frozen=True, omit_defaults=True):
+    containers: dict[str, LinuxList] = {}
+    pod: LinuxList | None = None  #: CPUs of the pod as a whole; its containers share them
+
+
+class MemoryHoldings(Document, frozen=True, omit_defaults=True):
+    containers: dict[str, list[BlockDocument]] | None = None
+    pod: list[BlockDocument] | None = None  #: memory of the pod as a whole; its containers share it
+
+
+DeviceHoldings = dict[str, dict[str, dict[str, LinuxList | None]]]  #: container → resource → device id → NUMA nodes
+
+_NO_CPUS, _NO_MEMORY = CpuHoldings(), MemoryHoldings()
+
+
+class PodEntryDocument(Document, frozen=True, omit_defaults=True, kw_only=True):
+    """One pod and everything it holds."""
+
+    pod: PodDocument
+    hints: dict[str, HintDocument] = {}
+    uses: UsageDocument
+    cpus: CpuHoldings = _NO_CPUS
+    memory: MemoryHoldings = _NO_MEMORY
+    devices: DeviceHoldings = {}
+
+
+class ReusableCpus(Document, frozen=True):
+    pod: str
+    cpus: LinuxList
+
+
+class CpuResidue(Document, frozen=True):
+    reusable: ReusableCpus | None
+    lost: LinuxList
+
+
+class MemoryGroup(Document, frozen=True):
+    nodes: LinuxList
+    bytes: dict[str, Count]
+
+
+class ReusableMemory(Document, frozen=True):
+    pod: str
+    groups: list[MemoryGroup]
+
+
+class MemoryResidue(Document, frozen=True):
+    reusable: ReusableMemory | None
+    #: NUMA node → type → bytes reserved there, for nodes in a group: it depends on which pods came and went before
+    reserved: dict[int, dict[str, Count]]
+
+
+class ReusableDevices(Document, frozen=True):
+    pod: str
+    devices: dict[str, list[str]]
+
+
+class DeviceResidue(Document, frozen=True):
+    reusable: ReusableDevices | None
+    #: resource → whether a plugin registered it; a pod that requests one must wait for the plugin, not run without
+    resources: dict[str, bool]
+
+
+class ResidueDocument(Document, frozen=True):
+    cpus: CpuResidue
+    memory: MemoryResidue
+    devices: DeviceResidue
+    providers: dict[str, Any]  #: the ledgers of providers from outside this package
+
+
+def pod_entry(ledger: Ledger, uid: str) -> PodEntryDocument:
+    """Return a pod's entry.
+
+    It changes when one of its containers starts, and when a plugin reports other NUMA nodes for a device it holds.
+    """
+    admitted, cpus, memory = ledger.pods[uid], ledger.cpus, ledger.memory
+    cpu_holdings, memory_holdings = _NO_CPUS, _NO_MEMORY
+    if uid in cpus.held or uid in cpus.pod_held:
+        containers = {name: bits.show(held) for name, held in cpus.held.get(uid, {}).items()}
+        cpu_holdings = CpuHoldings(containers, show_or_none(cpus.pod_held.get(uid)))
+    if (blocks := memory.held.get(uid)) is not None:
+        memory_holdings = MemoryHoldings({name: _block_documents(held) for name, held in blocks.items()})
+    if (pod_blocks := memory.pod_held.get(uid)) is not None:
+        memory_holdings = memory_holdings.replace(pod=_block_documents(pod_blocks))
+    return PodEntryDocument(
+        pod=pod_document(admitted.pod),
+        hints={container: HintDocument.of(hint) for container, hint in admitted.hints.items()},
+        uses=build(UsageDocument, admitted.usage),
+        cpus=cpu_holdings,
+        memory=memory_holdings,
+        devices={
+            container: {
+                resource: {id_: device_nodes(ledger.devices, resource, id_) for id_ in ids}
+                for resource, ids in held.items()
+            }
+            for container, held in ledger.devices.held.get(uid, {}).items()
+        },
+    )
+
+
+def _block_documents(blocks: Iterable[Block]) -> list[BlockDocument]:
+    return [BlockDocument(bits.show(block.nodes), block.type, block.size) for block in blocks]
+
+
+def device_nodes(ledger: DeviceLedger, resource: str, id_: str) -> str | None:
+    """Return the NUMA nodes of a device; ``None`` if it has no topology or no longer exists."""
+    inventory = ledger.inventories.get(resource)
+    index = inventory.indexes.get(id_) if inventory else None
+    return None if inventory is None or index is None else show_or_none(inventory.devices[index].nodes)
+
+
+def check_holders(ledger: Ledger) -> None:
+    """Raise ``StateError`` if a pod that is not in the ledger holds something: it would not be stored."""
+    cpus, memory, devices = ledger.cpus, ledger.memory, ledger.devices
+    for held in (cpus.held, cpus.pod_held, memory.held, memory.pod_held, devices.held):
+        if unknown := held.keys() - ledger.pods.keys():
+            raise StateError(f"pods {', '.join(sorted(unknown))} hold resources but are not in the ledger")
+
+
+def residue(ledger: Ledger, *, providers: Iterable[Provider[Any]] = ()) -> ResidueDocument:
+    """Return what the ledger records besides the holdings of pods.
+
+    *providers* are those of the host. ``StateError`` if one from outside this package cannot store its ledger.
+    """
+    cpus, memory, devices = ledger.cpus, ledger.memory, ledger.devices
+    by_name = {provider.name: provider for provider in providers}
+    if missing := [name for name in ledger.others if name not in by_name]:
+        raise StateError(f"no provider can store the ledger of {', '.join(missing)}")
+    reusable_cpus = cpus.reusable and ReusableCpus(cpus.reusable[0], bits.show(cpus.reusable[1]))
+    reusable_devices = None
+    if devices.reusable:
+        uid, reusable = devices.reusable
+        reusable_devices = ReusableDevices(uid, {resource: sorted(ids) for resource, ids in reusable.items()})
+    resources = {name: inventory.registered for name, inventory in devices.inventories.items()}
+    groups = [MemoryGroup(bits.show(nodes), dict(sizes)) for nodes, sizes in memory.reusable.items()]
+    reserved = {
+        id_: {type_: table.reserved for type_, table in node.tables.items() if table.reserved}
+        for id_, node in memory.nodes.items()
+        if node.cells & node.cells - 1
+    }
+    return ResidueDocument(
+        cpus=CpuResidue(reusable_cpus, bits.show(cpus.lost)),
+        memory=MemoryResidue(ReusableMemory(memory.last_pod, groups) if memory.last_pod else None, reserved),
+        devices=DeviceResidue(reusable_devices, resources),
+        providers={name: by_name[name].to_json(other) for name, other in ledger.others.items()},
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +222,7 @@ class ChargedBlock(NamedTuple):
 
 
 def restore_ledger(
-    pods: Iterable[PodEntryDocument],
-    residue: ResidueDocument,
-    *,
-    idle: Ledger,
-    providers: Iterable[Provider[Any]] = (),
+    pods: Iterable[PodEntryDocument], residue: ResidueDocument, *, idle: Ledger, providers: Iterable[Provider[Any]] = ()
 ) -> Ledger:
     """Return the ledger that holds *pods*; *providers* are those of the host.
 
@@ -75,7 +232,7 @@ def restore_ledger(
     if idle.pods:
         raise StateError("cannot restore a ledger on one that has pods")
     try:
-        return _restore(pods, residue, idle, {one.name: one for one in providers})
+        return _restore(pods, residue, idle, {provider.name: provider for provider in providers})
     except StateError:
         raise
     except ValueError as error:
@@ -108,7 +265,7 @@ def _restore(
             others[name] = providers[name].from_json(stored)
     if conflicts:
         causes = dict.fromkeys(uid for uid, _ in conflicts if uid)
-        raise RestoreError([what for _, what in conflicts], uids=tuple(causes))
+        raise RestoreError([problem for _, problem in conflicts], uids=tuple(causes))
     admitted = {uid: entry.admitted for uid, entry in by_uid.items()}
     return Ledger(cpus=cpus, memory=memory, devices=devices, others=others, pods=admitted, used=used)
 
@@ -120,7 +277,7 @@ def _read_entry(document: PodEntryDocument) -> PodEntry:
     hints = {container: hint.hint() for container, hint in document.hints.items()}
     entry = PodEntry(AdmittedPod(pod, hints, build(FitRequest, document.uses)), document)
     holders = {*document.cpus.containers, *(document.memory.containers or ()), *document.devices}
-    if unknown := holders - {one.name for one in pod.all_containers}:
+    if unknown := holders - {container.name for container in pod.all_containers}:
         raise ParseError(f"{entry.owner()} has no container {', '.join(sorted(unknown))}")
     return entry
 
@@ -133,18 +290,18 @@ def _restore_cpus(entries: Sequence[PodEntry], residue: CpuResidue, idle: CpuLed
     taken = 0
     for entry in entries:
         holdings = entry.document.cpus
-        own = {name: bits.parse(cpus) for name, cpus in holdings.containers.items()}
-        parts = [(entry.owner(name), cpus) for name, cpus in own.items()]
-        if own:
-            held[entry.uid] = own
+        containers = {name: bits.parse(cpus) for name, cpus in holdings.containers.items()}
+        parts = [(entry.owner(name), cpus) for name, cpus in containers.items()]
+        if containers:
+            held[entry.uid] = containers
         if holdings.pod is not None:
             pod_held[entry.uid] = bits.parse(holdings.pod)
             parts.append((entry.owner(), pod_held[entry.uid]))
-            if bits.union(own.values()) & ~pod_held[entry.uid]:
+            if bits.union(containers.values()) & ~pod_held[entry.uid]:
                 raise ParseError(f"containers of {entry.owner()} hold CPUs that the pod does not")
         for owner, cpus in parts:
             others = owned if cpus & taken else ()
-            conflicts += [(entry.uid, what) for what in _cpu_problems(cpus, owner, idle, everything, others)]
+            conflicts += [(entry.uid, text) for text in _cpu_problems(cpus, owner, idle, everything, others)]
         owned.append((entry, bits.union(cpus for _, cpus in parts)))
         taken |= owned[-1][1]
     lost = bits.parse(residue.lost) & everything
@@ -165,15 +322,15 @@ def _cpu_problems(
     """Yield why *owner* cannot hold *cpus*; *others* are the pods before it, with their CPUs."""
     gone, reserved = cpus & ~everything, cpus & idle.reserved
     not_exclusive = cpus & ~gone & ~reserved & ~idle.shared
-    for which, one, many, what in (
+    for affected, singular, plural, rest in (
         (gone, "no longer exists", "no longer exist", "on this machine"),
         (reserved, "is", "are", "now reserved for the system"),
         (not_exclusive, "cannot", "cannot", "be kept: this host does not allocate exclusive CPUs now"),
-        *((cpus & own, "is", "are", f"also held by {other.owner()}") for other, own in others),
+        *((cpus & held, "is", "are", f"also held by {other.owner()}") for other, held in others),
     ):
-        if which:
-            noun, verb = ("CPUs", many) if which & which - 1 else ("CPU", one)
-            yield f"{noun} {_shortened(which)} of {owner} {verb} {what}"
+        if affected:
+            noun, verb = ("CPUs", plural) if affected & affected - 1 else ("CPU", singular)
+            yield f"{noun} {_shortened(affected)} of {owner} {verb} {rest}"
 
 
 def _shortened(members: Bits) -> str:
@@ -196,17 +353,21 @@ def _restore_memory(
     charged: list[ChargedBlock] = []
     for entry in entries:
         holdings = entry.document.memory
-        own = {name: tuple(one.block() for one in blocks) for name, blocks in (holdings.containers or {}).items()}
+        containers = {name: _blocks(blocks) for name, blocks in (holdings.containers or {}).items()}
         if holdings.containers is not None:
-            held[entry.uid] = own
+            held[entry.uid] = containers
         if holdings.pod is not None:
-            pod_held[entry.uid] = tuple(one.block() for one in holdings.pod)
+            pod_held[entry.uid] = _blocks(holdings.pod)
             charged += [ChargedBlock(entry.uid, entry.owner(), block) for block in pod_held[entry.uid]]
         else:
-            charged += [ChargedBlock(entry.uid, entry.owner(name), block) for name in own for block in own[name]]
-    found = [(one.uid, what) for one in charged for what in _block_problems(one, idle)]
-    conflicts += found
-    nodes = {} if found else _charged_nodes(charged, residue.reserved, idle, conflicts)
+            charged += [
+                ChargedBlock(entry.uid, entry.owner(name), block)
+                for name, blocks in containers.items()
+                for block in blocks
+            ]
+    problems = [(charge.uid, problem) for charge in charged for problem in _block_problems(charge, idle)]
+    conflicts += problems
+    nodes = {} if problems else _charged_nodes(charged, residue.reserved, idle, conflicts)
     reusable = residue.reusable
     return MemoryLedger(
         {**idle.nodes, **nodes},
@@ -217,18 +378,22 @@ def _restore_memory(
     )
 
 
-def _block_problems(one: ChargedBlock, idle: MemoryLedger) -> Iterator[str]:
+def _blocks(documents: Iterable[BlockDocument]) -> tuple[Block, ...]:
+    return tuple(Block(bits.parse(document.nodes), document.type, document.bytes) for document in documents)
+
+
+def _block_problems(charge: ChargedBlock, idle: MemoryLedger) -> Iterator[str]:
     """Yield why a block cannot exist on the idle machine; an empty block does not need memory of its type."""
-    block, what = one.block, f"{one.block.type} of {one.owner}"
+    block, subject = charge.block, f"{charge.block.type} of {charge.owner}"
     if not idle.nodes:
-        yield f"{what} cannot be kept: this host does not allocate memory now"
+        yield f"{subject} cannot be kept: this host does not allocate memory now"
         return
     gone = block.nodes & ~bits.of(idle.nodes)
     if gone:
         node, exist = ("nodes", "exist") if gone & gone - 1 else ("node", "exists")
-        yield f"{what} is on NUMA {node} {_shortened(gone)}, which no longer {exist} on this machine"
+        yield f"{subject} is on NUMA {node} {_shortened(gone)}, which no longer {exist} on this machine"
     elif block.size and not any(block.type in idle.nodes[node].tables for node in bits.members(block.nodes)):
-        yield f"{what} is on NUMA node {bits.show(block.nodes)}, which no longer has any"
+        yield f"{subject} is on NUMA node {bits.show(block.nodes)}, which no longer has any"
 
 
 def _charged_nodes(
@@ -245,14 +410,14 @@ def _charged_nodes(
         kept: ReservedBytes = {node: reserved.get(node, {}) for node in bits.members(group)}
         if not _fits(kept, sizes, idle):
             kept = _reserve_in_order(kept, sizes, idle)
-        for node, own in kept.items():
+        for node, taken in kept.items():
             if node in nodes:
                 raise ParseError(
                     f"memory is held on NUMA nodes {bits.show(nodes[node].cells)} and on {bits.show(group)}, "
                     f"but node {node} can belong to one group only"
                 )
             tables = idle.nodes[node].tables
-            changed = {type_: tables[type_].take(size) for type_, size in own.items() if type_ in tables}
+            changed = {type_: tables[type_].take(size) for type_, size in taken.items() if type_ in tables}
             nodes[node] = NodeMemory(group, assignments[group], {**tables, **changed})
     return nodes
 
@@ -264,21 +429,21 @@ def _shortages(
     for type_, size in sizes.items():
         available = idle.allocatable_on(group, type_)
         over = size - available
-        for one in reversed(charged):
-            if over > 0 and (one.block.nodes, one.block.type) == (group, type_) and one.block.size:
-                over -= one.block.size
+        for uid, owner, block in reversed(charged):
+            if over > 0 and (block.nodes, block.type) == (group, type_) and block.size:
+                over -= block.size
                 where = f"{type_} on NUMA node{'s' if group & group - 1 else ''} {bits.show(group)}"
-                what = f"{one.block.size} bytes of {one.owner}: {size} bytes are held there, but only {available} exist"
-                yield one.uid, f"{where} is too small for {what}"
+                held = f"{block.size} bytes of {owner}: {size} bytes are held there, but only {available} exist"
+                yield uid, f"{where} is too small for {held}"
 
 
 def _fits(reserved: ReservedBytes, sizes: Sizes, idle: MemoryLedger) -> bool:
     """Return whether *reserved* adds up to *sizes* and no node has more than it can hold."""
     total: Counter[str] = Counter()
-    for node, own in reserved.items():
-        total.update(own)
+    for node, taken in reserved.items():
+        total.update(taken)
         tables = idle.nodes[node].tables
-        if any(size > tables.get(type_, EMPTY_TABLE).allocatable for type_, size in own.items()):
+        if any(size > tables.get(type_, EMPTY_TABLE).allocatable for type_, size in taken.items()):
             return False
     return +total == +Counter(sizes)
 
@@ -306,19 +471,21 @@ def _restore_devices(
     owners: dict[tuple[str, str], PodEntry] = {}
     known: dict[str, dict[str, Device]] = {resource: {} for resource in residue.resources}
     for entry in entries:
-        for container, own in entry.document.devices.items():
-            for resource, devices in own.items():
+        for container, resources in entry.document.devices.items():
+            for resource, devices in resources.items():
                 for id_, nodes in devices.items():
                     owner = owners.setdefault((resource, id_), entry)
                     if owner is not entry:
-                        what = f"{resource} {id_} of {entry.owner(container)} is also held by {owner.owner()}"
-                        conflicts.append((entry.uid, what))
+                        problem = f"{resource} {id_} of {entry.owner(container)} is also held by {owner.owner()}"
+                        conflicts.append((entry.uid, problem))
                     device = Device(resource, id_, nodes=parse_or_none(nodes), healthy=False)
                     known.setdefault(resource, {})[id_] = device
         if entry.document.devices:
             held[entry.uid] = {
-                container: {resource: tuple(sorted(ids, key=natural_sort_key)) for resource, ids in own.items() if ids}
-                for container, own in entry.document.devices.items()
+                container: {
+                    resource: tuple(sorted(ids, key=natural_sort_key)) for resource, ids in devices.items() if ids
+                }
+                for container, devices in entry.document.devices.items()
             }
     inventories = {}
     for resource, registered in residue.resources.items():
@@ -337,5 +504,5 @@ def _restore_devices(
         held=held,
         reusable=reusable_devices,
         in_use=in_use,
-        free={name: own.healthy & ~own.find(in_use.get(name, ())) for name, own in inventories.items()},
+        free={name: devices.healthy & ~devices.find(in_use.get(name, ())) for name, devices in inventories.items()},
     )

@@ -9,8 +9,8 @@ import textwrap
 
 SETUP = """
 import gc, weakref
-from alignup.agent import garbage
-from alignup.agent.garbage import FULL_COLLECTION_SECONDS, GarbageCollection
+from alignup.agent import daemon
+from alignup.agent.daemon import FULL_COLLECTION_SECONDS, GarbageCollection
 
 class Node:
     "An object that refers to itself, so that only a collection frees it."
@@ -74,7 +74,7 @@ def test_starting_twice_adds_one_callback():
     run("""
         collection.start()
 
-        assert gc.callbacks.count(garbage._freeze_survivors) == 1
+        assert gc.callbacks.count(daemon._freeze_survivors) == 1
     """)
 
 

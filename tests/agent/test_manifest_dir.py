@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from alignup.agent.manifests.directory import ManifestDir, plan_changes
-from alignup.agent.pod_record import PodRecord
+from alignup.agent.manifest_dir import ManifestDir, plan_changes
+from alignup.agent.state import PodRecord
 from tests.agent.states import ANY_DECISION
 
 POD = """\
@@ -33,11 +33,13 @@ def settled(folder):
 
 def records(scan):
     """The records of all pods of a scan."""
-    return [PodRecord(pod=one.pod, since=0.0, source=one.file, decision=ANY_DECISION) for one in scan.pods]
+    return [
+        PodRecord(pod=manifest.pod, since=0.0, source=manifest.file, decision=ANY_DECISION) for manifest in scan.pods
+    ]
 
 
 def names(scan):
-    return [one.pod.name for one in scan.pods]
+    return [manifest.pod.name for manifest in scan.pods]
 
 
 def test_the_first_scan_reads_every_file(tmp_path):
@@ -147,7 +149,7 @@ def test_an_edited_pod_replaces_the_previous_one(tmp_path, uid):
     removed, added = plan_changes(settled(folder), records(before))
 
     assert removed == (before.pods[0].pod.uid,)
-    assert [one.pod.containers[0].resources.whole_cpus for one in added] == [4]
+    assert [manifest.pod.containers[0].resources.whole_cpus for manifest in added] == [4]
     assert (added[0].pod.uid == before.pods[0].pod.uid) is bool(uid)
 
 

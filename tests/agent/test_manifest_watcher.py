@@ -6,10 +6,9 @@ import json
 
 import pytest
 
-from alignup.agent.api import AdmissionStatus
-from alignup.agent.manifests.directory import ManifestDir
-from alignup.agent.manifests.watcher import ManifestWatcher
-from alignup.agent.queue import AdmissionQueue
+from alignup.agent.admission_queue import AdmissionQueue
+from alignup.agent.manifest_dir import ManifestDir, ManifestWatcher
+from alignup.agent.state import AdmissionStatus
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import FileError, StoreFullError
 from alignup.web import log
@@ -29,9 +28,9 @@ def put(directory, file, *pods):
 
 def written(name, **requests):
     """A manifest without a uid."""
-    found = document(name, **requests)
-    del found["metadata"]["uid"]
-    return found
+    manifest = document(name, **requests)
+    del manifest["metadata"]["uid"]
+    return manifest
 
 
 class WatcherRig:
@@ -59,8 +58,8 @@ class WatcherRig:
 
         asyncio.run(scans())
 
-    def admit(self, one):
-        return asyncio.run(self.queue.run(Transaction.admit, one))
+    def admit(self, pod):
+        return asyncio.run(self.queue.run(Transaction.admit, pod))
 
     def release(self, uid):
         return asyncio.run(self.queue.run(Transaction.release, uid))
@@ -76,15 +75,15 @@ class WatcherRig:
 
 @pytest.fixture
 def start_rig(tmp_path):
-    found = []
+    rigs = []
 
     def make(**options):
-        found.append(WatcherRig(tmp_path, **options))
-        return found[-1]
+        rigs.append(WatcherRig(tmp_path, **options))
+        return rigs[-1]
 
     yield make
-    for one in found:
-        one.queue.close()
+    for rig in rigs:
+        rig.queue.close()
 
 
 def test_pods_follow_their_files(start_rig, tmp_path):
@@ -107,7 +106,9 @@ def test_a_pod_that_does_not_fit_the_ledger_keeps_no_other_change_back(start_rig
     rig.scan(3)
 
     assert list(rig.pods) == ["web", "db"]
-    assert any("manifests cannot be applied now: " in one and "the ledger is full" in one for one in rig.messages)
+    assert any(
+        "manifests cannot be applied now: " in message and "the ledger is full" in message for message in rig.messages
+    )
 
 
 def test_an_edited_pod_can_reuse_its_own_resources(start_rig, tmp_path):
@@ -168,7 +169,7 @@ def test_a_uid_conflict_is_logged_once(start_rig, tmp_path):
     rig.scan(4)
 
     assert rig.pods == {"web": AdmissionStatus.ADMITTED, "db": AdmissionStatus.ADMITTED}
-    assert len([what for what in rig.messages if "has other requests" in what]) == 1
+    assert len([message for message in rig.messages if "has other requests" in message]) == 1
 
 
 def test_a_full_disk_is_logged_once_and_retried(start_rig, tmp_path):
@@ -182,7 +183,7 @@ def test_a_full_disk_is_logged_once_and_retried(start_rig, tmp_path):
     rig.scan()
 
     assert nothing == {}
-    assert len([what for what in messages if "No space left on device" in what]) == 1
+    assert len([message for message in messages if "No space left on device" in message]) == 1
     assert rig.pods == {"web": AdmissionStatus.ADMITTED}
 
 
@@ -194,7 +195,7 @@ def test_pods_beyond_the_wait_queues_capacity_are_retried(start_rig, tmp_path):
     rig.release(next(entry.pod.uid for entry in rig.queue.state.pod_views()))
 
     assert list(before.values()) == [AdmissionStatus.ADMITTED, AdmissionStatus.WAITING]
-    assert len([what for what in rig.messages if "which is the limit" in what]) == 1
+    assert len([message for message in rig.messages if "which is the limit" in message]) == 1
     rig.scan()
     assert AdmissionStatus.WAITING in rig.pods.values()
 
@@ -211,17 +212,17 @@ def test_the_manifest_directory_survives_a_restart(tmp_path):
     (directory / "db.yaml").unlink()
     put(directory, "new.yaml", written("new", cpu="2"))
     with running(tmp_path / "root", "--manifest-dir", directory) as agent:
-        wait_for(lambda: {one["name"] for one in agent.pods().values()} == {"web", "new"})
+        wait_for(lambda: {pod["name"] for pod in agent.pods().values()} == {"web", "new"})
         after = agent.pods()
     with running(tmp_path / "root") as agent:
         unwatched = agent.pods()
         notes = [line["detail"] for line in agent.log() if line["event"] == "recovered"]
 
-    assert {one["source"] for one in before.values()} == {str(directory / "web.yaml"), str(directory / "db.yaml")}
+    assert {pod["source"] for pod in before.values()} == {str(directory / "web.yaml"), str(directory / "db.yaml")}
     assert unwatched == after
     assert "pods from manifests stay, but their directory is not watched: web, new" in notes
-    assert [(uid, one["placements"]) for uid, one in after.items() if one["name"] == "web"] == [
-        (uid, one["placements"]) for uid, one in before.items() if one["name"] == "web"
+    assert [(uid, pod["placements"]) for uid, pod in after.items() if pod["name"] == "web"] == [
+        (uid, pod["placements"]) for uid, pod in before.items() if pod["name"] == "web"
     ]
 
 

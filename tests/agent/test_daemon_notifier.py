@@ -5,7 +5,7 @@ import uuid
 
 import pytest
 
-from alignup.agent.sd_notify import READY, WATCHDOG, Notifier, status_line
+from alignup.agent.daemon import Notifier
 
 
 @pytest.fixture(params=["a file", "a name of the kernel's"])
@@ -21,7 +21,7 @@ def test_messages_arrive_together(listener):
     address, received = listener
     notifier = Notifier.of_environment({"NOTIFY_SOCKET": address}, pid=1)
 
-    events = notifier.send(READY, status_line("12 pods\nare here"))
+    events = notifier.send("READY=1", "STATUS=12 pods\nare here")
 
     assert events
     assert received.recv(1000) == b"READY=1\nSTATUS=12 pods are here"
@@ -46,4 +46,4 @@ def test_the_watchdog_interval_comes_from_the_environment(environment, seconds):
 
 @pytest.mark.parametrize("address", ["", "relative", "/no/such/socket", "@no-such-socket"])
 def test_a_missing_socket_is_not_an_error(address):
-    assert not Notifier.of_environment({"NOTIFY_SOCKET": address}, pid=1).send(WATCHDOG)
+    assert not Notifier.of_environment({"NOTIFY_SOCKET": address}, pid=1).send("WATCHDOG=1")

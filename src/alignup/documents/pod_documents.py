@@ -69,8 +69,13 @@ def pod_document(pod: Pod) -> PodDocument:
         PodDocument,
         pod,
         **_resource_documents(pod.resources),
-        init=list(map(_container_document, pod.init)),
-        containers=list(map(_container_document, pod.containers)),
+        **{
+            kind: [
+                build(ContainerDocument, container, **_resource_documents(container.resources))
+                for container in containers
+            ]
+            for kind, containers in (("init", pod.init), ("containers", pod.containers))
+        },
         overhead=_amounts_document(pod.overhead),
         pod_claims=pod.claims,
         qos=pod.recorded_qos,
@@ -97,10 +102,6 @@ def read_pod(document: PodDocument) -> Pod:
             for name, status in document.statuses.items()
         },
     )
-
-
-def _container_document(container: Container) -> ContainerDocument:
-    return build(ContainerDocument, container, **_resource_documents(container.resources))
 
 
 def _resource_documents(resources: Resources) -> dict[str, Any]:
