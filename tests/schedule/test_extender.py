@@ -322,7 +322,7 @@ async def test_filter_refuses_to_guess_while_the_cluster_is_not_followed(http, n
     nodes.create(OTHER, "a")  # by another scheduler, unseen
     for verb in ("watch", "list"):
         nodes.server.inject(ApiFault(), verb=verb)
-    await until(lambda: not service.live.problems)
+    await until(lambda: not service.live.problems and service.live.pods.objects)  # its event follows the resumed watch
     assert (await filtered(http))["NodeNames"] == ["b"]
 
 
