@@ -197,7 +197,7 @@ def build_host(machine: Machine, options: NodeOptions) -> HostInput:
 
 
 def read_workloads(files: tuple[str, ...]) -> tuple[tuple[Workload, ...], tuple[str, ...]]:
-    """Return the workloads in *files*, and notes on what was skipped. With *keep*, pods carry their manifests."""
+    """Return the workloads in *files*, and notes on what was skipped."""
     with input_errors(
         NOWHERE, advice="Give manifests as kubectl takes them: files, directories, or - for standard input."
     ):

@@ -54,12 +54,7 @@ def effective_cpuset(proc: Path = PROC) -> Cpuset | None:
 
 
 def create(
-    name: str,
-    cpus: CpuSet,
-    *,
-    nodes: NodeSet,
-    announce: Callable[[Path], None] = lambda _: None,
-    proc: Path = PROC,
+    name: str, cpus: CpuSet, *, nodes: NodeSet, announce: Callable[[Path], None] = lambda _: None, proc: Path = PROC
 ) -> Path:
     """Create a cgroup for a run with *cpus* and *nodes* (empty: any), and return its directory.
 

@@ -117,10 +117,9 @@ def missing_devices(request: RunRequest, placement: Mapping[str, Any]) -> tuple[
 
     Like the kubelet, the agent ignores requests for devices that no device plugin provides.
     """
-    given = placement["given"].get("device", {})
-    return tuple(
-        name for name, amount in request.amounts.items() if "/" in name and amount != "0" and name not in given
-    )
+    assigned = placement["given"].get("device", {})
+    requested = [name for name, amount in request.amounts.items() if "/" in name and amount != "0"]
+    return tuple(name for name in requested if name not in assigned)
 
 
 def run_name(name: str | None, command: str, uid: str) -> str:
