@@ -24,7 +24,7 @@ from alignup.simulate import cluster_files, node_report, openb, trace
 from alignup.simulate.arrivals import PodSubmission, format_duration, from_events
 from alignup.simulate.cluster_files import GroupDescription, NamedConfiguration, SweepSpec
 from alignup.simulate.cluster_hosts import HostGroup
-from alignup.simulate.executors import EngineName, Row, make_engine
+from alignup.simulate.executors import Row, make_engine
 from alignup.simulate.sweeps import (
     COLUMNS,
     CombinationMeans,
@@ -50,7 +50,7 @@ def run(spec: Path, options: SweepOptions, output: str) -> None:
     path = options.results or Path(spec.name).with_suffix(".csv")
     with inputs.input_errors(Place("--results"), advice="Delete the file, or choose another one with --results."):
         results = ResultsFile(path)
-    engine = make_engine(EngineName(options.engine), jobs=options.jobs, address=options.dask)
+    engine = make_engine(options.engine, jobs=options.jobs, address=options.dask)
     try:
         with (
             inputs.input_errors(

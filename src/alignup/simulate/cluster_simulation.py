@@ -11,7 +11,7 @@ Nothing takes time but the pods: schedulers, bindings and reports are immediate.
 import heapq
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import NamedTuple
 
@@ -67,14 +67,6 @@ class _Placement(NamedTuple):
     host: SimulatedHost
 
 
-@dataclass(slots=True)
-class _Totals:
-    rejections: Counter[str] = field(default_factory=Counter)  #: by reason
-    started: Counter[str] = field(default_factory=Counter)  #: by group
-    rejected: Counter[str] = field(default_factory=Counter)  #: by group
-    waits: list[float] = field(default_factory=list)
-
-
 class ClusterSimulation:
     """One run; ``SettingsError`` if a kubelet would not start, or if the strategy is unknown.
 
@@ -100,7 +92,10 @@ class ClusterSimulation:
         self._start, self._last_arrival = min(times), max(times)
         self._meter = RequestMeter(self.hosts, self._start, self._last_arrival)
         self._alignment = AlignmentMeter()
-        self._totals = _Totals()
+        self._rejections: Counter[str] = Counter()  #: by reason
+        self._started: Counter[str] = Counter()  #: by group
+        self._rejected: Counter[str] = Counter()  #: by group
+        self._waits: list[float] = []  #: seconds, of pods that started
         self._events: list[tuple[float, int, str, int, PodUnit | None]] = []
         self._order = count()
         self._queue: WaitQueue[tuple[EqualPods, ...], PodUnit] = WaitQueue()
@@ -202,8 +197,8 @@ class ClusterSimulation:
         for submission, (pod, _, host), decision in zip(unit.pods, chosen, decisions, strict=True):
             run = self._runs[submission.pod.uid]
             self._runs[submission.pod.uid] = run._replace(host=host.name, started=self._time)
-            self._totals.started[host.group.name] += 1
-            self._totals.waits.append(self._time - submission.time)
+            self._started[host.group.name] += 1
+            self._waits.append(self._time - submission.time)
             self._alignment.add(host, decision)
             if submission.duration is not None:
                 self._push(self._time + submission.duration, _ENDS, uid=pod.uid)
@@ -215,8 +210,8 @@ class ClusterSimulation:
         if self._recorder:
             self._recorder(self._time, host.name, pod, decision)
         if decision.rejection is not None:
-            self._totals.rejections[decision.rejection.reason] += 1
-            self._totals.rejected[host.group.name] += 1
+            self._rejections[decision.rejection.reason] += 1
+            self._rejected[host.group.name] += 1
             self._meter.rejections += 1
         else:
             host.kubelet.apply(decision)
@@ -246,7 +241,7 @@ class ClusterSimulation:
         return host
 
     def _result(self, peak_time: float, at_peak: Sequence[Ledger]) -> FleetResult:
-        totals, runs = self._totals, self.runs
+        runs = self.runs
         pods = [submission.pod for submission in self._submissions]
         return FleetResult(
             strategy=self.strategy,
@@ -255,10 +250,10 @@ class ClusterSimulation:
             started=sum(bool(run.host) for run in runs),
             failed=sum(run.failed for run in runs),
             pending=sum(not run.host and not run.failed for run in runs),
-            rejections=dict(totals.rejections.most_common()),
+            rejections=dict(self._rejections.most_common()),
             rejected_pods=sum(bool(run.rejections) for run in runs),
             mispredictions=self._scheduler.mispredictions,
-            waiting=summarize_waiting(totals.waits),
+            waiting=summarize_waiting(self._waits),
             use=self._meter.use(),
             stranded=measure_cluster(self.hosts, at_peak, pods, time=peak_time),
             alignment=self._alignment.summary(),
@@ -266,8 +261,8 @@ class ClusterSimulation:
                 HostGroupUse(
                     name=group.name,
                     hosts=len(group.host_names()),
-                    started=totals.started[group.name],
-                    rejections=totals.rejected[group.name],
+                    started=self._started[group.name],
+                    rejections=self._rejected[group.name],
                 )
                 for group in self.groups
             ),

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
-from enum import StrEnum
 from multiprocessing import forkserver, get_context, resource_tracker
 from multiprocessing.synchronize import Event
 from os import sched_getaffinity
@@ -165,12 +164,6 @@ def unpack(parcel: bytes) -> Any:  # noqa: ANN401 - the packed value
     return pickle.loads(zlib.decompress(parcel))  # noqa: S301 - our own data
 
 
-class EngineName(StrEnum):
-    SERIAL = "serial"
-    PROCESSES = "processes"
-    DASK = "dask"
-
-
 class Engine(AbstractContextManager["Engine", None], Protocol):
     def results(self, job: Job, parcels: Sequence[bytes]) -> Iterator[Row]:
         """Yield the result of *job* for each of *parcels*, as they are finished."""
@@ -263,7 +256,8 @@ class DaskEngine(Engine):
             yield row
 
 
-def make_engine(name: EngineName, *, jobs: int | None, address: str | None) -> Engine:
-    if name is EngineName.SERIAL:
+def make_engine(name: str, *, jobs: int | None, address: str | None) -> Engine:
+    """Return the engine called serial, processes or dask."""
+    if name == "serial":
         return SerialEngine()
-    return ProcessEngine(jobs) if name is EngineName.PROCESSES else DaskEngine(address, jobs)
+    return DaskEngine(address, jobs) if name == "dask" else ProcessEngine(jobs)

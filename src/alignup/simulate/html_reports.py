@@ -14,7 +14,6 @@ from markupsafe import Markup
 from alignup.align.workload.names import CPU, MEMORY
 from alignup.picture.machine_svg import draw_parts
 from alignup.picture.plots import (
-    ComparedValue,
     Format,
     Series,
     bar_plot,
@@ -204,8 +203,7 @@ def _markup(drawn: Drawable, name: str) -> Markup:
 
 def _bars(labels: Sequence[str], title: str, values: Iterable[float], text: Format = str, *, style: int = 0) -> Markup:
     """Plot a bar for each label; *text* formats a value for people."""
-    compared = [ComparedValue(label, value, text(value)) for label, value in zip(labels, values, strict=True)]
-    return _markup(bar_plot(clean(title), compared, style=style), title)
+    return _markup(bar_plot(clean(title), labels, list(values), text=text, style=style), title)
 
 
 def _line_plot(

@@ -21,7 +21,6 @@ from alignup.kubernetes.manifests.object_reader import Diagnostics, ObjectReader
 from alignup.kubernetes.manifests.pod_decoder import amounts_to_dict, pod_to_dict, read_pod
 from alignup.simulate.arrivals import (
     GANG_LABEL,
-    HostSelector,
     PodArrival,
     PodDeparture,
     WorkloadEvent,
@@ -175,7 +174,12 @@ class _TraceReader:
         if event.has("gang"):
             event.faults("gang", event.text("gang"), names.subdomain_problems(event.text("gang")))
             pod = replace(pod, labels={**pod.labels, GANG_LABEL: event.text("gang")})
-        self._append(event, PodArrival(time, pod, _selector(event)))
+        wanted = event.child("nodeSelector")
+        selector = {
+            label: (wanted.strings(label) if isinstance(value, list | tuple) else (wanted.text(label),))
+            for label, value in wanted.fields.items()
+        }
+        self._append(event, PodArrival(time, pod, selector))
         if event.has("lifetime"):
             end = round(time + _seconds(event, "lifetime"), _DIGITS)
             if end <= time:
@@ -203,15 +207,6 @@ class _TraceReader:
                 pod = replace(pod, containers=(replace(first, resources=resources), *rest))
             self.shapes[key] = _accept(event, pod)
         return self.shapes[key]
-
-
-def _selector(event: ObjectReader) -> HostSelector:
-    """Return the labels that a node must have, each with the values that suit."""
-    wanted = event.child("nodeSelector")
-    return {
-        name: (wanted.strings(name) if isinstance(value, list | tuple) else (wanted.text(name),))
-        for name, value in wanted.fields.items()
-    }
 
 
 def _requests(owner: ObjectReader) -> Amounts:
