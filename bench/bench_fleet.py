@@ -20,12 +20,12 @@ from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy, TopologySettings
 from alignup.simulate import openb
 from alignup.simulate.arrivals import PodSubmission
+from alignup.simulate.cluster_files import WorkloadDescription
 from alignup.simulate.cluster_hosts import HostGroup
 from alignup.simulate.cluster_result import FleetResult
 from alignup.simulate.cluster_simulation import ClusterSimulation
 from alignup.simulate.executors import Engine, ProcessEngine, pack
 from alignup.simulate.generate import Profile, generate_for_cluster
-from alignup.simulate.sweep_file import WorkloadDescription
 from alignup.simulate.sweeps import SweepTask, run_packed
 from bench.bench_admit import host
 from bench.harness import Figure

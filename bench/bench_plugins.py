@@ -1,7 +1,6 @@
 """Device plugins and PodResources on real sockets: registration, calls, lists, and memory."""
 
 import asyncio
-import logging
 import subprocess
 import sys
 import tempfile
@@ -10,13 +9,15 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import structlog
+
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.devices.provider import PreferenceRequest
 from alignup.align.host import Host, Settings
 from alignup.align.machine import Device
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Container, Pod, Resources
-from alignup.kubernetes.plugins import rpc
+from alignup.kubernetes.plugins import unix_grpc
 from alignup.kubernetes.plugins.manager import DevicePluginManager
 from alignup.kubernetes.plugins.pod_resources import RateLimiter, serve_pod_resources
 from alignup.kubernetes.plugins.resources import DevicesListed, PluginStopped
@@ -57,7 +58,7 @@ class Listener:
 
 
 def figures() -> Iterator[Figure]:
-    logging.getLogger("alignup.kubernetes.plugins").setLevel(logging.ERROR)  # plugins stop all the time here
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("error"))  # plugins stop all the time here
     with tempfile.TemporaryDirectory(prefix="alignup-") as place:
         registration, preference, allocation = asyncio.run(_plugin(Path(place)))
         yield Figure("a plugin registers, to its first device in use", registration, 0.100, "8 devices")
@@ -109,7 +110,7 @@ async def _list(directory: Path) -> tuple[float, int]:
     least, size = float("inf"), 0
     async with (
         serve_pod_resources(path, lambda: host, limiter=limiter),
-        rpc.channel(path) as line,
+        unix_grpc.channel(path) as line,
     ):
         send: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = line.unary_unary("/v1.PodResourcesLister/List")
         for _ in range(20):

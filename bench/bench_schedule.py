@@ -15,11 +15,10 @@ import structlog
 
 from alignup.kubernetes.api import Access, ApiClient
 from alignup.kubernetes.api.host_states import HOST_STATES, to_object
-from alignup.kubernetes.manifests.pod import pod_to_dict
+from alignup.kubernetes.manifests.pod_decoder import pod_to_dict
 from alignup.observe.observation import join
 from alignup.observe.published_objects import host_state
 from alignup.schedule.extender import ExtenderOptions
-from alignup.schedule.metrics import PrometheusScheduleMetrics
 from alignup.schedule.service import ScheduleService
 from alignup.testing.api_server import ApiServer, ServedResource
 from bench.harness import Figure
@@ -58,7 +57,7 @@ async def _measure() -> Measured:
     fill(server)
     async with server, ApiClient(Access(server=server.url)) as client:
         start = process_time()
-        service = ScheduleService(client, PrometheusScheduleMetrics(), extender=ExtenderOptions(offered=16))
+        service = ScheduleService(client, extender=ExtenderOptions(offered=16))
         running = asyncio.ensure_future(service.run())
         while not service.leading:  # noqa: ASYNC110 - a condition without an event
             await asyncio.sleep(0.05)

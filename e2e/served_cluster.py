@@ -9,12 +9,9 @@ import sys
 from dataclasses import replace
 
 from alignup.kubernetes.api import Access, ApiClient
-from alignup.schedule.app import schedule_app
-from alignup.schedule.metrics import PrometheusScheduleMetrics
-from alignup.schedule.page_backend import LivePages
-from alignup.schedule.service import ScheduleService
+from alignup.schedule.service import ScheduleService, schedule_app
 from alignup.testing.api_server import ApiServer
-from alignup.web.server import serve_app
+from alignup.web.asgi_server import serve_app
 from alignup.web.sockets import tcp_socket
 from tests.align.hosts import pod
 from tests.observe.api_objects import SERVED, api_pod, node, state_of
@@ -49,16 +46,16 @@ def fill(server: ApiServer, count: int) -> None:
 async def main(count: int) -> None:
     server = ApiServer()
     fill(server, count)
-    metrics, stopping = PrometheusScheduleMetrics(), asyncio.Event()
+    stopping = asyncio.Event()
     async with server, ApiClient(Access(server=server.url)) as client:
-        service = ScheduleService(client, metrics)
+        service = ScheduleService(client)
         running = asyncio.ensure_future(service.run())
         while not service.leading:  # noqa: ASYNC110 - a condition without an event
             await asyncio.sleep(0.05)
         for outcome, number in (("as_predicted", 40), ("placed_elsewhere", 2), ("rejected", 1)):
             for _ in range(number):
-                metrics.prediction(outcome=outcome, cause="")
-        app = schedule_app(service, metrics, pages=LivePages(service.live, service.problems), stopping=stopping)
+                service.metrics.prediction(outcome=outcome, cause="")
+        app = schedule_app(service, stopping=stopping)
         with tcp_socket(0) as listener:
             async with serve_app(app, listener, stopping=stopping):
                 sys.stdout.write(f"http://127.0.0.1:{listener.getsockname()[1]}/\n")

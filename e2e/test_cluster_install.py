@@ -18,7 +18,6 @@ from alignup.kubernetes.api import NODE_RESOURCE_TOPOLOGIES, NODES, Access, ApiC
 from alignup.kubernetes.api.errors import ForbiddenError
 from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.observe.service import observe
-from alignup.schedule.metrics import PrometheusScheduleMetrics
 from alignup.schedule.service import LeaseOptions, ScheduleService
 from e2e import control_plane
 from e2e.control_plane import ControlPlane
@@ -123,8 +122,7 @@ async def test_the_permissions_suffice_for_the_gate_controller(kubeconfig: Path)
     options = GateServiceOptions(webhook=WebhookOptions(listen=("127.0.0.1", 0), namespace="alignup"))
     reference = WEBHOOK_CONFIGURATIONS.at("alignup-gate")
     async with ApiClient(_account(kubeconfig, "alignup-schedule")) as client, asyncio.timeout(SECONDS):
-        metrics = PrometheusScheduleMetrics()
-        service = ScheduleService(client, metrics, lease=lease)
+        service = ScheduleService(client, lease=lease)
         with add_gate(service, options):
             running = asyncio.ensure_future(service.run())
             async with ApiClient(find_access(kubeconfig)) as admin:

@@ -16,20 +16,19 @@ from typing import Any
 import pytest
 import yaml
 
-from alignup.gate.admission import GATE, LABEL, answer_review
+from alignup.gate.admission import GATE, LABEL, answer_review, webhook_app
 from alignup.gate.certificate_keeper import SECRETS, WEBHOOK_CONFIGURATIONS, CertificateKeeper
 from alignup.gate.controller import GateController, GateOptions
 from alignup.gate.releases import pinned_node
-from alignup.gate.webhook_app import webhook_app
 from alignup.kubernetes.api import NODES, PODS, ApiClient, Change, Resource, find_access
 from alignup.kubernetes.api.errors import InvalidObjectError
 from alignup.kubernetes.api.host_states import HOST_STATES, to_object
+from alignup.kubernetes.api.known_pods import KnownPod, known_pod
 from alignup.kubernetes.api.objects import ApiPod, PartialObject
-from alignup.kubernetes.api.pods import KnownPod, known_pod
 from alignup.observe.observation import join
 from alignup.observe.published_objects import host_state
 from alignup.schedule.live_cluster import LiveCluster
-from alignup.web.server import serve_app
+from alignup.web.asgi_server import serve_app
 from alignup.web.sockets import tcp_socket
 from e2e import control_plane
 from e2e.control_plane import ControlPlane
@@ -147,7 +146,7 @@ async def controlled(client: ApiClient, nodes: SimulatedNodes | None = None) -> 
         live.pods.subscribe(nodes.bound)
         work.append(nodes.reports())
     async with running(*work):
-        await live.wait_ready()
+        await live.ready.wait()
         yield controller
 
 
@@ -230,7 +229,7 @@ async def webhook(client: ApiClient, name: str) -> AsyncIterator[CertificateKeep
         service = {"url": f"https://{name}:{listener.getsockname()[1]}/gate"}
         await client.create(WEBHOOK_CONFIGURATIONS, configuration(service))
         await stack.enter_async_context(running(keeper.run()))
-        await keeper.wait_ready()
+        await keeper.ready.wait()
         app = webhook_app("/gate", answer_review)
         await stack.enter_async_context(serve_app(app, listener, stopping=asyncio.Event(), tls=keeper.context))
         yield keeper

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from alignup.kubernetes.api import NODES, ApiClient, EventType, find_access
-from alignup.kubernetes.api.host_states import HOST_STATES, read_host_state
+from alignup.kubernetes.api.host_states import HOST_STATES, HostStateReader
 from alignup.observe.app import ObserverMetrics
 from alignup.observe.kubelet_reader import KubeletPaths, KubeletReader
 from alignup.observe.observer import Observer, ObserverTiming, Publisher
@@ -68,7 +68,7 @@ async def _step(client: ApiClient, kubelet: SimulatedKubelet, directory: Path, n
         async for event in events:
             if event.type is EventType.BOOKMARK or event.object is None or event.object.ledger is None:
                 continue
-            report = read_host_state(event.object)
+            report = HostStateReader().read(event.object)
             if len(report.ledger.pods) == number + 1:
                 assert report.ledger.alignment_key() == kubelet.host.ledger.alignment_key()
                 return time.monotonic() - started

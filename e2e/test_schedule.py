@@ -16,7 +16,7 @@ import pytest
 from alignup.align import bits
 from alignup.kubernetes.api import PODS, ApiClient, Resource, find_access
 from alignup.kubernetes.api.objects import PartialObject
-from alignup.schedule.bind import PLACEMENT_ANNOTATION
+from alignup.schedule.extender import PLACEMENT_ANNOTATION
 from e2e import control_plane
 from e2e.control_plane import ControlPlane, extenders, free_ports
 from e2e.definitions import define_host_states

@@ -13,13 +13,14 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from alignup import __version__
+from alignup.agent import routes
 from alignup.agent.metrics import Metrics
-from alignup.agent.routes import describe_api
 from alignup.align.host import Host, Settings
-from alignup.gate.metrics import PrometheusGateMetrics
+from alignup.gate.metrics import GateMetrics
 from alignup.machines import synthetic
 from alignup.observe.app import ObserverMetrics
-from alignup.schedule.metrics import PrometheusScheduleMetrics
+from alignup.schedule.metrics import ScheduleMetrics
+from alignup.web.api_operations import Operation, openapi_document
 from tools.command_tree import CommandHelp, walk
 
 ROOT = Path(__file__).parents[1]
@@ -69,7 +70,8 @@ def _command(command: CommandHelp) -> Iterator[str]:
 
 
 def _requests() -> Iterator[str]:
-    document = describe_api(version=__version__, with_token=True)
+    operations = [value for value in vars(routes).values() if isinstance(value, Operation)]
+    document = openapi_document(operations, title="alignup", description="", version=__version__, with_token=True)
     yield from ("# HTTP interface of the agent", "")
     yield "The agent serves this description as OpenAPI at `/openapi.json`. [The agent](../agent.md) explains access."
     requests = [(method, path, text) for path, methods in document["paths"].items() for method, text in methods.items()]
@@ -130,8 +132,8 @@ def _metrics() -> Iterator[str]:
 def _registries() -> Iterable[tuple[str, CollectorRegistry]]:
     host = Host(synthetic.parse("numa:2 core:2 pu:1"), Settings())
     agent = Metrics(lambda: host)
-    schedule = PrometheusScheduleMetrics()
-    PrometheusGateMetrics(schedule.registry)
+    schedule = ScheduleMetrics()
+    GateMetrics(schedule.registry)
     return (
         ("alignup agent", agent.registry),
         ("alignup observe", ObserverMetrics("host").registry),

@@ -26,11 +26,11 @@ from alignup.align.workload import Pod
 from alignup.align.workload.validation import accept
 from alignup.documents.decisions import to_document
 from alignup.kubernetes.manifests import documents
-from alignup.kubernetes.manifests.pod import read_pod
+from alignup.kubernetes.manifests.pod_decoder import read_pod
 from alignup.machines.synthetic import parse
 from alignup.store.history import DecisionQuery, StoredDecision
-from alignup.web.access import AccessRules
-from alignup.web.events import EventBus
+from alignup.web.authentication import AccessRules
+from alignup.web.event_streams import EventBus
 
 GPU = "example.com/gpu"
 START = 1_800_000_000.0
@@ -75,7 +75,7 @@ def read(body: bytes) -> Pod:
 
 
 class FakeBackend:
-    """Decides at once, keeps everything; with *wait_enabled*, pods that do not fit wait."""
+    """A backend that decides at once and keeps everything; with *wait_enabled*, pods that do not fit wait."""
 
     def __init__(self, of: Host | None = None, *, wait_enabled=False) -> None:
         self.host = of or host()

@@ -4,7 +4,7 @@ import random
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from alignup.kubernetes.plugins import rpc
+from alignup.kubernetes.plugins import unix_grpc
 from alignup.testing import Fault, Plugin
 from alignup.wire import device_plugin_pb2 as wire
 
@@ -121,7 +121,7 @@ class HostilePlugin(Plugin):
         await self.restart()
 
     async def _register_again(self, _dice: random.Random) -> None:
-        with suppress(rpc.StatusError):
+        with suppress(unix_grpc.StatusError):
             await self.register()
 
     async def _register_nonsense(self, dice: random.Random) -> None:
@@ -130,15 +130,15 @@ class HostilePlugin(Plugin):
             endpoint=dice.choice((*ENDPOINTS, self.socket.name)),
             resource_name=dice.choice((*RESOURCES, self.resource)),
         )
-        async with rpc.channel(self._registry) as channel:
-            with suppress(rpc.StatusError):
-                await rpc.call(
+        async with unix_grpc.channel(self._registry) as channel:
+            with suppress(unix_grpc.StatusError):
+                await unix_grpc.call(
                     channel,
                     "/v1beta1.Registration/Register",
                     request,
                     response=wire.Empty,
                     seconds=60,
-                    error=lambda code, details: rpc.StatusError(details, code=code),
+                    error=lambda code, details: unix_grpc.StatusError(details, code=code),
                 )
 
     @staticmethod

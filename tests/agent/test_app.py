@@ -208,7 +208,7 @@ async def test_paths_without_parameters_reject_any(path):
 
         assert response.status_code == 400
         problem = await described(client, response)
-        assert problem["errors"] == [{"field": "verbose", "what": "is not a parameter of this path"}]
+        assert problem["errors"] == [{"field": "verbose", "message": "is not a parameter of this path"}]
 
 
 async def test_the_history_has_pages():
@@ -287,7 +287,7 @@ async def test_readiness_has_a_reason():
 
         response = await client.get("/readyz")
         assert response.status_code == 503
-        assert [error["what"] for error in (await described(client, response))["errors"]] == list(agent.not_ready)
+        assert [error["message"] for error in (await described(client, response))["errors"]] == list(agent.not_ready)
         assert (await client.get("/healthz?why=because")).text == "ok\n"
 
 

@@ -257,7 +257,7 @@ def test_a_changed_machine_is_reported_with_a_remedy_and_without_a_crash_loop(tm
         notes = [line["detail"] for line in agent.log() if line["event"] == "recovered"]
 
     assert (ready.status_code, rejected.status_code, tried.status_code) == (503, 503, 200)
-    assert "--recover drop-misfits" in ready.json()["errors"][0]["what"]
+    assert "--recover drop-misfits" in ready.json()["errors"][0]["message"]
     assert list(shown) == ["a"]
     assert untouched
     assert list(after) == ["a"]
@@ -280,7 +280,7 @@ def test_a_damaged_database_is_reported_and_can_be_set_aside(tmp_path):
         notes = [line["detail"] for line in agent.log() if line["event"] == "recovered"]
 
     assert (ready.status_code, rejected.status_code, history.status_code) == (503, 503, 503)
-    assert "or start with --recover set-aside to rename it and start empty" in ready.json()["errors"][0]["what"]
+    assert "or start with --recover set-aside to rename it and start empty" in ready.json()["errors"][0]["message"]
     assert untouched
     assert empty == {}
     assert admitted.status_code == 201
@@ -300,7 +300,7 @@ def test_state_of_an_earlier_version_is_reported_and_can_be_set_aside(tmp_path):
         pods = agent.pods()
 
     assert ready.status_code == 503
-    assert "it has state of an earlier version" in ready.json()["errors"][0]["what"]
+    assert "it has state of an earlier version" in ready.json()["errors"][0]["message"]
     assert admitted.status_code == 201
     assert list(pods) == ["a"]
     assert (tmp_path / "root" / "checkpoint.json.aside-1").read_text() == "old"

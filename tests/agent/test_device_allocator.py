@@ -13,7 +13,7 @@ from alignup.agent.transaction import Transaction
 from alignup.align.devices.provider import PreferenceRequest
 from alignup.align.errors import FileError
 from alignup.kubernetes.kubelet_files import state_files
-from alignup.kubernetes.plugins import rpc
+from alignup.kubernetes.plugins import unix_grpc
 from alignup.kubernetes.plugins.endpoint import PluginTimeouts, plugin_error
 from alignup.store.state_store import StateStore
 from alignup.testing import Fault, Preference
@@ -459,7 +459,7 @@ async def test_a_pending_pod_is_not_on_disk(directory):
 
 async def test_preferences_for_changed_devices_are_requested_again_a_limited_number_of_times(directory):
     class Fickle:
-        """Changes the devices whenever a plugin is asked."""
+        """A plugin manager that changes the devices whenever a plugin is asked."""
 
         def __init__(self, rig, plugin):
             self.calls = 0
@@ -522,8 +522,8 @@ def list_pods(path):
     """Pod → the devices that PodResources lists."""
 
     async def ask():
-        async with rpc.channel(path) as line:
-            events = await rpc.call(
+        async with unix_grpc.channel(path) as line:
+            events = await unix_grpc.call(
                 line,
                 "/v1.PodResourcesLister/List",
                 wire.ListPodResourcesRequest(),

@@ -62,6 +62,6 @@ def test_amounts_that_cannot_be_added_up_are_invalid():
     assert response.json()["errors"] == [
         {
             "field": "spec",
-            "what": "cannot add up the amounts: amounts 999999999 digits apart cannot be added (a limit of alignup)",
+            "message": "cannot add up the amounts: amounts 999999999 digits apart cannot be added (a limit of alignup)",
         }
     ]

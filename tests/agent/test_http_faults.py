@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from alignup.web.server import ConnectionLimits, ServerLimits
+from alignup.web.asgi_server import ConnectionLimits, ServerLimits
 from tests.agent.fake_backend import FakeBackend, manifest
 from tests.deadlines import SECONDS
 from tests.effort import SEED, did, rounds

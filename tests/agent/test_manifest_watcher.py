@@ -212,7 +212,7 @@ def test_the_manifest_directory_survives_a_restart(tmp_path):
     (directory / "db.yaml").unlink()
     put(directory, "new.yaml", written("new", cpu="2"))
     with running(tmp_path / "root", "--manifest-dir", directory) as agent:
-        wait_for(lambda: {one["name"] for one in agent.pods().values()} == {"web", "new"})
+        wait_for(lambda: {pod["name"] for pod in agent.pods().values()} == {"web", "new"})
         after = agent.pods()
     with running(tmp_path / "root") as agent:
         unwatched = agent.pods()

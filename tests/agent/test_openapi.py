@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from alignup.agent import routes
-from alignup.web.operations import Operation
+from alignup.web.api_operations import Operation
 from tests.agent.fake_backend import FakeBackend, app_of
 from tests.effort import did, examples
 

@@ -13,9 +13,9 @@ from alignup.agent.state import EventKind
 from alignup.align.host import Host
 from alignup.align.machine import Device
 from alignup.align.settings import Policy
-from alignup.schedule.page_backend import CHANGED
-from alignup.web.access import LINK_SECONDS, SESSION_SECONDS, AccessRules, Sessions
-from alignup.web.events import MISSED
+from alignup.schedule.pages import CHANGED
+from alignup.web.authentication import LINK_SECONDS, SESSION_SECONDS, AccessRules, Sessions
+from alignup.web.event_streams import MISSED
 from alignup.web.pages import static_file
 from tests.agent.fake_backend import FakeBackend, app_of, as_json, client_of, host, manifest, read
 from tests.html_reader import HtmlReader
@@ -196,7 +196,7 @@ async def test_a_session_cannot_change_anything():
     """What other sites could send in the name of a user: pods are admitted and released with the token only."""
     access = rules()
     async with client_of(await busy_agent(), access=access) as client:
-        await client.get(access.sessions.create_link().path)
+        await client.get(access.sessions.create_link())
         sent = [
             await client.post("/v1/pods", json=manifest("other", cpu="1", memory="1Gi")),
             await client.delete("/v1/pods/default-small"),
@@ -244,7 +244,7 @@ async def test_without_a_web_address_there_are_no_links():
 def test_links_and_sessions_expire():
     now = [0.0]
     sessions = Sessions(now=lambda: now[0])
-    late = sessions.create_link().path.partition("=")[2]
+    late = sessions.create_link().partition("=")[2]
     value = sessions.start()
     request = request_with(value)
 
@@ -276,7 +276,7 @@ async def test_https_cookies_belong_to_this_host_only():
     access = rules()
     transport = httpx2.ASGITransport(app=app_of(await busy_agent(), access=access))
     async with httpx2.AsyncClient(transport=transport, base_url="https://agent") as client:
-        cookie = (await client.get(access.sessions.create_link().path)).headers["set-cookie"]
+        cookie = (await client.get(access.sessions.create_link())).headers["set-cookie"]
 
         assert cookie.startswith("__Host-alignup-")
         assert cookie.endswith("; Secure")

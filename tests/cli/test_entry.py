@@ -265,7 +265,7 @@ def test_why_imports_no_more_than_it_needs():
 
     imported = set(run.stderr.splitlines())
     unneeded = "machines.synthetic picture.machine_svg picture.machine_layout documents.decisions"
-    discover = "machines.system machines.cadvisor machines.machine_info"
+    discover = "machines.system machines.cadvisor"
     assert "alignup.cli.why" in imported
     assert not imported & {f"alignup.{name}" for name in f"{unneeded} {discover}".split()}
     assert not imported & {"rich", "asyncio", "shutil"}

@@ -10,7 +10,7 @@ from alignup.cli.agent_client import input_error
 from alignup.web import sockets
 from alignup.web.address import TcpAddress
 from alignup.web.agent_client import AgentClient, AgentError, AgentErrorKind
-from alignup.web.server import ServerLimits, serve_app
+from alignup.web.asgi_server import ServerLimits, serve_app
 from alignup.web.sockets import ServerCertificate
 from tests.agent.fake_backend import FakeBackend, app_of
 from tests.certificates import ca_file, install

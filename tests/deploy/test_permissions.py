@@ -8,7 +8,6 @@ import trustme
 from alignup.gate.service import GateServiceOptions, WebhookOptions, add_gate
 from alignup.kubernetes.api import Access, ApiClient
 from alignup.observe.service import observe
-from alignup.schedule.metrics import PrometheusScheduleMetrics
 from alignup.schedule.service import LeaseOptions, ScheduleService
 from alignup.testing.api_server import ApiServer
 from tests.align.hosts import pod
@@ -20,11 +19,11 @@ from tests.gate.test_certificate_keeper import configuration
 from tests.kubernetes.api.conftest import anyio_backend, client, follow, server, timing
 from tests.observe.api_objects import SERVED, api_pod, node
 from tests.observe.observed_machine import observe_once
-from tests.schedule.conftest import http, metrics, service
+from tests.schedule.conftest import http, service
 from tests.schedule.nodes import SimulatedNodes
 from tests.schedule.test_extender import WIDE, bound, filtered, occupy, post
 
-__all__ = ["anyio_backend", "client", "cluster", "follow", "http", "metrics", "server", "service", "timing"]
+__all__ = ["anyio_backend", "client", "cluster", "follow", "http", "server", "service", "timing"]
 
 pytestmark = pytest.mark.anyio
 
@@ -78,8 +77,7 @@ async def test_the_gate_controller_has_the_permissions_that_it_uses(server, clus
     lease = LeaseOptions(namespace="alignup", identity="one")
     options = GateServiceOptions(webhook=WebhookOptions(listen=("127.0.0.1", 0), namespace="alignup"))
     async with ApiClient(Access(server=server.url, user_agent=AGENT), timing=timing) as client:
-        counted = PrometheusScheduleMetrics()
-        service = ScheduleService(client, counted, lease=lease)
+        service = ScheduleService(client, lease=lease)
         with add_gate(service, options):
             running = follow(service.run())
             cluster.gate(pod("wide", cpu="4"))

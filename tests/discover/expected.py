@@ -12,7 +12,7 @@ import pytest
 
 from alignup.align import bits
 from alignup.align.machine import CadvisorNode, Cpu, HugePages, Machine, NumaNode, PciDevice
-from alignup.machines.cadvisor import CadvisorTopology
+from alignup.machines.cadvisor import MachineInfo
 
 Facts = Mapping[str, Any]
 Partition = frozenset[frozenset[int]]
@@ -88,17 +88,20 @@ def kubelet(machine: Machine, facts: Facts) -> Iterator[str]:
         yield from _same("distances are missing", view.distances is None, rejected)
 
 
-def cores(seen: CadvisorTopology, facts: Facts) -> Iterator[str]:
+def cores(info: MachineInfo, facts: Facts) -> Iterator[str]:
     """Every difference between cAdvisor's cores of a machine and *facts*.
 
     Only recordings of cAdvisor itself have them.
     """
-    for node, wanted in zip(seen.nodes, facts["nodes"], strict=True):
-        reported = [(core.core_id, core.socket, list(core.threads), list(core.uncore)) for core in node.cores]
+    for node, wanted in zip(info.topology or (), facts["nodes"], strict=True):
+        reported = [
+            (core.core_id, core.socket_id, core.thread_ids, [cache.id for cache in core.uncore_caches or ()])
+            for core in node.cores or ()
+        ]
         listed = [
             (core["core_id"], core["socket"], core["threads"], core.get("uncore", [])) for core in wanted["cores"]
         ]
-        yield from _same(f"cores of NUMA node {node.reported.id}", reported, listed)
+        yield from _same(f"cores of NUMA node {node.node_id}", reported, listed)
 
 
 _KINDS: dict[str, Callable[[Cpu], int | None]] = {

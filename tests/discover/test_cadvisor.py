@@ -149,7 +149,7 @@ def test_online_cpus(text, expected):
     files = with_(PLAIN, {f"{CPU}/online": text})
     tree = FileReader(files.packed())
 
-    report = cadvisor.read_topology(tree).report()
+    report = cadvisor.read_machine_info(tree).report()
 
     assert bits.show(bits.of(cpu.id for cpu in report.cpus)) == expected
 

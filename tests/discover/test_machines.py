@@ -46,6 +46,6 @@ def test_the_kubelets_view_matches_the_facts(request, recorded):
 
     verdict.differences += expected.kubelet(load(recorded), facts)
     if any("cores" in node for node in facts["nodes"] or ()):
-        verdict.differences += expected.cores(cadvisor.read_topology(FileReader(read_archive(recorded))), facts)
+        verdict.differences += expected.cores(cadvisor.read_machine_info(FileReader(read_archive(recorded))), facts)
 
     assert not verdict.differences, "\n".join(verdict.differences)

@@ -29,7 +29,7 @@ from alignup.documents.ledgers import (
     residue,
     restore_ledger,
 )
-from alignup.documents.pods import PodDocument, pod_document, read_pod
+from alignup.documents.pod_documents import PodDocument, pod_document, read_pod
 from alignup.machines.synthetic import parse
 from tests.align.hosts import GIB, GPU, NIC, admit, arrivals, devices, hosts, make_host, make_pod
 from tests.effort import examples

@@ -7,7 +7,7 @@ import pytest
 from alignup.documents.codec import convert
 from alignup.gate.admission import GATE
 from alignup.gate.controller import GateController, GateOptions
-from alignup.gate.metrics import PrometheusGateMetrics
+from alignup.gate.metrics import GateMetrics
 from alignup.gate.pod_queue import GatedPod, waiting_order
 from alignup.gate.releases import NODE_ANNOTATION, AvoidedNodes, scheduled_condition
 from alignup.kubernetes.api.objects import ApiPod
@@ -436,7 +436,7 @@ async def test_pods_after_the_waiting_one_do_not_take_its_licenses_together(clus
 
 async def test_the_time_behind_the_gate_is_counted_if_the_response_is_lost(cluster, live, clocked, follow, clock):
     """The scheduler has bound the pod when it is read again."""
-    metrics = Mock(spec=PrometheusGateMetrics)
+    metrics = Mock(spec=GateMetrics)
     controller = GateController(clocked, live, metrics=metrics)
     follow(controller.run())
     cluster.gate(WIDE, nodeSelector={"disk": "ssd"})

@@ -10,7 +10,6 @@ import pytest
 from alignup.gate.admission import GATE
 from alignup.gate.controller import GateOptions
 from alignup.gate.service import WEBHOOK_PATH, GateServiceOptions, WebhookOptions, add_gate
-from alignup.schedule.metrics import PrometheusScheduleMetrics
 from alignup.schedule.service import ScheduleService
 from alignup.web.metrics import metrics_lines
 from tests.align.hosts import pod
@@ -25,17 +24,16 @@ NAME = "alignup-webhook.alignup-system.svc"
 
 
 @pytest.fixture
-def metrics():
-    return PrometheusScheduleMetrics()
+async def service(client):
+    return ScheduleService(client)
 
 
 @pytest.fixture
-async def webhook(server, cluster, client, metrics):
+async def webhook(server, cluster, service):
     """The webhook of a cluster service with a gate."""
     server.put(configuration())
     address = WebhookOptions(listen=("127.0.0.1", 0), namespace="alignup-system")
     options = GateServiceOptions(webhook=address, controller=GateOptions())
-    service = ScheduleService(client, metrics)
     with add_gate(service, options) as served:
         async with running() as start:  # it ends before its socket is closed
             start(service.run())
@@ -54,7 +52,7 @@ async def ask(server, webhook, document):
         )
 
 
-async def test_a_pod_is_gated_by_the_webhook_and_released_by_the_leader(server, webhook, cluster, metrics):
+async def test_a_pod_is_gated_by_the_webhook_and_released_by_the_leader(server, webhook, cluster, service):
     await until(lambda: bundles(server)[0])
     answered = await ask(server, webhook, review(new_pod()))
     assert answered.status_code == 200
@@ -63,8 +61,8 @@ async def test_a_pod_is_gated_by_the_webhook_and_released_by_the_leader(server, 
 
     cluster.gate(pod("wide", cpu="4"))
     await until(lambda: cluster.bound() == {"wide": "a"})
-    await until(lambda: 'alignup_gate_releases_total{outcome="bound"} 1\n' in metrics_lines(metrics.registry))
-    text = "".join(metrics_lines(metrics.registry))
+    await until(lambda: 'alignup_gate_releases_total{outcome="bound"} 1\n' in metrics_lines(service.metrics.registry))
+    text = "".join(metrics_lines(service.metrics.registry))
     for line in (
         'alignup_gate_reviews_total{outcome="gated"} 1',
         "alignup_gate_wait_seconds_count 1",
@@ -78,7 +76,4 @@ async def test_a_malformed_review_is_answered_with_the_reason(server, webhook):
     await until(lambda: bundles(server)[0])
     answered = await ask(server, webhook, {"kind": "AdmissionReview"})
 
-    assert (answered.status_code, answered.text) == (
-        400,
-        "not a review: object missing required field `apiVersion`\n",
-    )
+    assert (answered.status_code, answered.text) == (400, "not a review: object missing required field `apiVersion`\n")

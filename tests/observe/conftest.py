@@ -21,5 +21,5 @@ async def live(nodes, client, follow):
     """A cluster that follows the nodes, and has read them."""
     made = LiveCluster(client)
     follow(made.run())
-    await made.wait_ready()
+    await made.ready.wait()
     return made

@@ -11,7 +11,7 @@ from alignup.align.host import Host
 from alignup.align.machine import Device, Machine
 from alignup.align.workload import Pod
 from alignup.kubernetes import configuration
-from alignup.kubernetes.api.pods import KnownPod
+from alignup.kubernetes.api.known_pods import KnownPod
 from alignup.kubernetes.kubelet_files import state_files
 from alignup.kubernetes.kubelet_files.ledger import export_ledger
 from alignup.kubernetes.kubelet_files.state_files import AllocatedPod
@@ -26,6 +26,7 @@ from alignup.machines.synthetic import parse
 from alignup.observe.observation import Sources
 from alignup.placement.host_report import PodStage
 from tests.align import hosts
+from tests.kubernetes.kubelet_files.allocated_pods import dump_allocated_pods
 
 GIB, GPU = hosts.GIB, hosts.GPU
 CONFIGURATION: dict[str, Any] = {
@@ -123,7 +124,7 @@ class SimulatedKubelet:
     def write(self, directory: Path) -> None:
         """Write the files as a kubelet does, ``allocated_pods_state`` last."""
         state_files.write_state_files(directory, self.files, gates=self.host.settings.gates)
-        atomic_files.write(directory / state_files.ALLOCATED_PODS_FILE, state_files.dump_allocated_pods(self.allocated))
+        atomic_files.write(directory / state_files.ALLOCATED_PODS_FILE, dump_allocated_pods(self.allocated))
 
     def sources(self, **changes: Any) -> Sources:
         made = Sources(

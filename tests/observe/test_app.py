@@ -30,9 +30,9 @@ def test_health_and_readiness():
 
 def test_metrics_show_what_was_observed_and_written():
     served, metrics = client()
-    metrics.observed("ok")
+    metrics.observations.labels("ok").inc()
     metrics.published(seconds=0.03, sizes={"hoststates": 900})
-    metrics.failed()
+    metrics.writes.labels("error").inc()
     metrics.state(gaps=1, contradictions=2, topology=TOPOLOGY)
 
     text = served.get("/metrics").text

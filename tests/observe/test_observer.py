@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from alignup import atomic_files
 from alignup.align.errors import PluginError
 from alignup.kubernetes.api import Access, ApiClient, Timing
-from alignup.kubernetes.api.host_states import HEARTBEAT_SECONDS, HOST_STATES, read_host_state
+from alignup.kubernetes.api.host_states import HEARTBEAT_SECONDS, HOST_STATES, HostStateReader
 from alignup.kubernetes.kubelet_files import state_files
 from alignup.observe.app import ObserverMetrics
 from alignup.observe.kubelet_reader import KubeletPaths, KubeletReader
@@ -81,7 +81,7 @@ async def running(observer):
 
 
 async def report(client):
-    return read_host_state(await client.get(HOST_STATES.at("n")))
+    return HostStateReader().read(await client.get(HOST_STATES.at("n")))
 
 
 def patches(server):

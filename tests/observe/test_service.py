@@ -10,7 +10,7 @@ import trustme
 from alignup.align.errors import StateError
 from alignup.kubernetes.api import Access
 from alignup.kubernetes.api.credentials import UserCredentials
-from alignup.kubernetes.api.host_states import HOST_STATES, read_host_state
+from alignup.kubernetes.api.host_states import HOST_STATES, HostStateReader
 from alignup.machines import machine_source
 from alignup.observe.service import observe
 from alignup.testing.api_server import ApiFault, ApiServer, ServedResource
@@ -35,7 +35,7 @@ async def test_the_host_is_published_once(server, client, options):
     problems = await observe(Access(server=server.url), replace(options, listen=("127.0.0.1", 0)))
 
     assert problems == ()
-    report = read_host_state(await client.get(HOST_STATES.at("host-a")))
+    report = HostStateReader().read(await client.get(HOST_STATES.at("host-a")))
     assert report.machine.kubelet_view() == machine_source.discover().kubelet_view()
     (state,) = server.objects("hoststates")
     assert state["metadata"]["ownerReferences"][0]["uid"] == "node-uid"

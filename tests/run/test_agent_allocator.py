@@ -102,7 +102,7 @@ def test_a_run_that_would_wait_is_rejected_and_released(tmp_path, capsys):
     ("sent", "message"),
     [
         pytest.param(
-            response(503, {"detail": "not now", "errors": [{"field": "", "what": "recovering"}]}),
+            response(503, {"detail": "not now", "errors": [{"field": "", "message": "recovering"}]}),
             "recovering",
             id="service unavailable",
         ),

@@ -3,38 +3,31 @@ import asyncio
 import httpx2
 import pytest
 
-from alignup.schedule.app import schedule_app
-from alignup.schedule.metrics import PrometheusScheduleMetrics
-from alignup.schedule.service import ScheduleService
-from alignup.web.server import serve_app
+from alignup.schedule.service import ScheduleService, schedule_app
+from alignup.web.asgi_server import serve_app
 from alignup.web.sockets import tcp_socket
 from tests.deadlines import until
 from tests.observe.conftest import anyio_backend, client, follow, live, nodes, server, timing
 
-__all__ = ["anyio_backend", "client", "follow", "http", "live", "metrics", "nodes", "server", "service", "timing"]
+__all__ = ["anyio_backend", "client", "follow", "http", "live", "nodes", "server", "service", "timing"]
 
 
 @pytest.fixture
-def metrics():
-    return PrometheusScheduleMetrics()
-
-
-@pytest.fixture
-async def service(nodes, client, follow, metrics):
+async def service(nodes, client, follow):
     """The service, which leads."""
-    made = ScheduleService(client, metrics)
+    made = ScheduleService(client)
     follow(made.run())
     await until(lambda: made.leading)
     return made
 
 
 @pytest.fixture
-async def http(service, metrics):
+async def http(service):
     """A client of the service's HTTP endpoints."""
     with tcp_socket(0) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         async with (
-            serve_app(schedule_app(service, metrics), listener, stopping=asyncio.Event()),
+            serve_app(schedule_app(service), listener, stopping=asyncio.Event()),
             httpx2.AsyncClient(base_url=url, trust_env=False, verify=False) as made,  # reads no certificates
         ):
             yield made

@@ -8,14 +8,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from alignup.kubernetes.api.objects import Toleration
-from alignup.kubernetes.manifests.pod import read_pod
-from alignup.schedule.app import schedule_app
-from alignup.schedule.bind import PLACEMENT_ANNOTATION
-from alignup.schedule.extender import OFFER_SECONDS, ExtenderOptions, Offers
+from alignup.kubernetes.manifests.pod_decoder import read_pod
+from alignup.schedule.extender import OFFER_SECONDS, PLACEMENT_ANNOTATION, ExtenderOptions, Offers
 from alignup.schedule.extender_messages import MAX_SEARCHES
 from alignup.schedule.live_cluster import LiveClusterOptions
 from alignup.schedule.node_selection import SoftTaints, needs_alignment
-from alignup.schedule.service import ScheduleService
+from alignup.schedule.service import ScheduleService, schedule_app
 from alignup.testing.api_server import ApiFault
 from tests.align.hosts import pod
 from tests.deadlines import until
@@ -292,16 +290,16 @@ async def test_a_pod_that_is_unknown_or_another_one_is_not_bound(http, nodes, se
     assert nodes.bound() == {"wide": ""}
 
 
-async def test_bindings_to_one_node_are_written_in_the_order_of_the_predictions(nodes, client, follow, metrics):
+async def test_bindings_to_one_node_are_written_in_the_order_of_the_predictions(nodes, client, follow):
     small = [pod(f"small-{number}", cpu="500m", memory="1Mi") for number in range(4)]
     for created in small:
         nodes.create(created)
-    service = ScheduleService(client, metrics, live=LiveClusterOptions(max_unconfirmed=None))
+    service = ScheduleService(client, live=LiveClusterOptions(max_unconfirmed=None))
     follow(service.run())
     await until(lambda: service.leading)
     nodes.server.inject(ApiFault(delay=0.05), verb="create", resource="pods")  # the first one is slow
 
-    app = schedule_app(service, metrics)
+    app = schedule_app(service)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://x") as http:
         await asyncio.gather(*(bound(http, created) for created in small))
 
@@ -324,7 +322,7 @@ async def test_filter_refuses_to_guess_while_the_cluster_is_not_followed(http, n
     nodes.create(OTHER, "a")  # by another scheduler, unseen
     for verb in ("watch", "list"):
         nodes.server.inject(ApiFault(), verb=verb)
-    await until(lambda: not service.live.problems)
+    await until(lambda: not service.live.problems and service.live.pods.objects)  # its event follows the resumed watch
     assert (await filtered(http))["NodeNames"] == ["b"]
 
 
@@ -392,7 +390,7 @@ async def test_names_are_found_however_they_are_written_and_however_many_are_ask
         answer = await http.post("/v1/extender/filter", content=content, headers=JSON)
         assert answer.json()["NodeNames"] == ["b"]
     assert (await filtered(http, OTHER, names=others[-1:]))["NodeNames"] == others[-1:]
-    assert service.extender.record("other").asked == 1
+    assert service.extender.records["other"].asked == 1
 
 
 async def test_an_invalid_pod_is_an_error_of_the_attempt(http):
@@ -428,8 +426,8 @@ async def test_a_body_of_ten_megabytes_is_read(http):
     assert (await filtered(http, document))["NodeNames"] == ["a"]
 
 
-async def test_a_body_that_is_too_large_is_not_read(service, metrics):
-    app = schedule_app(service, metrics, max_body=2048)
+async def test_a_body_that_is_too_large_is_not_read(service):
+    app = schedule_app(service, max_body=2048)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://x") as http:
         answer = await http.post("/v1/extender/filter", content=b" " * 2049, headers=JSON)
 

@@ -7,15 +7,14 @@ import pytest
 from alignup.align.errors import PodError
 from alignup.documents.codec import convert
 from alignup.kubernetes.api import PODS, Access, ApiClient, Timing
+from alignup.kubernetes.api.known_pods import binding_time, known_pod
 from alignup.kubernetes.api.objects import ApiPod
-from alignup.kubernetes.api.pods import binding_time, known_pod
-from alignup.kubernetes.manifests.pod import read_pod
+from alignup.kubernetes.manifests.pod_decoder import read_pod
 from alignup.placement.host_report import Cause
 from alignup.placement.verdict import WAITS_FOR_TERMINATION
 from alignup.schedule import live_cluster
-from alignup.schedule.live_cluster import SILENT_SECONDS, LiveCluster, LiveClusterOptions
-from alignup.schedule.metrics import PrometheusScheduleMetrics
-from alignup.schedule.pod_trimming import PodTrimmer
+from alignup.schedule.live_cluster import SILENT_SECONDS, LiveCluster, LiveClusterOptions, PodTrimmer
+from alignup.schedule.metrics import ScheduleMetrics
 from alignup.testing.api_server import ApiFault
 from bench.pods_of_a_cluster import pod as big_pod
 from tests.align.hosts import pod
@@ -167,11 +166,11 @@ async def test_listeners_are_told_which_nodes_changed(live, nodes):
 
 async def test_rejections_are_counted_by_cause(nodes, client, follow):
     counted = []
-    metrics = Mock(spec=PrometheusScheduleMetrics)
+    metrics = Mock(spec=ScheduleMetrics)
     metrics.prediction = lambda *, outcome, cause: counted.append((outcome, cause))
     live = LiveCluster(client, metrics=metrics)
     follow(live.run())
-    await live.wait_ready()
+    await live.ready.wait()
     live.assume(WIDE, "a")
     nodes.create(WIDE, "a")
     nodes.admit("a", WIDE)
@@ -203,7 +202,7 @@ async def test_containers_of_a_force_deleted_pod_may_still_run(nodes, client, fo
     nodes.report("a")
     live = LiveCluster(client, options=LiveClusterOptions(force_deleted_may_run=True))
     follow(live.run())
-    await live.wait_ready()
+    await live.ready.wait()
 
     await client.get_raw("/version")
     document = next(stored for stored in nodes.server.objects("pods"))
@@ -220,7 +219,7 @@ async def test_a_cluster_without_host_states_is_ready(server, client, follow):
     live = LiveCluster(client)
     follow(live.run())
 
-    await live.wait_ready()
+    await live.ready.wait()
 
     assert live.problems == ()
     assert reasons(live) == {"a": "no HostState"}
@@ -269,7 +268,7 @@ async def test_a_host_whose_observer_has_stopped_is_unknown(nodes, server, follo
         nodes.report("a", observed_at="2026-01-01T00:00:00Z")  # b is of an observer that does not renew it
         live = LiveCluster(client)
         follow(live.run())
-        await live.wait_ready()
+        await live.ready.wait()
         now[0] = SILENT_SECONDS + 1
         live.check_observers()
         assert reasons(live) == {"a": "observer has stopped", "b": ""}
@@ -284,7 +283,7 @@ async def test_steps_of_the_clock_change_no_answer(nodes, server, follow):
     async with ApiClient(Access(server=server.url), timing=Timing(time_of_day=lambda: today)) as client:
         live = LiveCluster(client)
         follow(live.run())
-        await live.wait_ready()
+        await live.ready.wait()
         for step in (-400 * 86400.0, 800 * 86400.0):
             today += step
             nodes.report("a", observed_at="1999-01-01T00:00:00Z" if step > 0 else "2099-01-01T00:00:00Z")

@@ -163,7 +163,7 @@ async def approximate(server, nodes, client, follow):
     server.put(topology(kubelet()))
     made = LiveCluster(client, options=LiveClusterOptions(approximate=True))
     follow(made.run())
-    await made.wait_ready()
+    await made.ready.wait()
     return made
 
 

@@ -8,13 +8,12 @@ import httpx2
 import pytest
 
 from alignup.kubernetes.api.objects import ApiPodSpec
-from alignup.kubernetes.manifests.pod import pod_to_dict
-from alignup.schedule import page_backend
-from alignup.schedule.app import schedule_app
+from alignup.kubernetes.manifests.pod_decoder import pod_to_dict
+from alignup.schedule import pages as cluster_pages
 from alignup.schedule.metrics import INTERVAL, PredictionHistory
-from alignup.schedule.page_backend import LivePages, NodeCard
-from alignup.schedule.pages import CHUNK, read_query, select_cards
-from alignup.web.server import serve_app
+from alignup.schedule.pages import CHUNK, ClusterPages, NodeCard, read_query, select_cards
+from alignup.schedule.service import schedule_app
+from alignup.web.asgi_server import serve_app
 from alignup.web.sockets import tcp_socket
 from tests.deadlines import until
 from tests.html_reader import HtmlReader
@@ -27,10 +26,10 @@ HOSTILE = "\"'><script>alert(1)</script>"
 
 
 @pytest.fixture
-async def pages(service, metrics):
+async def pages(service):
     """A client of the pages on a real socket."""
     stopping = asyncio.Event()
-    app = schedule_app(service, metrics, pages=LivePages(service.live, service.problems), stopping=stopping)
+    app = schedule_app(service, stopping=stopping)
     with tcp_socket(0) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         async with (
@@ -93,7 +92,7 @@ async def test_a_pasted_manifest_is_answered_for_groups_of_nodes(pages, nodes, s
 
 
 async def test_other_requests_are_served_while_many_nodes_are_asked(service, nodes, monkeypatch):
-    monkeypatch.setattr(page_backend, "AT_ONCE", 1)
+    monkeypatch.setattr(cluster_pages, "AT_ONCE", 1)
     for number in range(8):
         nodes.add(f"more-{number}")
     await until(lambda: len(service.live.cluster.hosts) == 10)
@@ -106,7 +105,7 @@ async def test_other_requests_are_served_while_many_nodes_are_asked(service, nod
             await asyncio.sleep(0)
 
     counting = asyncio.create_task(count())
-    (group,) = await LivePages(service.live, service.problems).ask_nodes(WIDE, ApiPodSpec())
+    (group,) = await ClusterPages(service.live, service.problems, PredictionHistory()).ask_nodes(WIDE, ApiPodSpec())
     counting.cancel()
 
     assert len(group.nodes) == 10

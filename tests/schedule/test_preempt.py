@@ -6,7 +6,6 @@ import pytest
 
 from alignup.kubernetes.api import Access, ApiClient
 from alignup.schedule.extender import ExtenderOptions
-from alignup.schedule.metrics import PrometheusScheduleMetrics
 from alignup.schedule.preempt import CHOOSES_VICTIMS, SEARCH_SECONDS, Preemption
 from alignup.schedule.service import ScheduleService
 from alignup.testing.api_server import ApiServer, ServedResource
@@ -106,7 +105,7 @@ async def test_the_version_of_the_api_server_tells_who_chooses_victims(timing, f
         server.serve(SERVED)
         async with ApiClient(Access(server=server.url), timing=timing) as client:
             options = ExtenderOptions(chooses_victims=option)
-            service = ScheduleService(client, PrometheusScheduleMetrics(), extender=options)
+            service = ScheduleService(client, extender=options)
             following = follow(service.run())
             await until(lambda: service.leading)
             following.cancel()
@@ -116,8 +115,8 @@ async def test_the_version_of_the_api_server_tells_who_chooses_victims(timing, f
 
 async def test_the_search_for_victims_ends_in_time(full):
     now = iter([0.0, SEARCH_SECONDS, SEARCH_SECONDS])
-    preemption = Preemption(full.live, chooses=True, clock=lambda: next(now))
+    preemption = Preemption(full.live, chooses=True, allow_unknown=False, clock=lambda: next(now))
     huge = replace(pod("huge", cpu="64", memory="1Gi"), priority=1000)
 
     assert preemption.resolvable(huge, ["a", "b"]) == {"a"}  # not searched; b has no pods of lower priority
-    assert Preemption(full.live, chooses=True).resolvable(huge, ["a", "b"]) == frozenset()
+    assert Preemption(full.live, chooses=True, allow_unknown=False).resolvable(huge, ["a", "b"]) == frozenset()

@@ -8,13 +8,11 @@ import pytest
 
 from alignup.align.errors import ListenError
 from alignup.kubernetes.api import PODS
-from alignup.schedule.app import schedule_app
-from alignup.schedule.bind import NOT_LEADING, Binder
-from alignup.schedule.metrics import PrometheusScheduleMetrics
-from alignup.schedule.service import LeaseOptions, ScheduleService
+from alignup.schedule.extender import NOT_LEADING, Binder
+from alignup.schedule.service import LeaseOptions, ScheduleService, schedule_app
 from alignup.testing.api_server import ApiFault
+from alignup.web.asgi_server import serve_app
 from alignup.web.metrics import health_app
-from alignup.web.server import serve_app
 from alignup.web.sockets import ServerCertificate, tcp_socket
 from tests import certificates
 from tests.align.hosts import pod
@@ -29,7 +27,7 @@ PLAIN_POD = pod("plain")
 
 def candidate(client, name):
     lease = LeaseOptions(namespace="kube-system", identity=name)
-    return ScheduleService(client, PrometheusScheduleMetrics(), lease=lease)
+    return ScheduleService(client, lease=lease)
 
 
 async def test_only_the_leader_answers_and_a_standby_takes_over(nodes, client, follow):
@@ -37,8 +35,8 @@ async def test_only_the_leader_answers_and_a_standby_takes_over(nodes, client, f
     running = follow(first.run())
     await until(lambda: first.leading)
     follow(second.run())
-    await until(lambda: second.live.ready and "first leads" in str(second.problems()))
-    app = schedule_app(second, PrometheusScheduleMetrics())
+    await until(lambda: second.live.ready.is_set() and "first leads" in str(second.problems()))
+    app = schedule_app(second)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://x") as http:
         answer = await http.post("/v1/extender/filter", content=b"{}", headers=JSON)
         assert (answer.status_code, answer.json()["detail"]) == (503, "this is a standby: first leads")
@@ -57,11 +55,11 @@ async def test_a_leader_ends_only_after_its_last_binding(nodes, client, follow):
     running = follow(first.run())
     await until(lambda: first.leading)
     follow(second.run())
-    await until(lambda: second.live.ready)
+    await second.live.ready.wait()
     nodes.create(WIDE)
     await until(lambda: first.live.find_pod("default", "wide"))
     nodes.server.inject(ApiFault(delay=0.8), verb="create", resource="pods")
-    app = schedule_app(first, PrometheusScheduleMetrics())
+    app = schedule_app(first)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://x") as http:
         binding = asyncio.create_task(bound(http))
         await until(lambda: not first.live.verdict(OTHER, "a").admits)
@@ -145,10 +143,10 @@ async def test_metrics_count_predictions_requests_and_kept_verdicts(http, nodes,
     assert "alignup_schedule_kept_verdicts_total 2" in text
 
 
-async def test_clients_need_a_certificate_and_a_renewed_one_is_served(tmp_path, service, metrics):
+async def test_clients_need_a_certificate_and_a_renewed_one_is_served(tmp_path, service):
     certificate = ServerCertificate(*certificates.install("first", tmp_path), client_authority=certificates.ca_file())
     with tcp_socket(0) as listener:
-        app = schedule_app(service, metrics)
+        app = schedule_app(service)
         url = f"https://127.0.0.1:{listener.getsockname()[1]}/healthz"
         async with serve_app(app, listener, stopping=asyncio.Event(), tls=certificate.context):
             stranger = ssl.create_default_context(cafile=certificates.ca_file())
@@ -179,18 +177,19 @@ def test_an_authority_that_cannot_be_read_is_an_error(tmp_path):
         ServerCertificate(*files, client_authority=tmp_path / "none.pem")
 
 
-async def test_probes_need_no_certificate(service, metrics):
+async def test_probes_need_no_certificate(service):
     async with httpx2.AsyncClient(
-        transport=httpx2.ASGITransport(health_app(metrics.registry, readiness=service.problems)), base_url="http://x"
+        transport=httpx2.ASGITransport(health_app(service.metrics.registry, readiness=service.problems)),
+        base_url="http://x",
     ) as http:
         assert (await http.get("/readyz")).text == "ok\n"
         assert (await http.post("/v1/extender/filter", content=b"{}", headers=JSON)).status_code == 404
 
 
-async def test_an_api_server_that_is_away_at_the_start_is_waited_for(nodes, client, follow, metrics):
+async def test_an_api_server_that_is_away_at_the_start_is_waited_for(nodes, client, follow):
     nodes.server.inject(ApiFault(status=503, times=20))
     nodes.server.inject(ApiFault(disconnect=True, times=None), verb="watch")
-    made = ScheduleService(client, metrics)
+    made = ScheduleService(client)
     follow(made.run())
     await until(lambda: made.live.nodes.error)
     assert made.problems() == ("the cluster has not been read yet",)

@@ -6,8 +6,8 @@ from functools import partial
 import pytest
 
 from alignup.align.errors import SettingsError, TraceError
+from alignup.simulate.cluster_files import WorkloadDescription
 from alignup.simulate.executors import DaskEngine, ProcessEngine, SerialEngine, pack
-from alignup.simulate.sweep_file import WorkloadDescription
 from alignup.simulate.sweeps import COLUMNS, ResultsFile, SweepTask, run_packed, run_sweep
 from tests.simulate.clusters import group
 from tests.simulate.jobs import die_once

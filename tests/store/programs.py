@@ -17,7 +17,7 @@ from alignup.documents.ledgers import (
     ResidueDocument,
     UsageDocument,
 )
-from alignup.documents.pods import PodDocument
+from alignup.documents.pod_documents import PodDocument
 from alignup.store.fingerprint import fingerprint_of
 from alignup.store.history import DecisionQuery
 from alignup.store.state_store import HeldPodDocument, LedgerParts, PodRow, Stage, StateChange, StateStore, StoredState

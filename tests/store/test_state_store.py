@@ -10,7 +10,7 @@ import pytest
 from alignup.align.errors import StoreError, StoreFullError, StoreProblem
 from alignup.documents import codec
 from alignup.documents.ledgers import pod_entry, residue, restore_ledger
-from alignup.documents.pods import pod_document
+from alignup.documents.pod_documents import pod_document
 from alignup.store.database import NAME
 from alignup.store.fingerprint import machine_fingerprint, settings_fingerprint
 from alignup.store.state_store import (

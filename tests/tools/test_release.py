@@ -53,6 +53,6 @@ def test_every_library_states_a_license_that_allows_redistribution():
 
 
 def stated_license(name: str) -> str:
-    stated = metadata.metadata(name)
-    classifiers = [line for line in stated.get_all("Classifier", []) if line.startswith("License ::")]
-    return " ".join([stated["License-Expression"] or "", stated["License"] or "", *classifiers])
+    stated = metadata.metadata(name).json
+    classifiers = [line for line in stated.get("classifier", ()) if line.startswith("License ::")]
+    return " ".join([str(stated.get("license_expression", "")), str(stated.get("license", "")), *classifiers])

@@ -13,7 +13,7 @@ from alignup.align.settings import FEATURE_GATES, TOPOLOGY_OPTIONS
 from alignup.cli import exit_codes
 from alignup.documents.machines import MachineDocument
 from alignup.kubernetes.configuration.fields import USED_FIELDS, Configuration
-from alignup.simulate import cluster_file, sweep_file, trace
+from alignup.simulate import cluster_files, trace
 from tests.console_runner import ROOT
 from tools import reference
 from tools.command_tree import walk
@@ -95,11 +95,11 @@ def rows(heading: str) -> set[str]:
     [
         ("KubeletConfiguration", USED_FIELDS.keys() - {"apiVersion", "kind"}),
         ("Feature gates that change decisions", FEATURE_GATES.keys()),
-        ("Cluster", cluster_file._FIELDS),
-        ("Cluster: an entry of groups; Sweep: an entry of machines", cluster_file._GROUP_FIELDS),
-        ("Sweep", sweep_file._FIELDS),
-        ("Sweep: an entry of configurations", sweep_file._CONFIGURATION_FIELDS),
-        ("Sweep: workload", sweep_file._WORKLOAD_FIELDS),
+        ("Cluster", cluster_files.CLUSTER_FIELDS),
+        ("Cluster: an entry of groups; Sweep: an entry of machines", cluster_files.GROUP_FIELDS),
+        ("Sweep", cluster_files.SWEEP_FIELDS),
+        ("Sweep: an entry of configurations", cluster_files.CONFIGURATION_FIELDS),
+        ("Sweep: workload", cluster_files.WORKLOAD_FIELDS),
         ("Trace: an event", {name for names in trace._EVENT_FIELDS.values() for name in names}),
     ],
 )

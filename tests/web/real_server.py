@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import httpx2
 
 from alignup.web import sockets
-from alignup.web.server import ServerLimits, serve_app
+from alignup.web.asgi_server import ServerLimits, serve_app
 from tests.agent.fake_backend import app_of
 from tests.deadlines import SECONDS
 

@@ -185,7 +185,7 @@ def test_events_are_decoded(tmp_path):
 
 
 def test_an_error_instead_of_events_is_raised(tmp_path):
-    sent = b'HTTP/1.1 404 Not found\r\n\r\n{"errors": [{"field": "tail", "what": "is wrong"}]}'
+    sent = b'HTTP/1.1 404 Not found\r\n\r\n{"errors": [{"field": "tail", "message": "is wrong"}]}'
 
     with serve(tmp_path / "sock", answer(sent)) as agent, pytest.raises(AgentError, match="tail: is wrong"):
         list(agent.events())

@@ -15,8 +15,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from alignup.web import sockets
+from alignup.web.asgi_server import ConnectionLimits, ConnectionTable, ServerLimits, peer_of, serve_app
 from alignup.web.served_connection import ServedConnection
-from alignup.web.server import ConnectionLimits, ConnectionTable, ServerLimits, peer_of, serve_app
 from tests.agent.fake_backend import FakeBackend, app_of, manifest
 from tests.deadlines import SECONDS, until
 from tests.web.real_server import on_unix, send_raw
@@ -281,7 +281,7 @@ async def test_a_closed_connection_needs_no_garbage_collection(tmp_path, monkeyp
             super().__init__(*positional, **named)
             served.append(weakref.ref(self))
 
-    monkeypatch.setattr("alignup.web.server.ServedConnection", TracedConnection)
+    monkeypatch.setattr("alignup.web.asgi_server.ServedConnection", TracedConnection)
     path = tmp_path / "api.sock"
     gc.disable()
     try:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from alignup.web import sockets
-from alignup.web.server import ConnectionLimits, ServerLimits, serve_app
+from alignup.web.asgi_server import ConnectionLimits, ServerLimits, serve_app
 from alignup.web.sockets import ServerCertificate
 from tests.agent.fake_backend import FakeBackend, app_of
 from tests.certificates import ca_file, install

@@ -83,7 +83,7 @@ async def test_a_text_that_is_no_token_is_a_bad_request(token):
         response = await client.get("/v1/pods", params={"continue": token})
 
         assert response.status_code == 400
-        assert response.json()["errors"] == [{"field": "continue", "what": "must be metadata.continue of a page"}]
+        assert response.json()["errors"] == [{"field": "continue", "message": "must be metadata.continue of a page"}]
 
 
 async def test_a_client_with_the_token_of_an_agent_that_was_restarted_lists_again():

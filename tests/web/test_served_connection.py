@@ -5,8 +5,8 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
+from alignup.web.asgi_server import ConnectionLimits, ConnectionTable, ServerLimits
 from alignup.web.served_connection import ServedConnection
-from alignup.web.server import ConnectionLimits, ConnectionTable, ServerLimits
 
 LENGTH = (b"content-length", b"5")
 

@@ -13,7 +13,7 @@ import pytest
 
 from alignup.align.errors import ListenError
 from alignup.web import sockets
-from alignup.web.server import ServerLimits, serve_app
+from alignup.web.asgi_server import ServerLimits, serve_app
 from tests.agent.fake_backend import FakeBackend, app_of, manifest
 from tests.deadlines import SECONDS, until
 from tests.web.real_server import client_at, on_unix, send_raw, stale_socket

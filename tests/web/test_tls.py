@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 
 from alignup.align.errors import ListenError
 from alignup.web import served_connection, sockets
+from alignup.web.asgi_server import ConnectionLimits, ServerLimits, serve_app
 from alignup.web.served_connection import has_hung_up
-from alignup.web.server import ConnectionLimits, ServerLimits, serve_app
 from alignup.web.sockets import ServerCertificate
 from tests.agent.fake_backend import FakeBackend, app_of
 from tests.certificates import EXPIRED, ca_file, install

@@ -75,7 +75,7 @@ class AdmissionQueue:
         when_idle: Callable[[], None] = lambda: None,
         idle_seconds: float = 1.0,
     ) -> None:
-        self._state = state
+        self.state = state  #: the current one; only the thread replaces it
         self._save = save
         self._clock = clock
         self._dispatch, self._record = dispatch, record
@@ -93,10 +93,6 @@ class AdmissionQueue:
         self._thread.start()
 
     @property
-    def state(self) -> AgentState:
-        return self._state
-
-    @property
     def alive(self) -> bool:
         return self._thread.is_alive()
 
@@ -111,7 +107,7 @@ class AdmissionQueue:
 
     def transaction(self) -> Transaction:
         """Start a transaction on the current state that is never applied, for dry runs."""
-        return Transaction(self._state, self._clock)
+        return Transaction(self.state, self._clock)
 
     async def run(
         self,
@@ -163,7 +159,7 @@ class AdmissionQueue:
     def _work(self) -> None:
         stop = False
         if not self._problems:
-            self._write(self._state)
+            self._write(self.state)
         while not stop:
             jobs: list[_Job] = []
             try:
@@ -182,7 +178,7 @@ class AdmissionQueue:
             elif self._events:
                 self._dispatch_events()
             elif self._save_error and not stop:
-                self._write(self._state)
+                self._write(self.state)
             elif self._saved and not stop:
                 self._saved = False
                 self._when_idle()
@@ -202,7 +198,7 @@ class AdmissionQueue:
                 job.result, job.error = None, NotReadyError(self._save_error)
             self._deliver(*failed)
             state, batch = self._run_all(job for job, transaction in batch if transaction.always)
-        self._state = replace(state, unsaved=frozenset()) if saved else state
+        self.state = replace(state, unsaved=frozenset()) if saved else state
         events = [event for _, transaction in batch for event in transaction.events]
         if not saved:
             self._unrecorded += events
@@ -231,7 +227,7 @@ class AdmissionQueue:
         self, jobs: Iterable[_Job], *, admits_waiting: bool = True
     ) -> tuple[AgentState, list[tuple[_Job, Transaction]]]:
         """Run jobs, each on the state that the previous one left; a failed job changes nothing."""
-        state, batch = self._state, list[tuple[_Job, Transaction]]()
+        state, batch = self.state, list[tuple[_Job, Transaction]]()
         for job in jobs:
             transaction = Transaction(state, self._clock, admits_waiting=admits_waiting)
             try:
@@ -260,7 +256,7 @@ class AdmissionQueue:
         try:
             self._save(state, [*self._unrecorded, *events])
         except (OSError, AlignError) as error:
-            if isinstance(error, StoreFullError) and state is not self._state:
+            if isinstance(error, StoreFullError) and state is not self.state:
                 raise
             self._save_error = f"no pod can be admitted or released while the state cannot be written: {error}"
         except Exception as error:  # noqa: BLE001 - waiting clients must get an answer

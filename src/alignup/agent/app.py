@@ -28,17 +28,17 @@ from alignup.align.host import Host
 from alignup.align.workload import Pod, validation
 from alignup.documents import codec
 from alignup.documents.machines import machine_to_document
-from alignup.kubernetes.manifests.pod import read_json_pod, read_pod_text
+from alignup.kubernetes.manifests.pod_decoder import read_json_pod, read_pod_text
 from alignup.kubernetes.manifests.workloads import with_derived_uid
 from alignup.store.history import DecisionQuery
 from alignup.web import responses
-from alignup.web.access import AccessRules
-from alignup.web.events import EventStreams
+from alignup.web.api_operations import ApiEndpoint, Handler, Operation, ParameterValues, openapi_document, receive_body
+from alignup.web.asgi_server import ConnectionLimits
+from alignup.web.authentication import LINK_SECONDS, AccessRules
+from alignup.web.event_streams import EventStreams
 from alignup.web.metrics import metrics_response
-from alignup.web.operations import ApiEndpoint, Handler, Operation, ParameterValues, openapi_document, receive_body
 from alignup.web.paging import InvalidTokenError, SnapshotPager, TokenExpiredError, encode_items
 from alignup.web.responses import HEADERS, RETRY_LATER, SVG, TEXT, ProblemError, json_response, list_response
-from alignup.web.server import ConnectionLimits
 
 Result = TypeVar("Result")
 
@@ -81,8 +81,7 @@ def build_app(
 
     @cache
     def pages() -> ASGIApp:
-        # Jinja2 and the pictures take 100 ms and 4 MB, and few agents are asked for a page.
-        from alignup.agent.pages import page_routes  # noqa: PLC0415 - few agents serve pages
+        from alignup.agent.pages import page_routes  # noqa: PLC0415 - takes 4 MB, and few agents are asked for a page
 
         return _router(page_routes(service, access, search_seconds=limits.search_seconds))
 
@@ -195,8 +194,8 @@ class _Handlers:
     async def create_sign_in_link(self, _request: Request, _parameters: ParameterValues) -> Response:
         if not self.access.sessions.base_url:
             raise ProblemError(404, "The agent serves no pages to browsers: it has no web address.")
-        link = self.access.sessions.create_link()
-        document = api.SignInLinkDocument(url=self.access.sessions.base_url + link.path, seconds=int(link.seconds))
+        url = self.access.sessions.base_url + self.access.sessions.create_link()
+        document = api.SignInLinkDocument(url=url, seconds=int(LINK_SECONDS))
         return json_response(document, status=201)
 
     async def list_decisions(self, _request: Request, parameters: ParameterValues) -> Response:

@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,12 +20,12 @@ from structlog.typing import FilteringBoundLogger
 from alignup.agent.admission_queue import AdmissionQueue, QueueProbe
 from alignup.agent.app import build_app
 from alignup.agent.device_allocator import serve_plugins
-from alignup.agent.events import EventDispatcher
+from alignup.agent.event_dispatcher import EventDispatcher
 from alignup.agent.manifest_dir import ManifestDir, ManifestWatcher
 from alignup.agent.metrics import Metrics
 from alignup.agent.recovery import ImportedState, RecoveryOptions, RecoveryResult, recover
 from alignup.agent.service import AgentService
-from alignup.agent.state import API_SOURCE, AgentEvent, Clock
+from alignup.agent.state import API_SOURCE, Clock
 from alignup.agent.state_saver import StateSaver
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import ListenError, TlsRequiredError
@@ -33,12 +33,12 @@ from alignup.align.host import Host
 from alignup.store.lock import lock
 from alignup.store.state_store import StateStore
 from alignup.web import sockets
-from alignup.web.access import AccessRules, Sessions
 from alignup.web.address import Address, TcpAddress
-from alignup.web.events import EventBus
+from alignup.web.asgi_server import serve_app
+from alignup.web.authentication import AccessRules, Sessions
+from alignup.web.event_streams import EventBus
 from alignup.web.log import LogQueue, queued_stderr
 from alignup.web.responses import BusyError, NotReadyError
-from alignup.web.server import serve_app
 
 #: Defaults in the root directory.
 PLUGIN_DIR, POD_RESOURCES_DIR, POD_RESOURCES_SOCKET = "device-plugins", "pod-resources", "kubelet.sock"
@@ -103,7 +103,7 @@ class GarbageCollection:
 
 
 def _freeze_survivors(phase: str, info: Mapping[str, Any]) -> None:
-    """Called by Python before and after each collection."""
+    """Freeze what survived; Python calls this before and after each collection."""
     if phase == "stop" and info["generation"] == 1:
         gc.freeze()
 
@@ -213,23 +213,16 @@ def _start_queue(
         store.prepare_for_more()
         garbage.collect_if_due()
 
-    def dispatch(batch: Sequence[AgentEvent]) -> None:
-        events(batch)
-
-    def settled_host() -> Host:
-        return queue.state.settled_host()
-
-    problems = recovered.messages(options.recovery)
     queue = AdmissionQueue(
         recovered.state,
         saver.save,
         clock=options.clock,
-        dispatch=dispatch,
+        dispatch=lambda batch: events(batch),  # noqa: PLW0108 - it does not exist yet
         record=saver.record,
-        problems=problems,
+        problems=recovered.messages(options.recovery),
         when_idle=when_idle,
     )
-    metrics = Metrics(settled_host, waiting=lambda: len(queue.state.waiting))
+    metrics = Metrics(lambda: queue.state.settled_host(), waiting=lambda: len(queue.state.waiting))  # noqa: PLW0108
     events = EventDispatcher(asyncio.get_running_loop(), log, metrics, EventBus(now=options.clock.now))
     return queue, events
 

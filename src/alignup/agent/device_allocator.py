@@ -21,7 +21,6 @@ from alignup.agent.state import MAX_GRANT_BYTES, AdmissionResult, same_workload
 from alignup.agent.transaction import Transaction
 from alignup.align.devices.provider import PreferenceRequest
 from alignup.align.errors import PluginError, ProviderError
-from alignup.align.host import Host
 from alignup.align.workload import Pod
 from alignup.documents import codec
 from alignup.kubernetes.plugins.manager import DevicePluginManager
@@ -234,10 +233,6 @@ async def serve_plugins(
 
     A read-only queue accepts no plugins.
     """
-
-    def settled_host() -> Host:
-        return queue.state.settled_host()
-
     manager = DevicePluginManager(
         directory,
         lambda *devices, **options: queue.run(Transaction.set_devices, *devices, **options),
@@ -250,8 +245,13 @@ async def serve_plugins(
         if not queue.read_only:
             await stack.enter_async_context(manager)
             manager.expect(expected_resources(queue))
-        server = serve_pod_resources(pod_resources, settled_host, count=metrics.count_pod_resources)
-        await stack.enter_async_context(server)
+        await stack.enter_async_context(
+            serve_pod_resources(
+                pod_resources,
+                lambda: queue.state.settled_host(),  # noqa: PLW0108 - of the state at that time
+                count=metrics.count_pod_resources,
+            )
+        )
         stack.push_async_callback(allocator.close)
         yield allocator
 

@@ -1,4 +1,4 @@
-"""Exports the agent's state to a kubelet's state files, and reads device grants from them."""
+"""The export of the agent's state to a kubelet's state files, and the import of device grants from them."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -10,7 +10,7 @@ from alignup.agent.recovery import recover
 from alignup.agent.state import AgentState
 from alignup.align.errors import StateError
 from alignup.align.settings import FeatureGates
-from alignup.documents.pods import PodGrants
+from alignup.documents.pod_documents import PodGrants
 from alignup.kubernetes.kubelet_files import ledger as states
 from alignup.kubernetes.kubelet_files import state_files
 from alignup.kubernetes.plugins.allocate_response import AllocateResponse

@@ -27,7 +27,7 @@ from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
 from alignup.documents.ledgers import restore_ledger
-from alignup.documents.pods import PodGrants, read_pod
+from alignup.documents.pod_documents import PodGrants, read_pod
 from alignup.store.fingerprint import machine_fingerprint, settings_fingerprint
 from alignup.store.state_store import HeldPodDocument, StateStore, StoredState
 

@@ -16,7 +16,7 @@ from alignup.align.errors import StateError
 from alignup.align.host import Host
 from alignup.align.workload import Pod
 from alignup.store.history import DecisionQuery, History, StoredDecision
-from alignup.web.events import EventBus, Subscription
+from alignup.web.event_streams import EventBus, Subscription
 from alignup.web.responses import BusyError, NotReadyError
 
 _FLUSH_SECONDS = 5.0

@@ -15,7 +15,7 @@ from alignup.align.ledger import Ledger
 from alignup.documents import codec
 from alignup.documents.decisions import DecisionDocument, recent_documents
 from alignup.documents.ledgers import check_holders, pod_entry, residue
-from alignup.documents.pods import pod_document
+from alignup.documents.pod_documents import pod_document
 from alignup.store.fingerprint import machine_fingerprint, settings_fingerprint
 from alignup.store.state_store import (
     HeldPodDocument,
@@ -32,7 +32,7 @@ _REPLACED = frozenset({StoreProblem.UNUSABLE, StoreProblem.MISSING})
 
 
 class StateSaver:
-    """Saves states of a host, whose pods are as ``AgentState.unsaved`` says; raises ``StoreError``."""
+    """The saver of the states of a host, whose pods are as ``AgentState.unsaved`` says; raises ``StoreError``."""
 
     def __init__(self, store: StateStore, host: Host, log: FilteringBoundLogger) -> None:
         self._store, self._log = store, log
@@ -73,7 +73,13 @@ class StateSaver:
         )
         saved = self._saved
         changes = None if saved is None else self._changes(state, saved, ledger)
-        has_new_pods, limited = (False, False) if saved is None else _new_pods(state, saved)
+        admitted, new = list[str](), False
+        if saved is not None:
+            # Pods that were waiting are stored already: they need no space on the disk, unless they got devices.
+            admitted = [uid for uid in state.unsaved if uid in state.admitted and uid not in saved.admitted]
+            new = any(uid not in saved.waiting or state.admitted[uid].grants for uid in admitted)
+            if not new and state.waiting is not saved.waiting:
+                new = any(uid not in saved.admitted and uid not in saved.waiting for uid in state.waiting.uids())
         whole = changes is None
         if changes is None:
             check_holders(ledger)
@@ -83,8 +89,8 @@ class StateSaver:
             removed=changes[0],
             pods=changes[1],
             whole=whole,
-            has_new_pods=has_new_pods,
-            limited=limited,
+            has_new_pods=new,
+            limited=new or bool(admitted),  # an admitted pod takes more space than a waiting one
             decisions=list(_decisions(events)),
         )
         self._log_problem(self._store.save(change))
@@ -135,18 +141,6 @@ def _decisions(events: Sequence[AgentEvent]) -> Iterator[tuple[DecisionDocument,
     for event in events:
         if event.decision is not None and event.kind is not EventKind.KEPT:
             yield recent_documents.document(event.decision), event.time
-
-
-def _new_pods(state: AgentState, before: AgentState) -> tuple[bool, bool]:
-    """Return whether there are new pods, or new devices for one that was waiting; and whether pods were admitted, too.
-
-    Pods that were waiting are stored already, and need not wait for space on the disk. But they take more space then.
-    """
-    admitted = [uid for uid in state.unsaved if uid in state.admitted and uid not in before.admitted]
-    new = any(uid not in before.waiting or state.admitted[uid].grants for uid in admitted)
-    if not new and state.waiting is not before.waiting:
-        new = any(uid not in before.admitted and uid not in before.waiting for uid in state.waiting.uids())
-    return new, new or bool(admitted)
 
 
 def _admitted(ledger: Ledger, state: AgentState, uids: Iterable[str], *, last: bool = False) -> Iterator[PodRow]:

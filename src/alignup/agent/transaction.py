@@ -33,7 +33,7 @@ from alignup.align.errors import AlignError, PodError, Problem, ProviderError
 from alignup.align.layered_map import with_item, without_item
 from alignup.align.machine import Device
 from alignup.align.workload import Pod
-from alignup.documents.pods import PodGrants
+from alignup.documents.pod_documents import PodGrants
 from alignup.web.responses import BusyError, NotReadyError
 
 _NONE: PreferenceAnswers = {}
@@ -376,7 +376,7 @@ class Transaction:
         return AdmissionResult(decided.decision, None)
 
     def _update_devices(self, resource: str, devices: DeviceLedger) -> None:
-        """Plugins list their devices again after a crash; only what pods hold must be durable."""
+        """Replace the devices; only those that pods hold must be durable: plugins list theirs again after a crash."""
         before = pending_admission.persistent_facts(self._host, resource)
         self._host.ledger = replace(self._host.ledger, devices=devices)
         self._changed = True

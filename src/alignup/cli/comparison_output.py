@@ -30,7 +30,7 @@ class FoldedVariants(NamedTuple):
 def fold_ties(ranked: Sequence[RankedVariant]) -> list[FoldedVariants]:
     """Return *ranked* in its order, with variants of one rank and equal figures folded into a few grids."""
     folded: list[FoldedVariants] = []
-    for _, equal in groupby(ranked, _figures):
+    for _, equal in groupby(ranked, lambda item: (item.rank, _numbers(item))):
         variants = left = tuple(equal)
         names = list(left[0].variant.choices)
         grids = []
@@ -91,13 +91,10 @@ def _rows(folded: FoldedVariants) -> Iterator[list[str]]:
     first = True
     for grid in folded.grids:
         for number in range(max(map(len, grid.values()))):
-            cells = [values[number] if number < len(values) else "" for values in grid.values()]
-            yield [
-                str(folded.first.rank) if first else "",
-                *cells,
-                *(_numbers(folded.first) if first else [""] * len(_FIGURES)),
-            ]
-            first = False
+            rank, figures = ("", [""] * len(_FIGURES))
+            if first:
+                rank, figures, first = str(folded.first.rank), _numbers(folded.first), False
+            yield [rank, *(values[number] if number < len(values) else "" for values in grid.values()), *figures]
 
 
 def _breakable(text: str) -> str:
@@ -108,7 +105,7 @@ def _breakable(text: str) -> str:
 def _reasons(folded: Sequence[FoldedVariants]) -> Iterator[Line]:
     ranks: dict[str, list[str]] = {}
     for ranked in (variant for group in folded for variant in group.variants):
-        reasons = ", ".join(f"{number} {reason}" for reason, number in ranked.score.reasons.items())
+        reasons = ranked.score.reasons_text
         if reasons and str(ranked.rank) not in ranks.setdefault(reasons, []):
             ranks[reasons].append(str(ranked.rank))
     if ranks:
@@ -118,14 +115,8 @@ def _reasons(folded: Sequence[FoldedVariants]) -> Iterator[Line]:
 
 def _numbers(ranked: RankedVariant) -> list[str]:
     score, stranded = ranked.score, ranked.score.stranded
-    return [
-        str(number)
-        for number in (score.admitted, score.rejected, score.pods.on_one, stranded.cpus, stranded.all_devices)
-    ]
-
-
-def _figures(ranked: RankedVariant) -> tuple[object, ...]:
-    return ranked.rank, *_numbers(ranked)
+    numbers = (score.admitted, score.rejected, score.pods.on_one, stranded.cpus, stranded.all_devices)
+    return list(map(str, numbers))
 
 
 def _largest_grid(variants: Sequence[RankedVariant], names: Sequence[str]) -> list[RankedVariant]:

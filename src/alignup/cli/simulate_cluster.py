@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import click
-
+from alignup.align.errors import SettingsError
 from alignup.cli import inputs, simulate_output, terminal
 from alignup.cli.app import InputError, Place
 from alignup.cli.layout import section, table
@@ -18,7 +17,7 @@ from alignup.documents.line_numbers import find_line
 from alignup.kubernetes import configuration
 from alignup.kubernetes.manifests.object_reader import ObjectReader
 from alignup.picture.text_format import Cell, Line, clean, pluralize
-from alignup.simulate import cluster_file, node_report, openb, trace
+from alignup.simulate import cluster_files, node_report, openb
 from alignup.simulate.arrivals import (
     PodArrival,
     PodDeparture,
@@ -27,7 +26,7 @@ from alignup.simulate.arrivals import (
     format_duration,
     from_events,
 )
-from alignup.simulate.cluster_file import GroupDescription
+from alignup.simulate.cluster_files import GroupDescription
 from alignup.simulate.cluster_hosts import HostGroup
 from alignup.simulate.cluster_result import (
     POD_COLUMNS,
@@ -39,26 +38,29 @@ from alignup.simulate.cluster_result import (
 )
 from alignup.simulate.cluster_simulation import ClusterSimulation
 from alignup.simulate.generate import Profile, generate_for_cluster
-from alignup.simulate.schedulers import STRATEGIES
+from alignup.simulate.schedulers import STRATEGIES, find_strategy
 from alignup.simulate.sweeps import change_pace
 from alignup.simulate.trace import FirstProblem
 
-_ALL = "all"
 _GIVE_CLUSTER = "Give a cluster file as described in docs/fleet.md, or the nodes of openb as CSV."
 _GIVE_TRACE = "See docs/simulate.md for the format; for openb, give the CSV file of the pods."
 _GIVE_STRATEGY = "Give names separated by commas, such as alignup,blind-least-allocated, or all."
 
 
 def run(host: HostOptions, options: SimulateOptions, output: str) -> None:
-    _check(options, host, output)
+    for name, value in (("--compare", options.compare), ("--svg", options.svg), ("--state", host.state)):
+        if value is not None:
+            raise InputError(f"{name} is for one node", advice="Omit it, or omit --cluster and --nodes.")
+    strategies = _strategy_names(options.strategy)
+    if output == "csv" and len(strategies) > 1:
+        raise InputError("-o csv is for one strategy", advice="Give one --strategy, or use -o json.")
     inputs.check_writable("--html", options.html)
-    names = strategy_names(options.strategy)
     groups = _read_groups(host, options)
     submissions = _read_submissions(options, groups)
     if options.save:
         _save(submissions, options.save)
     results: list[FleetResult] = []
-    for name in names:
+    for name in strategies:
         with (
             inputs.input_errors(Place(detail="in the cluster")),
             terminal.progress(f"Simulating {name}", "pods") as progress,
@@ -69,53 +71,40 @@ def run(host: HostOptions, options: SimulateOptions, output: str) -> None:
             node_report.write_rows(POD_COLUMNS, pod_rows(simulation.runs), sys.stdout)
     report = FleetReport(results=tuple(results))
     if options.html:
-        simulate_output.write_html(options.html, _draw_html(report))
+        from alignup.simulate import html_reports  # noqa: PLC0415 - only for --html
+
+        title = f"Simulation of {_pods_on_nodes(results[0])}"
+        simulate_output.write_html(options.html, html_reports.render_cluster(report, title=title))
     if output == "json":
         terminal.print_json(json.loads(codec.encode(report)))
     elif output == "text":
-        terminal.print_lines(result_lines(results))
+        terminal.print_lines(_result_lines(results))
 
 
-def _draw_html(report: FleetReport) -> str:
-    from alignup.simulate import html_reports  # noqa: PLC0415 - only for --html
-
-    first = report.results[0]
-    return html_reports.render_cluster(
-        report, title=f"Simulation of {pluralize(first.pods, 'pod')} on {pluralize(first.hosts, 'node')}"
-    )
+def _pods_on_nodes(result: FleetResult) -> str:
+    return f"{pluralize(result.pods, 'pod')} on {pluralize(result.hosts, 'node')}"
 
 
-def _check(options: SimulateOptions, host: HostOptions, output: str) -> None:
-    if options.cluster is not None and options.nodes is not None:
-        raise InputError("--cluster and --nodes exclude each other", advice="Omit one of them.")
-    for name, value in (("--compare", options.compare), ("--svg", options.svg), ("--state", host.state)):
-        if value is not None:
-            raise InputError(f"{name} is for one node", advice="Omit it, or omit --cluster and --nodes.")
-    if output == "csv" and len(strategy_names(options.strategy)) > 1:
-        raise InputError("-o csv is for one strategy", advice="Give one --strategy, or use -o json.")
-
-
-def strategy_names(text: str) -> tuple[str, ...]:
-    """Return the strategies of ``--strategy``."""
-    names = tuple(dict.fromkeys(STRATEGIES if text == _ALL else filter(None, text.split(","))))
-    unknown = [name for name in names if name not in STRATEGIES]
-    if unknown or not names:
-        message = f"unknown strategy {unknown[0]}; expected one of {', '.join(STRATEGIES)}"
-        raise InputError(message if unknown else "no strategy", place=Place("--strategy"), advice=_GIVE_STRATEGY)
+def _strategy_names(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(STRATEGIES if text == "all" else filter(None, text.split(","))))
+    with inputs.input_errors(Place("--strategy"), advice=_GIVE_STRATEGY):
+        for name in names:
+            find_strategy(name)
+        if not names:
+            raise SettingsError("no strategy")
     return names
 
 
 def _read_groups(host: HostOptions, options: SimulateOptions) -> tuple[HostGroup, ...]:
+    """Return the nodes like *host*, or those of a cluster file or openb; groups may have its configuration."""
+    if options.cluster is not None and options.nodes is not None:
+        raise InputError("--cluster and --nodes exclude each other", advice="Omit one of them.")
     if options.nodes is not None:
         node = inputs.read_host(host)
         terminal.print_notes(node.notes)
         machine, settings = node.host.machine, node.host.settings
         return (HostGroup(name="node", machine=machine, settings=settings, count=options.nodes),)
-    return read_cluster(options.cluster or Path(), host)
-
-
-def read_cluster(path: Path, host: HostOptions) -> tuple[HostGroup, ...]:
-    """Return the groups of a cluster file, or of openb; *host* has the configuration of groups without one."""
+    path = options.cluster or Path()
     place = Place("--cluster", file=str(path))
     if host.machine or host.devices:
         raise InputError("--machine and --devices are for --nodes", advice="Set them in the groups of the cluster.")
@@ -124,7 +113,7 @@ def read_cluster(path: Path, host: HostOptions) -> tuple[HostGroup, ...]:
         with inputs.input_errors(place, advice=_GIVE_CLUSTER):
             return openb.read_nodes(path, lambda machine: configuration.host_settings(kubelet, machine))
     with inputs.input_errors(place, advice=_GIVE_CLUSTER):
-        described = cluster_file.read(path)
+        described = cluster_files.read_cluster(path)
     return tuple(resolve_group(group, host) for group in described)
 
 
@@ -157,10 +146,8 @@ def name_field(error: InputError, source: ObjectReader | None) -> InputError:
 def _read_submissions(options: SimulateOptions, groups: Sequence[HostGroup]) -> tuple[PodSubmission, ...]:
     if options.generate:
         with inputs.input_errors(Place("--generate"), advice="See 'alignup simulate --help' for --count and --load."):
-            profile = Profile(options.generate)
-            submissions = generate_for_cluster(
-                profile, groups, seed=options.seed, pods=options.count, load=options.load
-            )
+            profile, seed = Profile(options.generate), options.seed
+            submissions = generate_for_cluster(profile, groups, seed=seed, pods=options.count, load=options.load)
     elif options.trace and openb.is_openb(options.trace):
         with inputs.input_errors(Place("--trace"), advice=_GIVE_TRACE):
             submissions = openb.read_pods(options.trace)
@@ -176,15 +163,13 @@ def _save(submissions: Sequence[PodSubmission], path: Path) -> None:
         events.append(PodArrival(time, pod, submission.selector))
         if duration is not None:
             events.append(PodDeparture(time + duration, pod.uid))
-    with inputs.input_errors(Place("--save"), advice=inputs.WRITABLE), path.open("w") as file:
-        trace.write(events, file)
-    click.echo(f"Wrote {pluralize(len(submissions), 'pod')} to {path}.", err=True)
+    simulate_output.save_trace(path, events, pods=len(submissions))
 
 
-def result_lines(results: Sequence[FleetResult]) -> Iterator[Line]:
+def _result_lines(results: Sequence[FleetResult]) -> Iterator[Line]:
     """Yield the lines of the results, with one column per strategy."""
     first = results[0]
-    yield (Cell(f"{pluralize(first.pods, 'pod')} on {pluralize(first.hosts, 'node')}", "title"),)
+    yield (Cell(_pods_on_nodes(first), "title"),)
     if first.duration:
         yield (Cell(f"{format_duration(first.duration)} of workload", "dim"),)
     heads = ["", *(result.strategy for result in results)]

@@ -2,7 +2,7 @@
 
 import io
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -11,16 +11,14 @@ import click
 from alignup.align.explain import sentences
 from alignup.align.host import Host
 from alignup.align.machine import Machine
-from alignup.align.workload.names import CPU
 from alignup.cli import inputs, terminal
 from alignup.cli.app import InputError, Place
 from alignup.cli.comparison_output import comparison_lines, more_lines
 from alignup.cli.layout import section, table
 from alignup.cli.options import HostOptions
 from alignup.cli.simulate import SimulateOptions
-from alignup.kubernetes.manifests.workloads import Workload
 from alignup.picture.machine_svg import draw_svg
-from alignup.picture.text_format import Cell, Line, clean, pluralize
+from alignup.picture.text_format import Cell, Line, pluralize
 from alignup.simulate import compare, generate, node_report, node_simulation, trace
 from alignup.simulate.arrivals import PodArrival, WorkloadEvent, arrivals, format_duration
 from alignup.simulate.compare import Comparison
@@ -43,12 +41,7 @@ def run(host: HostOptions, options: SimulateOptions, output: str) -> None:
     pods = [event.pod for event in events if isinstance(event, PodArrival)]
     terminal.print_notes(sentences.ignored_requests(node.host, pods))
     if options.save:
-        with (
-            inputs.input_errors(Place("--save"), advice=inputs.WRITABLE),
-            options.save.open("w", encoding="utf-8") as file,
-        ):
-            trace.write(events, file)
-        click.echo(f"Wrote {pluralize(len(pods), 'pod')} to {options.save}.", err=True)
+        save_trace(options.save, events, pods=len(pods))
     comparison = None if options.compare is None else _compare(node.host, events, options)
     if comparison is not None and options.html is None:
         _print_comparison(comparison, output)
@@ -60,7 +53,11 @@ def run(host: HostOptions, options: SimulateOptions, output: str) -> None:
         with inputs.input_errors(Place("--svg"), advice=inputs.WRITABLE):
             options.svg.write_text(draw_svg(result.machine, result.peak.ledger), encoding="utf-8")
     if options.html:
-        write_html(options.html, _draw_html(result, events, comparison))
+        from alignup.simulate import html_reports  # noqa: PLC0415 - only for --html
+
+        compared = "" if comparison is None else ", and a comparison of settings"
+        title = f"Simulation of {pluralize(len(result.outcomes), 'pod')}{compared}"
+        write_html(options.html, html_reports.render_node(result, events, title=title, comparison=comparison))
     if comparison is not None:
         _print_comparison(comparison, output)
     elif output == "json":
@@ -80,12 +77,11 @@ def _print_comparison(comparison: Comparison, output: str) -> None:
         terminal.print_lines(comparison_lines(comparison))
 
 
-def _draw_html(result: SimulationResult, events: Events, comparison: Comparison | None) -> str:
-    from alignup.simulate import html_reports  # noqa: PLC0415 - only for --html
-
-    pods = pluralize(len(result.outcomes), "pod")
-    title = f"Simulation of {pods}" + ("" if comparison is None else ", and a comparison of settings")
-    return html_reports.render_node(result, events, title=title, comparison=comparison)
+def save_trace(path: Path, events: Iterable[WorkloadEvent], *, pods: int) -> None:
+    """Write the trace of ``--save``."""
+    with inputs.input_errors(Place("--save"), advice=inputs.WRITABLE), path.open("w", encoding="utf-8") as file:
+        trace.write(events, file)
+    click.echo(f"Wrote {pluralize(pods, 'pod')} to {path}.", err=True)
 
 
 def write_html(path: Path, text: str) -> None:
@@ -123,20 +119,18 @@ def _read_files(files: tuple[str, ...], *, with_selectors: bool) -> Events:
         raise InputError("no pods to simulate", place=Place(file=", ".join(files)), advice="Give files with workloads.")
     if not with_selectors:
         return arrivals([pod for pod, _ in pods])
-    return tuple(PodArrival(index, pod, _node_selector(workload)) for index, (pod, workload) in enumerate(pods))
-
-
-def _node_selector(workload: Workload) -> dict[str, tuple[str, ...]]:
-    selector = (workload.manifest.get("spec") or {}).get("nodeSelector") or {}
-    return {label: (value,) for label, value in selector.items()}
+    events = []
+    for index, (pod, workload) in enumerate(pods):
+        selector = (workload.manifest.get("spec") or {}).get("nodeSelector") or {}
+        events.append(PodArrival(index, pod, {label: (value,) for label, value in selector.items()}))
+    return tuple(events)
 
 
 def _compare(host: Host, events: Events, options: SimulateOptions) -> Comparison:
     dimensions, jobs, lenient = options.compare or "", options.jobs, options.ignore_missing_devices
     if host.ledger.pods:
-        raise InputError(
-            "--compare starts with an empty node", place=Place(detail="with --state"), advice="Omit --state."
-        )
+        place = Place(detail="with --state")
+        raise InputError("--compare starts with an empty node", place=place, advice="Omit --state.")
     example = "Give settings like policy,scope or policy=none|restricted,cpu-options."
     with inputs.input_errors(Place("--compare"), advice=example):
         grid = compare.build_grid(host.settings, dimensions.split(","), machine=host.machine)
@@ -154,11 +148,9 @@ def _result_lines(result: SimulationResult, *, timed: bool) -> Iterator[Line]:
     topology = result.settings.topology
     duration = f" · {format_duration(result.duration)} of workload" if result.duration and timed else ""
     yield (Cell(f"policy {topology.policy} · scope {topology.scope}{duration}", "dim"),)
-    pods = result.pods
-    counts = (pods.on_one, pods.on_several, pods.anywhere)
-    named = zip(("on one NUMA node", "on several NUMA nodes", "nothing to align"), counts, strict=True)
+    names = ("on one NUMA node", "on several NUMA nodes", "nothing to align")
     yield from section("Admitted")
-    yield from table([[name, str(number)] for name, number in named if number])
+    yield from table([[name, str(number)] for name, number in zip(names, result.pods, strict=True) if number])
     if result.reasons:
         yield from section("Rejected")
         yield from table([[reason, str(number)] for reason, number in result.reasons.items()])
@@ -170,10 +162,8 @@ def _usage_lines(result: SimulationResult) -> Iterator[Line]:
     rows = []
     for node, stats in result.nodes.items():
         for number, (resource, use) in enumerate(stats.items()):
-            amounts = [use.total, use.mean, use.peak, use.end]
-            amounts += [
-                snapshot.largest_by_node.get(node, {}).get(resource, 0) for snapshot in (result.peak, result.end)
-            ]
+            largest = [room.largest_by_node.get(node, {}).get(resource, 0) for room in (result.peak, result.end)]
+            amounts = (use.total, use.mean, use.peak, use.end, *largest)
             figures = [format_amount(resource, amount) for amount in amounts]
             rows.append(["" if number else f"node {node}", resource, *figures])
     if not rows:
@@ -182,10 +172,7 @@ def _usage_lines(result: SimulationResult) -> Iterator[Line]:
     yield from section("In use", caption=_LARGEST)
     yield from table(rows, ["", "", "of", "mean", "peak", "end", "room (peak)", "room (end)"])
     yield from section("Stranded", caption="at peak demand: free, but unusable for every pod of this workload")
-    stranded = result.peak.stranded
-    parts = [sentences.format_amount(CPU, stranded.cpus)] if stranded.cpus else []
-    parts += [f"{number} {clean(name)}" for name, number in stranded.devices.items() if number]
-    yield (Cell(f"  {', '.join(parts) or 'nothing'}"),)
+    yield (Cell(f"  {result.peak.stranded.text}"),)
 
 
 def _pod_lines(result: SimulationResult) -> Iterator[Line]:

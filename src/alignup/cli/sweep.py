@@ -19,10 +19,7 @@ class SweepOptions:
     dask: str | None = option("tcp://HOST:PORT", "Address of a Dask scheduler", "a local one")
 
 
-@define_command(
-    "sweep",
-    "alignup sweep examples/fleet/sweep.yaml --engine serial --html sweep.html",
-)
+@define_command("sweep", "alignup sweep examples/fleet/sweep.yaml --engine serial --html sweep.html")
 @click.argument("spec", type=click.Path(path_type=Path))
 @with_options("options", SweepOptions)
 @output_option("text", "json", "csv")

@@ -20,12 +20,11 @@ from alignup.cli.simulate_output import write_html
 from alignup.cli.sweep import SweepOptions
 from alignup.machines import machine_file
 from alignup.picture.text_format import Cell, Line, clean, pluralize
-from alignup.simulate import node_report, openb, sweep_file, trace
+from alignup.simulate import cluster_files, node_report, openb, trace
 from alignup.simulate.arrivals import PodSubmission, format_duration, from_events
-from alignup.simulate.cluster_file import GroupDescription
+from alignup.simulate.cluster_files import GroupDescription, NamedConfiguration, SweepSpec
 from alignup.simulate.cluster_hosts import HostGroup
-from alignup.simulate.executors import EngineName, Row, make_engine
-from alignup.simulate.sweep_file import NamedConfiguration, SweepSpec
+from alignup.simulate.executors import Row, make_engine
 from alignup.simulate.sweeps import (
     COLUMNS,
     CombinationMeans,
@@ -37,7 +36,6 @@ from alignup.simulate.sweeps import (
 )
 
 _GIVE_SPEC = "See docs/fleet.md for the format; examples/fleet/sweep.yaml is an example."
-_FIGURES = ("started", "failed", "pending", "rejections", "waiting_p99", "stranded_cpus")
 
 
 def run(spec: Path, options: SweepOptions, output: str) -> None:
@@ -47,12 +45,12 @@ def run(spec: Path, options: SweepOptions, output: str) -> None:
         raise MissingLibraryError(ImportError(name="distributed"), "fleet")
     inputs.check_writable("--html", options.html)
     with inputs.input_errors(Place(file=str(spec)), advice=_GIVE_SPEC):
-        sweep = sweep_file.read(spec)
+        sweep = cluster_files.read_sweep(spec)
     tasks = build_tasks(sweep)
     path = options.results or Path(spec.name).with_suffix(".csv")
     with inputs.input_errors(Place("--results"), advice="Delete the file, or choose another one with --results."):
         results = ResultsFile(path)
-    engine = make_engine(EngineName(options.engine), jobs=options.jobs, address=options.dask)
+    engine = make_engine(options.engine, jobs=options.jobs, address=options.dask)
     try:
         with (
             inputs.input_errors(
@@ -80,8 +78,16 @@ def run(spec: Path, options: SweepOptions, output: str) -> None:
 
 def build_tasks(sweep: SweepSpec) -> tuple[SweepTask, ...]:
     """Return all combinations, in the order of the file."""
-    submissions = _trace(sweep)
-    digest = _digest(submissions)
+    submissions: tuple[PodSubmission, ...] = ()
+    if sweep.workload.trace:
+        path = Path(sweep.workload.trace)
+        with inputs.input_errors(Place(file=str(path)), advice=_GIVE_SPEC):
+            submissions = openb.read_pods(path) if openb.is_openb(path) else from_events(trace.read_file(path))
+    hashed = hashlib.sha256()
+    for submission in submissions:
+        pod = submission.pod
+        hashed.update(repr((submission.time, submission.duration, pod.uid, pod.request_key)).encode())
+    digest = hashed.hexdigest()
     tasks = []
     for machine in sweep.machines:
         for configuration in sweep.configurations:
@@ -106,29 +112,6 @@ def build_tasks(sweep: SweepSpec) -> tuple[SweepTask, ...]:
     return tuple(tasks)
 
 
-def _is_about_settings(error: BaseException | None) -> bool:
-    """Return whether a kubelet would not start, rather than that a file is missing or malformed."""
-    while error is not None and not isinstance(error, SettingsError):
-        error = error.__cause__
-    return error is not None
-
-
-def _digest(submissions: Sequence[PodSubmission]) -> str:
-    hashed = hashlib.sha256()
-    for submission in submissions:
-        pod = submission.pod
-        hashed.update(repr((submission.time, submission.duration, pod.uid, pod.request_key)).encode())
-    return hashed.hexdigest()
-
-
-def _trace(sweep: SweepSpec) -> tuple[PodSubmission, ...]:
-    if not sweep.workload.trace:
-        return ()
-    path = Path(sweep.workload.trace)
-    with inputs.input_errors(Place(file=str(path)), advice=_GIVE_SPEC):
-        return openb.read_pods(path) if openb.is_openb(path) else from_events(trace.read_file(path))
-
-
 def _resolve(machine: GroupDescription, configuration: NamedConfiguration) -> tuple[tuple[HostGroup, ...], str, str]:
     """Return the hosts of a combination, why their kubelets would not start, and a text of all they depend on."""
     config = Path(configuration.config) if configuration.config else None
@@ -142,7 +125,10 @@ def _resolve(machine: GroupDescription, configuration: NamedConfiguration) -> tu
     try:
         group = resolve_group(machine, host)
     except InputError as error:
-        if not _is_about_settings(error):
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, SettingsError):
+            cause = cause.__cause__
+        if cause is None:  # a file is missing or malformed
             raise
         return (), "; ".join(error.problems), repr((machine, text))
     return (group,), "", repr((machine_file.dump_json(group.machine), machine, text))
@@ -159,15 +145,14 @@ def _lines(rows: Sequence[Row], path: Path) -> Iterator[Line]:
             yield from paragraph(f"mean of {seeds} seeds", style="dim")
         heads = ["machine", "configuration", "strategy", "started", "failed", "never started", "rejections"]
         heads += ["waiting p99", "stranded CPUs", "requested"]
-        yield from table([[*map(clean, combination.names), *_cells(combination)] for combination in means], heads)
+        yield from table(list(map(_cells, means)), heads)
     if errors := invalid_combinations(rows):
         yield from section("The kubelet does not start with")
         yield from table([list(map(clean, combination)) for combination in errors])
 
 
 def _cells(means: CombinationMeans) -> list[str]:
-    cells = []
-    for name in _FIGURES:
-        mean = means.figures[name]
-        cells.append(format_duration(mean) if name.startswith("waiting") else f"{mean:,.0f}")
-    return [*cells, ", ".join(f"{name.rpartition('/')[2]} {share:.0%}" for name, share in means.requested.items())]
+    counts = [f"{means.figures[name]:,.0f}" for name in ("started", "failed", "pending", "rejections")]
+    stranded = f"{means.figures['stranded_cpus']:,.0f}"
+    requested = ", ".join(f"{name.rpartition('/')[2]} {share:.0%}" for name, share in means.requested.items())
+    return [*map(clean, means.names), *counts, format_duration(means.figures["waiting_p99"]), stranded, requested]

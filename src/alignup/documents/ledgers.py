@@ -28,7 +28,7 @@ from alignup.align.memory.ledger import EMPTY_TABLE, Block, MemoryLedger, NodeMe
 from alignup.align.workload.demand import FitRequest
 from alignup.documents.codec import Count, Document, LinuxList, build, parse_or_none, show_or_none
 from alignup.documents.decisions import HintDocument
-from alignup.documents.pods import PodDocument, pod_document, read_pod
+from alignup.documents.pod_documents import PodDocument, pod_document, read_pod
 
 #: What pods can no longer hold, with the uid of the pod to release; it is empty if no single pod is the cause.
 Conflicts = list[tuple[str, str]]

@@ -3,25 +3,36 @@
 No pod is refused. The API server asks only about pods that opted in, by their label or by that of their namespace
 (the selectors of the webhook), so the label is checked here for opting out only. Pods that name their node are left
 alone: with a node name a gate is invalid, and the pods of a DaemonSet have a node affinity for theirs.
+
+An error response makes the API server follow the ``failurePolicy`` of the webhook; its text is in the API server's log.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from enum import StrEnum
-from typing import Any
 
 import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
 
 from alignup.align.errors import ParseError
 from alignup.align.workload.validation import MIRROR_ANNOTATION
 from alignup.documents.codec import decode, encode
 from alignup.documents.host_state import GROUP
 from alignup.kubernetes.api.objects import OwnerReference
-from alignup.kubernetes.manifests.pod import NamedItem, ObjectPart
+from alignup.kubernetes.manifests.pod_decoder import NamedItem, ObjectPart
+from alignup.web.api_operations import receive_body
+from alignup.web.authentication import count_authenticated
+from alignup.web.responses import JSON, ProblemError
 
 GATE = f"{GROUP}/placement"  #: the scheduling gate
 LABEL = f"{GROUP}/gate"  #: of a pod or a namespace; with it, pods get the gate
 OPT_IN, OPT_OUT = "enabled", "disabled"  #: its values; a pod can opt out of what its namespace has chosen
 REVIEW_VERSION, REVIEW_KIND = "admission.k8s.io/v1", "AdmissionReview"
+MAX_REVIEW_BYTES = 8 << 20  #: an object of the API server has at most 3 MiB
+_SECONDS = 10.0  #: for a review to arrive
 
 
 class NewPodMeta(ObjectPart, frozen=True):
@@ -94,11 +105,13 @@ def answer_review(body: bytes, count: Callable[[ReviewOutcome], object] = lambda
         raise ParseError(f"expected {REVIEW_VERSION} {REVIEW_KIND}, got {got}: see admissionReviewVersions")
     if review.request is None:
         raise ParseError("request: the review has no request")
-    outcome = review_pod(review.request)
+    outcome, pod = review_pod(review.request), review.request.object
     count(outcome)
     response = ReviewResponse(uid=review.request.uid, allowed=True)
-    if outcome is ReviewOutcome.GATED and review.request.object is not None:
-        patch = encode(add_gate(review.request.object))
+    if outcome is ReviewOutcome.GATED and pod is not None:
+        first = not pod.spec.scheduling_gates  # else the gate comes after those that the pod has
+        path, value = "/spec/schedulingGates" + ("" if first else "/-"), {"name": GATE}
+        patch = encode([{"op": "add", "path": path, "value": [value] if first else value}])
         response = ReviewResponse(uid=review.request.uid, allowed=True, patch_type="JSONPatch", patch=patch)
     return encode(AnsweredReview(response))
 
@@ -122,8 +135,21 @@ def review_pod(request: ReviewRequest) -> ReviewOutcome:
     return ReviewOutcome.GATED
 
 
-def add_gate(pod: NewPod) -> list[dict[str, Any]]:
-    """Return the JSON patch that adds the gate after those that the pod has."""
-    if pod.spec.scheduling_gates:
-        return [{"op": "add", "path": "/spec/schedulingGates/-", "value": {"name": GATE}}]
-    return [{"op": "add", "path": "/spec/schedulingGates", "value": [{"name": GATE}]}]
+def webhook_app(path: str, answer: Callable[[bytes], bytes]) -> Starlette:
+    """Build the application; *answer* returns the answer to a review, or raises ``ParseError``."""
+
+    async def review(request: Request) -> Response:
+        try:
+            body = await receive_body(request, limit=MAX_REVIEW_BYTES, seconds=_SECONDS, types=(JSON,), expected=JSON)
+            answered = answer(body)
+        except ParseError as error:
+            return PlainTextResponse(f"not a review: {error}\n", status_code=400)
+        except ProblemError as problem:
+            return problem.response()
+        with suppress(ProblemError):  # too many; this review has its answer
+            count_authenticated(request)  # the API server keeps its connections open
+        return Response(answered, media_type=JSON)
+
+    app = Starlette(routes=[Route(path, review, methods=["POST"])])
+    app.router.redirect_slashes = False
+    return app

@@ -20,16 +20,12 @@ MAX_REASONS = 6  #: in one event
 FULL = "too little left by the Node object"
 RESERVED = "kept for a pod that has waited longer"
 
+Clock = Callable[[], float]
+
 
 class BlockedPods:
     def __init__(
-        self,
-        live: LiveCluster,
-        events: PodEvents,
-        reservations: Reservations,
-        queue: PodQueue,
-        *,
-        clock: Callable[[], float],
+        self, live: LiveCluster, events: PodEvents, reservations: Reservations, queue: PodQueue, clock: Clock
     ) -> None:
         self._live, self._events, self._reservations, self._queue = live, events, reservations, queue
         self._clock = clock

@@ -9,6 +9,7 @@ import base64
 import binascii
 import ssl
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import msgspec
@@ -19,7 +20,7 @@ from alignup.gate.certificates import WebhookCertificates, expiry, renew, server
 from alignup.kubernetes.api import ApiClient, Informer, ObjectRef, PatchType, Query, Resource
 from alignup.kubernetes.api.errors import ApiError, ConflictError
 from alignup.kubernetes.api.objects import ObjectMeta
-from alignup.kubernetes.manifests.pod import Labels, ObjectPart
+from alignup.kubernetes.manifests.pod_decoder import Labels, ObjectPart
 
 CHECK_SECONDS = 600.0  #: between checks whether a certificate must be renewed
 RETRY_SECONDS = 10.0  #: after a failed write
@@ -78,15 +79,13 @@ class CertificateKeeper:
         self._client = client
         self._secret_ref, self._configuration_ref = secret, configuration
         self._names, self._renewed = tuple(names), renewed
-        named = f"metadata.name={secret.name}"
+        named, configured = (f"metadata.name={ref.name}" for ref in (secret, configuration))
         self.secrets = Informer(client, secret.resource, Query(namespace=secret.namespace, fields=named))
-        self.configurations = Informer(
-            client, configuration.resource, Query(fields=f"metadata.name={configuration.name}")
-        )
+        self.configurations = Informer(client, configuration.resource, Query(fields=configured))
         self.current: WebhookCertificates | None = None  #: as last loaded
         self._context: ssl.SSLContext | None = None
         self._changed = asyncio.Event()
-        self._ready = asyncio.Event()
+        self.ready = asyncio.Event()  #: set when there is a certificate
 
     def context(self) -> ssl.SSLContext:
         """Return the TLS settings for a new connection; call it once the keeper is ready."""
@@ -99,31 +98,22 @@ class CertificateKeeper:
         """When the serving certificate expires."""
         return expiry(self.current) if self.current else None
 
-    async def wait_ready(self) -> None:
-        """Wait until there is a certificate."""
-        await self._ready.wait()
-
     async def run(self) -> None:
         """Keep the certificates valid until cancelled."""
         informers = (self.secrets, self.configurations)
         for informer in informers:
             informer.subscribe(lambda _change: self._changed.set())
-        tasks = [asyncio.ensure_future(informer.run()) for informer in informers]
-        try:
+        async with asyncio.TaskGroup() as tasks:
+            for informer in informers:
+                tasks.create_task(informer.run())
             for informer in informers:
                 await informer.wait_synced()
             while True:
                 self._changed.clear()
                 seconds = CHECK_SECONDS if await self.check() else RETRY_SECONDS
-                try:
+                with suppress(TimeoutError):
                     async with asyncio.timeout(seconds):
                         await self._changed.wait()
-                except TimeoutError:
-                    continue
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def check(self) -> bool:
         """Load, renew and publish the certificates; return whether that succeeded."""
@@ -158,7 +148,7 @@ class CertificateKeeper:
             self._context = server_context(stored)
             self.current = stored
             self._renewed(expiry(stored))
-            self._ready.set()
+            self.ready.set()
 
     async def _write(self, old: Secret | None, certificates: WebhookCertificates) -> None:
         data = {name: base64.b64encode(value).decode() for name, value in certificates.to_data().items()}

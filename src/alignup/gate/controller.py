@@ -17,7 +17,7 @@ from alignup.align.errors import AlignError, PodError
 from alignup.align.workload import Pod
 from alignup.gate.admission import GATE
 from alignup.gate.blocked_pods import BlockedPods
-from alignup.gate.metrics import PrometheusGateMetrics
+from alignup.gate.metrics import GateMetrics
 from alignup.gate.pod_events import PodEvents
 from alignup.gate.pod_queue import GatedPod, PodClass, PodQueue, waiting_order
 from alignup.gate.releases import (
@@ -65,11 +65,11 @@ class GateController:
         client: ApiClient,
         live: LiveCluster,
         *,
-        metrics: PrometheusGateMetrics | None = None,
+        metrics: GateMetrics | None = None,
         options: GateOptions | None = None,
     ) -> None:
         self.options = options or GateOptions()
-        self._client, self._live, self._metrics = client, live, metrics
+        self._client, self._live, self._metrics = client, live, metrics or GateMetrics()
         self._clock = client.timing.clock
         self._running = False
         self._wake = asyncio.Event()
@@ -85,7 +85,7 @@ class GateController:
         self.reservations = Reservations(self._live, self._capacity)
         self._avoided = AvoidedNodes(options.avoid)
         self._events = PodEvents(self._client)
-        self._blocked = BlockedPods(self._live, self._events, self.reservations, self.queue, clock=self._clock)
+        self._blocked = BlockedPods(self._live, self._events, self.reservations, self.queue, self._clock)
         self._slots = asyncio.Semaphore(options.parallel)  #: for releases that are being written
         self._other_gates: set[str] = set()  #: uids of pods that have other gates as well
         self._first_seen: dict[str, float] = {}
@@ -94,7 +94,7 @@ class GateController:
 
     async def run(self) -> None:
         """Release pods until cancelled."""
-        await self._live.wait_ready()
+        await self._live.ready.wait()
         self._reset()
         self._running = True
         self._start(self._events.run())
@@ -104,7 +104,13 @@ class GateController:
                 self._wake.clear()
                 await self._place_pods()
                 self._blocked.explain_due()
-                self._show_metrics()
+                self._metrics.waiting(
+                    pods=len(self.queue),
+                    blocked=sum(len(self.queue.of_kind(pod_class)) for pod_class in self.queue.blocked),
+                    other_gates=len(self._other_gates),
+                    released=len(self.releases),
+                    reserved_nodes=len(self.reservations),
+                )
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._next_check()):
                         await self._wake.wait()
@@ -138,8 +144,11 @@ class GateController:
     def _node_changed(self, change: Change[ApiNode]) -> None:
         node = change.object
         name = node.metadata.name
-        if change.type is EventType.MODIFIED and change.old is not None and _same_node(change.old, node):
-            return  # a heartbeat
+        old = change.old
+        if change.type is EventType.MODIFIED and old is not None:
+            same_status = old.status.allocatable == node.status.allocatable
+            if same_status and (old.metadata.labels, old.spec) == (node.metadata.labels, node.spec):
+                return  # a heartbeat: nothing has changed that the choice of a node depends on
         if change.type is EventType.DELETED:
             self.nodes.remove(name)
         else:
@@ -158,8 +167,9 @@ class GateController:
             self._pod_bound(pod, node)
         elif not _has_gate(pod) or pod.metadata.deletion_timestamp is not None:
             self._stop_waiting(uid)
-            if pinned_node(pod) and uid not in self.releases and not self.releases.was_given_up(uid):
-                self._adopt(pod, pinned_node(pod))
+            node = pinned_node(pod)
+            if node and uid not in self.releases and uid not in self.releases.given_up:
+                self._adopt(pod, node)
             self._wake.set()
         elif uid not in self.releases:
             self._wait(pod)
@@ -170,10 +180,11 @@ class GateController:
         release = self.releases.end(uid)
         if release is not None and not node:
             self._live.forget(uid)
-            self._end(ReleaseOutcome.DELETED)
+            self._metrics.ended(ReleaseOutcome.DELETED)
         self.releases.forget(uid)
         self._events.forget(uid)
-        self._leave_node(uid)
+        self._capacity.remove_pod(uid)
+        self.reservations.forget_pod(uid)
         gone = node or (release.node if release else "")
         if gone:
             self.queue.nodes_changed((gone,))
@@ -187,7 +198,7 @@ class GateController:
         self._capacity.put_pod(kept or pod, node)  # which is smaller than the one that came
         outcome = self.releases.bound(uid, node)
         if outcome is not None:
-            self._end(outcome)
+            self._metrics.ended(outcome)
             if outcome is not ReleaseOutcome.BOUND:
                 _log.warning("released pod bound otherwise", pod_uid=uid, node=node, outcome=str(outcome))
 
@@ -313,13 +324,12 @@ class GateController:
             waited = now - since
             release.done, release.since = True, now
             _log.info("pod released", pod=release.pod_name, node=release.node, waited=round(waited, 3))
-            if self._metrics is not None:
-                self._metrics.released(seconds=waited)
+            self._metrics.released(seconds=waited)
             self._events.forget(release.uid)
             self._wake.set()
         elif self.releases.end(release.uid) is not None:
             self._undo(release)
-            self._end(written.failure)
+            self._metrics.ended(written.failure)
             if written.failure is ReleaseOutcome.REFUSED:
                 _log.warning("release refused", pod=release.pod_name, problem=written.error)
                 self._events.note(release.pod, "ReleaseFailed", f"cannot release the pod: {written.error}")
@@ -329,14 +339,10 @@ class GateController:
 
     def _undo(self, release: Release) -> None:
         self._live.forget(release.uid)
-        self._leave_node(release.uid)
+        self._capacity.remove_pod(release.uid)
+        self.reservations.forget_pod(release.uid)
         self.queue.nodes_changed((release.node,))
         self._wake.set()
-
-    def _leave_node(self, uid: str) -> None:
-        """Note that a pod takes nothing from a node any more."""
-        self._capacity.remove_pod(uid)
-        self.reservations.forget_pod(uid)
 
     def check_releases(self) -> None:
         """Give up releases that have failed, and try refused ones again."""
@@ -354,14 +360,13 @@ class GateController:
 
     def _give_up(self, release: Release, current: ApiPod, outcome: ReleaseOutcome) -> None:
         """Forget the prediction, write an event, and replace the pod if that is allowed."""
+        name, node = release.pod_name, release.node
         self.releases.give_up(release)
         self._undo(release)
-        self._end(outcome)
-        self._avoided.add(current, release.node, now=self._clock())
+        self._metrics.ended(outcome)
+        self._avoided.add(current, node, now=self._clock())
         replaced = self.options.replace_stuck and bool(controller_uids(current))
-        _log.warning(
-            "release given up", pod=release.pod_name, node=release.node, outcome=str(outcome), replaced=replaced
-        )
+        _log.warning("release given up", pod=name, node=node, outcome=str(outcome), replaced=replaced)
         self._events.note(current, "NotScheduled", describe_failure(release, current, outcome, replaced=replaced))
         if replaced:
             self._start(self._evict(current))
@@ -389,26 +394,6 @@ class GateController:
         checks += [max(at - now, 0.1) for _, at in self._refused.values()]
         return min((seconds for seconds in checks if seconds is not None), default=None)
 
-    def _end(self, outcome: ReleaseOutcome) -> None:
-        if self._metrics is not None:
-            self._metrics.ended(outcome)
-
-    def _show_metrics(self) -> None:
-        if self._metrics is not None:
-            self._metrics.waiting(
-                pods=len(self.queue),
-                blocked=sum(len(self.queue.of_kind(pod_class)) for pod_class in self.queue.blocked),
-                other_gates=len(self._other_gates),
-                released=len(self.releases),
-                reserved_nodes=len(self.reservations),
-            )
-
 
 def _has_gate(pod: ApiPod) -> bool:
     return any(gate.name == GATE for gate in pod.spec.scheduling_gates)
-
-
-def _same_node(old: ApiNode, new: ApiNode) -> bool:
-    """Return whether nothing has changed that the choice of a node depends on."""
-    same_status = old.status.allocatable == new.status.allocatable
-    return same_status and (old.metadata.labels, old.spec) == (new.metadata.labels, new.spec)

@@ -7,25 +7,18 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 _BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)  #: seconds
 
 
-class PrometheusGateMetrics:
-    """The metrics of one gate, in *registry*."""
+class GateMetrics:
+    """The metrics of one gate, in *registry*; ``None``: in one of their own."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        registry = registry or CollectorRegistry()
         self._reviews = Counter(
             "alignup_gate_reviews", "Reviews of new pods by the webhook, by result.", ["outcome"], registry=registry
         )
-        self._releases = Counter(
-            "alignup_gate_releases",
-            "Pods that were released to a node, by what became of them.",
-            ["outcome"],
-            registry=registry,
-        )
-        self._waits = Histogram(
-            "alignup_gate_wait_seconds",
-            "Time that pods waited behind the gate.",
-            buckets=_BUCKETS,
-            registry=registry,
-        )
+        outcomes = "Pods that were released to a node, by what became of them."
+        self._releases = Counter("alignup_gate_releases", outcomes, ["outcome"], registry=registry)
+        waited = "Time that pods waited behind the gate."
+        self._waits = Histogram("alignup_gate_wait_seconds", waited, buckets=_BUCKETS, registry=registry)
         self._pods = Gauge("alignup_gate_pods", "Pods behind the gate, or just released.", ["state"], registry=registry)
         self._reserved = Gauge(
             "alignup_gate_reserved_nodes", "Nodes that are kept for pods that have waited long.", registry=registry

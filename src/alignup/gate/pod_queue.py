@@ -73,7 +73,9 @@ class PodQueue(WaitQueue[PodClass, GatedPod]):
         key = (shape_key(waiting.pod), selection_key(waiting.api.spec))
         if key not in self._classes:
             self._classes[key] = PodClass(replace(waiting.pod, uid=SHAPE_UID), waiting.api.spec)
-            self._drop_unused()
+            unused = [unused for unused, pod_class in self._classes.items() if pod_class not in self._kinds]
+            for oldest in unused[: max(0, len(unused) - MAX_CLASSES)]:
+                self.blocked.discard(self._classes.pop(oldest))
         self._classes.move_to_end(key)
         pod_class = self._classes[key]
         self.put(waiting.uid, waiting, kind=pod_class, order=waiting.order)
@@ -88,11 +90,6 @@ class PodQueue(WaitQueue[PodClass, GatedPod]):
                 pod_class.full -= names
         if not taken:
             self.unblock(lambda pod_class: not names.isdisjoint(self._nodes.allowed(pod_class.spec)))
-
-    def _drop_unused(self) -> None:
-        unused = [key for key, pod_class in self._classes.items() if pod_class not in self._kinds]
-        for key in unused[: max(0, len(unused) - MAX_CLASSES)]:
-            self.blocked.discard(self._classes.pop(key))
 
 
 def waiting_order(pod: ApiPod) -> WaitingOrder:

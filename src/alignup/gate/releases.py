@@ -73,7 +73,7 @@ class Releases:
     def __init__(self, *, unschedulable: float = UNSCHEDULABLE_SECONDS, silent: float = SILENT_SECONDS) -> None:
         self._limits = unschedulable, silent
         self._open: dict[str, Release] = {}
-        self._given_up: dict[str, str] = {}  #: uid → node
+        self.given_up: dict[str, str] = {}  #: uid → node
 
     def __len__(self) -> int:
         return len(self._open)
@@ -90,21 +90,18 @@ class Releases:
     def end(self, uid: str) -> Release | None:
         return self._open.pop(uid, None)
 
-    def was_given_up(self, uid: str) -> bool:
-        return uid in self._given_up
-
     def give_up(self, release: Release) -> None:
         del self._open[release.uid]
-        self._given_up[release.uid] = release.node
+        self.given_up[release.uid] = release.node
 
     def forget(self, uid: str) -> None:
         """Forget a pod that is gone."""
         self._open.pop(uid, None)
-        self._given_up.pop(uid, None)
+        self.given_up.pop(uid, None)
 
     def bound(self, uid: str, node: str) -> ReleaseOutcome | None:
         """End the release of a pod that was bound to *node*; return ``None`` if it was not released here."""
-        if self._given_up.pop(uid, None) is not None:
+        if self.given_up.pop(uid, None) is not None:
             return ReleaseOutcome.BOUND_LATE
         release = self._open.pop(uid, None)
         if release is None:
@@ -182,13 +179,12 @@ def pinned(required: NodeSelector | None, node: str) -> NodeSelector:
     named = NodeSelectorRequirement("metadata.name", "In", (node,))
     if required is None:
         return NodeSelector((NodeSelectorTerm(match_fields=(named,)),))
-    return NodeSelector(tuple(_with_field(term, named) for term in required.node_selector_terms))
-
-
-def _with_field(term: NodeSelectorTerm, named: NodeSelectorRequirement) -> NodeSelectorTerm:
-    if named in term.match_fields or not (term.match_expressions or term.match_fields):
-        return term
-    return NodeSelectorTerm(term.match_expressions, (*term.match_fields, named))
+    terms = []
+    for term in required.node_selector_terms:
+        complete = named in term.match_fields or not (term.match_expressions or term.match_fields)
+        fields = term.match_fields if complete else (*term.match_fields, named)
+        terms.append(NodeSelectorTerm(term.match_expressions, fields))
+    return NodeSelector(tuple(terms))
 
 
 def pinned_node(pod: ApiPod) -> str:
@@ -204,13 +200,9 @@ def release_patch(pod: ApiPod, node: str) -> Mapping[str, Any]:
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
     selector = to_builtins(pinned(affinity.required if affinity else None, node))
     required = {"requiredDuringSchedulingIgnoredDuringExecution": selector}
-    metadata = pod.metadata
+    unchanged = {"uid": pod.metadata.uid, "resourceVersion": pod.metadata.resource_version}
     return {
-        "metadata": {
-            "uid": metadata.uid,
-            "resourceVersion": metadata.resource_version,
-            "annotations": {NODE_ANNOTATION: node},
-        },
+        "metadata": {**unchanged, "annotations": {NODE_ANNOTATION: node}},
         "spec": {"schedulingGates": None, "affinity": {"nodeAffinity": required}},
     }
 

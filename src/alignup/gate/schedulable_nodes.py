@@ -6,6 +6,7 @@ does. So a node whose kubelet admits a pod may be one to which the scheduler doe
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from contextlib import suppress
 
 from alignup.align import fit
 from alignup.align.errors import QuantityError
@@ -101,15 +102,15 @@ class NodeCapacity:
         name = node.metadata.name
         if name not in self._allocatable:
             self._allocatable[name] = read_allocatable(node.status.allocatable)
-        used = self._used_on(name) if beside is None else _sum(map(demand.fit_used, beside))
+        if beside is not None:
+            used = _sum(map(demand.fit_used, beside))
+        elif name in self._used:
+            used = self._used[name]
+        else:
+            used = self._used[name] = _sum(self._request(uid, pod) for uid, pod in self._pods.get(name, {}).items())
         request = demand.fit_request(pod)
         shortages = fit.insufficient_resources(request, used=used, allocatable=self._allocatable[name])
         return tuple(shortage.resource for shortage in shortages)
-
-    def _used_on(self, node: str) -> UsedResources:
-        if node not in self._used:
-            self._used[node] = _sum(self._request(uid, pod) for uid, pod in self._pods.get(node, {}).items())
-        return self._used[node]
 
     def _request(self, uid: str, pod: ApiPod) -> FitRequest:
         if uid not in self._requests:
@@ -127,13 +128,10 @@ def _sum(requests: Iterable[FitRequest]) -> UsedResources:
 
 def read_allocatable(amounts: Mapping[str, Amount]) -> NodeAllocatable:
     """Read the allocatable resources of a Node object; an unreadable amount counts as none."""
-    quantities: dict[str, Quantity] = {}
+    quantities, zero = dict[str, Quantity](), Quantity.ZERO
     for name, text in amounts.items():
-        try:
+        with suppress(QuantityError):
             quantities[name] = Quantity.parse(str(text))
-        except QuantityError:
-            continue
-    zero = Quantity.ZERO
     return NodeAllocatable(
         milli_cpu=quantities.get(CPU, zero).milli(),
         memory=quantities.get(MEMORY, zero).value(),

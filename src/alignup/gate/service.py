@@ -2,22 +2,21 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 import structlog
 
-from alignup.gate.admission import answer_review
+from alignup.gate.admission import answer_review, webhook_app
 from alignup.gate.certificate_keeper import SECRETS, WEBHOOK_CONFIGURATIONS, CertificateKeeper
 from alignup.gate.controller import GateController, GateOptions
-from alignup.gate.metrics import PrometheusGateMetrics
-from alignup.gate.webhook_app import webhook_app
+from alignup.gate.metrics import GateMetrics
 from alignup.kubernetes.api import Access, Timing
 from alignup.schedule.service import ScheduleOptions, ScheduleService, open_service
-from alignup.web.server import run_until_signal, serve_app
+from alignup.web.asgi_server import run_until_signal, serve_app
 from alignup.web.sockets import ServerCertificate, tcp_socket
 
 WEBHOOK_PATH = "/v1/gate"
@@ -44,24 +43,23 @@ class GateServiceOptions:
     controller: GateOptions = field(default_factory=GateOptions)
 
 
-class Webhook(NamedTuple):
+class WebhookServer(NamedTuple):
     """The webhook of one process, which listens already."""
 
     listener: socket.socket
     certificate: CertificateKeeper | ServerCertificate
-    metrics: PrometheusGateMetrics
+    metrics: GateMetrics
 
     async def run(self) -> None:
         """Serve the webhook until cancelled."""
-        certificate = self.certificate
         app = webhook_app(WEBHOOK_PATH, lambda body: answer_review(body, self.metrics.reviewed))
-        async with AsyncExitStack() as stack:
-            if isinstance(certificate, CertificateKeeper):
-                await stack.enter_async_context(_kept(certificate))
-            tls = certificate.context
-            await stack.enter_async_context(serve_app(app, self.listener, stopping=asyncio.Event(), tls=tls))
-            _log.info("serving the webhook", at="{}:{}".format(*self.listener.getsockname()[:2]))
-            await asyncio.Event().wait()
+        async with asyncio.TaskGroup() as tasks:
+            if isinstance(self.certificate, CertificateKeeper):
+                tasks.create_task(self.certificate.run())
+                await self.certificate.ready.wait()
+            async with serve_app(app, self.listener, stopping=asyncio.Event(), tls=self.certificate.context):
+                _log.info("serving the webhook", at="{}:{}".format(*self.listener.getsockname()[:2]))
+                await asyncio.Event().wait()
 
 
 async def schedule_with_gate(
@@ -74,9 +72,9 @@ async def schedule_with_gate(
 
 
 @contextmanager
-def add_gate(service: ScheduleService, options: GateServiceOptions) -> Iterator[Webhook | None]:
+def add_gate(service: ScheduleService, options: GateServiceOptions) -> Iterator[WebhookServer | None]:
     """Let *service* run the gate as well; yield its webhook. ``ListenError`` if that cannot be served."""
-    client, metrics = service.client, PrometheusGateMetrics(service.metrics.registry)
+    client, metrics = service.client, GateMetrics(service.metrics.registry)
     controller = GateController(client, service.live, metrics=metrics, options=options.controller)
     service.leader_tasks.append(controller.run)
     webhook = options.webhook
@@ -95,18 +93,6 @@ def add_gate(service: ScheduleService, options: GateServiceOptions) -> Iterator[
             renewed=metrics.certificate,
         )
     with tcp_socket(webhook.listen[1], webhook.listen[0]) as listener:
-        served = Webhook(listener, certificate, metrics)
+        served = WebhookServer(listener, certificate, metrics)
         service.tasks.append(served.run)
         yield served
-
-
-@asynccontextmanager
-async def _kept(keeper: CertificateKeeper) -> AsyncIterator[None]:
-    """Run a keeper; the context starts when there is a certificate."""
-    running = asyncio.ensure_future(keeper.run())
-    try:
-        await keeper.wait_ready()
-        yield
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)

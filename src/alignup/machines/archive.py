@@ -4,7 +4,7 @@ A recording has what discovery reads and nothing that identifies the machine: no
 product name. Of ``/proc/cpuinfo`` and the ``meminfo`` files only the needed lines are kept. PCI devices become plain
 directories, because the path of a device can name a virtual machine. The same machine gives the same bytes.
 
-Archives are untrusted and never unpacked to disk: their files are read into memory, up to
+Archives are untrusted and never unpacked to disk: their files are read into memory, up to a limit.
 Names and links that lead outside are rejected, and so are sparse files, whose content can be longer than the archive.
 """
 
@@ -49,6 +49,7 @@ _TOPOLOGY = (
 _CACHE = ("id", "level", "type", "size", "shared_cpu_list", "shared_cpu_map")
 _PCI = ("class", "vendor", "device", "numa_node", "local_cpulist", "local_cpus")
 _CPUINFO = re.compile(r"(processor\s*:|physical id\s*:|core id\s*:|siblings\s*:|cpu cores\s*:|vendor_id\s*:)")
+_DAMAGED = (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
 _CHUNK = 1 << 15
 _XZ_MEMORY = 128 << 20  #: bytes; what ``xz -9`` files need is 65 MiB
 _STEPS = {"..": -1, "": 0, ".": 0}  #: how much deeper a part of a path leads; 1 for all others
@@ -79,15 +80,7 @@ def read_archive(file: Path) -> ArchiveFiles:
         reader = _ArchiveReader(file, source)
         try:
             reader.read_members()
-        except (
-            tarfile.TarError,
-            EOFError,
-            zlib.error,
-            gzip.BadGzipFile,
-            lzma.LZMAError,
-            RecursionError,
-            ValueError,
-        ) as error:
+        except (*_DAMAGED, RecursionError, ValueError) as error:
             raise SourceError(f"{file} is not a machine archive: {error}") from error
     contents, links = reader.contents, reader.links
     tops = {path.partition("/")[0] for path in (*contents, *links)} - {""}

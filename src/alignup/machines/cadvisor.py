@@ -10,14 +10,24 @@ read from it has gaps, but its report is exact.
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet
-from alignup.align.errors import MachineError, ParseError
-from alignup.align.machine import MAX_NODES, CadvisorNode, CadvisorReport, Cpu, Distances, HugePages, Machine, NumaNode
+from alignup.align.errors import FieldError, MachineError, ParseError, SourceError
+from alignup.align.machine import (
+    MAX_CPUS,
+    MAX_NODE_ID,
+    MAX_NODES,
+    CadvisorNode,
+    CadvisorReport,
+    Cpu,
+    Distances,
+    HugePages,
+    Machine,
+    NumaNode,
+)
 from alignup.machines.file_reader import FileReader
 from alignup.machines.topology import CPU, NODE, read_linked_cpus, read_listed_cpus, topology_path
 
@@ -30,53 +40,88 @@ _WORD = re.compile(r"[0-9a-fA-F]{1,16}")
 _UNSIGNED = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class CadvisorCore:
+@dataclass(slots=True)
+class _Pages:
+    page_size: int  #: KiB
+    num_pages: int
+
+
+@dataclass(slots=True)
+class _Cache:
+    id: int = 0
+    level: int = 0
+
+
+@dataclass(slots=True)
+class _Core:
     core_id: int  #: the kernel's; may repeat
-    socket: int
-    threads: tuple[int, ...]
-    uncore: tuple[int, ...] = ()  #: caches above L2 that are not shared by the whole node
+    thread_ids: list[int]
+    socket_id: int = 0
+    uncore_caches: list[_Cache] | None = None  #: above L2, and not shared by the whole node
 
 
-@dataclass(frozen=True, slots=True)
-class CadvisorNodeTopology:
-    reported: CadvisorNode
-    cores: tuple[CadvisorCore, ...] = ()
-    caches: tuple[int, ...] = ()  #: L3 caches of the whole node
+@dataclass(slots=True)
+class _Node:
+    node_id: int
+    memory: int = 0
+    hugepages: list[_Pages] | None = None
+    cores: list[_Core] | None = None
+    caches: list[_Cache] | None = None  #: of the whole node
+    distances: list[int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CadvisorTopology:
-    nodes: tuple[CadvisorNodeTopology, ...]
-    num_cpus: int
-    num_sockets: int
+@dataclass(slots=True)
+class MachineInfo:
+    """cAdvisor's description of a machine, in JSON: its API and the kubelet's ``/spec/`` return it."""
+
+    num_cores: int
+    topology: list[_Node] | None
+    num_sockets: int = 0
+    memory_capacity: int = 0
+    hugepages: list[_Pages] | None = None
 
     def report(self) -> CadvisorReport:
         """Return this as the report of a :class:`Machine`; for a CPU reported twice the last one counts."""
-        cpus = {
-            thread: Cpu(thread, min(core.threads), core.socket, node.reported.id, next(iter(core.uncore), None))
-            for node in self.nodes
-            for core in node.cores
-            for thread in core.threads
-        }
+        cpus: dict[int, Cpu] = {}
+        nodes = []
+        for node in self.topology or ():
+            distances = None if node.distances is None else tuple(node.distances)
+            nodes.append(CadvisorNode(node.node_id, node.memory, _huge_pages(node.hugepages), distances))
+            for core in node.cores or ():
+                cache = next((cache.id for cache in core.uncore_caches or ()), None)
+                lowest = min(core.thread_ids)
+                cpus |= {cpu: Cpu(cpu, lowest, core.socket_id, node.node_id, cache) for cpu in core.thread_ids}
         return CadvisorReport(
             cpus=tuple(sorted(cpus.values(), key=lambda cpu: cpu.id)),
-            num_cpus=self.num_cpus,
+            num_cpus=self.num_cores,
             num_sockets=self.num_sockets,
-            nodes=tuple(node.reported for node in self.nodes),
+            nodes=tuple(nodes),
         )
 
 
-def to_machine(
-    topology: CadvisorTopology, *, memory: int | None = None, hugepages: tuple[HugePages, ...] = ()
-) -> Machine:
-    """Return the hardware that *topology* implies; what cAdvisor does not report is a gap."""
+def _huge_pages(pages: list[_Pages] | None) -> tuple[HugePages, ...]:
+    return tuple(HugePages(size=each.page_size * 1024, count=each.num_pages) for each in pages or ())
+
+
+def from_machine_info(document: object, *, name: str) -> Machine:
+    """Return the hardware that a decoded ``MachineInfo`` implies; what cAdvisor does not report is a gap."""
+    from alignup.documents.codec import convert  # noqa: PLC0415 - discovery needs the standard library only
+
+    try:
+        info = convert(document, MachineInfo)
+    except FieldError as error:
+        raise SourceError(error.message, file=name, field=error.field) from error
+    except ParseError as error:
+        raise SourceError(f"not a valid MachineInfo of cAdvisor: {error}", file=name) from error
+    topology = info.topology or []
+    _check_limits(topology, name)
     gaps = ["cAdvisor does not report CPUs outside of NUMA nodes, offline CPUs or PCI devices"]
-    report = topology.report()
-    nodes = [node.reported for node in topology.nodes if node.reported.id >= 0]
-    if len(nodes) < len(topology.nodes):
+    report = info.report()
+    nodes = [node for node in report.nodes or () if node.id >= 0]
+    if len(nodes) < len(topology):
         gaps.append("a socket without a number was reported as a NUMA node; it is not counted as a node")
-    caches = {node.reported.id: node.caches[0] for node in topology.nodes if len(node.caches) == 1}
+    shared = {node.node_id: [cache.id for cache in node.caches or () if cache.level == 3] for node in topology}
+    caches = {node: ids[0] for node, ids in shared.items() if len(ids) == 1}
     cpus = tuple(
         Cpu(
             id=cpu.id,
@@ -89,13 +134,7 @@ def to_machine(
     )
     if without_memory := bits.of(node.id for node in nodes if not node.memory):
         gaps.append(f"cAdvisor reports no memory on NUMA nodes {bits.show(without_memory)}, which may mean unknown")
-    far = {node.id: node.distances for node in nodes if node.distances}
-    distances, reason = None, "some are missing" if nodes else "the machine has no NUMA nodes"
-    if nodes and len(far) == len(nodes):
-        try:
-            distances = Distances.of_rows(far)
-        except MachineError as error:
-            reason = str(error)
+    distances, reason = _distances(nodes)
     if distances is None:
         gaps.append(f"the distances between NUMA nodes are unknown: {reason}")
     numa_nodes = (NumaNode(node.id, memory=node.memory, hugepages=node.hugepages) for node in nodes)
@@ -103,11 +142,37 @@ def to_machine(
         cpus=cpus,
         nodes=tuple(sorted(numa_nodes, key=lambda node: node.id)),
         distances=distances,
-        memory=memory,
-        hugepages=hugepages,
+        memory=info.memory_capacity or None,
+        hugepages=_huge_pages(info.hugepages),
         report=report,
         gaps=tuple(gaps),
     ).checked()
+
+
+def _check_limits(nodes: list[_Node], name: str) -> None:
+    cores = [core for node in nodes for core in node.cores or ()]
+    cpus = sum(len(core.thread_ids) for core in cores)
+    for kind, count, most in (("CPUs", cpus, MAX_CPUS), ("NUMA nodes", len(nodes), MAX_NODES)):
+        if count > most:
+            raise SourceError(f"{name} has {count} {kind}: expected at most {most}")
+    for node in nodes:
+        if not -MAX_NODE_ID <= node.node_id < MAX_NODE_ID:
+            raise SourceError(f"{name} has NUMA node {node.node_id}: expected a number from 0 to {MAX_NODE_ID - 1}")
+    if any(not core.thread_ids for core in cores):
+        raise SourceError(f"{name} has a core without threads, which cAdvisor never reports")
+
+
+def _distances(nodes: list[CadvisorNode]) -> tuple[Distances | None, str]:
+    """Return the distances, or why they are unknown."""
+    if not nodes:
+        return None, "the machine has no NUMA nodes"
+    far = {node.id: node.distances for node in nodes if node.distances}
+    if len(far) < len(nodes):
+        return None, "some are missing"
+    try:
+        return Distances.of_rows(far), ""
+    except MachineError as error:
+        return None, str(error)
 
 
 def infer_report(machine: Machine) -> CadvisorReport:
@@ -139,21 +204,15 @@ def infer_report(machine: Machine) -> CadvisorReport:
     )
 
 
-class _Cache(NamedTuple):
-    id: int
-    level: int
-    shared_by: int
-
-
 class CadvisorError(Exception):
     """A machine that cAdvisor gives up on: the kubelet gets no CPUs at all."""
 
 
-def read_topology(files: FileReader) -> CadvisorTopology:
-    """Return the topology that cAdvisor reads; raise ``CadvisorError`` where it gives up."""
+def read_machine_info(files: FileReader) -> MachineInfo:
+    """Return what cAdvisor reads; raise ``CadvisorError`` where it gives up."""
     reader = _Reader(files)
     nodes, num_cpus = reader.nodes() if files.read_numbered(NODE, "node") else reader.read_sockets_as_nodes()
-    return CadvisorTopology(nodes=nodes, num_cpus=num_cpus, num_sockets=count_sockets(files))
+    return MachineInfo(num_cpus, nodes, count_sockets(files))
 
 
 def count_sockets(files: FileReader) -> int:
@@ -176,11 +235,11 @@ class _Reader:
             files.has(topology_path(cpu, "book_id")) for cpu in files.read_numbered(CPU, "cpu")[:64]
         )
 
-    def nodes(self) -> tuple[tuple[CadvisorNodeTopology, ...], int]:
+    def nodes(self) -> tuple[list[_Node], int]:
         nodes = []
         for number in sorted(self._files.read_numbered(NODE, "node"), key=str):
             here = f"{NODE}/node{number}"
-            reported = CadvisorNode(
+            node = _Node(
                 number,
                 memory=self._memory(f"{here}/meminfo"),
                 hugepages=self.hugepages(f"{here}/hugepages"),
@@ -189,10 +248,10 @@ class _Reader:
             # If a recording lost the links, those it lists.
             listed = self._present & (read_listed_cpus(self._files, number) or 0)
             cpus = read_linked_cpus(self._files, number) or bits.members(listed)
-            nodes.append(self._with_cores(reported, sorted(cpus, key=str)))
-        return tuple(nodes), sum(len(core.threads) for node in nodes for core in node.cores)
+            nodes.append(self._with_cores(node, sorted(cpus, key=str)))
+        return nodes, sum(len(core.thread_ids) for node in nodes for core in node.cores or ())
 
-    def read_sockets_as_nodes(self) -> tuple[tuple[CadvisorNodeTopology, ...], int]:
+    def read_sockets_as_nodes(self) -> tuple[list[_Node], int]:
         """Without NUMA nodes every socket becomes one, and offline CPUs count too."""
         cpus = sorted(self._files.read_numbered(CPU, "cpu"), key=str)
         if not cpus:
@@ -202,10 +261,9 @@ class _Reader:
             socket = self._integer(topology_path(cpu, "physical_package_id"))
             if socket is not None:
                 sockets.setdefault(socket, []).append(cpu)
-        nodes = (self._with_cores(CadvisorNode(socket), sockets[socket]) for socket in sorted(sockets))
-        return tuple(nodes), len(cpus)
+        return [self._with_cores(_Node(socket), sockets[socket]) for socket in sorted(sockets)], len(cpus)
 
-    def hugepages(self, path: str) -> tuple[HugePages, ...]:
+    def hugepages(self, path: str) -> list[_Pages]:
         """Return the huge pages in a directory, in the order of names."""
         pages = []
         for name in self._files.names(path):
@@ -213,20 +271,30 @@ class _Reader:
             count = _LEADING.match((self._files.read(f"{path}/{name}/nr_hugepages") or "").strip())
             if not size or not count or int(count[1]) < 0:
                 raise CadvisorError(f"{path}/{name} has no valid huge page count")
-            pages.append(HugePages(size=int(size[1]) * 1024, count=int(count[1])))
-        return tuple(pages)
+            pages.append(_Pages(int(size[1]), int(count[1])))
+        return pages
 
-    def _with_cores(self, reported: CadvisorNode, cpus: Iterable[int]) -> CadvisorNodeTopology:
+    def _with_cores(self, node: _Node, cpus: Iterable[int]) -> _Node:
+        """Return *node* with the cores of its *cpus* and the caches above L2.
+
+        The first unreadable cache ends the search for caches in this node; earlier results stay.
+        """
         threads: dict[tuple[object, ...], list[int]] = {}
         for cpu in cpus:
             if (self._online is None or self._online >> cpu & 1) and (key := self._core_key(cpu)):
                 threads.setdefault(key, []).append(cpu)
-        uncore, caches = self._uncore(threads.values())
-        cores = (
-            CadvisorCore(int(str(key[0])), int(str(key[1])), tuple(group), uncore.get(group[0], ()))
-            for key, group in threads.items()
-        )
-        return CadvisorNodeTopology(reported, tuple(cores), caches)
+        node.cores = [_Core(int(str(key[0])), ids, int(str(key[1]))) for key, ids in threads.items()]
+        shared: dict[int, _Cache] = {}
+        for core in node.cores:
+            caches = self._caches(core.thread_ids[0])
+            if caches is None:
+                break
+            high = [(cache, sharers) for cache, sharers in caches if cache.level > 2]
+            all_threads = len(threads) * len(core.thread_ids)  # cAdvisor assumes that every core is like this one
+            shared |= {cache.id: cache for cache, sharers in high if sharers == all_threads}
+            core.uncore_caches = list({cache.id: cache for cache, sharers in high if sharers != all_threads}.values())
+        node.caches = list(shared.values())
+        return node
 
     def _core_key(self, cpu: int) -> tuple[object, ...] | None:
         """Return what distinguishes the cores of one node; ``None`` for a CPU that cAdvisor skips."""
@@ -239,24 +307,8 @@ class _Reader:
         books = [self._files.read(topology_path(cpu, name)) for name in ("book_id", "drawer_id")]
         return None if None in books else (core, socket, *(str(book).strip() for book in books))
 
-    def _uncore(self, cores: Collection[list[int]]) -> tuple[dict[int, tuple[int, ...]], tuple[int, ...]]:
-        """Map the first thread of a core to its uncore caches, and the caches of the whole node.
-
-        The first unreadable cache ends the search in this node; earlier results stay.
-        """
-        uncore: dict[int, tuple[int, ...]] = {}
-        node_caches: dict[int, None] = {}
-        for threads in cores:
-            caches = self._caches(threads[0])
-            if caches is None:
-                break
-            high = [cache for cache in caches if cache.level > 2]
-            all_threads = len(cores) * len(threads)  # cAdvisor assumes that every core of the node is like this one
-            node_caches |= dict.fromkeys(cache.id for cache in high if cache.shared_by == all_threads)
-            uncore[threads[0]] = tuple(dict.fromkeys(cache.id for cache in high if cache.shared_by != all_threads))
-        return uncore, tuple(node_caches)
-
-    def _caches(self, cpu: int) -> list[_Cache] | None:
+    def _caches(self, cpu: int) -> list[tuple[_Cache, int]] | None:
+        """Return the caches of a CPU, and how many threads share each."""
         here = f"{CPU}/cpu{cpu}/cache"
         if not self._files.has(here):
             return None
@@ -269,7 +321,7 @@ class _Reader:
                 caches.append(cache)
         return caches
 
-    def _cache(self, path: str) -> _Cache | None:
+    def _cache(self, path: str) -> tuple[_Cache, int] | None:
         read = self._files.read
         number = _LEADING.match("0" if self._is_z else read(f"{path}/id") or "")
         level = _LEADING.match(read(f"{path}/level") or "")
@@ -278,7 +330,7 @@ class _Reader:
         valid = all(map(_WORD.fullmatch, words))
         if not number or not level or not size or not valid or read(f"{path}/type") is None:
             return None
-        return _Cache(int(number[1]), int(level[1]), sum(int(word, 16).bit_count() for word in words))
+        return _Cache(int(number[1]), int(level[1])), sum(int(word, 16).bit_count() for word in words)
 
     def _integer(self, path: str) -> int | None:
         """Return the number in the file, ``None`` if the file is missing; raise for anything else."""
@@ -301,14 +353,14 @@ class _Reader:
             raise CadvisorError(f"{path} has no valid MemTotal")
         return int(total[1]) * 1024
 
-    def _distances(self, path: str) -> tuple[int, ...] | None:
+    def _distances(self, path: str) -> list[int] | None:
         read = self._files.read(path)
         if read is None:
             return None
         values = read.strip().split(" ")
         if len(values) > MAX_NODES or not all(map(_UNSIGNED.fullmatch, values)):
             raise CadvisorError(f"{path} has no valid distances")
-        return tuple(map(int, values))
+        return list(map(int, values))
 
 
 def _online(files: FileReader) -> CpuSet | None:

@@ -61,7 +61,12 @@ class _Object:
 
     @property
     def cpus(self) -> CpuSet:
-        return _bitmap(self.attributes.get("cpuset"))
+        """The set as hwloc writes it: 32-bit words, highest first; an empty word is 0."""
+        text = self.attributes.get("cpuset", "")
+        words = text.split(",")
+        if len(words) * 32 > MAX_CPU_ID or not all(_WORD.fullmatch(word) for word in words):
+            raise SourceError(f"{text[:60]!r} is not a finite set of CPUs")
+        return int("".join(word.removeprefix("0x").zfill(8) for word in words), 16)
 
 
 @dataclass(slots=True)
@@ -74,8 +79,15 @@ class _DistanceElement:
 
 def parse(text: str, *, name: str = "the text") -> Machine:
     reader = _Reader(name)
+    parser = expat.ParserCreate()
+    parser.buffer_text = True
+    parser.StartElementHandler = reader.start
+    parser.EndElementHandler = reader.end
+    parser.CharacterDataHandler = reader.add_characters
+    parser.EntityDeclHandler = reader.reject_entity
     try:
-        reader.feed(text)
+        # The text is encoded here, so the declared encoding no longer applies.
+        parser.Parse(re.sub(r"^\s*<\?xml[^>]*\?>", "", text).encode(), True)  # noqa: FBT003 - expat takes no keywords
     except expat.ExpatError as error:
         message = f"not valid XML: {expat.ErrorString(error.code)}"
         raise SourceError(message, file=name, line=error.lineno) from error
@@ -93,20 +105,10 @@ class _Reader:
         self._text: list[str] | None = None
         self._values = 0
 
-    def feed(self, text: str) -> None:
-        parser = expat.ParserCreate()
-        parser.buffer_text = True
-        parser.StartElementHandler = self._start
-        parser.EndElementHandler = self._end
-        parser.CharacterDataHandler = self._characters
-        parser.EntityDeclHandler = self._entity
-        # The text is encoded here, so the declared encoding no longer applies.
-        parser.Parse(re.sub(r"^\s*<\?xml[^>]*\?>", "", text).encode(), True)  # noqa: FBT003 - expat takes no keywords
-
-    def _entity(self, name: str, *_: object) -> None:
+    def reject_entity(self, name: str, *_: object) -> None:
         raise SourceError(f"{self._name} is rejected: it declares the entity {name!r}")
 
-    def _start(self, tag: str, attributes: dict[str, str]) -> None:
+    def start(self, tag: str, attributes: dict[str, str]) -> None:
         if not self._open and tag != "topology":
             raise SourceError(f"{self._name} is XML, but not from hwloc: expected <topology>, found <{tag[:40]}>")
         if len(self._open) > MAX_XML_DEPTH:
@@ -132,11 +134,11 @@ class _Reader:
         elif tag in {"indexes", "u64values"}:
             self._text = []
 
-    def _characters(self, text: str) -> None:
+    def add_characters(self, text: str) -> None:
         if self._text is not None:
             self._text.append(text)
 
-    def _end(self, tag: str) -> None:
+    def end(self, tag: str) -> None:
         self._open.pop()
         if self._text is not None and self.distances:
             into = self.distances[-1].indexes if tag == "indexes" else self.distances[-1].values
@@ -238,34 +240,22 @@ def _pci_devices(devices: Iterable[_Object], node_by_cpu: dict[int, int]) -> Ite
         parent = device.parent
         while parent and "cpuset" not in parent.attributes:
             parent = parent.parent
-        if parent is None or parent.kind == "Machine":
-            yield _pci(device, None, None)
-            continue
-        if id(parent) not in near:
-            nodes = {node_by_cpu.get(cpu) for cpu in bits.members(parent.cpus)}
-            near[id(parent)] = (parent.cpus, nodes.pop() if len(nodes) == 1 else None)
-        yield _pci(device, *near[id(parent)])
-
-
-def _pci(element: _Object, cpus: CpuSet | None, node: int | None) -> PciDevice:
-    kind = _PCI_TYPE.fullmatch(element.attributes.get("pci_type", "").lower())
-    vendor, device = (int(kind[2], 16), int(kind[3], 16)) if kind else (0, 0)
-    return PciDevice(
-        address=element.attributes.get("pci_busid", ""),
-        kind=int(kind[1], 16) << 8 if kind else None,
-        vendor=vendor or None,
-        device=device or None if vendor else None,
-        node=node,
-        cpus=cpus,
-    )
-
-
-def _bitmap(text: str | None) -> CpuSet:
-    """Return a set as hwloc writes it: 32-bit words, highest first; an empty word is 0."""
-    words = (text or "").split(",")
-    if len(words) * 32 > MAX_CPU_ID or not all(_WORD.fullmatch(word) for word in words):
-        raise SourceError(f"{(text or '')[:60]!r} is not a finite set of CPUs")
-    return int("".join(word.removeprefix("0x").zfill(8) for word in words) or "0", 16)
+        cpus, node = None, None
+        if parent is not None and parent.kind != "Machine":
+            if id(parent) not in near:
+                nodes = {node_by_cpu.get(cpu) for cpu in bits.members(parent.cpus)}
+                near[id(parent)] = (parent.cpus, nodes.pop() if len(nodes) == 1 else None)
+            cpus, node = near[id(parent)]
+        kind = _PCI_TYPE.fullmatch(device.attributes.get("pci_type", "").lower())
+        vendor, code = (int(kind[2], 16), int(kind[3], 16)) if kind else (0, 0)
+        yield PciDevice(
+            address=device.attributes.get("pci_busid", ""),
+            kind=int(kind[1], 16) << 8 if kind else None,
+            vendor=vendor or None,
+            device=code or None if vendor else None,
+            node=node,
+            cpus=cpus,
+        )
 
 
 def _integer(text: str | None) -> int | None:

@@ -56,7 +56,7 @@ def _from_document(document: object, text: str, name: str) -> Machine:
     """Return the machine in a decoded *text*; an error in a field has its line."""
     try:
         if isinstance(document, dict) and "topology" in document and "num_cores" in document:
-            from alignup.machines.machine_info import from_machine_info  # noqa: PLC0415 - only for cAdvisor's JSON
+            from alignup.machines.cadvisor import from_machine_info  # noqa: PLC0415 - only for cAdvisor's JSON
 
             return from_machine_info(document, name=name)
         return machine_from_document(document, name=name)
@@ -69,14 +69,8 @@ def _from_document(document: object, text: str, name: str) -> Machine:
 
 def dump(machine: Machine) -> str:
     """Return *machine* as YAML."""
-    return yaml.dump(
-        machine_to_document(machine),
-        Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper),
-        sort_keys=False,
-        default_flow_style=None,
-        width=120,
-        allow_unicode=True,
-    )
+    document, dumper = machine_to_document(machine), getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    return yaml.dump(document, None, dumper, sort_keys=False, default_flow_style=None, width=120, allow_unicode=True)
 
 
 def dump_json(machine: Machine) -> str:

@@ -12,7 +12,7 @@ from importlib import import_module
 from types import ModuleType
 
 from alignup.align.errors import SourceError
-from alignup.align.machine import MAX_NODE_ID, MAX_PCI_DEVICES, CadvisorReport, Device, Machine, PciDevice
+from alignup.align.machine import MAX_NODE_ID, MAX_NODES, MAX_PCI_DEVICES, CadvisorReport, Device, Machine, PciDevice
 from alignup.machines import cadvisor, topology
 from alignup.machines.file_reader import FileReader
 
@@ -31,7 +31,9 @@ def read_machine(files: FileReader, *, name: str) -> Machine:
     online, offline = topology.read_online_cpus(files)
     if not online:
         raise SourceError(f"{name} has no online CPU: expected {topology.CPU}/cpu0 and so on")
-    ids = topology.read_node_ids(files)
+    ids = files.read_numbered(topology.NODE, "node")
+    if len(ids) > MAX_NODES:
+        raise SourceError(f"{topology.NODE} has {len(ids)} NUMA nodes: expected at most {MAX_NODES}")
     if not ids:
         files.add_gap("the kernel reports no NUMA nodes")
     cpus = topology.read_cpus(files, online, topology.map_cpus_to_nodes(files, ids, online))
@@ -64,11 +66,11 @@ def read_machine(files: FileReader, *, name: str) -> Machine:
 
 def _read_report(files: FileReader) -> CadvisorReport:
     try:
-        seen = cadvisor.read_topology(files)
+        seen = cadvisor.read_machine_info(files)
     except cadvisor.CadvisorError as error:
         files.add_gap(f"cAdvisor gives up on this machine, so the kubelet gets no CPUs: {error}")
         return CadvisorReport(cpus=(), num_cpus=0, num_sockets=cadvisor.count_sockets(files), nodes=())
-    if any(node.reported.id < 0 for node in seen.nodes):
+    if any(node.node_id < 0 for node in seen.topology or ()):
         files.add_gap("the kubelet treats a socket without a number as NUMA node -1, which no set of nodes can contain")
     return seen.report()
 

@@ -16,7 +16,7 @@ from itertools import islice
 from alignup.align import bits
 from alignup.align.bits import CpuSet
 from alignup.align.errors import SourceError
-from alignup.align.machine import MAX_CPUS, MAX_DISTANCE, MAX_NODES, Cpu, Distances, HugePages, NumaNode
+from alignup.align.machine import MAX_CPUS, MAX_DISTANCE, Cpu, Distances, HugePages, NumaNode
 from alignup.machines.file_reader import FileReader
 
 CPU = "sys/devices/system/cpu"
@@ -62,13 +62,6 @@ def _online_by_state(files: FileReader, present: CpuSet) -> Iterator[int]:
         state = files.text(f"{CPU}/cpu{cpu}/online")
         if state != "0" and (state is not None or not placed or placed >> cpu & 1):
             yield cpu
-
-
-def read_node_ids(files: FileReader) -> list[int]:
-    ids = files.read_numbered(NODE, "node")
-    if len(ids) > MAX_NODES:
-        raise SourceError(f"{NODE} has {len(ids)} NUMA nodes: expected at most {MAX_NODES}")
-    return ids
 
 
 def read_cpus(files: FileReader, online: CpuSet, nodes: dict[int, int]) -> tuple[Cpu, ...]:

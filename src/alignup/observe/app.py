@@ -1,6 +1,7 @@
 """The metrics of the node observer, and its HTTP endpoints: ``/healthz``, ``/readyz`` and ``/metrics``."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -19,48 +20,30 @@ class ObserverMetrics:
         self.registry = CollectorRegistry(auto_describe=True)
         self._host = host
         name = "alignup_observer"
-        self._observations = Counter(
-            f"{name}_observations", "How often the host was read, by result.", ["result"], registry=self.registry
-        )
-        self._writes = Counter(
-            f"{name}_writes", "Writes to the API server, by result.", ["result"], registry=self.registry
-        )
-        self._delays = Histogram(
-            f"{name}_publish_delay_seconds",
-            "Time from the first notice of a change until it is written.",
-            buckets=_BUCKETS,
-            registry=self.registry,
-        )
-        self._gaps = Gauge(f"{name}_gaps", "What no source contains.", registry=self.registry)
-        self._contradictions = Gauge(
-            f"{name}_contradictions", "Where the sources about this host disagree.", registry=self.registry
-        )
-        self._bytes = Gauge(
-            f"{name}_object_bytes", "Size of the published objects.", ["resource"], registry=self.registry
-        )
-        self._resources = Gauge(
+        counter, gauge = partial(Counter, registry=self.registry), partial(Gauge, registry=self.registry)
+        self.observations = counter(f"{name}_observations", "How often the host was read, by result.", ["result"])
+        self.writes = counter(f"{name}_writes", "Writes to the API server, by result.", ["result"])
+        delay = "Time from the first notice of a change until it is written."
+        self._delays = Histogram(f"{name}_publish_delay_seconds", delay, buckets=_BUCKETS, registry=self.registry)
+        self._gaps = gauge(f"{name}_gaps", "What no source contains.")
+        self._contradictions = gauge(f"{name}_contradictions", "Where the sources about this host disagree.")
+        self._bytes = gauge(f"{name}_object_bytes", "Size of the published objects.", ["resource"])
+        self._resources = gauge(
             "alignup_numa_node_resources",
             "Resources of each NUMA node in base units: allocatable, and available to new pods.",
             ["node", "numa_node", "resource", "state"],
-            registry=self.registry,
         )
         for result in ("ok", "unsettled", "error"):
-            self._observations.labels(result)
+            self.observations.labels(result)
         for result in ("ok", "error"):
-            self._writes.labels(result)
-
-    def observed(self, result: str) -> None:
-        self._observations.labels(result).inc()
+            self.writes.labels(result)
 
     def published(self, *, seconds: float | None, sizes: dict[str, int]) -> None:
-        self._writes.labels("ok").inc()
+        self.writes.labels("ok").inc()
         if seconds is not None:
             self._delays.observe(seconds)
         for resource, size in sizes.items():
             self._bytes.labels(resource).set(size)
-
-    def failed(self) -> None:
-        self._writes.labels("error").inc()
 
     def state(self, *, gaps: int, contradictions: int, topology: dict[str, Any]) -> None:
         """Set what the last observation shows; *topology* is a NodeResourceTopology."""

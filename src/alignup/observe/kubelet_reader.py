@@ -15,7 +15,7 @@ from alignup.align.errors import AlignError, FileError, PluginError
 from alignup.align.machine import Machine
 from alignup.align.settings import FeatureGates
 from alignup.kubernetes import configuration
-from alignup.kubernetes.api.pods import KnownPod
+from alignup.kubernetes.api.known_pods import KnownPod
 from alignup.kubernetes.configuration import Configuration, feature_gates
 from alignup.kubernetes.kubelet_files import state_files
 from alignup.kubernetes.kubelet_files.state_files import AllocatedPods, KubeletFiles
@@ -62,12 +62,12 @@ class KubeletPaths:
 
     @property
     def plugin_socket(self) -> Path:
-        """The kubelet creates it anew whenever it starts."""
+        """Return the socket that the kubelet creates anew whenever it starts."""
         return self.directory / state_files.PLUGINS_DIR / SOCKET
 
     @property
     def watched(self) -> tuple[Path, ...]:
-        """The directories in which changes matter."""
+        """Return the directories in which changes matter."""
         plugins, resources = self.plugin_socket.parent, self.pod_resources.parent
         config_dirs = (self.config_dir,) if self.config_dir else ()
         return tuple(dict.fromkeys((self.directory, plugins, resources, self.config.parent, *config_dirs)))
@@ -138,7 +138,7 @@ class KubeletReader:
                 gaps.append(f"PodResources does not answer: {error}")
             if before == self._versions():
                 break
-        pods = self._pods()
+        pods, socket = self._pods(), _version(self.paths.plugin_socket)
         if pods is None:
             gaps.append("the pods of the API server are unknown")
         return Sources(
@@ -149,7 +149,7 @@ class KubeletReader:
             listed=listed,
             allocatable=allocatable,
             pods=pods,
-            kubelet=self._kubelet(),
+            kubelet=f"{socket[1]:x}" if socket else "",
             gaps=tuple(gaps),
         )
 
@@ -192,11 +192,6 @@ class KubeletReader:
 
     def _versions(self) -> FileVersions:
         return tuple(map(_version, self.paths.state_files))
-
-    def _kubelet(self) -> str:
-        """Return a text that changes when the kubelet restarts; empty if its socket does not exist."""
-        version = _version(self.paths.plugin_socket)
-        return "" if version is None else f"{version[1]:x}"
 
 
 def _version(path: Path) -> tuple[int, int, int] | None:

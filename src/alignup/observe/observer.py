@@ -160,7 +160,7 @@ class Observer:
         async with self._watched():
             self._changed.set()
             while True:
-                full = await self._wait(self._changed, min(self.timing.period, HEARTBEAT_SECONDS))
+                full = await self._wait(min(self.timing.period, HEARTBEAT_SECONDS))
                 self._refresh = self._refresh or full
                 await self._check()
                 self.checked_at = self.timing.clock()
@@ -172,7 +172,7 @@ class Observer:
             self._changed.clear()
             state, topology = await self._observe(settled=settled)
             if state is None:
-                settled = await self._wait(self._changed, self._pause)
+                settled = await self._wait(self._pause)
                 continue
             if (pause := self._written_at + self.timing.interval - self.timing.clock()) <= 0:
                 break
@@ -199,7 +199,7 @@ class Observer:
 
     def _fail(self, error: str) -> None:
         """Try again later; what was to be written is read again then."""
-        self.metrics.failed()
+        self.metrics.writes.labels("error").inc()
         self.problems = (error,)
         self._report("writing", error)
         if self._retry is not None:  # a change came before it was time to try again
@@ -215,19 +215,15 @@ class Observer:
                 await self.reader.refresh()
             sources = await self.reader.read()
             observation = join(sources, settled=settled)
-        except UnsettledError as error:
-            self._pause = self.timing.admission if isinstance(error, AdmittingError) else self.timing.settle
-            self.metrics.observed("unsettled")
-            return None, None
         except AlignError as error:
-            if not settled:  # it may pass, for example while the kubelet restarts
-                self._pause = self.timing.settle
-                self.metrics.observed("unsettled")
+            if not settled or isinstance(error, UnsettledError):  # it may pass, for example while the kubelet restarts
+                self._pause = self.timing.admission if isinstance(error, AdmittingError) else self.timing.settle
+                self.metrics.observations.labels("unsettled").inc()
                 return None, None
-            self.metrics.observed("error")
+            self.metrics.observations.labels("error").inc()
             self._report("reading", str(error))
             return unknown_host_state(sources, str(error)), None
-        self.metrics.observed("ok")
+        self.metrics.observations.labels("ok").inc()
         self._report("reading", "; ".join(observation.contradictions))
         topology = node_topology(observation, method=self.method)
         contradictions, gaps = len(observation.contradictions), len(observation.gaps)
@@ -266,10 +262,10 @@ class Observer:
             finally:
                 loop.remove_reader(watch)
 
-    async def _wait(self, event: asyncio.Event, seconds: float) -> bool:
-        """Wait for *event*; return whether it did not happen within *seconds*."""
+    async def _wait(self, seconds: float) -> bool:
+        """Wait for a change; return whether there was none within *seconds*."""
         try:
-            await asyncio.wait_for(event.wait(), seconds)
+            await asyncio.wait_for(self._changed.wait(), seconds)
         except TimeoutError:
             return True
         return False

@@ -134,11 +134,7 @@ def _zone(host: Host, node: int) -> dict[str, Any]:
         zone["costs"] = [{"name": f"node-{other}", "value": distances.between(node, other)} for other in others]
     zone["resources"] = [
         {"name": name, "capacity": str(capacity), "allocatable": str(allocatable), "available": str(available)}
-        for name, capacity, allocatable, available in (
-            _cpus(host, node),
-            *_memory(host, node),
-            *_devices(host, node),
-        )
+        for name, capacity, allocatable, available in (_cpus(host, node), *_memory(host, node), *_devices(host, node))
     ]
     return zone
 

@@ -10,14 +10,14 @@ import structlog
 from alignup import atomic_files
 from alignup.align.errors import PodError, StateError
 from alignup.kubernetes.api import NODES, PODS, Access, ApiClient, Informer, Query, Timing
+from alignup.kubernetes.api.known_pods import KnownPod, known_pod
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
-from alignup.kubernetes.api.pods import KnownPod, known_pod
 from alignup.kubernetes.plugins.pod_resources_client import pod_resources_client
 from alignup.observe.app import ObserverMetrics, observer_app
 from alignup.observe.kubelet_reader import KubeletPaths, KubeletReader
 from alignup.observe.observer import Observer, ObserverTiming, Publisher
 from alignup.observe.published_objects import FingerprintMethod
-from alignup.web.server import run_until_signal, serve_app
+from alignup.web.asgi_server import run_until_signal, serve_app
 from alignup.web.sockets import tcp_socket
 
 KUBELET_PORT = 10250

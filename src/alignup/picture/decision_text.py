@@ -23,8 +23,7 @@ from alignup.align.machine import Machine
 from alignup.align.memory.ledger import EMPTY_TABLE
 from alignup.align.merging.merge import MergeRule
 from alignup.align.workload import Pod
-from alignup.align.workload.names import MEMORY, is_hugepages
-from alignup.picture.occupancy import UseState, group_by, known_devices, read_occupancy
+from alignup.picture.occupancy import UseState, format_amount, group_by, known_devices, read_occupancy
 from alignup.picture.text_format import (
     MAX_LABEL,
     MIN_WIDTH,
@@ -35,7 +34,6 @@ from alignup.picture.text_format import (
     draw_box,
     draw_strip,
     format_list,
-    format_size,
     labeled,
     shorten,
     split_words,
@@ -131,7 +129,7 @@ class _DecisionRenderer:
             rows.append(("no node", [_strip(without_node), *texts]))
         if asked:
             rows.append(("hints", _hints(resource, free=sum((resource.free or {}).values()) + free)))
-        request = "" if resource.request is None else f" · {_format_amount(name, resource.request)} requested"
+        request = "" if resource.request is None else f" · {format_amount(name, resource.request)} requested"
         # Strips are aligned, however long the labels are.
         column = max(11, *(min(display_width(label), MAX_LABEL) + 2 for label, _ in rows)) if rows else 11
         lines = [line for row in rows for line in labeled(*row, width=self.width - 4, column=column)]
@@ -190,22 +188,22 @@ def _describe_shares(resource: ResourceHints, shares: Sequence[NodeShare], ids: 
     """Yield what is free and what is missing on nodes *ids*, then which pods hold the rest."""
     name = resource.resource or ""
     free = shares[-1].amount
-    yield (Cell(f"{_format_amount(name, free)} free", "free"),)
+    yield (Cell(f"{format_amount(name, free)} free", "free"),)
     hints = resource.hints
     # A node with too little free is still enough if the pod reuses what it holds there.
     fits = hints.masks.__contains__ if isinstance(hints, HintList) else hints.fits
     if resource.request is not None and free < resource.request and not any(fits(1 << node) for node in ids):
-        yield _DOT, Cell(f"{_format_amount(name, resource.request - free)} short", "warn")
+        yield _DOT, Cell(f"{format_amount(name, resource.request - free)} short", "warn")
     named = sorted((share for share in shares[:-1] if share.who), key=lambda share: -share.amount)
     shown = len(named) if len(named) <= _MAX_HOLDERS + 1 else _MAX_HOLDERS
     for share in [share for share in shares[:-1] if not share.who] + named[:shown]:
         descriptions = {UseState.RESERVED: "reserved", UseState.LOST: "unhealthy or lost", UseState.UNSEEN: "unknown"}
         text = shorten(clean(share.who), 40) if share.who else descriptions.get(share.state, str(share.state))
-        yield _DOT, Cell(f"{_format_amount(name, share.amount)} {text}", str(share.state))
+        yield _DOT, Cell(f"{format_amount(name, share.amount)} {text}", str(share.state))
     if more := named[shown:]:
         yield (
             _DOT,
-            Cell(f"{_format_amount(name, sum(share.amount for share in more))} in {len(more)} other pods", "held"),
+            Cell(f"{format_amount(name, sum(share.amount for share in more))} in {len(more)} other pods", "held"),
         )
 
 
@@ -229,7 +227,3 @@ def _strip(shares: Sequence[NodeShare]) -> Line:
     parts = [(shades.get(share.state, "░"), str(share.state), share.amount) for share in shares]
     total = sum(share.amount for share in shares)
     return (*draw_strip(parts, total=total, width=_BAR_WIDTH, fill=Cell(" ")), Cell(" "))
-
-
-def _format_amount(resource: str, number: int) -> str:
-    return format_size(number) if resource == MEMORY or is_hugepages(resource) else str(number)

@@ -18,7 +18,7 @@ from alignup.align.devices.hints import natural_sort_key
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Cpu, Device, Distances, Machine, NumaNode, PciDevice
 from alignup.picture.occupancy import Occupancy, group_by, known_devices, read_occupancy
-from alignup.picture.text_format import clean, format_ids, format_list, format_size, pluralize, shorten
+from alignup.picture.text_format import clean, format_bits, format_ids, format_list, format_size, pluralize, shorten
 
 MAX_SINGLE_ROWS = 8  #: up to this number, each node has its own row
 MAX_ROWS = 16
@@ -193,7 +193,7 @@ def _facts(machine: Machine) -> Iterator[str]:
     if machine.pci:
         yield pluralize(len(machine.pci), "PCI device")
     if machine.offline:
-        off = shorten(format_list(bits.members(machine.offline)), 32)
+        off = shorten(format_bits(machine.offline), 32)
         yield f"{pluralize(machine.offline.bit_count(), 'CPU')} switched off ({off})"
 
 
@@ -270,7 +270,8 @@ def _describe_pci(devices: Iterable[PciDevice]) -> Iterator[str]:
     """Describe PCI devices by class: listed classes with names, or addresses if few; the others as a count."""
     classes = group_by(devices, lambda device: _LISTED_CLASSES.get((device.kind or 0) >> 16, "other"))
     for name, group in sorted(classes.items(), key=lambda pair: (pair[0] == "other", pair[0])):
-        addresses = [_show_pci(device) for device in group]
+        # The names of the system for a device, or its address.
+        addresses = ["/".join(shorten(clean(name), 20) for name in device.names) or device.address for device in group]
         if name == "other":
             yield f"{len(addresses)} other"
         elif len(addresses) > 4 and not any(device.names for device in group):
@@ -279,11 +280,6 @@ def _describe_pci(devices: Iterable[PciDevice]) -> Iterator[str]:
             yield f"{len(addresses)} {name} ({', '.join(addresses[:8])} …)"
         else:
             yield f"{name} {', '.join(addresses)}"
-
-
-def _show_pci(device: PciDevice) -> str:
-    """Return the names of the system for a device, or its address."""
-    return "/".join(shorten(clean(name), 20) for name in device.names) or device.address
 
 
 def _nearest_nodes(distances: Distances | None, node: int, with_cpus: set[int]) -> str:

@@ -9,6 +9,7 @@ from math import sqrt
 from typing import NamedTuple
 
 from alignup.align import bits
+from alignup.align.bits import CpuSet
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Machine
 from alignup.picture.machine_layout import CoreGroup, DeviceGroup, DistanceTable, MachineLayout, NodeBox, layout_machine
@@ -26,7 +27,7 @@ from alignup.picture.svg_elements import (
     svg_document,
     svg_inline,
 )
-from alignup.picture.text_format import clean, format_ids, format_list, format_size, pluralize, shorten, width_in_em
+from alignup.picture.text_format import clean, format_bits, format_ids, format_size, pluralize, shorten, width_in_em
 
 _MAX_NUMBERED, _MAX_SHOWN = 512, 4096  #: the most CPUs that are shown with numbers, or at all
 _MAX_BOXES = 64  #: the most boxes that are drawn one by one
@@ -52,58 +53,26 @@ def draw_svg(machine: Machine, ledger: Ledger | None = None) -> str:
 def draw_parts(machine: Machine, ledger: Ledger | None = None) -> MachineParts:
     """Return the parts of the picture; a page can put them beside each other or below each other."""
     layout = layout_machine(machine, ledger)
-    painter = _painter(layout)
+    painter = _Painter(layout)
     names = [", ".join([frame.name, *(box.name for box in frame.boxes)]) for frame in layout.frames]
-    drawn = _with_cpus(layout, painter)
+    drawn = painter.with_cpus()
     if len(drawn) != len(names):  # equal NUMA nodes share a box
         names = [f"NUMA nodes, part {number + 1}" for number in range(len(drawn))]
-    around = list(_outside_sockets(layout, painter))
+    around = list(painter.outside_sockets())
     names += [f"Other parts of the machine, part {number + 1}" for number in range(len(around))]
     return MachineParts(layout, tuple(map(svg_inline, [*drawn, *around], names)))
-
-
-def _painter(layout: MachineLayout) -> "_Painter":
-    total = sum(box.cpus.bit_count() for box in layout.boxes)
-    digits = len(str(max(layout.cpus.bit_length() - 1, 0)))
-    return _Painter(layout.occupancy, digits=digits if total <= _MAX_NUMBERED else 0)
-
-
-def _with_cpus(layout: MachineLayout, painter: "_Painter") -> list[Drawable]:
-    total = sum(box.cpus.bit_count() for box in layout.boxes)
-    if total > _MAX_SHOWN or len(layout.boxes) > _MAX_BOXES:
-        return list(map(painter.folded, layout.fold(layout.boxes)))
-    return painter.frames(layout)
 
 
 def _page(layout: MachineLayout) -> Iterator[Drawable]:
     yield label(layout.title, 18, style="strong")
     if layout.facts:
         yield flow((label(fact, 13, style="dim") for fact in layout.facts), _PAGE_WIDTH, gap=24)
-    painter = _painter(layout)
-    with_cpus = flow(_with_cpus(layout, painter), _PAGE_WIDTH, gap=12)
+    painter = _Painter(layout)
+    with_cpus = flow(painter.with_cpus(), _PAGE_WIDTH, gap=12)
     yield with_cpus
-    yield flow(_outside_sockets(layout, painter), max(with_cpus.width, _PAGE_WIDTH * 0.6), gap=12)
+    yield flow(painter.outside_sockets(), max(with_cpus.width, _PAGE_WIDTH * 0.6), gap=12)
     if layout.occupancy.known:
         yield _section("Pods and what they hold", stack(_legend(layout), 6))
-
-
-def _outside_sockets(layout: MachineLayout, painter: "_Painter") -> Iterator[Drawable]:
-    if layout.nodes_without_cpus:
-        boxes = flow(painter.nodes_without_cpus(layout), _PAGE_WIDTH * 0.6 - 30, gap=8)
-        yield _section("NUMA nodes without CPUs", boxes)
-    if layout.unplaced_devices or layout.pci:
-        parts: list[Drawable] = []
-        for where, device_groups in layout.unplaced_devices:
-            parts += [label(where, style="dim"), *painter.devices(device_groups)]
-        parts += [label(f"PCI: {text}", 11) for text in layout.pci]
-        yield _section("Devices near several NUMA nodes, or none", stack(parts))
-    if layout.table and len(layout.table.groups) != 1:
-        yield _section("Distances", _distances(layout.table))
-    if layout.gaps:
-        lines = [label(shorten(clean(gap), 120), 11) for gap in layout.gaps[:_MAX_GAPS]]
-        if len(layout.gaps) > _MAX_GAPS:
-            lines.append(label(f"and {len(layout.gaps) - _MAX_GAPS} more", 11, style="dim"))
-        yield _section("Unknown", stack(lines))
 
 
 def _section(title: str, body: Drawable) -> Drawable:
@@ -111,12 +80,17 @@ def _section(title: str, body: Drawable) -> Drawable:
 
 
 class _Painter:
-    def __init__(self, occupancy: Occupancy, *, digits: int) -> None:
-        self._occupancy = occupancy
-        self._digits = digits  #: of the largest CPU number; 0: no numbers
+    def __init__(self, layout: MachineLayout) -> None:
+        self._layout, self._occupancy = layout, layout.occupancy
+        self._total = sum(box.cpus.bit_count() for box in layout.boxes)
+        #: of the largest CPU number; 0: no numbers
+        self._digits = len(str(max(layout.cpus.bit_length() - 1, 0))) if self._total <= _MAX_NUMBERED else 0
 
-    def frames(self, layout: MachineLayout) -> list[Drawable]:
+    def with_cpus(self) -> list[Drawable]:
         """Draw sockets around their nodes, all of one size; a single node shares the box with its sockets."""
+        layout = self._layout
+        if self._total > _MAX_SHOWN or len(layout.boxes) > _MAX_BOXES:
+            return list(map(self._folded, layout.fold(layout.boxes)))
         inside = []
         for frame in layout.frames:
             prefix = f"{frame.name} · " if len(frame.boxes) == 1 else ""
@@ -133,7 +107,25 @@ class _Painter:
                 drawn.append(framed(label(frame.name, 14, style="strong"), grid(sized, across, gap=10), style="frame"))
         return drawn
 
-    def folded(self, group: Sequence[NodeBox]) -> Drawable:
+    def outside_sockets(self) -> Iterator[Drawable]:
+        layout = self._layout
+        if layout.nodes_without_cpus:
+            yield _section("NUMA nodes without CPUs", flow(self._nodes_without_cpus(), _PAGE_WIDTH * 0.6 - 30, gap=8))
+        if layout.unplaced_devices or layout.pci:
+            parts: list[Drawable] = []
+            for where, device_groups in layout.unplaced_devices:
+                parts += [label(where, style="dim"), *self._devices(device_groups)]
+            parts += [label(f"PCI: {text}", 11) for text in layout.pci]
+            yield _section("Devices near several NUMA nodes, or none", stack(parts))
+        if layout.table and len(layout.table.groups) != 1:
+            yield _section("Distances", _distances(layout.table))
+        if layout.gaps:
+            lines = [label(shorten(clean(gap), 120), 11) for gap in layout.gaps[:_MAX_GAPS]]
+            if len(layout.gaps) > _MAX_GAPS:
+                lines.append(label(f"and {len(layout.gaps) - _MAX_GAPS} more", 11, style="dim"))
+            yield _section("Unknown", stack(lines))
+
+    def _folded(self, group: Sequence[NodeBox]) -> Drawable:
         first, each = group[0], "each: " if len(group) > 1 else ""
         cpus = bits.union(box.cpus for box in group)
         ids = [box.node.id for box in group if box.node]
@@ -141,23 +133,22 @@ class _Painter:
         times = f"{len(first.core_groups)} times " if len(first.core_groups) > 1 else ""
         split = self._occupancy.split(bits.members(cpus)).items()
         strip = bar([(use.style, use_cpus.bit_count() / cpus.bit_count()) for use, use_cpus in split], height=14)
-        labels = [label(f"{use.label} {use_cpus.bit_count()}", 11, style="dim") for use, use_cpus in split]
         parts = [
-            label(f"{sockets}: CPUs {shorten(format_list(bits.members(cpus)), 40)}"),
+            label(f"{sockets}: CPUs {shorten(format_bits(cpus), 40)}"),
             label(f"{each}{times}{first.core_groups[0].shape}"),
             strip,
-            *([flow(labels, 560, gap=14)] if self._occupancy.known else []),
+            *self._uses(cpus, 560),
             *([label(f"{each}{first.memory}")] if len(group) > 1 else self._memory(first, 560)),
-            *self.devices(first.device_groups),
+            *self._devices(first.device_groups),
         ]
         title = format_ids("NUMA node", ids) if ids else first.name
         return framed(label(title, 13, style="strong"), stack(parts), style="node")
 
-    def nodes_without_cpus(self, layout: MachineLayout) -> list[Drawable]:
+    def _nodes_without_cpus(self) -> list[Drawable]:
         """Draw nodes without CPUs; equal ones share a box if they are many or have no memory."""
-        many = len(layout.nodes_without_cpus) > _MAX_BOXES
+        many = len(self._layout.nodes_without_cpus) > _MAX_BOXES
         drawn: list[Drawable] = []
-        for run in layout.fold(layout.nodes_without_cpus):
+        for run in self._layout.fold(self._layout.nodes_without_cpus):
             empty = run[0].node is not None and not run[0].node.memory
             groups = [run] if many or empty else [(box,) for box in run]
             drawn += map(self._node_without_cpus, groups)
@@ -171,12 +162,12 @@ class _Painter:
             *([label(f"{len(group)} nodes", 11)] if len(group) > 1 else []),
             *([label(first.nearest, 11, style="dim")] if first.nearest else []),
             *([label(first.memory, 11)] if len(group) > 1 else self._memory(first, 110)),
-            *self.devices(first.device_groups),
+            *self._devices(first.device_groups),
             *(label(f"PCI: {text}", 11) for text in first.pci),
         ]
         return framed(label(format_ids("node", ids), 12, style="strong"), stack(parts), style="bare", padding=7)
 
-    def devices(self, device_groups: Iterable[DeviceGroup], most: float = 560) -> Iterator[Drawable]:
+    def _devices(self, device_groups: Iterable[DeviceGroup], most: float = 560) -> Iterator[Drawable]:
         """Draw devices by resource, with id and holder; of many only the held and unhealthy ones."""
         for group in device_groups:
             shown = self._occupancy.listed(group.devices)
@@ -201,7 +192,7 @@ class _Painter:
         parts = [
             cpus,
             *self._memory(box, most),
-            *self.devices(box.device_groups, most),
+            *self._devices(box.device_groups, most),
             *(flow((label(word, 11) for word in f"PCI: {text}".split()), most, gap=7, across=1) for text in box.pci),
         ]
         element = framed(label(title, 13, style="strong"), stack(parts, 8), style="node")
@@ -212,12 +203,15 @@ class _Painter:
         widest = max((group.width for group in groups), default=0)
         most = max(widest, 460.0)
         across = _columns(len(groups), max(1, int(most / (widest + 14))))
-        parts = [grid([group._replace(width=widest) for group in groups], across, gap=12)]
+        drawn = grid([group._replace(width=widest) for group in groups], across, gap=12)
+        return stack([drawn, *self._uses(box.cpus, max(most, _MIN_WIDTH))], 6)
+
+    def _uses(self, cpus: CpuSet, most: float) -> Iterator[Drawable]:
+        """Draw how many CPUs have each use, if that is known."""
         if self._occupancy.known:
-            split = self._occupancy.split(bits.members(box.cpus)).items()
-            labels = [label(f"{use.label} {use_cpus.bit_count()}", 11, style="dim") for use, use_cpus in split]
-            parts.append(flow(labels, max(most, _MIN_WIDTH), gap=14))
-        return stack(parts, 6)
+            split = self._occupancy.split(bits.members(cpus)).items()
+            labels = (label(f"{use.label} {use_cpus.bit_count()}", 11, style="dim") for use, use_cpus in split)
+            yield flow(labels, most, gap=14)
 
     def _core_group(self, core_group: CoreGroup, least: float) -> Drawable:
         gap = 0 if self._digits else 1  # between the threads of a core
@@ -230,7 +224,7 @@ class _Painter:
         body = grid(sized, _columns(len(cores), across), gap=4 if self._digits else 3)
         name = core_group.name
         if not self._digits:
-            name += f"{': ' if name else ''}CPUs {shorten(format_list(bits.members(core_group.cpus)), 24)}"
+            name += f"{': ' if name else ''}CPUs {shorten(format_bits(core_group.cpus), 24)}"
         return stack([label(name, 11, style="dim"), body], 3) if name else body
 
     def _cpu(self, cpu: int, core: int) -> Drawable:
@@ -313,7 +307,7 @@ def _listed_holders(occupancy: Occupancy) -> tuple[list[Holder], list[Holder]]:
 def _holder(holder: Holder) -> Drawable:
     texts = [shorten(clean(holder.name), 48)]
     if holder.cpus:
-        texts.append(f"CPUs {shorten(format_list(bits.members(holder.cpus)), 40)}")
+        texts.append(f"CPUs {shorten(format_bits(holder.cpus), 40)}")
     texts += map(format_block, holder.memory)
     for resource, ids in holder.devices:
         texts.append(f"{shorten(clean(resource), 32)}: {shorten(clean(', '.join(ids)), 40)}")
@@ -326,14 +320,14 @@ def _sentences(layout: MachineLayout) -> Iterator[str]:
         where = f"{box.name} on {format_ids('socket', box.sockets)}"
         memory = f", {box.memory}" if box.node else ""
         devices = "".join(f", {len(group.devices)} of {clean(group.resource)}" for group in box.device_groups)
-        yield f"{where}: CPUs {format_list(bits.members(box.cpus))}{memory}{devices}."
+        yield f"{where}: CPUs {format_bits(box.cpus)}{memory}{devices}."
     if len(layout.boxes) > _MAX_DESCRIBED:
         yield f"{len(layout.boxes) - _MAX_DESCRIBED} more NUMA nodes."
     if layout.nodes_without_cpus:
         yield f"{pluralize(len(layout.nodes_without_cpus), 'NUMA node')} without CPUs."
     listed, others = _listed_holders(layout.occupancy)
     for holder in listed:
-        cpus = f"CPUs {format_list(bits.members(holder.cpus))}" if holder.cpus else "no exclusive CPUs"
+        cpus = f"CPUs {format_bits(holder.cpus)}" if holder.cpus else "no exclusive CPUs"
         yield f"{clean(holder.name)} holds {cpus}."
     if others:
         yield f"{pluralize(len(others), 'pod')} more without exclusive CPUs."

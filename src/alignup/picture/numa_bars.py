@@ -7,7 +7,8 @@ from typing import NamedTuple
 from alignup.align import bits
 from alignup.align.host import Host
 from alignup.align.workload.names import CPU, MEMORY
-from alignup.picture.text_format import clean, format_size, shorten
+from alignup.picture.occupancy import format_amount
+from alignup.picture.text_format import clean, shorten
 from alignup.placement.free_capacity import largest_requests
 
 _HEIGHT, _GAP = 9, 3
@@ -31,11 +32,8 @@ class ResourceBar(NamedTuple):
     @property
     def text(self) -> str:
         amounts = {"held": self.held, "reserved": self.reserved, "stranded": self.stranded, "free": self.free}
-        parts = [f"{self._amount(amount)} {name}" for name, amount in amounts.items() if amount]
-        return f"{clean(self.resource)} {self._amount(self.total)}: {', '.join(parts)}"
-
-    def _amount(self, amount: int) -> str:
-        return format_size(amount) if self.resource == MEMORY or self.resource.startswith("hugepages-") else str(amount)
+        parts = [f"{format_amount(self.resource, amount)} {name}" for name, amount in amounts.items() if amount]
+        return f"{clean(self.resource)} {format_amount(self.resource, self.total)}: {', '.join(parts)}"
 
 
 def add_bars(bar: ResourceBar, other: ResourceBar) -> ResourceBar:

@@ -14,7 +14,7 @@ from alignup.align.devices.hints import natural_sort_key
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Device, Machine, NumaNode
 from alignup.align.memory.ledger import EMPTY_TABLE, Block, MemoryLedger
-from alignup.align.workload.names import HUGEPAGES, MEMORY
+from alignup.align.workload.names import HUGEPAGES, MEMORY, is_hugepages
 from alignup.picture.text_format import clean, format_ids, format_size, shorten
 
 Item = TypeVar("Item")
@@ -175,6 +175,10 @@ def read_occupancy(ledger: Ledger | None) -> Occupancy:
         by_cpu |= dict.fromkeys(bits.members(holder.cpus), use)
         by_device |= {(resource, id_): use for resource, ids in holder.devices for id_ in ids}
     return Occupancy(True, holders, tuple(sharing), by_cpu, by_device, ledger.memory)  # noqa: FBT003 - there is a ledger
+
+
+def format_amount(resource: str, number: int) -> str:
+    return format_size(number) if resource == MEMORY or is_hugepages(resource) else str(number)
 
 
 def format_block(block: Block) -> str:

@@ -26,12 +26,6 @@ class Series(NamedTuple):
     style: int = 0
 
 
-class ComparedValue(NamedTuple):
-    name: str
-    value: float
-    text: str  #: the value for people
-
-
 def format_plain(value: float) -> str:
     """Return a number with as few digits as needed."""
     return f"{value:,.0f}" if value == round(value) else f"{value:,.2g}"
@@ -103,23 +97,22 @@ def stacked_plot(
     return _titled(title, _plot(across, ticks(max(sums, default=0.0)), draw, x=x, y=format_plain), series)
 
 
-def bar_plot(title: str, values: Sequence[ComparedValue], *, style: int = 0) -> Drawable:
-    """Draw one bar for each value, from 0."""
-    most = max((compared.value for compared in values), default=0.0) or 1.0
-    names = [shorten(clean(compared.name), 60) for compared in values]
-    column = max((width_in_em(name) * _FONT for name in names), default=0.0)
+def bar_plot(
+    title: str, names: Iterable[str], values: Sequence[float], *, text: Format = format_plain, style: int = 0
+) -> Drawable:
+    """Draw one bar for each value, from 0; *text* formats a value for people."""
+    most = max(values, default=0.0) or 1.0
+    labels = [label(shorten(clean(name), 60), _FONT) for name in names]
+    column = max((name.width for name in labels), default=0.0)
+
+    def draw(canvas: Canvas, x: float, y: float, width: float, _height: float) -> None:
+        canvas.rect((x, y + 2), (width, _FONT), style=f"series{style % _STYLES}")
+
     rows = []
-    for compared, name in zip(values, names, strict=True):
-        bar = _bar(compared.value / most * _WIDTH * 0.6, style=f"series{style % _STYLES}")
-        rows.append(row([label(name, _FONT)._replace(width=column), bar, label(compared.text, _FONT, style="dim")], 8))
+    for name, value in zip(labels, values, strict=True):
+        bar = Drawable(max(value / most * _WIDTH * 0.6, 1.0), _FONT + 4, draw)
+        rows.append(row([name._replace(width=column), bar, label(text(value), _FONT, style="dim")], 8))
     return stack([label(title, 13, style="strong"), *rows], 4)
-
-
-def _bar(length: float, *, style: str) -> Drawable:
-    def draw(canvas: Canvas, x: float, y: float, _width: float, _height: float) -> None:
-        canvas.rect((x, y + 2), (max(length, 1.0), _FONT), style=style)
-
-    return Drawable(max(length, 1.0), _FONT + 4, draw)
 
 
 class _Frame(NamedTuple):

@@ -82,18 +82,12 @@ def css(*, plots: bool = False) -> str:
     dark = [f".alignup .{name}{{fill:{fill};stroke:{line}}}" for name, (_, _, fill, line) in colors.items()]
     light += [".alignup text{fill:#1b1f24}", ".alignup text.dim{fill:#57606a}"]
     dark += [".alignup text{fill:#e6edf3}", ".alignup text.dim{fill:#9da7b3}"]
-    if plots:
-        light += [_series(number, color) for number, (color, _) in enumerate(_SERIES)]
-        dark += [_series(number, color) for number, (_, color) in enumerate(_SERIES)]
+    for number, pair in enumerate(_SERIES) if plots else ():
+        for rules, color in zip((light, dark), pair, strict=True):
+            line = f".alignup .line.series{number}{{fill:none;stroke:{color}}}"
+            rules.append(f".alignup .series{number}{{fill:{color};stroke:{color}}}{line}")
     common = [_COMMON, _PLOT] if plots else [_COMMON]
     return "\n".join([*common, *light, "@media (prefers-color-scheme:dark){", *dark, "}"])
-
-
-def _series(number: int, color: str) -> str:
-    return (
-        f".alignup .series{number}{{fill:{color};stroke:{color}}}"
-        f".alignup .line.series{number}{{fill:none;stroke:{color}}}"
-    )
 
 
 class Canvas:

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from alignup.align import bits
-from alignup.align.bits import CpuSet
+from alignup.align.bits import Bits, CpuSet
 
 MIN_WIDTH = 60  #: columns of a picture
 MAX_LABEL = 18  #: columns of the longest label
@@ -166,6 +166,11 @@ def format_list(ids: Iterable[int]) -> str:
         else:
             spans.append((id_, id_))
     return ",".join([*below, *_parts(tuple(spans))])
+
+
+def format_bits(members: Bits) -> str:
+    """Return CPUs or NUMA nodes as a Linux list."""
+    return format_list(bits.members(members))
 
 
 def list_parts(cpus: CpuSet) -> tuple[str, ...]:

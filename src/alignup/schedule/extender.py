@@ -4,21 +4,25 @@ Filter offers the best nodes only, since the scheduler's own work grows with the
 matters. The scheduler does not say which of them it chose before it binds the pod, so the binding checks again.
 """
 
+import asyncio
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
+from weakref import WeakValueDictionary
 
 import structlog
 
 from alignup.align.errors import PodError
 from alignup.align.workload import Pod
-from alignup.kubernetes.api import PODS, ObjectRef
+from alignup.documents.codec import encode
+from alignup.documents.decisions import placement_document
+from alignup.kubernetes.api import PODS, ApiClient, ObjectRef
+from alignup.kubernetes.api.errors import ApiError, ServerFailureError, UnreachableError
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.placement.verdict import Verdict
-from alignup.schedule.bind import Binder
 from alignup.schedule.extender_messages import BindingArgs, BindingResult, ExtenderArgs, FilterResult, HostPriority
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.node_selection import SoftTaints, has_preferences, needs_alignment
@@ -29,6 +33,9 @@ MANY = 16  #: nodes for a scheduler to choose from by its own scores
 MAX_SCORE = 10  #: of the protocol
 MAX_PODS = 4096  #: pods that are remembered from filter to binding
 OFFER_SECONDS = 2.0  #: after which a scheduler has bound a pod elsewhere, or not at all
+BIND_SECONDS = 20.0  #: for one binding
+PLACEMENT_ANNOTATION = "alignup.dev/predicted-placement"
+NOT_LEADING = "this process does not lead any more; the next one has to bind the pod"
 
 _log = structlog.get_logger()
 
@@ -54,13 +61,8 @@ class FilterRecord:
     reasons: Mapping[str, int] = field(default_factory=dict)  #: if none was offered: nodes by reason
 
     def document(self) -> dict[str, Any]:
-        time_of_day = datetime.fromtimestamp(self.at, UTC).isoformat()
-        return {
-            "time": time_of_day,
-            "asked": self.asked,
-            "offered": list(self.offered),
-            "reasons": dict(self.reasons),
-        }
+        at = datetime.fromtimestamp(self.at, UTC).isoformat()
+        return {"time": at, "asked": self.asked, "offered": list(self.offered), "reasons": dict(self.reasons)}
 
 
 class Offers:
@@ -95,6 +97,62 @@ class Offers:
         return frozenset([node for node, pod in self._nodes.items() if pod != uid])
 
 
+class Binder:
+    """The writer of bindings, while *leads* returns true: the next leader would not know of later ones.
+
+    A kubelet admits pods in the order of their bindings. So bindings to one node are written one after the other, each
+    after a last check that the node still admits the pod.
+    """
+
+    def __init__(
+        self,
+        client: ApiClient,
+        live: LiveCluster,
+        *,
+        allow_unknown: bool = False,
+        leads: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._client, self._live, self._allow_unknown, self._leads = client, live, allow_unknown, leads
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  #: by node
+        self._running = 0
+        self.idle = asyncio.Event()  #: set while no binding is being written
+        self.idle.set()
+
+    async def bind(self, ref: ObjectRef[ApiPod], pod: Pod, node: str) -> str:
+        """Bind a pod if the node still admits it; return why it was not bound, or nothing."""
+        lock = self._locks.setdefault(node, asyncio.Lock())
+        self._running += 1
+        self.idle.clear()
+        try:
+            async with lock:
+                return await self._bind(ref, pod, node) if self._leads() else NOT_LEADING
+        finally:
+            self._running -= 1
+            if not self._running:
+                self.idle.set()
+
+    async def _bind(self, ref: ObjectRef[ApiPod], pod: Pod, node: str) -> str:
+        verdict = self._live.assume(pod, node)
+        accepted = self._allow_unknown and self._live.cluster.record(node) is None
+        if not verdict.admits and not accepted and needs_alignment(pod):
+            detail = f" ({verdict.detail})" if verdict.detail else ""
+            return f"node {node} does not admit the pod any more: {verdict.reason}{detail}"
+        annotations = {}  # what the containers will get, if something of their own, and if it is certain
+        if verdict.takes_resources and not verdict.alternatives:
+            placements = [placement_document(placement) for placement in verdict.placements]
+            annotations[PLACEMENT_ANNOTATION] = encode(placements).decode()
+        try:
+            async with asyncio.timeout(BIND_SECONDS):
+                await self._client.bind(ref, node, annotations=annotations)
+        except (UnreachableError, ServerFailureError, TimeoutError) as error:
+            # It may have happened, so the node counts with the pod until the API server shows otherwise.
+            return f"it is unknown whether the pod was bound to {node}: {error or 'no response'}"
+        except ApiError as error:
+            self._live.forget(pod.uid)
+            return str(error)
+        return ""
+
+
 class Extender:
     """The verbs filter, prioritize and bind; pods for which no node is offered go to *wake_up*."""
 
@@ -105,11 +163,7 @@ class Extender:
         self._live, self._binder, self._preemption, self._wake_up = live, binder, preemption, wake_up
         self._offers = Offers()
         self._soft_taints = SoftTaints(live.nodes)
-        self._records: OrderedDict[str, FilterRecord] = OrderedDict()  #: by uid
-
-    def record(self, uid: str) -> FilterRecord | None:
-        """Return what filter answered about a pod last."""
-        return self._records.get(uid)
+        self.records: OrderedDict[str, FilterRecord] = OrderedDict()  #: what filter answered about a pod last, by uid
 
     def filter(self, args: ExtenderArgs) -> FilterResult:
         names, metadata = args.names, args.pod.metadata
@@ -161,17 +215,18 @@ class Extender:
         problem = await self._bind(args)
         seconds = round(time.perf_counter() - started, 4)
         pod, uid, node = f"{args.pod_namespace}/{args.pod_name}", args.pod_uid, args.node
-        if problem:
-            _log.info("bind", pod=pod, uid=uid, node=node, bound=False, seconds=seconds, problem=problem)
-        else:
-            _log.info("bind", pod=pod, uid=uid, node=node, bound=True, seconds=seconds)
+        detail = {"problem": problem} if problem else {}
+        _log.info("bind", pod=pod, uid=uid, node=node, bound=not problem, seconds=seconds, **detail)
         return BindingResult(problem)
 
     async def _bind(self, args: BindingArgs) -> str:
         """Bind a pod; return why it was not bound, or nothing."""
         if problems := self._live.problems:
             return f"alignup cannot tell what nodes have: {'; '.join(problems)}"
-        api_pod = self._find(args)
+        api_pod = self._live.find_pod(args.pod_namespace, args.pod_name)
+        if api_pod is None or args.pod_uid not in {"", api_pod.metadata.uid}:  # the watch may be late
+            record = self.records.get(args.pod_uid)
+            api_pod = record.pod if record else None
         if api_pod is None:
             return f"alignup does not know pod {args.pod_namespace}/{args.pod_name} with uid {args.pod_uid}"
         try:
@@ -185,14 +240,6 @@ class Extender:
             self._wake_up.scheduled(pod.uid)
         return problem
 
-    def _find(self, args: BindingArgs) -> ApiPod | None:
-        """Return the pod of a binding; the watch can be later than the scheduler."""
-        pod = self._live.find_pod(args.pod_namespace, args.pod_name)
-        if pod is not None and args.pod_uid in {"", pod.metadata.uid}:
-            return pod
-        record = self._records.get(args.pod_uid)
-        return None if record is None else record.pod
-
     def _best(self, api_pod: ApiPod, pod: Pod, names: Collection[str]) -> list[str]:
         """Return the best nodes; those that others may get or the pod avoids after them, those without HostState last.
 
@@ -200,7 +247,7 @@ class Extender:
         """
         limit = self.options.offered
         if limit is None:
-            record = self._records.get(api_pod.metadata.uid)
+            record = self.records.get(api_pod.metadata.uid)
             limit = MANY if has_preferences(api_pod) or (record is not None and record.offered) else 1
         last = self._offers.taken(pod.uid) | self._soft_taints.avoided_by(api_pod.spec.tolerations)
         chosen = self._live.best(pod, limit, among=names, last=last)
@@ -217,9 +264,9 @@ class Extender:
         uid = pod.metadata.uid
         reasons = Counter([verdict.reason for verdict in verdicts.values()])
         record = FilterRecord(pod=pod, at=time.time(), asked=asked, offered=tuple(chosen), reasons=reasons)
-        self._records[uid] = record
-        self._records.move_to_end(uid)
-        while len(self._records) > MAX_PODS:
-            self._records.popitem(last=False)
+        self.records[uid] = record
+        self.records.move_to_end(uid)
+        while len(self.records) > MAX_PODS:
+            self.records.popitem(last=False)
         detail = {} if chosen else {"reasons": dict(reasons.most_common(5))}
         _log.info("filter", pod=pod.metadata.full_name, uid=uid, nodes=asked, offered=len(chosen), **detail)

@@ -2,7 +2,7 @@
 
     live = LiveCluster(client)
     task = asyncio.create_task(live.run())
-    await live.wait_ready()
+    await live.ready.wait()
     live.choose(live.read(pod))           # the nodes that admit a pod, best first
     live.assume(live.read(pod), "host-a") # before binding it
 
@@ -14,8 +14,9 @@ import asyncio
 import gc
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 import structlog
 
 from alignup.align.errors import AlignError
@@ -24,8 +25,7 @@ from alignup.documents.host_state import HostStateDocument
 from alignup.kubernetes.api import NODE_RESOURCE_TOPOLOGIES, NODES, PODS, ApiClient, Change, EventType, Informer
 from alignup.kubernetes.api.errors import NotFoundError
 from alignup.kubernetes.api.host_states import HOST_STATES, HostStateReader, without_content
-from alignup.kubernetes.api.objects import ApiNode, ApiPod
-from alignup.kubernetes.api.pods import (
+from alignup.kubernetes.api.known_pods import (
     api_pod_stage,
     binding_time,
     bound_pod,
@@ -34,13 +34,13 @@ from alignup.kubernetes.api.pods import (
     was_preempted,
     was_rejected,
 )
-from alignup.kubernetes.manifests.pod import pod_from
+from alignup.kubernetes.api.objects import ApiNode, ApiPod, ApiPodSpec, ApiPodStatus, Condition, ObjectMeta
+from alignup.kubernetes.manifests.pod_decoder import pod_from
 from alignup.placement.cluster import Cluster, RankedHost
 from alignup.placement.host_report import PodStage, pod_stage
 from alignup.placement.verdict import Verdict, unknown
-from alignup.schedule.metrics import PrometheusScheduleMetrics
+from alignup.schedule.metrics import ScheduleMetrics
 from alignup.schedule.node_resource_topology import TopologyFallback
-from alignup.schedule.pod_trimming import PodTrimmer
 
 NO_NODE = unknown("no such node")
 NO_HOST_STATE = unknown("no HostState")
@@ -48,10 +48,13 @@ SILENT_SECONDS = 900.0  #: after which an observer that renews its HostState eve
 CHECK_SECONDS = 60.0  #: between looking for such observers
 MAX_DECODED = 4096  #: pods that are kept as they were decoded: a scheduler asks about a pod several times
 GARBAGE = (10_000, 20, 20)  #: after how much garbage is collected; answers to schedulers leave little behind
+MAX_PARTS = 200_000  #: parts of pods that are stored once
+_KEPT_ANNOTATIONS = ("kubernetes.io/config.", "alignup.dev/")  #: of mirror pods, and our own
 
 _log = structlog.get_logger()
 
 ChangeListener = Callable[[Collection[str]], object]
+_Part = TypeVar("_Part")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +68,7 @@ class LiveCluster:
     """The cluster as of now. Only the event loop in which :meth:`run` runs may use it."""
 
     def __init__(
-        self,
-        client: ApiClient,
-        *,
-        options: LiveClusterOptions | None = None,
-        metrics: PrometheusScheduleMetrics | None = None,
+        self, client: ApiClient, *, options: LiveClusterOptions | None = None, metrics: ScheduleMetrics | None = None
     ) -> None:
         self.options = options or LiveClusterOptions()
         self.cluster = Cluster(max_unconfirmed=self.options.max_unconfirmed)
@@ -82,7 +81,7 @@ class LiveCluster:
         if self.options.approximate:
             self._informers += (self.topologies,)
         self._fallback = TopologyFallback()
-        self._client, self._metrics = client, metrics
+        self._client, self._metrics = client, metrics or ScheduleMetrics()
         self._reader = HostStateReader()
         self._unknown: dict[str, Verdict] = {}  #: node → why its state is unknown, if it has a HostState
         self._state_uids: dict[str, str] = {}  #: node → uid of the HostState that its host was read from
@@ -93,7 +92,7 @@ class LiveCluster:
         self._heard: dict[str, float] = {}  #: node → when its HostState was written last, by our clock
         self._changed: set[str] = set()  #: nodes about which listeners are not notified yet
         self._listeners: list[ChangeListener] = []
-        self._ready = asyncio.Event()
+        self.ready = asyncio.Event()  #: set when everything was listed once
         self._decoded: dict[tuple[str, str], Pod] = {}  #: by uid and resource version
         self._pods_wanted = False  #: whether pods are followed, or about to be
 
@@ -110,7 +109,9 @@ class LiveCluster:
             for informer in self._informers:
                 tasks.create_task(informer.run())
             for informer in self._informers:
-                await self._wait_listed(informer)
+                # Those that the API server does not know are not waited for; their informers try again.
+                while not informer.synced and not isinstance(informer.error, NotFoundError):  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
             # After the HostState objects: a pod that they contain, and the later list of pods does not, has ended.
             self._pods_wanted = True
             tasks.create_task(self.pods.run())
@@ -118,23 +119,15 @@ class LiveCluster:
             gc.collect()
             gc.freeze()  # collecting garbage among so many objects takes a second
             gc.set_threshold(*GARBAGE)
-            self._ready.set()
+            self.ready.set()
             while True:
                 await asyncio.sleep(CHECK_SECONDS)
                 self.check_observers()
 
     @property
-    def ready(self) -> bool:
-        """Whether everything was listed once."""
-        return self._ready.is_set()
-
-    async def wait_ready(self) -> None:
-        await self._ready.wait()
-
-    @property
     def problems(self) -> tuple[str, ...]:
         """Why answers could be wrong now; empty: they are right."""
-        if not self._ready.is_set():
+        if not self.ready.is_set():
             return ("the cluster has not been read yet",)
         return tuple(
             f"{informer.resource.full_name} are not followed: {informer.error}"
@@ -242,13 +235,6 @@ class LiveCluster:
 
     # Events
 
-    async def _wait_listed(self, informer: Informer[Any]) -> None:
-        """Wait until the objects are listed, or the API server does not know them; then the informer tries again."""
-        while not informer.synced:
-            if isinstance(informer.error, NotFoundError):
-                return
-            await asyncio.sleep(0.02)
-
     def _state_changed(self, change: Change[HostStateDocument]) -> None:
         state = change.object
         name = state.metadata.name
@@ -319,11 +305,11 @@ class LiveCluster:
         for confirmed in self.cluster.confirm(report):
             cause = confirmed.causes[0] if confirmed.causes else "unexplained"
             if not confirmed.as_predicted:
-                difference = confirmed.difference
-                _log.warning(
-                    "pod placed elsewhere", pod_uid=confirmed.uid, node=name, cause=cause, difference=difference
-                )
-            self._count("as_predicted" if confirmed.as_predicted else "placed_elsewhere", cause)
+                uid, difference = confirmed.uid, confirmed.difference
+                _log.warning("pod placed elsewhere", pod_uid=uid, node=name, cause=cause, difference=difference)
+                self._metrics.prediction(outcome="placed_elsewhere", cause=cause)
+            else:
+                self._metrics.prediction(outcome="as_predicted", cause="")
         self._count_rejections()
         self._touch(name)
 
@@ -383,9 +369,7 @@ class LiveCluster:
             self.cluster.observe_rejection(uid, host, pod.status.reason)
             self._count_rejections()
         else:
-            read = plain_pod(pod)
-            if stage is not PodStage.ENDED:
-                read = self._read_bound(pod)
+            read = plain_pod(pod) if stage is PodStage.ENDED else self._read_bound(pod)
             if host in self._fallback.nodes and (known is None or stage is PodStage.ENDED):
                 self._fallback.bound(host, pod, read)
             if was_preempted(pod):
@@ -394,14 +378,10 @@ class LiveCluster:
                 self.cluster.observe(read, host, stage)
         self._touch(host)
 
-    def _count(self, outcome: str, cause: str) -> None:
-        if self._metrics is not None:
-            self._metrics.prediction(outcome=outcome, cause="" if outcome == "as_predicted" else cause)
-
     def _count_rejections(self) -> None:
         for rejection in self.cluster.take_rejections():
             _log.warning("pod rejected", pod_uid=rejection.uid, node=rejection.host, cause=rejection.cause)
-            self._count("rejected", rejection.cause)
+            self._metrics.prediction(outcome="rejected", cause=rejection.cause)
 
     def _touch(self, *nodes: str) -> None:
         """Notify listeners in the next turn of the event loop."""
@@ -413,3 +393,71 @@ class LiveCluster:
         changed, self._changed = self._changed, set()
         for listener in tuple(self._listeners):
             listener(changed)
+
+
+class PodTrimmer:
+    """Trims bound pods to the parts that count: what they request, how they end, their labels.
+
+    Pods of one workload are alike, so their equal parts are stored once. Pods that are not bound stay whole.
+    """
+
+    def __init__(self) -> None:
+        self._parts: dict[bytes, Any] = {}
+
+    def trim(self, pod: ApiPod) -> ApiPod:
+        spec, status = pod.spec, pod.status
+        if not spec.node_name:
+            return pod
+        return ApiPod(
+            metadata=self._metadata(pod.metadata),
+            spec=ApiPodSpec(
+                node_name=self._shared(spec.node_name),
+                containers=self._shared(spec.containers),
+                init_containers=self._shared(spec.init_containers),
+                resources=self._shared(spec.resources),
+                overhead=self._shared(spec.overhead),
+                priority=spec.priority,
+                restart_policy=self._shared(spec.restart_policy),
+                os=self._shared(spec.os),
+            ),
+            status=ApiPodStatus(
+                phase=self._shared(status.phase),
+                reason=self._shared(status.reason),
+                message=status.message if pod.finished else "",
+                qos_class=self._shared(status.qos_class),
+                conditions=self._shared(tuple(map(_trim_condition, status.conditions))),
+                container_statuses=self._shared(status.container_statuses),
+                init_container_statuses=self._shared(status.init_container_statuses),
+            ),
+        )
+
+    def _metadata(self, metadata: ObjectMeta) -> ObjectMeta:
+        kept = {name: text for name, text in metadata.annotations.items() if name.startswith(_KEPT_ANNOTATIONS)}
+        return ObjectMeta(
+            name=metadata.name,
+            namespace=self._shared(metadata.namespace),
+            uid=metadata.uid,
+            resource_version=metadata.resource_version,
+            creation_timestamp=self._shared(metadata.creation_timestamp),
+            deletion_timestamp=metadata.deletion_timestamp,
+            deletion_grace_period_seconds=metadata.deletion_grace_period_seconds,
+            labels=self._shared(metadata.labels),
+            annotations=self._shared(kept),
+        )
+
+    def _shared(self, part: _Part) -> _Part:
+        """Return an equal part that was seen before, or this one."""
+        key = msgspec.json.encode(part)
+        known: _Part | None = self._parts.get(key)
+        if known is None or type(known) is not type(part):
+            if len(self._parts) >= MAX_PARTS:
+                self._parts.clear()
+            known = self._parts[key] = part
+        return known
+
+
+def _trim_condition(condition: Condition) -> Condition:
+    """Keep the time of a binding, which orders pods; the other conditions are needed by their names only."""
+    bound = condition.type == "PodScheduled"
+    time = condition.last_transition_time if bound else None
+    return Condition(type=condition.type, status=condition.status, last_transition_time=time)

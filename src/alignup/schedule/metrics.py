@@ -21,7 +21,7 @@ INTERVALS = 288  #: that are kept: a day
 OUTCOMES = {"as_predicted": "as predicted", "placed_elsewhere": "placed elsewhere", "rejected": "rejected"}
 
 
-class PrometheusScheduleMetrics:
+class ScheduleMetrics:
     """The metrics of the cluster service."""
 
     def __init__(self) -> None:

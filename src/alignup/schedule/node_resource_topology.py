@@ -9,7 +9,7 @@ to the node, everything is in it. Until then, or without a fingerprint until the
 counts on every NUMA node.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import structlog
@@ -19,9 +19,9 @@ from alignup.align.quantity import Quantity
 from alignup.align.workload import Container, Pod, QoS, demand
 from alignup.align.workload.names import CPU, is_extended
 from alignup.align.workload.validation import apply_defaults
+from alignup.kubernetes.api.known_pods import api_pod_stage
 from alignup.kubernetes.api.objects import ApiPod, NodeResourceTopology, TopologyZone
 from alignup.kubernetes.api.pod_fingerprint import pod_fingerprint
-from alignup.kubernetes.api.pods import api_pod_stage
 from alignup.placement.free_capacity import MAX_COUNTED, FreeCapacity
 from alignup.placement.host_report import PodStage
 from alignup.placement.score import LOCAL, PlacementScore
@@ -30,7 +30,7 @@ from alignup.schedule.node_selection import needs_alignment
 
 POLICY, SCOPE = "topologyManagerPolicy", "topologyManagerScope"
 ALIGNING = ("single-numa-node", "restricted")  #: policies that reject pods
-_ZONE_TYPE = "Node"
+_OLD_POLICIES = {"SingleNUMANode": "single-numa-node", "Restricted": "restricted", "BestEffort": "best-effort"}
 _NO_CAPACITY = FreeCapacity({}, 0, {})
 
 _FINGERPRINT, _METHOD = "nodeTopologyPodsFingerprint", "nodeTopologyPodsFingerprintMethod"
@@ -60,8 +60,10 @@ class TopologyZones:
 def read_zones(topology: NodeResourceTopology) -> TopologyZones:
     """Read an object; ``QuantityError`` if an amount is invalid."""
     attributes = {attribute.name: attribute.value for attribute in topology.attributes}
-    policy, scope = _old_policy(next(iter(topology.topology_policies), ""))
-    zones = [zone for zone in topology.zones if zone.type == _ZONE_TYPE]
+    old = next(iter(topology.topology_policies), "")  # of the deprecated field
+    policy = _OLD_POLICIES.get(old.removesuffix("PodLevel").removesuffix("ContainerLevel"), "none")
+    scope = "pod" if old.endswith("PodLevel") else "container"
+    zones = [zone for zone in topology.zones if zone.type == "Node"]
     return TopologyZones(
         policy=attributes.get(POLICY, policy),
         pod_scope=attributes.get(SCOPE, scope) == "pod",
@@ -96,24 +98,16 @@ def zones_verdict(zones: TopologyZones, pod: Pod, charges: Iterable[Requests] = 
     for charged in charges:
         _subtract(free, charged)
     try:
-        for asked, kept in _steps(zones, pod):
+        for container in (None,) if zones.pod_scope else pod.all_containers:  # what is aligned, one after the other
+            asked = requests(pod, container, zones.resources)
             refused = _refusal(zones, free, asked)
             if refused is not None:
                 return refused
-            if kept:
+            if container is None or container.name not in pod.ordinary_init:
                 _subtract(free, asked)
     except AlignError as error:
         return unknown("unknown requests", str(error))
     return _admitted(zones, free, pod)
-
-
-def _steps(zones: TopologyZones, pod: Pod) -> Iterator[tuple[Requests, bool]]:
-    """Yield what is aligned, one after the other, and whether later ones find it taken."""
-    if zones.pod_scope:
-        yield requests(pod, None, zones.resources), True
-        return
-    for container in pod.all_containers:
-        yield requests(pod, container, zones.resources), container.name not in pod.ordinary_init
 
 
 def _refusal(zones: TopologyZones, free: list[dict[str, int]], asked: Requests) -> Verdict | None:
@@ -169,14 +163,6 @@ def _amounts(zone: TopologyZone, kind: str) -> Requests:
         whole = amount.value()
         amounts[resource.name] = whole if amount.milli() >= 1000 * whole else whole - 1
     return amounts
-
-
-def _old_policy(text: str) -> tuple[str, str]:
-    """Return policy and scope of the deprecated field ``topologyPolicies``."""
-    scope = "pod" if text.endswith("PodLevel") else "container"
-    name = text.removesuffix("PodLevel").removesuffix("ContainerLevel")
-    names = {"SingleNUMANode": "single-numa-node", "Restricted": "restricted", "BestEffort": "best-effort"}
-    return names.get(name, "none"), scope
 
 
 @dataclass(slots=True)

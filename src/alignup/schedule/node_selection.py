@@ -5,7 +5,8 @@ Covered exactly: unschedulable nodes, taints, node selectors, and required node 
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 from alignup.align.workload import Pod, QoS
 from alignup.align.workload.names import is_extended
@@ -16,7 +17,6 @@ from alignup.kubernetes.api.objects import (
     ApiNode,
     ApiPod,
     ApiPodSpec,
-    NodeSelector,
     NodeSelectorRequirement,
     NodeSelectorTerm,
     Taint,
@@ -56,25 +56,23 @@ def needs_alignment(pod: Pod) -> bool:
 
 def exclusions(node: ApiNode, spec: ApiPodSpec) -> tuple[str, ...]:
     """Return why schedulers do not consider *node* for a pod with *spec*; empty: they do."""
-    return tuple(_exclusions(node, spec))
-
-
-def _exclusions(node: ApiNode, spec: ApiPodSpec) -> Iterator[str]:
     name, labels = node.metadata.name, node.metadata.labels
+    reasons = []
     if spec.node_name and spec.node_name != name:
-        yield f"the pod names node {spec.node_name}"
+        reasons.append(f"the pod names node {spec.node_name}")
     if node.spec.unschedulable and not is_tolerated(_UNSCHEDULABLE, spec.tolerations):
-        yield "unschedulable"
+        reasons.append("unschedulable")
     for taint in node.spec.taints:
         repeated = node.spec.unschedulable and taint.key == _UNSCHEDULABLE.key
         if taint.effect in _EFFECTS and not repeated and not is_tolerated(taint, spec.tolerations):
-            yield f"taint {show_taint(taint)}"
+            reasons.append(f"taint {show_taint(taint)}")
     missing = [f"{key}={value}" for key, value in spec.node_selector.items() if labels.get(key) != value]
     if missing:
-        yield f"node selector {','.join(missing)}"
-    affinity = spec.affinity.node_affinity if spec.affinity else None
-    if affinity and affinity.required is not None and not _selects(affinity.required, name, labels):
-        yield "node affinity"
+        reasons.append(f"node selector {','.join(missing)}")
+    required = spec.affinity.node_affinity.required if spec.affinity and spec.affinity.node_affinity else None
+    if required is not None and not any(_selects(term, name, labels) for term in required.node_selector_terms):
+        reasons.append("node affinity")
+    return tuple(reasons)
 
 
 def show_taint(taint: Taint) -> str:
@@ -90,28 +88,19 @@ def restrictions(node: ApiNode) -> tuple[str, ...]:
 
 def is_tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:
     """Return whether one of *tolerations* is for *taint*."""
-    return any(_tolerates(toleration, taint) for toleration in tolerations)
+    for toleration in tolerations:
+        if toleration.effect in {"", taint.effect} and toleration.key in {"", taint.key}:
+            equal = toleration.operator in {"", "Equal"} and toleration.value == taint.value
+            if equal or toleration.operator == "Exists":
+                return True
+    return False
 
 
-def _tolerates(toleration: Toleration, taint: Taint) -> bool:
-    if toleration.effect not in {"", taint.effect} or toleration.key not in {"", taint.key}:
-        return False
-    if toleration.operator == "Exists":
-        return True
-    return toleration.operator in {"", "Equal"} and toleration.value == taint.value
-
-
-def _selects(selector: NodeSelector, name: str, labels: Mapping[str, str]) -> bool:
-    fields = {"metadata.name": name}
-    return any(_matches(term, fields, labels) for term in selector.node_selector_terms)
-
-
-def _matches(term: NodeSelectorTerm, fields: Mapping[str, str], labels: Mapping[str, str]) -> bool:
-    if not term.match_expressions and not term.match_fields:
-        return False
-    return all(holds(requirement, labels) for requirement in term.match_expressions) and all(
-        holds(requirement, fields) for requirement in term.match_fields
-    )
+def _selects(term: NodeSelectorTerm, name: str, labels: Mapping[str, str]) -> bool:
+    """Return whether a term, which selects nothing without conditions, selects a node."""
+    conditions = [(requirement, labels) for requirement in term.match_expressions]
+    conditions += [(requirement, {"metadata.name": name}) for requirement in term.match_fields]
+    return bool(conditions) and all(holds(requirement, values) for requirement, values in conditions)
 
 
 def holds(requirement: NodeSelectorRequirement, values: Mapping[str, str]) -> bool:
@@ -126,17 +115,11 @@ def holds(requirement: NodeSelectorRequirement, values: Mapping[str, str]) -> bo
             return value is not None
         case "DoesNotExist":
             return value is None
-        case "Gt" | "Lt":
-            return _compare(value, requirement)
-    return False  # an operator that the API server would not accept
-
-
-def _compare(value: str | None, requirement: NodeSelectorRequirement) -> bool:
-    try:
-        number, limit = int(value or ""), int("".join(requirement.values[:1]))
-    except ValueError:
-        return False
-    return number > limit if requirement.operator == "Gt" else number < limit
+        case "Gt" | "Lt" as operator:
+            with suppress(ValueError):
+                number, limit = int(value or ""), int("".join(requirement.values[:1]))
+                return number > limit if operator == "Gt" else number < limit
+    return False  # not numbers, or an operator that the API server would not accept
 
 
 def has_preferences(pod: ApiPod) -> bool:

@@ -1,26 +1,43 @@
-"""The web pages of the cluster service: the cluster at ``/``, its nodes, and answers about pods."""
+"""The web pages of the cluster service: the cluster at ``/``, its nodes, and answers about pods.
+
+Everything but the search for remedies runs in the event loop of the live cluster, some nodes at a time. Cards are kept
+until their node changes, so that a page about thousands of nodes costs little.
+"""
 
 import asyncio
 import ipaddress
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp
 
-from alignup.align.errors import AlignError
+from alignup.align.errors import AlignError, ParseError
+from alignup.align.explain.remedies import Remedies, find_remedies
 from alignup.align.host import Host
+from alignup.align.workload import Pod
+from alignup.documents import codec
+from alignup.kubernetes.api.known_pods import known_pod
+from alignup.kubernetes.api.objects import ApiNode, ApiPodSpec
+from alignup.kubernetes.manifests import workloads as manifests
 from alignup.picture.machine_svg import draw_parts
-from alignup.picture.numa_bars import ResourceBar, add_bars, describe_bars, draw_bars
+from alignup.picture.numa_bars import NumaBars, ResourceBar, add_bars, describe_bars, draw_bars, measure_bars
+from alignup.picture.occupancy import format_amount
 from alignup.picture.text_format import clean, pluralize
+from alignup.placement.free_capacity import measure_free_capacity
+from alignup.schedule.cluster_snapshot import ClusterView
+from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.metrics import OUTCOMES, PredictionHistory
-from alignup.schedule.page_backend import LivePages, NodeCard
-from alignup.web.access import count_authenticated
-from alignup.web.events import EventStreams
-from alignup.web.pages import PageHandler, Pages, format_amount, path, read_form, static_routes
+from alignup.schedule.node_selection import scheduling_spec, show_taint
+from alignup.schedule.pod_answers import NO_REMEDIES, AnswerGroup, NodeAnswerKind, group_answers, iterate_answers
+from alignup.web.authentication import count_authenticated
+from alignup.web.event_streams import EventBus, EventStreams
+from alignup.web.pages import PageHandler, Pages, path, read_form, static_routes
 from alignup.web.paging import gather_items
 from alignup.web.responses import ProblemError
 
@@ -30,14 +47,35 @@ CHUNK = 60  #: cards that are sent at once; every number of columns divides it
 POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
 MAX_FOUND = 200  #: pods that a search lists
 MAX_STREAMS = 64
+CHANGED = "changed"  #: the kind of event after which pages are renewed
+CHANGE_SECONDS = 1.0  #: between events about changes
+SEARCH_SECONDS = 1.0  #: for changes that would admit a pod
+MAX_WORKLOADS = 20  #: of one manifest
+AT_ONCE = 100  #: nodes that are asked before the loop does something else
+MAX_SEARCHED = 3  #: groups of nodes for which remedies are searched
+
 _MAX_MANIFEST = 256 << 10
 _HEARTBEAT_SECONDS = 15.0
+_NOTHING = Pod(name="", namespace="", uid="", containers=())
+
+Problems = Callable[[], tuple[str, ...]]
 
 
-def page_routes(backend: LivePages, predictions: PredictionHistory, *, stopping: asyncio.Event) -> list[BaseRoute]:
+def page_routes(
+    live: LiveCluster, problems: Problems, predictions: PredictionHistory, *, stopping: asyncio.Event
+) -> list[BaseRoute]:
     """Build the pages; who can connect may use them, as the scheduler extender beside them."""
-    pages = _ClusterPages(backend, predictions)
-    streams = EventStreams(backend.events, limit=MAX_STREAMS, heartbeat=_HEARTBEAT_SECONDS, stopping=stopping)
+    pages = ClusterPages(live, problems, predictions)
+    streams = EventStreams(pages.events.subscribe, limit=MAX_STREAMS, heartbeat=_HEARTBEAT_SECONDS, stopping=stopping)
+
+    async def events(request: Request) -> ASGIApp:
+        try:
+            check_host(request)
+            count_authenticated(request)
+            return streams.response(request)
+        except ProblemError as problem:
+            return problem.response()
+
     return [
         *static_routes(),
         Route("/", pages.guard(pages.cluster)),
@@ -46,7 +84,7 @@ def page_routes(backend: LivePages, predictions: PredictionHistory, *, stopping:
         Route("/pods", pages.guard(pages.pods)),
         Route("/pods/{namespace}/{name}", pages.guard(pages.pod)),
         Route("/where", pages.guard(pages.where), methods=["GET", "POST"]),
-        Route(EVENTS, _EventEndpoint(streams)),
+        Route(EVENTS, events),
     ]
 
 
@@ -67,37 +105,63 @@ def _is_address(text: str, *, loopback: bool = False) -> bool:
         return False
 
 
-class _EventEndpoint:
-    """A stream of the event ``changed``."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeCard:
+    """A node in brief."""
 
-    def __init__(self, streams: EventStreams) -> None:
-        self._streams = streams
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    policy: str = ""  #: empty: unknown
+    scope: str = ""
+    pods: int = 0
+    numa: tuple[NumaBars, ...] = ()
+    largest: Mapping[str, int] = field(default_factory=dict)  #: the largest request that one container gets aligned
+    unknown: str = ""  #: why the state is unknown
+    restrictions: tuple[str, ...] = ()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
-        try:
-            check_host(request)
-            count_authenticated(request)
-            response = self._streams.response(request)
-        except ProblemError as problem:
-            response = problem.response()
-        await response(scope, receive, send)
+    totals: Mapping[str, ResourceBar] = field(init=False, compare=False)  #: of all NUMA nodes, by resource
+    free: int = field(init=False, compare=False)  #: free CPUs, stranded ones included
+    #: CPUs and devices that are free, and that no aligned container can get
+    stranded: int = field(init=False, compare=False)
+    roomiest: int = field(init=False, compare=False)  #: the free CPUs of the NUMA node that has most of them
+
+    def __post_init__(self) -> None:
+        """Count once what queries compare again and again."""
+        totals: dict[str, ResourceBar] = {}
+        for node in self.numa:
+            for bar in node.bars:
+                totals[bar.resource] = add_bars(totals.get(bar.resource, ResourceBar(bar.resource)), bar)
+        cpus = totals.get("cpu", ResourceBar("cpu"))
+        stranded = sum(bar.stranded for bar in totals.values())
+        roomiest = max((bar.free for node in self.numa for bar in node.bars if bar.resource == "cpu"), default=0)
+        counted = {"totals": totals, "free": cpus.free + cpus.stranded, "stranded": stranded, "roomiest": roomiest}
+        for name, value in counted.items():
+            object.__setattr__(self, name, value)
 
 
-class _ClusterPages:
-    """The handlers of the pages."""
+class AnsweredPod(NamedTuple):
+    name: str
+    groups: Sequence[AnswerGroup]
+    notes: Sequence[str] = ()
 
-    def __init__(self, backend: LivePages, predictions: PredictionHistory) -> None:
+
+class ClusterPages:
+    """The handlers of the pages; *problems* says why answers could be wrong."""
+
+    def __init__(self, live: LiveCluster, problems: Problems, predictions: PredictionHistory) -> None:
         functions = {
             "chunk_path": lambda query, offset: path("/nodes", **query.parameters(offset)),
             "page_path": lambda query, offset: path("/", **query.parameters(offset)),
             "describe_card": describe_card,
             "draw_bars": lambda card: draw_bars(card.numa, name=describe_bars(card.numa)),
         }
+        self.events = EventBus(now=time.time)
         self._templates = Pages("alignup.schedule", links=LINKS, functions=functions)
-        self._backend = backend
-        self._predictions = predictions
+        self._live, self._problems, self._predictions = live, problems, predictions
         self._computing = asyncio.Semaphore(1)  #: one question about pods at a time
+        self._cards: dict[str, NodeCard] = {}
+        self._pending = False  #: whether an event is about to be published
+        live.on_change(self._changed)
 
     def guard(self, handler: PageHandler) -> PageHandler:
         async def handle(request: Request) -> Response:
@@ -109,11 +173,11 @@ class _ClusterPages:
 
     async def cluster(self, request: Request) -> Response:
         query = read_query(request.query_params)
-        cards = await gather_items(self._backend.cards())
+        cards = await gather_items(self._all_cards())
         totals = self._predictions.totals
         return self._templates.response(
             "cluster.html",
-            problems=self._backend.problems(),
+            problems=self._problems(),
             summary=summarize(cards),
             query=query,
             sorts=[(key, text) for key, (text, _) in SORTS.items()],
@@ -129,12 +193,12 @@ class _ClusterPages:
     async def chunk(self, request: Request) -> Response:
         """Return some cards, for the script."""
         query = read_query(request.query_params)
-        cards = select_cards(await gather_items(self._backend.cards()), query)
+        cards = select_cards(await gather_items(self._all_cards()), query)
         return self._templates.response("cards.html", cards=cards, query=query, chunk=CHUNK)
 
     async def node(self, request: Request) -> Response:
         name = request.path_params["name"]
-        card, host = self._backend.card(name), self._backend.host(name)
+        card, host = self._card(name), self._host(name)
         if card is None:
             raise ProblemError(404, f"The cluster has no node {name}.")
         labels = ", ".join(f"{key}={value}" for key, value in sorted(card.labels.items()))
@@ -147,15 +211,20 @@ class _ClusterPages:
 
     async def pods(self, request: Request) -> Response:
         text = request.query_params.get("q", "")[:253]
-        pods = self._backend.pods(text, MAX_FOUND) if text else ()
+        known = self._live.pods.objects.values() if text else ()
+        named = (pod for pod in known if text in pod.metadata.full_name)
+        pods = sorted(islice(named, MAX_FOUND), key=lambda pod: (pod.metadata.namespace, pod.metadata.name))
         return self._templates.response("pods.html", text=text, pods=pods, limit=MAX_FOUND)
 
     async def pod(self, request: Request) -> Response:
         namespace, name = request.path_params["namespace"], request.path_params["name"]
-        async with self._computing:
-            answered = await self._backend.ask_pod(namespace, name)
-        if answered is None:
+        pod = self._live.find_pod(namespace, name)
+        if pod is None:
             raise ProblemError(404, f"There is no pod {namespace}/{name}.")
+        spec = codec.convert({**codec.to_builtins(pod.spec), "nodeName": ""}, ApiPodSpec)
+        bound = [f"The pod is bound to node {pod.spec.node_name}."] if pod.spec.node_name else []
+        async with self._computing:
+            answered = await self._ask(pod.metadata.full_name, known_pod(pod).pod, spec, bound)
         document = path("/v1/explain", namespace, name)
         return self._templates.response("pod.html", answered=answered, document=document)
 
@@ -166,10 +235,111 @@ class _ClusterPages:
         if manifest.strip():
             try:
                 async with self._computing:
-                    values["answers"] = await self._backend.ask(manifest.encode())
+                    values["answers"] = await self._ask_manifest(manifest.encode())
             except AlignError as error:
                 values["problem"] = str(error)
         return self._templates.response("where.html", **values)
+
+    def _all_cards(self) -> Iterator[NodeCard]:
+        for _, name in tuple(self._live.nodes.objects):
+            if (card := self._card(name)) is not None:
+                yield card
+
+    def _card(self, node: str) -> NodeCard | None:
+        known = self._live.nodes.get(node)
+        if known is None:
+            return None
+        card = self._cards.get(node)
+        if card is None or card.labels is not known.metadata.labels:
+            card = self._cards[node] = self._measure(known)
+        return card
+
+    def _host(self, node: str) -> Host | None:
+        record = self._live.cluster.record(node)
+        ledgers = record.states().ledgers if record else ()
+        return record.model.at(ledgers[0]) if record and ledgers else None
+
+    async def _ask_manifest(self, manifest: bytes) -> list[AnsweredPod]:
+        """Answer for each workload of a manifest; raise an ``AlignError`` for one that cannot be read."""
+        loaded = await asyncio.to_thread(manifests.read_workloads, manifest, name="the manifest")
+        if not loaded.workloads:
+            raise ParseError("\n".join(loaded.warnings) or "the manifest has no workloads")
+        answers = []
+        for workload in loaded.workloads[:MAX_WORKLOADS]:
+            name = f"{workload.kind} {workload.title}"
+            answers.append(await self._ask(name, workload.pod, scheduling_spec(workload), loaded.warnings))
+        return answers
+
+    async def _ask(self, name: str, pod: Pod, spec: ApiPodSpec, notes: Sequence[str]) -> AnsweredPod:
+        answered, searched = [], 0
+        for group in await self.ask_nodes(pod, spec):
+            remedies = NO_REMEDIES
+            if group.host is not None and group.first.kind is NodeAnswerKind.REJECTS and searched < MAX_SEARCHED:
+                searched += 1
+                remedies = await asyncio.to_thread(_search, group.host, pod)
+            answered.append(replace(group, remedies=remedies))
+        return AnsweredPod(name, answered, notes)
+
+    async def ask_nodes(self, pod: Pod, spec: ApiPodSpec) -> tuple[AnswerGroup, ...]:
+        """Ask some nodes at a time: thousands of them can take a second, in which schedulers would wait."""
+        cluster = self._live.cluster
+        for number, name in enumerate(cluster.hosts, start=1):
+            cluster.verdict(pod, name)  # is kept
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)
+        view, answers = self._view(), []
+        for number, answer in enumerate(iterate_answers(view, pod, spec), start=1):
+            answers.append(answer)
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return group_answers(view, pod, answers).groups
+
+    def _view(self) -> ClusterView:
+        live, nodes = self._live, {}
+        reports, unknown = {}, {}
+        for (_, name), node in live.nodes.objects.items():
+            nodes[name] = node
+            record = live.cluster.record(name)
+            if record is not None:
+                reports[name] = record.report
+            else:
+                unknown[name] = live.verdict(_NOTHING, name).reason
+        return ClusterView(nodes=nodes, cluster=live.cluster, reports=reports, unknown=unknown, doubts={}, stale={})
+
+    def _measure(self, node: ApiNode) -> NodeCard:
+        name = node.metadata.name
+        restrictions = ["unschedulable"] if node.spec.unschedulable else []
+        restrictions += [show_taint(taint) for taint in node.spec.taints]
+        card = NodeCard(name=name, labels=node.metadata.labels, restrictions=tuple(restrictions))
+        host, record = self._host(name), self._live.cluster.record(name)
+        if host is None:
+            why = record.states().problem if record else self._live.verdict(_NOTHING, name).reason
+            return replace(card, unknown=why or "unknown state")
+        topology = host.settings.topology
+        return replace(
+            card,
+            policy=str(topology.policy),
+            scope=str(topology.scope),
+            pods=len(host.ledger.pods),
+            numa=measure_bars(host),
+            largest=measure_free_capacity(host).largest,
+        )
+
+    def _changed(self, nodes: Collection[str]) -> None:
+        for name in nodes:
+            self._cards.pop(name, None)
+        if not self._pending:
+            self._pending = True
+            asyncio.get_running_loop().call_later(CHANGE_SECONDS, self._publish)
+
+    def _publish(self) -> None:
+        self._pending = False
+        self.events.publish(CHANGED, {})
+
+
+def _search(host: Host, pod: Pod) -> Remedies:
+    end = time.monotonic() + SEARCH_SECONDS
+    return find_remedies(host, pod, should_stop=lambda: time.monotonic() > end)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,19 +433,11 @@ def summarize(cards: Sequence[NodeCard]) -> list[tuple[str, str]]:
 
 
 def describe_card(card: NodeCard) -> str:
-    return " · ".join(_card_facts(card))
-
-
-def _card_facts(card: NodeCard) -> Iterator[str]:
     if card.unknown:
-        yield f"unknown: {card.unknown}"
-        return
-    yield card.policy
-    yield pluralize(card.pods, "pod")
-    yield f"{card.free} CPUs free"
-    if card.stranded:
-        yield f"! {card.stranded} stranded"
-    yield from card.restrictions
+        return f"unknown: {card.unknown}"
+    facts = [card.policy, pluralize(card.pods, "pod"), f"{card.free} CPUs free"]
+    facts += [f"! {card.stranded} stranded"] if card.stranded else []
+    return " · ".join([*facts, *card.restrictions])
 
 
 def describe_host(host: Host) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from enum import StrEnum
 from typing import Any
 
 from alignup.align import bits
-from alignup.align.decision import Placement
 from alignup.align.explain import sentences
 from alignup.align.explain.remedies import Remedies, find_remedies
 from alignup.align.host import Host
@@ -60,7 +59,12 @@ class NodeAnswer:
     @property
     def numa_nodes(self) -> str:
         """Where the containers go; empty unless the kubelet admits the pod."""
-        by_container = {placement.container: _show_nodes(placement) for placement in self.verdict.shared_placements}
+        by_container = {}
+        for placement in self.verdict.shared_placements:
+            nodes = placement.hint.nodes
+            plural = "" if nodes is None or nodes.bit_count() == 1 else "s"
+            shown = "any NUMA node" if nodes is None else f"NUMA node{plural} {bits.show(nodes)}"
+            by_container[placement.container] = shown
         if len(set(by_container.values())) == 1:
             return next(iter(by_container.values()))
         return ", ".join(f"{container}: {nodes}" for container, nodes in by_container.items())
@@ -136,15 +140,10 @@ def group_answers(
     end = clock() + seconds
     for number, group in enumerate(groups):
         if group.first.kind is NodeAnswerKind.REJECTS:
-            share = max(end - clock(), 0.0) / rejecting
+            deadline = clock() + max(end - clock(), 0.0) / rejecting
             rejecting -= 1
-            groups[number] = _explain(view, pod, group, should_stop=_deadline(clock, share))
+            groups[number] = _explain(view, pod, group, clock, deadline)
     return PodAnswers(pod, tuple(groups))
-
-
-def _deadline(clock: Callable[[], float], seconds: float) -> Callable[[], bool]:
-    end = clock() + seconds
-    return lambda: clock() > end
 
 
 def iterate_answers(view: ClusterView, pod: Pod, spec: ApiPodSpec) -> Iterator[NodeAnswer]:
@@ -171,7 +170,9 @@ def _missing_devices(view: ClusterView, node: ApiNode, pod: Pod) -> tuple[str, .
     return tuple(name for name in missing if Quantity.parse(str(allocatable.get(name, 0))).is_zero)
 
 
-def _explain(view: ClusterView, pod: Pod, group: AnswerGroup, *, should_stop: Callable[[], bool]) -> AnswerGroup:
+def _explain(
+    view: ClusterView, pod: Pod, group: AnswerGroup, clock: Callable[[], float], deadline: float
+) -> AnswerGroup:
     node = group.first.node
     current = view.host(node)
     if current is None:
@@ -179,14 +180,8 @@ def _explain(view: ClusterView, pod: Pod, group: AnswerGroup, *, should_stop: Ca
     report = view.reports[node]
     host = Host(report.machine, report.settings, ledger=current.ledger)  # with its devices, for other settings
     misfits = sentences.describe_rejection(host.decide_without_plugins(pod))
-    return replace(group, misfits=misfits, remedies=find_remedies(host, pod, should_stop=should_stop), host=host)
-
-
-def _show_nodes(placement: Placement) -> str:
-    nodes = placement.hint.nodes
-    if nodes is None:
-        return "any NUMA node"
-    return f"NUMA node {bits.show(nodes)}" if nodes.bit_count() == 1 else f"NUMA nodes {bits.show(nodes)}"
+    remedies = find_remedies(host, pod, should_stop=lambda: clock() > deadline)
+    return replace(group, misfits=misfits, remedies=remedies, host=host)
 
 
 # Documents
@@ -195,21 +190,21 @@ def _show_nodes(placement: Placement) -> str:
 def answers_document(api_pod: ApiPod, pod: Pod, verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
     """Return the verdicts of nodes about a pod, the best first, as a document for users."""
     answers = [NodeAnswer(name, verdict) for name, verdict in verdicts.items()]
-    groups = PodAnswers(pod, tuple(group_by_answer(answers)))
-    kinds = [kind for kind in NodeAnswerKind if kind is not NodeAnswerKind.NOT_CONSIDERED]
+    counts = Counter(answer.kind for answer in answers)
+
+    def rank(answer: NodeAnswer) -> tuple[int, float, str]:
+        score = answer.verdict.score
+        return _ORDER.index(answer.kind), -score.total if score else 0.0, answer.node
+
+    kinds = (NodeAnswerKind.ADMITS, NodeAnswerKind.REJECTS, NodeAnswerKind.UNKNOWN)
     return {
         "pod": api_pod.metadata.full_name,
         "uid": api_pod.metadata.uid,
         "boundTo": api_pod.spec.node_name,
         "needsAlignment": needs_alignment(pod),
-        "counts": {str(kind): groups.count(kind) for kind in kinds},
-        "nodes": [_row(answer, pod) for answer in sorted(answers, key=_rank)],
+        "counts": {str(kind): counts[kind] for kind in kinds},
+        "nodes": [_row(answer, pod) for answer in sorted(answers, key=rank)],
     }
-
-
-def _rank(answer: NodeAnswer) -> tuple[int, float, str]:
-    score = answer.verdict.score
-    return _ORDER.index(answer.kind), -score.total if score else 0.0, answer.node
 
 
 def _row(answer: NodeAnswer, pod: Pod) -> dict[str, Any]:
@@ -224,17 +219,10 @@ def _row(answer: NodeAnswer, pod: Pod) -> dict[str, Any]:
 
 
 def _score(score: PlacementScore) -> dict[str, Any]:
-    points = score.points
+    parts = ("preferred", "numaNodes", "distance", "stranded", "devicesBeside", "cpusBeside")
     return {
         "total": score.total,
-        "points": {
-            "preferred": points.preferred / POINT,
-            "numaNodes": points.numa_nodes / POINT,
-            "distance": points.distance / POINT,
-            "stranded": points.stranded / POINT,
-            "devicesBeside": points.devices_beside / POINT,
-            "cpusBeside": points.cpus_beside / POINT,
-        },
+        "points": {name: points / POINT for name, points in zip(parts, score.points, strict=True)},
         "preferred": score.preferred,
         "numaNodes": score.nodes,
         "distance": score.distance,

@@ -6,14 +6,14 @@ seems to need preemption. From 1.38 on, it asks about such nodes as well, withou
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
 
 from alignup.align.workload import Pod
 from alignup.kubernetes.api.objects import ApiPod, NodeSelectorRequirement, ObjectMeta
 from alignup.kubernetes.api.resource import Resource
-from alignup.kubernetes.manifests.pod import Labels, ObjectPart
+from alignup.kubernetes.manifests.pod_decoder import Labels, ObjectPart
 from alignup.placement.host_record import HostRecord
 from alignup.placement.pod_shape import build_shape
 from alignup.placement.victims import DisruptionBudget
@@ -47,11 +47,7 @@ class PodDisruptionBudget(ObjectPart, frozen=True):
 
 
 POD_DISRUPTION_BUDGETS = Resource(
-    type=PodDisruptionBudget,
-    kind="PodDisruptionBudget",
-    plural="poddisruptionbudgets",
-    group="policy",
-    namespaced=True,
+    type=PodDisruptionBudget, kind="PodDisruptionBudget", plural="poddisruptionbudgets", group="policy", namespaced=True
 )
 
 
@@ -59,12 +55,7 @@ class Preemption:
     """The search for victims. *chooses*: whether the scheduler asks about nodes without victims of its own."""
 
     def __init__(
-        self,
-        live: LiveCluster,
-        *,
-        chooses: bool = False,
-        allow_unknown: bool = False,
-        clock: Callable[[], float] = time.monotonic,
+        self, live: LiveCluster, *, chooses: bool, allow_unknown: bool, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.chooses = chooses
         self._live, self._allow_unknown, self._clock = live, allow_unknown, clock
@@ -92,7 +83,11 @@ class Preemption:
         self, pod: Pod, proposed: dict[str, MetaVictims], budgets: Sequence[PodDisruptionBudget] = ()
     ) -> dict[str, MetaVictims]:
         """Return the pods to evict from each node so that it admits *pod*; nodes where nothing helps are left out."""
-        known = self._known_budgets(budgets)
+        pods = tuple(self._live.pods.objects.values()) if budgets else ()
+        known = []
+        for budget in budgets:
+            covered = frozenset(pod.metadata.uid for pod in pods if _covers(budget, pod))
+            known.append(DisruptionBudget(budget.metadata.full_name, budget.status.disruptions_allowed, covered))
         by_node = {}
         for node, victims in proposed.items():
             chosen = self._choose(pod, node, [victim.uid for victim in victims.pods or ()], known)
@@ -114,28 +109,12 @@ class Preemption:
         if proposed and _admits_without(record, pod, proposed):
             return proposed
         present = {bound.metadata.uid for bound in self._live.bound_pods(node)}
-        for victims in self._sets(pod, node, budgets):
-            together = list(dict.fromkeys([*proposed, *victims]))
-            if victims and present.issuperset(victims) and _admits_without(record, pod, together):
-                return together
+        for violate in (False, True) if budgets else (True,):  # sets that respect all disruption budgets first
+            for victims in self._live.cluster.victims(pod, node, budgets=budgets, allow_violations=violate).sets:
+                together = list(dict.fromkeys([*proposed, *victims.pods]))
+                if victims.pods and present.issuperset(victims.pods) and _admits_without(record, pod, together):
+                    return together
         return None
-
-    def _sets(self, pod: Pod, node: str, budgets: Sequence[DisruptionBudget]) -> Iterator[tuple[str, ...]]:
-        """Yield sets of victims, those that respect all disruption budgets first."""
-        for violate in (False, True) if budgets else (True,):
-            victims = self._live.cluster.victims(pod, node, budgets=budgets, allow_violations=violate)
-            yield from (chosen.pods for chosen in victims.sets)
-
-    def _known_budgets(self, budgets: Sequence[PodDisruptionBudget]) -> list[DisruptionBudget]:
-        pods = tuple(self._live.pods.objects.values()) if budgets else ()
-        return [
-            DisruptionBudget(
-                budget.metadata.full_name,
-                budget.status.disruptions_allowed,
-                frozenset(pod.metadata.uid for pod in pods if _covers(budget, pod)),
-            )
-            for budget in budgets
-        ]
 
 
 def _admits_without(record: HostRecord, pod: Pod, uids: Collection[str]) -> bool:

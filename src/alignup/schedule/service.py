@@ -1,6 +1,7 @@
-"""The cluster service: the live cluster, the scheduler extender, leader election, and the HTTP endpoints together."""
+"""The cluster service: the live cluster, the scheduler extender, leader election, and the HTTP endpoints."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -9,13 +10,16 @@ from typing import Any
 
 import msgspec
 import structlog
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from alignup.align.errors import PodError
+from alignup.align.errors import ParseError, PodError
 from alignup.kubernetes.api import Access, ApiClient, LeaderElection, Timing
 from alignup.kubernetes.api.errors import ApiError
-from alignup.schedule.app import schedule_app
-from alignup.schedule.bind import Binder
-from alignup.schedule.extender import Extender, ExtenderOptions
+from alignup.schedule.extender import Binder, Extender, ExtenderOptions
 from alignup.schedule.extender_messages import (
     BindingArgs,
     ExtenderArgs,
@@ -25,18 +29,32 @@ from alignup.schedule.extender_messages import (
     read_message,
 )
 from alignup.schedule.live_cluster import LiveCluster, LiveClusterOptions
-from alignup.schedule.metrics import PrometheusScheduleMetrics
-from alignup.schedule.page_backend import LivePages
+from alignup.schedule.metrics import ScheduleMetrics
+from alignup.schedule.pages import page_routes
 from alignup.schedule.pod_answers import answers_document
 from alignup.schedule.preempt import CHOOSES_VICTIMS, POD_DISRUPTION_BUDGETS, Preemption
 from alignup.schedule.wake_up import WakeUp
-from alignup.web.metrics import health_app
-from alignup.web.responses import NotReadyError
-from alignup.web.server import run_until_signal, serve_app
+from alignup.web.api_operations import receive_body
+from alignup.web.asgi_server import run_until_signal, serve_app
+from alignup.web.authentication import count_authenticated
+from alignup.web.metrics import health_app, health_routes
+from alignup.web.responses import (
+    JSON,
+    RETRY_SOON,
+    NotReadyError,
+    ProblemError,
+    internal_error,
+    json_response,
+    wrong_method,
+)
 from alignup.web.sockets import ServerCertificate, tcp_socket
 
 SETTLE_SECONDS = 1.0  #: in which a new leader sees the last bindings of the one before
 END_SECONDS = 10.0  #: for bindings that are being written when the service ends
+EXTENDER = "/v1/extender"  #: the path that kube-scheduler's urlPrefix ends with
+VERBS = ("filter", "prioritize", "bind", "preempt")
+MAX_BODY = 64 << 20  #: bytes; whole Node objects of 5,000 nodes
+BODY_SECONDS = 30.0
 
 _log = structlog.get_logger()
 
@@ -69,7 +87,6 @@ class ScheduleService:
     def __init__(
         self,
         client: ApiClient,
-        metrics: PrometheusScheduleMetrics,
         *,
         extender: ExtenderOptions | None = None,
         live: LiveClusterOptions | None = None,
@@ -77,8 +94,8 @@ class ScheduleService:
     ) -> None:
         options = extender or ExtenderOptions()
         allow_unknown = options.allow_unknown
-        self.client, self.metrics = client, metrics
-        self.live = LiveCluster(client, options=live, metrics=metrics)
+        self.client, self.metrics = client, ScheduleMetrics()
+        self.live = LiveCluster(client, options=live, metrics=self.metrics)
         self._binder = Binder(client, self.live, allow_unknown=allow_unknown, leads=lambda: self.leading)
         self._wake_up = WakeUp(client, self.live)
         self.preemption = Preemption(self.live, chooses=bool(options.chooses_victims), allow_unknown=allow_unknown)
@@ -90,14 +107,14 @@ class ScheduleService:
         if lease is not None:
             name, namespace, identity = lease.name, lease.namespace, lease.identity
             self._election = LeaderElection(client, name=name, namespace=namespace, identity=identity)
-        metrics.collect_from(self.numbers)
+        self.metrics.collect_from(self.numbers)
 
     async def run(self) -> None:
         """Follow the cluster, and lead when this process is chosen, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for run in (*self.tasks, self.live.run):
                 tasks.create_task(run())
-            await self.live.wait_ready()  # before it can lead: a leader has to answer at once
+            await self.live.ready.wait()  # before it can lead: a leader has to answer at once
             if self.extender.options.chooses_victims is None:
                 with suppress(ApiError):  # unreachable: assume no
                     self.preemption.chooses = (await self.client.version()).number >= CHOOSES_VICTIMS
@@ -120,9 +137,9 @@ class ScheduleService:
             self.leading = False
             with suppress(TimeoutError):  # the next leader must not begin before the last binding is written
                 async with asyncio.timeout(END_SECONDS):
-                    await self._binder.wait_idle()
+                    await self._binder.idle.wait()
 
-    # The backend of the HTTP endpoints
+    # Answers to HTTP requests
 
     def problems(self) -> tuple[str, ...]:
         if self.live.problems or self.leading:
@@ -163,7 +180,7 @@ class ScheduleService:
             return None
         read = self.live.read(pod)
         document = answers_document(pod, read, self.live.feasible(read, (node,) if node else None))
-        if record := self.extender.record(pod.metadata.uid):
+        if record := self.extender.records.get(pod.metadata.uid):
             document["lastFilter"] = record.document()
         return document
 
@@ -187,26 +204,101 @@ class ScheduleService:
         }
 
 
+class _ExtenderApp:
+    """Answers the verbs of the extender itself, and leaves everything else to *others*.
+
+    A scheduler waits for every answer, and routing a request takes longer than most of them.
+    """
+
+    def __init__(self, service: ScheduleService, others: ASGIApp, max_body: int) -> None:
+        self._service, self._others, self._max_body = service, others, max_body
+        self._verbs = {f"{EXTENDER}/{verb}": verb for verb in VERBS}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        verb = self._verbs.get(scope.get("path", ""))
+        if verb is None or scope.get("method") != "POST":
+            await self._others(scope, receive, send)
+            return
+        started = time.perf_counter()
+        request = Request(scope, receive)
+        try:
+            answer = await _respond(self._service, verb, request, self._max_body)
+        except Exception as error:  # noqa: BLE001 - a defect must not end the connection without an answer
+            _log.error("request failed", method="POST", path=request.url.path, exc_info=error)
+            answer = await internal_error(request, error)
+        code = 200 if isinstance(answer, bytes) else answer.status_code
+        self._service.metrics.request(verb, code, time.perf_counter() - started)
+        if isinstance(answer, bytes):
+            headers = [(b"content-type", JSON.encode()), (b"content-length", b"%d" % len(answer))]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": answer})
+        else:
+            await answer(scope, receive, send)
+
+
+def schedule_app(
+    service: ScheduleService, *, stopping: asyncio.Event | None = None, max_body: int = MAX_BODY
+) -> ASGIApp:
+    """Build the application for schedulers and users; event streams end when *stopping* is set."""
+
+    async def explain(request: Request) -> Response:
+        where = request.path_params
+        try:
+            answers = service.explain(where["namespace"], where["pod"], request.query_params.get("node", ""))
+        except PodError as error:
+            return ProblemError(422, f"Invalid pod: {error}", errors=error.problems).response()
+        if answers is None:
+            return ProblemError(404, f"There is no pod {where['namespace']}/{where['pod']}.").response()
+        return json_response(answers)
+
+    routes = [
+        *(Route(f"{EXTENDER}/{verb}", _not_found, methods=["POST"]) for verb in VERBS),  # other methods are wrong
+        Route("/v1/explain/{namespace}/{pod}", explain),
+        *health_routes(service.metrics.registry, readiness=service.problems),
+        *page_routes(service.live, service.problems, service.metrics.predictions, stopping=stopping or asyncio.Event()),
+    ]
+    app = Starlette(routes=routes, exception_handlers={404: _not_found, 405: wrong_method, Exception: internal_error})
+    app.router.redirect_slashes = False
+    return _ExtenderApp(service, app, max_body)
+
+
+async def _respond(service: ScheduleService, verb: str, request: Request, max_body: int) -> bytes | Response:
+    """Return the answer to a scheduler, or the response to a request that fails."""
+    try:
+        count_authenticated(request)
+        body = await receive_body(request, limit=max_body, seconds=BODY_SECONDS, types=(JSON,), expected=JSON)
+        return await service.respond(verb, body)
+    except ParseError as error:
+        _log.warning("bad request of a scheduler", verb=verb, problem=str(error))
+        return ProblemError(400, str(error)).response()
+    except NotReadyError as error:
+        return ProblemError(503, str(error), headers=RETRY_SOON).response()
+    except ProblemError as problem:
+        return problem.response()
+
+
+async def _not_found(request: Request, _error: Exception | None = None) -> Response:
+    return ProblemError(404, f"There is no {request.url.path}; see docs/scheduling.md for the endpoints.").response()
+
+
 @asynccontextmanager
 async def open_service(
     access: Access, options: ScheduleOptions, *, timing: Timing | None = None
 ) -> AsyncIterator[ScheduleService]:
     """Listen, and yield the service, which is still to be run; ``ListenError`` if it cannot listen."""
-    metrics = PrometheusScheduleMetrics()
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(ApiClient(access, timing=timing))
-        service = ScheduleService(client, metrics, extender=options.extender, live=options.live, lease=options.lease)
+        service = ScheduleService(client, extender=options.extender, live=options.live, lease=options.lease)
         tls = None
         if options.certificate is not None and options.private_key is not None:
             authority = options.client_authority
             tls = ServerCertificate(options.certificate, options.private_key, client_authority=authority).context
         stopping = asyncio.Event()
         listener = stack.enter_context(tcp_socket(options.listen[1], options.listen[0]))
-        pages = LivePages(service.live, service.problems)
-        app = schedule_app(service, metrics, pages=pages, stopping=stopping)
+        app = schedule_app(service, stopping=stopping)
         await stack.enter_async_context(serve_app(app, listener, stopping=stopping, tls=tls))
         if options.health is not None:
-            probe_app = health_app(metrics.registry, readiness=service.problems)
+            probe_app = health_app(service.metrics.registry, readiness=service.problems)
             probes = stack.enter_context(tcp_socket(options.health[1], options.health[0]))
             await stack.enter_async_context(serve_app(probe_app, probes, stopping=stopping))
         _log.info("listening", at="{}:{}".format(*listener.getsockname()[:2]))

@@ -81,30 +81,26 @@ class WakeUp:
                 async with asyncio.timeout(SWEEP_SECONDS):
                     await self._wanted.wait()
             except TimeoutError:
-                await self._sweep()
+                for waiting in islice(self._waiting, MAX_PER_SWEEP):
+                    if self._may_wake(waiting) and (best := self._live.choose(waiting.pod, waiting.nodes, limit=1)):
+                        await self._wake(waiting, best[0].host)
                 continue
             self._wanted.clear()
             changed, self._changed = self._changed, {}
             for node in changed:
-                await self._wake_for(node)
+                await self._wake_first(node)
 
     def _note(self, nodes: Collection[str]) -> None:
         if self._waiting:
             self._changed.update(dict.fromkeys(nodes))
             self._wanted.set()
 
-    async def _wake_for(self, node: str) -> None:
+    async def _wake_first(self, node: str) -> None:
         """Wake the first pod that *node* admits."""
         for waiting in self._waiting:
             if node in waiting.nodes and self._may_wake(waiting) and self._live.verdict(waiting.pod, node).admits:
                 await self._wake(waiting, node)
                 return
-
-    async def _sweep(self) -> None:
-        """Wake pods that any node admits."""
-        for waiting in islice(self._waiting, MAX_PER_SWEEP):
-            if self._may_wake(waiting) and (best := self._live.choose(waiting.pod, waiting.nodes, limit=1)):
-                await self._wake(waiting, best[0].host)
 
     def _may_wake(self, waiting: RejectedPod) -> bool:
         return self._clock() >= waiting.woken + AGAIN_SECONDS

@@ -86,6 +86,7 @@ class EqualPodsIndex:
     def __init__(self, hosts: Sequence[SimulatedHost]) -> None:
         self._hosts = hosts
         self._known: dict[Hashable, EqualPods] = {}
+        #: wanted labels and extended resources → the hosts that have them when idle
         self._eligible: dict[Hashable, Mapping[str, int]] = {}
 
     def find(self, submission: PodSubmission) -> EqualPods:
@@ -95,19 +96,14 @@ class EqualPodsIndex:
         if pods is None:
             request = demand.fit_request(submission.pod)
             scalars = tuple((name, size) for name, size in request.scalars.items() if size)
-            hosts = self._eligible_hosts(submission, (selector, frozenset(scalars)), scalars)
+            wanted = (selector, frozenset(scalars))
+            if wanted not in self._eligible:
+                self._eligible[wanted] = {
+                    host.name: place
+                    for place, host in enumerate(self._hosts)
+                    if submission.matches(host.labels)
+                    and all(size <= host.allocatable.scalars.get(name, 0) for name, size in scalars)
+                }
+            hosts = self._eligible[wanted]
             pods = self._known[key] = EqualPods(build_shape(submission.pod).pod, request, hosts, scalars)
         return pods
-
-    def _eligible_hosts(
-        self, submission: PodSubmission, key: Hashable, scalars: Sequence[tuple[str, int]]
-    ) -> Mapping[str, int]:
-        """Return the hosts with the labels that the pod wants and with enough of each extended resource when idle."""
-        if key not in self._eligible:
-            self._eligible[key] = {
-                host.name: place
-                for place, host in enumerate(self._hosts)
-                if submission.matches(host.labels)
-                and all(size <= host.allocatable.scalars.get(name, 0) for name, size in scalars)
-            }
-        return self._eligible[key]

@@ -11,7 +11,7 @@ Nothing takes time but the pods: schedulers, bindings and reports are immediate.
 import heapq
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import NamedTuple
 
@@ -58,10 +58,6 @@ class PodUnit:
         """The place in the queue; the lowest is first: the highest priority, the oldest."""
         return -max(submission.priority for submission in self.pods), self.time, self.uid
 
-    def again(self) -> "PodUnit":
-        """Return the pods that replace these after a rejection."""
-        return replace(self, attempt=self.attempt + 1)
-
 
 class _Placement(NamedTuple):
     """A pod on its host."""
@@ -69,14 +65,6 @@ class _Placement(NamedTuple):
     pod: Pod
     pod_class: EqualPods
     host: SimulatedHost
-
-
-@dataclass(slots=True)
-class _Totals:
-    rejections: Counter[str] = field(default_factory=Counter)  #: by reason
-    started: Counter[str] = field(default_factory=Counter)  #: by group
-    rejected: Counter[str] = field(default_factory=Counter)  #: by group
-    waits: list[float] = field(default_factory=list)
 
 
 class ClusterSimulation:
@@ -104,7 +92,10 @@ class ClusterSimulation:
         self._start, self._last_arrival = min(times), max(times)
         self._meter = RequestMeter(self.hosts, self._start, self._last_arrival)
         self._alignment = AlignmentMeter()
-        self._totals = _Totals()
+        self._rejections: Counter[str] = Counter()  #: by reason
+        self._started: Counter[str] = Counter()  #: by group
+        self._rejected: Counter[str] = Counter()  #: by group
+        self._waits: list[float] = []  #: seconds, of pods that started
         self._events: list[tuple[float, int, str, int, PodUnit | None]] = []
         self._order = count()
         self._queue: WaitQueue[tuple[EqualPods, ...], PodUnit] = WaitQueue()
@@ -140,7 +131,7 @@ class ClusterSimulation:
             elif arriving is not None:
                 self._arrive(arriving)
             if released:
-                self._start_waiting(released)
+                self._start_waiting({host.name: host for host in released})
                 released.clear()
             reporter.report(self._done)
         self._meter.advance(max(self._time, self._last_arrival))
@@ -152,11 +143,9 @@ class ClusterSimulation:
         """Yield single pods and gangs; a gang is complete when its last pod is created."""
         gangs: dict[str, list[PodSubmission]] = defaultdict(list)
         for submission in self._submissions:
-            if submission.gang:
-                gangs[submission.gang].append(submission)
-            else:
-                yield PodUnit((submission,), (self._classes.find(submission),))
-        for members in gangs.values():
+            gangs[submission.gang].append(submission)
+        single = gangs.pop("", [])
+        for members in [*([submission] for submission in single), *gangs.values()]:
             yield PodUnit(tuple(members), tuple(map(self._classes.find, members)))
 
     def _push(self, time: float, kind: int, unit: PodUnit | None = None, uid: str = "") -> None:
@@ -169,11 +158,15 @@ class ClusterSimulation:
             self._queue.put(unit.uid, unit, kind=unit.classes, order=(*unit.rank, unit.attempt))
             self._meter.waiting += len(unit.pods)
 
-    def _start_waiting(self, released: Sequence[SimulatedHost]) -> None:
+    def _start_waiting(self, released: Mapping[str, SimulatedHost]) -> None:
         """Start what fits now that pods on these hosts have ended."""
-        hosts = {host.name: host for host in released}
         for classes, unit in self._queue.heads():
-            if _may_fit(classes, hosts) and self._try(unit):
+            may_fit = any(
+                name in pod_class.hosts and pod_class.fits(host)
+                for pod_class in dict.fromkeys(classes)
+                for name, host in released.items()
+            )
+            if may_fit and self._try(unit):
                 self._queue.remove(unit.uid)
                 self._meter.waiting -= len(unit.pods)
 
@@ -204,8 +197,8 @@ class ClusterSimulation:
         for submission, (pod, _, host), decision in zip(unit.pods, chosen, decisions, strict=True):
             run = self._runs[submission.pod.uid]
             self._runs[submission.pod.uid] = run._replace(host=host.name, started=self._time)
-            self._totals.started[host.group.name] += 1
-            self._totals.waits.append(self._time - submission.time)
+            self._started[host.group.name] += 1
+            self._waits.append(self._time - submission.time)
             self._alignment.add(host, decision)
             if submission.duration is not None:
                 self._push(self._time + submission.duration, _ENDS, uid=pod.uid)
@@ -217,15 +210,14 @@ class ClusterSimulation:
         if self._recorder:
             self._recorder(self._time, host.name, pod, decision)
         if decision.rejection is not None:
-            self._totals.rejections[decision.rejection.reason] += 1
-            self._totals.rejected[host.group.name] += 1
+            self._rejections[decision.rejection.reason] += 1
+            self._rejected[host.group.name] += 1
             self._meter.rejections += 1
-            self._scheduler.rejected(pod, host, decision)
-            return decision
-        host.kubelet.apply(decision)
-        self._scheduler.admitted(pod, host, decision)
-        self._running[pod.uid] = placement
-        self._meter.add(pod_class.request)
+        else:
+            host.kubelet.apply(decision)
+            self._running[pod.uid] = placement
+            self._meter.add(pod_class.request)
+        self._scheduler.decided(pod, host, decision)
         return decision
 
     def _retry(self, unit: PodUnit, rejected: Sequence[bool]) -> None:
@@ -237,7 +229,7 @@ class ClusterSimulation:
             self._done += len(unit.pods)
             return
         delay = min(FIRST_BACKOFF * 2**unit.attempt, MAX_BACKOFF)
-        self._push(self._time + delay, _STARTS, unit.again())
+        self._push(self._time + delay, _STARTS, replace(unit, attempt=unit.attempt + 1))
 
     def _end(self, uid: str) -> SimulatedHost:
         pod, pod_class, host = self._running.pop(uid)
@@ -249,7 +241,7 @@ class ClusterSimulation:
         return host
 
     def _result(self, peak_time: float, at_peak: Sequence[Ledger]) -> FleetResult:
-        totals, runs = self._totals, self.runs
+        runs = self.runs
         pods = [submission.pod for submission in self._submissions]
         return FleetResult(
             strategy=self.strategy,
@@ -258,10 +250,10 @@ class ClusterSimulation:
             started=sum(bool(run.host) for run in runs),
             failed=sum(run.failed for run in runs),
             pending=sum(not run.host and not run.failed for run in runs),
-            rejections=dict(totals.rejections.most_common()),
+            rejections=dict(self._rejections.most_common()),
             rejected_pods=sum(bool(run.rejections) for run in runs),
             mispredictions=self._scheduler.mispredictions,
-            waiting=summarize_waiting(totals.waits),
+            waiting=summarize_waiting(self._waits),
             use=self._meter.use(),
             stranded=measure_cluster(self.hosts, at_peak, pods, time=peak_time),
             alignment=self._alignment.summary(),
@@ -269,8 +261,8 @@ class ClusterSimulation:
                 HostGroupUse(
                     name=group.name,
                     hosts=len(group.host_names()),
-                    started=totals.started[group.name],
-                    rejections=totals.rejected[group.name],
+                    started=self._started[group.name],
+                    rejections=self._rejected[group.name],
                 )
                 for group in self.groups
             ),
@@ -288,12 +280,3 @@ def _with_unique_uids(submissions: Iterable[PodSubmission]) -> Iterator[PodSubmi
         if counts[uid] > 1:
             submission = replace(submission, pod=replace(submission.pod, uid=f"{uid} ({counts[uid]})"))  # noqa: PLW2901
         yield submission
-
-
-def _may_fit(classes: Iterable[EqualPods], released: Mapping[str, SimulatedHost]) -> bool:
-    """Return whether a pod of one of *classes* has room on one of these hosts as a whole."""
-    return any(
-        name in pod_class.hosts and pod_class.fits(host)
-        for pod_class in dict.fromkeys(classes)
-        for name, host in released.items()
-    )

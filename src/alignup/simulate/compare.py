@@ -159,9 +159,7 @@ def _values(settings: Settings, name: str) -> Iterable[str]:
         return (NOT_APPLICABLE,)
     if name == "topology-options":
         return _option_sets(TOPOLOGY_SWITCHES)
-    if name == "cpu-options":
-        return _cpu_option_sets(settings)
-    return {"policy": Policy, "scope": Scope, "cpu-policy": CpuPolicy, "memory-policy": MemoryPolicy}[name]
+    return _cpu_option_sets(settings) if name == "cpu-options" else _KNOWN_VALUES[name]
 
 
 def _cpu_option_sets(settings: Settings) -> Iterator[str]:
@@ -249,8 +247,8 @@ def to_document(comparison: Comparison) -> dict[str, Any]:
     return {
         "version": VERSION,
         "ranked": [
-            {"rank": ranked.rank, "choices": dict(ranked.variant.choices), **score_document(ranked.score)}
-            for ranked in comparison.ranked
+            {"rank": rank, "choices": dict(variant.choices), **score_document(score)}
+            for rank, variant, score in comparison.ranked
         ],
         "illegal": [
             {"choices": dict(variant.choices), "manager": variant.manager, "error": variant.error}

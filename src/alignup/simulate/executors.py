@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
-from enum import StrEnum
 from multiprocessing import forkserver, get_context, resource_tracker
 from multiprocessing.synchronize import Event
 from os import sched_getaffinity
 from queue import SimpleQueue
 from threading import current_thread, main_thread
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from alignup.align.errors import SettingsError
@@ -66,7 +65,7 @@ class ProcessPool(ProcessPoolExecutor):
         with _interrupts_deferred():  # an interrupted submit would leave the pool inconsistent
             return super().submit(job, *args, **kwargs)
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         if kind is not None:
             self._stop.set()
         self.shutdown(wait=True, cancel_futures=True)
@@ -165,12 +164,6 @@ def unpack(parcel: bytes) -> Any:  # noqa: ANN401 - the packed value
     return pickle.loads(zlib.decompress(parcel))  # noqa: S301 - our own data
 
 
-class EngineName(StrEnum):
-    SERIAL = "serial"
-    PROCESSES = "processes"
-    DASK = "dask"
-
-
 class Engine(AbstractContextManager["Engine", None], Protocol):
     def results(self, job: Job, parcels: Sequence[bytes]) -> Iterator[Row]:
         """Yield the result of *job* for each of *parcels*, as they are finished."""
@@ -191,38 +184,31 @@ class ProcessEngine(Engine):
         self._count = count
         self._pool: ProcessPool | None = None
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._pool is not None:
-            self._pool.__exit__(kind, error, trace)
+            self._pool.__exit__(*error)
 
     def results(self, job: Job, parcels: Sequence[bytes]) -> Iterator[Row]:
         left = dict(enumerate(parcels))
         losses = 0
         while left:
             before = len(left)
+            ended: SimpleQueue[Future[Row]] = SimpleQueue()
             try:
-                for number, row in self._attempt(job, left):
-                    del left[number]
+                self._pool = pool = self._pool or ProcessPool(self._count)
+                numbers = {pool.submit(job, parcel): number for number, parcel in left.items()}
+                for future in numbers:
+                    future.add_done_callback(ended.put)
+                for _ in range(before):
+                    done = ended.get()
+                    row = done.result()
+                    del left[numbers[done]]
                     yield row
             except BrokenProcessPool:
                 losses = losses + 1 if len(left) == before else 0
                 if losses >= MAX_LOSSES:
                     raise
                 self._pool = None
-
-    def _attempt(self, job: Job, left: dict[int, bytes]) -> Iterator[tuple[int, Row]]:
-        self._pool = pool = self._pool or ProcessPool(self._count)
-        ended: SimpleQueue[Future[Row]] = SimpleQueue()
-        numbers: dict[Future[Row], int] = {}
-        for number, parcel in left.items():
-            future = pool.submit(job, parcel)
-            numbers[future] = number
-            future.add_done_callback(ended.put)
-        for _ in range(len(numbers)):
-            done = ended.get()
-            yield numbers[done], done.result()
 
 
 class DaskEngine(Engine):
@@ -270,7 +256,8 @@ class DaskEngine(Engine):
             yield row
 
 
-def make_engine(name: EngineName, *, jobs: int | None, address: str | None) -> Engine:
-    if name is EngineName.SERIAL:
+def make_engine(name: str, *, jobs: int | None, address: str | None) -> Engine:
+    """Return the engine called serial, processes or dask."""
+    if name == "serial":
         return SerialEngine()
-    return ProcessEngine(jobs) if name is EngineName.PROCESSES else DaskEngine(address, jobs)
+    return DaskEngine(address, jobs) if name == "dask" else ProcessEngine(jobs)

@@ -8,6 +8,7 @@ ratings are known.
 
 import heapq
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from alignup.align.ledger import Ledger
 from alignup.placement.verdict_cache import used_key
@@ -16,14 +17,12 @@ from alignup.simulate.cluster_hosts import EqualPods, SimulatedHost
 Rating = Callable[[EqualPods, SimulatedHost], float | None]  #: higher is better; ``None``: the pod cannot go there
 
 
+@dataclass(slots=True, eq=False)
 class _ClassRanking:
     """The hosts of one class by their ratings, as of a number of changes."""
 
-    __slots__ = ("changes", "heap")
-
-    def __init__(self) -> None:
-        self.heap: list[tuple[float, int, int]] = []  #: minus the rating, place and version of the host
-        self.changes = 0
+    heap: list[tuple[float, int, int]] = field(default_factory=list)  #: minus the rating, place and version of the host
+    changes: int = 0
 
 
 class HostIndex:
@@ -43,15 +42,18 @@ class HostIndex:
     def best(self, pod_class: EqualPods) -> SimulatedHost | None:
         """Return the host with the highest rating, the first of equal ones; ``None``: no host can run such a pod."""
         ranking = self._rankings.get(pod_class)
+        places: Iterable[int] = pod_class.hosts.values()
         if ranking is None:
             ranking = self._rankings[pod_class] = _ClassRanking()
-            self._renew(pod_class, ranking, pod_class.hosts.values())
         else:
-            eligible = pod_class.hosts
             changed = dict.fromkeys(self._changes[ranking.changes :])
-            self._renew(pod_class, ranking, [place for place in changed if self._hosts[place].name in eligible])
+            places = [place for place in changed if self._hosts[place].name in pod_class.hosts]
         ranking.changes = len(self._changes)
         heap = ranking.heap
+        for place in places:
+            rating = self._rate(pod_class, self._hosts[place])
+            if rating is not None:
+                heapq.heappush(heap, (-rating, place, self._versions[place]))
         while heap:
             _, place, version = heap[0]
             if version == self._versions[place]:
@@ -59,23 +61,15 @@ class HostIndex:
             heapq.heappop(heap)
         return None
 
-    def _renew(self, pod_class: EqualPods, ranking: _ClassRanking, places: Iterable[int]) -> None:
-        for place in places:
-            rating = self._rate(pod_class, self._hosts[place])
-            if rating is not None:
-                heapq.heappush(ranking.heap, (-rating, place, self._versions[place]))
 
-
+@dataclass(slots=True, eq=False)
 class _ClassRatings:
     """The ratings of one class, as of a number of changes."""
 
-    __slots__ = ("changes", "heap", "known", "queued")
-
-    def __init__(self) -> None:
-        self.known: dict[int, float | None] = {}  #: state → rating
-        self.heap: list[tuple[float, int]] = []  #: minus the rating, and the state, of all states with hosts
-        self.queued: set[int] = set()  #: the states in the heap
-        self.changes = 0
+    known: dict[int, float | None] = field(default_factory=dict)  #: state → rating
+    heap: list[tuple[float, int]] = field(default_factory=list)  #: minus the rating, and the state, if it has hosts
+    queued: set[int] = field(default_factory=set)  #: the states in the heap
+    changes: int = 0
 
 
 class StateIndex:
@@ -97,11 +91,8 @@ class StateIndex:
 
     def best(self, pod_class: EqualPods) -> SimulatedHost | None:
         """Return a host with the highest rating; ``None``: no host can run such a pod."""
-        if self._changed:
-            self._move_changed()
-        ratings = self._ratings.get(pod_class)
-        if ratings is None:
-            ratings = self._ratings[pod_class] = _ClassRatings()
+        self._move_changed()
+        ratings = self._ratings.setdefault(pod_class, _ClassRatings())
         for state in dict.fromkeys(self._entered[ratings.changes :]):
             self._queue(pod_class, ratings, state)
         ratings.changes = len(self._entered)

@@ -5,7 +5,7 @@ Sets are Linux lists, ``"0-3,8"``; memory is in bytes. ``docs/simulate.md`` desc
 
 import csv
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TextIO
 
@@ -96,19 +96,17 @@ def shortfall(rejection: Rejection) -> str:
     by_resource: dict[str, list[Shortfall]] = {}
     for short in rejection.shortfalls:
         by_resource.setdefault(short.resource, []).append(short)
-    return "; ".join(_shortfall(resource, shortfalls) for resource, shortfalls in by_resource.items())
-
-
-def _shortfall(resource: str, shortfalls: list[Shortfall]) -> str:
-    first = shortfalls[0]
-    milli = first.provider == sentences.HOST
-    numbers = (first.needed, max(short.free for short in shortfalls))
-    needed, free = (sentences.format_number(resource, number, milli=milli) for number in numbers)
-    nodes = bits.union(short.nodes or 0 for short in shortfalls)
-    if not nodes:
-        return f"{resource}: {needed} needed, {free} free"
-    most, plural = ("at most ", "s") if nodes.bit_count() > 1 else ("", "")
-    return f"{resource}: {needed} needed, {most}{free} free on node{plural} {bits.show(nodes)}"
+    texts = []
+    for resource, shortfalls in by_resource.items():
+        first = shortfalls[0]
+        milli = first.provider == sentences.HOST
+        numbers = (first.needed, max(short.free for short in shortfalls))
+        needed, free = (sentences.format_number(resource, number, milli=milli) for number in numbers)
+        nodes = bits.union(short.nodes or 0 for short in shortfalls)
+        most, plural = ("at most ", "s") if nodes.bit_count() > 1 else ("", "")
+        where = f" on node{plural} {bits.show(nodes)}" if nodes else ""
+        texts.append(f"{resource}: {needed} needed, {most}{free} free{where}")
+    return "; ".join(texts)
 
 
 def _outcome(outcome: PodOutcome) -> dict[str, Any]:
@@ -162,11 +160,11 @@ def _usage(usage: Mapping[str, UsageStats]) -> dict[str, Any]:
 class Timeline:
     """What pods held over time, how many ran, and which were rejected."""
 
-    times: tuple[float, ...]
-    held: Mapping[str, tuple[float, ...]]  #: resource → share of what is allocatable, 0 to 1
-    running: tuple[int, ...]  #: admitted pods
-    starts: tuple[float, ...]  #: of the intervals in which rejections are counted
-    rejections: Mapping[str, tuple[int, ...]]  #: reason → pods rejected in each interval, the most frequent first
+    times: Sequence[float]
+    held: Mapping[str, Sequence[float]]  #: resource → share of what is allocatable, 0 to 1
+    running: Sequence[int]  #: admitted pods
+    starts: Sequence[float]  #: of the intervals in which rejections are counted
+    rejections: Mapping[str, Sequence[int]]  #: reason → pods rejected in each interval, the most frequent first
 
 
 def build_timeline(result: SimulationResult, events: Iterable[WorkloadEvent]) -> Timeline:
@@ -188,14 +186,20 @@ def build_timeline(result: SimulationResult, events: Iterable[WorkloadEvent]) ->
         if number % step == 0 or number == len(in_order) - 1:
             points.append((event.time, totals.copy(), len(present)))
     limits = {name: stats.total for name, stats in result.usage.items() if stats.total and name != "pods"}
-    shares = {name: tuple(held[name] / total for _, held, _ in points) for name, total in limits.items()}
-    starts, rejections = _rejections(result, in_order[0].time if in_order else 0.0)
+    shares = {name: [held[name] / total for _, held, _ in points] for name, total in limits.items()}
+    first = in_order[0].time if in_order else 0.0
+    width = (result.duration or 1.0) / REJECTION_INTERVALS
+    counts: dict[str, list[int]] = {reason: [0] * REJECTION_INTERVALS for reason in result.reasons}
+    for outcome in result.outcomes:
+        if outcome.rejection is not None:
+            place = min(int((outcome.time - first) / width), REJECTION_INTERVALS - 1)
+            counts[outcome.rejection.reason][place] += 1
     return Timeline(
-        times=tuple(time for time, _, _ in points),
+        times=[time for time, _, _ in points],
         held=shares,
-        running=tuple(count for _, _, count in points),
-        starts=starts,
-        rejections=rejections,
+        running=[count for _, _, count in points],
+        starts=[first + number * width for number in range(REJECTION_INTERVALS)],
+        rejections=counts,
     )
 
 
@@ -208,14 +212,3 @@ def _held(outcome: PodOutcome) -> Counter[str]:
         for resource, ids in placement.devices.items():
             held[resource] += len(ids)
     return held
-
-
-def _rejections(result: SimulationResult, first: float) -> tuple[tuple[float, ...], dict[str, tuple[int, ...]]]:
-    width = (result.duration or 1.0) / REJECTION_INTERVALS
-    counts: dict[str, list[int]] = {reason: [0] * REJECTION_INTERVALS for reason in result.reasons}
-    for outcome in result.outcomes:
-        if outcome.rejection is not None:
-            place = min(int((outcome.time - first) / width), REJECTION_INTERVALS - 1)
-            counts[outcome.rejection.reason][place] += 1
-    starts = tuple(first + number * width for number in range(REJECTION_INTERVALS))
-    return starts, {reason: tuple(numbers) for reason, numbers in counts.items()}

@@ -118,6 +118,10 @@ class Score:
     def sort_key(self) -> tuple[int, int, int, int]:
         return -self.admitted, -self.pods.on_one, self.stranded.all_devices, self.stranded.cpus
 
+    @property
+    def reasons_text(self) -> str:
+        return ", ".join(f"{number} {reason}" for reason, number in self.reasons.items())
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationResult(Score):

@@ -30,10 +30,10 @@ from alignup.align.workload.validation import accept
 from alignup.machines import synthetic
 from alignup.simulate.arrivals import PodSubmission
 from alignup.simulate.cluster_hosts import HostGroup
+from alignup.simulate.trace import read_bytes
 
 GPU = "nvidia.com/gpu"
 MODEL_LABEL = "nvidia.com/gpu.product"
-MAX_BYTES = 256 << 20
 LOCAL, REMOTE = 10, 21  #: distances of NUMA nodes
 
 _NODE_FIELDS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
@@ -58,9 +58,8 @@ def read_nodes(path: Path, settings: Callable[[Machine], Settings]) -> tuple[Hos
     """Return the nodes of a file, in groups of equal ones; *settings* are those of the kubelets of a machine."""
     names_by_shape: dict[_NodeShape, list[str]] = {}
     for row in _rows(path, _NODE_FIELDS):
-        shape = _NodeShape(
-            row.whole("cpu_milli") // 1000, row.whole("memory_mib"), row.whole("gpu"), row.text("model") or "none"
-        )
+        cpus, memory, gpus = row.whole("cpu_milli") // 1000, row.whole("memory_mib"), row.whole("gpu")
+        shape = _NodeShape(cpus, memory, gpus, row.text("model") or "none")
         if not shape.cpus or not shape.memory:
             raise row.error("cpu_milli", "a node must have CPUs and memory")
         names_by_shape.setdefault(shape, []).append(row.text("sn"))
@@ -157,15 +156,9 @@ class _Row:
 
 def _rows(path: Path, expected: Iterable[str]) -> Iterator[_Row]:
     try:
-        with path.open("rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
-        text = data.decode("utf-8-sig")
-    except OSError as error:
-        raise TraceError(f"cannot be read: {error.strerror}", file=str(path)) from error
+        text = read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise TraceError("not a text in UTF-8", file=str(path)) from error
-    if len(data) > MAX_BYTES:
-        raise TraceError(f"larger than {MAX_BYTES >> 20} MiB", file=str(path))
     reader = csv.DictReader(io.StringIO(text, newline=""))
     missing = [name for name in expected if name not in (reader.fieldnames or ())]
     if missing:

@@ -12,7 +12,7 @@ hosts.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from typing import Protocol
@@ -48,11 +48,8 @@ class Scheduler(Protocol):
     def forget(self, pod: Pod, host: SimulatedHost) -> None:
         """Forget a chosen host: the pod is not bound after all."""
 
-    def admitted(self, pod: Pod, host: SimulatedHost, decision: Decision) -> None:
-        """Note that the kubelet has admitted the pod; *host* is as it is afterwards."""
-
-    def rejected(self, pod: Pod, host: SimulatedHost, decision: Decision) -> None:
-        """Note that the kubelet has rejected the pod."""
+    def decided(self, pod: Pod, host: SimulatedHost, decision: Decision) -> None:
+        """Note that the kubelet has admitted or rejected the pod; *host* is as it is afterwards."""
 
     def ended(self, pod: Pod, host: SimulatedHost) -> None:
         """Note that a pod has ended and released its resources."""
@@ -122,10 +119,7 @@ class TotalsScheduler:
         self._reserved.get(host.name, {}).pop(pod.uid, None)
         self.index.touch(host.name)
 
-    def admitted(self, pod: Pod, host: SimulatedHost, decision: Decision) -> None:  # noqa: ARG002 - of the protocol
-        self.forget(pod, host)
-
-    def rejected(self, pod: Pod, host: SimulatedHost, decision: Decision) -> None:  # noqa: ARG002
+    def decided(self, pod: Pod, host: SimulatedHost, decision: Decision) -> None:  # noqa: ARG002 - of the protocol
         self.forget(pod, host)
 
     def ended(self, pod: Pod, host: SimulatedHost) -> None:  # noqa: ARG002
@@ -191,8 +185,10 @@ def checked_amounts(pod: Pod, requests: Amounts) -> Zone:
 def _fit_on_zones(pod: Pod, zones: list[Zone], scope: Scope) -> list[Zone] | None:
     """Return what is compared, by container or for the pod; ``None`` if it does not fit. *zones* are reduced."""
     checked = list(_checked(pod, scope))
+    known = {name for zone in zones for name in zone}
     for wanted, counts in checked:
-        fitting = _first_fitting(zones, wanted)
+        needed = [(name, size) for name, size in wanted.items() if name in known]
+        fitting = next((zone for zone in zones if all(size <= zone.get(name, 0) for name, size in needed)), None)
         if fitting is None and zones:
             return None
         if fitting is not None and counts:
@@ -216,12 +212,6 @@ def _checked(pod: Pod, scope: Scope) -> Iterator[tuple[Zone, bool]]:
         yield checked_amounts(pod, container.resources.requests), False
     for container in pod.containers:
         yield checked_amounts(pod, container.resources.requests), True
-
-
-def _first_fitting(zones: Iterable[Zone], wanted: Zone) -> Zone | None:
-    known = {name for zone in zones for name in zone}
-    needed = [(name, size) for name, size in wanted.items() if name in known]
-    return next((zone for zone in zones if all(size <= zone.get(name, 0) for name, size in needed)), None)
 
 
 def _take(zone: Zone, wanted: Zone) -> None:
@@ -269,16 +259,11 @@ class PredictingScheduler:
     def report(self, host: SimulatedHost) -> None:
         """Report the state of a host to the cluster."""
         host.sequence += 1
-        confirmed = self.cluster.confirm(
-            HostReport(
-                host=host.name,
-                machine=host.group.machine,
-                settings=host.group.settings,
-                ledger=host.kubelet.ledger,
-                sequence=host.sequence,
-            )
+        group, ledger = host.group, host.kubelet.ledger
+        report = HostReport(
+            host=host.name, machine=group.machine, settings=group.settings, ledger=ledger, sequence=host.sequence
         )
-        self.mispredictions += sum(not confirmation.as_predicted for confirmation in confirmed)
+        self.mispredictions += sum(not confirmation.as_predicted for confirmation in self.cluster.confirm(report))
         self.index.touch(host.name)
 
     def choose(self, pod_class: EqualPods, pod: Pod) -> SimulatedHost | None:
@@ -292,12 +277,12 @@ class PredictingScheduler:
         self.cluster.forget(pod.uid)
         self.index.touch(host.name)
 
-    def admitted(self, pod: Pod, host: SimulatedHost, decision: Decision) -> None:  # noqa: ARG002 - of the protocol
-        self.report(host)
-
-    def rejected(self, pod: Pod, host: SimulatedHost, decision: Decision) -> None:
+    def decided(self, pod: Pod, host: SimulatedHost, decision: Decision) -> None:
+        if decision.rejection is None:
+            self.report(host)
+            return
         self.mispredictions += 1
-        self.cluster.observe_rejection(pod.uid, host.name, decision.rejection.reason if decision.rejection else "")
+        self.cluster.observe_rejection(pod.uid, host.name, decision.rejection.reason)
         self.index.touch(host.name)
 
     def ended(self, pod: Pod, host: SimulatedHost) -> None:  # noqa: ARG002

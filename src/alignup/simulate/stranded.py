@@ -17,6 +17,7 @@ from operator import attrgetter, itemgetter
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Amounts, Pod, demand
+from alignup.picture.text_format import clean, pluralize
 from alignup.simulate.arrivals import PodSubmission
 from alignup.simulate.cluster_hosts import SimulatedHost
 from alignup.simulate.cluster_result import StrandedTotals
@@ -38,13 +39,20 @@ class StrandedResources:
     def all_devices(self) -> int:
         return sum(self.devices.values())
 
+    @property
+    def text(self) -> str:
+        """The CPUs and devices, such as ``2 CPUs, 1 example.com/gpu``."""
+        parts = [pluralize(self.cpus, "CPU")] if self.cpus else []
+        parts += [f"{number} {clean(name)}" for name, number in self.devices.items() if number]
+        return ", ".join(parts) or "nothing"
+
 
 def distinct_shapes(pods: Iterable[Pod]) -> tuple[Pod, ...]:
     """Return one pod of each shape, the most frequent shape first; pods with equal requests have the same shape."""
     known: dict[Hashable, Pod] = {}
     numbers: Counter[Hashable] = Counter()
     for pod in pods:
-        written = _shape(pod, _as_written)
+        written = _shape(pod, lambda amounts: tuple([(name, a.unscaled, a.power) for name, a in amounts.items()]))
         known.setdefault(written, pod)
         numbers[written] += 1
     # Equal amounts can be written in several ways, but to compare every pod by its amounts would take longer.
@@ -64,10 +72,6 @@ def _shape(pod: Pod, key: Callable[[Amounts], Hashable]) -> Hashable:
         amounts += (key(container.resources.requests), key(container.resources.limits))
     sidecars = tuple([container.restartable for container in pod.init])
     return pod.qos, sidecars, tuple(amounts), frozenset(pod.annotations.items())
-
-
-def _as_written(amounts: Amounts) -> Hashable:
-    return tuple([(name, amount.unscaled, amount.power) for name, amount in amounts.items()])
 
 
 def measure_stranded(host: Host, shapes: Iterable[Pod]) -> StrandedResources:
@@ -128,9 +132,9 @@ def measure_cluster(
     """Return what is stranded on *hosts* with these *ledgers*; hosts in the same state are measured once."""
     shapes = distinct_shapes(pods)
     known: dict[Hashable, StrandedResources] = {}
+    totals = Counter(dict.fromkeys(("free_cpus", "free_memory", "cpus", "memory", "more"), 0))
     devices: Counter[str] = Counter()
     free_devices: Counter[str] = Counter()
-    free_cpus = free_memory = cpus = memory = more = 0
     for host, ledger in zip(hosts, ledgers, strict=True):
         used = ledger.used
         key = (id(host.group), ledger.alignment_key(), used[:4], frozenset(used.scalars.items()))
@@ -139,18 +143,9 @@ def measure_cluster(
             kubelet = copy(host.kubelet)
             kubelet.ledger = ledger
             stranded = known[key] = measure_stranded(kubelet, shapes)
-        free_cpus += ledger.cpus.available.bit_count() if host.kubelet.cpus.allocatable else 0
-        free_memory += max(0, host.allocatable.memory - used.memory)
+        free_cpus = ledger.cpus.available.bit_count() if host.kubelet.cpus.allocatable else 0
+        totals.update(free_cpus=free_cpus, free_memory=max(0, host.allocatable.memory - used.memory))
+        totals.update(cpus=stranded.cpus, memory=stranded.memory, more=stranded.more)
         free_devices.update({name: free.bit_count() for name, free in ledger.devices.free.items()})
-        cpus, memory, more = cpus + stranded.cpus, memory + stranded.memory, more + stranded.more
         devices.update(stranded.devices)
-    return StrandedTotals(
-        time=time,
-        free_cpus=free_cpus,
-        free_memory=free_memory,
-        free_devices=dict(free_devices),
-        cpus=cpus,
-        memory=memory,
-        devices=dict(devices),
-        more=more,
-    )
+    return StrandedTotals(time=time, **totals, free_devices=dict(free_devices), devices=dict(devices))

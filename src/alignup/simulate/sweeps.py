@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 from alignup.align.errors import AlignError, TraceError
 from alignup.simulate.arrivals import PodSubmission
+from alignup.simulate.cluster_files import WorkloadDescription
 from alignup.simulate.cluster_hosts import HostGroup
 from alignup.simulate.cluster_result import FleetResult
 from alignup.simulate.cluster_simulation import ClusterSimulation
 from alignup.simulate.executors import Engine, Job, Row, pack, raise_if_cancelled, unpack
 from alignup.simulate.generate import Profile, generate_for_cluster
 from alignup.simulate.node_simulation import Progress
-from alignup.simulate.sweep_file import WorkloadDescription
 
 KEYS = ("machine", "configuration", "strategy", "seed")
 COLUMNS = (

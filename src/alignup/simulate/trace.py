@@ -18,10 +18,9 @@ from alignup.documents.line_numbers import find_line
 from alignup.kubernetes.manifests import documents
 from alignup.kubernetes.manifests.documents import NumberLiteral
 from alignup.kubernetes.manifests.object_reader import Diagnostics, ObjectReader
-from alignup.kubernetes.manifests.pod import amounts_to_dict, pod_to_dict, read_pod
+from alignup.kubernetes.manifests.pod_decoder import amounts_to_dict, pod_to_dict, read_pod
 from alignup.simulate.arrivals import (
     GANG_LABEL,
-    HostSelector,
     PodArrival,
     PodDeparture,
     WorkloadEvent,
@@ -46,13 +45,21 @@ _CONTAINER = "app"  #: the container of a pod made from requests
 _NAMESPACE = "default"
 
 
-def read_file(path: Path) -> tuple[WorkloadEvent, ...]:
-    """Return the events of a trace file in the order they happen; :class:`TraceError` names the place of an error."""
+def read_bytes(path: Path, *, limit: int = MAX_BYTES) -> bytes:
+    """Return the content of a file of at most *limit* bytes; ``TraceError`` if it is larger or cannot be read."""
     try:
         with path.open("rb") as stream:
-            return read(stream.read(MAX_BYTES + 1), file=str(path))
+            content = stream.read(limit + 1)
     except OSError as error:
         raise TraceError(f"cannot be read: {error.strerror}", file=str(path)) from error
+    if len(content) > limit:
+        raise TraceError(f"larger than {limit >> 20} MiB", file=str(path))
+    return content
+
+
+def read_file(path: Path) -> tuple[WorkloadEvent, ...]:
+    """Return the events of a trace file in the order they happen; :class:`TraceError` names the place of an error."""
+    return read(read_bytes(path), file=str(path))
 
 
 def read(text: str | bytes, *, file: str = "") -> tuple[WorkloadEvent, ...]:
@@ -127,10 +134,7 @@ class _TraceReader:
         return events
 
     def add_header(self, header: ObjectReader) -> None:
-        for name, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
-            if header.fields.get(name) != expected:
-                header.error(name, f"must be {expected}, not {_show(header.fields.get(name))}")
-        reject_unknown(header, ("apiVersion", "kind", "templates", "events"))
+        check_header(header, KIND, ("apiVersion", "kind", "templates", "events"))
         self.has_header = True
         templates = header.child("templates")
         for name in templates.fields:
@@ -159,11 +163,23 @@ class _TraceReader:
             pod = _accept(event.child("pod"))
             pod = pod if pod.uid else replace(pod, uid=_default_uid(pod.name, pod.namespace))
         else:
-            pod = self._pod_by_name(event)
+            if not event.text("template") and not event.has("requests"):
+                event.error("", "the arriving pod has neither a template nor requests")
+            name, namespace = event.required("arrive"), event.text("namespace", _NAMESPACE)
+            event.faults("arrive", name, names.subdomain_problems(name))
+            event.faults("namespace", namespace, names.label_problems(namespace))
+            uid = event.text("uid", _default_uid(name, namespace))
+            pod = replace(self._shape(event), name=name, namespace=namespace, uid=uid)
+            pod = replace(pod, priority=event.integer("priority")) if event.has("priority") else pod
         if event.has("gang"):
             event.faults("gang", event.text("gang"), names.subdomain_problems(event.text("gang")))
             pod = replace(pod, labels={**pod.labels, GANG_LABEL: event.text("gang")})
-        self._append(event, PodArrival(time, pod, _selector(event)))
+        wanted = event.child("nodeSelector")
+        selector = {
+            label: (wanted.strings(label) if isinstance(value, list | tuple) else (wanted.text(label),))
+            for label, value in wanted.fields.items()
+        }
+        self._append(event, PodArrival(time, pod, selector))
         if event.has("lifetime"):
             end = round(time + _seconds(event, "lifetime"), _DIGITS)
             if end <= time:
@@ -173,16 +189,6 @@ class _TraceReader:
     def _append(self, source: ObjectReader, event: WorkloadEvent) -> None:
         self.events.append(event)
         self.sources[id(event)] = source
-
-    def _pod_by_name(self, event: ObjectReader) -> Pod:
-        if not event.text("template") and not event.has("requests"):
-            event.error("", "the arriving pod has neither a template nor requests")
-        name, namespace = event.required("arrive"), event.text("namespace", _NAMESPACE)
-        event.faults("arrive", name, names.subdomain_problems(name))
-        event.faults("namespace", namespace, names.label_problems(namespace))
-        uid = event.text("uid", _default_uid(name, namespace))
-        pod = replace(self._shape(event), name=name, namespace=namespace, uid=uid)
-        return replace(pod, priority=event.integer("priority")) if event.has("priority") else pod
 
     def _shape(self, event: ObjectReader) -> Pod:
         """Return the pod without its name, computed once for equal templates and requests."""
@@ -201,15 +207,6 @@ class _TraceReader:
                 pod = replace(pod, containers=(replace(first, resources=resources), *rest))
             self.shapes[key] = _accept(event, pod)
         return self.shapes[key]
-
-
-def _selector(event: ObjectReader) -> HostSelector:
-    """Return the labels that a node must have, each with the values that suit."""
-    wanted = event.child("nodeSelector")
-    return {
-        name: (wanted.strings(name) if isinstance(value, list | tuple) else (wanted.text(name),))
-        for name, value in wanted.fields.items()
-    }
 
 
 def _requests(owner: ObjectReader) -> Amounts:
@@ -248,6 +245,14 @@ def _seconds(event: ObjectReader, name: str) -> float:
     if not isfinite(time) or time < 0:
         event.error(name, f"{_show(value)} is not a time: must be a number of seconds, 0 or more")
     return time
+
+
+def check_header(header: ObjectReader, kind: str, fields: Collection[str]) -> None:
+    """Check the type of a document and the names of its fields."""
+    for name, expected in (("apiVersion", API_VERSION), ("kind", kind)):
+        if header.fields.get(name) != expected:
+            header.error(name, f"must be {expected}, not {_show(header.fields.get(name))}")
+    reject_unknown(header, fields)
 
 
 def reject_unknown(owner: ObjectReader, known: Collection[str]) -> None:

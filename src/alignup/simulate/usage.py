@@ -18,7 +18,6 @@ from alignup.align.devices.hints import DeviceSet
 from alignup.align.fit import PODS
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
-from alignup.align.memory.ledger import NodeMemory
 from alignup.align.workload.demand import FitRequest
 from alignup.align.workload.names import CPU, MEMORY, is_hugepages
 from alignup.picture.text_format import format_size
@@ -73,49 +72,69 @@ class UsageMeter:
     def __init__(self, host: Host, time: float) -> None:
         self._ledger = ledger = host.ledger
         self._start = self._now = time
-        cpus, memory, devices = ledger.cpus, ledger.memory, ledger.devices
+        cpus, devices = ledger.cpus, ledger.devices
+        gauges: dict[tuple[int | None, str], _Gauge] = {}
         allocatable = cpus.available | bits.union(map(cpus.owned, {*cpus.held, *cpus.pod_held}))
-        self._cpus = {
-            node: _Gauge(total := (node_cpus & allocatable).bit_count(), total - cpus.free[node], time)
-            for node, node_cpus in cpus.node_cpus.items()
-            if allocatable
-        }
-        self._memory = {
-            (node, type_): _Gauge(table.allocatable, table.reserved, time)
-            for node, node_memory in memory.nodes.items()
-            for type_, table in node_memory.tables.items()
-        }
-        #: resource → the gauges of its devices, each with the devices that it counts; the last one is the total
-        self._devices: dict[str, list[tuple[int | None, DeviceSet, _Gauge]]] = {}
+        for node, node_cpus in cpus.node_cpus.items() if allocatable else ():
+            total = (node_cpus & allocatable).bit_count()
+            gauges[node, CPU] = _Gauge(total, total - cpus.free[node], time)
+        for node, node_memory in ledger.memory.nodes.items():
+            for type_, table in node_memory.tables.items():
+                gauges[node, type_] = _Gauge(table.allocatable, table.reserved, time)
+        by_resource: dict[str, list[_Gauge]] = {}
+        for (_, resource), gauge in gauges.items():
+            by_resource.setdefault(resource, []).append(gauge)
+        #: resource → the devices that each of its gauges counts
+        self._counted: dict[str, dict[int | None, DeviceSet]] = {}
         for resource, inventory in devices.inventories.items():
-            used, healthy = ~devices.free[resource], inventory.healthy
+            healthy = inventory.healthy
             counted = [*((node, placed & healthy) for node, placed in inventory.on.items()), (None, healthy)]
-            self._devices[resource] = [
-                (node, devices_, _Gauge(devices_.bit_count(), (devices_ & used).bit_count(), time))
-                for node, devices_ in counted
-            ]
-        self._pods = _Gauge(host.settings.max_pods, len(ledger.pods), time)
-        by_resource: dict[str, list[_Gauge]] = {CPU: [*self._cpus.values()]} if self._cpus else {}
-        for (_, type_), gauge in self._memory.items():
-            by_resource.setdefault(type_, []).append(gauge)
-        #: CPUs and memory, whose total is the sum over the nodes
-        self._totals = {
-            resource: _Gauge(sum(gauge.total for gauge in gauges), sum(gauge.value for gauge in gauges), time)
-            for resource, gauges in by_resource.items()
-        }
+            self._counted[resource] = dict(counted)
+            for place, members in counted:
+                held = (members & ~devices.free[resource]).bit_count()
+                gauges[place, resource] = _Gauge(members.bit_count(), held, time)
+        gauges[None, PODS] = _Gauge(host.settings.max_pods, len(ledger.pods), time)
+        for resource, parts in by_resource.items():  # CPUs and memory, whose total is the sum over the nodes
+            total = sum(gauge.total for gauge in parts)
+            gauges[None, resource] = _Gauge(total, sum(gauge.value for gauge in parts), time)
+        self._gauges = gauges  #: by NUMA node, or ``None`` for the total, and by resource
 
     def record(self, time: float, ledger: Ledger) -> None:
         self._now = time
         before, self._ledger = self._ledger, ledger
         if ledger is before:
             return
-        self._pods.change(len(ledger.pods), time)
-        if ledger.cpus is not before.cpus and self._cpus:
-            self._record_cpus(time, before.cpus.free, ledger.cpus.free)
-        if ledger.memory is not before.memory:
-            self._record_memory(time, before.memory.nodes, ledger.memory.nodes)
+        self._gauges[None, PODS].change(len(ledger.pods), time)
+        self._record_amounts(time, before, ledger)
         if ledger.devices is not before.devices:
             self._record_devices(time, before.devices.free, ledger.devices.free)
+
+    def _record_amounts(self, time: float, before: Ledger, ledger: Ledger) -> None:
+        more: Counter[str] = Counter()  # CPUs and memory, in total
+        if ledger.cpus is not before.cpus and (None, CPU) in self._gauges:
+            for node, earlier in before.cpus.free.items():
+                if (taken := earlier - ledger.cpus.free[node]) != 0:
+                    gauge = self._gauges[node, CPU]
+                    gauge.change(gauge.value + taken, time)
+                    more[CPU] += taken
+        for node, node_memory in ledger.memory.nodes.items() if ledger.memory is not before.memory else ():
+            if node_memory is not before.memory.nodes[node]:
+                for type_, (_, _, _, reserved, _) in node_memory.tables.items():
+                    gauge = self._gauges[node, type_]
+                    if reserved != gauge.value:
+                        more[type_] += reserved - gauge.value
+                        gauge.change(reserved, time)
+        for resource, size in more.items():
+            if size:
+                gauge = self._gauges[None, resource]
+                gauge.change(gauge.value + size, time)
+
+    def _record_devices(self, time: float, before: Mapping[str, DeviceSet], free: Mapping[str, DeviceSet]) -> None:
+        for resource, earlier in before.items():
+            if (changed := earlier ^ free[resource]) != 0:
+                for place, counted in self._counted[resource].items():
+                    if counted & changed:
+                        self._gauges[place, resource].change((counted & ~free[resource]).bit_count(), time)
 
     @property
     def duration(self) -> float:
@@ -124,55 +143,9 @@ class UsageMeter:
     def stats(self) -> dict[int | None, dict[str, UsageStats]]:
         """Return the usage by NUMA node and resource; ``None`` is the total."""
         stats: dict[int | None, dict[str, UsageStats]] = {None: {}}
-
-        def add(node: int | None, resource: str, gauge: _Gauge) -> None:
+        for (node, resource), gauge in self._gauges.items():
             stats.setdefault(node, {})[resource] = gauge.stats(self._start, self._now)
-
-        for cpu_node, gauge in self._cpus.items():
-            add(cpu_node, CPU, gauge)
-        for (memory_node, type_), gauge in self._memory.items():
-            add(memory_node, type_, gauge)
-        for resource, gauges in self._devices.items():
-            for node, _, gauge in gauges:
-                add(node, resource, gauge)
-        add(None, PODS, self._pods)
-        for resource, gauge in self._totals.items():
-            add(None, resource, gauge)
         return stats
-
-    def _record_cpus(self, time: float, before: Mapping[int, int], free: Mapping[int, int]) -> None:
-        more = 0
-        for node, earlier in before.items():
-            if (taken := earlier - free[node]) != 0:
-                gauge = self._cpus[node]
-                gauge.change(gauge.value + taken, time)
-                more += taken
-        if more:
-            total = self._totals[CPU]
-            total.change(total.value + more, time)
-
-    def _record_memory(self, time: float, before: Mapping[int, NodeMemory], nodes: Mapping[int, NodeMemory]) -> None:
-        more: dict[str, int] = {}
-        for node, earlier in before.items():
-            if (now := nodes[node]) is earlier:
-                continue
-            for type_, (_, _, _, reserved, _) in now.tables.items():
-                gauge = self._memory[node, type_]
-                if reserved != gauge.value:
-                    more[type_] = more.get(type_, 0) + reserved - gauge.value
-                    gauge.change(reserved, time)
-        for type_, size in more.items():
-            if size:
-                total = self._totals[type_]
-                total.change(total.value + size, time)
-
-    def _record_devices(self, time: float, before: Mapping[str, DeviceSet], free: Mapping[str, DeviceSet]) -> None:
-        for resource, earlier in before.items():
-            if (changed := earlier ^ free[resource]) != 0:
-                used = ~free[resource]
-                for _, counted, gauge in self._devices[resource]:
-                    if counted & changed:
-                        gauge.change((counted & used).bit_count(), time)
 
 
 class RequestMeter:
@@ -194,15 +167,15 @@ class RequestMeter:
     def advance(self, time: float) -> None:
         """Move on to *time*; nothing changes until then."""
         while self._next < time and self._next <= self._end and len(self.points) <= MAX_POINTS:
-            self.points.append(
-                TimelinePoint(
-                    time=round(self._next, 3),
-                    running=self.running,
-                    waiting=self.waiting,
-                    rejections=self.rejections,
-                    requested={name: _scaled(name, gauge.value) for name, gauge in self._gauges.items()},
-                )
+            requested = {name: _scaled(name, gauge.value) for name, gauge in self._gauges.items()}
+            point = TimelinePoint(
+                time=round(self._next, 3),
+                running=self.running,
+                waiting=self.waiting,
+                rejections=self.rejections,
+                requested=requested,
             )
+            self.points.append(point)
             self._next = self._start + len(self.points) * self._step if self._step else self._end + 1
         self._now = min(time, self._end)
 

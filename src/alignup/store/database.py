@@ -107,9 +107,23 @@ class Database:
             raise self._failure(error, opening=True) from error
 
     def _open(self) -> sqlite3.Connection:
+        """Return the connection; raise an error if others would not find its files: what is written would be lost."""
+        connection = self._connection or self._connect()
+        for path, opened in zip((self.path, self._log), self._files or (), strict=False):
+            try:
+                status = path.lstat()
+            except FileNotFoundError as error:
+                message = f"{path.name} was removed"
+                advice = "it is written again as long as the agent runs"
+                raise StoreError(message, where=str(self.path), advice=advice, kind=StoreProblem.MISSING) from error
+            except OSError as error:
+                raise self.unwritable(error.strerror or str(error)) from error
+            if not os.path.samestat(status, opened):
+                raise self.unwritable(f"{path.name} was replaced by another file")
+        return connection
+
+    def _connect(self) -> sqlite3.Connection:
         """Open the database, which was read before, or create it."""
-        if self._connection is not None:
-            return self._connection
         self._check_files()
         if not self.path.exists():
             self._create()
@@ -199,38 +213,29 @@ class Database:
 
         If there is no space for it in the log, it is run a second time after the log was moved into the database.
         """
-        connection = self._open()
-        self._check_unmoved()
-        try:
+        connection, first = self._open(), True
+        while True:
             try:
-                return _transact(connection, write)
-            except sqlite3.Error as error:
-                if _code(error) not in _NO_SPACE:
+                connection.execute("BEGIN IMMEDIATE")
+                result = write(connection)
+                connection.execute("COMMIT")
+            except BaseException as error:
+                with suppress(sqlite3.Error):
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
+                if not isinstance(error, sqlite3.Error):
                     raise
+                if not first or _code(error) not in _NO_SPACE:
+                    raise self._failure(error) from error
+                first = False
                 with suppress(sqlite3.Error):
                     connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
-                return _transact(connection, write)
-        except sqlite3.Error as error:
-            raise self._failure(error) from error
-
-    def _check_unmoved(self) -> None:
-        """Raise an error if others would not find the open files: what is written to them would be lost."""
-        for path, opened in zip((self.path, self._log), self._files or (), strict=False):
-            try:
-                status = path.lstat()
-            except FileNotFoundError as error:
-                message = f"{path.name} was removed"
-                advice = "it is written again as long as the agent runs"
-                raise StoreError(message, where=str(self.path), advice=advice, kind=StoreProblem.MISSING) from error
-            except OSError as error:
-                raise self.unwritable(error.strerror or str(error)) from error
-            if not os.path.samestat(status, opened):
-                raise self.unwritable(f"{path.name} was replaced by another file")
+            else:
+                return result
 
     def grow(self, *, pages: int, least: int) -> int:
         """Add this many free *pages* if there are fewer than *least*; return how many there are."""
         connection = self._open()
-        self._check_unmoved()
         try:
             if (free := self._pragma(connection, "freelist_count")) >= least:
                 return free
@@ -307,19 +312,6 @@ class Database:
         advice = "nothing has changed; make sure that the disk is writable and not full, and try again"
         message = f"the state cannot be written: {message}"
         return StoreError(message, where=str(self.path), advice=advice, kind=StoreProblem.UNWRITABLE)
-
-
-def _transact(connection: sqlite3.Connection, write: Callable[[sqlite3.Connection], _Result]) -> _Result:
-    try:
-        connection.execute("BEGIN IMMEDIATE")
-        result = write(connection)
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            with suppress(sqlite3.Error):
-                connection.execute("ROLLBACK")
-        raise
-    return result
 
 
 def insert_rows(connection: sqlite3.Connection, table: str, rows: Sequence[tuple[object, ...]], more: str = "") -> int:

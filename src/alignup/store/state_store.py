@@ -21,7 +21,7 @@ from alignup.documents import codec
 from alignup.documents.codec import Count, Document
 from alignup.documents.decisions import DecisionDocument
 from alignup.documents.ledgers import PodEntryDocument, ResidueDocument
-from alignup.documents.pods import PodDocument, PodGrants
+from alignup.documents.pod_documents import PodDocument, PodGrants
 from alignup.store import history
 from alignup.store.database import FREE_PAGES, LOCK_SECONDS, MIN_FREE_PAGES, Database, insert_rows
 from alignup.store.fingerprint import Fingerprint
@@ -286,19 +286,22 @@ class StateStore:
         self._database.close()
 
 
+@dataclass(slots=True)
 class _Plan:
     """The rows that a change writes, and what the store contains then."""
 
-    def __init__(self, digest: int, ledger_bytes: int, next_number: int) -> None:
-        self.digest, self.ledger_bytes, self.next_number = digest, ledger_bytes, next_number
-        self.added_bytes = 0
-        self.parts: list[tuple[str, str]] = []
-        self.part_digests: dict[str, int] = {}
-        self.deleted: list[tuple[int]] = []
-        self.updated: list[tuple[str, int]] = []
-        self.inserted: list[tuple[int, str, str, str]] = []
-        self.pods: dict[str, _StoredRow | None] = {}  #: that change, by uid; ``None``: removed
-        self._last = dict.fromkeys(Stage, -1)  #: the number of the last pod of each stage that was put
+    digest: int
+    ledger_bytes: int
+    next_number: int
+    added_bytes: int = 0
+    parts: list[tuple[str, str]] = field(default_factory=list)
+    part_digests: dict[str, int] = field(default_factory=dict)
+    deleted: list[tuple[int]] = field(default_factory=list)
+    updated: list[tuple[str, int]] = field(default_factory=list)
+    inserted: list[tuple[int, str, str, str]] = field(default_factory=list)
+    pods: dict[str, _StoredRow | None] = field(default_factory=dict)  #: that change, by uid; ``None``: removed
+    #: the number of the last pod of each stage that was put
+    last: dict[Stage, int] = field(default_factory=lambda: dict.fromkeys(Stage, -1))
 
     def remove(self, uid: str, known: _StoredRow) -> None:
         self.digest ^= known.digest
@@ -310,12 +313,12 @@ class _Plan:
         """Add or replace a pod; *ordered*: after those of its stage that were put before."""
         uid, stage, document, last = row
         size = len(document)
-        moved = last or (known and (known.stage != stage or (ordered and known.number < self._last[stage])))
+        moved = last or (known and (known.stage != stage or (ordered and known.number < self.last[stage])))
         if known is not None and moved:
             self.remove(uid, known)
             known = None
         number = self.next_number if known is None else known.number
-        self._last[stage] = number
+        self.last[stage] = number
         digest = row_digest(number, uid, stage, document)
         if known is None:
             self.inserted.append((number, uid, stage, document.decode()))

@@ -10,7 +10,6 @@ import os
 #: gRPC logs a line to standard error whenever a peer disconnects; it reads this variable when it is first imported.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
-from alignup.testing.plugin_server import Plugin, Preference, parse_device_list
-from alignup.testing.recording_server import Fault
+from alignup.testing.plugin_server import Fault, Plugin, Preference, parse_device_list
 
 __all__ = ["Fault", "Plugin", "Preference", "parse_device_list"]

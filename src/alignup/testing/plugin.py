@@ -17,11 +17,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from alignup.kubernetes.plugins.rpc import StatusError
+from alignup.kubernetes.plugins.unix_grpc import StatusError
 from alignup.testing import script
-from alignup.testing.plugin_server import Plugin, Preference, parse_device_list
-from alignup.testing.recording_server import Fault
-from alignup.testing.script import Action, Actions, Arguments
+from alignup.testing.plugin_server import Fault, Plugin, Preference, parse_device_list
+from alignup.testing.script import Action, Actions, Arguments, fault_action
 
 
 async def _register(plugin: Plugin, _: Arguments) -> None:
@@ -32,6 +31,7 @@ async def _register(plugin: Plugin, _: Arguments) -> None:
 
 
 ACTIONS: Actions[Plugin] = {
+    "fault": fault_action(Fault, lambda plugin, fault, method: plugin.inject(method, fault), required={"method": str}),
     "health": Action(
         lambda plugin, step: plugin.set_health(step["id"], step["health"]), required={"id": str, "health": str}
     ),
@@ -62,23 +62,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--crash-after", type=int, metavar="N", help="crash in the Allocate call after the first N")
     add("--script", type=Path, metavar="FILE", help="timed actions (alignup.testing.plugin)")
     options = parser.parse_args(arguments)
-    return script.main(lambda: _plugin(options), ACTIONS, file=options.script, report=_print_registrations)
 
+    def make_plugin() -> Plugin:
+        plugin = Plugin(options.resource, options.devices, directory=options.dir, endpoint=options.endpoint)
+        plugin.preference, plugin.pre_start = options.preferred, options.prestart
+        plugin.crash_after = options.crash_after
+        plugin.inject("Allocate", Fault(delay=options.allocate_delay))
+        return plugin
 
-def _plugin(options: argparse.Namespace) -> Plugin:
-    plugin = Plugin(options.resource, options.devices, directory=options.dir, endpoint=options.endpoint)
-    plugin.preference = options.preferred
-    plugin.pre_start = options.prestart
-    plugin.crash_after = options.crash_after
-    plugin.inject("Allocate", Fault(delay=options.allocate_delay))
-    return plugin
+    async def print_registrations(plugin: Plugin) -> None:
+        while True:
+            await plugin.wait_registered(plugin.registrations + 1)
+            sys.stdout.write(f"registered {plugin.resource}: {plugin.registrations}\n")
+            sys.stdout.flush()
 
-
-async def _print_registrations(plugin: Plugin) -> None:
-    while True:
-        await plugin.wait_registered(plugin.registrations + 1)
-        sys.stdout.write(f"registered {plugin.resource}: {plugin.registrations}\n")
-        sys.stdout.flush()
+    return script.main(make_plugin, ACTIONS, file=options.script, report=print_registrations)
 
 
 if __name__ == "__main__":

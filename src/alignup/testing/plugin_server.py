@@ -1,33 +1,69 @@
-"""A device plugin on its socket, registered with the kubelet or agent of a directory."""
+"""A device plugin on its socket, registered with the kubelet or agent of a directory.
+
+It records the calls that it gets, and injects faults into them.
+"""
 
 import asyncio
 import os
 import re
 import signal
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import grpc
 import grpc.aio
+from google.protobuf.message import Message
 
 from alignup.align import bits
 from alignup.align.devices.hints import natural_sort_key
 from alignup.align.errors import ParseError
 from alignup.align.machine import Device
-from alignup.kubernetes.plugins import rpc
-from alignup.testing.recording_server import RecordingServer
+from alignup.kubernetes.plugins import unix_grpc
+from alignup.testing.script import InjectedFault, take_fault
 from alignup.wire import device_plugin_pb2 as wire
 
+ALL_METHODS = "*"  #: every method for which no other fault is set
+GARBAGE = b"\xff\xff\xff\xff not a message"
+GRACE = 1.0  #: seconds for pending calls to end
 REGISTRY = "kubelet.sock"
 POLL_INTERVAL = 0.05  #: seconds between looks at the directory
 REGISTER_TIMEOUT = 30.0  #: seconds
 
-_SERVICE = wire.DESCRIPTOR.services_by_name["DevicePlugin"]
+_SERVICE = wire.DESCRIPTOR.services_by_name["DevicePlugin"].full_name
 _REGISTER = f"/{wire.DESCRIPTOR.services_by_name['Registration'].full_name}/Register"
 _GROUP = re.compile(r"(?P<count>[0-9]{1,6})(?:@(?P<nodes>[0-9]{1,4}(?:\+[0-9]{1,4})*|))?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault(InjectedFault):
+    """A fault of the calls of one method."""
+
+    error: str = ""  #: the call fails with this message
+    code: str = "UNKNOWN"  #: the gRPC status of ``error``
+    crash: bool = False  #: the process dies as by ``kill -9``
+
+    def __post_init__(self) -> None:
+        codes = [name for name in grpc.StatusCode.__members__ if name != "OK"]
+        if self.code not in codes:
+            raise ParseError(f"a call cannot fail with {self.code}; use one of {', '.join(codes)}")
+
+    async def apply(self, *, stopping: asyncio.Event) -> None:
+        """Delay, crash or raise ``StatusError``; a delay ends early when the server is *stopping*."""
+        if self.hang or self.delay:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stopping.wait(), None if self.hang else self.delay)
+                raise unix_grpc.StatusError("the server stops", code=grpc.StatusCode.UNAVAILABLE)
+        if self.crash:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.error:
+            raise unix_grpc.StatusError(self.error, code=grpc.StatusCode[self.code])
+
+    def serialize(self, response: Message) -> bytes:
+        return GARBAGE if self.garbage else response.SerializeToString()
 
 
 class Preference(StrEnum):
@@ -86,14 +122,18 @@ class Plugin:
         self.crash_after: int | None = None  #: how many Allocate calls it survives
         self.retry_delay = 0.5  #: seconds until a failed registration is retried
         self.socket = directory / (endpoint or f"{resource.replace('/', '_')}.sock")
-        self.calls = RecordingServer(self.socket)
-        self.inject, self.requests, self.wait_called = self.calls.inject, self.calls.requests, self.calls.wait_called
         self.registrations = 0  #: successful ones
         self.rejections: list[str] = []  #: error messages of failed registrations
         self._registry = directory / REGISTRY
         self._registered = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._streams: set[asyncio.Queue[wire.ListAndWatchResponse | None]] = set()  #: ``None`` ends a stream
+        self._server: grpc.aio.Server | None = None
+        self._calls: list[tuple[str, Any]] = []  #: methods and requests, in order of arrival
+        self._faults: dict[str, Fault] = {}  #: by method
+        self._pending: set[asyncio.Task[Any]] = set()
+        self._arrived = asyncio.Event()  #: set, and replaced, with every call
+        self._stopping = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         await self._serve()
@@ -130,8 +170,8 @@ class Plugin:
     async def register(self) -> None:
         """Register, possibly again; raise ``StatusError`` if that fails."""
         options = await self.get_device_plugin_options()
-        async with rpc.channel(self._registry) as channel:
-            await rpc.call(
+        async with unix_grpc.channel(self._registry) as channel:
+            await unix_grpc.call(
                 channel,
                 _REGISTER,
                 wire.RegisterRequest(
@@ -139,11 +179,25 @@ class Plugin:
                 ),
                 response=wire.Empty,
                 seconds=REGISTER_TIMEOUT,
-                error=lambda code, details: rpc.StatusError(details, code=code),
+                error=lambda code, details: unix_grpc.StatusError(details, code=code),
                 wait_for_ready=False,
             )
         self.registrations += 1
         self._registered.set()
+
+    def requests(self, method: str) -> tuple[Any, ...]:
+        return tuple(request for name, request in self._calls if name == method)
+
+    async def wait_called(self, method: str, times: int = 1) -> None:
+        while len(self.requests(method)) < times:
+            await self._arrived.wait()
+
+    def inject(self, method: str, fault: Fault) -> None:
+        """Apply *fault* to calls of *method*, ``*`` for all, from now on; ``Fault()`` removes it.
+
+        A stream fails at the next message it sends.
+        """
+        self._faults[method] = fault
 
     async def restart(self) -> None:
         """Break every connection and serve again, unregistered."""
@@ -152,39 +206,39 @@ class Plugin:
 
     async def get_device_plugin_options(self, _: wire.Empty | None = None) -> wire.DevicePluginOptions:
         return wire.DevicePluginOptions(
-            pre_start_required=self.pre_start,
-            get_preferred_allocation_available=self.preference is not Preference.NONE,
+            pre_start_required=self.pre_start, get_preferred_allocation_available=self.preference is not Preference.NONE
         )
 
     async def get_preferred_allocation(
         self, request: wire.PreferredAllocationRequest
     ) -> wire.PreferredAllocationResponse:
         response = wire.PreferredAllocationResponse()
-        for one in request.container_requests:
-            available, must_include = one.available_deviceIDs, one.must_include_deviceIDs
-            chosen = self.preference.choose(available, must_include=must_include, size=one.allocation_size)
+        for container in request.container_requests:
+            available, must_include = container.available_deviceIDs, container.must_include_deviceIDs
+            chosen = self.preference.choose(available, must_include=must_include, size=container.allocation_size)
             response.container_responses.add(deviceIDs=chosen)
         return response
 
     async def allocate(self, request: wire.AllocateRequest) -> wire.AllocateResponse:
         if self.crash_after is not None and len(self.requests("Allocate")) > self.crash_after:
             os.kill(os.getpid(), signal.SIGKILL)
-        responses = [self._allocated(one.devices_ids) for one in request.container_requests]
+        responses = [self._allocated(container.devices_ids) for container in request.container_requests]
         return wire.AllocateResponse(container_responses=responses)
 
-    async def pre_start_container(self, _: wire.PreStartContainerRequest) -> None: ...
+    async def _pre_start(self, _: wire.PreStartContainerRequest) -> wire.PreStartContainerResponse:
+        return wire.PreStartContainerResponse()
 
-    async def _list_and_watch(self, raw: bytes, context: rpc.Context) -> AsyncIterator[bytes]:
-        self.calls.record("ListAndWatch", wire.Empty.FromString(raw))
+    async def _list_and_watch(self, raw: bytes, context: unix_grpc.Context) -> AsyncIterator[bytes]:
+        self._record("ListAndWatch", wire.Empty.FromString(raw))
         changes: asyncio.Queue[wire.ListAndWatchResponse | None] = asyncio.Queue()
         changes.put_nowait(self._list())
         self._streams.add(changes)
         try:
             while (devices := await changes.get()) is not None:
-                fault = self.calls.take_fault("ListAndWatch")
-                await fault.apply(stopping=self.calls.stopping)
+                fault = take_fault(self._faults, "ListAndWatch", ALL_METHODS) or Fault()
+                await fault.apply(stopping=self._stopping)
                 yield fault.serialize(devices)
-        except rpc.StatusError as error:
+        except unix_grpc.StatusError as error:
             await context.abort(error.code, str(error))
         finally:
             self._streams.remove(changes)
@@ -196,7 +250,7 @@ class Plugin:
         """Return a variable and an annotation that name the devices, and ``/dev/null`` as each device's node."""
         unknown = [id_ for id_ in ids if id_ not in self.devices]
         if unknown:
-            raise rpc.StatusError(f"there is no device {unknown[0]} of {self.resource}")
+            raise unix_grpc.StatusError(f"there is no device {unknown[0]} of {self.resource}")
         name = self.resource.rpartition("/")[2]
         variable = f"{name.upper().replace('-', '_').replace('.', '_')}_DEVICES"
         nodes = (
@@ -208,27 +262,70 @@ class Plugin:
     async def _keep_registered(self) -> None:
         known: tuple[int, int] | None = None
         while True:
-            found = _identity(self._registry)
-            if found is not None and found != known:
+            registry = _identity(self._registry)
+            if registry is not None and registry != known:
                 if _identity(self.socket) is None:
                     await self.restart()
                 try:
                     await self.register()
-                    known = found
-                except rpc.StatusError as error:
+                    known = registry
+                except unix_grpc.StatusError as error:
                     self.rejections.append(str(error))
                     known = None
                     await asyncio.sleep(self.retry_delay)
             await asyncio.sleep(POLL_INTERVAL)
 
     async def _serve(self) -> None:
-        stream: rpc.Handler = grpc.unary_stream_rpc_method_handler(self._list_and_watch)
-        await self.calls.serve(self.calls.service(_SERVICE, self, ListAndWatch=stream))
+        unary: dict[str, unix_grpc.Method] = {
+            "GetDevicePluginOptions": (wire.Empty, self.get_device_plugin_options),
+            "GetPreferredAllocation": (wire.PreferredAllocationRequest, self.get_preferred_allocation),
+            "Allocate": (wire.AllocateRequest, self.allocate),
+            "PreStartContainer": (wire.PreStartContainerRequest, self._pre_start),
+        }
+        handlers = {method: self._handler(method, *handled) for method, handled in unary.items()}
+        handlers["ListAndWatch"] = grpc.unary_stream_rpc_method_handler(self._list_and_watch)
+        self.socket.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+        self._stopping.clear()
+        self._server = grpc.aio.server(handlers=[grpc.method_handlers_generic_handler(_SERVICE, handlers)])
+        unix_grpc.listen(self._server, self.socket)
+        await self._server.start()
+
+    def _handler(
+        self, method: str, kind: type[Message], respond: Callable[[Any], Awaitable[Message]]
+    ) -> unix_grpc.Handler:
+        async def handle(request: Message) -> bytes:
+            self._record(method, request)
+            fault = take_fault(self._faults, method, ALL_METHODS) or Fault()
+            if not fault.done:
+                await fault.apply(stopping=self._stopping)
+            response = await respond(request)
+            if fault.done:
+                await fault.apply(stopping=self._stopping)
+            return fault.serialize(response)
+
+        return unix_grpc.unary_handler(kind, handle)
+
+    def _record(self, method: str, request: Message) -> None:
+        self._calls.append((method, request))
+        self._arrived.set()
+        self._arrived = asyncio.Event()
+        task = asyncio.current_task()
+        if task is not None:
+            self._pending.add(task)
+            task.add_done_callback(self._pending.discard)
 
     async def _stop(self) -> None:
+        """Break every connection, and remove the socket; do nothing if it does not serve."""
         for stream in self._streams:
             stream.put_nowait(None)
-        await self.calls.stop()
+        if self._server is None:
+            return
+        self._stopping.set()
+        if self._pending:  # grpcio logs errors for calls that are pending when a server stops
+            await asyncio.wait(self._pending, timeout=GRACE)
+        await self._server.stop(grace=0)
+        self._server = None
+        self.socket.unlink(missing_ok=True)
 
 
 def _messages(resource: str, devices: Iterable[Device] | str) -> dict[str, wire.Device]:
@@ -245,6 +342,6 @@ def _messages(resource: str, devices: Iterable[Device] | str) -> dict[str, wire.
 def _identity(path: Path) -> tuple[int, int] | None:
     """Return what changes when a file is recreated; ``None`` if it does not exist."""
     with suppress(FileNotFoundError):
-        found = path.lstat()
-        return found.st_ino, found.st_ctime_ns
+        status = path.lstat()
+        return status.st_ino, status.st_ctime_ns
     return None

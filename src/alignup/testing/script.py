@@ -4,8 +4,8 @@
     {"after": 0, "do": "fault", "method": "GetPreferredAllocation", "hang": true, "times": 1}
     {"after": 5, "do": "crash"}
 
-``fault`` takes the fields of ``alignup.testing.Fault``; without any, the method works again. ``crash`` kills the
-process as by ``kill -9``. ``alignup.testing.plugin`` defines further actions.
+``fault`` takes the fields of ``alignup.testing.Fault``, or of ``ApiFault`` for the API server; without any, the method
+works again. ``crash`` kills the process as by ``kill -9``. Each server defines further actions.
 """
 
 import asyncio
@@ -13,20 +13,45 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from inspect import isawaitable
 from pathlib import Path
 from types import UnionType
 from typing import Any, Generic, TypeVar, get_type_hints
 
 from alignup.align.errors import ListenError, ParseError
-from alignup.testing.recording_server import Fault
 
 FieldType = type | UnionType
 Arguments = Mapping[str, Any]  #: the fields of a step
 Target = TypeVar("Target", bound=AbstractAsyncContextManager[Any])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InjectedFault:
+    """How calls fail; the default is not at all."""
+
+    delay: float = 0.0  #: seconds
+    garbage: bool = False  #: the response does not decode
+    hang: bool = False  #: there is no response
+    done: bool = False  #: the request is carried out before the fault applies: only the response is lost
+    times: int | None = None  #: number of calls; ``None``: all
+
+
+AnyFault = TypeVar("AnyFault", bound=InjectedFault)
+
+
+def take_fault(faults: dict[Any, AnyFault], *keys: Hashable) -> AnyFault | None:
+    """Return the fault of one call, which is counted: the one under the first of *keys* that has any."""
+    for key in keys:
+        if (fault := faults.get(key)) is not None:
+            if fault.times is not None:
+                faults[key] = replace(fault, times=fault.times - 1)
+                if fault.times <= 1:
+                    del faults[key]
+            return fault if fault.times != 0 else None
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +65,25 @@ class Action(Generic[Target]):
 
 
 Actions = Mapping[str, Action[Target]]
+
+
+def fault_action(
+    kind: type[AnyFault],
+    inject: Callable[..., None],
+    *,
+    required: Mapping[str, FieldType] | None = None,
+    optional: Mapping[str, FieldType] | None = None,
+) -> Action[Any]:
+    """Return the action ``fault``: *inject* gets the server, a fault of *kind*, and the other fields by name."""
+    fields = {name: int | float if hint is float else hint for name, hint in get_type_hints(kind).items()}
+
+    def build(step: Arguments) -> AnyFault:
+        return kind(**{name: value for name, value in step.items() if name in fields})
+
+    def run(server: object, step: Arguments) -> None:
+        inject(server, build(step), **{name: value for name, value in step.items() if name not in fields})
+
+    return Action(run, required=required or {}, optional={**(optional or {}), **fields}, check=build)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +128,12 @@ def main(
 
 def parse(text: str, actions: Actions[Target]) -> tuple[ScriptStep[Target], ...]:
     """Return the steps of a script; ``ParseError`` names the line with an error."""
+    known: Actions[Any] = {"crash": Action(lambda _, __: os.kill(os.getpid(), signal.SIGKILL)), **actions}
     steps = []
     for number, line in enumerate(text.splitlines(), start=1):
         try:
             if line.strip():
-                steps.append(_step(json.loads(line), {**_COMMON, **actions}))
+                steps.append(_step(json.loads(line), known))
         except ValueError as error:
             raise ParseError(f"line {number} of the script: {error}") from error
     return tuple(steps)
@@ -121,18 +166,3 @@ def _step(document: object, actions: Actions[Target]) -> ScriptStep[Target]:
         raise ParseError(f"{do} needs {', '.join(sorted(missing))}")
     action.check(document)
     return ScriptStep(float(after), do, action, document)
-
-
-def _fault(arguments: Arguments) -> Fault:
-    return Fault(**{name: value for name, value in arguments.items() if name != "method"})
-
-
-_COMMON: Mapping[str, Action[Any]] = {
-    "fault": Action(
-        lambda server, step: server.inject(step["method"], _fault(step)),
-        required={"method": str},
-        optional={name: int | float if type_ is float else type_ for name, type_ in get_type_hints(Fault).items()},
-        check=_fault,
-    ),
-    "crash": Action(lambda _, __: os.kill(os.getpid(), signal.SIGKILL)),
-}

@@ -153,7 +153,7 @@ class AgentClient:
                 if status >= 400 and status != accept:
                     document = _read_document(response, length)
                     errors = document.get("errors", ())
-                    problems = [": ".join(filter(None, (error["field"], error["what"]))) for error in errors]
+                    problems = [": ".join(filter(None, (error["field"], error["message"]))) for error in errors]
                     problems = problems or [str(document.get("detail", status))]
                     raise self._error(AgentErrorKind.REPORTED, *problems, status=status)
                 if endless:

@@ -18,15 +18,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from alignup.align import bits
-from alignup.align.bits import Bits
 from alignup.documents.codec import timestamp
 from alignup.picture import svg_elements
-from alignup.picture.occupancy import Holder, format_block
-from alignup.picture.text_format import clean, format_list, format_size, pluralize
+from alignup.picture.occupancy import Holder, format_amount, format_block
+from alignup.picture.text_format import clean, format_bits, pluralize
 from alignup.web import responses
-from alignup.web.access import SIGN_IN, AccessRules, count_authenticated, set_cookie
-from alignup.web.operations import receive_body
+from alignup.web.api_operations import receive_body
+from alignup.web.authentication import SIGN_IN, AccessRules, count_authenticated, set_cookie
 from alignup.web.responses import HEADERS, ProblemError
 
 HTML = "text/html"
@@ -164,15 +162,6 @@ def time_texts(seconds: float) -> tuple[str, str]:
     """Return a time for programs, and in UTC for people; the script shows the time zone of the reader."""
     text = timestamp(seconds)
     return text, text[:19].replace("T", " ") + " UTC"
-
-
-def format_bits(members: Bits) -> str:
-    """Return CPUs or NUMA nodes as a Linux list."""
-    return format_list(bits.members(members))
-
-
-def format_amount(resource: str, number: int) -> str:
-    return format_size(number) if resource == "memory" or resource.startswith("hugepages-") else str(number)
 
 
 def format_devices(holder: Holder) -> str:

@@ -37,7 +37,7 @@ class LedgerFullError(BusyError):
 
 class FieldProblem(Document, frozen=True):
     field: str
-    what: str
+    message: str
 
 
 class ProblemDocument(Document, frozen=True, kw_only=True):

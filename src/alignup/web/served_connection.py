@@ -2,7 +2,7 @@
 
 httptools parses requests and has no limits of its own, so every limit is here: how long and how large the head of a
 request is, how many requests are parsed ahead, how long a client takes to read a response, and how long a connection
-stays unauthenticated. How many connections there are is limited in ``server``.
+stays unauthenticated. How many connections there are is limited in ``asgi_server``.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser, par
 from starlette.types import ASGIApp, Message, Scope
 
 if TYPE_CHECKING:
-    from alignup.web.server import ConnectionTable, ServerLimits
+    from alignup.web.asgi_server import ConnectionTable, ServerLimits
 
 #: The key of the :class:`ServedConnection` in the ASGI scope of a request.
 CONNECTION = "alignup.connection"

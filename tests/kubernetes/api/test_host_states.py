@@ -11,7 +11,7 @@ from alignup.documents.codec import encode
 from alignup.documents.host_state import HostStateDocument
 from alignup.kubernetes import configuration
 from alignup.kubernetes.api.client import _decode
-from alignup.kubernetes.api.host_states import HOST_STATES, machine_document, read_host_state, to_object
+from alignup.kubernetes.api.host_states import HOST_STATES, HostStateReader, machine_document, to_object
 from alignup.kubernetes.manifests.documents import to_json
 from alignup.machines.synthetic import parse
 from alignup.observe.observation import join
@@ -24,7 +24,7 @@ from tests.strategies_pods import container, guaranteed
 def through_json(kubelet, **sources):
     """What another program reads from the object of the host."""
     state = host_state(join(kubelet.sources(**sources))).replace(generation=7)
-    return read_host_state(_decode(encode({"metadata": {"name": "n"}, **to_object(state)}), HOST_STATES.type))
+    return HostStateReader().read(_decode(encode({"metadata": {"name": "n"}, **to_object(state)}), HOST_STATES.type))
 
 
 def busy_kubelet(**changes):
@@ -108,7 +108,7 @@ def test_an_unknown_ledger_is_an_error_with_its_reason():
     state = HostStateDocument(metadata=HOST_STATES.type().metadata.replace(name="n"), problems=["the file is damaged"])
 
     with pytest.raises(StateError, match="what node n holds is unknown: the file is damaged"):
-        read_host_state(state)
+        HostStateReader().read(state)
 
 
 def test_the_machine_has_only_what_decisions_depend_on():

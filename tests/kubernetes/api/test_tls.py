@@ -141,9 +141,7 @@ async def test_unusable_certificates_are_named(access, message):
 async def test_an_encrypted_key_is_an_error_and_no_question(authority):
     certificate, key = pem(authority.issue_cert("client.example"))
     encrypted = serialization.load_pem_private_key(key, None).private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.BestAvailableEncryption(b"secret"),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"secret")
     )
     credentials = UserCredentials(certificate=certificate, key=encrypted)
 

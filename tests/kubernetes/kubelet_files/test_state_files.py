@@ -23,7 +23,6 @@ from alignup.kubernetes.kubelet_files.state_files import (
     DeviceState,
     KubeletFiles,
     MemoryState,
-    dump_allocated_pods,
     dump_cpu_state,
     dump_device_state,
     dump_memory_state,
@@ -37,6 +36,7 @@ from alignup.kubernetes.kubelet_files.state_files import (
     struct_checksum_text,
     write_state_files,
 )
+from tests.kubernetes.kubelet_files.allocated_pods import dump_allocated_pods
 
 NO_GATES = FeatureGates()
 PODS = FeatureGates({"PodLevelResourceManagers": True})

@@ -17,7 +17,7 @@ import grpc.aio
 from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.message import Message
 
-from alignup.kubernetes.plugins import rpc
+from alignup.kubernetes.plugins import unix_grpc
 from alignup.wire import device_plugin_pb2 as wire
 from tests.kubernetes.plugins.raw import send
 
@@ -87,7 +87,7 @@ def _record(session: Session, entry: Document) -> None:
     elif entry["direction"] != DIRECTION:
         session.calls.append(RecordedCall(method, entry["message"]))
     else:
-        call = next(one for one in session.calls if one.method == method and not one.finished)
+        call = next(known for known in session.calls if known.method == method and not known.finished)
         call.response, call.error, call.finished = entry.get("message", {}), entry.get("error"), True
 
 
@@ -143,10 +143,10 @@ async def replayed(session: Session, directory: Path) -> AsyncIterator[ReplayedP
     server = grpc.aio.server(handlers=[plugin.handler()])
     socket = directory / session.register.endpoint
     socket.unlink(missing_ok=True)
-    server.add_insecure_port(rpc.address(socket))
+    server.add_insecure_port(unix_grpc.address(socket))
     await server.start()
     try:
-        async with rpc.channel(directory / "kubelet.sock") as channel:
+        async with unix_grpc.channel(directory / "kubelet.sock") as channel:
             await send(channel, "/v1beta1.Registration/Register", session.register.SerializeToString())
         yield plugin
     finally:

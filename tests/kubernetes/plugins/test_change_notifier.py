@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+import structlog
 
 from alignup.align.errors import FileError
 from alignup.align.machine import Device
@@ -137,15 +138,15 @@ async def test_a_busy_listener_gets_the_latest_status_next(change, listener):
     assert listener.events == [(GPU, ONE, False), (GPU, TWO, False)]
 
 
-async def test_a_failed_notification_is_retried(change, listener, caplog):
+async def test_a_failed_notification_is_retried(change, listener):
     listener.failures = 2
 
-    await change(served(ONE))
+    with structlog.testing.capture_logs() as logged:
+        await change(served(ONE))
 
     assert listener.events == [(GPU, ONE, False)]
-    assert [record.getMessage() for record in caplog.records] == [
-        f"device update failed: resource={GPU} error=the disk is full"
-    ] * 2
+    failed = {"event": "device update failed", "log_level": "warning", "resource": GPU, "error": "the disk is full"}
+    assert logged == [failed] * 2
 
 
 async def test_resources_do_not_wait_for_each_other():

@@ -16,7 +16,7 @@ from alignup.align.machine import Device
 from alignup.align.memory.ledger import Block
 from alignup.align.workload import Container, Pod
 from alignup.align.workload.demand import fit_request
-from alignup.kubernetes.plugins import rpc
+from alignup.kubernetes.plugins import unix_grpc
 from alignup.kubernetes.plugins.pod_resources import RateLimiter, serve_pod_resources
 from alignup.wire import pod_resources_pb2 as wire
 from tests.align import hosts
@@ -62,7 +62,7 @@ def host():
 async def channel(directory, host, metrics):
     async with (
         serve_pod_resources(directory / "kubelet.sock", lambda: host, count=metrics.count_pod_resources),
-        rpc.channel(directory / "kubelet.sock") as made,
+        unix_grpc.channel(directory / "kubelet.sock") as made,
     ):
         yield made
 
@@ -95,11 +95,11 @@ async def test_devices_with_an_empty_topology_are_not_allocatable(channel, metri
 
 async def test_get_finds_a_pod_by_name_and_namespace(channel, metrics):
     request = wire.GetPodResourcesRequest(pod_name="a", pod_namespace="n")
-    found = await call(channel, "Get", request, wire.GetPodResourcesResponse)
+    response = await call(channel, "Get", request, wire.GetPodResourcesResponse)
     with pytest.raises(grpc.aio.AioRpcError) as rejected:
         await call(channel, "Get", wire.GetPodResourcesRequest(pod_name="a", pod_namespace="m"), wire.PodResources)
 
-    assert found["pod_resources"]["name"] == "a"
+    assert response["pod_resources"]["name"] == "a"
     assert rejected.value.code() is grpc.StatusCode.UNKNOWN
     assert rejected.value.details() == "pod a in namespace m not found"
     assert (metrics.requests, metrics.errors) == (["get", "get"], ["get"])
@@ -111,7 +111,7 @@ async def test_requests_beyond_the_rate_limit_are_rejected(directory, host, metr
     request, kind = wire.ListPodResourcesRequest(), wire.ListPodResourcesResponse
     async with (
         serve_pod_resources(path, lambda: host, count=metrics.count_pod_resources, limiter=limiter),
-        rpc.channel(path) as channel,
+        unix_grpc.channel(path) as channel,
     ):
         for _ in range(10):
             await call(channel, "List", request, kind)
@@ -162,5 +162,5 @@ def test_field_numbers_are_those_of_the_public_api():
             "ClaimResource": ["cdi_devices", "driver_name", "pool_name", "device_name", "share_id"]}"""
     )
     for message, fields in names.items():
-        numbers = {one.name: one.number for one in wire.DESCRIPTOR.message_types_by_name[message].fields}
+        numbers = {field.name: field.number for field in wire.DESCRIPTOR.message_types_by_name[message].fields}
         assert numbers == {name: number for number, name in enumerate(fields, start=1) if name}

@@ -7,7 +7,7 @@ from google.protobuf.json_format import ParseDict
 from alignup.align.devices.provider import PreferenceRequest
 from alignup.align.errors import PluginError
 from alignup.kubernetes.plugins.allocate_response import AllocateResponse
-from alignup.kubernetes.plugins.rpc import error_text
+from alignup.kubernetes.plugins.unix_grpc import error_text
 from alignup.wire import device_plugin_pb2 as wire
 from tests.kubernetes.plugins.replay import RECORDED, replayed, sessions
 from tests.recorded.setting import announced
@@ -28,7 +28,9 @@ def test_every_recording_is_replayed():
     assert all(call.finished for session in SESSIONS for call in session.calls)
 
 
-@pytest.mark.parametrize("session", [pytest.param(one, id=f"{one.plugin} {one.resource}") for one in SESSIONS])
+@pytest.mark.parametrize(
+    "session", [pytest.param(session, id=f"{session.plugin} {session.resource}") for session in SESSIONS]
+)
 async def test_a_recorded_plugin_gets_the_recorded_calls(directory, manager, listener, session):
     async with replayed(session, directory) as plugin:
         for listed in session.lists:

@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from alignup.kubernetes.plugins import rpc
+from alignup.kubernetes.plugins import unix_grpc
 from alignup.kubernetes.plugins.manager import DevicePluginManager, socket_path
 from alignup.testing import Plugin
 from alignup.wire import device_plugin_pb2 as wire
@@ -26,7 +26,7 @@ REGISTER = "/v1beta1.Registration/Register"
 @pytest.fixture
 async def register(directory, impatient):
     """Send bytes to Register, and return the response or the code and details of the error."""
-    async with rpc.channel(directory / "kubelet.sock") as channel:
+    async with unix_grpc.channel(directory / "kubelet.sock") as channel:
 
         async def call(request):
             raw = request if isinstance(request, bytes) else request.SerializeToString()
@@ -108,7 +108,7 @@ async def test_malformed_messages_change_nothing(directory, register, listener, 
     messages = [dice.randbytes(dice.randint(1, 60)) for _ in range(count)]
     messages += [valid[: dice.randrange(1, len(valid))] + b"\xff" * dice.randint(1, 3) for _ in range(count)]
 
-    answers = [answer for one in _chunks(messages, 50) for answer in await asyncio.gather(*map(register, one))]
+    answers = [answer for chunk in _chunks(messages, 50) for answer in await asyncio.gather(*map(register, chunk))]
 
     assert {code for code, _ in answers} <= {"INTERNAL", "UNKNOWN"}
     assert sum(code == "INTERNAL" for code, _ in answers) > count
@@ -135,7 +135,7 @@ async def test_garbage_on_the_socket_changes_nothing(directory, manager, listene
 
 
 async def test_a_plugin_that_cancels_its_registration_leaves_nothing_behind(directory, manager, listener):
-    async with rpc.channel(directory / "kubelet.sock") as channel:
+    async with unix_grpc.channel(directory / "kubelet.sock") as channel:
         request = wire.RegisterRequest(version="v1beta1", endpoint="none.sock", resource_name=GPU)
         with pytest.raises(grpc.aio.AioRpcError):
             await send(channel, REGISTER, request.SerializeToString(), seconds=0.02)

@@ -152,7 +152,14 @@ class DeviceLedger:
                     inventory = self.inventories[resource]
                     free[resource] |= inventory.find(ids) & inventory.healthy
         reusable = None if self.reusable and self.reusable[0] == uid else self.reusable
-        return replace(self, held=without_item(self.held, uid), reusable=reusable, in_use=in_use, free=free)
+        return type(self)(
+            nodes=self.nodes,
+            inventories=self.inventories,
+            held=without_item(self.held, uid),
+            reusable=reusable,
+            in_use=in_use,
+            free=free,
+        )
 
     def with_reusable(self, uid: str, devices: Mapping[str, frozenset[str]]) -> Self:
         """Let the next container of the pod reuse *devices*; other pods can reuse nothing any more."""

@@ -116,9 +116,9 @@ def kubeconfig_access(
     """Return the access that a context of kubeconfig files describes; the default is their current context."""
     config = read_kubeconfig(paths)
     name, chosen = config.context(context)
-    cluster, cluster_place = config.cluster(chosen.cluster)
-    user, user_place = config.user(chosen.user)
-    certificates = authority(cluster, cluster_place)
+    cluster, cluster_file = config.cluster(chosen.cluster)
+    user, user_file = config.user(chosen.user)
+    certificates = authority(cluster, cluster_file)
     source = f"context {quote(name)} of {config.name}"
     server = cluster.server.rstrip("/")
     if cluster.insecure_skip_tls_verify:
@@ -129,7 +129,7 @@ def kubeconfig_access(
         server=server,
         credentials=credentials(
             user,
-            user_place,
+            user_file,
             cluster=cluster_info(cluster, certificates),
             environ=environ,
             timeout=(timing or Timing()).credentials,

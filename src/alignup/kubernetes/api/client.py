@@ -1,11 +1,10 @@
 """The operations of the Kubernetes API that Alignup needs, on objects of any type."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 import msgspec
@@ -84,13 +83,10 @@ class _ListMeta(msgspec.Struct, frozen=True, rename="camel"):
     next_page: str = msgspec.field(name="continue", default="")
 
 
-class _ObjectList(msgspec.Struct, Generic[Object], frozen=True):
-    items: tuple[Object, ...] | None = None
-    metadata: _ListMeta = _ListMeta()
+class _Page(msgspec.Struct, Generic[_T], frozen=True):
+    """All or some objects of a list."""
 
-
-class _RawList(msgspec.Struct, frozen=True):
-    items: tuple[msgspec.Raw, ...] | None = None
+    items: tuple[_T, ...] | None = None
     metadata: _ListMeta = _ListMeta()
 
 
@@ -115,9 +111,7 @@ class ApiClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._connection.close()
 
     async def get(self, ref: ObjectRef[Object]) -> Object:
@@ -134,27 +128,17 @@ class ApiClient:
     async def list(self, resource: Resource[Object], query: Query = ALL) -> ObjectPage[Object]:
         """Return all objects, at one resource version."""
         try:
-            return await self._list(resource, query, PAGE_SIZE)
+            pages = [page async for page in self.pages(resource, query)]
         except GoneError:  # the list took so long that its version is no longer available
-            return await self._list(resource, query, 0)
-
-    async def _list(self, resource: Resource[Object], query: Query, size: int) -> ObjectPage[Object]:
-        items: list[Object] = []
-        version = ""
-        async with aclosing(self.pages(resource, query, size=size)) as pages:
-            async for page in pages:
-                items += page.items
-                version = page.resource_version
-        return ObjectPage(tuple(items), version)
+            pages = [page async for page in self.pages(resource, query, size=0)]
+        return ObjectPage(tuple([obj for page in pages for obj in page.items]), pages[-1].resource_version)
 
     async def pages(
         self, resource: Resource[Object], query: Query = ALL, *, size: int = PAGE_SIZE
     ) -> AsyncGenerator[ObjectPage[Object], None]:
         """Yield all objects in parts of *size*, or with 0 in one; :class:`GoneError` if that takes too long."""
         path, description = resource.path(query.namespace), f"list {resource.full_name}"
-        parameters = dict(query.parameters)
-        if size:
-            parameters["limit"] = str(size)
+        parameters = {**query.parameters, **({"limit": str(size)} if size else {})}
         while True:
             request = ApiRequest(description=description, path=path, parameters=parameters)
             page, following = _decode_page(await self._connection.send(request), resource)
@@ -296,10 +280,10 @@ def _decode(body: bytes | msgspec.Raw, type_: type[_T]) -> _T:
 def _decode_page(body: bytes, resource: Resource[Object]) -> tuple[ObjectPage[Object], str]:
     """Return the objects of a response, and the token for the next part; unreadable objects are skipped."""
     try:
-        page = _decoder(_ObjectList[resource.type]).decode(body)  # type: ignore[name-defined]
+        page = _decoder(_Page[resource.type]).decode(body)  # type: ignore[name-defined]
         items = page.items or ()
     except msgspec.ValidationError:
-        page = _decode(body, _RawList)
+        page = _decode(body, _Page[msgspec.Raw])
         decoded = [_decode_object(item, resource) for item in page.items or ()]
         items = tuple(obj for obj, _ in decoded if obj is not None)
     return ObjectPage(items, page.metadata.resource_version), page.metadata.next_page

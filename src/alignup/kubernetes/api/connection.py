@@ -1,6 +1,5 @@
 """HTTP to one API server: authentication, repeated attempts, and errors as :class:`ApiError`."""
 
-import logging
 import os
 import socket
 import ssl
@@ -56,7 +55,6 @@ class Connection:
     """The HTTP connections to an API server."""
 
     def __init__(self, access: Access, timing: Timing) -> None:
-        logging.getLogger("httpx2").setLevel(logging.WARNING)  # it logs every request
         self.access, self.timing = access, timing
         self._certificate: ClientCertificate | None = None
         self._client: httpx2.AsyncClient | None = None
@@ -116,9 +114,10 @@ class Connection:
                     await response.aclose()
                     response = await self._send_once(request, another, read_timeout)
             if not response.is_success:
-                body = await self._read(response, self.timing.response)
+                code, body = response.status_code, await self._read(response, self.timing.response)
+                user = f" as {self.access.source}" if code == 401 and self.access.source else ""
                 retry_after = response.headers.get("Retry-After")
-                raise self._status_error(request, response.status_code, body, retry_after)
+                raise status_error(request.description + user, code=code, body=body, retry_after=retry_after)
             if not stream:
                 await self._read(response, read_timeout)
             yield response
@@ -178,12 +177,6 @@ class Connection:
             return await response.aread()
         except httpx2.HTTPError as error:
             raise self._unreachable(error, read_timeout) from error
-
-    def _status_error(self, request: ApiRequest, code: int, body: bytes, retry_after: str | None) -> ApiStatusError:
-        description = request.description
-        if code == 401:
-            description += f" as {self.access.source}" if self.access.source else ""
-        return status_error(description, code=code, body=body, retry_after=retry_after)
 
     def _unreachable(self, error: httpx2.HTTPError, seconds: float) -> UnreachableError:
         source = f" ({self.access.source})" if self.access.source else ""

@@ -87,15 +87,11 @@ class UserCredentials:
 
     async def current(self) -> Credential:
         certificate, key = _content(self.certificate), _content(self.key)
-        return Credential(self._authorization(), ClientCertificate(certificate, key) if certificate else None)
-
-    def _authorization(self) -> str:
         token = self.token if isinstance(self.token, str) else self.token.read().decode("utf-8", "replace")
-        if token.strip():
-            return f"Bearer {token.strip()}"
-        if self.user:
-            return "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
-        return ""
+        authorization = f"Bearer {token.strip()}" if token.strip() else ""
+        if self.user and not authorization:
+            authorization = "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
+        return Credential(authorization, ClientCertificate(certificate, key) if certificate else None)
 
     def reject(self, credential: Credential) -> None:
         del credential
@@ -153,7 +149,9 @@ class PluginCredentials:
             expired = self._expires is not None and self._now() >= self._expires - EXPIRY_MARGIN
             if self._current is None or expired:
                 status = await self._run()
-                self._current = _credential(status)
+                certificate, key = status.client_certificate_data.encode(), status.client_key_data.encode()
+                authorization = f"Bearer {status.token}" if status.token else ""
+                self._current = Credential(authorization, ClientCertificate(certificate, key) if certificate else None)
                 self._expires = status.expiration_timestamp.timestamp() if status.expiration_timestamp else None
             return self._current
 
@@ -218,10 +216,3 @@ class PluginCredentials:
     def _error(self, problem: str) -> AccessError:
         where = f"{self._plugin.source}: " if self._plugin.source else ""
         return AccessError(f"{where}credential plugin {os.path.basename(self._plugin.command)} {problem}")  # noqa: PTH119
-
-
-def _credential(status: ExecStatus) -> Credential:
-    certificate = None
-    if status.client_certificate_data:
-        certificate = ClientCertificate(status.client_certificate_data.encode(), status.client_key_data.encode())
-    return Credential(f"Bearer {status.token}" if status.token else "", certificate)

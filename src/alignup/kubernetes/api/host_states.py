@@ -40,7 +40,7 @@ from alignup.documents.ledgers import (
     restore_ledger,
 )
 from alignup.documents.machines import machine_from_document, machine_to_document
-from alignup.documents.pods import ContainerDocument, PodDocument
+from alignup.documents.pod_documents import ContainerDocument, PodDocument
 from alignup.kubernetes import configuration as kubelet_configuration
 from alignup.kubernetes.api import Resource
 from alignup.kubernetes.manifests.documents import ParsedDocument, to_json
@@ -65,7 +65,7 @@ def format_time(seconds: float) -> str:
 
 
 def without_content(state: HostStateDocument) -> HostStateDocument:
-    """What remains of a HostState that was read."""
+    """Return what remains of a HostState that was read."""
     return state.replace(machine={}, configuration={}, ledger=None)
 
 
@@ -119,11 +119,6 @@ class HostStateReader:
             configuration = kubelet_configuration.read_document(document, name=name)
             self._idle[key] = Host(machine, kubelet_configuration.host_settings(configuration, machine))
         return self._idle[key]
-
-
-def read_host_state(state: HostStateDocument) -> HostReport:
-    """Like :meth:`HostStateReader.read`, for a single object."""
-    return HostStateReader().read(state)
 
 
 def machine_document(machine: Machine) -> dict[str, Any]:

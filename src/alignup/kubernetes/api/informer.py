@@ -66,11 +66,10 @@ class Informer(Generic[Object]):
         trim: Callable[[Object], Object] | None = None,
     ) -> None:
         self.resource, self.query = resource, query
-        self.objects: Mapping[ObjectKey, Object]
         self.error: ApiError | None = None  #: why the cache does not follow the API server now; ``None``: it does
         self._client, self._trim = client, trim
         self._objects: dict[ObjectKey, Object] = {}
-        self.objects = MappingProxyType(self._objects)
+        self.objects: Mapping[ObjectKey, Object] = MappingProxyType(self._objects)
         self._version = ""  #: the resource version to resume at; empty: list first
         self._streamed: bool | None = None  #: whether the server streams lists; ``None``: unknown
         self._listeners: list[Listener[Object]] = []
@@ -120,37 +119,25 @@ class Informer(Generic[Object]):
         delay = RetryDelay(self._client.timing)
         while True:
             try:
-                if not self._version and not await self._streams_lists():
-                    await self._list()
+                if self._streamed is None:
+                    self._streamed = (await self._client.version()).number >= _STREAMED_LISTS
+                if not self._version and not self._streamed:
+                    listed = await self._client.list(self.resource, self.query)
+                    self._replace(listed.items, listed.resource_version)
                 await self._watch(delay)
             except ApiError as error:
-                if self._give_up_streaming(error):
+                # A server with an etcd before 3.4.25 fails to stream only when it is asked, and not with its own error.
+                cannot_stream = isinstance(error, InvalidObjectError | ServerFailureError) and not self._version
+                if cannot_stream and self._streamed:
+                    self._streamed = False  # list in pages from now on
                     continue
                 if _needs_list(error):
                     self._version = ""
-                self._failed(error)
+                if str(error) != str(self.error):
+                    _log.warning("cannot follow the API server", resource=self.resource.full_name, problem=str(error))
+                self.error = error
                 at_least = error.retry_after if isinstance(error, ApiStatusError) else None
                 await delay.wait(at_least=at_least or 0.0)
-
-    async def _streams_lists(self) -> bool:
-        if self._streamed is None:
-            self._streamed = (await self._client.version()).number >= _STREAMED_LISTS
-        return self._streamed
-
-    def _give_up_streaming(self, error: ApiError) -> bool:
-        """Return whether to list in pages from now on, since the server could not stream a list of this resource.
-
-        A server with an etcd before 3.4.25 fails only when it is asked, and not with an error of its own.
-        """
-        failed = isinstance(error, InvalidObjectError | ServerFailureError) and not self._version
-        if failed and self._streamed:
-            self._streamed = False
-            return True
-        return False
-
-    async def _list(self) -> None:
-        page = await self._client.list(self.resource, self.query)
-        self._replace(page.items, page.resource_version)
 
     async def _watch(self, delay: RetryDelay) -> None:
         """Follow one watch to its end; it begins with a streamed list if there is no version to resume at."""
@@ -171,8 +158,10 @@ class Informer(Generic[Object]):
                     self._replace(initial.values(), event.resource_version)
                     self._recovered()
                     initial = None
-                else:
-                    _collect(initial, event)
+                elif event.type is EventType.DELETED:
+                    initial.pop((event.namespace, event.name), None)
+                elif event.object is not None:
+                    initial[event.namespace, event.name] = event.object
         if initial is not None:
             self._streamed = False
             raise UnreachableError(f"watch {self.resource.full_name}: ended before the list was complete")
@@ -184,18 +173,13 @@ class Informer(Generic[Object]):
             self.error = None
             _log.info("following the API server again", resource=self.resource.full_name)
 
-    def _failed(self, error: ApiError) -> None:
-        if str(error) != str(self.error):
-            _log.warning("cannot follow the API server", resource=self.resource.full_name, problem=str(error))
-        self.error = error
-
     def _replace(self, objects: Iterable[Object], version: str) -> None:
         """Take a whole new list; report deletions first, and then the other changes in the order of their versions."""
-        fresh = {_key(obj): obj for obj in objects}
+        fresh = {(obj.metadata.namespace, obj.metadata.name): obj for obj in objects}
         self._replacing = True
         for key in [key for key in self._objects if key not in fresh]:
             self._remove(key)
-        for key, obj in sorted(fresh.items(), key=lambda item: _number(item[1])):
+        for key, obj in sorted(fresh.items(), key=lambda item: _number(item[1].metadata.resource_version)):
             self._put(key, obj)
         self._replacing = False
         self._version = version
@@ -237,19 +221,5 @@ def _needs_list(error: ApiError) -> bool:
     return newer or isinstance(error, GoneError | InvalidObjectError)
 
 
-def _collect(objects: dict[ObjectKey, Object], event: WatchEvent[Object]) -> None:
-    """Add an event to a list that is being streamed."""
-    key = (event.namespace, event.name)
-    if event.type is EventType.DELETED:
-        objects.pop(key, None)
-    elif event.object is not None:
-        objects[key] = event.object
-
-
-def _key(obj: Object) -> ObjectKey:
-    return obj.metadata.namespace, obj.metadata.name
-
-
-def _number(obj: Object) -> int:
-    version = obj.metadata.resource_version
+def _number(version: str) -> int:
     return int(version) if version.isdecimal() else 0

@@ -114,23 +114,13 @@ class _File(_Entry, frozen=True):
     current_context: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Located:
-    """The file that a cluster or user was read from: relative paths in it start there."""
-
-    file: Path
-
-    def path(self, text: str) -> Path:
-        return self.file.parent / text
-
-
 @dataclass(slots=True)
 class Kubeconfig:
-    """One or several files, merged."""
+    """One or several files, merged; clusters and users with their file, from which relative paths in it start."""
 
     files: list[Path] = field(default_factory=list)
-    clusters: dict[str, tuple[KubeconfigCluster, Located]] = field(default_factory=dict)
-    users: dict[str, tuple[KubeconfigUser, Located]] = field(default_factory=dict)
+    clusters: dict[str, tuple[KubeconfigCluster, Path]] = field(default_factory=dict)
+    users: dict[str, tuple[KubeconfigUser, Path]] = field(default_factory=dict)
     contexts: dict[str, KubeconfigContext] = field(default_factory=dict)
     current_context: str = ""
 
@@ -140,12 +130,12 @@ class Kubeconfig:
 
     def add(self, path: Path) -> None:
         """Read a file; what earlier files define stays."""
-        read, place = _read(path), Located(path)
+        read = _read(path)
         self.files.append(path)
         for cluster in read.clusters or ():
-            self.clusters.setdefault(cluster.name, (cluster.cluster or KubeconfigCluster(), place))
+            self.clusters.setdefault(cluster.name, (cluster.cluster or KubeconfigCluster(), path))
         for user in read.users or ():
-            self.users.setdefault(user.name, (user.user or KubeconfigUser(), place))
+            self.users.setdefault(user.name, (user.user or KubeconfigUser(), path))
         for context in read.contexts or ():
             self.contexts.setdefault(context.name, context.context or KubeconfigContext())
         self.current_context = self.current_context or read.current_context or ""
@@ -158,18 +148,18 @@ class Kubeconfig:
             raise AccessError(f"{self.name}: no current context; {advice} ({_choices(self.contexts)})")
         return chosen, self._find(self.contexts, chosen, "context")
 
-    def cluster(self, name: str) -> tuple[KubeconfigCluster, Located]:
-        cluster, place = self._find(self.clusters, name, "cluster")
+    def cluster(self, name: str) -> tuple[KubeconfigCluster, Path]:
+        cluster, file = self._find(self.clusters, name, "cluster")
         if not cluster.server.startswith(("https://", "http://")):
             server = quote(cluster.server) if cluster.server else "missing"
             raise AccessError(
-                f"{place.file}: cluster {quote(name)}: server: must be a URL such as https://host:6443, {server}"
+                f"{file}: cluster {quote(name)}: server: must be a URL such as https://host:6443, {server}"
             )
-        return cluster, place
+        return cluster, file
 
-    def user(self, name: str) -> tuple[KubeconfigUser, Located]:
+    def user(self, name: str) -> tuple[KubeconfigUser, Path]:
         """Return the user called *name*; a context without one is anonymous."""
-        return self._find(self.users, name, "user") if name else (KubeconfigUser(), Located(self.files[0]))
+        return self._find(self.users, name, "user") if name else (KubeconfigUser(), self.files[0])
 
     def _find(self, entries: Mapping[str, _T], name: str, kind: str) -> _T:
         if name not in entries:
@@ -189,33 +179,31 @@ def read_kubeconfig(paths: Iterable[Path]) -> Kubeconfig:
     return config
 
 
-def authority(cluster: KubeconfigCluster, place: Located) -> bytes:
+def authority(cluster: KubeconfigCluster, file: Path) -> bytes:
     """Return the PEM certificates that the server's certificate is verified with; empty: those of the system."""
     if cluster.certificate_authority_data:
-        return _decode(cluster.certificate_authority_data, "certificate-authority-data", place)
+        return _decode(cluster.certificate_authority_data, "certificate-authority-data", file)
     if cluster.certificate_authority:
-        return CredentialFile(place.path(cluster.certificate_authority), content="certificate authority").read()
+        return CredentialFile(file.parent / cluster.certificate_authority, content="certificate authority").read()
     return b""
 
 
 def credentials(
-    user: KubeconfigUser, place: Located, *, cluster: Mapping[str, object], environ: Mapping[str, str], timeout: float
+    user: KubeconfigUser, file: Path, *, cluster: Mapping[str, object], environ: Mapping[str, str], timeout: float
 ) -> Credentials:
     """Return the credentials of a user; *cluster* describes the cluster for plugins that ask for it."""
     if user.exec is not None and not (user.token or user.token_file):
-        return PluginCredentials(_plugin(user.exec, place, cluster=cluster, environ=environ), timeout=timeout)
+        return PluginCredentials(_plugin(user.exec, file, cluster=cluster, environ=environ), timeout=timeout)
     if user.auth_provider is not None:
-        raise AccessError(
-            f"{place.file}: auth-provider is not supported, nor by kubectl since 1.26; use an exec plugin"
-        )
+        raise AccessError(f"{file}: auth-provider is not supported, nor by kubectl since 1.26; use an exec plugin")
     token: str | CredentialFile = user.token
     if user.token_file and not token:
-        token = CredentialFile(place.path(user.token_file), content="token")
-    certificate = _pem(user.client_certificate_data, user.client_certificate, "client-certificate", place)
-    key = _pem(user.client_key_data, user.client_key, "client-key", place)
+        token = CredentialFile(file.parent / user.token_file, content="token")
+    certificate = _pem(user.client_certificate_data, user.client_certificate, "client-certificate", file)
+    key = _pem(user.client_key_data, user.client_key, "client-key", file)
     if bool(certificate) is not bool(key):
         missing = "client-key" if certificate else "client-certificate"
-        raise AccessError(f"{place.file}: a user has no {missing}; a certificate needs both")
+        raise AccessError(f"{file}: a user has no {missing}; a certificate needs both")
     return UserCredentials(token=token, user=user.username, password=user.password, certificate=certificate, key=key)
 
 
@@ -237,38 +225,38 @@ def cluster_info(cluster: KubeconfigCluster, certificates: bytes) -> dict[str, o
 
 
 def _plugin(
-    config: ExecConfig, place: Located, *, cluster: Mapping[str, object], environ: Mapping[str, str]
+    config: ExecConfig, file: Path, *, cluster: Mapping[str, object], environ: Mapping[str, str]
 ) -> CredentialPlugin:
     if config.api_version not in _EXEC_VERSIONS:
         raise AccessError(
-            f"{place.file}: exec: apiVersion {quote(config.api_version)} is not supported; use {_EXEC_VERSIONS[0]}"
+            f"{file}: exec: apiVersion {quote(config.api_version)} is not supported; use {_EXEC_VERSIONS[0]}"
         )
     if config.interactive_mode not in {"Never", "IfAvailable", "Always"}:
-        raise AccessError(f"{place.file}: exec: interactiveMode must be Never, IfAvailable or Always")
+        raise AccessError(f"{file}: exec: interactiveMode must be Never, IfAvailable or Always")
     return CredentialPlugin(
         # As in kubectl, a relative path starts at the kubeconfig, and a bare name is looked up in PATH.
-        command=str(place.path(config.command)) if "/" in config.command else config.command,
+        command=str(file.parent / config.command) if "/" in config.command else config.command,
         arguments=config.args or (),
         environment={**environ, **{variable.name: variable.value for variable in config.env or ()}},
         api_version=config.api_version,
         interactive=config.interactive_mode,
         cluster=cluster if config.provide_cluster_info else None,
         install_hint=config.install_hint,
-        source=str(place.file),
+        source=str(file),
     )
 
 
-def _pem(data: str, path: str, name: str, place: Located) -> bytes | CredentialFile:
+def _pem(data: str, path: str, name: str, file: Path) -> bytes | CredentialFile:
     if data:
-        return _decode(data, f"{name}-data", place)
-    return CredentialFile(place.path(path), content=name) if path else b""
+        return _decode(data, f"{name}-data", file)
+    return CredentialFile(file.parent / path, content=name) if path else b""
 
 
-def _decode(data: str, name: str, place: Located) -> bytes:
+def _decode(data: str, name: str, file: Path) -> bytes:
     try:
         return base64.b64decode("".join(data.split()), validate=True)
     except (binascii.Error, ValueError):
-        raise AccessError(f"{place.file}: {name} is not base64") from None
+        raise AccessError(f"{file}: {name} is not base64") from None
 
 
 def _read(path: Path) -> _File:

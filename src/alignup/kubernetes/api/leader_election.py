@@ -37,8 +37,10 @@ class LeaderElection:
 
         The lease is given up when this returns, raises or is cancelled.
         """
+        timing = self._client.timing
         while True:
-            await self._wait_acquired()
+            while not await self._try_to_acquire():
+                await timing.sleep(2 * timing.spread(timing.poll))
             _log.info("leading", identity=self.identity, lease=str(self._ref))
             self.leading = True
             try:
@@ -49,15 +51,12 @@ class LeaderElection:
                 await self._release()
             _log.warning("lease lost", identity=self.identity, lease=str(self._ref))
 
-    async def _wait_acquired(self) -> None:
-        timing = self._client.timing
-        while True:
-            try:
-                if await self._acquire():
-                    return
-            except ApiError as error:
-                _log.warning("cannot take the lease", lease=str(self._ref), problem=str(error))
-            await timing.sleep(2 * timing.spread(timing.poll))
+    async def _try_to_acquire(self) -> bool:
+        try:
+            return await self._acquire()
+        except ApiError as error:
+            _log.warning("cannot take the lease", lease=str(self._ref), problem=str(error))
+            return False
 
     async def _lead(self, lead: Callable[[], Awaitable[object]]) -> bool:
         """Run *lead*; return whether it returned while this process was the leader."""
@@ -102,7 +101,8 @@ class LeaderElection:
                 self._see(await self._client.create(LEASES, document, namespace=self._ref.namespace))
             else:
                 self._see(lease)
-                if self.leader not in {"", self.identity} and not self._expired(lease):
+                expiry = self._seen_at + (lease.spec.lease_duration_seconds or self._client.timing.lease)
+                if self.leader not in {"", self.identity} and self._client.timing.clock() < expiry:
                     return False
                 self._see(await self._write(lease, self._spec(lease)))
         except ConflictError:  # another process was faster
@@ -118,10 +118,6 @@ class LeaderElection:
         self.leader = lease.spec.holder_identity or ""
         if lease.spec != self._seen:
             self._seen, self._seen_at = lease.spec, self._client.timing.clock()
-
-    def _expired(self, lease: Lease) -> bool:
-        duration = lease.spec.lease_duration_seconds or self._client.timing.lease
-        return self._client.timing.clock() >= self._seen_at + duration
 
     def _spec(self, lease: Lease | None) -> dict[str, object]:
         timing = self._client.timing

@@ -41,12 +41,9 @@ class RetryDelay:
     def reset(self) -> None:
         self._failures = 0
 
-    def next(self) -> float:
+    async def wait(self, *, at_least: float = 0.0) -> None:
+        """Wait before the next attempt; *at_least* is the server's wish."""
         timing = self._timing
         delay = min(timing.retry * 2 ** min(self._failures, 32), timing.longest_retry)
         self._failures += 1
-        return timing.spread(delay)
-
-    async def wait(self, *, at_least: float = 0.0) -> None:
-        """Wait before the next attempt; *at_least* is the server's wish."""
-        await self._timing.sleep(max(self.next(), at_least))
+        await timing.sleep(max(timing.spread(delay), at_least))

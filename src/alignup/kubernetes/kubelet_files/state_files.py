@@ -569,24 +569,6 @@ def parse_allocated_pods(text: bytes, *, path: str) -> AllocatedPods:
     raise StateError(f"could not read the checkpoint file of allocated resources {quote(path)}: {error}")
 
 
-def dump_allocated_pods(pods: AllocatedPods) -> bytes:
-    def contents(resources: Resources) -> Contents:
-        return {
-            "limits": {name: str(amount) for name, amount in resources.limits.items()},
-            "requests": {name: str(amount) for name, amount in resources.requests.items()},
-        }
-
-    entries = {
-        uid: {
-            "ContainerResources": {name: contents(resources) for name, resources in pod.containers.items()},
-            "PodLevelResources": contents(pod.resources),
-        }
-        for uid, pod in pods.items()
-    }
-    data = encode(_ALLOCATED_PODS, {"entries": entries})
-    return encode(_ALLOCATED_PODS_STRUCT, {"data": data, "checksum": fnv1a(data_checksum_text(data))}).encode()
-
-
 # The directory
 
 

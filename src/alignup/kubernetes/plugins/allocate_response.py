@@ -46,18 +46,20 @@ class AllocateResponse:
     def from_message(cls, message: wire.ContainerAllocateResponse) -> Self:
         return cls(
             envs=dict(sorted(message.envs.items())),
-            mounts=tuple(MountSpec(one.container_path, one.host_path, one.read_only) for one in message.mounts),
-            devices=tuple(DeviceSpec(one.container_path, one.host_path, one.permissions) for one in message.devices),
+            mounts=tuple(MountSpec(mount.container_path, mount.host_path, mount.read_only) for mount in message.mounts),
+            devices=tuple(
+                DeviceSpec(node.container_path, node.host_path, node.permissions) for node in message.devices
+            ),
             annotations=dict(sorted(message.annotations.items())),
-            cdi=tuple(one.name for one in message.cdi_devices),
+            cdi=tuple(device.name for device in message.cdi_devices),
         )
 
     def to_message(self) -> wire.ContainerAllocateResponse:
         """Return the protobuf message; its bytes are ``AllocResp`` in the kubelet's checkpoint."""
         return wire.ContainerAllocateResponse(
             envs=self.envs,
-            mounts=[wire.Mount(**asdict(one)) for one in self.mounts],
-            devices=[wire.DeviceSpec(**asdict(one)) for one in self.devices],
+            mounts=[wire.Mount(**asdict(mount)) for mount in self.mounts],
+            devices=[wire.DeviceSpec(**asdict(device)) for device in self.devices],
             annotations=self.annotations,
             cdi_devices=[wire.CDIDevice(name=name) for name in self.cdi],
         )

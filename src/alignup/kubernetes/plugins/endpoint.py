@@ -19,7 +19,7 @@ from alignup.align import bits
 from alignup.align.devices.provider import PreferenceRequest
 from alignup.align.errors import PluginError
 from alignup.align.machine import MAX_NODE_ID, Device
-from alignup.kubernetes.plugins import rpc
+from alignup.kubernetes.plugins import unix_grpc
 from alignup.kubernetes.plugins.allocate_response import AllocateResponse
 from alignup.wire import device_plugin_pb2 as wire
 
@@ -55,7 +55,7 @@ class Endpoint:
     @classmethod
     async def dial(cls, resource: str, socket: Path, *, timeouts: PluginTimeouts) -> Self:
         """Connect to a plugin and read its options; raise ``PluginError`` if it does not answer."""
-        endpoint = cls(resource, socket, rpc.channel(socket), timeouts)
+        endpoint = cls(resource, socket, unix_grpc.channel(socket), timeouts)
         try:
             endpoint.options = await endpoint._call(
                 "GetDevicePluginOptions", wire.Empty(), response=wire.DevicePluginOptions, seconds=timeouts.dial
@@ -74,7 +74,7 @@ class Endpoint:
     async def watch(self) -> AsyncIterator[tuple[Device, ...]]:
         """Yield complete device lists as the plugin sends them; raise ``PluginError`` if the stream breaks."""
         method, response = f"/{_SERVICE}/ListAndWatch", wire.ListAndWatchResponse
-        async for listed in rpc.stream(self.channel, method, wire.Empty(), response=response, error=plugin_error):
+        async for listed in unix_grpc.stream(self.channel, method, wire.Empty(), response=response, error=plugin_error):
             yield parse_devices(self.resource, listed)
 
     async def preferred(self, wanted: PreferenceRequest) -> tuple[str, ...]:
@@ -121,12 +121,14 @@ class Endpoint:
         await self.channel.close(grace)
 
     async def _call(
-        self, method: str, request: Message, *, response: type[rpc.Response], seconds: float
-    ) -> rpc.Response:
+        self, method: str, request: Message, *, response: type[unix_grpc.Response], seconds: float
+    ) -> unix_grpc.Response:
         path, error = f"/{_SERVICE}/{method}", plugin_error
         try:
             if not self._closed:
-                return await rpc.call(self.channel, path, request, response=response, seconds=seconds, error=error)
+                return await unix_grpc.call(
+                    self.channel, path, request, response=response, seconds=seconds, error=error
+                )
         except PluginError:
             if not self._closed:
                 raise
@@ -134,7 +136,7 @@ class Endpoint:
 
 
 def plugin_error(code: grpc.StatusCode, details: str) -> PluginError:
-    return PluginError(rpc.error_text(code, details))
+    return PluginError(unix_grpc.error_text(code, details))
 
 
 def parse_devices(resource: str, response: wire.ListAndWatchResponse) -> tuple[Device, ...]:
@@ -157,5 +159,5 @@ def parse_devices(resource: str, response: wire.ListAndWatchResponse) -> tuple[D
 
 
 def _is_usable(id_: str) -> bool:
-    """Whether a device id can be part of a list of ids, as decisions store them."""
+    """Return whether a device id can be part of a list of ids, as decisions store them."""
     return bool(id_) and "," not in id_ and id_.isprintable()

@@ -12,7 +12,6 @@ their own socket is gone, they register again.
 """
 
 import asyncio
-import logging
 import stat
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -20,11 +19,13 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Self
 
+import structlog
+
 from alignup.align.bits import quote
 from alignup.align.devices.provider import PreferenceRequest
 from alignup.align.errors import ListenError, PluginError
 from alignup.align.workload import names
-from alignup.kubernetes.plugins import rpc
+from alignup.kubernetes.plugins import unix_grpc
 from alignup.kubernetes.plugins.allocate_response import AllocateResponse
 from alignup.kubernetes.plugins.endpoint import Endpoint, PluginTimeouts
 from alignup.kubernetes.plugins.resources import (
@@ -42,24 +43,26 @@ VERSION = "v1beta1"
 EXPIRY_INTERVAL = 10.0  #: seconds between checks for resources whose grace period is over
 
 _NOT_FOUND = "endpoint not found in cache for a registered resource:"
-_LOG = logging.getLogger(__name__)
 _REGISTRATION = wire.DESCRIPTOR.services_by_name["Registration"]
+
+_log = structlog.get_logger()
 
 
 class DevicePluginManager:
-    """The server that accepts plugins in *directory* while entered; ``ChangeNotifier`` reports changes of devices.
+    """Accepts plugins in *directory* while entered; see ``ChangeNotifier`` for *devices_listed* and *plugin_stopped*.
 
-    *count_registration* and *observe_allocation* (with seconds) are called for failed calls, too.
+    *count_registration* is called with the resource of every registration, *observe_allocation* with that of every
+    Allocate call and its seconds, of failed ones too.
     """
 
-    def __init__(  # noqa: PLR0913
+    def __init__(  # noqa: PLR0913 - each can be left out but the first three
         self,
         directory: Path,
         devices_listed: DevicesListed,
         plugin_stopped: PluginStopped,
         *,
-        count_registration: Callable[[str], None] = lambda _: None,
-        observe_allocation: Callable[[str, float], None] = lambda *_: None,
+        count_registration: Callable[[str], object] = lambda _resource: None,
+        observe_allocation: Callable[[str, float], object] = lambda _resource, _seconds: None,
         timeouts: PluginTimeouts | None = None,
         now: Clock = time.monotonic,
     ) -> None:
@@ -80,10 +83,10 @@ class DevicePluginManager:
             stack.push_async_callback(self._disconnect_all)
             expiry = asyncio.create_task(self._expire(), name="expire device resources")
             stack.callback(expiry.cancel)
-            rpc.check_socket_path(socket)
+            unix_grpc.check_socket_path(socket)
             _clear_sockets(self._directory)
-            methods: dict[str, rpc.Method] = {"Register": (wire.RegisterRequest, self._register)}
-            await stack.enter_async_context(rpc.serve(socket, _REGISTRATION, methods))
+            methods: dict[str, unix_grpc.Method] = {"Register": (wire.RegisterRequest, self._register)}
+            await stack.enter_async_context(unix_grpc.serve(socket, _REGISTRATION, methods))
             self._stack = stack.pop_all()
         return self
 
@@ -139,11 +142,11 @@ class DevicePluginManager:
             socket = socket_path(self._directory, request.endpoint)
             endpoint = await Endpoint.dial(resource, socket, timeouts=self._timeouts)
         except PluginError as error:
-            _LOG.warning("device plugin rejected: resource=%s error=%s", quote(resource), error)
-            raise rpc.StatusError(str(error)) from error
+            _log.warning("device plugin rejected", resource=resource, error=str(error))
+            raise unix_grpc.StatusError(str(error)) from error
         replaced = self._store.connect(endpoint)
         self._watchers[endpoint] = asyncio.create_task(self._watch(endpoint), name=f"watch {endpoint}")
-        _LOG.info("device plugin connected: resource=%s socket=%s", resource, socket)
+        _log.info("device plugin connected", resource=resource, socket=str(socket))
         if replaced is not None:  # close it when its pending calls are done
             self._watchers.pop(replaced).cancel()
             task = asyncio.create_task(replaced.close(grace=self._timeouts.allocate), name=f"close {replaced}")
@@ -161,8 +164,8 @@ class DevicePluginManager:
         except Exception as error:  # noqa: BLE001 - a bad plugin must not affect others
             reason = f"internal error: {type(error).__name__}: {error}"
         if self._store.is_connected(endpoint):
-            _LOG.warning(
-                "device plugin stopped: resource=%s socket=%s reason=%s", endpoint.resource, endpoint.socket, reason
+            _log.warning(
+                "device plugin stopped", resource=endpoint.resource, socket=str(endpoint.socket), reason=reason
             )
             self._store.disconnect(endpoint)
         del self._watchers[endpoint]
@@ -180,14 +183,14 @@ class DevicePluginManager:
         while True:
             await asyncio.sleep(EXPIRY_INTERVAL)
             for resource in self._store.expire():
-                _LOG.warning("device plugin did not come back in time: resource=%s removed", resource)
+                _log.warning("device plugin did not come back in time: resource removed", resource=resource)
 
 
 def _check_request(request: wire.RegisterRequest) -> None:
     """Raise ``PluginError``, with the kubelet's text, for a plugin that the kubelet rejects."""
     if request.version != VERSION:
-        what = f"requested API version {quote(request.version)} is not supported by kubelet"
-        raise PluginError(f"{what}. Supported version is [{quote(VERSION)}]")
+        problem = f"requested API version {quote(request.version)} is not supported by kubelet"
+        raise PluginError(f"{problem}. Supported version is [{quote(VERSION)}]")
     if not names.is_extended(request.resource_name):
         raise PluginError(f"the ResourceName {quote(request.resource_name)} is invalid")
 
@@ -195,8 +198,8 @@ def _check_request(request: wire.RegisterRequest) -> None:
 def socket_path(directory: Path, endpoint: str) -> Path:
     """Return the socket of a plugin; raise ``PluginError`` unless *endpoint* is the name of a file in *directory*."""
     if endpoint in {"", ".", "..", SOCKET} or "/" in endpoint or "\0" in endpoint:
-        what = f"the endpoint {quote(endpoint)} is not the name of a socket of a device plugin"
-        raise PluginError(f"{what}: it must be a file in the plugin directory, without a path")
+        problem = f"the endpoint {quote(endpoint)} is not the name of a socket of a device plugin"
+        raise PluginError(f"{problem}: it must be a file in the plugin directory, without a path")
     return directory.absolute() / endpoint
 
 

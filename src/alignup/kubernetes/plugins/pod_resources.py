@@ -22,7 +22,7 @@ from alignup.align.host import Host
 from alignup.align.machine import Device
 from alignup.align.memory.ledger import Block
 from alignup.align.workload import Pod
-from alignup.kubernetes.plugins import rpc
+from alignup.kubernetes.plugins import unix_grpc
 from alignup.kubernetes.plugins.resources import Clock
 from alignup.wire import pod_resources_pb2 as wire
 
@@ -69,17 +69,17 @@ async def serve_pod_resources(
     def limited(method: str, respond: Callable[[Host, Any], Message]) -> Callable[[Any], Awaitable[Message]]:
         async def handle(request: Message) -> Message:
             if not limiter.take():
-                raise rpc.StatusError("rejected by rate limit", code=grpc.StatusCode.RESOURCE_EXHAUSTED)
+                raise unix_grpc.StatusError("rejected by rate limit", code=grpc.StatusCode.RESOURCE_EXHAUSTED)
             count(method, failed=False)
             try:
                 return respond(host(), request)
             except AlignError as error:
                 count(method, failed=True)
-                raise rpc.StatusError(str(error)) from error
+                raise unix_grpc.StatusError(str(error)) from error
 
         return handle
 
-    methods: dict[str, rpc.Method] = {
+    methods: dict[str, unix_grpc.Method] = {
         "List": (wire.ListPodResourcesRequest, limited("list", _list)),
         "Get": (wire.GetPodResourcesRequest, limited("get", _get)),
         "GetAllocatableResources": (wire.AllocatableResourcesRequest, limited("get_allocatable", _allocatable)),
@@ -88,12 +88,12 @@ async def serve_pod_resources(
         path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
     except OSError as error:
         raise ListenError(f"cannot create the directory {path.parent}: {error.strerror}") from error
-    async with rpc.serve(path, _SERVICE, methods):
+    async with unix_grpc.serve(path, _SERVICE, methods):
         yield
 
 
 def _list(host: Host, _: wire.ListPodResourcesRequest) -> wire.ListPodResourcesResponse:
-    return wire.ListPodResourcesResponse(pod_resources=[_pod(host, one.pod) for one in host.ledger.pods.values()])
+    return wire.ListPodResourcesResponse(pod_resources=[_pod(host, held.pod) for held in host.ledger.pods.values()])
 
 
 def _get(host: Host, request: wire.GetPodResourcesRequest) -> wire.GetPodResourcesResponse:
@@ -106,7 +106,8 @@ def _get(host: Host, request: wire.GetPodResourcesRequest) -> wire.GetPodResourc
 def _allocatable(host: Host, _: wire.AllocatableResourcesRequest) -> wire.AllocatableResourcesResponse:
     """Return healthy devices, and the CPUs and memory that are managed and not reserved."""
     ledger = host.ledger
-    devices = (device for _, one in sorted(ledger.devices.inventories.items()) for device in one.devices)
+    inventories = sorted(ledger.devices.inventories.items())
+    devices = (device for _, inventory in inventories for device in inventory.devices)
     managed = host.settings.cpus.policy == CpuPolicy.STATIC
     return wire.AllocatableResourcesResponse(
         devices=_devices(device for device in devices if device.healthy and device.nodes != 0),
@@ -118,18 +119,18 @@ def _allocatable(host: Host, _: wire.AllocatableResourcesRequest) -> wire.Alloca
 def _pod(host: Host, pod: Pod) -> wire.PodResources:
     """Return what a pod and its long-running containers hold: sidecars, then the regular ones."""
     ledger = host.ledger
-    running = (*(one for one in pod.init if one.restartable), *pod.containers)
+    sidecars = [container for container in pod.init if container.restartable]
     return wire.PodResources(
         name=pod.name,
         namespace=pod.namespace,
         containers=[
             wire.ContainerResources(
-                name=one.name,
-                devices=_devices(_held_devices(ledger.devices, pod.uid, one.name)),
-                cpu_ids=bits.members(ledger.cpus.holds(pod.uid, one.name) or 0),
-                memory=map(_memory, ledger.memory.blocks(pod.uid, one.name) or ()),
+                name=container.name,
+                devices=_devices(_held_devices(ledger.devices, pod.uid, container.name)),
+                cpu_ids=bits.members(ledger.cpus.holds(pod.uid, container.name) or 0),
+                memory=map(_memory, ledger.memory.blocks(pod.uid, container.name) or ()),
             )
-            for one in running
+            for container in (*sidecars, *pod.containers)
         ],
         cpu_ids=bits.members(ledger.cpus.pod_held.get(pod.uid, 0)),
         memory=map(_memory, ledger.memory.pod_held.get(pod.uid, ())),

@@ -18,7 +18,7 @@ from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.errors import PluginError
 from alignup.align.machine import Device
 from alignup.align.memory.ledger import Block
-from alignup.kubernetes.plugins import rpc
+from alignup.kubernetes.plugins import unix_grpc
 from alignup.wire import pod_resources_pb2 as wire
 
 TIMEOUT = 5.0  #: seconds for a call
@@ -74,7 +74,7 @@ class PodResourcesClient:
         )
 
     async def _call(self, method: str, request: Any, response: type[Any]) -> Any:  # noqa: ANN401 - generated messages
-        return await rpc.call(
+        return await unix_grpc.call(
             self._channel,
             f"/{_SERVICE}/{method}",
             request,
@@ -86,13 +86,13 @@ class PodResourcesClient:
 
     def _reason(self, code: grpc.StatusCode, text: str) -> str:
         missing = code is grpc.StatusCode.UNAVAILABLE and not self._path.exists()
-        return "no such socket" if missing else rpc.error_text(code, text)
+        return "no such socket" if missing else unix_grpc.error_text(code, text)
 
 
 @asynccontextmanager
 async def pod_resources_client(path: Path, *, seconds: float = TIMEOUT) -> AsyncIterator[PodResourcesClient]:
     """Yield a client of the endpoint at *path*, which need not exist yet."""
-    async with rpc.channel(path, max_response=MAX_RESPONSE) as channel:
+    async with unix_grpc.channel(path, max_response=MAX_RESPONSE) as channel:
         yield PodResourcesClient(channel, path, timeout=seconds)
 
 
@@ -101,8 +101,10 @@ def _pod(pod: wire.PodResources) -> ListedPod:
         namespace=pod.namespace,
         name=pod.name,
         containers={
-            one.name: ListedContainer(_members(one.cpu_ids), _blocks(one.memory), _devices(one.devices))
-            for one in pod.containers
+            container.name: ListedContainer(
+                _members(container.cpu_ids), _blocks(container.memory), _devices(container.devices)
+            )
+            for container in pod.containers
         },
         cpus=_members(pod.cpu_ids),
         memory=_blocks(pod.memory),
@@ -118,16 +120,16 @@ def _topology(topology: wire.TopologyInfo) -> NodeSet:
 
 
 def _blocks(memory: Iterable[wire.ContainerMemory]) -> tuple[Block, ...]:
-    return tuple(Block(_topology(one.topology), one.memory_type, one.size) for one in memory)
+    return tuple(Block(_topology(block.topology), block.memory_type, block.size) for block in memory)
 
 
 def _devices(entries: Iterable[wire.ContainerDevices]) -> tuple[Device, ...]:
-    """Each device once, with all its NUMA nodes; ``None`` if it has no topology."""
-    found: dict[tuple[str, str], NodeSet | None] = {}
+    """Return each device once, with all its NUMA nodes; ``None`` if it has no topology."""
+    devices: dict[tuple[str, str], NodeSet | None] = {}
     for entry in entries:
         nodes = _topology(entry.topology) if entry.HasField("topology") else None
         for id_ in entry.device_ids:
-            known = found.get((entry.resource_name, id_))
+            known = devices.get((entry.resource_name, id_))
             both = nodes if known is None else known if nodes is None else known | nodes
-            found[entry.resource_name, id_] = both
-    return tuple(Device(resource, id_, nodes) for (resource, id_), nodes in found.items())
+            devices[entry.resource_name, id_] = both
+    return tuple(Device(resource, id_, nodes) for (resource, id_), nodes in devices.items())

@@ -11,17 +11,18 @@ registration, drops the first connection as well, and needs a restart to recover
 """
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
+import structlog
+
 from alignup.align.errors import PluginError
 from alignup.align.machine import Device
 from alignup.kubernetes.plugins.endpoint import Endpoint
 
-_LOG = logging.getLogger(__name__)
+_log = structlog.get_logger()
 
 Clock = Callable[[], float]
 DevicesListed = Callable[..., Awaitable[None]]  #: of a resource, its devices, and ``preferred_allocation=``
@@ -65,7 +66,8 @@ class _Entry:
     @property
     def serving(self) -> _Connection | None:
         """The latest connection that has listed its devices."""
-        return next((one for one in reversed(self.connections.values()) if one.devices is not None), None)
+        latest = reversed(self.connections.values())
+        return next((connection for connection in latest if connection.devices is not None), None)
 
     @property
     def primary(self) -> _Connection | None:
@@ -139,8 +141,8 @@ class EndpointStore:
     def is_connected(self, endpoint: Endpoint) -> bool:
         """Whether this very connection is in use."""
         entry = self._entries.get(endpoint.resource)
-        found = entry.connections.get(endpoint.socket) if entry is not None else None
-        return found is not None and found.endpoint is endpoint
+        connection = entry.connections.get(endpoint.socket) if entry is not None else None
+        return connection is not None and connection.endpoint is endpoint
 
     def primary(self, resource: str, ids: Iterable[str] = ()) -> Endpoint | None:
         """Return the endpoint to call about devices with these *ids*: the latest one that lists all of them.
@@ -155,8 +157,8 @@ class EndpointStore:
             raise PluginError(f"endpoint {entry.last_endpoint or resource} has been stopped")
         ids = tuple(ids)
         latest = reversed(entry.connections.values())
-        found = next((one for one in latest if ids and one.lists(ids)), entry.primary)
-        return found.endpoint
+        listing = (connection for connection in latest if ids and connection.lists(ids))
+        return next(listing, entry.primary).endpoint
 
     def needs_pre_start(self, resource: str) -> bool:
         """Whether a container start must be announced, which fails while the plugin is stopped.
@@ -178,9 +180,8 @@ class EndpointStore:
     def expire(self) -> tuple[str, ...]:
         """Remove resources whose grace period is over, and return their names."""
         oldest = self.now() - self.grace
-        expired = [
-            name for name, one in self._entries.items() if one.stopped_at is not None and one.stopped_at < oldest
-        ]
+        stopped = {name: entry.stopped_at for name, entry in self._entries.items()}
+        expired = [name for name, at in stopped.items() if at is not None and at < oldest]
         for name in expired:
             del self._entries[name]
             self.changed(name)
@@ -197,18 +198,19 @@ def all_unhealthy(devices: Iterable[Device]) -> tuple[Device, ...]:
 
 @dataclass(slots=True)
 class ChangeNotifier:
-    """The calls that bring a listener up to date with *status* whenever a resource changes.
+    """Brings listeners up to date with *status* whenever a resource changes.
 
-    *devices_listed* replaces all devices of a resource. *plugin_stopped* makes them unhealthy until they are listed
-    again, or removes them. While such a call takes long, changes of its resource collapse into the latest status; other
-    resources are not held up. A notification that fails is retried.
+    ``devices_listed(resource, devices, preferred_allocation=…)`` has to replace all devices of a resource.
+    ``plugin_stopped(resource, gone=…)`` has to mark them as unhealthy until they are listed again, or to remove them if
+    the plugin is gone. While a listener is busy, changes of a resource collapse into its latest status; other resources
+    are not held up. A notification that raises an exception is retried.
     """
 
     devices_listed: DevicesListed
     plugin_stopped: PluginStopped
     status: Callable[[str], ResourceStatus]
     retry_delay: float = 1.0  #: seconds until a failed notification is retried
-    _notified: dict[str, ResourceStatus] = field(default_factory=dict)  #: the last status the listener accepted
+    _notified: dict[str, ResourceStatus] = field(default_factory=dict)  #: the last status that the listeners accepted
     tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)  #: for each resource with pending changes
 
     def changed(self, resource: str) -> None:
@@ -227,7 +229,7 @@ class ChangeNotifier:
                 try:
                     await self._notify(resource, status)
                 except Exception as error:  # noqa: BLE001 - the listener must see every change in the end
-                    _LOG.warning("device update failed: resource=%s error=%s", resource, error)
+                    _log.warning("device update failed", resource=resource, error=str(error))
                     await asyncio.sleep(self.retry_delay)
         finally:
             del self.tasks[resource]

@@ -20,48 +20,28 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import get_type_hints
 
 from alignup.align.errors import ParseError
 from alignup.testing import script
 from alignup.testing.api_server.faults import ApiFault
 from alignup.testing.api_server.server import ApiServer
-from alignup.testing.script import Action, Actions, Arguments
-
-_TARGET = ("verb", "resource")
-_FAULT_FIELDS = {
-    name: int | float if hint is float else int if name == "times" else hint
-    for name, hint in get_type_hints(ApiFault).items()
-    if name != "GARBAGE"
-}
-
-
-def _fault(step: Arguments) -> ApiFault:
-    return ApiFault(**{name: value for name, value in step.items() if name not in _TARGET})
-
-
-def _inject(server: ApiServer, step: Arguments) -> None:
-    server.inject(_fault(step), **{name: step[name] for name in _TARGET if name in step})
+from alignup.testing.script import Action, Actions, Arguments, fault_action
 
 
 def _put(server: ApiServer, step: Arguments) -> None:
     server.put(step["object"])
 
 
-def _remove(server: ApiServer, step: Arguments) -> None:
-    server.remove(step["resource"], step["name"], namespace=step.get("namespace", "default"))
-
-
 ACTIONS: Actions[ApiServer] = {
-    "fault": Action(_inject, optional={"verb": str, "resource": str, **_FAULT_FIELDS}, check=_fault),
+    "fault": fault_action(ApiFault, ApiServer.inject, optional={"verb": str, "resource": str}),
     "put": Action(_put, required={"object": dict}),
-    "remove": Action(_remove, required={"resource": str, "name": str}, optional={"namespace": str}),
-    "disconnect": Action(lambda server, _: server.disconnect()),
-    "expire": Action(
-        lambda server, step: server.expire(watches=step.get("watches", False)), optional={"watches": bool}
+    "remove": Action(
+        lambda server, step: server.remove(**step), required={"resource": str, "name": str}, optional={"namespace": str}
     ),
+    "disconnect": Action(lambda server, _: server.disconnect()),
+    "expire": Action(lambda server, step: server.expire(**step), optional={"watches": bool}),
     "bookmark": Action(lambda server, _: server.bookmark()),
-    "hold": Action(lambda server, step: server.hold(held=step.get("held", True)), optional={"held": bool}),
+    "hold": Action(lambda server, step: server.hold(**step), optional={"held": bool}),
 }
 
 
@@ -75,15 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("--port", type=int, default=0, help="(default: a free one)")
     add("--kubeconfig", type=Path, metavar="FILE", help="write a kubeconfig for the server to FILE")
-    add(
-        "-f",
-        "--filename",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="objects it has: JSON, or a List",
-    )
+    files = "objects it has: JSON, or a List"
+    add("-f", "--filename", type=Path, action="append", default=[], metavar="FILE", help=files)
     add("--script", type=Path, metavar="FILE", help="timed actions (alignup.testing.api_server.__main__)")
     options = parser.parse_args(arguments)
 

@@ -3,7 +3,7 @@
 from alignup.testing.api_server import patches
 from alignup.testing.api_server.faults import StatusProblem, conflict
 from alignup.testing.api_server.routing import ApiCall
-from alignup.testing.api_server.store import Document, ObjectStore, ServedResource, StoredObject, copy_of
+from alignup.testing.api_server.store import Document, ObjectStore, StoredObject, copy_of
 
 MERGE, JSON = "application/merge-patch+json", "application/json-patch+json"
 APPLY = ("application/apply-patch+yaml", "application/apply-patch+cbor", "application/apply-patch+json")
@@ -38,7 +38,10 @@ def update(store: ObjectStore, call: ApiCall, document: Document) -> StoredObjec
     if "managedFields" in old["metadata"]:
         document["metadata"].setdefault("managedFields", old["metadata"]["managedFields"])
     new = store.replace(resource, key, patches.own_changes(old, document, manager=call.manager))
-    return _finish(store, resource, new)
+    metadata = new.document["metadata"]
+    waiting = metadata.get("deletionTimestamp") and not metadata.get("deletionGracePeriodSeconds")
+    # An object that was only waiting for its finalizers is deleted.
+    return store.remove(resource, key) if waiting and not metadata.get("finalizers") else new
 
 
 def patch(store: ObjectStore, call: ApiCall, body: object) -> StoredObject:
@@ -58,17 +61,17 @@ def patch(store: ObjectStore, call: ApiCall, body: object) -> StoredObject:
 
 def apply(store: ObjectStore, call: ApiCall, document: Document) -> tuple[StoredObject, bool]:
     """Server-side apply; return the object, and whether it is new."""
-    if not call.parameters.get("fieldManager"):
+    if not call.request.parameters.get("fieldManager"):
         why = "fieldManager: Required value: is required for apply patch"
         raise StatusProblem(422, f"PatchOptions.meta.k8s.io is invalid: {why}")
-    force = call.parameters.get("force") == "true"
+    force = call.request.parameters.get("force") == "true"
     document = _checked(call, document)
     document["metadata"].setdefault("name", call.name)
     old = store.find(call.resource, call.key)
     if old is None:
         new = patches.apply(None, document, manager=call.manager, force=force)
         return store.create(call.resource, new), True
-    live = copy_of(old)
+    live = copy_of(old.document)
     live["metadata"]["resourceVersion"] = document["metadata"].pop("resourceVersion", "")
     new = patches.apply(live, document, manager=call.manager, force=force)
     return store.replace(call.resource, call.key, new), False
@@ -92,11 +95,10 @@ def delete(store: ObjectStore, call: ApiCall, options: Document) -> StoredObject
             grace = spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE)
     kept = bool(grace or metadata.get("finalizers"))
     if kept or resource.kind == "Pod":  # as in Kubernetes, every pod is marked before it is deleted
-        document = copy_of(old)
+        document = copy_of(old.document)
         document["metadata"].setdefault("deletionTimestamp", store.timestamp())
-        document["metadata"]["deletionGracePeriodSeconds"] = min(
-            grace or 0, metadata.get("deletionGracePeriodSeconds", grace or 0)
-        )
+        before = metadata.get("deletionGracePeriodSeconds", grace or 0)
+        document["metadata"]["deletionGracePeriodSeconds"] = min(grace or 0, before)
         old = store.replace(resource, key, document)
     return old if kept else store.remove(resource, key)
 
@@ -104,18 +106,20 @@ def delete(store: ObjectStore, call: ApiCall, options: Document) -> StoredObject
 def bind(store: ObjectStore, call: ApiCall, binding: Document) -> None:
     """Assign a pod to a node, and add the annotations of the binding to it."""
     resource, key = call.resource, call.key
-    pod = copy_of(store.get(resource, key))
+    pod = copy_of(store.get(resource, key).document)
     metadata, spec = pod["metadata"], pod.setdefault("spec", {})
     wanted = binding.get("metadata") or {}
     if wanted.get("uid") not in {None, "", metadata["uid"]}:
         why = f"Precondition failed: UID in precondition: {wanted['uid']}, UID in object meta: {metadata['uid']}"
         raise conflict("pods/binding", key[1], why)
-    if metadata.get("deletionTimestamp"):
-        raise conflict("pods/binding", key[1], f"pod {key[1]} is being deleted, cannot be assigned to a host")
-    if spec.get("nodeName"):
-        raise conflict("pods/binding", key[1], f'pod {key[1]} is already assigned to node "{spec["nodeName"]}"')
-    if spec.get("schedulingGates"):
-        raise conflict("pods/binding", key[1], f"pod {key[1]} has non-empty .spec.schedulingGates")
+    problems = {
+        "is being deleted, cannot be assigned to a host": metadata.get("deletionTimestamp"),
+        f'is already assigned to node "{spec.get("nodeName")}"': spec.get("nodeName"),
+        "has non-empty .spec.schedulingGates": spec.get("schedulingGates"),
+    }
+    for problem, reason in problems.items():
+        if reason:
+            raise conflict("pods/binding", key[1], f"pod {key[1]} {problem}")
     spec["nodeName"] = binding["target"]["name"]
     if wanted.get("annotations"):
         metadata["annotations"] = {**metadata.get("annotations", {}), **wanted["annotations"]}
@@ -136,16 +140,8 @@ def _checked(call: ApiCall, document: object) -> Document:
             raise StatusProblem(400, f"{name} {document[name]} does not match the expected {value}")
     metadata = {**document.get("metadata", {})}
     if metadata.get("namespace", namespace) != namespace:
-        raise StatusProblem(
-            400, "the namespace of the provided object does not match the namespace sent on the request"
-        )
+        problem = "the namespace of the provided object does not match the namespace sent on the request"
+        raise StatusProblem(400, problem)
     if namespace:
         metadata["namespace"] = namespace
     return {**document, **expected, "metadata": metadata}
-
-
-def _finish(store: ObjectStore, resource: ServedResource, new: StoredObject) -> StoredObject:
-    """Delete an object that was only waiting for its finalizers."""
-    metadata = new.document["metadata"]
-    waiting = metadata.get("deletionTimestamp") and not metadata.get("deletionGracePeriodSeconds")
-    return store.remove(resource, new.key) if waiting and not metadata.get("finalizers") else new

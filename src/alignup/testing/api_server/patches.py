@@ -4,7 +4,6 @@ Server-side apply treats maps as granular and lists as atomic, which is what a c
 """
 
 import copy
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -36,68 +35,58 @@ def merge(target: object, patch: object) -> Any:  # noqa: ANN401 - JSON
 
 def json_patch(target: Document, operations: list[Mapping[str, Any]]) -> Document:
     """Apply a JSON patch (RFC 6902)."""
-    document: Any = copy.deepcopy(target)
+    root = {"": copy.deepcopy(target)}  # so that the parts of a pointer such as "/spec" are keys from here on
     for operation in operations:
         try:
-            document = _operate(document, operation)
+            _operate(root, operation)
         except (KeyError, IndexError, ValueError, TypeError, AttributeError):
             path = operation.get("path") if isinstance(operation, Mapping) else None
-            raise StatusProblem(
-                422, f"the server rejected our request: the patch cannot be applied at {path}"
-            ) from None
-    result: Document = document
-    return result
+            problem = f"the server rejected our request: the patch cannot be applied at {path}"
+            raise StatusProblem(422, problem) from None
+    return root[""]
 
 
-def _operate(document: Any, operation: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON
-    path, name = _pointer(operation["path"]), operation["op"]
-    match name:
-        case "add" | "replace":
-            if name == "replace":
-                _at(document, path)
-            return _add(document, path, copy.deepcopy(operation["value"]), replace=name == "replace")
+def _operate(root: Document, operation: Mapping[str, Any]) -> None:
+    holder, key = _locate(root, operation["path"])
+    match operation["op"]:
+        case "add":
+            _add(holder, key, copy.deepcopy(operation["value"]))
+        case "replace":
+            del holder[key]
+            _add(holder, key, copy.deepcopy(operation["value"]))
         case "remove":
-            return _remove(document, path)
-        case "move" | "copy":
-            source = _pointer(operation["from"])
-            value = copy.deepcopy(_at(document, source))
-            document = _remove(document, source) if name == "move" else document
-            return _add(document, path, value)
+            del holder[key]
+        case "move" | "copy" as name:
+            source, moved = _locate(root, operation["from"])
+            value = copy.deepcopy(source[moved])
+            if name == "move":
+                del source[moved]
+            _add(*_locate(root, operation["path"]), value)
         case "test":
-            if _at(document, path) != operation["value"]:
-                raise ValueError(path)
-            return document
-    raise ValueError(name)
+            if holder[key] != operation["value"]:
+                raise ValueError(key)
+        case name:
+            raise ValueError(name)
 
 
-def _pointer(text: str) -> list[str]:
-    return [part.replace("~1", "/").replace("~0", "~") for part in text.split("/")[1:]]
+def _locate(root: Document, pointer: str) -> tuple[Any, Any]:
+    """Return the map or list that has the value at *pointer*, and its key or index there."""
+    *above, last = [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")]
+    holder: Any = root
+    for part in above:
+        holder = holder[int(part) if isinstance(holder, list) else part]
+    if isinstance(holder, list):
+        return holder, len(holder) if last == "-" else int(last)
+    return holder, last
 
 
-def _at(document: Any, path: list[str]) -> Any:  # noqa: ANN401 - JSON
-    for part in path:
-        document = document[int(part) if isinstance(document, list) else part]
-    return document
-
-
-def _add(document: Any, path: list[str], value: object, *, replace: bool = False) -> Any:  # noqa: ANN401 - JSON
-    if not path:
-        return value
-    holder = _at(document, path[:-1])
-    if isinstance(holder, list) and not replace:
-        index = len(holder) if path[-1] == "-" else int(path[-1])
-        if not 0 <= index <= len(holder):
-            raise IndexError(index)
-        holder.insert(index, value)
+def _add(holder: Any, key: Any, value: object) -> None:  # noqa: ANN401 - JSON
+    if not isinstance(holder, list):
+        holder[key] = value
+    elif 0 <= key <= len(holder):
+        holder.insert(key, value)
     else:
-        holder[int(path[-1]) if isinstance(holder, list) else path[-1]] = value
-    return document
-
-
-def _remove(document: Any, path: list[str]) -> Any:  # noqa: ANN401 - JSON
-    holder = _at(document, path[:-1])
-    del holder[int(path[-1]) if isinstance(holder, list) else path[-1]]
-    return document
+        raise IndexError(key)
 
 
 def apply(live: Document | None, applied: Document, *, manager: str, force: bool) -> Document:
@@ -150,19 +139,13 @@ def owned_fields(document: Document) -> dict[tuple[str, str], set[FieldPath]]:
 
 
 def _with_owners(document: Document, owners: dict[tuple[str, str], set[FieldPath]]) -> Document:
+    metadata = {name: value for name, value in document["metadata"].items() if name != "managedFields"}
+    common = {"apiVersion": document.get("apiVersion"), "fieldsType": "FieldsV1"}
     managed = [
-        {
-            "manager": manager,
-            "operation": operation,
-            "apiVersion": document.get("apiVersion"),
-            "fieldsType": "FieldsV1",
-            "fieldsV1": _fields(paths),
-        }
+        {"manager": manager, "operation": operation, **common, "fieldsV1": _fields(paths)}
         for (manager, operation), paths in sorted(owners.items())
         if paths
     ]
-    metadata = {**document["metadata"]}
-    metadata.pop("managedFields", None)
     return {**document, "metadata": {**metadata, "managedFields": managed} if managed else metadata}
 
 
@@ -224,10 +207,3 @@ def _discard(document: Document, path: FieldPath) -> None:
         _discard(inner, tuple(below))
     if not below or inner == {}:
         document.pop(name, None)
-
-
-def parse_body(body: bytes) -> Any:  # noqa: ANN401 - JSON
-    try:
-        return json.loads(body)
-    except ValueError:
-        raise StatusProblem(400, "the body of the request is not JSON") from None

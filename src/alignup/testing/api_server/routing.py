@@ -1,8 +1,6 @@
 """The resources of an API server: which of them a request is about, and how clients such as kubectl discover them."""
 
-from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from alignup.testing.api_server.faults import StatusProblem
 from alignup.testing.api_server.http_server import HttpRequest
@@ -27,7 +25,6 @@ BUILT_IN = (
     _cluster_wide("NodeResourceTopology", "topology.node.k8s.io", "v1alpha2"),
     _cluster_wide("CustomResourceDefinition", "apiextensions.k8s.io", status=True),
 )
-_HEALTH = ("/healthz", "/livez", "/readyz")
 _ALL_VERBS = ("create", "delete", "get", "list", "patch", "update", "watch")
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
@@ -48,34 +45,33 @@ class ApiCall:
         return self.namespace, self.name
 
     @property
-    def parameters(self) -> Mapping[str, str]:
-        return self.request.parameters
-
-    @property
     def content_type(self) -> str:
         return self.request.headers.get("content-type", "").partition(";")[0]
 
     @property
     def manager(self) -> str:
         """The field manager, by default the name of the client's program."""
-        return self.parameters.get("fieldManager") or self.request.headers.get("user-agent", "test").partition("/")[0]
+        program = self.request.headers.get("user-agent", "test").partition("/")[0]
+        return self.request.parameters.get("fieldManager") or program
 
 
 class ResourceTable:
     """The resources that a server has."""
 
-    def __init__(self, resources: Iterable[ServedResource] = BUILT_IN) -> None:
-        self.all = {(resource.api_version, resource.plural): resource for resource in resources}
+    def __init__(self) -> None:
+        self._all: dict[tuple[str, str], ServedResource] = {}
+        for resource in BUILT_IN:
+            self.add(resource)
 
     def add(self, resource: ServedResource) -> None:
-        self.all[resource.api_version, resource.plural] = resource
+        self._all[resource.api_version, resource.plural] = resource
 
     def named(self, plural: str) -> ServedResource:
-        return next(resource for resource in self.all.values() if resource.plural == plural)
+        return next(resource for resource in self._all.values() if resource.plural == plural)
 
     def of_kind(self, api_version: str, kind: str) -> ServedResource:
         return next(
-            resource for resource in self.all.values() if (resource.api_version, resource.kind) == (api_version, kind)
+            resource for resource in self._all.values() if (resource.api_version, resource.kind) == (api_version, kind)
         )
 
     def parse(self, request: HttpRequest) -> ApiCall | None:
@@ -89,78 +85,70 @@ class ResourceTable:
                 return None
         namespace = ""
         match rest:
-            case ["namespaces", name, plural, *below] if (version, plural) in self.all:
+            case ["namespaces", name, plural, *below] if (version, plural) in self._all:
                 namespace = name
             case [plural, *below]:
                 pass
-        resource = self.all.get((version, plural))
+        resource = self._all.get((version, plural))
         if resource is None:
             raise StatusProblem(404, "the server could not find the requested resource")
         name, subresource = below[0] if below else "", "/".join(below[1:])
         if subresource.startswith("proxy"):
             return None
-        return ApiCall(resource, _verb(request, name), namespace, name, subresource, request)
+        verb = _VERBS.get(request.method, request.method.lower())
+        if request.method == "GET":
+            watch = request.parameters.get("watch") in {"true", "1"}
+            verb = "watch" if watch else "get" if name else "list"
+        return ApiCall(resource, verb, namespace, name, subresource, request)
 
+    def add_defined(self, definition: Document) -> None:
+        """Serve the resources that a CustomResourceDefinition defines."""
+        spec = definition["spec"]
+        for version in spec["versions"]:
+            if version.get("served", True):
+                resource = ServedResource(
+                    kind=spec["names"]["kind"],
+                    plural=spec["names"]["plural"],
+                    group=spec["group"],
+                    version=version["name"],
+                    namespaced=spec.get("scope") == "Namespaced",
+                    status="status" in (version.get("subresources") or {}),
+                )
+                self.add(resource)
 
-def _verb(request: HttpRequest, name: str) -> str:
-    if request.method == "GET":
-        watch = request.parameters.get("watch") in {"true", "1"}
-        return "watch" if watch else "get" if name else "list"
-    return _VERBS.get(request.method, request.method.lower())
-
-
-def discovery_document(path: str, resources: Mapping[Any, ServedResource], version: str) -> Document | bytes | None:
-    """Return what a path has that names no API object; ``None``: nothing."""
-    served = list(resources.values())
-    match path.strip("/").split("/"):
-        case ["version"]:
-            major, minor = version.split(".")
-            return {"major": major, "minor": minor, "gitVersion": f"v{version}.0", "platform": "linux/amd64"}
-        case ["api"]:
-            return {"kind": "APIVersions", "versions": ["v1"]}
-        case ["api", "v1"]:
-            return _resources("v1", served)
-        case ["apis"]:
-            groups = sorted({resource.group for resource in served if resource.group})
-            return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(name, served) for name in groups]}
-        case ["apis", group, number]:
-            return _resources(f"{group}/{number}", served)
-    return b"ok" if path in _HEALTH else None
-
-
-def defined_resources(definition: Document) -> Iterator[ServedResource]:
-    """Yield the resources that a CustomResourceDefinition defines."""
-    spec = definition["spec"]
-    for version in spec["versions"]:
-        if version.get("served", True):
-            yield ServedResource(
-                kind=spec["names"]["kind"],
-                plural=spec["names"]["plural"],
-                group=spec["group"],
-                version=version["name"],
-                namespaced=spec.get("scope") == "Namespaced",
-                status="status" in (version.get("subresources") or {}),
-            )
-
-
-def _group(name: str, served: list[ServedResource]) -> Document:
-    numbers = sorted({resource.version for resource in served if resource.group == name})
-    versions = [{"groupVersion": f"{name}/{number}", "version": number} for number in numbers]
-    return {"name": name, "versions": versions, "preferredVersion": versions[-1]}
-
-
-def _resources(api_version: str, served: list[ServedResource]) -> Document | None:
-    listed = [
-        {
-            "name": resource.plural,
-            "singularName": resource.kind.lower(),
-            "namespaced": resource.namespaced,
-            "kind": resource.kind,
-            "verbs": list(_ALL_VERBS),
-        }
-        for resource in served
-        if resource.api_version == api_version
-    ]
-    if not listed:
+    def discovery_document(self, path: str) -> Document | None:
+        """Return what clients such as kubectl read at a path about the resources; ``None``: nothing."""
+        match path.strip("/").split("/"):
+            case ["api"]:
+                return {"kind": "APIVersions", "versions": ["v1"]}
+            case ["api", "v1"]:
+                return self._resource_list("v1")
+            case ["apis"]:
+                groups: dict[str, list[Document]] = {}
+                for group, number in sorted({(resource.group, resource.version) for resource in self._all.values()}):
+                    version = {"groupVersion": f"{group}/{number}", "version": number}
+                    groups.setdefault(group, []).append(version)
+                listed = [
+                    {"name": group, "versions": versions, "preferredVersion": versions[-1]}
+                    for group, versions in groups.items()
+                    if group
+                ]
+                return {"kind": "APIGroupList", "apiVersion": "v1", "groups": listed}
+            case ["apis", group, number]:
+                return self._resource_list(f"{group}/{number}")
         return None
-    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": api_version, "resources": listed}
+
+    def _resource_list(self, api_version: str) -> Document | None:
+        listed = [
+            {
+                "name": resource.plural,
+                "singularName": resource.kind.lower(),
+                "namespaced": resource.namespaced,
+                "kind": resource.kind,
+                "verbs": list(_ALL_VERBS),
+            }
+            for resource in self._all.values()
+            if resource.api_version == api_version
+        ]
+        whole = {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": api_version, "resources": listed}
+        return whole if listed else None

@@ -3,18 +3,22 @@
 import asyncio
 import json
 import ssl
-from collections.abc import Mapping
+import uuid
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import Any, Self
+
+import msgspec
 
 from alignup.testing.api_server import operations
-from alignup.testing.api_server.faults import ApiFault, FaultTable, StatusProblem, dump, success
+from alignup.testing.api_server.faults import ApiFault, StatusProblem
 from alignup.testing.api_server.http_server import HttpConnection, HttpRequest, HttpServer
-from alignup.testing.api_server.patches import parse_body
-from alignup.testing.api_server.routing import ApiCall, ResourceTable, defined_resources, discovery_document
+from alignup.testing.api_server.routing import ApiCall, ResourceTable
 from alignup.testing.api_server.store import Document, ObjectStore, ServedResource, StoredObject
-from alignup.testing.api_server.streams import PagedLists, Selection, WatchStream
+from alignup.testing.api_server.streams import Selection, WatchStream
+from alignup.testing.script import take_fault
+
+_HEALTH = ("/healthz", "/livez", "/readyz")
+_SUCCESS = msgspec.json.encode({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"})
 
 
 class ApiServer:
@@ -33,8 +37,8 @@ class ApiServer:
         self._version = version
         self._tls, self._port = tls, port
         self._http = HttpServer(self._serve)
-        self._faults = FaultTable()
-        self._lists = PagedLists(self.store)
+        self._faults: dict[tuple[str, str], ApiFault] = {}  #: by verb and resource
+        self._following_pages: dict[str, tuple[int, list[StoredObject]]] = {}  #: token → revision, and the objects left
         self._watches: set[WatchStream] = set()
         self._raw: dict[str, bytes] = {}
         self._held = False
@@ -44,9 +48,7 @@ class ApiServer:
         self._port = await self._http.start(self._port, self._tls)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._http.stop()
 
     @property
@@ -62,19 +64,16 @@ class ApiServer:
     def put(self, document: Document) -> Document:
         """Create or replace an object, its status included, and return it."""
         resource = self.resources.of_kind(document["apiVersion"], document["kind"])
-        metadata = {**document["metadata"]}
-        if resource.namespaced:
-            metadata.setdefault("namespace", "default")
-        document = {**document, "metadata": metadata}
-        key = (metadata.get("namespace", ""), metadata["name"])
-        old = self.store.find(resource, key)
+        metadata = {**({"namespace": "default"} if resource.namespaced else {}), **document["metadata"]}
         metadata.pop("resourceVersion", None)
-        stored = self.store.replace(resource, key, document) if old else self.store.create(resource, document)
-        return stored.document
+        document, key = {**document, "metadata": metadata}, (metadata.get("namespace", ""), metadata["name"])
+        if self.store.find(resource, key):
+            return self.store.replace(resource, key, document).document
+        return self.store.create(resource, document).document
 
-    def remove(self, plural: str, name: str, *, namespace: str = "default") -> None:
-        resource = self.resources.named(plural)
-        self.store.remove(resource, (namespace if resource.namespaced else "", name))
+    def remove(self, resource: str, name: str, *, namespace: str = "default") -> None:
+        served = self.resources.named(resource)
+        self.store.remove(served, (namespace if served.namespaced else "", name))
 
     def objects(self, plural: str) -> list[Document]:
         return [stored.document for stored in self.store.objects(self.resources.named(plural))]
@@ -90,7 +89,7 @@ class ApiServer:
 
         Verbs are those of Kubernetes' authorization: get, list, watch, create, update, patch, delete.
         """
-        self._faults.inject(fault, verb=verb, resource=resource)
+        self._faults[verb, resource] = fault
 
     def disconnect(self) -> None:
         """Break every connection."""
@@ -102,7 +101,7 @@ class ApiServer:
         With *watches*, those that are open fail as well.
         """
         self.store.compact()
-        self._lists.expire()
+        self._following_pages.clear()
         for watch in self._watches if watches else ():
             watch.fail(StatusProblem(410, "The resourceVersion for the provided watch is too old."))
 
@@ -140,7 +139,6 @@ class ApiServer:
     # Access
 
     def write_kubeconfig(self, path: Path, *, token: str = "", authority: Path | None = None) -> None:
-        """Write a kubeconfig for this server."""
         cluster = {"server": self.url, **({"certificate-authority": str(authority)} if authority else {})}
         context = {"cluster": "test", "user": "test"}
         config = {
@@ -161,11 +159,12 @@ class ApiServer:
         try:
             await self._respond(request, connection)
         except StatusProblem as problem:
-            await connection.respond(problem.code, dump(problem.status))
+            await connection.respond(problem.code, msgspec.json.encode(problem.status))
 
     async def _respond(self, request: HttpRequest, connection: HttpConnection) -> None:
         call = self.resources.parse(request)
-        fault = self._faults.take(call.verb if call else request.method.lower(), call.resource.plural if call else "")
+        verb, plural = (call.verb, call.resource.plural) if call else (request.method.lower(), "")
+        fault = take_fault(self._faults, (verb, plural), (verb, "*"), ("*", plural), ("*", "*"))
         if fault is not None and not fault.done and await fault.apply(connection):
             return
         token = request.headers.get("authorization", "").removeprefix("Bearer ")
@@ -174,27 +173,31 @@ class ApiServer:
         if call is not None and call.verb == "watch":
             await self._watch(call, connection)
             return
-        code, body = self._perform(call, request) if call is not None else (200, self._other(request))
+        code, body = (200, self._read(request.path)) if call is None else self._perform(call)
         if fault is None or not fault.done or not await fault.apply(connection):
             await connection.respond(code, body)
 
-    def _other(self, request: HttpRequest) -> bytes:
+    def _read(self, path: str) -> bytes:
         """Return what does not concern objects: discovery, versions, health, and registered responses."""
-        if request.path in self._raw:
-            return self._raw[request.path]
-        document = discovery_document(request.path, self.resources.all, self._version)
+        if path in self._raw:
+            return self._raw[path]
+        if path in _HEALTH:
+            return b"ok"
+        document = self.resources.discovery_document(path)
+        if path == "/version":
+            major, minor = self._version.split(".")
+            version = f"v{self._version}.0"
+            document = {"major": major, "minor": minor, "gitVersion": version, "platform": "linux/amd64"}
         if document is None:
             raise StatusProblem(404, "the server could not find the requested resource")
-        return document if isinstance(document, bytes) else dump(document)
+        return msgspec.json.encode(document)
 
     async def _watch(self, call: ApiCall, connection: HttpConnection) -> None:
-        parameters = call.parameters
+        parameters = call.request.parameters
         if parameters.get("sendInitialEvents") == "true" and not self.streamed_lists:
             why = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"
             raise StatusProblem(422, f"ListOptions.meta.k8s.io is invalid: sendInitialEvents: Forbidden: {why}")
-        selection = Selection.of(call.resource, call.namespace, _with_name(call))
-        watch = WatchStream(self.store, selection, connection)
-        watch.chunk = self.chunk
+        watch = WatchStream(self.store, Selection(call), connection, chunk=self.chunk)
         if self._held:
             watch.running.clear()
         self._watches.add(watch)
@@ -209,21 +212,20 @@ class ApiServer:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def _perform(self, call: ApiCall, request: HttpRequest) -> tuple[int, bytes]:
+    def _perform(self, call: ApiCall) -> tuple[int, bytes]:
         """Carry out a request; return the status and the body of the response."""
-        store, body = self.store, parse_body(request.body) if request.body else {}
+        store, body = self.store, _decode(call.request.body or b"{}")
         match call.verb, call.subresource:
             case "list", _:
-                selection = Selection.of(call.resource, call.namespace, call.parameters)
-                return 200, self._lists.page(selection, call.parameters)
+                return 200, self._page(call)
             case "get", _:
                 return 200, store.get(call.resource, call.key).text
             case "create", "binding":
                 operations.bind(store, call, body)
-                return 201, dump(success())
+                return 201, _SUCCESS
             case "create", "eviction":
                 operations.delete(store, call, body.get("deleteOptions") or {})
-                return 201, dump(success())
+                return 201, _SUCCESS
             case "create", "":
                 return 201, self._created(call, operations.create(store, call, body)).text
             case "update", _:
@@ -237,17 +239,33 @@ class ApiServer:
                 return 200, operations.delete(store, call, body).text
         raise StatusProblem(405, "the server does not allow this method on the requested resource")
 
+    def _page(self, call: ApiCall) -> bytes:
+        """Return a list, or a page of one; all pages have the objects of one revision."""
+        limit, token = int(call.request.parameters.get("limit") or 0), call.request.parameters.get("continue")
+        revision, objects = self.store.revision, Selection(call).objects(self.store)
+        if token:
+            if token not in self._following_pages:
+                problem = "The provided continue parameter is too old to display a consistent list result."
+                raise StatusProblem(410, problem)
+            revision, objects = self._following_pages[token]
+        metadata: Document = {"resourceVersion": str(revision)}
+        if limit and len(objects) > limit:
+            metadata |= {"continue": uuid.uuid4().hex, "remainingItemCount": len(objects) - limit}
+            self._following_pages[metadata["continue"]] = (revision, objects[limit:])
+            objects = objects[:limit]
+        kind = {"apiVersion": call.resource.api_version, "kind": f"{call.resource.kind}List", "metadata": metadata}
+        items = b",".join(stored.text for stored in objects)
+        return msgspec.json.encode(kind)[:-1] + b',"items":[' + items + b"]}"
+
     def _created(self, call: ApiCall, stored: StoredObject) -> StoredObject:
         """Serve the resources of a new CustomResourceDefinition."""
         if call.resource.kind == "CustomResourceDefinition":
-            for served in defined_resources(stored.document):
-                self.resources.add(served)
+            self.resources.add_defined(stored.document)
         return stored
 
 
-def _with_name(call: ApiCall) -> Mapping[str, str]:
-    """Return the selectors of a watch; one of a single object selects it by name."""
-    if not call.name:
-        return call.parameters
-    fields = [call.parameters.get("fieldSelector", ""), f"metadata.name={call.name}"]
-    return {**call.parameters, "fieldSelector": ",".join(filter(None, fields))}
+def _decode(body: bytes) -> Any:  # noqa: ANN401 - JSON
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise StatusProblem(400, "the body of the request is not JSON") from None

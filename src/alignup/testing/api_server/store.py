@@ -1,8 +1,6 @@
 """The objects of an API server, each with its resource version, and the history of their changes."""
 
 import asyncio
-import copy
-import json
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -11,7 +9,9 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
-from alignup.testing.api_server.faults import StatusProblem, conflict, dump, not_found
+import msgspec
+
+from alignup.testing.api_server.faults import StatusProblem, conflict
 
 Document = dict[str, Any]
 StoreKey = tuple[str, str]  #: namespace (empty: none) and name
@@ -46,16 +46,16 @@ class StoredObject:
 
     @cached_property
     def text(self) -> bytes:
-        return dump(self.document)
+        return msgspec.json.encode(self.document)
 
     @property
     def key(self) -> StoreKey:
         metadata = self.document["metadata"]
         return metadata.get("namespace", ""), metadata["name"]
 
-    @property
-    def revision(self) -> int:
-        return int(self.document["metadata"]["resourceVersion"])
+    def at_revision(self, revision: int) -> "StoredObject":
+        metadata = {**self.document["metadata"], "resourceVersion": str(revision)}
+        return StoredObject({**self.document, "metadata": metadata})
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class ObjectStore:
     def get(self, resource: ServedResource, key: StoreKey) -> StoredObject:
         stored = self.find(resource, key)
         if stored is None:
-            raise not_found(resource.name, key[1])
+            raise StatusProblem(404, f'{resource.name} "{key[1]}" not found')
         return stored
 
     def create(self, resource: ServedResource, document: Document) -> StoredObject:
@@ -132,9 +132,9 @@ class ObjectStore:
         old = self.get(resource, key)
         self.revision += 1
         del self._objects[resource][key]
-        metadata = {**old.document["metadata"], "resourceVersion": str(self.revision)}
-        last = StoredObject({**old.document, "metadata": metadata})
-        self._record(StoredChange(self.revision, resource, last, None))
+        last = old.at_revision(self.revision)
+        self.changes.append(StoredChange(self.revision, resource, last, None))
+        self._wake()
         return last
 
     def compact(self) -> None:
@@ -147,33 +147,28 @@ class ObjectStore:
         """Iterate over the changes after *revision*; a 410 problem if some of them are forgotten."""
         if revision < self.compacted:
             raise StatusProblem(410, f"too old resource version: {revision} ({self.compacted + 1})")
-        return iter(self.changes[self._index(revision) :])
+        first = revision - self.changes[0].revision + 1 if self.changes else 0  # every change has the next revision
+        return iter(self.changes[max(0, first) :])
 
     def timestamp(self) -> str:
         return self.now().strftime("%Y-%m-%dT%H:%M:%SZ")
-
-    def _index(self, revision: int) -> int:
-        """Return the position of the first change after *revision*; every change has the next revision."""
-        return max(0, revision - self.changes[0].revision + 1) if self.changes else 0
 
     def _write(
         self, resource: ServedResource, key: StoreKey, old: StoredObject | None, document: Document
     ) -> StoredObject:
         self.revision += 1
         document["metadata"]["resourceVersion"] = str(self.revision)
-        new = StoredObject(json.loads(dump(document)))  # a copy: what the caller holds may change later
+        new = StoredObject(copy_of(document))  # what the caller holds may change later
         self._objects[resource][key] = new
-        self._record(StoredChange(self.revision, resource, old, new))
-        return new
-
-    def _record(self, change: StoredChange) -> None:
-        self.changes.append(change)
+        self.changes.append(StoredChange(self.revision, resource, old, new))
         self._wake()
+        return new
 
     def _wake(self) -> None:
         self.changed.set()
         self.changed = asyncio.Event()
 
 
-def copy_of(stored: StoredObject) -> Document:
-    return copy.deepcopy(stored.document)
+def copy_of(document: Document) -> Document:
+    copied: Document = msgspec.json.decode(msgspec.json.encode(document))
+    return copied

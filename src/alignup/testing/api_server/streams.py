@@ -1,45 +1,64 @@
-"""Lists in pages and watches, and the selectors of both."""
+"""Watches, and the selectors of lists and watches."""
 
 import asyncio
-import base64
-import json
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
-from alignup.testing.api_server.faults import StatusProblem, dump
-from alignup.testing.api_server.http_server import HttpConnection
-from alignup.testing.api_server.store import ObjectStore, ServedResource, StoredChange, StoredObject
+import msgspec
 
-Matches = Callable[[Mapping[str, Any]], bool]
+from alignup.testing.api_server.faults import StatusProblem
+from alignup.testing.api_server.http_server import HttpConnection
+from alignup.testing.api_server.routing import ApiCall
+from alignup.testing.api_server.store import Document, ObjectStore, StoredChange, StoredObject
 
 _SET = re.compile(r"\s*(?P<key>[^\s!=,()]+)\s+(?P<not>not)?in\s*\((?P<values>[^)]*)\)\s*")
 _EQUALITY = re.compile(r"\s*(?P<key>[^\s!=,()]+)\s*(?P<operator>==|!=|=)\s*(?P<value>[^\s,()]*)\s*")
 _EXISTENCE = re.compile(r"\s*(?P<not>!)?\s*(?P<key>[^\s!=,()]+)\s*")
 
 
-def selector(labels: str, fields: str) -> Matches:
-    """Return a test whether an object matches both selectors; :class:`StatusProblem` if one is malformed."""
-    by_label = [_requirement(text, sets=True) for text in _parts(labels)]
-    by_field = [_requirement(text, sets=False) for text in _parts(fields)]
+class Selection:
+    """The objects that a list or watch is about; :class:`StatusProblem` if a selector is malformed."""
 
-    def matches(obj: Mapping[str, Any]) -> bool:
-        present = obj["metadata"].get("labels") or {}
-        return all(test(present.get(key)) for key, test in by_label) and all(
-            test(str(_field(obj, key))) for key, test in by_field
+    def __init__(self, call: ApiCall) -> None:
+        self.resource, self._namespace = call.resource, call.namespace  #: an empty namespace: all
+        labels, fields = (call.request.parameters.get(name, "") for name in ("labelSelector", "fieldSelector"))
+        self._labels = [_requirement(text, sets=True) for text in _split(labels)]
+        self._fields = [_requirement(text, sets=False) for text in _split(fields)]
+        if call.name:
+            self._fields.append(("metadata.name", lambda name: name == call.name))
+
+    def matches(self, document: Document) -> bool:
+        labels = document["metadata"].get("labels") or {}
+        return all(test(labels.get(key)) for key, test in self._labels) and all(
+            test(_field(document, path)) for path, test in self._fields
         )
 
-    return matches
+    def objects(self, store: ObjectStore) -> list[StoredObject]:
+        return [stored for stored in store.objects(self.resource, self._namespace) if self.matches(stored.document)]
+
+    def event(self, change: StoredChange) -> tuple[str, StoredObject] | None:
+        """Return the event that a watch gets: an object that no longer matches counts as deleted."""
+        known = change.new or change.old
+        if change.resource != self.resource or known is None or self._namespace not in {"", known.key[0]}:
+            return None
+        before = change.old is not None and self.matches(change.old.document)
+        after = change.new is not None and self.matches(change.new.document)
+        if not before and not after:
+            return None
+        if change.old is not None and change.new is not None and not after:  # its last matching version
+            known = change.old.at_revision(change.revision)
+        return ("DELETED" if not after else "MODIFIED" if before else "ADDED"), known
 
 
-def _parts(text: str) -> list[str]:
+def _split(selector: str) -> list[str]:
     """Split at commas outside of parentheses."""
-    return [part for part in re.split(r",(?![^(]*\))", text) if part.strip()]
+    return [part for part in re.split(r",(?![^(]*\))", selector) if part.strip()]
 
 
 def _requirement(text: str, *, sets: bool) -> tuple[str, Callable[[str | None], bool]]:
+    """Return the key, and the test of its value (``None``: it is absent)."""
     if sets and (match := _SET.fullmatch(text)):
         values = {value.strip() for value in match["values"].split(",")}
         return match["key"], lambda value: (value in values) is not bool(match["not"])
@@ -51,89 +70,21 @@ def _requirement(text: str, *, sets: bool) -> tuple[str, Callable[[str | None], 
     raise StatusProblem(400, f"unable to parse requirement: {text.strip()}")
 
 
-def _field(obj: Mapping[str, Any], path: str) -> object:
+def _field(document: Document, path: str) -> str:
     """Return the value at a path such as ``spec.nodeName``; empty if it is absent. Servers know only some paths."""
-    value: Any = obj
+    value: Any = document
     for name in path.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None
-    return "" if value is None else value
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """Which objects a list or watch is about."""
-
-    resource: ServedResource
-    namespace: str  #: empty: all
-    matches: Matches
-
-    @classmethod
-    def of(cls, resource: ServedResource, namespace: str, parameters: Mapping[str, str]) -> "Selection":
-        labels, fields = parameters.get("labelSelector", ""), parameters.get("fieldSelector", "")
-        return cls(resource, namespace, selector(labels, fields))
-
-    def objects(self, store: ObjectStore) -> list[StoredObject]:
-        return [stored for stored in store.objects(self.resource, self.namespace) if self.matches(stored.document)]
-
-    def event(self, change: StoredChange) -> tuple[str, StoredObject] | None:
-        """Return the event that a watch gets: an object that no longer matches counts as deleted."""
-        known = change.new or change.old
-        if change.resource != self.resource or known is None or (self.namespace and known.key[0] != self.namespace):
-            return None
-        before = change.old is not None and self.matches(change.old.document)
-        after = change.new is not None and self.matches(change.new.document)
-        if not before and not after:
-            return None
-        if change.old is not None and change.new is not None and not after:  # its last matching version
-            metadata = {**change.old.document["metadata"], "resourceVersion": str(change.revision)}
-            known = StoredObject({**change.old.document, "metadata": metadata})
-        return ("DELETED" if not after else "MODIFIED" if before else "ADDED"), known
-
-
-@dataclass
-class PagedLists:
-    """Lists whose pages all have the objects of one revision."""
-
-    store: ObjectStore
-    _snapshots: dict[str, tuple[int, list[StoredObject]]] = field(default_factory=dict)  #: the rest, by token
-    _tokens: int = 0
-
-    def page(self, selection: Selection, parameters: Mapping[str, str]) -> bytes:
-        limit = int(parameters.get("limit") or 0)
-        token = parameters.get("continue", "")
-        if token:
-            if token not in self._snapshots:
-                raise StatusProblem(
-                    410, "The provided continue parameter is too old to display a consistent list result."
-                )
-            revision, objects = self._snapshots[token]
-        else:
-            revision, objects = self.store.revision, selection.objects(self.store)
-        metadata: dict[str, object] = {"resourceVersion": str(revision)}
-        if limit and len(objects) > limit:
-            self._tokens += 1
-            following = base64.urlsafe_b64encode(json.dumps([revision, self._tokens]).encode()).decode()
-            self._snapshots[following] = (revision, objects[limit:])
-            metadata |= {"continue": following, "remainingItemCount": len(objects) - limit}
-            objects = objects[:limit]
-        kind = {
-            "apiVersion": selection.resource.api_version,
-            "kind": f"{selection.resource.kind}List",
-            "metadata": metadata,
-        }
-        return dump(kind)[:-1] + b',"items":[' + b",".join(stored.text for stored in objects) + b"]}"
-
-    def expire(self) -> None:
-        self._snapshots.clear()
+    return "" if value is None else str(value)
 
 
 class WatchStream:
     """One watch of a client."""
 
-    def __init__(self, store: ObjectStore, selection: Selection, connection: HttpConnection) -> None:
+    def __init__(self, store: ObjectStore, selection: Selection, connection: HttpConnection, *, chunk: int) -> None:
         self._store, self._selection, self._connection = store, selection, connection
+        self._chunk = chunk  #: bytes that are sent at once; 0: whole events
         self._revision = 0  #: changes up to here have been sent
-        self.chunk = 0  #: bytes that are sent at once; 0: whole events
         self.running = asyncio.Event()  #: cleared: events wait
         self.running.set()
         self._notice = asyncio.Event()
@@ -166,7 +117,7 @@ class WatchStream:
         for stored in objects:
             await self._send("ADDED", stored.text)
         if parameters.get("sendInitialEvents") == "true":
-            await self._send("BOOKMARK", self._bookmark({"k8s.io/initial-events-end": "true"}))
+            await self._send_bookmark(annotations={"k8s.io/initial-events-end": "true"})
         closed = asyncio.create_task(self._connection.wait_closed())
         with suppress(TimeoutError):
             try:
@@ -191,9 +142,9 @@ class WatchStream:
                 self.fail(problem)
             while self._bookmarks:
                 self._bookmarks -= 1
-                await self._send("BOOKMARK", self._bookmark({}))
+                await self._send_bookmark()
             if self._problem is not None:
-                await self._send("ERROR", dump(self._problem.status))
+                await self._send("ERROR", msgspec.json.encode(self._problem.status))
             if self._ended:
                 return
             if changed is self._store.changed:
@@ -208,17 +159,18 @@ class WatchStream:
             for task in waiting:
                 task.cancel()
 
-    def _bookmark(self, annotations: dict[str, str]) -> bytes:
-        resource = self._selection.resource
-        metadata: dict[str, object] = {"resourceVersion": str(self._revision), "creationTimestamp": None}
-        if annotations:
-            metadata["annotations"] = annotations
-        return dump({"kind": resource.kind, "apiVersion": resource.api_version, "metadata": metadata})
+    async def _send_bookmark(self, **annotated: object) -> None:
+        resource, metadata = (
+            self._selection.resource,
+            {"resourceVersion": str(self._revision), "creationTimestamp": None},
+        )
+        bookmark = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": {**metadata, **annotated}}
+        await self._send("BOOKMARK", msgspec.json.encode(bookmark))
 
     async def _send(self, type_: str, text: bytes) -> None:
         line = b'{"type":"' + type_.encode() + b'","object":' + text + b"}\n"
-        size = self.chunk or len(line)
+        size = self._chunk or len(line)
         for start in range(0, len(line), size):
             await self._connection.send(line[start : start + size])
-            if self.chunk:
+            if self._chunk:
                 await asyncio.sleep(0)

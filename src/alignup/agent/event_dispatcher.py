@@ -16,7 +16,7 @@ from alignup.agent.pending_admission import WAITS_ITS_TURN
 from alignup.agent.state import AgentEvent, Document, EventKind
 from alignup.align.explain import sentences
 from alignup.documents.decisions import recent_documents
-from alignup.web.events import EventBus
+from alignup.web.event_streams import EventBus
 
 #: The kubelet counts these: a waiting pod is not decided on yet, and a kept pod was counted before.
 _COUNTED = (EventKind.ADMITTED, EventKind.REJECTED)

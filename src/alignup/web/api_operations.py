@@ -4,7 +4,7 @@ A path answers ``HEAD`` like ``GET``; the server omits the body. It answers ``OP
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.message import Message
 from enum import StrEnum
@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from alignup.align.errors import Problem
 from alignup.documents import codec
 from alignup.web import responses
-from alignup.web.access import AccessRules, count_authenticated
+from alignup.web.authentication import AccessRules, count_authenticated
 from alignup.web.responses import CLOSE, JSON, PROBLEM, YAML, ProblemDocument, ProblemError
 
 ParameterValues = Mapping[str, Any]  #: by name; parameters without a value or default are left out
@@ -231,9 +231,14 @@ def openapi_document(
 ) -> dict[str, Any]:
     """Describe an API in OpenAPI 3.1; *with_token*: as served on an address that requires a token."""
     paths: dict[str, dict[str, Any]] = {}
+    types: set[type] = {ProblemDocument}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _describe(operation, with_token=with_token)
-    components: dict[str, Any] = {"schemas": codec.json_schemas(_documents(operations))}
+        types |= {response.document for response in operation.responses.values() if response.document}
+        types |= set(operation.problem_types.values())
+        types |= {operation.body} if operation.body else set()
+    schemas = codec.json_schemas(sorted(types, key=lambda type_: type_.__name__))
+    components: dict[str, Any] = {"schemas": schemas}
     if with_token:
         components["securitySchemes"] = {_TOKEN: {"type": "http", "scheme": "bearer"}}
     return {
@@ -242,15 +247,6 @@ def openapi_document(
         "paths": paths,
         "components": components,
     }
-
-
-def _documents(operations: Iterable[Operation]) -> list[type]:
-    types: set[type] = {ProblemDocument}
-    for operation in operations:
-        types |= {response.document for response in operation.responses.values() if response.document}
-        types |= set(operation.problem_types.values())
-        types |= {operation.body} if operation.body else set()
-    return sorted(types, key=lambda type_: type_.__name__)
 
 
 def _describe(operation: Operation, *, with_token: bool) -> dict[str, Any]:

@@ -8,7 +8,7 @@ that both sides notice a dead connection.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -80,20 +80,18 @@ class EventBus:
             if not self._subscriptions:
                 self._recent.clear()
 
-    def events_from(self, id_: int) -> Sequence[PublishedEvent]:
-        """Return the events from *id_* on, and one event in place of all that are no longer kept."""
-        if id_ > self._last_id:
-            return ()
-        first = self._recent[0]
-        if id_ < first.id:
-            missed = {"count": first.id - id_}
-            return (PublishedEvent(id=first.id - 1, time=first.time, kind=MISSED, document=missed), *self._recent)
-        return tuple(islice(self._recent, id_ - first.id, None))
-
     def text_from(self, id_: int) -> bytes:
-        """Return the same as server-sent events; most subscribers need the same text."""
+        """Return the events from *id_* on as server-sent events, with one in place of all that are no longer kept.
+
+        There must be some. Most subscribers need the same text.
+        """
         if self._encoded[:2] != (id_, self._last_id):
-            self._encoded = id_, self._last_id, b"".join(map(encode_event, self.events_from(id_)))
+            first = self._recent[0]
+            events = list(islice(self._recent, max(0, id_ - first.id), None))
+            if id_ < first.id:
+                missed = {"count": first.id - id_}
+                events.insert(0, PublishedEvent(id=first.id - 1, time=first.time, kind=MISSED, document=missed))
+            self._encoded = id_, self._last_id, b"".join(map(encode_event, events))
         return self._encoded[2]
 
     @property
@@ -114,21 +112,12 @@ class EventBus:
 
 
 class Subscription:
-    """The position of one subscriber in the events of a bus; iterate over it, or take the text of all new events."""
+    """The position of one subscriber in the events of a bus."""
 
     def __init__(self, bus: EventBus, next_id: int) -> None:
         self._bus = bus
         self._next_id = next_id
         self._waiter: asyncio.Future[bool] | None = None
-
-    def __aiter__(self) -> "Subscription":
-        return self
-
-    async def __anext__(self) -> PublishedEvent:
-        while not (events := self._bus.events_from(self._next_id)):
-            await self.wait(None)
-        self._next_id = events[0].id + 1
-        return events[0]
 
     def take_text(self) -> bytes:
         """Return all new events as server-sent events."""
@@ -136,18 +125,17 @@ class Subscription:
         self._next_id = self._bus.next_id
         return text
 
-    async def wait(self, seconds: float | None) -> bool:
+    async def wait(self, seconds: float) -> bool:
         """Wait until there may be new events, at most *seconds*; return whether ``resume`` was called."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[bool] = loop.create_future()
         self._waiter = waiter
-        timer = None if seconds is None else loop.call_later(seconds, _finish, waiter, False)  # noqa: FBT003 - a result
+        timer = loop.call_later(seconds, _finish, waiter, False)  # noqa: FBT003 - a result
         try:
             return await waiter
         finally:
             self._waiter = None
-            if timer is not None:
-                timer.cancel()
+            timer.cancel()
 
     def resume(self) -> None:
         if self._waiter is not None:
@@ -191,7 +179,9 @@ class EventStreams:
 
     async def _send_events(self, _scope: Scope, receive: Receive, send: Send) -> None:
         self._open += 1
-        await _send_start(send)
+        fields = {"Content-Type": f"{EVENT_STREAM}; charset=utf-8", **HEADERS}
+        headers = [(name.lower().encode(), value.encode()) for name, value in fields.items()]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
         disconnected = asyncio.ensure_future(_disconnected(receive))
         stopped = asyncio.ensure_future(self._stopping.wait())
         try:
@@ -212,12 +202,6 @@ class EventStreams:
             disconnected.cancel()
             stopped.cancel()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-async def _send_start(send: Send) -> None:
-    fields = {"Content-Type": f"{EVENT_STREAM}; charset=utf-8", **HEADERS}
-    headers = [(name.lower().encode(), value.encode()) for name, value in fields.items()]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
 
 
 async def _send_chunk(send: Send, chunk: bytes) -> None:

@@ -3,7 +3,7 @@
 import io
 import json
 
-from alignup.agent.events import log_event
+from alignup.agent.event_dispatcher import log_event
 from alignup.agent.transaction import Transaction
 from alignup.web.log import make_logger
 from tests.agent.states import clock, empty_state

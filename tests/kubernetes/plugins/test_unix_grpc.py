@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 import grpc
 import pytest
 
-from alignup.kubernetes.plugins import rpc
+from alignup.kubernetes.plugins import unix_grpc
 from alignup.wire import device_plugin_pb2 as wire
 from tests.grpc_fixtures import anyio_backend, one_loop
 from tests.short_paths import short_directory
@@ -42,19 +42,19 @@ async def serving(path):
     async def respond(request):
         match request.version:
             case "reject":
-                raise rpc.StatusError("denied", code=grpc.StatusCode.PERMISSION_DENIED)
+                raise unix_grpc.StatusError("denied", code=grpc.StatusCode.PERMISSION_DENIED)
             case "wait":
                 waiting.set()
                 await asyncio.Event().wait()
         return wire.RegisterRequest(version=request.version)
 
-    async with rpc.serve(path, SERVICE, {"Register": (wire.RegisterRequest, respond)}):
+    async with unix_grpc.serve(path, SERVICE, {"Register": (wire.RegisterRequest, respond)}):
         yield waiting
 
 
 async def call(channel, text, *, kind=wire.RegisterRequest, seconds=60.0, wait_for_ready=True):
     request = wire.RegisterRequest(version=text)
-    return await rpc.call(
+    return await unix_grpc.call(
         channel, METHOD, request, response=kind, seconds=seconds, error=OwnError, wait_for_ready=wait_for_ready
     )
 
@@ -87,7 +87,7 @@ async def test_a_socket_is_never_open_to_others_under_a_loose_umask(path):
 
 
 async def test_a_call_returns_the_response(path):
-    async with serving(path), rpc.channel(path) as channel:
+    async with serving(path), unix_grpc.channel(path) as channel:
         response = await call(channel, "v1")
 
     assert response.version == "v1"
@@ -102,7 +102,7 @@ async def test_a_call_returns_the_response(path):
     ],
 )
 async def test_a_failed_call_raises_the_error_of_the_caller(path, text, kind, seconds, code):
-    async with serving(path), rpc.channel(path) as channel:
+    async with serving(path), unix_grpc.channel(path) as channel:
         with pytest.raises(OwnError) as caught:
             await call(channel, text, kind=kind, seconds=seconds)
 
@@ -111,7 +111,7 @@ async def test_a_failed_call_raises_the_error_of_the_caller(path, text, kind, se
 
 
 async def test_a_call_waits_for_the_server_to_listen(path):
-    async with rpc.channel(path) as channel:
+    async with unix_grpc.channel(path) as channel:
         pending = asyncio.create_task(call(channel, "v1"))
         async with asyncio.timeout(60):
             while channel.get_state() is not grpc.ChannelConnectivity.TRANSIENT_FAILURE:  # it found no server
@@ -123,7 +123,7 @@ async def test_a_call_waits_for_the_server_to_listen(path):
 
 
 async def test_a_call_that_does_not_wait_fails_at_once_without_a_server(path):
-    async with rpc.channel(path) as channel, asyncio.timeout(60):
+    async with unix_grpc.channel(path) as channel, asyncio.timeout(60):
         with pytest.raises(OwnError) as caught:
             await call(channel, "v1", seconds=600, wait_for_ready=False)
 
@@ -133,8 +133,8 @@ async def test_a_call_that_does_not_wait_fails_at_once_without_a_server(path):
 async def test_responses_above_the_size_limit_fail(path):
     async with (
         serving(path),
-        rpc.channel(path, max_response=1000) as small,
-        rpc.channel(path, max_response=10**6) as large,
+        unix_grpc.channel(path, max_response=1000) as small,
+        unix_grpc.channel(path, max_response=10**6) as large,
     ):
         with pytest.raises(OwnError) as caught:
             await call(small, "x" * 2000)
@@ -146,7 +146,7 @@ async def test_responses_above_the_size_limit_fail(path):
 
 async def test_closing_the_channel_fails_pending_calls_without_cancelling_their_tasks(path):
     async with serving(path) as waiting:
-        channel = rpc.channel(path)
+        channel = unix_grpc.channel(path)
         pending = asyncio.create_task(call(channel, "wait"))
         await waiting.wait()
         await channel.close()
@@ -157,7 +157,7 @@ async def test_closing_the_channel_fails_pending_calls_without_cancelling_their_
 
 
 async def test_cancelling_a_task_cancels_its_call(path):
-    async with serving(path) as waiting, rpc.channel(path) as channel:
+    async with serving(path) as waiting, unix_grpc.channel(path) as channel:
         pending = asyncio.create_task(call(channel, "wait"))
         await waiting.wait()
         pending.cancel()
@@ -166,9 +166,9 @@ async def test_cancelling_a_task_cancels_its_call(path):
 
 
 async def test_a_failed_stream_raises_the_error_of_the_caller(path):
-    async with serving(path), rpc.channel(path) as channel:
+    async with serving(path), unix_grpc.channel(path) as channel:
         with pytest.raises(OwnError) as caught:
-            async for _ in rpc.stream(
+            async for _ in unix_grpc.stream(
                 channel, METHOD, wire.RegisterRequest(version="reject"), response=wire.RegisterRequest, error=OwnError
             ):
                 pass
@@ -185,4 +185,4 @@ async def test_a_failed_stream_raises_the_error_of_the_caller(path):
     ],
 )
 def test_error_texts_are_those_of_grpc_go(code, text):
-    assert rpc.error_text(grpc.StatusCode[code], "why") == text
+    assert unix_grpc.error_text(grpc.StatusCode[code], "why") == text

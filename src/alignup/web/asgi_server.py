@@ -154,16 +154,9 @@ class _Server:
     """
 
     def __init__(
-        self,
-        app: ASGIApp,
-        listener: socket.socket,
-        limits: ServerLimits,
-        tls: Callable[[], ssl.SSLContext] | None,
+        self, app: ASGIApp, listener: socket.socket, limits: ServerLimits, tls: Callable[[], ssl.SSLContext] | None
     ) -> None:
-        self._app = app
-        self._listener = listener
-        self._limits = limits
-        self._tls = tls
+        self._app, self._listener, self._limits, self._tls = app, listener, limits, tls
         self._table = ConnectionTable(limits.connections)
         self._loop = asyncio.get_running_loop()
         self._handshakes: set[asyncio.Task[None]] = set()
@@ -235,11 +228,7 @@ class _Server:
         timeout = None if context is None else self._limits.head
         with suppress(OSError):  # no valid TLS handshake, or not in time
             await self._loop.connect_accepted_socket(
-                lambda: connection,
-                accepted,
-                ssl=context,
-                ssl_handshake_timeout=timeout,
-                ssl_shutdown_timeout=timeout,
+                lambda: connection, accepted, ssl=context, ssl_handshake_timeout=timeout, ssl_shutdown_timeout=timeout
             )
 
 

@@ -6,7 +6,6 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from starlette.requests import Request
 
@@ -19,11 +18,6 @@ SIGN_IN = "/sign-in"
 LINK_SECONDS = 600.0  #: in which a sign-in link is valid
 SESSION_SECONDS = 12 * 3600.0  #: without a request, after which a session ends
 _MAX_LINKS, _MAX_SESSIONS = 64, 1024
-
-
-class SignInLink(NamedTuple):
-    path: str  #: of the server, with a code that is valid once
-    seconds: float  #: in which it is valid
 
 
 class Sessions:
@@ -40,10 +34,11 @@ class Sessions:
         self._links: dict[bytes, float] = {}  #: hash of the code → when it expires, oldest first
         self._sessions: dict[bytes, float] = {}  #: hash of the cookie → when it expires, least recently used first
 
-    def create_link(self) -> SignInLink:
+    def create_link(self) -> str:
+        """Return a path of the server with a code that is valid once, for ``LINK_SECONDS``."""
         code = secrets.token_urlsafe(24)
         _add(self._links, _hash(code), self._now() + LINK_SECONDS, most=_MAX_LINKS)
-        return SignInLink(f"{SIGN_IN}?code={code}", LINK_SECONDS)
+        return f"{SIGN_IN}?code={code}"
 
     def redeem(self, code: str) -> bool:
         """Return whether *code* is that of a valid link, which is not valid from now on."""
@@ -111,18 +106,13 @@ class AccessRules:
         count_authenticated(request)
 
     def allows(self, request: Request) -> bool:
-        return (
-            self.everyone or self._has_token(request) or (request.method in SAFE_METHODS and self.sessions.has(request))
-        )
+        scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
+        has_token = self.is_token(credentials) and scheme.lower() == "bearer"
+        return self.everyone or has_token or (request.method in SAFE_METHODS and self.sessions.has(request))
 
     def is_token(self, text: str) -> bool:
         # A comparison in constant time does not reveal how much of the token is right.
         return self.token is not None and hmac.compare_digest(text.strip().encode("utf-8", "replace"), self.token)
-
-    def _has_token(self, request: Request) -> bool:
-        scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
-        valid = self.is_token(credentials)
-        return scheme.lower() == "bearer" and valid
 
 
 def count_authenticated(request: Request) -> None:

@@ -116,7 +116,7 @@ async def serve(path: Path, service: ServiceDescriptor, methods: Mapping[str, Me
         yield
     finally:
         if _inode(path) == created:  # no other server has replaced the socket
-            _remove(path)
+            path.unlink(missing_ok=True)  # noqa: ASYNC240 - a directory entry
         await server.stop(grace=0)
 
 
@@ -151,8 +151,8 @@ def check_socket_path(path: Path) -> None:
     """Raise ``ListenError`` if no socket can be created at *path*, or if a server listens there."""
     length = len(str(path.absolute()).encode())
     if length > _MAX_PATH:
-        what = f"{path} is {length} bytes long; the path of a socket has at most {_MAX_PATH}"
-        raise ListenError(f"{what}\nchoose a directory with a shorter name")
+        problem = f"{path} is {length} bytes long; the path of a socket has at most {_MAX_PATH}"
+        raise ListenError(f"{problem}\nchoose a directory with a shorter name")
     if not os.path.lexists(path):
         return
     if not stat.S_ISSOCK(path.lstat().st_mode):
@@ -160,18 +160,14 @@ def check_socket_path(path: Path) -> None:
     with socket(AF_UNIX, SOCK_STREAM) as probe:
         probe.settimeout(1)
         if probe.connect_ex(str(path)) == 0:
-            what = f"another process listens at {path}, a kubelet or another agent"
-            raise ListenError(f"{what}\nstop it, or choose another directory")
-
-
-def _remove(path: Path) -> None:
-    path.unlink(missing_ok=True)
+            problem = f"another process listens at {path}, a kubelet or another agent"
+            raise ListenError(f"{problem}\nstop it, or choose another directory")
 
 
 def _inode(path: Path) -> tuple[int, int] | None:
     with suppress(FileNotFoundError):
-        found = path.lstat()
-        return found.st_dev, found.st_ino
+        status = path.lstat()
+        return status.st_dev, status.st_ino
     return None
 
 
@@ -183,8 +179,8 @@ def _translated_errors(error: ErrorFactory) -> Iterator[None]:
     except grpc.aio.AioRpcError as failed:
         raise error(failed.code(), failed.details() or "") from failed
     except DecodeError as broken:
-        what = f"grpc: failed to unmarshal the received message: {broken}"
-        raise error(grpc.StatusCode.INTERNAL, what) from broken
+        problem = f"grpc: failed to unmarshal the received message: {broken}"
+        raise error(grpc.StatusCode.INTERNAL, problem) from broken
     except asyncio.CancelledError:
         # grpcio raises it for a closed channel as well as for a cancelled task.
         task = asyncio.current_task()
