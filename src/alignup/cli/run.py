@@ -1,5 +1,4 @@
 """``alignup run``: run a command on aligned CPUs, memory and devices."""
-# ruff: noqa: RUF009 - options are declared by calls, as fields are
 
 import os
 import sys
