@@ -139,7 +139,7 @@ class Shell:
         """Wait until an agent listens, or until an API server has written its kubeconfig, which it does after that."""
         config = re.search(r"--kubeconfig (\S+)", command)
         end = time.monotonic() + 60
-        while not (self.is_complete(config[1]) if config else any(self.directory.rglob("*.sock"))):
+        while not (self.is_complete(config[1]) if config else any(self.directory.rglob("agent.sock"))):
             assert time.monotonic() < end, f"{command}: is not listening{self.job_logs()}"
             time.sleep(0.02)
 
