@@ -16,7 +16,7 @@ from alignup.kubernetes.api.host_states import HOST_STATES, to_object
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
 from alignup.kubernetes.configuration import Configuration
 from alignup.kubernetes.manifests.documents import to_json
-from alignup.kubernetes.manifests.pod import pod_to_dict, read_pod
+from alignup.kubernetes.manifests.pod_decoder import pod_to_dict, read_pod
 from alignup.machines.synthetic import parse
 from alignup.observe.observation import Observation
 from alignup.observe.published_objects import host_state

@@ -7,8 +7,8 @@ from typing import Any
 
 from alignup.kubernetes.api import NODES, PODS, ApiClient, Change, EventType, Informer
 from alignup.kubernetes.api.host_states import HOST_STATES, to_object
+from alignup.kubernetes.api.known_pods import known_pod
 from alignup.kubernetes.api.objects import ApiPod
-from alignup.kubernetes.api.pods import known_pod
 from alignup.observe.observation import join
 from alignup.observe.published_objects import host_state
 from tests.observe.kubelets import SimulatedKubelet

@@ -23,8 +23,8 @@ from alignup.gate.releases import pinned_node
 from alignup.kubernetes.api import NODES, PODS, ApiClient, Change, Resource, find_access
 from alignup.kubernetes.api.errors import InvalidObjectError
 from alignup.kubernetes.api.host_states import HOST_STATES, to_object
+from alignup.kubernetes.api.known_pods import KnownPod, known_pod
 from alignup.kubernetes.api.objects import ApiPod, PartialObject
-from alignup.kubernetes.api.pods import KnownPod, known_pod
 from alignup.observe.observation import join
 from alignup.observe.published_objects import host_state
 from alignup.schedule.live_cluster import LiveCluster
@@ -229,7 +229,7 @@ async def webhook(client: ApiClient, name: str) -> AsyncIterator[CertificateKeep
         service = {"url": f"https://{name}:{listener.getsockname()[1]}/gate"}
         await client.create(WEBHOOK_CONFIGURATIONS, configuration(service))
         await stack.enter_async_context(running(keeper.run()))
-        await keeper.wait_ready()
+        await keeper.ready.wait()
         app = webhook_app("/gate", answer_review)
         await stack.enter_async_context(serve_app(app, listener, stopping=asyncio.Event(), tls=keeper.context))
         yield keeper

@@ -17,7 +17,7 @@ from alignup.align.host import Host
 from alignup.align.machine import Device
 from alignup.kubernetes import configuration
 from alignup.kubernetes.api.host_states import HOST_STATES, to_object
-from alignup.kubernetes.manifests.pod import read_pod
+from alignup.kubernetes.manifests.pod_decoder import read_pod
 from alignup.machines.synthetic import parse
 from alignup.observe.observation import Observation
 from alignup.observe.published_objects import host_state

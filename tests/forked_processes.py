@@ -17,7 +17,6 @@ _FORKING.set_forkserver_preload(
         "alignup.cli.audit",
         "alignup.cli.decisions",
         "alignup.cli.doctor",
-        "alignup.cli.doctor_output",
         "alignup.cli.inputs",
         "alignup.cli.machine",
         "alignup.cli.ps",

@@ -26,7 +26,7 @@ from alignup.align.workload import Pod
 from alignup.align.workload.validation import accept
 from alignup.documents.decisions import to_document
 from alignup.kubernetes.manifests import documents
-from alignup.kubernetes.manifests.pod import read_pod
+from alignup.kubernetes.manifests.pod_decoder import read_pod
 from alignup.machines.synthetic import parse
 from alignup.store.history import DecisionQuery, StoredDecision
 from alignup.web.authentication import AccessRules
@@ -75,7 +75,7 @@ def read(body: bytes) -> Pod:
 
 
 class FakeBackend:
-    """Decides at once, keeps everything; with *wait_enabled*, pods that do not fit wait."""
+    """A backend that decides at once and keeps everything; with *wait_enabled*, pods that do not fit wait."""
 
     def __init__(self, of: Host | None = None, *, wait_enabled=False) -> None:
         self.host = of or host()

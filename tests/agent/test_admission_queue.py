@@ -16,7 +16,7 @@ from tests.deadlines import wait_for
 
 
 class Disk:
-    """Records saved states, and can be full or blocked."""
+    """A disk that records saved states, and can be full or blocked."""
 
     def __init__(self):
         self.written = []

@@ -1,4 +1,4 @@
-"""Readiness is proven by a job that passes the admission queue."""
+"""The probe of the admission queue: a job that passes it proves that the agent is ready."""
 
 import asyncio
 import socket

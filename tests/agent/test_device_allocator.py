@@ -459,7 +459,7 @@ async def test_a_pending_pod_is_not_on_disk(directory):
 
 async def test_preferences_for_changed_devices_are_requested_again_a_limited_number_of_times(directory):
     class Fickle:
-        """Changes the devices whenever a plugin is asked."""
+        """A plugin manager that changes the devices whenever a plugin is asked."""
 
         def __init__(self, rig, plugin):
             self.calls = 0

@@ -17,7 +17,7 @@ from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, Policy, TopologyOptions, TopologySettings
 from alignup.align.workload import Pod, Resources
 from alignup.align.workload.validation import accept
-from alignup.kubernetes.manifests.pod import read_pod
+from alignup.kubernetes.manifests.pod_decoder import read_pod
 from alignup.machines.synthetic import parse
 from tests.align.hosts import GIB, GPU, RESERVATION, make_host, make_pod
 from tests.strategies_pods import amounts, container, guaranteed

@@ -7,7 +7,7 @@ from hypothesis import given
 from alignup.agent.state import same_workload
 from alignup.align.workload.validation import accept
 from alignup.cli.admit import pod_manifest
-from alignup.kubernetes.manifests.pod import pod_to_dict, read_pod_text
+from alignup.kubernetes.manifests.pod_decoder import pod_to_dict, read_pod_text
 from alignup.kubernetes.manifests.workloads import read_workloads
 from tests.align.hosts import arrivals
 

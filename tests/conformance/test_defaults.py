@@ -9,7 +9,7 @@ from typing import Any
 from alignup.align.errors import PodError
 from alignup.align.workload import Container, Pod, Resources
 from alignup.align.workload.validation import PodSource, accept
-from alignup.kubernetes.manifests.pod import read_pod_text
+from alignup.kubernetes.manifests.pod_decoder import read_pod_text
 from tests.conformance.harness import Case, run
 
 #: The host the vectors' static pods are on.

@@ -13,7 +13,7 @@ from alignup.align.devices.provider import DeviceProvider
 from alignup.align.hint import AnyHints, HintList, subsets
 from alignup.align.machine import Device
 from alignup.align.workload import Container, Pod, demand
-from alignup.kubernetes.manifests.pod import read_pod
+from alignup.kubernetes.manifests.pod_decoder import read_pod
 from tests.conformance.harness import Case, run
 
 Lists = dict[str, list | None]

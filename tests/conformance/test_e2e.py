@@ -17,7 +17,7 @@ from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, TopologySettings
 from alignup.align.workload import Pod
-from alignup.kubernetes.manifests.pod import read_pod
+from alignup.kubernetes.manifests.pod_decoder import read_pod
 from tests.conformance.harness import Case, run
 from tests.soundness import by_group, check_sound
 from tests.vector_types import list_of, machine_of

@@ -5,7 +5,7 @@ from typing import Any
 
 from alignup.align.errors import ProviderError
 from alignup.align.workload import Container, Pod, demand
-from alignup.kubernetes.manifests.pod import read_pod
+from alignup.kubernetes.manifests.pod_decoder import read_pod
 from tests.conformance.harness import Case, run
 
 #: The resources the vectors' host has device plugins for.

@@ -9,7 +9,7 @@ from alignup.align.quantity import Quantity
 from alignup.align.workload import Pod, demand
 from alignup.align.workload.demand import FitRequest
 from alignup.align.workload.names import is_scalar
-from alignup.kubernetes.manifests.pod import read_pod
+from alignup.kubernetes.manifests.pod_decoder import read_pod
 from tests.conformance.harness import Case, run
 
 #: What the kubelet always compares in this order; it takes all others at random.

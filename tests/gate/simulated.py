@@ -15,7 +15,7 @@ from alignup.gate.schedulable_nodes import NodeCapacity
 from alignup.kubernetes.api import NODES, PODS, ApiClient
 from alignup.kubernetes.api.errors import ConflictError, NotFoundError
 from alignup.kubernetes.api.objects import ApiPod
-from alignup.kubernetes.manifests.pod import pod_from, read_pod
+from alignup.kubernetes.manifests.pod_decoder import pod_from, read_pod
 from alignup.schedule.node_selection import exclusions
 from alignup.testing.api_server import ApiServer
 from tests.observe.api_objects import api_pod, node

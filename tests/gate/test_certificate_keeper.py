@@ -159,7 +159,7 @@ async def test_running_keepers_follow_each_other(server, client):
         for keeper in keepers:
             start(keeper.run())
         for keeper in keepers:
-            await keeper.wait_ready()
+            await keeper.ready.wait()
         await until(lambda: bundles(server) == [stored(server).bundle] * 2)
 
     assert keepers[0].current == keepers[1].current

@@ -12,7 +12,7 @@ import pytest
 from alignup.documents.codec import convert
 from alignup.gate.controller import GateController, GateOptions
 from alignup.kubernetes.api import NODES
-from alignup.kubernetes.manifests.pod import read_pod
+from alignup.kubernetes.manifests.pod_decoder import read_pod
 from alignup.schedule.node_selection import exclusions
 from alignup.testing.api_server import ApiFault
 from tests.align.hosts import pod

@@ -12,7 +12,7 @@ from alignup.gate.releases import pinned, pinned_node, release_patch
 from alignup.kubernetes.api import PODS
 from alignup.kubernetes.api.errors import ConflictError
 from alignup.kubernetes.api.objects import ApiNode, ApiPod, ApiPodSpec, NodeSelector
-from alignup.kubernetes.manifests.pod import NamedItem
+from alignup.kubernetes.manifests.pod_decoder import NamedItem
 from alignup.schedule.node_selection import exclusions
 from alignup.testing.api_server.patches import merge
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from alignup.align.workload import Pod
 from alignup.kubernetes.api.host_states import HOST_STATES, to_object
-from alignup.kubernetes.manifests.pod import pod_to_dict
+from alignup.kubernetes.manifests.pod_decoder import pod_to_dict
 from alignup.observe.observation import join
 from alignup.observe.published_objects import host_state
 from alignup.testing.api_server import ApiServer, ServedResource

@@ -11,7 +11,7 @@ from alignup.align.host import Host
 from alignup.align.machine import Device, Machine
 from alignup.align.workload import Pod
 from alignup.kubernetes import configuration
-from alignup.kubernetes.api.pods import KnownPod
+from alignup.kubernetes.api.known_pods import KnownPod
 from alignup.kubernetes.kubelet_files import state_files
 from alignup.kubernetes.kubelet_files.ledger import export_ledger
 from alignup.kubernetes.kubelet_files.state_files import AllocatedPod

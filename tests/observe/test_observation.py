@@ -9,7 +9,7 @@ from alignup.align.errors import Problem, StateError
 from alignup.align.machine import Device
 from alignup.align.workload import Container, Pod
 from alignup.kubernetes import configuration
-from alignup.kubernetes.api.pods import KnownPod
+from alignup.kubernetes.api.known_pods import KnownPod
 from alignup.kubernetes.kubelet_files.state_files import KubeletFiles
 from alignup.observe.observation import AdmittingError, ForeignFilesError, UnsettledError, join
 from alignup.placement.host_report import PodStage

@@ -25,7 +25,7 @@ from alignup.align.ledger import Ledger
 from alignup.align.machine import Device, Machine
 from alignup.align.workload import Pod
 from alignup.align.workload.validation import PodSource, accept
-from alignup.kubernetes.manifests.pod import read_pod
+from alignup.kubernetes.manifests.pod_decoder import read_pod
 from tests.recorded.setting import announced, machine_of, settings_of
 from tests.recorded.snapshot import Comparison
 from tests.soundness import check_sound

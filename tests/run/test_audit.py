@@ -2,7 +2,6 @@
 
 import os
 import time
-from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -31,7 +30,7 @@ def run():
     record = RunRecord(
         uid=f"test-audit-{uuid4()}",
         name="web",
-        runner=replace(ProcessIdentity.of(os.getpid()), start=1),  # it has ended
+        runner=ProcessIdentity.of(os.getpid())._replace(start=1),  # it has ended
         command=("sleep", "60"),
         since=time.time(),
         cpus=LOWEST,
@@ -50,7 +49,7 @@ def grouped(run):
     directory = cgroup.create(run.record.uid, LOWEST, nodes=0)
     try:
         cgroup.join(directory, run.pids[0])
-        yield replace(run, record=replace(run.record, cgroup=directory))
+        yield run._replace(record=run.record._replace(cgroup=directory))
     finally:
         os.kill(run.pids[0], 9)
         wait_for(lambda: cgroup.remove(directory))
@@ -80,9 +79,9 @@ def test_processes_of_a_run_are_found_by_their_descent(run):
 def test_processes_without_the_environment_are_found_by_runner_and_identity(run):
     with started("sh", "-c", "env -i sleep 60 & wait") as shell:
         runner, command = ProcessIdentity.of(shell.pid), [ProcessIdentity.of(shell.pid)]
-        wait_for(lambda: len(find_run_processes([replace(run.record, uid="other", runner=runner)])[0].pids) == 1)
-        (started_,) = find_run_processes([replace(run.record, uid="other", started=tuple(command))])
-        reused = replace(run.record, uid="other", started=(replace(command[0], start=1),))
+        wait_for(lambda: len(find_run_processes([run.record._replace(uid="other", runner=runner)])[0].pids) == 1)
+        (started_,) = find_run_processes([run.record._replace(uid="other", started=tuple(command))])
+        reused = run.record._replace(uid="other", started=(command[0]._replace(start=1),))
 
         assert len(started_.pids) == 2
         assert find_run_processes([reused])[0].pids == ()
@@ -99,7 +98,7 @@ def test_a_stranger_is_neither_counted_nor_moved(grouped):
     with started("sleep", "60", env={RUN_VARIABLE: grouped.record.uid}, user=65534) as stranger:
         before = Path(f"/proc/{stranger.pid}/cgroup").read_text()
         runs = find_run_processes([grouped.record])
-        errors = audit.restore_run(replace(grouped, pids=(*grouped.pids, stranger.pid)))
+        errors = audit.restore_run(grouped._replace(pids=(*grouped.pids, stranger.pid)))
 
         assert runs == (grouped,)
         assert Path(f"/proc/{stranger.pid}/cgroup").read_text() == before
@@ -112,7 +111,7 @@ def test_an_unmoved_run_has_no_drift(run):
 
 
 def test_using_fewer_cpus_is_not_drift(run):
-    assert kinds(replace(run, record=replace(run.record, cpus=PERMITTED))) == []
+    assert kinds(run._replace(record=run.record._replace(cpus=PERMITTED))) == []
 
 
 def test_a_moved_process_is_found_and_restored(run):
@@ -160,7 +159,7 @@ def test_a_missing_cgroup_is_recreated(grouped):
 
 
 def test_a_failed_restore_returns_the_error(run):
-    impossible = replace(run, record=replace(run.record, cpus=1 << 99999))
+    impossible = run._replace(record=run.record._replace(cpus=1 << 99999))
 
     (error,) = audit.restore_run(impossible)
 
@@ -182,7 +181,7 @@ def test_a_failed_restore_returns_the_error(run):
     ],
 )
 def test_moved_and_missing_devices_are_drift(run, devices, text):
-    with_device = replace(run, record=replace(run.record, devices={"example.com/gpu": {"gpu-0": 1}}))
+    with_device = run._replace(record=run.record._replace(devices={"example.com/gpu": {"gpu-0": 1}}))
 
     drifts = audit.audit_runs([with_device], devices=devices)
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ STRANGER = 65534
 GPU = {"example.com/gpu": frozenset({"gpu-0"})}
 NO_GPU: dict[str, frozenset[str]] = {}
 NOW = ProcessIdentity.of(os.getpid())
-ENDED = replace(NOW, start=1)
+ENDED = NOW._replace(start=1)
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the owner of a file")
 
@@ -44,7 +43,7 @@ def runs(claims: Claims) -> list[str]:
 def write_claim(directory, run, *, owner=None, cpus="1", runner=NOW, **alive):
     """Files as a run writes them, and as another user could."""
     documents = {
-        "alive": {"version": 1, "runner": asdict(runner), "started": [], "cgroup": None, **alive},
+        "alive": {"version": 1, "runner": runner._asdict(), "started": [], "cgroup": None, **alive},
         "claim": {"version": 1, "cpus": cpus, "devices": {}},
     }
     for suffix, document in documents.items():
@@ -93,7 +92,7 @@ def test_a_newer_claim_does_not_make_an_older_one_fail(mine, directory, monkeypa
             directory / "alignup-run-0.claim", (0, 0)
         )  # a user can change these times, but not the one that counts
         claims = {claim.run: claim for claim in read()}
-        return (claims["a"], replace(claims["0"], time=max(claims["0"].time, claims["a"].time + 1)))
+        return (claims["a"], claims["0"]._replace(time=max(claims["0"].time, claims["a"].time + 1)))
 
     monkeypatch.setattr(mine, "read", read_after_answer)
 
@@ -102,7 +101,7 @@ def test_a_newer_claim_does_not_make_an_older_one_fail(mine, directory, monkeypa
 
 def test_claims_made_at_the_same_time_both_fail(mine, directory, monkeypatch):
     read = mine.read
-    monkeypatch.setattr(mine, "read", lambda: [replace(claim, time=5) for claim in read()])
+    monkeypatch.setattr(mine, "read", lambda: [claim._replace(time=5) for claim in read()])
     write_claim(directory, "0")
 
     assert not mine.make("a", cpus=0b010, devices=NO_GPU)
@@ -110,7 +109,7 @@ def test_claims_made_at_the_same_time_both_fail(mine, directory, monkeypatch):
 
 def test_a_claim_counts_as_long_as_a_process_of_the_run_lives(mine, directory):
     with started("sleep", "60") as sleeper:
-        process = asdict(ProcessIdentity.of(sleeper.pid))
+        process = ProcessIdentity.of(sleeper.pid)._asdict()
         write_claim(directory, "runner")
         write_claim(directory, "started", runner=ENDED, started=[process])
         write_claim(directory, "ended", runner=ENDED)
@@ -130,7 +129,7 @@ def test_a_record_keeps_its_claim_alive(mine, directory):
         )
         mine.refresh(record)
         before = runs(mine)
-    mine.refresh(replace(record, uid="unclaimed"))
+    mine.refresh(record._replace(uid="unclaimed"))
 
     assert (before, runs(mine)) == (["a"], [])
 
@@ -156,7 +155,7 @@ def test_a_claim_counts_as_long_as_its_cgroup_has_processes(mine, directory):
     ("alive", "why"),
     [
         pytest.param({}, "the runner is not a process of the owner", id="a process of another user"),
-        pytest.param({"runner": replace(NOW, space=1)}, "it cannot be seen", id="another pid namespace"),
+        pytest.param({"runner": NOW._replace(space=1)}, "it cannot be seen", id="another pid namespace"),
         pytest.param({"runner": ENDED, "cgroup": "/sys/fs/cgroup"}, "not of the run", id="any cgroup"),
         pytest.param({"runner": ENDED, "cgroup": "/"}, "not a cgroup", id="any directory"),
     ],

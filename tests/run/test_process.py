@@ -6,7 +6,6 @@ On a machine with one NUMA node, memory policies and migration change nothing, a
 import json
 import os
 import threading
-from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -63,7 +62,7 @@ def test_a_zombie_is_not_alive():
     ],
 )
 def test_a_pid_alone_does_not_identify_a_process(change, alive):
-    assert replace(ProcessIdentity.of(os.getpid()), **change).alive is alive
+    assert ProcessIdentity.of(os.getpid())._replace(**change).alive is alive
 
 
 def test_a_missing_process_is_an_error():

@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from alignup.kubernetes.api.objects import Toleration
-from alignup.kubernetes.manifests.pod import read_pod
+from alignup.kubernetes.manifests.pod_decoder import read_pod
 from alignup.schedule.extender import OFFER_SECONDS, PLACEMENT_ANNOTATION, ExtenderOptions, Offers
 from alignup.schedule.extender_messages import MAX_SEARCHES
 from alignup.schedule.live_cluster import LiveClusterOptions
@@ -322,7 +322,7 @@ async def test_filter_refuses_to_guess_while_the_cluster_is_not_followed(http, n
     nodes.create(OTHER, "a")  # by another scheduler, unseen
     for verb in ("watch", "list"):
         nodes.server.inject(ApiFault(), verb=verb)
-    await until(lambda: not service.live.problems)
+    await until(lambda: not service.live.problems and service.live.pods.objects)  # its event follows the resumed watch
     assert (await filtered(http))["NodeNames"] == ["b"]
 
 

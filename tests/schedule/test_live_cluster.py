@@ -7,9 +7,9 @@ import pytest
 from alignup.align.errors import PodError
 from alignup.documents.codec import convert
 from alignup.kubernetes.api import PODS, Access, ApiClient, Timing
+from alignup.kubernetes.api.known_pods import binding_time, known_pod
 from alignup.kubernetes.api.objects import ApiPod
-from alignup.kubernetes.api.pods import binding_time, known_pod
-from alignup.kubernetes.manifests.pod import read_pod
+from alignup.kubernetes.manifests.pod_decoder import read_pod
 from alignup.placement.host_report import Cause
 from alignup.placement.verdict import WAITS_FOR_TERMINATION
 from alignup.schedule import live_cluster

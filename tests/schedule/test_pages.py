@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from alignup.kubernetes.api.objects import ApiPodSpec
-from alignup.kubernetes.manifests.pod import pod_to_dict
+from alignup.kubernetes.manifests.pod_decoder import pod_to_dict
 from alignup.schedule import pages as cluster_pages
 from alignup.schedule.metrics import INTERVAL, PredictionHistory
 from alignup.schedule.pages import CHUNK, ClusterPages, NodeCard, read_query, select_cards

@@ -10,7 +10,7 @@ from hypothesis import given
 from alignup.align import bits
 from alignup.align.settings import Policy
 from alignup.align.workload.validation import PodSource, accept
-from alignup.kubernetes.manifests.pod import read_pod
+from alignup.kubernetes.manifests.pod_decoder import read_pod
 from alignup.simulate import node_simulation as simulate
 from alignup.simulate.arrivals import PodArrival, PodDeparture, PodSubmission, WorkloadEvent, from_events
 from alignup.simulate.cluster_hosts import HOSTNAME_LABEL, HostGroup

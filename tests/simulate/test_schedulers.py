@@ -3,7 +3,7 @@
 from alignup.align.settings import Policy, Scope
 from alignup.align.workload import Container, Pod, Resources
 from alignup.align.workload.validation import accept
-from alignup.kubernetes.manifests.pod import read_pod
+from alignup.kubernetes.manifests.pod_decoder import read_pod
 from alignup.simulate.arrivals import PodSubmission
 from alignup.simulate.cluster_simulation import ClusterSimulation
 from tests.align.hosts import make_host

@@ -28,7 +28,7 @@ from alignup.align.host import Host
 from alignup.align.workload import Pod, validation
 from alignup.documents import codec
 from alignup.documents.machines import machine_to_document
-from alignup.kubernetes.manifests.pod import read_json_pod, read_pod_text
+from alignup.kubernetes.manifests.pod_decoder import read_json_pod, read_pod_text
 from alignup.kubernetes.manifests.workloads import with_derived_uid
 from alignup.store.history import DecisionQuery
 from alignup.web import responses

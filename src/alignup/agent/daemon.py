@@ -103,7 +103,7 @@ class GarbageCollection:
 
 
 def _freeze_survivors(phase: str, info: Mapping[str, Any]) -> None:
-    """Called by Python before and after each collection."""
+    """Freeze what survived; Python calls this before and after each collection."""
     if phase == "stop" and info["generation"] == 1:
         gc.freeze()
 

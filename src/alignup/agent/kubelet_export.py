@@ -1,4 +1,4 @@
-"""Exports the agent's state to a kubelet's state files, and reads device grants from them."""
+"""The export of the agent's state to a kubelet's state files, and the import of device grants from them."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing

@@ -22,7 +22,7 @@ from alignup.align.decision import Decision, ResourceHints, shown_hints
 from alignup.align.errors import AlignError, ParseError, PodError
 from alignup.align.explain import changes, sentences
 from alignup.align.explain.changes import Change, RequestChange, SettingChange, Unit, apply_changes
-from alignup.align.explain.remedies import Remedies, find_remedies, requested_amounts
+from alignup.align.explain.remedies import find_remedies, requested_amounts
 from alignup.align.host import Host
 from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy, Scope
@@ -139,17 +139,14 @@ class _AgentPages:
             if pod is not None:
                 form = what_if(host, pod, dict(request.query_params))
                 if decision.rejection is not None:
-                    form["remedies"] = self._find_remedies(form["host"], pod)
+                    end = time.monotonic() + self._search_seconds
+                    form["remedies"] = find_remedies(form["host"], pod, should_stop=lambda: time.monotonic() > end)
             shown = decision.without_ledgers()
             action = request.url.path
             return self.templates.response(template, decision=shown, form=form, action=action, **values)
 
         async with self._computing:
             return await asyncio.to_thread(build)
-
-    def _find_remedies(self, host: Host, pod: Pod) -> Remedies:
-        end = time.monotonic() + self._search_seconds
-        return find_remedies(host, pod, should_stop=lambda: time.monotonic() > end)
 
 
 def describe_host(host: Host) -> dict[str, Any]:

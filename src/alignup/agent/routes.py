@@ -15,10 +15,6 @@ from alignup.web.event_streams import EVENT_STREAM
 from alignup.web.responses import SVG, TEXT
 
 
-def _flag(name: str, summary: str) -> Parameter:
-    return Parameter(name=name, summary=summary, type=ParameterType.BOOLEAN, default=False)
-
-
 def _integer(name: str, summary: str, **limits: Any) -> Parameter:  # noqa: ANN401 - fields of the parameter
     return Parameter(name=name, summary=summary, type=ParameterType.INTEGER, **limits)
 
@@ -56,7 +52,9 @@ ADMIT_POD = Operation(
     path="/v1/pods",
     summary="Admit a pod, or predict whether it would be admitted.",
     description="The body is a v1 Pod in JSON or YAML. With `dryRun` nothing changes, and the status is 200.",
-    parameters=(_flag("dryRun", "Decide, but change nothing."),),
+    parameters=(
+        Parameter(name="dryRun", summary="Decide, but change nothing.", type=ParameterType.BOOLEAN, default=False),
+    ),
     body=api.ManifestDocument,
     responses={
         200: SuccessResponse("The pod was admitted before, or this is a dry run.", api.AdmissionDocument),

@@ -43,7 +43,7 @@ class AdmissionStatus(StrEnum):
     WAITING = "waiting"  #: the pod does not fit now, and is retried when resources are released
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PodRecord:
     pod: Pod
     since: float  #: seconds since 1970
@@ -51,11 +51,12 @@ class PodRecord:
     decision: Decision  #: the latest, without its ledgers, which would stay in memory
     grants: PodGrants = field(default_factory=dict)
 
-    def with_decision(self, decision: Decision) -> Self:
-        return type(self)(**vars(self) | {"decision": decision.without_ledgers()})
+    def with_decision(self, decision: Decision) -> "PodRecord":
+        latest = decision.without_ledgers()
+        return PodRecord(pod=self.pod, since=self.since, source=self.source, decision=latest, grants=self.grants)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PodView(PodRecord):
     """A pod that the agent knows: admitted or waiting."""
 
@@ -212,7 +213,15 @@ class AgentState:
 
 
 def pod_view(record: PodRecord, status: AdmissionStatus, *, position: int | None = None) -> PodView:
-    return PodView(**vars(record), status=status, position=position)
+    return PodView(
+        pod=record.pod,
+        since=record.since,
+        source=record.source,
+        decision=record.decision,
+        grants=record.grants,
+        status=status,
+        position=position,
+    )
 
 
 def check_pod(pod: Pod) -> None:

@@ -32,7 +32,7 @@ _REPLACED = frozenset({StoreProblem.UNUSABLE, StoreProblem.MISSING})
 
 
 class StateSaver:
-    """Saves states of a host, whose pods are as ``AgentState.unsaved`` says; raises ``StoreError``."""
+    """The saver of the states of a host, whose pods are as ``AgentState.unsaved`` says; raises ``StoreError``."""
 
     def __init__(self, store: StateStore, host: Host, log: FilteringBoundLogger) -> None:
         self._store, self._log = store, log

@@ -376,7 +376,7 @@ class Transaction:
         return AdmissionResult(decided.decision, None)
 
     def _update_devices(self, resource: str, devices: DeviceLedger) -> None:
-        """Plugins list their devices again after a crash; only what pods hold must be durable."""
+        """Replace the devices; only those that pods hold must be durable: plugins list theirs again after a crash."""
         before = pending_admission.persistent_facts(self._host, resource)
         self._host.ledger = replace(self._host.ledger, devices=devices)
         self._changed = True

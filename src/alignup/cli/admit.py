@@ -2,21 +2,19 @@
 
 import json
 import time
-from typing import TYPE_CHECKING
 
 import click
 
-from alignup.cli import terminal
+from alignup.align.workload import Pod
+from alignup.cli import inputs, terminal
 from alignup.cli.agent_client import AgentOptions, connect
 from alignup.cli.app import define_command
 from alignup.cli.exit_codes import FAILED
 from alignup.cli.options import NumberRange, output_option, with_options, workload_option
 from alignup.cli.pod_status import describe_placements, full_name
+from alignup.kubernetes.manifests.documents import to_json
+from alignup.kubernetes.manifests.workloads import Workload
 from alignup.web.agent_client import AgentClient, Document, pod_path
-
-if TYPE_CHECKING:
-    from alignup.align.workload import Pod
-    from alignup.kubernetes.manifests.workloads import Workload
 
 REJECTED = FAILED
 _POLL_INTERVAL = 0.2  #: seconds between checks of a waiting pod
@@ -41,8 +39,6 @@ def command(*, agent: AgentOptions, files: tuple[str, ...], dry_run: bool, wait:
     A pod that is already admitted keeps its resources. The exit code is 0 when all pods are admitted or waiting, 1 when
     one is rejected, is still waiting after --wait, or no agent answers, and 2 when the input is invalid.
     """
-    from alignup.cli import inputs  # noqa: PLC0415 - not needed for --help
-
     workloads, skipped = inputs.read_workloads(files)
     terminal.print_notes(skipped)
     selected = inputs.select_workloads(workloads, None, files=files)
@@ -63,12 +59,10 @@ def command(*, agent: AgentOptions, files: tuple[str, ...], dry_run: bool, wait:
         raise click.exceptions.Exit(REJECTED)
 
 
-def pod_manifest(workload: "Workload", pod: "Pod") -> Document:
+def pod_manifest(workload: Workload, pod: Pod) -> Document:
     """Return *pod*, a replica of *workload*, as a v1 Pod: the manifest with the pod's own name."""
-    from alignup.kubernetes.manifests.documents import to_json  # noqa: PLC0415 - not needed for --help
-
-    given = workload.manifest.get("metadata") or {}
-    metadata = {name: value for name in ("labels", "annotations") if (value := given.get(name))}
+    template = workload.manifest.get("metadata") or {}
+    metadata = {name: value for name in ("labels", "annotations") if (value := template.get(name))}
     metadata |= {name: value for name in ("name", "namespace", "uid") if (value := getattr(pod, name))}
     pod_document = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": workload.manifest.get("spec")}
     document: Document = json.loads(to_json(pod_document))  # plain numbers
@@ -81,13 +75,8 @@ def _wait(client: AgentClient, admission: Document, end: float) -> Document:
         time.sleep(min(_POLL_INTERVAL, max(0.0, end - time.monotonic())))
         pod = client.get(pod_path(admission["pod"]["uid"]))
         outcome = "waiting" if pod["status"] == "waiting" else "admitted"
-        admission = {
-            **admission,
-            "outcome": outcome,
-            "pod": pod,
-            "decision": pod["decision"],
-            "explanation": pod["explanation"],
-        }
+        answer = {"pod": pod, "decision": pod["decision"], "explanation": pod["explanation"]}
+        admission = {**admission, "outcome": outcome, **answer}
     return admission
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from alignup.align.errors import TlsRequiredError
+from alignup.cli import inputs
 from alignup.cli.app import FailureError, Place, Session, define_command
 from alignup.cli.installation import MissingLibraryError
 from alignup.cli.options import (
@@ -22,11 +23,12 @@ from alignup.cli.options import (
     path_option,
     with_options,
 )
+from alignup.web import address
+from alignup.web.address import Address, TcpAddress
 
 if TYPE_CHECKING:
     from alignup.agent.daemon import DaemonOptions
     from alignup.agent.recovery import ImportedState
-    from alignup.web.address import Address, TcpAddress
 
 _IN_ROOT = "in the root directory"
 _ROOTS = "/var/lib/alignup for root, ~/.local/state/alignup for other users"
@@ -100,8 +102,6 @@ def command(session: Session, *, host: HostOptions, options: AgentCommandOptions
 
 def _daemon_options(host: HostOptions, options: AgentCommandOptions) -> "DaemonOptions":
     from alignup.agent import daemon, recovery, state  # noqa: PLC0415 - as above
-    from alignup.cli import inputs  # noqa: PLC0415
-    from alignup.web import address  # noqa: PLC0415 - as above
 
     root = (options.root_dir or address.default_root(os.environ)).absolute()
     with inputs.input_errors(Place("--listen")):
@@ -143,10 +143,8 @@ def _daemon_options(host: HostOptions, options: AgentCommandOptions) -> "DaemonO
     )
 
 
-def _check_listen(options: AgentCommandOptions, listen: "Address") -> None:
+def _check_listen(options: AgentCommandOptions, listen: Address) -> None:
     """Raise a ``UsageError`` if the options contradict each other."""
-    from alignup.web.address import TcpAddress  # noqa: PLC0415 - not needed for --help
-
     with_tls = options.tls_cert_file is not None
     if with_tls != (options.tls_private_key_file is not None):
         raise click.UsageError("--tls-cert-file and --tls-private-key-file need each other.")
@@ -161,27 +159,23 @@ def _check_listen(options: AgentCommandOptions, listen: "Address") -> None:
         raise click.UsageError(f"Listening on {listen} requires a token: name its file with --token-file.")
 
 
-def _web_address(options: AgentCommandOptions) -> "TcpAddress | None":
-    from alignup.cli import inputs  # noqa: PLC0415
-    from alignup.web.address import TcpAddress, parse_address  # noqa: PLC0415 - not needed for --help
-
+def _web_address(options: AgentCommandOptions) -> TcpAddress | None:
     if options.web_listen is None:
         return None
     with inputs.input_errors(Place("--web-listen")):
-        address = parse_address(options.web_listen, listening=True)
-    if not isinstance(address, TcpAddress):
+        web = address.parse_address(options.web_listen, listening=True)
+    if not isinstance(web, TcpAddress):
         raise click.UsageError("--web-listen is for browsers, which need HOST:PORT.")
     with_tls = options.tls_cert_file is not None
-    if address.tls is not None and address.tls != with_tls:
-        problem = "needs --tls-cert-file" if address.tls else "contradicts --tls-cert-file"
-        raise click.UsageError(f"--web-listen {address} {problem}.")
-    return address
+    if web.tls is not None and web.tls != with_tls:
+        problem = "needs --tls-cert-file" if web.tls else "contradicts --tls-cert-file"
+        raise click.UsageError(f"--web-listen {web} {problem}.")
+    return web
 
 
 def _import_state(host: HostOptions, directory: Path) -> "ImportedState":
     from alignup.agent.kubelet_export import read_grants  # noqa: PLC0415 - only with --state
     from alignup.agent.recovery import ImportedState  # noqa: PLC0415
-    from alignup.cli import inputs  # noqa: PLC0415
 
     restored = inputs.read_host(host).host
     return ImportedState(restored.ledger, read_grants(directory, restored.settings.gates))

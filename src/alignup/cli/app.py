@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Self
+from typing import NamedTuple, Self
 
 import click
 
@@ -33,8 +33,7 @@ COMMANDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """The place of a problem: ``--OPTION``, ``FILE:LINE``, or neither."""
 
     option: str = ""

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -12,9 +12,8 @@ from alignup.cli.app import define_command
 from alignup.cli.exit_codes import FAILED
 from alignup.cli.options import output_option, with_options
 from alignup.cli.run import run_directory
-
-if TYPE_CHECKING:
-    from alignup.run.audit import AuditReport, Drift
+from alignup.run import audit
+from alignup.run.audit import AuditReport, DriftKind
 
 DRIFTED = FAILED
 VERSION = 1  #: of the JSON document
@@ -33,10 +32,7 @@ def command(*, fix: bool, output: str, agent: AgentOptions) -> None:
 
     The exit code is 0 when everything is in place or fixed, 1 otherwise.
     """
-    from alignup.run import audit  # noqa: PLC0415 - not needed for --help
-
-    client = find_agent(agent)
-    report = audit.audit(run_directory(), agent=client, fix=fix)
+    report = audit.audit(run_directory(), agent=find_agent(agent), fix=fix)
     if output == "json":
         terminal.print_json(_document(report))
     elif output == "prometheus":
@@ -47,7 +43,7 @@ def command(*, fix: bool, output: str, agent: AgentOptions) -> None:
         raise click.exceptions.Exit(DRIFTED)
 
 
-def _print_text(report: "AuditReport") -> None:
+def _print_text(report: AuditReport) -> None:
     for drift in report.fixed:
         terminal.print_line(f"{drift} (fixed)")
     for drift in report.drifts:
@@ -59,24 +55,18 @@ def _print_text(report: "AuditReport") -> None:
     terminal.print_line(f"{count} run{'s' if count > 1 else ''}: no drift" if count else "no runs to audit")
 
 
-def _document(report: "AuditReport") -> dict[str, Any]:
+def _document(report: AuditReport) -> dict[str, Any]:
     drifts = [(drift, True) for drift in report.fixed] + [(drift, False) for drift in report.drifts]
     return {
         "version": VERSION,
         "runs": [{**run.record.to_document(), "processes": list(run.pids)} for run in report.runs],
-        "drift": [{**_drift_document(drift), "fixed": fixed} for drift, fixed in drifts],
+        "drift": [{**drift._asdict(), "fixed": fixed} for drift, fixed in drifts],
         "troubles": list(report.failures),
     }
 
 
-def _drift_document(drift: "Drift") -> dict[str, Any]:
-    return {"run": drift.uid} | {name: getattr(drift, name) for name in ("name", "kind", "where", "intended", "actual")}
-
-
-def _metrics(report: "AuditReport") -> Iterator[str]:
-    from alignup.run.audit import DriftKind  # noqa: PLC0415 - not needed for --help
-
-    drifts = Counter((drift.uid, drift.kind) for drift in report.drifts)
+def _metrics(report: AuditReport) -> Iterator[str]:
+    drifts = Counter((drift.run, drift.kind) for drift in report.drifts)
     yield from _gauge("alignup_runs", "Active runs.", [({}, len(report.runs))])
     of_runs = [
         ({"run": run.record.uid, "name": run.record.name, "kind": kind}, drifts[run.record.uid, kind])

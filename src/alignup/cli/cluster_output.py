@@ -9,8 +9,8 @@ from alignup.cli import inputs, terminal
 from alignup.cli.app import Place
 from alignup.cli.layout import paragraph, print_table, section
 from alignup.documents import codec
+from alignup.kubernetes.api.known_pods import known_pod
 from alignup.kubernetes.api.objects import ApiPod, ApiPodSpec
-from alignup.kubernetes.api.pods import known_pod
 from alignup.kubernetes.manifests.workloads import Workload
 from alignup.picture.text_format import Cell, Line
 from alignup.schedule.cluster_snapshot import NO_HOST_STATE, Amounts, ClusterView, NodeSummary

@@ -38,8 +38,8 @@ def complete_agent_pods(ctx: click.Context, _parameter: click.Parameter, incompl
 
     names: list[str] = []
     with suppress(Exception):
-        given = {name: ctx.params.get(name) for name in ("agent", "token_file", "ca_file")}
-        client = connect(AgentOptions(**given), timeout=_SECONDS)
+        values = {name: ctx.params.get(name) for name in ("agent", "token_file", "ca_file")}
+        client = connect(AgentOptions(**values), timeout=_SECONDS)
         for pod in client.pods():
             full = f"{pod['namespace']}/{pod['name']}"
             names.append(pod["name"] if pod["namespace"] == "default" else full)

@@ -1,19 +1,33 @@
 """``alignup doctor``: check a kubelet's configuration and state files, and repair them."""
 # ruff: noqa: RUF009 - options are declared by calls, as fields are
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
-from alignup.cli import terminal
+from alignup.cli import inputs, terminal
 from alignup.cli.app import InputError, Place, define_command
 from alignup.cli.exit_codes import FAILED
+from alignup.cli.layout import paragraph, section
 from alignup.cli.options import NodeOptions, flag_option, output_option, path_option, pods_option, with_options
+from alignup.doctor import diagnosis
+from alignup.doctor.diagnosis import Diagnosis
+from alignup.doctor.findings import Area, Finding, Severity
+from alignup.picture.text_format import Cell, Line, clean, pluralize
 
 UNHEALTHY = FAILED
+_MARKS = {
+    Severity.ERROR: ("ERROR", "lost"),
+    Severity.WARNING: ("WARNING", "warn"),
+    Severity.NOTE: ("note", "label"),
+    Severity.OK: ("ok", "free"),
+}
+_MARK_WIDTH = 10
 _NODE = "--config examples/node/kubelet.yaml --machine examples/node/machine.yaml"
 
 
@@ -47,9 +61,6 @@ def command(*, options: DoctorOptions, output: str) -> None:
 
     The exit code is 0 without findings, 1 with errors or warnings, 2 when the input is invalid.
     """
-    from alignup.cli import doctor_output, inputs  # noqa: PLC0415 - not needed for --help
-    from alignup.doctor import diagnosis  # noqa: PLC0415
-
     directory = options.kubelet_dir
     if options.pods and directory is None:
         raise click.UsageError("--pods names the pods in the state files: add --kubelet-dir DIR")
@@ -60,8 +71,8 @@ def command(*, options: DoctorOptions, output: str) -> None:
         config = directory / "config.yaml"
     source = inputs.configuration_text(config, options.changes, config_dir=options.config_dir)
     terminal.print_notes(source.notes)
-    given = config or options.config_dir or options.changes
-    source = source if given else replace(source, name="the kubelet's defaults")
+    if not (config or options.config_dir or options.changes):
+        source = replace(source, file="the kubelet's defaults")
     machine = inputs.read_machine(options.machine, options.devices)
     pods = [pod for work in inputs.read_workloads(options.pods)[0] for pod in work.pods()] if options.pods else []
     names = {pod.uid: f"{pod.namespace}/{pod.name}" for pod in pods if pod.uid}
@@ -76,20 +87,99 @@ def command(*, options: DoctorOptions, output: str) -> None:
         with inputs.input_errors(Place("--kubelet-dir"), advice=advice):
             result = diagnosis.write_repairs(check, result, write_to, now=datetime.now(UTC))
     if output == "json":
-        terminal.print_json(doctor_output.to_document(result))
+        terminal.print_json(_document(result))
     else:
         shown = options.machine or "this machine"
-        terminal.print_lines(doctor_output.lines(result, configuration=source.name, machine=shown))
+        terminal.print_lines(_lines(result, configuration=source.name, machine=shown))
     if not result.final.healthy:
         raise click.exceptions.Exit(UNHEALTHY)
 
 
 def _check_unused(directory: Path | None) -> None:
-    from alignup.doctor import diagnosis  # noqa: PLC0415 - not needed for --help
-
     if directory is not None and (users := diagnosis.find_live_kubelets(directory)):
         raise InputError(
             *users,
             place=Place(detail=f"{directory} is in use; nothing was written"),
             advice="Stop the kubelet first (systemctl stop kubelet). Containers keep running.",
         )
+
+
+def _lines(diagnosis: Diagnosis, *, configuration: str, machine: str) -> Iterator[Line]:
+    yield from paragraph(f"{configuration} on {machine}", style="title")
+    for area in Area:
+        findings = diagnosis.report.of(area)
+        if findings:
+            yield from section(area[0].upper() + area[1:])
+        for finding in findings:
+            yield from _finding_lines(finding)
+    yield from _yaml_lines(configuration, diagnosis.report.findings)
+    yield from _repair_lines(diagnosis)
+    yield ()
+    yield from paragraph(_verdict(diagnosis), style="title" if diagnosis.final.healthy else "warn")
+
+
+def _finding_lines(finding: Finding) -> Iterator[Line]:
+    mark, style = _MARKS[finding.severity]
+    prefix = f"  {mark}".ljust(_MARK_WIDTH) + " "
+    yield from paragraph(
+        f"{finding.where}: {finding.summary}" if finding.where else finding.summary, prefix=prefix, prefix_style=style
+    )
+    indent = " " * (_MARK_WIDTH + 1)
+    if finding.kubelet_message:
+        yield from paragraph(f"kubelet: {finding.kubelet_message}", prefix=indent, style="dim")
+    if finding.advice:
+        yield from paragraph(f"→ {finding.advice}", prefix=indent)
+
+
+def _yaml_lines(configuration: str, findings: Iterable[Finding]) -> Iterator[Line]:
+    """The proposed YAML, each key once, without indentation so that it can be pasted."""
+    keys: dict[str, tuple[str, ...]] = {}
+    for finding in findings:
+        key, _, body = finding.paste.partition("\n")
+        lines, before = tuple(body.splitlines()), keys.get(key, ())
+        if key and not body.startswith("-"):
+            keys[key] = (*before, *(line for line in lines if line not in before))
+        elif key:
+            keys[key] = before or lines
+    if keys:
+        yield from section(f"Replace these keys in {clean(configuration)}")
+    for key, lines in keys.items():
+        yield (Cell(key),)
+        for line in lines:
+            yield (Cell(line),)
+
+
+def _repair_lines(diagnosis: Diagnosis) -> Iterator[Line]:
+    if diagnosis.repairs:
+        yield from section("Repaired" if diagnosis.after else "--write would repair")
+    elif diagnosis.after:
+        yield ()
+        yield (Cell("Nothing to repair; nothing was written."),)
+    for repair in diagnosis.repairs:
+        backup = diagnosis.backups.get(repair.name)
+        yield from paragraph(f"{repair.name}{f' (backup: {backup.name})' if backup else ''}", prefix="  ")
+        for line in repair.done:
+            yield from paragraph(line, prefix="    - ")
+
+
+def _verdict(diagnosis: Diagnosis) -> str:
+    errors, warnings = map(diagnosis.final.count, (Severity.ERROR, Severity.WARNING))
+    now = " now" if diagnosis.backups else ""
+    counted = pluralize(warnings, "warning")
+    failures = [finding for finding in diagnosis.final.findings if finding.severity is Severity.ERROR]
+    if errors and all(finding.own_limit for finding in failures):
+        return f"alignup cannot tell whether this kubelet starts: {pluralize(errors, 'error')}."
+    if errors:
+        rest = f" and {counted}" if warnings else ""
+        return f"This kubelet does not start{now}: {pluralize(errors, 'error')}{rest}."
+    return f"This kubelet starts{now}, {f'with {counted}' if warnings else 'without warnings'}."
+
+
+def _document(diagnosis: Diagnosis) -> dict[str, Any]:
+    backups = {name: str(path) for name, path in diagnosis.backups.items()}
+    repairs = [
+        {"file": repair.name, "done": list(repair.done), "backup": backups.get(repair.name)}
+        for repair in diagnosis.repairs
+    ]
+    document = diagnosis.report.to_document() | {"healthy": diagnosis.final.healthy, "repairs": repairs}
+    return document | ({"after": diagnosis.after.to_document()["findings"]} if diagnosis.after else {})

@@ -53,10 +53,6 @@ _STAGE_TEXTS = {str(StartupStage.DEFAULTING_PANIC): "the kubelet panics while it
 _EMPTY = {"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration"}
 
 
-#: What ``ConfigurationText.name`` has after the name of the file.
-_PART = re.compile(r"(?P<file>.*), (?:document (?P<document>\d+)|(?P<field>[A-Za-z.]+|items\[0\]))")
-
-
 class ConfigurationInput(NamedTuple):
     """The options that make up a configuration."""
 
@@ -77,17 +73,16 @@ class ConfigurationInput(NamedTuple):
             inner = f"{field}[{key}" if key else f"{field}["
             if problem.field == field or problem.field.startswith((inner, f"{field}.")):
                 return f"--set {change}: {problem}"
-        part = _PART.fullmatch(self.source.name)
-        file = self.source.origin(problem.field) or (part["file"] if part else self.source.name)
+        file = self.source.origin(problem.field) or self.source.file
         path = Path(file)
         if not path.exists():
             return str(problem)
-        parent = part["field"] if part and part["field"] and file == part["file"] else ""
+        parent = self.source.part if file == self.source.file else ""
         if parent == "data.kubelet":
             line, parent = self._line_in_config_map(path, problem.field), ""
         else:
-            document = int(part["document"] or 1) if part else 1
-            line = find_line(_read_again(path), ".".join(filter(None, (parent, problem.field))), document=document)
+            field = ".".join(filter(None, (parent, problem.field)))
+            line = find_line(_read_again(path), field, document=self.source.number or 1)
         if not problem.field:
             return Place(file=file, line=problem.line).put_before([problem.message])[0]
         return Place(file=file, line=line).put_before([f"{parent}.{problem}" if parent else str(problem)])[0]
@@ -202,7 +197,7 @@ def build_host(machine: Machine, options: NodeOptions) -> HostInput:
 
 
 def read_workloads(files: tuple[str, ...]) -> tuple[tuple[Workload, ...], tuple[str, ...]]:
-    """Return the workloads in *files*, and notes on what was skipped. With *keep*, pods carry their manifests."""
+    """Return the workloads in *files*, and notes on what was skipped."""
     with input_errors(
         NOWHERE, advice="Give manifests as kubectl takes them: files, directories, or - for standard input."
     ):
@@ -242,10 +237,7 @@ def _with_state(node: HostInput, directory: Path, pod_files: tuple[str, ...]) ->
     with input_errors(place, advice="Run 'alignup doctor', which checks and repairs state files."):
         restored = restore_ledger(node.host, files, pods)
     node.host.ledger = restored.ledger
-    advice = {
-        GapKind.PODS: "; give them with --pods",
-        GapKind.DEVICE_TOPOLOGY: "; give --devices {resource}=...",
-    }
+    advice = {GapKind.PODS: "; give them with --pods", GapKind.DEVICE_TOPOLOGY: "; give --devices {resource}=..."}
     gaps = (f"{gap.text}{advice.get(gap.kind, '').format(resource=gap.resource)}" for gap in restored.gaps)
     return node._replace(notes=(*node.notes, *skipped, *nameless, *gaps))
 
@@ -267,19 +259,7 @@ def input_errors(place: Place, *, advice: str = "", locate: Callable[[Problem], 
     try:
         yield
     except ConfigurationError as error:
-        stage = error.stage.replace("_", " ")
-        error_advice = (error.advice or "").rstrip(".")
-        loaded = advice == _GIVE_CONFIGURATION and error.stage != StartupStage.LOAD
-        own_limit = all(problem.kind is ProblemKind.OWN_LIMIT for problem in error.problems)
-        remark = "" if own_limit else _STAGE_TEXTS.get(error.stage, f"the kubelet stops at {stage}")
-        raise InputError(
-            *map(locate, error.problems),
-            # Located problems have the file already.
-            place=Place(detail=remark) if locate is not str and place.file else _with_remark(place, remark),
-            advice=f"{error_advice[0].upper()}{error_advice[1:]}."
-            if error_advice
-            else (_FIX_VALUE if loaded else advice),
-        ) from error
+        raise _configuration_error(error, place, advice, locate) from error
     except ManifestError as error:
         if len(error.problems) > 1:
             raise InputError(*error.lines(), advice=advice) from error
@@ -287,7 +267,7 @@ def input_errors(place: Place, *, advice: str = "", locate: Callable[[Problem], 
         place = Place.at(located.location, located.object_name)
         raise InputError(str(located.problem), place=place, advice=advice) from error
     except DocumentError as error:
-        raise InputError(error.message, place=replace(place, line=error.line), advice=advice) from error
+        raise InputError(error.message, place=place._replace(line=error.line), advice=advice) from error
     except FileFieldError as error:
         if not error.file:
             raise InputError(str(error), place=place, advice=advice) from error
@@ -300,9 +280,21 @@ def input_errors(place: Place, *, advice: str = "", locate: Callable[[Problem], 
         raise InputError(f"{name}{error.strerror or error}", place=place, advice=advice) from error
 
 
-def _with_remark(place: Place, remark: str) -> Place:
+def _configuration_error(
+    error: ConfigurationError, place: Place, advice: str, locate: Callable[[Problem], str]
+) -> InputError:
+    own_limit = all(problem.kind is ProblemKind.OWN_LIMIT for problem in error.problems)
+    stage = f"the kubelet stops at {error.stage.replace('_', ' ')}"
+    remark = "" if own_limit else _STAGE_TEXTS.get(error.stage, stage)
+    if locate is not str and place.file:
+        place = Place()  # located problems have the file already
     detail = f"{place.detail} ({remark})" if place.detail and remark else place.detail or remark
-    return replace(place, detail=detail)
+    if error.advice:
+        error_advice = error.advice.rstrip(".")
+        advice = f"{error_advice[0].upper()}{error_advice[1:]}."
+    elif advice == _GIVE_CONFIGURATION and error.stage != StartupStage.LOAD:
+        advice = _FIX_VALUE
+    return InputError(*map(locate, error.problems), place=place._replace(detail=detail), advice=advice)
 
 
 def _read_again(path: Path) -> bytes:

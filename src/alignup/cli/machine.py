@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from alignup.align.errors import AlignError
 from alignup.cli import terminal
 from alignup.cli.app import COMMANDS, DEBUG_OPTION, InputError, Place, define_command, examples
 from alignup.cli.completers import complete_machines
@@ -123,8 +124,6 @@ command.add_command(record)
 
 @contextmanager
 def _input_errors(advice: str, place: Place) -> Iterator[None]:
-    from alignup.align.errors import AlignError  # noqa: PLC0415 - not needed for --help
-
     try:
         yield
     except AlignError as error:

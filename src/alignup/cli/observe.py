@@ -45,8 +45,7 @@ class ObserveCommandOptions:
     kubelet_address: str = option("HOST:PORT", "Address of the kubelet", "the node's, port 10250", default="")
     listen: str | None = option("HOST:PORT", "Serve /metrics, /healthz and /readyz, for example on :9184", "do not")
     fingerprint: str = choice_option(
-        ["exclusive", "all"],
-        "Pods in the fingerprint of NodeResourceTopology: those with exclusive resources, or all",
+        ["exclusive", "all"], "Pods in the fingerprint of NodeResourceTopology: those with exclusive resources, or all"
     )
     period: float = option("SECONDS", "Time between full checks", "60", type=NumberRange(min=1, max=3600), default=60.0)
     once: bool = flag_option("Publish once, and exit")

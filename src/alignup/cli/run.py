@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from alignup.align import bits
-from alignup.align.errors import ParseError, QuantityError
+from alignup.align.errors import ParseError, QuantityError, SourceLocation
 from alignup.align.quantity import Quantity
 from alignup.cli.agent_client import AgentOptions, find_agent
 from alignup.cli.app import FailureError, InputError, Place, Session, define_command, escape_control
@@ -25,14 +25,7 @@ from alignup.run.agent_allocator import AgentAllocator, PolicyRefusedError, pod_
 from alignup.run.claims import Claims
 from alignup.run.lifecycle import CommandStartError
 from alignup.run.registry import RunRegistry
-from alignup.run.request import (
-    GPU,
-    RunRejectedError,
-    RunRequest,
-    build_environment,
-    missing_devices,
-    run_name,
-)
+from alignup.run.request import GPU, RunRejectedError, RunRequest, build_environment, missing_devices, run_name
 from alignup.web.address import default_root
 from alignup.web.agent_client import AgentClient
 
@@ -220,15 +213,13 @@ def _run_with_ledger(request: RunRequest, words: tuple[str, ...], options: RunOp
     permitted = machine.kubelet_view().all_cpus
     if options.machine is None:
         machine, permitted = local_allocator.permitted_machine(machine)
-    if options.devices:
-        from alignup.cli import inputs  # noqa: PLC0415 - rarely needed
-
-        machine = inputs.add_devices(machine, options.devices)
     settings = None
-    if options.config is not None:
+    if options.devices or options.config is not None:
         from alignup.cli import inputs  # noqa: PLC0415 - rarely needed
         from alignup.kubernetes import configuration  # noqa: PLC0415
 
+        machine = inputs.add_devices(machine, options.devices)
+    if options.config is not None:
         read = inputs.read_configuration(options.config)
         with inputs.input_errors(Place(detail=f"with {options.config} on this machine")):
             settings = configuration.host_settings(read, machine)
@@ -296,11 +287,7 @@ def _run(
     claims: Claims | None = None,
 ) -> int:
     job = lifecycle.RunJob(
-        request=request,
-        command=words,
-        registry=RunRegistry(run_directory(), claims),
-        method=options.by,
-        notify=_notify,
+        request=request, command=words, registry=RunRegistry(run_directory(), claims), method=options.by, notify=_notify
     )
     try:
         return lifecycle.run(allocator, job, timeout=options.timeout)
@@ -321,7 +308,6 @@ def _explain_rejection(host: "Host", pod: "Pod") -> None:
 
 
 def _explain(host: "Host", pod: "Pod") -> None:
-    from alignup.align.errors import SourceLocation  # noqa: PLC0415
     from alignup.align.explain import sentences  # noqa: PLC0415 - slow to import
     from alignup.cli import why  # noqa: PLC0415
     from alignup.kubernetes.manifests.workloads import Workload  # noqa: PLC0415

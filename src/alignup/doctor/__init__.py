@@ -1,5 +1,5 @@
-"""Check whether a kubelet starts and behaves: its configuration on a machine, and its state files.
+"""The check of a kubelet: whether it starts and behaves, with its configuration on a machine and its state files.
 
-``managers`` finds what stops the kubelet, and what surprises its users. ``salvage`` recovers damaged state files and
-``repair`` makes valid states of them. Only ``diagnosis`` and ``live_kubelet`` touch the system.
+``manager_checks`` finds what stops the kubelet, and what surprises its users. ``salvage`` recovers damaged state files
+and ``state_check`` makes valid states of them. Only ``diagnosis`` touches the system.
 """

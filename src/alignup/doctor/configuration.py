@@ -1,4 +1,4 @@
-"""Check a kubelet's configuration on a machine, and derive what its state files are checked against."""
+"""The check of a kubelet's configuration on a machine, and what follows from it for the state files."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -8,9 +8,9 @@ from alignup.align.errors import ConfigurationError, Problem, ProblemKind
 from alignup.align.machine import Device, Machine
 from alignup.align.memory.ledger import MemoryLedger
 from alignup.align.settings import FeatureGates
-from alignup.doctor import managers
+from alignup.doctor import manager_checks
 from alignup.doctor.findings import Area, Finding, beyond_own_limit, error, warning
-from alignup.doctor.managers import ManagerInputs, read_inputs
+from alignup.doctor.manager_checks import ManagerInputs, read_inputs
 from alignup.kubernetes import configuration
 from alignup.kubernetes.configuration import StartupStage
 
@@ -49,7 +49,7 @@ def check_configuration(
     ephemeral_storage: int | None = None,
     origin: Callable[[str], str] = lambda _: "",
 ) -> ConfigurationCheck:
-    """Every problem of the configuration *text* on *machine*, not only the first that stops the kubelet.
+    """Find every problem of the configuration *text* on *machine*, not only the first that stops the kubelet.
 
     *ephemeral_storage* is in bytes; ``None`` skips its check. *origin* returns the file that sets a field, if one of
     several files does.
@@ -61,11 +61,11 @@ def check_configuration(
     findings = [
         *_startup_errors(errors),
         *(warning(Area.CONFIGURATION, text, advice=advice) for text in inputs.configuration.warnings),
-        *managers.check_topology_manager(inputs),
-        *managers.check_cpu_manager(inputs),
-        *managers.check_memory_manager(inputs),
+        *manager_checks.check_topology_manager(inputs),
+        *manager_checks.check_cpu_manager(inputs),
+        *manager_checks.check_memory_manager(inputs),
         *_over_reservations(inputs, ephemeral_storage),
-        *managers.find_warnings(inputs),
+        *manager_checks.find_warnings(inputs),
     ]
     findings.sort(key=lambda finding: list(Area).index(finding.area))
     findings = [
@@ -131,7 +131,7 @@ def _advice(problem: Problem, stage: StartupStage) -> str:
 
 
 def _over_reservations(inputs: ManagerInputs, ephemeral_storage: int | None) -> Iterator[Finding]:
-    """More reserved than the machine has, which the kubelet notices only after everything has started."""
+    """Yield what exceeds the machine, which the kubelet notices only after everything has started."""
     try:
         started = configuration.compute_node_allocatable(
             inputs.configuration, inputs.machine, ephemeral_storage=ephemeral_storage

@@ -57,7 +57,7 @@ def write_repairs(check: Callable[[], Diagnosis], diagnosis: Diagnosis, director
 
 
 def read_state_files(directory: Path) -> StateFiles:
-    """The state files in *directory*; ``FileError`` if it does not exist."""
+    """Read the state files in *directory*; ``FileError`` if it does not exist."""
     if not directory.is_dir():
         raise FileError(f"{directory}: no such directory")
     texts, unread = {}, {}
@@ -80,7 +80,7 @@ def read_state_files(directory: Path) -> StateFiles:
 
 
 def write_state_files(directory: Path, repairs: Iterable[FileRepair], *, now: datetime) -> dict[str, Path]:
-    """Write every repaired file; file → its backup.
+    """Write every repaired file; return file → its backup.
 
     Raises ``FileError`` if a file changed since it was checked, because something else writes there.
     """
@@ -96,7 +96,7 @@ def write_state_files(directory: Path, repairs: Iterable[FileRepair], *, now: da
 
 
 def _back_up(path: Path, data: bytes, *, now: datetime) -> Path:
-    """A copy beside the file, synced to disk."""
+    """Write a copy beside the file, synced to disk."""
     stamp = f"{path.name}.backup-{now:%Y%m%d-%H%M%S}"
     candidates = (path.with_name(f"{stamp}-{number}" if number else stamp) for number in count())
     for backup in candidates:
@@ -122,13 +122,13 @@ _TIMEOUT = 2.0  #: seconds
 
 
 def find_live_kubelets(directory: Path, *, proc: Path = Path("/proc")) -> tuple[str, ...]:
-    """The sockets and processes that use *directory*, one sentence each."""
+    """Return the sockets and processes that use *directory*, one sentence each."""
     statuses = {directory / name: _socket_status(directory / name) for name in _SOCKETS}
     return (*(f"{path} {status}" for path, status in statuses.items() if status), *_processes(directory, proc))
 
 
 def _socket_status(path: Path) -> str:
-    """Empty if no process listens on the socket."""
+    """Return what listens on the socket; empty if no process listens on the socket."""
     try:
         parent = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:

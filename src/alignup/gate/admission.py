@@ -22,7 +22,7 @@ from alignup.align.workload.validation import MIRROR_ANNOTATION
 from alignup.documents.codec import decode, encode
 from alignup.documents.host_state import GROUP
 from alignup.kubernetes.api.objects import OwnerReference
-from alignup.kubernetes.manifests.pod import NamedItem, ObjectPart
+from alignup.kubernetes.manifests.pod_decoder import NamedItem, ObjectPart
 from alignup.web.api_operations import receive_body
 from alignup.web.authentication import count_authenticated
 from alignup.web.responses import JSON, ProblemError

@@ -20,7 +20,7 @@ from alignup.gate.certificates import WebhookCertificates, expiry, renew, server
 from alignup.kubernetes.api import ApiClient, Informer, ObjectRef, PatchType, Query, Resource
 from alignup.kubernetes.api.errors import ApiError, ConflictError
 from alignup.kubernetes.api.objects import ObjectMeta
-from alignup.kubernetes.manifests.pod import Labels, ObjectPart
+from alignup.kubernetes.manifests.pod_decoder import Labels, ObjectPart
 
 CHECK_SECONDS = 600.0  #: between checks whether a certificate must be renewed
 RETRY_SECONDS = 10.0  #: after a failed write
@@ -85,7 +85,7 @@ class CertificateKeeper:
         self.current: WebhookCertificates | None = None  #: as last loaded
         self._context: ssl.SSLContext | None = None
         self._changed = asyncio.Event()
-        self._ready = asyncio.Event()
+        self.ready = asyncio.Event()  #: set when there is a certificate
 
     def context(self) -> ssl.SSLContext:
         """Return the TLS settings for a new connection; call it once the keeper is ready."""
@@ -97,10 +97,6 @@ class CertificateKeeper:
     def expiry(self) -> datetime | None:
         """When the serving certificate expires."""
         return expiry(self.current) if self.current else None
-
-    async def wait_ready(self) -> None:
-        """Wait until there is a certificate."""
-        await self._ready.wait()
 
     async def run(self) -> None:
         """Keep the certificates valid until cancelled."""
@@ -152,7 +148,7 @@ class CertificateKeeper:
             self._context = server_context(stored)
             self.current = stored
             self._renewed(expiry(stored))
-            self._ready.set()
+            self.ready.set()
 
     async def _write(self, old: Secret | None, certificates: WebhookCertificates) -> None:
         data = {name: base64.b64encode(value).decode() for name, value in certificates.to_data().items()}

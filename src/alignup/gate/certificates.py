@@ -97,17 +97,18 @@ def server_context(certificates: WebhookCertificates) -> ssl.SSLContext:
 
 def expiry(certificates: WebhookCertificates) -> datetime:
     """Return when the serving certificate expires."""
-    return _certificate(certificates.serving, _SERVING).not_valid_after_utc
+    return _certificate(certificates.serving).not_valid_after_utc
 
 
 def _needs_serving(current: WebhookCertificates, names: Sequence[str], published: bytes, now: datetime) -> bool:
-    serving = _certificate(current.serving, _SERVING)
-    newest = _certificate(current.authorities[0], _AUTHORITIES)
+    serving, newest = _certificate(current.serving), current.authorities[0]
     if not _valid(current.serving, now) or not any(_signed(serving, authority) for authority in current.authorities):
         return True
-    due = _old(current.serving, now) or _names(serving) != sorted(names) or not _signed(serving, current.authorities[0])
-    made = newest.not_valid_before_utc + CLOCK_DIFFERENCE
-    return due and (len(current.authorities) == 1 or (current.authorities[0] in published and now >= made + SETTLING))
+    extension = serving.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    known = sorted(extension.value.get_values_for_type(x509.DNSName))
+    due = _old(current.serving, now) or known != sorted(names) or not _signed(serving, newest)
+    made = _certificate(newest).not_valid_before_utc + CLOCK_DIFFERENCE
+    return due and (len(current.authorities) == 1 or (newest in published and now >= made + SETTLING))
 
 
 def _with_authority(
@@ -116,7 +117,7 @@ def _with_authority(
     """Return these authorities and a new one."""
     key = ec.generate_private_key(ec.SECP256R1())
     # Names differ, so that a certificate is verified with the authority that has signed it.
-    name = _subject(f"alignup webhook authority {now.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}")
+    name = f"alignup webhook authority {now.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
     usage = x509.KeyUsage(
         digital_signature=True,
         key_cert_sign=True,
@@ -130,7 +131,6 @@ def _with_authority(
     )
     certificate = (
         _builder(name, key, now, AUTHORITY_LIFE)
-        .issuer_name(name)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
         .sign(key, hashes.SHA256())
@@ -140,13 +140,12 @@ def _with_authority(
 
 def _issue(current: WebhookCertificates, names: Sequence[str], now: datetime) -> WebhookCertificates:
     """Return the same authorities with a new serving certificate, which the newest of them signs."""
-    authority = _certificate(current.authorities[0], _AUTHORITIES)
+    authority = _certificate(current.authorities[0])
     key = ec.generate_private_key(ec.SECP256R1())
     life = min(SERVING_LIFE, authority.not_valid_after_utc - now)
     authority_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(_key(current.authority_key).public_key())
     certificate = (
-        _builder(_subject("alignup webhook"), key, now, life)
-        .issuer_name(authority.subject)
+        _builder("alignup webhook", key, now, life, issuer=authority.subject)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -157,11 +156,13 @@ def _issue(current: WebhookCertificates, names: Sequence[str], now: datetime) ->
 
 
 def _builder(
-    name: x509.Name, key: ec.EllipticCurvePrivateKey, now: datetime, life: timedelta
+    name: str, key: ec.EllipticCurvePrivateKey, now: datetime, life: timedelta, *, issuer: x509.Name | None = None
 ) -> x509.CertificateBuilder:
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     return (
         x509.CertificateBuilder()
-        .subject_name(name)
+        .subject_name(subject)
+        .issuer_name(issuer or subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - CLOCK_DIFFERENCE)
@@ -170,36 +171,26 @@ def _builder(
     )
 
 
-def _subject(name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-
-
 def _valid(pem: bytes, now: datetime) -> bool:
-    certificate = _certificate(pem, _AUTHORITIES)
+    certificate = _certificate(pem)
     return certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc
 
 
 def _old(pem: bytes, now: datetime) -> bool:
-    certificate = _certificate(pem, _AUTHORITIES)
-    start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    start, end = _certificate(pem).not_valid_before_utc, _certificate(pem).not_valid_after_utc
     return now >= start + _RENEWED * (end - start)
 
 
 def _signed(certificate: x509.Certificate, authority: bytes) -> bool:
     try:
-        certificate.verify_directly_issued_by(_certificate(authority, _AUTHORITIES))
+        certificate.verify_directly_issued_by(_certificate(authority))
     except (ValueError, TypeError, InvalidSignature):
         return False
     return True
 
 
-def _names(certificate: x509.Certificate) -> list[str]:
-    extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    return sorted(extension.value.get_values_for_type(x509.DNSName))
-
-
 @functools.lru_cache(maxsize=16)
-def _certificate(pem: bytes, name: str) -> x509.Certificate:
+def _certificate(pem: bytes, name: str = _SERVING) -> x509.Certificate:
     return _certificates(pem, name)[0]
 
 

@@ -43,7 +43,7 @@ class GateServiceOptions:
     controller: GateOptions = field(default_factory=GateOptions)
 
 
-class Webhook(NamedTuple):
+class WebhookServer(NamedTuple):
     """The webhook of one process, which listens already."""
 
     listener: socket.socket
@@ -56,7 +56,7 @@ class Webhook(NamedTuple):
         async with asyncio.TaskGroup() as tasks:
             if isinstance(self.certificate, CertificateKeeper):
                 tasks.create_task(self.certificate.run())
-                await self.certificate.wait_ready()
+                await self.certificate.ready.wait()
             async with serve_app(app, self.listener, stopping=asyncio.Event(), tls=self.certificate.context):
                 _log.info("serving the webhook", at="{}:{}".format(*self.listener.getsockname()[:2]))
                 await asyncio.Event().wait()
@@ -72,7 +72,7 @@ async def schedule_with_gate(
 
 
 @contextmanager
-def add_gate(service: ScheduleService, options: GateServiceOptions) -> Iterator[Webhook | None]:
+def add_gate(service: ScheduleService, options: GateServiceOptions) -> Iterator[WebhookServer | None]:
     """Let *service* run the gate as well; yield its webhook. ``ListenError`` if that cannot be served."""
     client, metrics = service.client, GateMetrics(service.metrics.registry)
     controller = GateController(client, service.live, metrics=metrics, options=options.controller)
@@ -93,6 +93,6 @@ def add_gate(service: ScheduleService, options: GateServiceOptions) -> Iterator[
             renewed=metrics.certificate,
         )
     with tcp_socket(webhook.listen[1], webhook.listen[0]) as listener:
-        served = Webhook(listener, certificate, metrics)
+        served = WebhookServer(listener, certificate, metrics)
         service.tasks.append(served.run)
         yield served

@@ -61,7 +61,12 @@ class _Object:
 
     @property
     def cpus(self) -> CpuSet:
-        return _bitmap(self.attributes.get("cpuset"))
+        """The set as hwloc writes it: 32-bit words, highest first; an empty word is 0."""
+        text = self.attributes.get("cpuset", "")
+        words = text.split(",")
+        if len(words) * 32 > MAX_CPU_ID or not all(_WORD.fullmatch(word) for word in words):
+            raise SourceError(f"{text[:60]!r} is not a finite set of CPUs")
+        return int("".join(word.removeprefix("0x").zfill(8) for word in words), 16)
 
 
 @dataclass(slots=True)
@@ -235,34 +240,22 @@ def _pci_devices(devices: Iterable[_Object], node_by_cpu: dict[int, int]) -> Ite
         parent = device.parent
         while parent and "cpuset" not in parent.attributes:
             parent = parent.parent
-        if parent is None or parent.kind == "Machine":
-            yield _pci(device, None, None)
-            continue
-        if id(parent) not in near:
-            nodes = {node_by_cpu.get(cpu) for cpu in bits.members(parent.cpus)}
-            near[id(parent)] = (parent.cpus, nodes.pop() if len(nodes) == 1 else None)
-        yield _pci(device, *near[id(parent)])
-
-
-def _pci(element: _Object, cpus: CpuSet | None, node: int | None) -> PciDevice:
-    kind = _PCI_TYPE.fullmatch(element.attributes.get("pci_type", "").lower())
-    vendor, device = (int(kind[2], 16), int(kind[3], 16)) if kind else (0, 0)
-    return PciDevice(
-        address=element.attributes.get("pci_busid", ""),
-        kind=int(kind[1], 16) << 8 if kind else None,
-        vendor=vendor or None,
-        device=device or None if vendor else None,
-        node=node,
-        cpus=cpus,
-    )
-
-
-def _bitmap(text: str | None) -> CpuSet:
-    """Return a set as hwloc writes it: 32-bit words, highest first; an empty word is 0."""
-    words = (text or "").split(",")
-    if len(words) * 32 > MAX_CPU_ID or not all(_WORD.fullmatch(word) for word in words):
-        raise SourceError(f"{(text or '')[:60]!r} is not a finite set of CPUs")
-    return int("".join(word.removeprefix("0x").zfill(8) for word in words) or "0", 16)
+        cpus, node = None, None
+        if parent is not None and parent.kind != "Machine":
+            if id(parent) not in near:
+                nodes = {node_by_cpu.get(cpu) for cpu in bits.members(parent.cpus)}
+                near[id(parent)] = (parent.cpus, nodes.pop() if len(nodes) == 1 else None)
+            cpus, node = near[id(parent)]
+        kind = _PCI_TYPE.fullmatch(device.attributes.get("pci_type", "").lower())
+        vendor, code = (int(kind[2], 16), int(kind[3], 16)) if kind else (0, 0)
+        yield PciDevice(
+            address=device.attributes.get("pci_busid", ""),
+            kind=int(kind[1], 16) << 8 if kind else None,
+            vendor=vendor or None,
+            device=code or None if vendor else None,
+            node=node,
+            cpus=cpus,
+        )
 
 
 def _integer(text: str | None) -> int | None:

@@ -15,7 +15,7 @@ from alignup.align.errors import AlignError, FileError, PluginError
 from alignup.align.machine import Machine
 from alignup.align.settings import FeatureGates
 from alignup.kubernetes import configuration
-from alignup.kubernetes.api.pods import KnownPod
+from alignup.kubernetes.api.known_pods import KnownPod
 from alignup.kubernetes.configuration import Configuration, feature_gates
 from alignup.kubernetes.kubelet_files import state_files
 from alignup.kubernetes.kubelet_files.state_files import AllocatedPods, KubeletFiles
@@ -62,12 +62,12 @@ class KubeletPaths:
 
     @property
     def plugin_socket(self) -> Path:
-        """The kubelet creates it anew whenever it starts."""
+        """Return the socket that the kubelet creates anew whenever it starts."""
         return self.directory / state_files.PLUGINS_DIR / SOCKET
 
     @property
     def watched(self) -> tuple[Path, ...]:
-        """The directories in which changes matter."""
+        """Return the directories in which changes matter."""
         plugins, resources = self.plugin_socket.parent, self.pod_resources.parent
         config_dirs = (self.config_dir,) if self.config_dir else ()
         return tuple(dict.fromkeys((self.directory, plugins, resources, self.config.parent, *config_dirs)))

@@ -27,7 +27,7 @@ from alignup.align.memory.provider import MemoryPolicy
 from alignup.align.workload import Container, Pod, Resources
 from alignup.align.workload.names import MEMORY
 from alignup.kubernetes import configuration as kubelet_configuration
-from alignup.kubernetes.api.pods import KnownPod
+from alignup.kubernetes.api.known_pods import KnownPod
 from alignup.kubernetes.configuration import Configuration
 from alignup.kubernetes.kubelet_files.ledger import GapKind, RestoredLedger, restore_ledger
 from alignup.kubernetes.kubelet_files.state_files import (

@@ -10,8 +10,8 @@ import structlog
 from alignup import atomic_files
 from alignup.align.errors import PodError, StateError
 from alignup.kubernetes.api import NODES, PODS, Access, ApiClient, Informer, Query, Timing
+from alignup.kubernetes.api.known_pods import KnownPod, known_pod
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
-from alignup.kubernetes.api.pods import KnownPod, known_pod
 from alignup.kubernetes.plugins.pod_resources_client import pod_resources_client
 from alignup.observe.app import ObserverMetrics, observer_app
 from alignup.observe.kubelet_reader import KubeletPaths, KubeletReader

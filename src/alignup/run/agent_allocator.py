@@ -1,7 +1,6 @@
 """The allocator that asks the node agent: a run is a pod with one container."""
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 from typing import Any
 
 from alignup.align.bits import CpuSet
@@ -73,7 +72,7 @@ class AgentAllocator:
         # Device plugins also give mounts and device files, which are for containers only.
         grants = admission["pod"].get("grants", {}).get(CONTAINER, {})
         variables = {name: str(value) for grant in grants.values() for name, value in grant["envs"].items()}
-        return replace(placement, environment=variables)
+        return placement._replace(environment=variables)
 
     def shared(self) -> CpuSet:
         return self._online & ~self._agent.exclusive_cpus()

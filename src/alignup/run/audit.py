@@ -9,7 +9,6 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
@@ -39,9 +38,8 @@ class DriftKind(StrEnum):
     DECISION = "decision"  #: the ledger or the agent has no decision for it, or another one
 
 
-@dataclass(frozen=True, slots=True)
-class Drift:
-    uid: str
+class Drift(NamedTuple):
+    run: str  #: its uid
     name: str
     kind: DriftKind
     where: str
@@ -51,7 +49,7 @@ class Drift:
     @property
     def key(self) -> tuple[str, DriftKind, str]:
         """What identifies it, whatever the intended and actual values are."""
-        return self.uid, self.kind, self.where
+        return self.run, self.kind, self.where
 
     def __str__(self) -> str:
         return f"{self.name}: {self.where}: intended {self.intended}, actual {self.actual}"
@@ -71,7 +69,7 @@ def audit(directory: Path, *, agent: AgentClient | None, fix: bool) -> AuditRepo
     first = _audit_once(directory, agent)
     if not fix or not first.drifts:
         return first
-    drifted = {drift.uid for drift in first.drifts}
+    drifted = {drift.run for drift in first.drifts}
     with registry.RunRegistry(directory).locked():
         runs = [run for run in first.runs if run.record.uid in drifted]
         failures = [failure for run in runs for failure in restore_run(run)]
@@ -166,13 +164,7 @@ def restore_run(run: RunProcesses) -> tuple[str, ...]:
     members = cgroup.members(record.cgroup) if record.cgroup else ()
     foreign = [pid for pid in run.pids if pid not in members and process.owner(pid) not in {None, os.geteuid()}]
     errors += [f"process {pid} of {record.name} belongs to another user and is not moved" for pid in foreign]
-    return (*errors, *_restore_processes(record, [pid for pid in run.pids if pid not in foreign]))
-
-
-def _restore_processes(record: RunRecord, pids: Iterable[int]) -> tuple[str, ...]:
-    """Restore the affinity and the pages of processes, and return an error for each one that failed."""
-    errors: list[str] = []
-    for pid in pids:
+    for pid in (pid for pid in run.pids if pid not in foreign):
         with _collect_errors(errors):
             if record.cpus and any(cpuset.cpus & ~record.cpus for cpuset in process.thread_cpusets(pid)):
                 process.pin(pid, record.cpus)
@@ -221,15 +213,15 @@ def _cgroup_drift(record: RunRecord, directory: Path) -> Iterator[Drift]:
 def _thread_drift(record: RunRecord, pid: int) -> Iterator[Drift]:
     """Yield threads of a process that may be elsewhere, one drift for all threads with the same affinity."""
     threads = process.thread_cpusets(pid)
-    bound = record.cgroup is not None and record.memory
-    cpus = Counter(thread.cpus for thread in threads if record.cpus and thread.cpus & ~record.cpus)
-    nodes = Counter(thread.nodes for thread in threads if bound and thread.nodes & ~record.memory)
-    for allowed, count in cpus.items():
-        intended, actual = f"CPUs {bits.show(record.cpus)}", f"CPUs {bits.show(allowed)}"
-        yield Drift(record.uid, record.name, DriftKind.CPUS, _threads(pid, count), intended, actual)
-    for allowed, count in nodes.items():
-        intended, actual = f"memory on NUMA nodes {bits.show(record.memory)}", f"NUMA nodes {bits.show(allowed)}"
-        yield Drift(record.uid, record.name, DriftKind.MEMORY, _threads(pid, count), intended, actual)
+    memory = record.memory if record.cgroup is not None else 0
+    for kind, prefix, resource, wanted, masks in (
+        (DriftKind.CPUS, "", "CPUs", record.cpus, [thread.cpus for thread in threads]),
+        (DriftKind.MEMORY, "memory on ", "NUMA nodes", memory, [thread.nodes for thread in threads]),
+    ):
+        for allowed, count in Counter(mask for mask in masks if wanted and mask & ~wanted).items():
+            where = f"process {pid}" if count == 1 else f"{count} threads of process {pid}"
+            intended, actual = f"{prefix}{resource} {bits.show(wanted)}", f"{resource} {bits.show(allowed)}"
+            yield Drift(record.uid, record.name, kind, where, intended, actual)
 
 
 def _device_drift(record: RunRecord, devices: DeviceTopology) -> Iterator[Drift]:
@@ -247,10 +239,6 @@ def _misplaced_bytes(pid: int, nodes: NodeSet) -> dict[int, int]:
     placed = process.memory_per_node(pid) if nodes else None
     misplaced = {node: size for node, size in (placed or {}).items() if not nodes >> node & 1}
     return misplaced if sum(misplaced.values()) > PAGE_TOLERANCE else {}
-
-
-def _threads(pid: int, count: int) -> str:
-    return f"process {pid}" if count == 1 else f"{count} threads of process {pid}"
 
 
 def _near(nodes: NodeSet | None) -> str:

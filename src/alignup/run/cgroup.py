@@ -14,9 +14,9 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
+from typing import NamedTuple
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
@@ -34,8 +34,7 @@ _EFFECTIVE = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Cpuset:
+class Cpuset(NamedTuple):
     cpus: CpuSet
     nodes: NodeSet  #: empty in version 2: inherited
 
@@ -55,12 +54,7 @@ def effective_cpuset(proc: Path = PROC) -> Cpuset | None:
 
 
 def create(
-    name: str,
-    cpus: CpuSet,
-    *,
-    nodes: NodeSet,
-    announce: Callable[[Path], None] = lambda _: None,
-    proc: Path = PROC,
+    name: str, cpus: CpuSet, *, nodes: NodeSet, announce: Callable[[Path], None] = lambda _: None, proc: Path = PROC
 ) -> Path:
     """Create a cgroup for a run with *cpus* and *nodes* (empty: any), and return its directory.
 

@@ -14,15 +14,15 @@ A claim never changes, since that would change its time. What keeps it alive is 
 first: once a run's uid is known, others could take the name.
 """
 
+import errno
 import json
 import os
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet
@@ -40,10 +40,10 @@ _VERSION = 1
 _MAX_BYTES = 64 << 10
 _MAX_PER_USER, _MAX_PROCESSES = 200, 200  #: claims of one user, and recorded processes of one run
 _CGROUPS = Path("/sys/fs/cgroup")
+_INVALID = (AlignError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)  #: errors of files
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Claim(NamedTuple):
     run: str  #: uid; unique only together with the owner
     owner: int  #: user
     cpus: CpuSet
@@ -96,7 +96,7 @@ class Claims:
         """
         if self.directory is None:
             return True
-        runner = asdict(ProcessIdentity.of(os.getpid()))
+        runner = ProcessIdentity.of(os.getpid())._asdict()
         document = {"cpus": bits.show(cpus), "devices": {name: sorted(ids) for name, ids in devices.items()}}
         try:
             _write(self.directory / f"{_PREFIX}{run}{_ALIVE}", {"runner": runner, "started": [], "cgroup": None})
@@ -119,9 +119,9 @@ class Claims:
             path = directory / f"{_PREFIX}{record.uid}{_ALIVE}"
             with suppress(OSError):
                 if path.lstat().st_uid == os.geteuid():
-                    started = list(map(asdict, record.started[:_MAX_PROCESSES]))
+                    started = [identity._asdict() for identity in record.started[:_MAX_PROCESSES]]
                     group = None if record.cgroup is None else str(record.cgroup)
-                    _write(path, {"runner": asdict(record.runner), "started": started, "cgroup": group})
+                    _write(path, {"runner": record.runner._asdict(), "started": started, "cgroup": group})
 
     def withdraw(self, run: str) -> None:
         for directory in self._directories:
@@ -149,19 +149,19 @@ def _read_directory(directory: Path) -> Iterator[Claim]:
     counts: Counter[int] = Counter()
     for name in names:
         run, dot, kind = name.removeprefix(_PREFIX).rpartition(".")
-        suffix = dot + kind
-        if suffix == _ALIVE and f"{_PREFIX}{run}{_CLAIM}" not in names:
-            _remove_orphan(directory, run)
-        if suffix != _CLAIM:
-            continue
-        content = _read(directory / name)
+        is_orphan = dot + kind == _ALIVE and f"{_PREFIX}{run}{_CLAIM}" not in names
+        content = _read(directory / name) if is_orphan or dot + kind == _CLAIM else None
         if content is None:
             continue
         document, status = content
-        counts[status.st_uid] += 1
-        if counts[status.st_uid] > _MAX_PER_USER:
-            continue
-        with _ignoring_invalid_files():
+        with suppress(*_INVALID):
+            if is_orphan:
+                if not read_identity(document["runner"]).alive:  # else it is just about to make a claim
+                    _remove(directory, run)
+                continue
+            counts[status.st_uid] += 1
+            if counts[status.st_uid] > _MAX_PER_USER:
+                continue
             claim = Claim(
                 run=run,
                 owner=status.st_uid,
@@ -194,21 +194,25 @@ def _is_alive(claim: Claim, directory: Path) -> bool:
 
 def _read(path: Path) -> tuple[Mapping[str, Any], os.stat_result] | None:
     """Return a document and the status of its file; ``None`` unless it is a small JSON object in a regular file."""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode) or status.st_mode & 0o022:
-            return None
-        with _ignoring_invalid_files():
-            document = json.loads(os.read(handle, _MAX_BYTES))
-            if isinstance(document, dict) and document.get("version") == _VERSION:
-                return document, status
-    finally:
-        os.close(handle)
+    with suppress(*_INVALID):
+        text, status = read_regular_file(path, _MAX_BYTES)
+        document = json.loads(text)
+        if not status.st_mode & 0o022 and isinstance(document, dict) and document.get("version") == _VERSION:
+            return document, status
     return None
+
+
+def read_regular_file(path: Path, limit: int) -> tuple[bytes, os.stat_result]:
+    """Return the first *limit* bytes of a file, and its status. Other files raise ``OSError``; links are not followed.
+
+    It never blocks, whatever another user has put there.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        return file.read(limit), status
 
 
 def _write(path: Path, document: Mapping[str, Any]) -> None:
@@ -230,17 +234,3 @@ def _remove(directory: Path, run: str) -> None:
     for suffix in (_CLAIM, _ALIVE):
         with suppress(FileNotFoundError, PermissionError):
             (directory / f"{_PREFIX}{run}{suffix}").unlink()
-
-
-def _remove_orphan(directory: Path, run: str) -> None:
-    """Remove the second file of a run without a claim, unless its runner is just about to make one."""
-    content = _read(directory / f"{_PREFIX}{run}{_ALIVE}")
-    with _ignoring_invalid_files():
-        if content is not None and not read_identity(content[0]["runner"]).alive:
-            _remove(directory, run)
-
-
-@contextmanager
-def _ignoring_invalid_files() -> Iterator[None]:
-    with suppress(AlignError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        yield

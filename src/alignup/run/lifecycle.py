@@ -15,8 +15,7 @@ import signal
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from typing import NoReturn, Protocol
+from typing import NamedTuple, NoReturn, Protocol
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet
@@ -66,8 +65,7 @@ class Allocator(Protocol):
     def save(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunJob:
+class RunJob(NamedTuple):
     request: RunRequest
     command: tuple[str, ...]
     registry: RunRegistry
@@ -152,7 +150,7 @@ def _place(job: RunJob, record: RunRecord, placement: RunPlacement) -> RunRecord
     if job.method != "affinity":
         try:
             # Recorded first: if we are killed now, the next run removes the cgroup.
-            announce = lambda directory: job.registry.put(replace(record, cgroup=directory))  # noqa: E731
+            announce = lambda directory: job.registry.put(record._replace(cgroup=directory))  # noqa: E731
             folder = cgroup.create(job.request.uid, placement.cpus, nodes=nodes, announce=announce)
         except EnforceError:
             if job.method == "cgroup":
@@ -163,8 +161,8 @@ def _place(job: RunJob, record: RunRecord, placement: RunPlacement) -> RunRecord
             raise EnforceError(message)
         job.notify(f"memory is not bound: {message}")
         nodes = 0
-    placed = replace(record, cpus=placement.cpus, exclusive=placement.exclusive, devices=placement.devices)
-    return replace(placed, memory=nodes, cgroup=folder)
+    placed = record._replace(cpus=placement.cpus, exclusive=placement.exclusive, devices=placement.devices)
+    return placed._replace(memory=nodes, cgroup=folder)
 
 
 def _start_and_wait(
@@ -180,7 +178,7 @@ def _start_and_wait(
                 raise
             # The cgroup was created, but the command may not join it: fall back to affinity.
             cgroup.remove(record.cgroup)
-            record = replace(record, cgroup=None)
+            record = record._replace(cgroup=None)
             with job.registry.locked():
                 job.registry.put(record)
             pid = start_command(record, environment=environment, blocked=blocked)
@@ -195,7 +193,7 @@ def _record_started(job: RunJob, record: RunRecord, pid: int) -> None:
     try:
         with job.registry.locked():
             current = job.registry.get(record.uid) or record
-            job.registry.put(replace(current, started=(ProcessIdentity.of(pid),)))
+            job.registry.put(current._replace(started=(ProcessIdentity.of(pid),)))
             if current.cpus != record.cpus:  # the shared pool changed while the command was starting
                 process.pin(pid, current.cpus)
     except (AlignError, OSError) as error:
@@ -226,7 +224,7 @@ def _update_shared(allocator: Allocator, job: RunJob, active: Sequence[RunRecord
     if not sharing:
         return
     shared = allocator.shared()
-    moved = [replace(record, cpus=shared) for record in sharing if record.cpus != shared]
+    moved = [record._replace(cpus=shared) for record in sharing if record.cpus != shared]
     for moved_run in find_run_processes(moved):
         try:
             job.registry.put(moved_run.record)

@@ -10,13 +10,14 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.cpus.options import OPTION_STAGES, CpuPolicy, CpuSettings
-from alignup.align.decision import Decision, Rejection
+from alignup.align.decision import Decision
 from alignup.align.devices.ledger import DeviceLedger
 from alignup.align.errors import EnforceError, RestoreError, StateError
 from alignup.align.host import Host, Settings
@@ -38,7 +39,7 @@ from alignup.run.process import NodeMap
 from alignup.run.registry import RunRegistry
 from alignup.run.request import CONTAINER, NO_DEVICE, RunPlacement, RunRejectedError, RunRequest, resolve_placement
 from alignup.store.fingerprint import machine_fingerprint, settings_fingerprint
-from alignup.store.state_store import HeldPodDocument, LedgerParts, PodRow, Stage, StateChange, StateStore, StoredState
+from alignup.store.state_store import HeldPodDocument, LedgerParts, PodRow, Stage, StateChange, StateStore
 
 _MIB = 1 << 20
 _RESERVED_SHARE = 32  #: one part in this many of the memory is reserved
@@ -64,12 +65,17 @@ def restrict_memory(machine: Machine, permitted: Cpuset | None) -> Machine:
     """Remove the memory of nodes that are not permitted. CPUs stay: :func:`build_host` reserves them."""
     if permitted is None or not permitted.nodes:
         return machine
-    nodes = tuple(_restrict_node(node, permitted) for node in machine.nodes)
+    usable = permitted.nodes
+
+    def restrict(node: Node) -> Node:
+        allowed = node.id >= 0 and usable >> node.id & 1
+        return node if allowed else replace(node, memory=0, hugepages=())
+
+    nodes, report = tuple(map(restrict, machine.nodes)), machine.report
     if nodes == machine.nodes:
         return machine
-    report = machine.report
     if report is not None and report.nodes is not None:
-        report = replace(report, nodes=tuple(_restrict_node(node, permitted) for node in report.nodes))
+        report = replace(report, nodes=tuple(map(restrict, report.nodes)))
     return replace(machine, nodes=nodes, report=report)
 
 
@@ -138,21 +144,18 @@ class LocalAllocator:
         self._store = StateStore(self._directory)
         stored = self._store.load()
         if stored is not None:
-            self._restore(stored, active)
+            entries = [pod.entry for pod in stored.pods if pod.entry.pod.uid in active]
+            self.changed = len(entries) < len(stored.pods)
+            idle, providers = self.host.ledger, self.host.providers
+            try:
+                self.host.ledger = restore_ledger(entries, stored.residue, idle=idle, providers=providers)
+            except RestoreError as error:
+                raise StateError(
+                    f"the resources of running runs do not fit this machine and these settings: {error}; "
+                    "use the configuration and options of these runs, or wait until they end"
+                ) from error
         self._active, self._unclaimed = active, self.host.ledger
         self._add_claims()
-
-    def _restore(self, stored: StoredState, active: Collection[str]) -> None:
-        entries = [pod.entry for pod in stored.pods if pod.entry.pod.uid in active]
-        self.changed = len(entries) < len(stored.pods)
-        idle, providers = self.host.ledger, self.host.providers
-        try:
-            self.host.ledger = restore_ledger(entries, stored.residue, idle=idle, providers=providers)
-        except RestoreError as error:
-            raise StateError(
-                f"the resources of running runs do not fit this machine and these settings: {error}; "
-                "use the configuration and options of these runs, or wait until they end"
-            ) from error
 
     def _add_claims(self) -> None:
         """Let a pod for each claim of another user or ledger hold what is claimed, as far as it is free."""
@@ -188,13 +191,20 @@ class LocalAllocator:
     def admit(self, request: RunRequest) -> RunPlacement:
         pod = build_pod(request)
         if self.host.missing_devices(pod):
-            raise RunRejectedError(NO_DEVICE, lambda: self._explain(self._idle, pod), impossible=True)
+            raise RunRejectedError(NO_DEVICE, partial(self._explain, self._idle, pod), impossible=True)
         for _ in range(_CLAIM_ATTEMPTS):
             decision = self.host.admit(pod)
             if decision.rejection is not None:
-                raise self._rejected(pod, decision.rejection)
+                host = Host(self._idle.machine, self._idle.settings, ledger=self.host.ledger)
+                impossible, reason = not self._idle.decide(pod).admitted, decision.rejection.reason
+                raise RunRejectedError(reason, partial(self._explain, host, pod), impossible=impossible)
             placement = self.placement(decision)
-            if self._claim(request.uid, placement):
+            cpus = placement.cpus if placement.exclusive else 0
+            devices = {resource: frozenset(ids) for resource, ids in placement.devices.items()}
+            is_claimed = not (cpus or devices) or self._claims.make(
+                request.uid, cpus=cpus, devices=devices, ignore=self._ignore_claims
+            )
+            if is_claimed:
                 self.changed = True
                 return placement
             # Another user has just claimed the same: decide again, after a time that differs between the two.
@@ -202,16 +212,6 @@ class LocalAllocator:
             self.host.ledger = self._unclaimed
             self._add_claims()
         raise EnforceError("other users claimed the same CPUs or devices at the same time, again and again; try again")
-
-    def _rejected(self, pod: Pod, rejection: Rejection) -> RunRejectedError:
-        host = Host(self._idle.machine, self._idle.settings, ledger=self.host.ledger)
-        impossible = not self._idle.decide(pod).admitted
-        return RunRejectedError(rejection.reason, lambda: self._explain(host, pod), impossible=impossible)
-
-    def _claim(self, uid: str, placement: RunPlacement) -> bool:
-        cpus = placement.cpus if placement.exclusive else 0
-        devices = {resource: frozenset(ids) for resource, ids in placement.devices.items()}
-        return not (cpus or devices) or self._claims.make(uid, cpus=cpus, devices=devices, ignore=self._ignore_claims)
 
     def placement(self, decision: Decision) -> RunPlacement:
         machine = self._idle.machine
@@ -262,12 +262,11 @@ class LocalAllocator:
 
 def _free_devices(ledger: DeviceLedger, claimed: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
     """Return the claimed devices that exist and that no run in the ledger holds."""
-    devices = {}
-    for resource, inventory in ledger.inventories.items():
-        free = set(claimed.get(resource, ())) & inventory.indexes.keys() - ledger.in_use.get(resource, frozenset())
-        if free:
-            devices[resource] = free
-    return devices
+    free = {
+        resource: set(claimed.get(resource, ())) & inventory.indexes.keys() - ledger.in_use.get(resource, frozenset())
+        for resource, inventory in ledger.inventories.items()
+    }
+    return {resource: ids for resource, ids in free.items() if ids}
 
 
 def _default_settings(machine: Machine, permitted: CpuSet | None) -> Settings:
@@ -289,8 +288,3 @@ def _default_settings(machine: Machine, permitted: CpuSet | None) -> Settings:
     reservation: Amounts = {CPU: amount, MEMORY: Quantity(memory, format=QuantityFormat.BINARY_SI)}
     proposed = reserved_memory.propose_reserved_memory(reservation, view)
     return replace(settings, memory_policy=MemoryPolicy.STATIC, reserved_memory=proposed, reservation=reservation)
-
-
-def _restrict_node(node: Node, permitted: Cpuset) -> Node:
-    allowed = node.id >= 0 and permitted.nodes >> node.id & 1
-    return node if allowed else replace(node, memory=0, hugepages=())

@@ -12,7 +12,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -45,8 +44,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _PASSES = 5  #: over the threads of a process that starts new ones meanwhile
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessIdentity:
+class ProcessIdentity(NamedTuple):
     """One process, distinguished from all others that had or will have its pid."""
 
     pid: int
@@ -85,8 +83,7 @@ class ProcessInfo(NamedTuple):
     mark: str  #: its value of an environment variable; empty: none, or not readable
 
 
-@dataclass(frozen=True, slots=True)
-class NodeMap:
+class NodeMap(NamedTuple):
     """The CPUs of each NUMA node, and the nodes with memory; both empty if the kernel has no NUMA support."""
 
     cpus: Mapping[int, CpuSet]

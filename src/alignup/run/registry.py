@@ -11,25 +11,23 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from alignup import atomic_files
 from alignup.align.errors import AlignError, EnforceError, FileError
 from alignup.run import cgroup, process
-from alignup.run.claims import Claims
+from alignup.run.claims import Claims, read_regular_file
 from alignup.run.process import ProcessIdentity, ProcessInfo
 from alignup.run.request import RUN_VARIABLE, RunRecord
 
 LOCK_NAME = "run.lock"
-_PREFIX, _SUFFIX = "run-", ".json"
 _LOCK_TIMEOUT = 60.0  #: seconds; others hold the lock for milliseconds
 _MAX_FILE_BYTES = 1 << 20
 _RETRIES, _RETRY_DELAY = 10, 0.02  #: for processes that are just exiting; delay in seconds
 
 
-@dataclass(frozen=True, slots=True)
-class RunProcesses:
+class RunProcesses(NamedTuple):
     record: RunRecord
     pids: tuple[int, ...]
 
@@ -79,7 +77,7 @@ class RunRegistry:
             os.close(handle)
 
     def all(self) -> tuple[RunRecord, ...]:
-        records = filter(None, map(_read, self.directory.glob(f"{_PREFIX}*{_SUFFIX}")))
+        records = filter(None, map(_read, self.directory.glob("run-*.json")))
         return tuple(sorted(records, key=lambda record: (record.since, record.uid)))
 
     def put(self, record: RunRecord) -> None:
@@ -101,7 +99,7 @@ class RunRegistry:
                 with suppress(EnforceError):  # it has just ended
                     started.append(ProcessIdentity.of(pid))
             if started and tuple(started) != run.record.started:
-                self.put(replace(run.record, started=tuple(started)))
+                self.put(run.record._replace(started=tuple(started)))
 
     def remove(self, record: RunRecord) -> None:
         """Remove a run and its cgroup. A cgroup that is still busy keeps the record; the next run tries again."""
@@ -111,7 +109,7 @@ class RunRegistry:
             self._claims.withdraw(record.uid)
 
     def _path(self, uid: str) -> Path:
-        return self.directory / f"{_PREFIX}{uid}{_SUFFIX}"
+        return self.directory / f"run-{uid}.json"
 
 
 def find_run_processes(records: Sequence[RunRecord]) -> tuple[RunProcesses, ...]:
@@ -201,16 +199,13 @@ def _retry(succeeds: Callable[[], bool]) -> bool:
 def _read(path: Path) -> RunRecord | None:
     """Read a record without following links; ``None`` when it is gone."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        text, status = read_regular_file(path, _MAX_FILE_BYTES)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror}") from error
-    with os.fdopen(handle, "rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
-            raise FileError(f"{path} is not a regular file of this user; check where it comes from, and remove it")
-        text = file.read(_MAX_FILE_BYTES)
+    if status.st_uid != os.geteuid():
+        raise FileError(f"{path} is not a regular file of this user; check where it comes from, and remove it")
     try:
         return RunRecord.from_document(json.loads(text))
     except (AlignError, ValueError) as error:

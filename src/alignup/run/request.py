@@ -2,9 +2,8 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
@@ -20,8 +19,7 @@ GPU = "nvidia.com/gpu"  #: the resource that discovery finds by itself; device i
 RunDevices = Mapping[str, Mapping[str, NodeSet | None]]  #: resource → id → NUMA nodes; ``None``: unknown
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRequest:
+class RunRequest(NamedTuple):
     """What a run asks for. Amounts are quantities in Kubernetes notation."""
 
     uid: str
@@ -40,19 +38,17 @@ class RunRejectedError(Exception):
         self.impossible = impossible  #: whether an idle machine would reject it too
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunPlacement:
+class RunPlacement(NamedTuple):
     cpus: CpuSet
     exclusive: bool
     nodes: NodeSet  #: of the CPUs
     memory: NodeSet  #: nodes to take memory from; empty: any
     devices: RunDevices
     strict: bool  #: whether the policy requires alignment, so that every part of it must be enforced
-    environment: Mapping[str, str] = field(default_factory=dict)  #: variables from device plugins
+    environment: Mapping[str, str] = {}  #: variables from device plugins
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRecord:
+class RunRecord(NamedTuple):
     uid: str
     name: str
     runner: ProcessIdentity  #: the process that started the command
@@ -61,7 +57,7 @@ class RunRecord:
     cpus: CpuSet
     exclusive: bool  #: whether the CPUs are its own rather than the shared pool
     memory: NodeSet = 0  #: NUMA nodes; empty: any
-    devices: RunDevices = field(default_factory=dict)
+    devices: RunDevices = {}  # noqa: RUF012 - a constant
     cgroup: Path | None = None  #: ``None``: it is placed by affinity and memory policy
     agent: str = ""  #: address of the agent that decided; empty: the user's own ledger
     started: tuple[ProcessIdentity, ...] = ()  #: without a cgroup: the command, and later what it left behind
@@ -71,7 +67,7 @@ class RunRecord:
             "version": RECORD_VERSION,
             "uid": self.uid,
             "name": self.name,
-            "runner": asdict(self.runner),
+            "runner": self.runner._asdict(),
             "command": list(self.command),
             "since": self.since,
             "cpus": bits.show(self.cpus),
@@ -83,7 +79,7 @@ class RunRecord:
             },
             "cgroup": None if self.cgroup is None else str(self.cgroup),
             "agent": self.agent,
-            "started": list(map(asdict, self.started)),
+            "started": [identity._asdict() for identity in self.started],
         }
 
     @classmethod
@@ -121,10 +117,9 @@ def missing_devices(request: RunRequest, placement: Mapping[str, Any]) -> tuple[
 
     Like the kubelet, the agent ignores requests for devices that no device plugin provides.
     """
-    given = placement["given"].get("device", {})
-    return tuple(
-        name for name, amount in request.amounts.items() if "/" in name and amount != "0" and name not in given
-    )
+    assigned = placement["given"].get("device", {})
+    requested = [name for name, amount in request.amounts.items() if "/" in name and amount != "0"]
+    return tuple(name for name in requested if name not in assigned)
 
 
 def run_name(name: str | None, command: str, uid: str) -> str:

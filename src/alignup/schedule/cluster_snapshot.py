@@ -13,8 +13,8 @@ from alignup.align.workload import Pod
 from alignup.documents.host_state import HostStateDocument
 from alignup.kubernetes.api import NODES, PODS, UNFINISHED_PODS, ApiClient
 from alignup.kubernetes.api.host_states import HOST_STATES, HostStateReader, staleness
+from alignup.kubernetes.api.known_pods import api_pod_stage, binding_time, bound_pod, kubelet_uid, plain_pod
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
-from alignup.kubernetes.api.pods import api_pod_stage, binding_time, bound_pod, kubelet_uid, plain_pod
 from alignup.placement.cluster import Cluster
 from alignup.placement.free_capacity import measure_free_capacity
 from alignup.placement.host_report import HostReport, PodStage

@@ -25,8 +25,7 @@ from alignup.documents.host_state import HostStateDocument
 from alignup.kubernetes.api import NODE_RESOURCE_TOPOLOGIES, NODES, PODS, ApiClient, Change, EventType, Informer
 from alignup.kubernetes.api.errors import NotFoundError
 from alignup.kubernetes.api.host_states import HOST_STATES, HostStateReader, without_content
-from alignup.kubernetes.api.objects import ApiNode, ApiPod, ApiPodSpec, ApiPodStatus, Condition, ObjectMeta
-from alignup.kubernetes.api.pods import (
+from alignup.kubernetes.api.known_pods import (
     api_pod_stage,
     binding_time,
     bound_pod,
@@ -35,7 +34,8 @@ from alignup.kubernetes.api.pods import (
     was_preempted,
     was_rejected,
 )
-from alignup.kubernetes.manifests.pod import pod_from
+from alignup.kubernetes.api.objects import ApiNode, ApiPod, ApiPodSpec, ApiPodStatus, Condition, ObjectMeta
+from alignup.kubernetes.manifests.pod_decoder import pod_from
 from alignup.placement.cluster import Cluster, RankedHost
 from alignup.placement.host_report import PodStage, pod_stage
 from alignup.placement.verdict import Verdict, unknown

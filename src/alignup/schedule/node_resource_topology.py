@@ -19,9 +19,9 @@ from alignup.align.quantity import Quantity
 from alignup.align.workload import Container, Pod, QoS, demand
 from alignup.align.workload.names import CPU, is_extended
 from alignup.align.workload.validation import apply_defaults
+from alignup.kubernetes.api.known_pods import api_pod_stage
 from alignup.kubernetes.api.objects import ApiPod, NodeResourceTopology, TopologyZone
 from alignup.kubernetes.api.pod_fingerprint import pod_fingerprint
-from alignup.kubernetes.api.pods import api_pod_stage
 from alignup.placement.free_capacity import MAX_COUNTED, FreeCapacity
 from alignup.placement.host_report import PodStage
 from alignup.placement.score import LOCAL, PlacementScore

@@ -22,8 +22,8 @@ from alignup.align.explain.remedies import Remedies, find_remedies
 from alignup.align.host import Host
 from alignup.align.workload import Pod
 from alignup.documents import codec
+from alignup.kubernetes.api.known_pods import known_pod
 from alignup.kubernetes.api.objects import ApiNode, ApiPodSpec
-from alignup.kubernetes.api.pods import known_pod
 from alignup.kubernetes.manifests import workloads as manifests
 from alignup.picture.machine_svg import draw_parts
 from alignup.picture.numa_bars import NumaBars, ResourceBar, add_bars, describe_bars, draw_bars, measure_bars
@@ -211,9 +211,10 @@ class ClusterPages:
 
     async def pods(self, request: Request) -> Response:
         text = request.query_params.get("q", "")[:253]
-        named = (pod for (namespace, name), pod in self._live.pods.objects.items() if text in f"{namespace}/{name}")
+        known = self._live.pods.objects.values() if text else ()
+        named = (pod for pod in known if text in pod.metadata.full_name)
         pods = sorted(islice(named, MAX_FOUND), key=lambda pod: (pod.metadata.namespace, pod.metadata.name))
-        return self._templates.response("pods.html", text=text, pods=pods if text else (), limit=MAX_FOUND)
+        return self._templates.response("pods.html", text=text, pods=pods, limit=MAX_FOUND)
 
     async def pod(self, request: Request) -> Response:
         namespace, name = request.path_params["namespace"], request.path_params["name"]

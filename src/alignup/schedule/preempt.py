@@ -13,7 +13,7 @@ import msgspec
 from alignup.align.workload import Pod
 from alignup.kubernetes.api.objects import ApiPod, NodeSelectorRequirement, ObjectMeta
 from alignup.kubernetes.api.resource import Resource
-from alignup.kubernetes.manifests.pod import Labels, ObjectPart
+from alignup.kubernetes.manifests.pod_decoder import Labels, ObjectPart
 from alignup.placement.host_record import HostRecord
 from alignup.placement.pod_shape import build_shape
 from alignup.placement.victims import DisruptionBudget

@@ -103,7 +103,7 @@ def _read_group(group: ObjectReader, base: Path) -> GroupDescription:
         devices=group.strings("devices"),
         config=_relative(group.text("config"), base),
         changes=group.strings("set"),
-        labels=group.string_map("labels"),
+        labels=group.map_of("labels", ObjectReader.text),
         source=group,
     )
 

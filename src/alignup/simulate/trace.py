@@ -18,7 +18,7 @@ from alignup.documents.line_numbers import find_line
 from alignup.kubernetes.manifests import documents
 from alignup.kubernetes.manifests.documents import NumberLiteral
 from alignup.kubernetes.manifests.object_reader import Diagnostics, ObjectReader
-from alignup.kubernetes.manifests.pod import amounts_to_dict, pod_to_dict, read_pod
+from alignup.kubernetes.manifests.pod_decoder import amounts_to_dict, pod_to_dict, read_pod
 from alignup.simulate.arrivals import (
     GANG_LABEL,
     PodArrival,

@@ -62,23 +62,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--crash-after", type=int, metavar="N", help="crash in the Allocate call after the first N")
     add("--script", type=Path, metavar="FILE", help="timed actions (alignup.testing.plugin)")
     options = parser.parse_args(arguments)
-    return script.main(lambda: _plugin(options), ACTIONS, file=options.script, report=_print_registrations)
 
+    def make_plugin() -> Plugin:
+        plugin = Plugin(options.resource, options.devices, directory=options.dir, endpoint=options.endpoint)
+        plugin.preference, plugin.pre_start = options.preferred, options.prestart
+        plugin.crash_after = options.crash_after
+        plugin.inject("Allocate", Fault(delay=options.allocate_delay))
+        return plugin
 
-def _plugin(options: argparse.Namespace) -> Plugin:
-    plugin = Plugin(options.resource, options.devices, directory=options.dir, endpoint=options.endpoint)
-    plugin.preference = options.preferred
-    plugin.pre_start = options.prestart
-    plugin.crash_after = options.crash_after
-    plugin.inject("Allocate", Fault(delay=options.allocate_delay))
-    return plugin
+    async def print_registrations(plugin: Plugin) -> None:
+        while True:
+            await plugin.wait_registered(plugin.registrations + 1)
+            sys.stdout.write(f"registered {plugin.resource}: {plugin.registrations}\n")
+            sys.stdout.flush()
 
-
-async def _print_registrations(plugin: Plugin) -> None:
-    while True:
-        await plugin.wait_registered(plugin.registrations + 1)
-        sys.stdout.write(f"registered {plugin.resource}: {plugin.registrations}\n")
-        sys.stdout.flush()
+    return script.main(make_plugin, ACTIONS, file=options.script, report=print_registrations)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from alignup.align.quantity import Quantity
 from alignup.align.workload import ContainerStatus, Pod, Resources, demand
 from alignup.align.workload.demand import FitRequest
 from alignup.align.workload.validation import accept
-from alignup.kubernetes.manifests.pod import read_pod
+from alignup.kubernetes.manifests.pod_decoder import read_pod
 from tests.strategies_pods import DEVICES, aligned, amounts, container, guaranteed, pods, pods_of_one_host
 
 GIB = 1 << 30

@@ -8,7 +8,7 @@ from alignup.align.errors import PodError
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Container, Pod, QoS, Resources, demand
 from alignup.align.workload.validation import PodSource, accept, apply_defaults, validation_problems
-from alignup.kubernetes.manifests.pod import read_pod
+from alignup.kubernetes.manifests.pod_decoder import read_pod
 from tests.strategies_pods import DEVICES, amounts, container, guaranteed, pods
 
 MAIN = guaranteed("main", {"cpu": "2", "memory": "1Gi"})

@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given
 
 from alignup.kubernetes.api import NODE_RESOURCE_TOPOLOGIES, NODES, PODS
-from alignup.kubernetes.manifests.pod import pod_from, pod_to_dict, read_pod
+from alignup.kubernetes.manifests.pod_decoder import pod_from, pod_to_dict, read_pod
 from tests.strategies_pods import pods
 
 

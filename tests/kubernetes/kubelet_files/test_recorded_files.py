@@ -13,7 +13,7 @@ from alignup.align.workload.validation import PodSource, accept
 from alignup.kubernetes.kubelet_files import state_files
 from alignup.kubernetes.kubelet_files.ledger import export_ledger, restore_ledger
 from alignup.kubernetes.kubelet_files.state_files import DeviceState, KubeletFiles
-from alignup.kubernetes.manifests.pod import read_pod
+from alignup.kubernetes.manifests.pod_decoder import read_pod
 from tests.recorded.replay import HOST, load
 from tests.recorded.setting import machine_of, settings_of
 

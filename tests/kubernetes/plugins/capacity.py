@@ -17,7 +17,9 @@ def capacity_of(owner: Any) -> Capacity:
     store = getattr(owner, "_store", owner)
     deleted = store.expire()
     entries = dict(sorted(store._entries.items()))  # noqa: SLF001 - the agent has no use for these counts
-    listed = {name: one.devices or () for name, one in entries.items() if one.expected or one.devices is not None}
+    listed = {
+        name: entry.devices or () for name, entry in entries.items() if entry.expected or entry.devices is not None
+    }
     return Capacity(
         capacity={name: len(devices) for name, devices in listed.items()},
         allocatable={name: sum(device.healthy for device in devices) for name, devices in listed.items()},

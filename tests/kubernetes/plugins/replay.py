@@ -87,7 +87,7 @@ def _record(session: Session, entry: Document) -> None:
     elif entry["direction"] != DIRECTION:
         session.calls.append(RecordedCall(method, entry["message"]))
     else:
-        call = next(one for one in session.calls if one.method == method and not one.finished)
+        call = next(known for known in session.calls if known.method == method and not known.finished)
         call.response, call.error, call.finished = entry.get("message", {}), entry.get("error"), True
 
 

@@ -61,4 +61,7 @@ def test_a_list_has_a_limited_number_of_numa_node_ids():
 
 
 def test_a_topology_without_nodes_is_not_a_missing_topology():
-    assert [one.nodes for one in listed(wire.Device(ID="a", topology=topology()), wire.Device(ID="b"))] == [0, None]
+    assert [device.nodes for device in listed(wire.Device(ID="a", topology=topology()), wire.Device(ID="b"))] == [
+        0,
+        None,
+    ]

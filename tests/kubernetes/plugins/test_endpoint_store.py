@@ -143,21 +143,21 @@ class PluginLifecycles(RuleBasedStateMachine):
 
     @rule(socket=st.sampled_from("abc"), preferred=st.booleans())
     def added(self, socket, preferred):
-        one = endpoint(socket, preferred=preferred)
-        replaced = self.store.connect(one)
-        assert replaced is next((old for old in self.connected if old.socket == one.socket), None)
-        self.connected = [old for old in self.connected if old is not replaced] + [one]
+        added = endpoint(socket, preferred=preferred)
+        replaced = self.store.connect(added)
+        assert replaced is next((old for old in self.connected if old.socket == added.socket), None)
+        self.connected = [old for old in self.connected if old is not replaced] + [added]
         if replaced in self.lists:
-            self.lists[one] = self.lists.pop(replaced)
+            self.lists[added] = self.lists.pop(replaced)
         self.since = None
         self.choose()
 
     @precondition(lambda self: self.connected)
     @rule(data=st.data(), count=st.integers(0, 3))
     def list(self, data, count):
-        one = data.draw(st.sampled_from(self.connected))
-        self.store.list(one, devices(count))
-        self.lists[one] = devices(count)
+        listing = data.draw(st.sampled_from(self.connected))
+        self.store.list(listing, devices(count))
+        self.lists[listing] = devices(count)
         self.choose()
 
     @precondition(lambda self: self.connected)
@@ -180,7 +180,7 @@ class PluginLifecycles(RuleBasedStateMachine):
             self.last = devices(len(self.last), healthy=False)
 
     def serving(self):
-        return next((one for one in reversed(self.connected) if one in self.lists), None)
+        return next((connection for connection in reversed(self.connected) if connection in self.lists), None)
 
     @rule(seconds=st.sampled_from([1.0, GRACE, 1.5 * GRACE]))
     def wait(self, seconds):
@@ -195,7 +195,7 @@ class PluginLifecycles(RuleBasedStateMachine):
         counts = capacity_of(self.store)
         known = {} if self.last is None else {GPU: self.last}
         assert counts.capacity == {name: len(listed) for name, listed in known.items()}
-        assert counts.allocatable == {name: sum(one.healthy for one in listed) for name, listed in known.items()}
+        assert counts.allocatable == {name: sum(device.healthy for device in listed) for name, listed in known.items()}
         if self.connected:
             assert self.store.primary(GPU) is (self.serving() or self.connected[-1])
 

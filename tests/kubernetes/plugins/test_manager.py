@@ -112,7 +112,7 @@ async def test_pre_start_is_called_if_the_plugin_requires_it(directory, manager,
 
         await manager.pre_start(GPU, ("gpu-0",))
 
-        assert [list(one.devices_ids) for one in plugin.requests("PreStartContainer")] == [["gpu-0"]] * required
+        assert [list(request.devices_ids) for request in plugin.requests("PreStartContainer")] == [["gpu-0"]] * required
 
 
 @pytest.mark.parametrize("required", [pytest.param(True, id="required"), pytest.param(False, id="not required")])
@@ -214,8 +214,8 @@ async def test_devices_and_calls_belong_to_the_plugin_that_registered_last(direc
         await manager.allocate(GPU, ("gpu-0",))
 
         assert ("stopped", GPU) not in listener.events
-    assert [list(one.container_requests[0].devices_ids) for one in old.requests("Allocate")] == [["gpu-0"]]
-    assert [list(one.container_requests[0].devices_ids) for one in new.requests("Allocate")] == [["gpu-2"]]
+    assert [list(request.container_requests[0].devices_ids) for request in old.requests("Allocate")] == [["gpu-0"]]
+    assert [list(request.container_requests[0].devices_ids) for request in new.requests("Allocate")] == [["gpu-2"]]
 
 
 async def test_a_plugin_serves_until_its_successor_lists_devices(directory, manager, listener):

@@ -95,11 +95,11 @@ async def test_devices_with_an_empty_topology_are_not_allocatable(channel, metri
 
 async def test_get_finds_a_pod_by_name_and_namespace(channel, metrics):
     request = wire.GetPodResourcesRequest(pod_name="a", pod_namespace="n")
-    found = await call(channel, "Get", request, wire.GetPodResourcesResponse)
+    response = await call(channel, "Get", request, wire.GetPodResourcesResponse)
     with pytest.raises(grpc.aio.AioRpcError) as rejected:
         await call(channel, "Get", wire.GetPodResourcesRequest(pod_name="a", pod_namespace="m"), wire.PodResources)
 
-    assert found["pod_resources"]["name"] == "a"
+    assert response["pod_resources"]["name"] == "a"
     assert rejected.value.code() is grpc.StatusCode.UNKNOWN
     assert rejected.value.details() == "pod a in namespace m not found"
     assert (metrics.requests, metrics.errors) == (["get", "get"], ["get"])
@@ -162,5 +162,5 @@ def test_field_numbers_are_those_of_the_public_api():
             "ClaimResource": ["cdi_devices", "driver_name", "pool_name", "device_name", "share_id"]}"""
     )
     for message, fields in names.items():
-        numbers = {one.name: one.number for one in wire.DESCRIPTOR.message_types_by_name[message].fields}
+        numbers = {field.name: field.number for field in wire.DESCRIPTOR.message_types_by_name[message].fields}
         assert numbers == {name: number for number, name in enumerate(fields, start=1) if name}

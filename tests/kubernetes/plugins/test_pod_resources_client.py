@@ -18,11 +18,11 @@ GPU = "example.com/gpu"
 
 @pytest.fixture
 def host():
-    one = hosts.host()
+    made = hosts.host()
     devices = (Device(GPU, "one", bits.of([1])), Device(GPU, "two", bits.of([0, 1])), Device(GPU, "none", None))
-    one = type(one)(replace(one.machine, devices=devices), one.settings)
-    assert one.admit(hosts.pod("a", gpu="2")).admitted
-    return one
+    made = type(made)(replace(made.machine, devices=devices), made.settings)
+    assert made.admit(hosts.pod("a", gpu="2")).admitted
+    return made
 
 
 @pytest.fixture
@@ -38,22 +38,25 @@ async def client(directory, host, metrics):
 async def test_list_has_each_device_once_with_all_its_nodes(client, host):
     (pod,) = await client.list()
 
-    own = pod.containers["app"]
+    container = pod.containers["app"]
     assert (pod.namespace, pod.name) == ("default", "a")
-    assert own.cpus == host.ledger.cpus.holds("a", "app")
-    assert own.memory == host.ledger.memory.blocks("a", "app")
-    assert {device.id: device.nodes for device in own.devices} == {
+    assert container.cpus == host.ledger.cpus.holds("a", "app")
+    assert container.memory == host.ledger.memory.blocks("a", "app")
+    assert {device.id: device.nodes for device in container.devices} == {
         id_: {"one": 2, "two": 3, "none": None}[id_] for id_ in host.ledger.devices.holds("a", "app")[GPU]
     }
     assert await client.get("default", "a") == pod
 
 
 async def test_allocatable_resources_are_those_of_the_host(client, host):
-    found = await client.allocatable()
+    allocatable = await client.allocatable()
 
-    assert found.cpus == host.view.all_cpus & ~host.ledger.cpus.reserved
-    assert found.memory == host.ledger.memory.allocatable()
-    assert sorted((device.id, device.nodes) for device in found.devices if device.nodes) == [("one", 2), ("two", 3)]
+    assert allocatable.cpus == host.view.all_cpus & ~host.ledger.cpus.reserved
+    assert allocatable.memory == host.ledger.memory.allocatable()
+    assert sorted((device.id, device.nodes) for device in allocatable.devices if device.nodes) == [
+        ("one", 2),
+        ("two", 3),
+    ]
 
 
 async def test_a_kubelet_that_does_not_answer_is_an_error(directory, client):

@@ -28,7 +28,9 @@ def test_every_recording_is_replayed():
     assert all(call.finished for session in SESSIONS for call in session.calls)
 
 
-@pytest.mark.parametrize("session", [pytest.param(one, id=f"{one.plugin} {one.resource}") for one in SESSIONS])
+@pytest.mark.parametrize(
+    "session", [pytest.param(session, id=f"{session.plugin} {session.resource}") for session in SESSIONS]
+)
 async def test_a_recorded_plugin_gets_the_recorded_calls(directory, manager, listener, session):
     async with replayed(session, directory) as plugin:
         for listed in session.lists:

@@ -71,15 +71,15 @@ async def call(channel, method, request, kind):
 
 
 def by_name(pods):
-    return {(one["name"], one["namespace"]): pod(one) for one in pods}
+    return {(listed["name"], listed["namespace"]): pod(listed) for listed in pods}
 
 
 def pod(response):
-    own = holding({"devices": (), **response})
+    held = holding({"devices": (), **response})
     return (
-        own,
-        {one["name"]: holding(one) for one in response["containers"]},
-        [one["name"] for one in response["containers"]],
+        held,
+        {container["name"]: holding(container) for container in response["containers"]},
+        [container["name"] for container in response["containers"]],
     )
 
 
@@ -87,8 +87,10 @@ def holding(response):
     """Return what a pod, a container or the host holds, without order."""
     return {
         "cpus": sorted(map(int, response.get("cpu_ids", ()))),
-        "memory": sorted((one["memory_type"], one["size"], nodes(one)) for one in response.get("memory", ())),
-        "devices": Counter((one["resource_name"], len(one["device_ids"]), nodes(one)) for one in response["devices"]),
+        "memory": sorted((item["memory_type"], item["size"], nodes(item)) for item in response.get("memory", ())),
+        "devices": Counter(
+            (item["resource_name"], len(item["device_ids"]), nodes(item)) for item in response["devices"]
+        ),
         "claims": response.get("dynamic_resources", []),
     }
 

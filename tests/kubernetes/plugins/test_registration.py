@@ -108,7 +108,7 @@ async def test_malformed_messages_change_nothing(directory, register, listener, 
     messages = [dice.randbytes(dice.randint(1, 60)) for _ in range(count)]
     messages += [valid[: dice.randrange(1, len(valid))] + b"\xff" * dice.randint(1, 3) for _ in range(count)]
 
-    answers = [answer for one in _chunks(messages, 50) for answer in await asyncio.gather(*map(register, one))]
+    answers = [answer for chunk in _chunks(messages, 50) for answer in await asyncio.gather(*map(register, chunk))]
 
     assert {code for code, _ in answers} <= {"INTERNAL", "UNKNOWN"}
     assert sum(code == "INTERNAL" for code, _ in answers) > count

@@ -65,7 +65,7 @@ def format_time(seconds: float) -> str:
 
 
 def without_content(state: HostStateDocument) -> HostStateDocument:
-    """What remains of a HostState that was read."""
+    """Return what remains of a HostState that was read."""
     return state.replace(machine={}, configuration={}, ledger=None)
 
 

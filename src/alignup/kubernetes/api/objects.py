@@ -8,7 +8,7 @@ from typing import Protocol
 
 import msgspec
 
-from alignup.kubernetes.manifests.pod import (
+from alignup.kubernetes.manifests.pod_decoder import (
     Labels,
     NamedItem,
     ObjectPart,

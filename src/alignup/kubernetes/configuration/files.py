@@ -65,17 +65,27 @@ class ConfigurationText:
     """A KubeletConfiguration as a file that the kubelet reads."""
 
     text: bytes
-    name: str  #: of the file it comes from, and the field there
+    file: str  #: that it comes from
     notes: tuple[str, ...] = ()  #: what the text does not say, each with the name of a file
     #: field or ``field[key]`` → the file that sets it; empty if there is only one file
     origins: Mapping[str, str] = field(default_factory=dict)
     #: the document that the kubelet reads in the text; ``None``: not parsed yet, or it cannot be parsed
     parsed: ParsedDocument | None = field(default=None, compare=False, repr=False)
+    part: str = ""  #: the field of the file that contains it, such as ``data.kubelet``
+    number: int = 0  #: of the document that contains it; 0: the only one
 
     @classmethod
-    def of(cls, fields: Mapping[str, Any], name: str, notes: Sequence[str] = ()) -> "ConfigurationText":
-        text = documents.to_json(fields).encode()
-        return cls(text, name, tuple(notes), parsed=ParsedDocument(1, 1, fields))
+    def of(
+        cls, fields: Mapping[str, Any], file: str, notes: Sequence[str] = (), *, part: str = "", number: int = 0
+    ) -> "ConfigurationText":
+        text, parsed = documents.to_json(fields).encode(), ParsedDocument(1, 1, fields)
+        return cls(text, file, tuple(notes), parsed=parsed, part=part, number=number)
+
+    @property
+    def name(self) -> str:
+        """The file, and where it is there."""
+        part = f"document {self.number}" if self.number else self.part
+        return f"{self.file}, {part}" if part else self.file
 
     @property
     def document(self) -> ParsedDocument:
@@ -97,7 +107,7 @@ class ConfigurationText:
         for name, key, new in overrides:
             inner = value.get(name)
             value[name] = {**(inner if isinstance(inner, Mapping) else {}), key: new} if key else new
-        return replace(ConfigurationText.of(value, self.name, self.notes), origins=self.origins)
+        return replace(self, text=documents.to_json(value).encode(), parsed=ParsedDocument(1, 1, value))
 
     def origin(self, path: str) -> str:
         """Return the file that sets the field at *path*; empty if only one file can, or none does."""
@@ -124,11 +134,11 @@ def unwrap(text: bytes, *, name: str) -> ConfigurationText:
     if version.startswith(_KUBEADM):
         return _kubeadm_document(parsed, name)
     if (version, kind) == ("v1", "ConfigMap"):
-        return ConfigurationText(_config_map_text(value, name), f"{name}, data.kubelet")
+        return ConfigurationText(_config_map_text(value, name), name, part="data.kubelet")
     if version.startswith(_OPENSHIFT) and kind == "KubeletConfig":
         return _openshift(value, name)
     if value is not parsed[0].value:
-        return ConfigurationText.of(value, f"{name}, items[0]")
+        return ConfigurationText.of(value, name, part="items[0]")
     try:
         return ConfigurationText(text, name, parsed=first_document(text, name=name, parsed=parsed))
     except ConfigurationError:
@@ -151,7 +161,7 @@ def _live_configuration(live: Mapping[str, Any], name: str) -> ConfigurationText
             f"{name}: ignored {problem.field}, which Kubernetes 1.37 rejects: {problem.message}"
             for problem in unsettable.values()
         ]
-    return ConfigurationText.of(fields, f"{name}, kubeletconfig", notes)
+    return ConfigurationText.of(fields, name, notes, part="kubeletconfig")
 
 
 def _only_item(items: list[Any], name: str) -> Mapping[str, Any]:
@@ -164,7 +174,7 @@ def _kubeadm_document(parsed: tuple[ParsedDocument, ...], name: str) -> Configur
     for document in parsed:
         if isinstance(document.value, Mapping) and document.value.get("kind") == KIND:
             notes = [f"{name}: line {key.line}: {key}" for key in document.repeated]
-            return ConfigurationText.of(document.value, f"{name}, document {document.number}", notes)
+            return ConfigurationText.of(document.value, name, notes, number=document.number)
     raise _error("kind", f"is a configuration of kubeadm without a document of kind {KIND}", name)
 
 
@@ -193,7 +203,7 @@ def _openshift(value: Mapping[str, Any], name: str) -> ConfigurationText:
     notes = [f"{name}: OpenShift adds this to the configuration of the machine config pool: {better}"]
     if sized:
         notes.append(f"{name}: spec.autoSizingReserved: each node computes its own systemReserved, unknown here")
-    return ConfigurationText.of({**_TYPE, **inner.fields}, f"{name}, spec.kubeletConfig", notes)
+    return ConfigurationText.of({**_TYPE, **inner.fields}, name, notes, part="spec.kubeletConfig")
 
 
 def _error(path: str, message: str, name: str) -> ConfigurationError:

@@ -100,8 +100,7 @@ def restore_ledger(
     ]
     count = "a pod" if len(unknown) == 1 else f"{len(unknown)} pods"
     if unknown:
-        text = f"the state files do not contain the names and shared CPU use of {count}"
-        gaps.append(Gap(text, GapKind.PODS))
+        gaps.append(Gap(f"the state files do not contain the names and shared CPU use of {count}", GapKind.PODS))
     if unknown and pods:
         text = f"{count} in the state files but not in the list counted as running: {', '.join(unknown)}"
         freed = "if they are gone, a kubelet frees their resources when it admits the next pod"

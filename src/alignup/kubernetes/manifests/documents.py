@@ -158,7 +158,7 @@ class _NotJsonError(DocumentError):
 
 
 def _decode(text: str | bytes) -> str:
-    """*text* from UTF-8, or UTF-16 if there is a byte order mark."""
+    """Decode *text* from UTF-8, or UTF-16 if there is a byte order mark."""
     if len(text) > MAX_BYTES:
         raise DocumentError(f"larger than {MAX_BYTES >> 20} MiB: split the file", line=1, own_limit=True)
     try:

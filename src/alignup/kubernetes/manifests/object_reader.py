@@ -127,9 +127,6 @@ class ObjectReader:
     def strings(self, name: str) -> tuple[str, ...]:
         return self.list_of(name, ObjectReader.text)
 
-    def string_map(self, name: str) -> dict[str, str]:
-        return self.map_of(name, ObjectReader.text)
-
     def read_struct(self, type_: type[_Struct]) -> _Struct:
         """Return the object as a struct, with the fields that it has there."""
         readers, fields = _field_readers(type_), self.fields

@@ -34,7 +34,7 @@ from alignup.documents.line_numbers import find_line
 from alignup.kubernetes.manifests import documents
 from alignup.kubernetes.manifests.documents import NumberLiteral, ParsedDocument
 from alignup.kubernetes.manifests.object_reader import ObjectReader
-from alignup.kubernetes.manifests.pod import read_pod, read_type
+from alignup.kubernetes.manifests.pod_decoder import read_pod, read_type
 from alignup.picture.text_format import pluralize
 
 MAX_REPLICAS = 100_000  #: of one workload
@@ -520,7 +520,8 @@ def _counts(steps: Sequence[_Step]) -> dict[str, int]:
             fields.append("minReplicas")
         numbers = {field: reader.integer(field) for field in fields}
         if step == "template" and reader.has("parallelism"):  # of a Job
-            numbers["parallelism"] = _parallel_pods(reader)
+            pods = [reader.integer(field) for field in ("parallelism", "completions")]
+            numbers["parallelism"] = min((number for number in pods if number is not None), default=None)
         if step == "workerTemplate" and reader.has("size"):  # a group of a leader and its workers
             size = reader.integer("size")
             numbers["size"] = size if size is None or not reader.has("leaderTemplate") else size - 1
@@ -528,11 +529,6 @@ def _counts(steps: Sequence[_Step]) -> dict[str, int]:
             _join(path, field): number for field, number in numbers.items() if number is not None and number >= 0
         }
     return counts
-
-
-def _parallel_pods(job: ObjectReader) -> int | None:
-    numbers = [job.integer(field) for field in ("parallelism", "completions")]
-    return min((number for number in numbers if number is not None), default=None)
 
 
 def _label(steps: Sequence[_Step]) -> str:

@@ -32,20 +32,16 @@ def _put(server: ApiServer, step: Arguments) -> None:
     server.put(step["object"])
 
 
-def _remove(server: ApiServer, step: Arguments) -> None:
-    server.remove(step["resource"], step["name"], namespace=step.get("namespace", "default"))
-
-
 ACTIONS: Actions[ApiServer] = {
     "fault": fault_action(ApiFault, ApiServer.inject, optional={"verb": str, "resource": str}),
     "put": Action(_put, required={"object": dict}),
-    "remove": Action(_remove, required={"resource": str, "name": str}, optional={"namespace": str}),
-    "disconnect": Action(lambda server, _: server.disconnect()),
-    "expire": Action(
-        lambda server, step: server.expire(watches=step.get("watches", False)), optional={"watches": bool}
+    "remove": Action(
+        lambda server, step: server.remove(**step), required={"resource": str, "name": str}, optional={"namespace": str}
     ),
+    "disconnect": Action(lambda server, _: server.disconnect()),
+    "expire": Action(lambda server, step: server.expire(**step), optional={"watches": bool}),
     "bookmark": Action(lambda server, _: server.bookmark()),
-    "hold": Action(lambda server, step: server.hold(held=step.get("held", True)), optional={"held": bool}),
+    "hold": Action(lambda server, step: server.hold(**step), optional={"held": bool}),
 }
 
 

@@ -71,9 +71,9 @@ class ApiServer:
             return self.store.replace(resource, key, document).document
         return self.store.create(resource, document).document
 
-    def remove(self, plural: str, name: str, *, namespace: str = "default") -> None:
-        resource = self.resources.named(plural)
-        self.store.remove(resource, (namespace if resource.namespaced else "", name))
+    def remove(self, resource: str, name: str, *, namespace: str = "default") -> None:
+        served = self.resources.named(resource)
+        self.store.remove(served, (namespace if served.namespaced else "", name))
 
     def objects(self, plural: str) -> list[Document]:
         return [stored.document for stored in self.store.objects(self.resources.named(plural))]

@@ -46,7 +46,7 @@ _TYPE_FIELDS = {"", "kind", "apiVersion"}  #: without these the type of the file
 def read_inputs(
     text: bytes, machine: Machine, *, name: str
 ) -> tuple["ManagerInputs | None", tuple[ConfigurationError, ...]]:
-    """Everything that is wrong with *text*, and the rest of it; ``None`` if not even the rest can be read."""
+    """Return what can be read of *text*, ``None`` if nothing can, and everything that is wrong with it."""
     errors: list[ConfigurationError] = []
     dropped: set[str] = set()
     if (settings := _read(text, name, errors, dropped)) is None:
@@ -64,7 +64,7 @@ def read_inputs(
 
 
 def _read(text: bytes, name: str, errors: list[ConfigurationError], dropped: set[str]) -> Configuration | None:
-    """The configuration without the fields that cannot be read, which are added to *errors* and *dropped*."""
+    """Read the configuration without the fields that cannot be read, which are added to *errors* and *dropped*."""
     try:
         document = first_document(text, name=name)
     except ConfigurationError as error:
@@ -113,7 +113,7 @@ class ManagerInputs:
     dropped: frozenset[str]  #: such as ``systemReserved`` or ``systemReserved[cpu]``
 
     def has_dropped(self, *fields: str) -> bool:
-        """Whether one of *fields*, or the map it is in, was dropped."""
+        """Return whether one of *fields*, or the map it is in, was dropped."""
         return any(name in self.dropped or name.partition("[")[0] in self.dropped for name in fields)
 
     @cached_property
@@ -126,7 +126,7 @@ class ManagerInputs:
 
     @cached_property
     def policy(self) -> Policy | None:
-        """The topology manager's policy; ``None`` if it could not be read."""
+        """Return the topology manager's policy; ``None`` if it could not be read."""
         dropped = self.has_dropped("topologyManagerPolicy")
         return None if dropped else Policy(self.configuration.topology_manager_policy)
 
@@ -136,17 +136,17 @@ class ManagerInputs:
 
     @property
     def knows_cpus(self) -> bool:
-        """Whether the machine's CPUs and every field that reserves some could be read."""
+        """Return whether the machine's CPUs and every field that reserves some could be read."""
         dropped = self.has_dropped("reservedSystemCPUs", "systemReserved[cpu]", "kubeReserved[cpu]")
         return not dropped and not self.view.discovery_error
 
     @property
     def knows_memory_reservation(self) -> bool:
-        """Whether every field that reserves memory of the whole host could be read."""
+        """Return whether every field that reserves memory of the whole host could be read."""
         return not self.has_dropped("systemReserved[memory]", "kubeReserved[memory]", "evictionHard[memory.available]")
 
     def cpu_provider(self) -> CpuProvider | None:
-        """The CPU manager with the kubelet's faults; ``None`` if it does not start."""
+        """Return the CPU manager with the kubelet's faults; ``None`` if it does not start."""
         dropped = self.has_dropped("cpuManagerPolicy", "cpuManagerPolicyOptions", "featureGates")
         if dropped or self.policy is None or not self.knows_cpus:
             return None
@@ -158,7 +158,7 @@ class ManagerInputs:
             return None
 
     def corrected_cpu_provider(self) -> CpuProvider | None:
-        """The CPU manager without invalid options and with the needed gates enabled, to find further problems.
+        """Return the CPU manager without invalid options and with the needed gates enabled, to find further problems.
 
         ``None`` if it would not start even then.
         """
@@ -179,7 +179,7 @@ class ManagerInputs:
 
     @cached_property
     def valid_options(self) -> dict[str, str]:
-        """The CPU manager's options that are valid on their own once their gates are enabled."""
+        """Return the CPU manager's options that are valid on their own once their gates are enabled."""
         return {
             name: value
             for name, value in self.configuration.cpu_manager_policy_options.items()
@@ -187,7 +187,7 @@ class ManagerInputs:
         }
 
     def reserved_memory(self) -> Mapping[int, Mapping[str, int]] | None:
-        """Node → type → bytes that the memory manager reserves; ``None`` if it does not start."""
+        """Return node → type → bytes that the memory manager reserves; ``None`` if it does not start."""
         dropped = self.has_dropped("memoryManagerPolicy", "reservedMemory", "featureGates")
         static = self.configuration.memory_manager_policy == MemoryPolicy.STATIC
         if dropped or not self.knows_memory_reservation or not static:
@@ -200,7 +200,7 @@ class ManagerInputs:
             return None
 
     def idle_memory(self) -> MemoryLedger | None:
-        """The memory manager's ledger on the idle machine; ``None`` if it does not start."""
+        """Return the memory manager's ledger on the idle machine; ``None`` if it does not start."""
         if self.configuration.memory_manager_policy == MemoryPolicy.NONE:
             return None if self.has_dropped("memoryManagerPolicy") else MemoryLedger()
         reserved = self.reserved_memory()
@@ -210,7 +210,7 @@ class ManagerInputs:
 
 
 def error_message(call: Callable[[], object]) -> str:
-    """The error of a manager; empty if *call* succeeds."""
+    """Return the error of a manager; empty if *call* succeeds."""
     try:
         call()
     except (SettingsError, QuantityError) as error:
@@ -223,7 +223,7 @@ _AVAILABLE = "memory.available"
 
 
 def reserved_memory_yaml(inputs: ManagerInputs) -> str:
-    """A valid ``reservedMemory`` as YAML; empty if there is none."""
+    """Return a valid ``reservedMemory`` as YAML; empty if there is none."""
     try:
         entries = reserved_memory.propose_reserved_memory(inputs.reservations.reservation, inputs.view)
     except SettingsError:
@@ -300,7 +300,7 @@ def check_cpu_manager(inputs: ManagerInputs) -> Iterator[Finding]:
 
 
 def _check_cpu_options(inputs: ManagerInputs) -> Iterator[Finding]:
-    """Each option on its own, then the valid ones together, as if the gates they need were enabled."""
+    """Check each option on its own, then the valid ones together, as if the gates they need were enabled."""
     for name, value in inputs.configuration.cpu_manager_policy_options.items():
         if message := error_message(partial(CpuOptions.parse, {name: value}, gates=inputs.gates)):
             stage, paste = OPTION_STAGES.get(name), ""
@@ -326,7 +326,7 @@ def _check_cpu_options(inputs: ManagerInputs) -> Iterator[Finding]:
 
 
 def _check_reserved_cpus(inputs: ManagerInputs) -> Iterator[Finding]:
-    """The static policy needs at least one reserved CPU."""
+    """Check that the static policy gets the reserved CPU that it needs."""
     settings, view = inputs.cpu_settings, inputs.view
     if view.discovery_error:
         yield _cpu_error(view.discovery_error, "use a machine description that lists its CPUs", where="")
@@ -399,7 +399,7 @@ def _memory_advice(inputs: ManagerInputs, proposal: str) -> str:
 
 
 def find_warnings(inputs: ManagerInputs) -> Iterator[Finding]:
-    """Warnings and notes, only where they are certain."""
+    """Yield warnings and notes, only where they are certain."""
     yield from _eviction_thresholds(inputs)
     yield from _ignored_fields(inputs)
     if inputs.policy is not None and not inputs.has_dropped("cpuManagerPolicy", "memoryManagerPolicy"):

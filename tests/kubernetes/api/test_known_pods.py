@@ -4,8 +4,8 @@ import pytest
 
 from alignup.documents.codec import encode
 from alignup.kubernetes.api.client import _decode
+from alignup.kubernetes.api.known_pods import api_pod_stage, known_pod
 from alignup.kubernetes.api.objects import ApiPod
-from alignup.kubernetes.api.pods import api_pod_stage, known_pod
 from alignup.placement.host_report import PodStage
 from alignup.schedule.live_cluster import PodTrimmer
 

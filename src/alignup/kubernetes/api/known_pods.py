@@ -6,7 +6,7 @@ from alignup.align.errors import PodError
 from alignup.align.workload import Pod
 from alignup.align.workload.validation import MIRROR_ANNOTATION
 from alignup.kubernetes.api.objects import ApiPod
-from alignup.kubernetes.manifests.pod import pod_from
+from alignup.kubernetes.manifests.pod_decoder import pod_from
 from alignup.placement.host_report import PodStage, pod_stage
 
 _HASH_ANNOTATION = "kubernetes.io/config.hash"  #: on a mirror pod: the uid of its static pod

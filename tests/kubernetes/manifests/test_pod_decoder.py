@@ -10,7 +10,14 @@ from alignup.align.errors import AlignError, DocumentError, PodError
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Container, ContainerStatus, Pod, QoS, Resources
 from alignup.align.workload.validation import accept
-from alignup.kubernetes.manifests.pod import PodObject, pod_from, pod_to_dict, read_json_pod, read_pod, read_pod_text
+from alignup.kubernetes.manifests.pod_decoder import (
+    PodObject,
+    pod_from,
+    pod_to_dict,
+    read_json_pod,
+    read_pod,
+    read_pod_text,
+)
 from tests.strategies_pods import amounts, pods
 
 FORMAT = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
