@@ -256,8 +256,7 @@ def test_browsers_need_a_port(options, problem, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "words",
-    [("ps",), ("release", "x"), ("decisions",), ("watch",), ("web",), ("admit", "-f", str(TRAINER))],
+    "words", [("ps",), ("release", "x"), ("decisions",), ("watch",), ("web",), ("admit", "-f", str(TRAINER))]
 )
 def test_every_command_says_what_to_do_without_an_agent(words, tmp_path):
     code, _, err = run_command(*words, "--agent", f"unix:{tmp_path / 'nowhere.sock'}")
@@ -274,10 +273,7 @@ def test_a_missing_library_is_reported_with_what_to_install():
     run = python("-c", script)
 
     assert run.returncode == 1
-    assert run.stderr.splitlines() == [
-        "alignup: httptools is not installed",
-        f"  {install_advice('agent')}",
-    ]
+    assert run.stderr.splitlines() == ["alignup: httptools is not installed", f"  {install_advice('agent')}"]
 
 
 def test_an_invalid_address_is_an_error():

@@ -201,8 +201,7 @@ def test_colors_do_not_replace_words():
 
 def test_ascii_output():
     run = in_process(
-        *("doctor", "--machine", NODE / "machine.yaml", "--config", DAMAGED / "kubelet.yaml"),
-        encoding="ascii",
+        *("doctor", "--machine", NODE / "machine.yaml", "--config", DAMAGED / "kubelet.yaml"), encoding="ascii"
     )
 
     assert run.returncode == 1

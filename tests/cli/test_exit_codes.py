@@ -76,13 +76,7 @@ def test_every_command_ends_with_0_for_help_and_2_for_an_unknown_option(command)
         (["completion", "tcsh"], exit_codes.USAGE),
         *(
             ([name, *more, *NO_AGENT], exit_codes.FAILED)
-            for name, *more in (
-                ["admit", "-f", "pod.yaml"],
-                ["release", "web"],
-                ["ps"],
-                ["decisions"],
-                ["watch"],
-            )
+            for name, *more in (["admit", "-f", "pod.yaml"], ["release", "web"], ["ps"], ["decisions"], ["watch"])
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,

@@ -25,6 +25,8 @@ from tests.short_paths import directory_for_all_users
 
 PRINT_ENVIRONMENT = "env | grep ^ALIGNUP_ | grep -v RUN | sort"
 PERMITTED = process.permitted_cpus()
+MOST = PERMITTED.bit_count() - 1  #: CPUs of a run; one is reserved
+SLEEP = ("sh", "-c", "echo ready; exec sleep 100")
 BY = [
     "affinity",
     pytest.param(
@@ -65,6 +67,12 @@ def process_state(pid):
         return ""
 
 
+def kill(pid):
+    """Kill a process, and wait until it is gone."""
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: process_state(pid) in {"", "Z"})
+
+
 def command_of(runner):
     """The pid of the command that a runner started."""
     wait_for(lambda: children(runner.pid) and "ready" in runner.out)
@@ -73,17 +81,8 @@ def command_of(runner):
 
 @pytest.mark.parametrize("by", BY)
 def test_the_command_runs_where_its_environment_says(bench, by):
-    code, out, err = bench.run(
-        "run",
-        "--by",
-        by,
-        "--cpus",
-        1,
-        "--",
-        "sh",
-        "-c",
-        f"{PRINT_ENVIRONMENT}; grep Cpus_allowed_list /proc/self/status",
-    )
+    script = f"{PRINT_ENVIRONMENT}; grep Cpus_allowed_list /proc/self/status"
+    code, out, err = bench.run("run", "--by", by, "--cpus", 1, "--", "sh", "-c", script)
 
     variables = dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
     assert (code, err) == (0, "")
@@ -201,67 +200,49 @@ def test_a_terminal_signal_reaches_the_command_once(tmp_path):
 
 @pytest.mark.parametrize("by", BY)
 def test_the_command_of_a_killed_runner_keeps_its_cpus_until_it_ends(bench, by):
-    most = PERMITTED.bit_count() - 1
-    runner = bench.start("run", "--by", by, "--cpus", most, "--", "sh", "-c", "echo ready; exec sleep 100")
+    runner = bench.start("run", "--by", by, "--cpus", MOST, "--", *SLEEP)
     command = command_of(runner)
 
     runner.send(signal.SIGKILL)
     runner.wait()
-    meanwhile = bench.run("run", "--by", by, "--cpus", most, "--", "true")
-    os.kill(command, signal.SIGKILL)
-    wait_for(lambda: process_state(command) in {"", "Z"})
-    after = bench.run("run", "--by", by, "--cpus", most, "--", "true")
+    meanwhile = bench.run("run", "--by", by, "--cpus", MOST, "--", "true")
+    kill(command)
+    after = bench.run("run", "--by", by, "--cpus", MOST, "--", "true")
 
     assert meanwhile[0] == 124
     assert after == (0, "", "")
     assert bench.records() == []
 
 
+BACKGROUND = "sleep 100 >/dev/null 2>&1 & echo $!"
+DETACHED = "env -i setsid -f sh -c 'echo $$; exec sleep 100 >/dev/null 2>&1' | head -n 1"  #: without environment
+
+
+@pytest.mark.parametrize("script", [BACKGROUND, DETACHED], ids=["in the background", "in another session"])
 @pytest.mark.parametrize("by", BY)
-def test_background_processes_keep_the_cpus_of_their_run(bench, by):
-    most = PERMITTED.bit_count() - 1
-    code, out, err = bench.run(
-        "run", "--by", by, "--cpus", most, "--", "sh", "-c", "sleep 100 >/dev/null 2>&1 & echo $!"
-    )
-    meanwhile = bench.run("run", "--cpus", most, "--", "true")
-    os.kill(int(out), signal.SIGKILL)
-    wait_for(lambda: process_state(int(out)) in {"", "Z"})
+def test_background_processes_keep_the_cpus_of_their_run(bench, by, script):
+    code, out, err = bench.run("run", "--by", by, "--cpus", MOST, "--", "sh", "-c", script)
+    meanwhile = bench.run("run", "--cpus", MOST, "--", "true")
+    kill(int(out))
 
     assert code == 0
     assert re.match(r"note: processes of sh-\w+ are still running and keep CPUs \S+ until they end\n", err)
     assert meanwhile[0] == 124
-    assert bench.run("run", "--cpus", most, "--", "true")[0] == 0
-
-
-def test_a_background_process_without_session_and_environment_keeps_the_cpus_of_its_run(bench):
-    most = PERMITTED.bit_count() - 1
-    script = "env -i setsid -f sh -c 'echo $$; exec sleep 100 >/dev/null 2>&1' | head -n 1"
-    code, out, err = bench.run("run", "--by", "affinity", "--cpus", most, "--", "sh", "-c", script)
-    pid = int(out)
-    meanwhile = bench.run("run", "--cpus", most, "--", "true")
-    os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: process_state(pid) in {"", "Z"})
-
-    assert code == 0
-    assert "are still running and keep CPUs" in err
-    assert meanwhile[0] == 124
-    assert bench.run("run", "--cpus", most, "--", "true")[0] == 0
+    assert bench.run("run", "--cpus", MOST, "--", "true")[0] == 0
 
 
 def test_a_command_without_environment_keeps_its_cpus_when_its_runner_is_killed(bench):
-    most = PERMITTED.bit_count() - 1
     script = "echo $$; exec env -i sleep 100"
-    runner = bench.start("run", "--by", "affinity", "--cpus", most, "--", "sh", "-c", script)
+    runner = bench.start("run", "--by", "affinity", "--cpus", MOST, "--", "sh", "-c", script)
     wait_for(lambda: runner.out and bench.records()[0]["started"])
     pid = int(runner.out)
     runner.send(signal.SIGKILL)
     runner.wait()
-    meanwhile = bench.run("run", "--cpus", most, "--", "true")
-    os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: process_state(pid) in {"", "Z"})
+    meanwhile = bench.run("run", "--cpus", MOST, "--", "true")
+    kill(pid)
 
     assert meanwhile[0] == 124
-    assert bench.run("run", "--cpus", most, "--", "true")[0] == 0
+    assert bench.run("run", "--cpus", MOST, "--", "true")[0] == 0
 
 
 @pytest.mark.soak
@@ -305,12 +286,12 @@ def run_until_change(number, changes, environment):
     sys.exit(entry.run(["run", "--by", "cgroup", "--cpus", "1", "--", "true"]))
 
 
-@pytest.mark.soak
-def test_concurrent_runs_never_share_an_exclusive_cpu(bench, tmp_path):
-    number = rounds(8, soak=60)
-    log = tmp_path / "log"
+def check_concurrent_runs(bench, options, environments):
+    """Start a run in each of *environments* at once, and check that no two have the same CPU at the same time."""
+    log = bench.root / "log"
     script = 'echo "+$ALIGNUP_CPUS" >> "$0"; sleep 0.02; echo "-$ALIGNUP_CPUS" >> "$0"'
-    runners = [bench.start("run", "--wait", 600, "--cpus", 1, "--", "sh", "-c", script, log) for _ in range(number)]
+    words = ("run", "--wait", 600, *options, "--cpus", 1, "--", "sh", "-c", script, log)
+    runners = [bench.start(*words, env=env) for env in environments]
 
     codes = [runner.wait() for runner in runners]
 
@@ -319,16 +300,21 @@ def test_concurrent_runs_never_share_an_exclusive_cpu(bench, tmp_path):
     for line in lines:
         held[line[1:]] += 1 if line[0] == "+" else -1
         assert held[line[1:]] <= 1, lines
-    assert (codes, len(lines)) == ([0] * number, 2 * number)
+    assert (codes, len(lines)) == ([0] * len(runners), 2 * len(runners))
+
+
+@pytest.mark.soak
+def test_concurrent_runs_never_share_an_exclusive_cpu(bench):
+    check_concurrent_runs(bench, (), [{}] * rounds(8, soak=60))
     assert bench.records() == []
 
 
 @pytest.mark.parametrize("by", BY)
 def test_shared_runs_leave_cpus_that_become_exclusive(bench, by):
-    sharing = bench.start("run", "--by", by, "--", "sh", "-c", "echo ready; exec sleep 100")
+    sharing = bench.start("run", "--by", by, "--", *SLEEP)
     command = command_of(sharing)
     before = bits.of(os.sched_getaffinity(command))
-    owning = bench.start("run", "--by", by, "--cpus", 1, "--", "sh", "-c", "echo ready; exec sleep 100")
+    owning = bench.start("run", "--by", by, "--cpus", 1, "--", *SLEEP)
     exclusive = bits.of(os.sched_getaffinity(command_of(owning)))
     meanwhile = bits.of(os.sched_getaffinity(command))
     owning.send(signal.SIGTERM)
@@ -370,11 +356,10 @@ def test_a_run_that_never_fits_does_not_wait(bench):
 
 
 def test_waiting_ends_when_the_run_fits_or_after_the_timeout(bench):
-    most = PERMITTED.bit_count() - 1
-    first = bench.start("run", "--cpus", most, "--", "sh", "-c", "echo ready; exec sleep 100")
+    first = bench.start("run", "--cpus", MOST, "--", *SLEEP)
     command_of(first)
-    late = bench.run("run", "--cpus", most, "--wait", 0.2, "--", "true")
-    waiting = bench.start("run", "--cpus", most, "--wait", 600, "--", "echo", "there")
+    late = bench.run("run", "--cpus", MOST, "--wait", 0.2, "--", "true")
+    waiting = bench.start("run", "--cpus", MOST, "--wait", 600, "--", "echo", "there")
     wait_for(lambda: process_state(waiting.pid) == "S")
     first.send(signal.SIGTERM)
 
@@ -419,7 +404,8 @@ def test_the_command_does_not_start_when_the_disk_is_full(bench, tmp_path):
     assert bench.run("run", "--cpus", 1, "--", "true")[0] == 0
 
 
-def test_a_directory_of_another_user_is_an_error(bench, tmp_path):
+def test_a_directory_that_others_own_or_can_access_is_an_error(bench, tmp_path):
+    bench.directory.mkdir(mode=0o755)
     if os.geteuid():
         foreign = Path("/usr")
     else:
@@ -427,19 +413,12 @@ def test_a_directory_of_another_user_is_an_error(bench, tmp_path):
         foreign.mkdir(mode=0o700)
         os.chown(foreign, 12345, 12345)
 
-    code, _, err = bench.run("run", "--", "true", env={"ALIGNUP_RUN_DIR": str(foreign)})
+    owned = bench.run("run", "--", "true", env={"ALIGNUP_RUN_DIR": str(foreign)})
+    accessible = bench.run("run", "--", "true")
 
-    assert code == 125
-    assert "belongs to user" in err
-
-
-def test_a_directory_that_others_can_access_is_an_error(bench):
-    bench.directory.mkdir(mode=0o755)
-
-    code, _, err = bench.run("run", "--", "true")
-
-    assert code == 125
-    assert "chmod 700" in err
+    assert (owned[0], accessible[0]) == (125, 125)
+    assert "belongs to user" in owned[2]
+    assert "chmod 700" in accessible[2]
 
 
 def test_links_are_not_followed(bench, tmp_path):
@@ -496,9 +475,8 @@ def other_ledger(bench, claims, user=None):
     ],
 )
 def test_runs_of_two_ledgers_never_share_an_exclusive_cpu(bench, claims, user):
-    most = PERMITTED.bit_count() - 1
     other = other_ledger(bench, claims, user)
-    first = bench.start("run", "--cpus", most, "--", "sh", "-c", "echo ready; exec sleep 100", env=claims)
+    first = bench.start("run", "--cpus", MOST, "--", *SLEEP, env=claims)
     command_of(first)
     rejected = bench.run("run", "--cpus", 1, "--", "true", env=other, user=user)
     dry = bench.run("run", "--dry-run", "--cpus", 1, "--", "true", env=other, user=user)
@@ -510,42 +488,25 @@ def test_runs_of_two_ledgers_never_share_an_exclusive_cpu(bench, claims, user):
 
     assert (rejected[0], dry[0]) == (124, 124)
     assert f"user-{os.geteuid()}/" in rejected[2]
-    assert bits.parse(shared[1].strip()).bit_count() == PERMITTED.bit_count() - most
+    assert bits.parse(shared[1].strip()).bit_count() == PERMITTED.bit_count() - MOST
     assert (ignoring[0], after) == (0, (0, "", ""))
     assert list(Path(claims["ALIGNUP_CLAIMS_DIR"]).iterdir()) == []
 
 
 @pytest.mark.parametrize("by", BY)
 def test_processes_that_are_left_keep_their_claim(bench, claims, by):
-    most = PERMITTED.bit_count() - 1
     other = other_ledger(bench, claims)
-    script = "sleep 100 >/dev/null 2>&1 & echo $!"
-    _, out, _ = bench.run("run", "--by", by, "--cpus", most, "--", "sh", "-c", script, env=claims)
+    _, out, _ = bench.run("run", "--by", by, "--cpus", MOST, "--", "sh", "-c", BACKGROUND, env=claims)
     meanwhile = bench.run("run", "--cpus", 1, "--", "true", env=other)
-    os.kill(int(out), signal.SIGKILL)
-    wait_for(lambda: process_state(int(out)) in {"", "Z"})
+    kill(int(out))
 
     assert meanwhile[0] == 124
     assert bench.run("run", "--cpus", 1, "--", "true", env=other)[0] == 0
 
 
 @pytest.mark.soak
-def test_concurrent_runs_of_two_ledgers_never_share_an_exclusive_cpu(bench, claims, tmp_path):
-    number = rounds(6, soak=60)
-    log = tmp_path / "log"
-    script = 'echo "+$ALIGNUP_CPUS" >> "$0"; sleep 0.02; echo "-$ALIGNUP_CPUS" >> "$0"'
-    places = (claims, other_ledger(bench, claims))
-    words = ("run", "--wait", 600, "--by", "affinity", "--cpus", 1, "--", "sh", "-c", script, log)
-    runners = [bench.start(*words, env=places[index % 2]) for index in range(number)]
-
-    codes = [runner.wait() for runner in runners]
-
-    held: Counter[str] = Counter()
-    lines = log.read_text().splitlines()
-    for line in lines:
-        held[line[1:]] += 1 if line[0] == "+" else -1
-        assert held[line[1:]] <= 1, lines
-    assert (codes, len(lines)) == ([0] * number, 2 * number)
+def test_concurrent_runs_of_two_ledgers_never_share_an_exclusive_cpu(bench, claims):
+    check_concurrent_runs(bench, ("--by", "affinity"), [claims, other_ledger(bench, claims)] * rounds(3, soak=30))
 
 
 def test_a_dry_run_says_what_is_exclusive(bench, claims):
@@ -583,7 +544,7 @@ def test_a_running_agent_decides(bench, tmp_path):
         absent_dry = bench.run("run", "--dry-run", "--device", "example.com/x=1", "--", "true", env=env)
         clash = bench.run("run", "--option", "prefer-closest-numa-nodes=true", "--", "true", env=env)
         left = agent.pods()
-        runner = bench.start("run", "--cpus", 1, "--", "sh", "-c", "echo ready; exec sleep 100", env=env)
+        runner = bench.start("run", "--cpus", 1, "--", *SLEEP, env=env)
         command = command_of(runner)
         runner.send(signal.SIGKILL)
         os.kill(command, signal.SIGKILL)
@@ -626,7 +587,7 @@ def test_a_run_with_an_agent_imports_nothing_slow():
 
 
 def test_a_run_is_recorded_while_it_is_running(bench):
-    runner = bench.start("run", "--name", "web", "--cpus", 1, "--", "sh", "-c", "echo ready; exec sleep 100")
+    runner = bench.start("run", "--name", "web", "--cpus", 1, "--", *SLEEP)
     command_of(runner)
     (known,) = bench.records()
     runner.send(signal.SIGTERM)

@@ -21,12 +21,7 @@ def started(
     assert program is not None
     with (
         subprocess.Popen(  # noqa: S603 - our own tests
-            [program, *command[1:]],
-            env={**os.environ, **(env or {})},
-            stdout=-1,
-            text=True,
-            process_group=0,
-            user=user,
+            [program, *command[1:]], env={**os.environ, **(env or {})}, stdout=-1, text=True, process_group=0, user=user
         ) as process
     ):
         try:

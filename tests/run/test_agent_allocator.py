@@ -68,11 +68,7 @@ def test_variables_from_a_device_plugin_reach_the_command(tmp_path):
     variables = build_environment(REQUEST, placement)
     assert head.startswith(b"POST /v1/pods HTTP/1.0\r\n")
     assert sent["metadata"]["annotations"] == {POLICY_ANNOTATION: "restricted"}
-    assert sent["spec"]["containers"][0]["resources"]["limits"] == {
-        "cpu": "1",
-        "memory": "1Mi",
-        "example.com/gpu": "1",
-    }
+    assert sent["spec"]["containers"][0]["resources"]["limits"] == {"cpu": "1", "memory": "1Mi", "example.com/gpu": "1"}
     assert variables["GPU_SLOT"] == "3"
     assert variables["ALIGNUP_DEVICES_EXAMPLE_COM_GPU"] == "gpu-3"
     assert placement.devices == {"example.com/gpu": {"gpu-3": 1}}

@@ -1,5 +1,4 @@
 """``alignup agent``: run the node agent."""
-# ruff: noqa: RUF009 - options are declared by calls, as fields are
 
 import os
 from dataclasses import dataclass, replace

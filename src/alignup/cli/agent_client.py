@@ -1,5 +1,4 @@
 """The agent that a command talks to: the options that name it, and advice for its errors."""
-# ruff: noqa: RUF009 - options are declared by calls, as fields are
 
 import os
 from dataclasses import dataclass, replace

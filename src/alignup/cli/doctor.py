@@ -1,5 +1,4 @@
 """``alignup doctor``: check a kubelet's configuration and state files, and repair them."""
-# ruff: noqa: RUF009 - options are declared by calls, as fields are
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace

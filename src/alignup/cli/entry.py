@@ -43,18 +43,14 @@ def run(arguments: Sequence[str]) -> int:
             import traceback  # noqa: PLC0415 - only for --debug
 
             traceback.print_exception(error)
-        described = _with_advice(error)
+        from alignup.cli.agent_client import input_error  # noqa: PLC0415 - only for errors
+        from alignup.web.agent_client import AgentError  # noqa: PLC0415
+
+        described = input_error(error) if isinstance(error, AgentError) else error
         _report(described, session)
         _discard_output()
         return session.failure_code or getattr(described, "exit_code", FAILED)
     return code
-
-
-def _with_advice(error: Exception) -> Exception:
-    from alignup.cli.agent_client import input_error  # noqa: PLC0415 - only for errors
-    from alignup.web.agent_client import AgentError  # noqa: PLC0415
-
-    return input_error(error) if isinstance(error, AgentError) else error
 
 
 def _report(error: Exception, session: Session) -> None:

@@ -1,5 +1,4 @@
 """``alignup observe``: publish what the kubelet of this node holds."""
-# ruff: noqa: RUF009 - options are declared by calls, as fields are
 
 import asyncio
 import os

@@ -1,5 +1,5 @@
 """Options of commands, declared as fields of dataclasses, and those that several commands share."""
-# ruff: noqa: ANN401, RUF009 - options are declared by calls that return fields of any type
+# ruff: noqa: ANN401 - options are declared by calls that return fields of any type
 
 import functools
 from collections.abc import Callable, Sequence

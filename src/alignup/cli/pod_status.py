@@ -28,11 +28,6 @@ def status(pod: Document) -> str:
     return f"{pod['status']} ({pod['position']})" if pod["position"] else str(pod["status"])
 
 
-def detail(pod: Document) -> str:
-    """Return the resources of a pod, or why it is waiting."""
-    return describe_outcome(pod["rejection"], pod["placements"])
-
-
 def numa_nodes(placements: Iterable[Mapping[str, Any]]) -> str:
     return ",".join(filter(None, dict.fromkeys(placement["hint"]["nodes"] for placement in placements))) or "-"
 

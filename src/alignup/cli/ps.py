@@ -62,7 +62,7 @@ def _columns(*, wide: bool) -> dict[str, Callable[[Document], str]]:
     }
     if wide:
         columns |= {"UID": lambda pod: str(pod["uid"])}
-    columns["PLACEMENT OR REASON"] = pod_status.detail
+    columns["PLACEMENT OR REASON"] = lambda pod: pod_status.describe_outcome(pod["rejection"], pod["placements"])
     return columns
 
 

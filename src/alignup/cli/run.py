@@ -1,5 +1,4 @@
 """``alignup run``: run a command on aligned CPUs, memory and devices."""
-# ruff: noqa: RUF009 - options are declared by calls, as fields are
 
 import os
 import sys
@@ -50,6 +49,20 @@ class RunCommand(click.Command):
         return super().make_context(*args, **kwargs)
 
 
+def _parse_wait(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> float:
+    """Return the seconds of --wait; 0 without it."""
+    if text in {None, _FOREVER}:
+        return 0.0 if text is None else inf
+    try:
+        seconds = float(text or "")
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= inf:
+        advice = "Put -- between the options and the command."
+        raise InputError(f'"{text}" is not a number of seconds', place=Place("--wait"), advice=advice)
+    return seconds
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
     cpus: str | None = option("N", "CPUs. Whole CPUs are exclusive; fractions (500m) use the shared pool")
@@ -72,11 +85,12 @@ class RunOptions:
         "RESOURCE=N@NODE,…", "Devices that discovery does not find, such as example.com/gpu=4@0,4@1", multiple=True
     )
     name: str | None = option("NAME", "Name of the run", "derived from the command")
-    wait: str | None = option(
+    wait: float = option(
         "[SECONDS]",
         "Wait until the run fits, forever or for SECONDS. A run that never fits is rejected at once",
         is_flag=False,
         flag_value=_FOREVER,
+        callback=_parse_wait,
     )
     by: str = choice_option(
         ["auto", "cgroup", "affinity"],
@@ -89,23 +103,6 @@ class RunOptions:
     )
     ignore_claims: bool = flag_option("Also use CPUs and devices that runs of other users hold")
     no_agent: bool = flag_option("Use this user's own ledger even if an agent is running")
-
-    @property
-    def timeout(self) -> float:
-        """Seconds to wait until the run fits."""
-        if self.wait in {None, _FOREVER}:
-            return 0.0 if self.wait is None else inf
-        try:
-            seconds = float(self.wait or "")
-        except ValueError:
-            seconds = -1.0
-        if not 0 <= seconds <= inf:
-            raise InputError(
-                f'"{self.wait}" is not a number of seconds',
-                place=Place("--wait"),
-                advice="Put -- between the options and the command.",
-            )
-        return seconds
 
 
 @define_command(
@@ -131,7 +128,6 @@ def command(*, words: tuple[str, ...], options: RunOptions, agent: AgentOptions)
     """
     if options.machine is not None and not options.dry_run:
         raise InputError("--machine requires --dry-run: commands run on this machine", advice="Add --dry-run.")
-    _ = options.timeout  # an invalid one is an error before anything else
     uid = os.urandom(5).hex()
     request = RunRequest(
         uid=uid,
@@ -290,7 +286,7 @@ def _run(
         request=request, command=words, registry=RunRegistry(run_directory(), claims), method=options.by, notify=_notify
     )
     try:
-        return lifecycle.run(allocator, job, timeout=options.timeout)
+        return lifecycle.run(allocator, job, timeout=options.wait)
     except PolicyRefusedError as error:
         advice = "Omit --policy, or run without the agent: --no-agent."
         raise FailureError(str(error), advice=advice) from error

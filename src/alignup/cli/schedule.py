@@ -1,5 +1,4 @@
 """``alignup schedule``: tell schedulers which nodes will admit a pod."""
-# ruff: noqa: RUF009 - options are declared by calls, as fields are
 
 import asyncio
 import os

@@ -1,5 +1,4 @@
 """``alignup simulate``: simulate a workload on a node, and compare policies."""
-# ruff: noqa: RUF009 - options are declared by calls, as fields are
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,5 +1,4 @@
 """``alignup sweep``: simulate a cluster for every combination of machines, configurations and strategies."""
-# ruff: noqa: RUF009 - options are declared by calls, as fields are
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -113,9 +113,8 @@ def waiting_message(
     def show() -> None:
         shown = False
         while not done.wait(1.0 if shown else after):
-            output.write(
-                f"\r{activity if isinstance(activity, str) else activity()} … {time.monotonic() - start:.0f} s \033[K"
-            )
+            text = activity if isinstance(activity, str) else activity()
+            output.write(f"\r{text} … {time.monotonic() - start:.0f} s \033[K")
             output.flush()
             shown = True
         if shown:

@@ -95,10 +95,6 @@ class Explanation(NamedTuple):
     lenient: bool = False  #: whether the kubelet's decision counts regardless of missing devices
 
     @property
-    def schedulable(self) -> bool:
-        return not self.missing
-
-    @property
     def admitted(self) -> bool:
         return self.decision.admitted and (not self.missing or self.lenient)
 
@@ -180,7 +176,7 @@ def to_document(node: HostInput, explanations: Sequence[Explanation]) -> dict[st
                 "source": str(explanation.workload.source),
             },
             "verdict": explanation.verdict,
-            "schedulable": explanation.schedulable,
+            "schedulable": not explanation.missing,
             "missingDevices": list(explanation.missing),
             "kubeletVerdict": sentences.verdict(explanation.decision),
             "decision": decisions.to_document(explanation.decision),

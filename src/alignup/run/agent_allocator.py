@@ -26,9 +26,6 @@ NAMESPACE = "run"  #: of the pods that stand for runs
 class PolicyRefusedError(EnforceError):
     """An agent that does not let pods choose another policy than its own."""
 
-    def __init__(self, policy: str) -> None:
-        super().__init__(f"the agent uses policy {policy} and does not let pods choose another")
-
 
 class AgentAllocator:
     """Allocates through the agent. *explain* prints the agent's reasons for a rejection."""
@@ -54,7 +51,7 @@ class AgentAllocator:
             raise RunRejectedError(reason, lambda: self._explain(admission))
         if request.policy not in {None, decision["policy"]}:
             self._agent.release(request.uid)
-            raise PolicyRefusedError(decision["policy"])
+            raise PolicyRefusedError(f"the agent uses policy {decision['policy']} and does not let pods choose another")
         (document,) = decision["placements"]
         if missing := missing_devices(request, document):
             self._agent.release(request.uid)

@@ -134,14 +134,24 @@ def _current_devices(runs: Sequence[RunProcesses]) -> DeviceTopology | None:
     return devices
 
 
-def audit_runs(runs: Sequence[RunProcesses], *, devices: DeviceTopology | None = None) -> tuple[Drift, ...]:
-    """Return everything that has drifted; devices are compared if *devices* are given."""
-    drifts: list[Drift] = []
-    for run in runs:
-        drifts += _find_drift(run.record, run.pids)
+def audit_runs(runs: Iterable[RunProcesses], *, devices: DeviceTopology | None = None) -> Iterator[Drift]:
+    """Yield everything that has drifted; devices are compared if *devices* are given."""
+    for record, pids in runs:
+        members: tuple[int, ...] | None = None
+        if record.cgroup is not None:
+            yield from _cgroup_drift(record, record.cgroup)
+            members = cgroup.members(record.cgroup)
+        for pid in pids:
+            if members is not None and pid not in members:
+                intended = f"in {record.cgroup}"
+                yield Drift(record.uid, record.name, DriftKind.MEMBER, f"process {pid}", intended, "not in it")
+            yield from _thread_drift(record, pid)
+            if misplaced := _misplaced_bytes(pid, record.memory):
+                actual = ", ".join(f"{size >> 10} KiB on NUMA node {node}" for node, size in misplaced.items())
+                intended = f"memory on NUMA nodes {bits.show(record.memory)}"
+                yield Drift(record.uid, record.name, DriftKind.PAGES, f"process {pid}", intended, actual)
         if devices is not None:
-            drifts += _device_drift(run.record, devices)
-    return tuple(drifts)
+            yield from _device_drift(record, devices)
 
 
 def restore_run(run: RunProcesses) -> tuple[str, ...]:
@@ -172,22 +182,6 @@ def restore_run(run: RunProcesses) -> tuple[str, ...]:
             if misplaced:
                 process.migrate_memory(pid, misplaced, to=record.memory)
     return tuple(errors)
-
-
-def _find_drift(record: RunRecord, pids: Iterable[int]) -> Iterator[Drift]:
-    members: tuple[int, ...] | None = None
-    if record.cgroup is not None:
-        yield from _cgroup_drift(record, record.cgroup)
-        members = cgroup.members(record.cgroup)
-    for pid in pids:
-        if members is not None and pid not in members:
-            intended = f"in {record.cgroup}"
-            yield Drift(record.uid, record.name, DriftKind.MEMBER, f"process {pid}", intended, "not in it")
-        yield from _thread_drift(record, pid)
-        if misplaced := _misplaced_bytes(pid, record.memory):
-            actual = ", ".join(f"{size >> 10} KiB on NUMA node {node}" for node, size in misplaced.items())
-            intended = f"memory on NUMA nodes {bits.show(record.memory)}"
-            yield Drift(record.uid, record.name, DriftKind.PAGES, f"process {pid}", intended, actual)
 
 
 @contextmanager

@@ -78,7 +78,6 @@ class ProcessIdentity(NamedTuple):
 
 class ProcessInfo(NamedTuple):
     parent: int
-    start: int  #: clock ticks since boot
     owner: int | None  #: its user; ``None``: it runs with the rights of several users, like a setuid program
     mark: str  #: its value of an environment variable; empty: none, or not readable
 
@@ -239,7 +238,7 @@ def _read_info(handle: int, variable: str) -> ProcessInfo | None:
         for entry in _read_file("environ", handle).split(b"\0"):
             if entry.startswith(prefix):
                 value = entry.removeprefix(prefix).decode("utf-8", "replace")
-    return ProcessInfo(parent=stat.parent, start=stat.start, owner=owner, mark=value)
+    return ProcessInfo(parent=stat.parent, owner=owner, mark=value)
 
 
 def _read_file(name: str, directory: int) -> bytes:

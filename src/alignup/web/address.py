@@ -1,6 +1,5 @@
 """The address of an agent: a unix socket or a TCP port."""
 
-import ipaddress
 import os
 import re
 import socket
@@ -31,6 +30,8 @@ class TcpAddress:
     @property
     def is_loopback(self) -> bool:
         """Whether the address is certainly one of this machine only."""
+        import ipaddress  # noqa: PLC0415 - only for addresses on the network
+
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
