@@ -68,11 +68,11 @@ def test_the_agent_recovers_when_the_disk_is_writable_again(tmp_path):
         root.rename(away)
         root.mkdir()
         (away / "agent.sock").rename(root / "agent.sock")
+        (root / NAME).mkdir()  # in the way of root, too
         root.chmod(0o500)
-        (root / NAME).mkdir()
         rejected, ready, shown = agent.admit("during", cpu="1"), agent.http.get("/readyz"), agent.pods()
-        (root / NAME).rmdir()
         root.chmod(0o700)
+        (root / NAME).rmdir()
         (root / "agent.sock").rename(away / "agent.sock")
         root.rmdir()
         away.rename(root)

@@ -111,6 +111,15 @@ def test_the_exit_code_is_that_of_the_command(bench, words, code, message):
     assert bench.records() == []
 
 
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may search every directory")
+def test_a_closed_directory_in_the_path_does_not_hide_that_a_command_is_missing(bench, tmp_path, monkeypatch):
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0)
+    monkeypatch.setenv("PATH", f"{closed}:{os.environ['PATH']}")
+
+    assert bench.run("run", "--cpus", 1, "--", "no-such-command")[0] == 127
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -159,15 +159,15 @@ from alignup.simulate.generate import Profile, generate
 from tests.align.hosts import make_host
 
 def main():
-    one = make_host()
-    events = generate(Profile.MIXED, one.machine, seed=1, pods=300)
-    variants = build_grid(one.settings, ("policy", "scope", "memory-policy", "cpu-options"), machine=one.machine)
+    host = make_host()
+    events = generate(Profile.MIXED, host.machine, seed=1, pods=300)
+    variants = build_grid(host.settings, ("policy", "scope", "memory-policy", "cpu-options"), machine=host.machine)
 
     def progress(done, total):
         print(done, flush=True)
 
     with ProcessPool(2) as executor:
-        compare(one.machine, variants, events, executor=executor, progress=progress)
+        compare(host.machine, variants, events, executor=executor, progress=progress)
 
 if __name__ == "__main__":
     try:

@@ -7,7 +7,7 @@ from types import MappingProxyType
 import pytest
 from hypothesis import given
 
-from alignup.simulate.executors import JobBatch, ProcessPool, SerialExecutor, pack, raise_if_cancelled, unpack
+from alignup.simulate.executors import ProcessPool, SerialExecutor, pack, raise_if_cancelled, run_jobs, unpack
 from tests.align.hosts import hosts
 from tests.simulate.workloads import some, workloads
 
@@ -52,16 +52,17 @@ def test_the_serial_executor_does_not_catch_interruptions():
 def test_results_are_in_submission_order_and_progress_is_reported():
     progress: list[int] = []
     with ThreadPoolExecutor(2) as executor:
-        jobs: JobBatch[int] = JobBatch(executor, progress.append)
         third = Event()
-        jobs.submit(after, third, 1)
-        jobs.submit(after, None, 2)
-        jobs.submit(setting, third, 3)
-        results = jobs.results()
+        jobs = [(after, third, 1), (after, None, 2), (setting, third, 3)]
+        results = run_jobs(executor, call, jobs, progress.append)
 
     assert results == [1, 2, 3]
     assert progress == sorted(progress)
     assert {1, 2, 3} <= set(progress)
+
+
+def call(function, *args):
+    return function(*args)
 
 
 def after(event: Event | None, value: int) -> int:
@@ -76,22 +77,26 @@ def setting(event: Event, value: int) -> int:
 
 
 def test_errors_are_raised_after_all_jobs():
-    jobs: JobBatch[tuple[int, int]] = JobBatch(SerialExecutor(), lambda _: None)
-    jobs.submit(divmod, 7, 0)
-    jobs.submit(divmod, 7, 2)
+    progress: list[int] = []
 
     with pytest.raises(ZeroDivisionError):
-        jobs.results()
+        run_jobs(SerialExecutor(), divmod, [(7, 0), (7, 2)], progress.append)
+
+    assert progress[-1] == 2
 
 
 def test_cancelled_jobs_do_not_start():
     started: list[int] = []
     leave = Event()
+
+    def jobs():
+        yield (leave.wait,)
+        yield started.append, 1
+        raise KeyboardInterrupt
+
     with ThreadPoolExecutor(1) as executor:
-        jobs: JobBatch[object] = JobBatch(executor, lambda _: None)
-        jobs.submit(leave.wait)
-        jobs.submit(started.append, 1)
-        jobs.cancel()
+        with pytest.raises(KeyboardInterrupt):
+            run_jobs(executor, call, jobs(), lambda _: None)
         leave.set()
 
     assert started == []

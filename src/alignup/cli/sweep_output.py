@@ -95,20 +95,19 @@ def build_tasks(sweep: SweepSpec) -> tuple[SweepTask, ...]:
             for strategy in sweep.strategies:
                 for seed in sweep.seeds:
                     inputs_ = (text, strategy, seed, sweep.workload, sweep.retries, digest, __version__)
-                    tasks.append(
-                        SweepTask(
-                            machine=machine.name,
-                            configuration=configuration.name,
-                            strategy=strategy,
-                            seed=seed,
-                            groups=groups,
-                            workload=sweep.workload,
-                            submissions=submissions,
-                            retries=sweep.retries,
-                            error=error,
-                            fingerprint=hashlib.sha256(repr(inputs_).encode()).hexdigest()[:16],
-                        )
+                    task = SweepTask(
+                        machine=machine.name,
+                        configuration=configuration.name,
+                        strategy=strategy,
+                        seed=seed,
+                        groups=groups,
+                        workload=sweep.workload,
+                        submissions=submissions,
+                        retries=sweep.retries,
+                        error=error,
+                        fingerprint=hashlib.sha256(repr(inputs_).encode()).hexdigest()[:16],
                     )
+                    tasks.append(task)
     return tuple(tasks)
 
 

@@ -310,23 +310,22 @@ def build_distance_table(distances: Distances) -> DistanceTable:
 def _group_equal(matrix: Matrix) -> list[list[int]]:
     """Return groups of indexes that can be swapped without changing the matrix."""
     columns = tuple(zip(*matrix, strict=True))
+
+    def are_equal(a: int, b: int) -> bool:
+        """Return whether two nodes have equal distances to themselves, each other, and all others."""
+        if matrix[a][a] != matrix[b][b] or matrix[a][b] != matrix[b][a]:
+            return False
+        others = [other for other in range(len(matrix)) if other not in {a, b}]
+        return all(view[a][other] == view[b][other] for view in (matrix, columns) for other in others)
+
     groups: list[list[int]] = []
     for index in range(len(matrix)):
-        equal = next((group for group in groups if _are_equal((matrix, columns), group[0], b=index)), None)
+        equal = next((group for group in groups if are_equal(group[0], index)), None)
         if equal is None:
             groups.append([index])
         else:
             equal.append(index)
     return groups
-
-
-def _are_equal(views: Sequence[Matrix], a: int, *, b: int) -> bool:
-    """Return whether two nodes have equal distances to themselves, each other, and (*views*) all others."""
-    matrix = views[0]
-    if matrix[a][a] != matrix[b][b] or matrix[a][b] != matrix[b][a]:
-        return False
-    others = [other for other in range(len(matrix)) if other not in {a, b}]
-    return all(view[a][other] == view[b][other] for view in views for other in others)
 
 
 def _cell(matrix: Matrix, a: Sequence[int], *, b: Sequence[int]) -> str:

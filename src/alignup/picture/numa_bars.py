@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from html import escape
+from operator import add
 from typing import NamedTuple
 
 from alignup.align import bits
@@ -38,13 +39,7 @@ class ResourceBar(NamedTuple):
 
 def add_bars(bar: ResourceBar, other: ResourceBar) -> ResourceBar:
     """Return the sum of two bars of one resource."""
-    return ResourceBar(
-        bar.resource,
-        bar.reserved + other.reserved,
-        bar.held + other.held,
-        bar.stranded + other.stranded,
-        bar.free + other.free,
-    )
+    return ResourceBar(bar.resource, *map(add, bar[1:], other[1:]))
 
 
 class NumaBars(NamedTuple):

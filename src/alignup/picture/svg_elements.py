@@ -5,7 +5,9 @@ that nothing overlaps in any font. Rows give their elements the height of the ta
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from html import escape
+from importlib.resources import files
 from math import fsum
 from typing import NamedTuple
 
@@ -14,80 +16,12 @@ from alignup.picture.text_format import width_in_em
 _LINE = 1.4  #: line height in em
 _BASE = 1.05  #: baseline in em
 
-_COMMON = """\
-.alignup text{font-family:ui-monospace,"DejaVu Sans Mono","Liberation Mono",Menlo,Consolas,monospace;white-space:pre}
-.alignup .strong{font-weight:bold}
-.alignup rect{stroke-width:1}
-.alignup .lost,.alignup .unseen{stroke-dasharray:2 2}
-.alignup .ill{text-decoration:line-through}"""
 
-#: Class → fill and stroke in light mode, fill and stroke in dark mode.
-_COLORS = {
-    "paper": ("#ffffff", "none", "#0d1117", "none"),
-    "frame": ("#f3f5f8", "#9aa4b0", "#161b22", "#57606a"),
-    "node": ("#ffffff", "#6e7781", "#0d1117", "#768390"),
-    "bare": ("#fbf7ef", "#a68a4a", "#1c1810", "#8a7440"),
-    "core": ("none", "#b6bfc9", "none", "#444c56"),
-    "plain": ("#dbe9f9", "#7fa6d3", "#1d3553", "#4a74a8"),
-    "free": ("#ffffff", "#8c959f", "#0d1117", "#768390"),
-    "shared": ("#e2e6eb", "#8c959f", "#2d333b", "#768390"),
-    "reserved": ("#b9c1ca", "#6e7781", "#4d5560", "#909dab"),
-    "lost": ("#f7d4d4", "#b35959", "#4b1f1f", "#b35959"),
-    "unseen": ("none", "#8c959f", "none", "#768390"),
-    "held": ("#8fb8ea", "none", "#2c5c96", "none"),
-    "huge": ("#e8d9a8", "none", "#5f5222", "none"),
-    "holder0": ("#a5cdfa", "#3b78bd", "#1f4f86", "#5b9be0"),
-    "holder1": ("#ffd197", "#bb7a1e", "#7a4d18", "#d99a45"),
-    "holder2": ("#aee4b5", "#3f9150", "#23602f", "#5db56e"),
-    "holder3": ("#f7bad5", "#b8527f", "#762d52", "#d6729f"),
-    "holder4": ("#d6c6f8", "#7c5cc4", "#513e8a", "#9a7fe0"),
-    "holder5": ("#f1e68c", "#9a8a16", "#665c18", "#c2b23c"),
-    "holder6": ("#a4e5e1", "#2f8f8b", "#1a605e", "#4fb8b3"),
-    "holder7": ("#e8c4aa", "#9c6238", "#684530", "#c08a62"),
-}
-
-_PLOT = """\
-.alignup .line{fill:none;stroke-width:2}
-.alignup .line.series1{stroke-dasharray:7 3}
-.alignup .line.series2{stroke-dasharray:2 2}
-.alignup .line.series3{stroke-dasharray:9 3 2 3}
-.alignup .line.series4{stroke-dasharray:4 4}
-.alignup .line.series5{stroke-dasharray:12 3}
-.alignup .line.series6{stroke-dasharray:1 3}
-.alignup .line.series7{stroke-dasharray:6 2 1 2 1 2}"""
-
-#: The same for plots and bars.
-_PLOT_COLORS = {
-    "grid": ("none", "#d0d7de", "none", "#30363d"),
-    "stranded": ("#f7d4d4", "#b35959", "#4b1f1f", "#b35959"),
-}
-
-#: Of series in plots, in light mode and in dark mode.
-_SERIES = (
-    ("#2f6fb5", "#6cb0f5"),
-    ("#b0620e", "#f0a34b"),
-    ("#2d7d3e", "#6fcf83"),
-    ("#a8386d", "#f08fbe"),
-    ("#6a48b8", "#b59bf5"),
-    ("#7d7010", "#d8c84a"),
-    ("#1f7f7b", "#5fd0ca"),
-    ("#85502a", "#d8a37c"),
-)
-
-
+@cache
 def css(*, plots: bool = False) -> str:
-    """Return the style sheet, also that of *plots*; the reader's system or browser selects the mode."""
-    colors = {**_COLORS, **(_PLOT_COLORS if plots else {})}
-    light = [f".alignup .{name}{{fill:{fill};stroke:{line}}}" for name, (fill, line, _, _) in colors.items()]
-    dark = [f".alignup .{name}{{fill:{fill};stroke:{line}}}" for name, (_, _, fill, line) in colors.items()]
-    light += [".alignup text{fill:#1b1f24}", ".alignup text.dim{fill:#57606a}"]
-    dark += [".alignup text{fill:#e6edf3}", ".alignup text.dim{fill:#9da7b3}"]
-    for number, pair in enumerate(_SERIES) if plots else ():
-        for rules, color in zip((light, dark), pair, strict=True):
-            line = f".alignup .line.series{number}{{fill:none;stroke:{color}}}"
-            rules.append(f".alignup .series{number}{{fill:{color};stroke:{color}}}{line}")
-    common = [_COMMON, _PLOT] if plots else [_COMMON]
-    return "\n".join([*common, *light, "@media (prefers-color-scheme:dark){", *dark, "}"])
+    """Return the style sheet, also that of *plots*; the reader's system or browser selects light or dark mode."""
+    names = ("pictures.css", "plots.css") if plots else ("pictures.css",)
+    return "".join((files(__package__) / "static" / name).read_text("utf-8") for name in names).removesuffix("\n")
 
 
 class Canvas:

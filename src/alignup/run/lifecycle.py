@@ -312,10 +312,18 @@ def _exec(run: RunRecord, *, environment: Mapping[str, str], blocked: Signals, e
     except EnforceError as error:
         os.write(errors, str(error).encode("utf-8", "replace"))
     except OSError as error:
-        os.write(errors, str(error.errno).encode("ascii"))
+        reason = error.errno
+        if reason == errno.EACCES and not _exists(run.command[0], environment):
+            reason = errno.ENOENT  # a directory of PATH is closed to this user
+        os.write(errors, str(reason).encode("ascii"))
     except BaseException as error:  # noqa: BLE001 - the forked copy must not continue
         os.write(errors, f"{type(error).__name__}: {error}".encode("utf-8", "replace"))
     os._exit(NOT_EXECUTABLE)
+
+
+def _exists(program: str, environment: Mapping[str, str]) -> bool:
+    directories = [""] if "/" in program else os.get_exec_path(environment)
+    return any(os.path.lexists(os.path.join(directory, program)) for directory in directories)  # noqa: PTH118
 
 
 def _place_self(run: RunRecord) -> None:

@@ -258,13 +258,8 @@ class ClusterSimulation:
             stranded=measure_cluster(self.hosts, at_peak, pods, time=peak_time),
             alignment=self._alignment.summary(),
             groups=tuple(
-                HostGroupUse(
-                    name=group.name,
-                    hosts=len(group.host_names()),
-                    started=self._started[group.name],
-                    rejections=self._rejected[group.name],
-                )
-                for group in self.groups
+                HostGroupUse(name=name, hosts=hosts, started=self._started[name], rejections=self._rejected[name])
+                for name, hosts in [(group.name, len(group.host_names())) for group in self.groups]
             ),
             duration=max(self._time, self._last_arrival) - self._start,
             timeline=tuple(self._meter.points),

@@ -28,7 +28,7 @@ from alignup.align.memory.provider import MemoryPolicy
 from alignup.align.memory.reserved_memory import propose_reserved_memory
 from alignup.align.settings import TOPOLOGY_OPTIONS, TOPOLOGY_SWITCHES, Policy, Scope, TopologyOptions, TopologySettings
 from alignup.simulate.arrivals import WorkloadEvent, ordered
-from alignup.simulate.executors import JobBatch, SerialExecutor, pack, raise_if_cancelled, unpack
+from alignup.simulate.executors import SerialExecutor, pack, raise_if_cancelled, run_jobs, unpack
 from alignup.simulate.node_report import score_document
 from alignup.simulate.node_simulation import Progress, ProgressReporter, Score, SimulationResult, run
 
@@ -222,14 +222,9 @@ def compare(  # noqa: PLR0913 - four have defaults
     variants = tuple(variants)
     valid = [variant for variant in variants if not variant.error]
     reporter = ProgressReporter(progress, len(valid), now=now)
-    jobs: JobBatch[Score | str] = JobBatch(executor or SerialExecutor(), reporter.report)
     workload = pack((machine, ordered(events), ignore_missing_devices))
-    try:
-        for variant in valid:
-            jobs.submit(score_variant, workload, pack(variant.settings))
-        scores = iter(jobs.results())
-    finally:
-        jobs.cancel()
+    jobs = ((workload, pack(variant.settings)) for variant in valid)
+    scores = iter(run_jobs(executor or SerialExecutor(), score_variant, jobs, reporter.report))
     invalid: list[Variant] = []
     scored: list[tuple[Variant, Score]] = []
     for variant in variants:

@@ -9,7 +9,7 @@ import logging
 import pickle
 import signal
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
@@ -19,7 +19,7 @@ from os import sched_getaffinity
 from queue import SimpleQueue
 from threading import current_thread, main_thread
 from types import MappingProxyType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from alignup.align.errors import SettingsError
 
@@ -71,47 +71,42 @@ class ProcessPool(ProcessPoolExecutor):
         self.shutdown(wait=True, cancel_futures=True)
 
 
-class JobBatch(Generic[Value]):
-    """The jobs of an executor; *on_progress* gets the number of finished jobs.
+def run_jobs(
+    executor: Executor,
+    job: Callable[..., Value],
+    arguments: Iterable[tuple[object, ...]],
+    on_progress: Callable[[int], None],
+) -> list[Value]:
+    """Return the results of *job* in the order of its *arguments*; *on_progress* gets the number of finished jobs.
 
-    Waiting can be interrupted at any time. The waiting functions of the standard library cannot: a wait that is
-    interrupted while it takes a job's lock never releases it, and the pool, which needs the lock too, never ends.
+    When all are finished, the error of a failed job is raised. An interruption cancels the jobs that have not started;
+    the executor ends the others. Waiting can be interrupted at any time. The waiting functions of the standard library
+    cannot: a wait that is interrupted while it takes a job's lock never releases it, and the pool, which needs the lock
+    too, never ends.
     """
-
-    def __init__(self, executor: Executor, on_progress: Callable[[int], None]) -> None:
-        self._executor = executor
-        self._on_progress = on_progress
-        self._futures: list[Future[Value]] = []
-        self._ended: SimpleQueue[Future[Value]] = SimpleQueue()
-        self._done = 0
-
-    def submit(self, job: Callable[..., Value], *args: object) -> None:
-        future = self._executor.submit(job, *args)
+    futures: list[Future[Value]] = []
+    ended: SimpleQueue[Future[Value]] = SimpleQueue()
+    done = 0
+    try:
+        for args in arguments:
+            future = executor.submit(job, *args)
+            with _interrupts_deferred():
+                futures.append(future)
+                future.add_done_callback(ended.put)
+            while not ended.empty():
+                ended.get()
+                done += 1
+            on_progress(done)
+        while done < len(futures):
+            ended.get()
+            done += 1
+            on_progress(done)
         with _interrupts_deferred():
-            self._futures.append(future)
-            future.add_done_callback(self._ended.put)
-        if self._ended.empty():
-            self._on_progress(self._done)
-        while not self._ended.empty():
-            self._wait_for_one()
-
-    def results(self) -> list[Value]:
-        """Return the result of each job in submission order; raise the error of a failed job."""
-        while self._done < len(self._futures):
-            self._wait_for_one()
+            return [future.result() for future in futures]
+    finally:
         with _interrupts_deferred():
-            return [future.result() for future in self._futures]
-
-    def cancel(self) -> None:
-        """Cancel the jobs that have not started; the executor ends the others."""
-        with _interrupts_deferred():
-            for future in self._futures:
+            for future in futures:
                 future.cancel()
-
-    def _wait_for_one(self) -> None:
-        self._ended.get()
-        self._done += 1
-        self._on_progress(self._done)
 
 
 class JobCancelledError(Exception):

@@ -66,16 +66,15 @@ def read_nodes(path: Path, settings: Callable[[Machine], Settings]) -> tuple[Hos
     groups = []
     for shape, names in names_by_shape.items():
         machine = build_machine(shape.cpus, shape.memory, shape.gpus)
-        groups.append(
-            HostGroup(
-                name=f"{shape.model}-{shape.cpus}c-{shape.memory >> 10}g-{shape.gpus}",
-                machine=machine,
-                settings=settings(machine),
-                count=len(names),
-                labels={MODEL_LABEL: shape.model},
-                names=tuple(names),
-            )
+        group = HostGroup(
+            name=f"{shape.model}-{shape.cpus}c-{shape.memory >> 10}g-{shape.gpus}",
+            machine=machine,
+            settings=settings(machine),
+            count=len(names),
+            labels={MODEL_LABEL: shape.model},
+            names=tuple(names),
         )
+        groups.append(group)
     return tuple(groups)
 
 
@@ -104,15 +103,10 @@ def read_pods(path: Path) -> tuple[PodSubmission, ...]:
         name = row.text("name")
         created = row.number("creation_time")
         started = row.number("scheduled_time") if row.text("scheduled_time") else created
+        duration = max(row.number("deletion_time") - started, 1.0)
         models = tuple(sorted(filter(None, row.text("gpu_spec").split("|"))))
-        submissions.append(
-            PodSubmission(
-                created,
-                replace(shapes[key], name=name, uid=name),
-                max(row.number("deletion_time") - started, 1.0),
-                {MODEL_LABEL: models} if models else {},
-            )
-        )
+        selector = {MODEL_LABEL: models} if models else {}
+        submissions.append(PodSubmission(created, replace(shapes[key], name=name, uid=name), duration, selector))
     repeated = len(submissions) - len({submission.pod.uid for submission in submissions})
     if repeated:
         raise TraceError(f"{repeated} pods have the name of another one", file=str(path))

@@ -142,12 +142,9 @@ class AggregateScheduler(TotalsScheduler):
         super().__init__(hosts, Scoring.LEAST_ALLOCATED)
 
     def rate(self, pod_class: EqualPods, host: SimulatedHost) -> float | None:
-        used = self.used(host)
-        if not pod_class.fits(host, used):
-            return None
-        total = score_totals(self.scoring, pod_class.request, used, host)
+        total = super().rate(pod_class, host)
         topology = host.kubelet.settings.topology
-        if topology.policy is not Policy.SINGLE_NUMA_NODE:
+        if total is None or topology.policy is not Policy.SINGLE_NUMA_NODE:
             return total
         zones = free_zones(host.kubelet)
         for reserved in self.reserved(host):

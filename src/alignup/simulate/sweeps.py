@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 from alignup.align.errors import AlignError, TraceError
 from alignup.simulate.arrivals import PodSubmission
@@ -206,12 +205,6 @@ class CombinationMeans:
     stranded_devices: Mapping[str, float]  #: by resource
 
 
-class InvalidCombination(NamedTuple):
-    machine: str
-    configuration: str
-    error: str
-
-
 def combination_means(rows: Iterable[Row]) -> tuple[CombinationMeans, ...]:
     """Return the means in the order of *rows*; rows with an error are left out."""
     combined: dict[tuple[str, str, str], list[Row]] = {}
@@ -230,13 +223,9 @@ def combination_means(rows: Iterable[Row]) -> tuple[CombinationMeans, ...]:
     )
 
 
-def invalid_combinations(rows: Iterable[Row]) -> tuple[InvalidCombination, ...]:
-    """Return the combinations with which a kubelet does not start, once for all strategies and seeds."""
-    return tuple(
-        dict.fromkeys(
-            InvalidCombination(row["machine"], row["configuration"], row["error"]) for row in rows if row["error"]
-        )
-    )
+def invalid_combinations(rows: Iterable[Row]) -> tuple[tuple[str, str, str], ...]:
+    """Return the machines and configurations with which a kubelet does not start, each with its error."""
+    return tuple(dict.fromkeys((row["machine"], row["configuration"], row["error"]) for row in rows if row["error"]))
 
 
 def _means(cells: Sequence[str]) -> dict[str, float]:

@@ -188,15 +188,12 @@ class RequestMeter:
                 gauge.change(gauge.value + by * amount, self._now)
 
     def use(self) -> dict[str, ResourceUse]:
-        stats = {name: gauge.stats(self._start, self._end) for name, gauge in self._gauges.items()}
-        return {
-            name: ResourceUse(
-                allocatable=_scaled(name, use.total),
-                mean=round(_scaled(name, use.mean), 3),
-                peak=_scaled(name, use.peak),
-            )
-            for name, use in stats.items()
-        }
+        uses = {}
+        for name, gauge in self._gauges.items():
+            stats = gauge.stats(self._start, self._end)
+            total, mean, peak = (_scaled(name, amount) for amount in (stats.total, stats.mean, stats.peak))
+            uses[name] = ResourceUse(allocatable=total, mean=round(mean, 3), peak=peak)
+        return uses
 
 
 def _scaled(name: str, value: float) -> float:
@@ -236,13 +233,8 @@ def summarize_waiting(times: Sequence[float]) -> WaitingTimes:
     if not times:
         return WaitingTimes()
     ascending = sorted(times)
-    return WaitingTimes(
-        mean=round(sum(ascending) / len(ascending), 3),
-        p50=percentile(ascending, 50),
-        p90=percentile(ascending, 90),
-        p99=percentile(ascending, 99),
-        max=round(ascending[-1], 3),
-    )
+    percentiles = {f"p{percent}": percentile(ascending, percent) for percent in (50, 90, 99)}
+    return WaitingTimes(mean=round(sum(ascending) / len(ascending), 3), **percentiles, max=round(ascending[-1], 3))
 
 
 def percentile(ascending: Sequence[float], percent: int) -> float:

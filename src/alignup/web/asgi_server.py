@@ -15,7 +15,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import structlog
@@ -44,11 +44,7 @@ class ConnectionLimits:
     def within_descriptors(self) -> "ConnectionLimits":
         """Return limits that leave half of the file descriptors of this process for other uses."""
         slots = max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _DESCRIPTORS_PER_SLOT)
-        return ConnectionLimits(
-            authenticated=min(self.authenticated, slots),
-            unauthenticated=min(self.unauthenticated, slots),
-            per_peer=min(self.per_peer, slots),
-        )
+        return ConnectionLimits(**{name: min(limit, slots) for name, limit in asdict(self).items()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,10 +48,7 @@ class ServedConnection(asyncio.Protocol):
         self.established = False  #: whether there was a transport
         self.transport: asyncio.Transport | None = None  #: ``None``: not yet, or no longer, connected
         self.task: asyncio.Task[None] | None = None  #: of the running request
-        self._app = app
-        self._limits = limits
-        self._table = table
-        self._open_connections = open_connections
+        self._app, self._limits, self._table, self._open_connections = app, limits, table, open_connections
         self._loop = asyncio.get_running_loop()
         self._parser: HttpRequestParser | None = HttpRequestParser(self)
         self._exchanges: deque[_Exchange] = deque()  #: without a complete response; the first is running
