@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
 from alignup.align.ledger import Ledger
-from alignup.placement.verdict_cache import used_key
+from alignup.placement.host_verdicts import used_key
 from alignup.simulate.cluster_hosts import EqualPods, SimulatedHost
 
 Rating = Callable[[EqualPods, SimulatedHost], float | None]  #: higher is better; ``None``: the pod cannot go there
