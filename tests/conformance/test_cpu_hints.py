@@ -4,6 +4,7 @@ from alignup.align import bits
 from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.cpus.options import CpuPolicy
 from alignup.align.cpus.provider import CpuNodes, CpuProvider
+from tests.align.cpus.allocation import cpu_hints
 from tests.conformance.cpu_cases import held_of, listed, options_of
 from tests.conformance.harness import Case, run
 from tests.vector_types import named, pod_of, view_of
@@ -44,5 +45,5 @@ def of_pod(case: Case):
         reusable=(pod.uid, reusable),
     )
     if case["level"] == "pod":
-        return provider.pod_hints(ledger, pod)
-    return provider.container_hints(ledger, pod, named(pod, case["container"]))
+        return cpu_hints(provider, ledger, pod)
+    return cpu_hints(provider, ledger, pod, named(pod, case["container"]))

@@ -19,6 +19,7 @@ from alignup.align.errors import ProviderError, SettingsError, StateError
 from alignup.align.hint import Hint
 from alignup.align.workload import Pod
 from tests.align.cpus import naive
+from tests.align.cpus.allocation import cpu_hints
 from tests.conformance.cpu_cases import held_of, listed, options_of, parse_cached, sets_of
 from tests.conformance.harness import Case, run
 from tests.vector_types import named, pod_of, view_of
@@ -156,10 +157,10 @@ class Trace:
 
     def hints(self, event) -> list | None:
         pod = self.pods[event["pod"]]
-        return listed(self.provider.container_hints(self.ledger, pod, named(pod, event["container"])))
+        return listed(cpu_hints(self.provider, self.ledger, pod, named(pod, event["container"])))
 
     def pod_hints(self, event) -> list | None:
-        return listed(self.provider.pod_hints(self.ledger, self.pods[event["pod"]]))
+        return listed(cpu_hints(self.provider, self.ledger, self.pods[event["pod"]]))
 
     def allocate(self, event) -> None:
         pod = self.pods[event["pod"]]

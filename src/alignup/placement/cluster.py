@@ -264,7 +264,7 @@ class Cluster:
 
     def feasible(self, pod: Pod) -> Feasibility:
         """Return the verdict of every host about *pod*."""
-        verdicts = dict(self._verdicts.of_all(pod).found)
+        verdicts = dict(self._verdicts.of_all(pod).verdicts)
         current_host = self._hosts.get(pod.uid)
         if current_host:
             verdicts[current_host] = self._verdicts.of_one(pod, self._records[current_host])
@@ -272,7 +272,7 @@ class Cluster:
 
     def verdicts(self, pod: Pod, hosts: Iterable[str]) -> dict[str, Verdict]:
         """Return the verdicts of those of *hosts* that have a report."""
-        known = self._verdicts.of_all(pod).found
+        known = self._verdicts.of_all(pod).verdicts
         verdicts = {host: known[host] for host in hosts if host in known}
         current_host = self._hosts.get(pod.uid)
         if current_host in verdicts:

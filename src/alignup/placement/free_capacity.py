@@ -20,6 +20,7 @@ from alignup.align.bits import NodeSet
 from alignup.align.devices.ledger import DeviceLedger
 from alignup.align.fit import NodeAllocatable, UsedResources
 from alignup.align.host import Host
+from alignup.align.ledger import Ledger
 from alignup.align.workload import names
 from alignup.align.workload.demand import FitRequest
 from alignup.align.workload.names import CPU, MEMORY
@@ -65,10 +66,14 @@ def measure_free_capacity(host: Host) -> FreeCapacity:
     return FreeCapacity(largest, stranded_cpus, stranded)
 
 
-def stranded_by_totals(
-    devices: DeviceLedger, used: UsedResources, allocatable: NodeAllocatable, pod: FitRequest | None = None
-) -> Stranded:
-    """Return how much of the devices is stranded by the totals of a host, after *pod* if given."""
+def count_stranded(
+    by_nodes: Stranded,
+    devices: DeviceLedger,
+    used: UsedResources,
+    allocatable: NodeAllocatable,
+    pod: FitRequest | None = None,
+) -> int:
+    """Return how much of all devices is stranded, *by_nodes* or by the totals of the host, after *pod* if given."""
     milli, size = allocatable.milli_cpu - used.milli_cpu, allocatable.memory - used.memory
     taken: Mapping[str, int] = {}
     if pod is not None:
@@ -77,12 +82,12 @@ def stranded_by_totals(
         DEVICE * max(milli, 0) // allocatable.milli_cpu if allocatable.milli_cpu else 0,
         DEVICE * max(size, 0) // allocatable.memory if allocatable.memory else 0,
     )
-    stranded = {}
+    stranded = 0
     for resource, inventory in devices.inventories.items():
         count = inventory.healthy.bit_count()
-        short = DEVICE * (devices.free[resource].bit_count() - taken.get(resource, 0)) - share * count
+        short = max(0, DEVICE * (devices.free[resource].bit_count() - taken.get(resource, 0)) - share * count)
         counted = MAX_COUNTED * max(devices.nodes.bit_count(), 1)
-        stranded[resource] = 0 if short <= 0 else short if count <= counted else short * counted // count
+        stranded += max(by_nodes[resource], short if count <= counted else short * counted // count)
     return stranded
 
 
@@ -107,7 +112,7 @@ def count_beside(devices: DeviceLedger, nodes: NodeSet, requested: Iterable[str]
 def largest_requests(host: Host) -> dict[int, dict[str, int]]:
     cpus, memory, devices = host.ledger.cpus, host.ledger.memory, host.ledger.devices
     rules, whole_cores = host.cpus, host.cpus.options.full_pcpus_only
-    in_total = _left_in_total(host)
+    in_total = _left_in_total(host.ledger, host.rules.allocatable) if host.rules.allocatable else {}
     largest: dict[int, dict[str, int]] = {}
     for node in bits.members(host.view.all_nodes):
         node_memory = memory.nodes.get(node)
@@ -130,12 +135,10 @@ def largest_requests(host: Host) -> dict[int, dict[str, int]]:
     return largest
 
 
-def _left_in_total(host: Host) -> dict[str, int]:
+def _left_in_total(ledger: Ledger, allocatable: NodeAllocatable) -> dict[str, int]:
     """Return what the fit check leaves for one more pod, for the resources that it limits."""
-    allocatable, used = host.rules.allocatable, host.ledger.used
-    if allocatable is None:
-        return {}
-    counts = {**allocatable.scalars, **host.ledger.devices.allocatable()}
+    used = ledger.used
+    counts = {**allocatable.scalars, **ledger.devices.allocatable()}
     milli, size = allocatable.milli_cpu - used.milli_cpu, allocatable.memory - used.memory
     left = {name: count - used.scalars.get(name, 0) for name, count in counts.items()}
     if milli < 1 or size < 1:  # a pod with managed memory needs some of both

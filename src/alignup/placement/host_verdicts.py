@@ -1,58 +1,205 @@
-"""The verdicts of all hosts of a cluster, kept until a host changes.
+"""The verdicts of all hosts of a cluster on pods, each computed once and kept until a host changes.
 
 For every pod shape there is a table with the verdict of each host. Before it is used, the verdicts of the hosts that
 changed since are renewed; hosts in the same state share them.
+
+Two levels of states share work. Where a pod goes depends on free CPUs, memory and devices only: the
+:class:`AlignmentState`. Whether the host as a whole has room for it also depends on what all its pods use: the
+:class:`HostState`. A verdict is kept as long as a host is in its state, and shapes that were not asked for lately are
+dropped.
 """
 
 from collections import OrderedDict
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
+from alignup.align.admit import check_fit
+from alignup.align.errors import PodError, WorkLimitError
+from alignup.align.fit import NodeAllocatable, UsedResources
+from alignup.align.host import check_pod
+from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
+from alignup.placement.free_capacity import FreeCapacity, measure_free_capacity
+from alignup.placement.host_model import HostModel
 from alignup.placement.host_record import HostRecord
-from alignup.placement.pod_shape import PodShape
+from alignup.placement.pod_shape import PodShape, build_shape, shape_key
+from alignup.placement.score import consider_totals, score_placement, score_shared
 from alignup.placement.verdict import (
+    TOO_MUCH_WORK,
     UNSETTLED_DEVICES,
     WAITS_FOR_CONFIRMATION,
     Verdict,
     VerdictKind,
     combine,
+    rejected,
     unknown,
 )
-from alignup.placement.verdict_cache import HostState, VerdictCache
 
 
-@dataclass(frozen=True, slots=True)
-class _Condition:
-    """The facts that verdicts about a host depend on."""
+@dataclass(eq=False)
+class AlignmentState:
+    """All hosts of one model whose ledgers place every pod alike."""
 
-    states: tuple[HostState, ...]  #: in any of which it may be; empty: unknown
-    waits: bool  #: whether pods with resources of their own have to wait for a confirmation
-    doubtful: bool  #: whether all pods have to
-    unsettled: frozenset[str]
+    model: HostModel
+    ledger: Ledger
+    approximate: bool
+    anywhere: dict[tuple[HostModel, PodShape], Verdict]  #: about pods that any host of a model places alike
+    #: by what the pods use
+    states: "WeakValueDictionary[Hashable, HostState]" = field(default_factory=WeakValueDictionary)
+    verdicts: dict[PodShape, tuple[Verdict, NodeAllocatable | None]] = field(default_factory=dict)
+
+    @cached_property
+    def free_capacity(self) -> FreeCapacity:
+        return measure_free_capacity(self.model.at(self.ledger, fit_check=False))
+
+    def align(self, shape: PodShape) -> tuple[Verdict, NodeAllocatable | None]:
+        """Return the verdict before the fit check of the whole host, and what is allocatable in it."""
+        if shape in self.verdicts:
+            return self.verdicts[shape]
+        allocatable = self.model.host.rules.allocatable
+        devices = self.ledger.devices
+        if self.model.requests_nothing(shape.pod, devices.handled):
+            known = self.anywhere.get((self.model, shape))
+            if known is None:
+                known = self.anywhere[self.model, shape] = self._decide(shape)[0]
+            verdict = known
+            if known.score is not None:
+                host = self.model.at(self.ledger, fit_check=False)
+                score = score_shared(host, free_capacity=self.free_capacity, preferred=known.score.preferred)
+                verdict = replace(known, score=score, approximate=self.approximate)
+            after = self.ledger
+        else:
+            verdict, after = self._decide(shape)
+        if verdict.admits and allocatable is not None:
+            allocatable = allocatable.with_devices(after.devices.allocatable(shape.pod.uid))
+        result = self.verdicts[shape] = (verdict, allocatable if verdict.admits else None)
+        return result
+
+    def _decide(self, shape: PodShape) -> tuple[Verdict, Ledger]:
+        """Return the verdict before the fit check, and the ledger after the pod."""
+        try:
+            decision = self.model.align(self.ledger, shape.pod)
+        except WorkLimitError as error:
+            return unknown(TOO_MUCH_WORK, str(error)), self.ledger
+        except PodError as error:  # annotations that only some hosts read
+            return Verdict(VerdictKind.REJECTS, "invalid pod", note=str(error)), self.ledger
+        if decision.rejection is not None:
+            return rejected(decision.rejection), self.ledger
+        after = decision.after or self.ledger
+        verdict = Verdict(
+            VerdictKind.ADMITS,
+            score=score_placement(self.model.at(after, fit_check=False), decision, before=self.free_capacity),
+            approximate=self.approximate,
+            shared_placements=decision.placements,
+            inventories=after.devices.inventories
+            if any(placement.devices for placement in decision.placements)
+            else None,
+        )
+        return verdict, after
 
 
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class HostState:
+    """All hosts of one alignment state whose pods use as much in total."""
+
+    alignment: AlignmentState
+    ledger: Ledger
+    verdicts: dict[PodShape, Verdict] = field(default_factory=dict)
+
+    def verdict(self, shape: PodShape) -> Verdict:
+        verdict = self.verdicts.get(shape)
+        if verdict is None:
+            verdict, allocatable = self.alignment.align(shape)
+            if allocatable is not None:
+                failure = check_fit(shape.pod, self.ledger, allocatable=allocatable, usage=shape.usage)
+                if failure:
+                    verdict = rejected(failure)
+                elif verdict.score is not None:
+                    score = consider_totals(
+                        verdict.score,
+                        self.ledger,
+                        before=self.alignment.free_capacity,
+                        allocatable=allocatable,
+                        request=shape.usage,
+                    )
+                    verdict = verdict if score is verdict.score else replace(verdict, score=score)
+            self.verdicts[shape] = verdict
+        return verdict
+
+
+class VerdictCache:
+    """Host states and pod shapes in use, and the last *max_states* states that no host is in any more."""
+
+    def __init__(self, *, max_shapes: int, max_states: int = 0) -> None:
+        self._max_shapes, self._max_states = max_shapes, max_states
+        self._recent: OrderedDict[HostState, None] = OrderedDict()  #: the one asked for last is at the end
+        self._states: WeakValueDictionary[Hashable, AlignmentState] = WeakValueDictionary()
+        self._shapes: OrderedDict[Hashable, PodShape] = OrderedDict()  #: the one asked for last is at the end
+        self._anywhere: dict[tuple[HostModel, PodShape], Verdict] = {}
+
+    def state(self, model: HostModel, ledger: Ledger, *, approximate: bool) -> HostState:
+        key = (id(model), approximate, ledger.alignment_key())
+        alignment = self._states.get(key)
+        if alignment is None:
+            alignment = self._states[key] = AlignmentState(model, ledger, approximate, self._anywhere)
+        used = used_key(ledger.used)
+        state = alignment.states.get(used)
+        if state is None:
+            state = alignment.states[used] = HostState(alignment, ledger)
+        if self._max_states:
+            self._recent[state] = None
+            self._recent.move_to_end(state)
+            if len(self._recent) > self._max_states:
+                self._recent.popitem(last=False)
+        return state
+
+    def shape(self, pod: Pod) -> PodShape:
+        """Return the shape of *pod*; ``PodError`` if no host could decide on it."""
+        key = shape_key(pod)
+        shape = self._shapes.get(key)
+        if shape is not None:
+            self._shapes.move_to_end(key)
+            return shape
+        check_pod(pod)
+        shape = self._shapes[key] = build_shape(pod)
+        while len(self._shapes) > self._max_shapes:
+            _, oldest = self._shapes.popitem(last=False)
+            self._anywhere.clear()
+            for alignment in list(self._states.values()):
+                alignment.verdicts.pop(oldest, None)
+                for state in list(alignment.states.values()):
+                    state.verdicts.pop(oldest, None)
+        return shape
+
+    def __len__(self) -> int:
+        """Return the number of distinct alignment states of all hosts."""
+        return len(self._states)
+
+
+_Rank = tuple[bool, float]  #: whether it is approximate, and minus the score
+
+
+@dataclass(eq=False, slots=True)
 class _ShapeTable:
     """The verdicts of all hosts about one shape, as of ``version``, and the admitting hosts by their scores."""
 
-    __slots__ = ("_by_rank", "_ranks", "found", "version")
-
-    def __init__(self) -> None:
-        self.found: dict[str, Verdict] = {}
-        self.version = -1
-        self._ranks: dict[str, _Rank] = {}  #: of the admitting hosts
-        self._by_rank: dict[_Rank, dict[str, None]] = {}
+    verdicts: dict[str, Verdict] = field(default_factory=dict)  #: by host
+    version: int = -1
+    _ranks: dict[str, _Rank] = field(default_factory=dict)  #: of the admitting hosts
+    _by_rank: dict[_Rank, dict[str, None]] = field(default_factory=dict)
 
     def put(self, host: str, verdict: Verdict | None) -> None:
         """Replace the verdict of a host; ``None``: the host is gone."""
-        self.found.pop(host, None)
+        self.verdicts.pop(host, None)
         rank = self._ranks.pop(host, None)
         if rank is not None:
             del self._by_rank[rank][host]
             if not self._by_rank[rank]:
                 del self._by_rank[rank]
         if verdict is not None:
-            self.found[host] = verdict
+            self.verdicts[host] = verdict
             if verdict.kind is VerdictKind.ADMITS and verdict.score is not None:
                 rank = self._ranks[host] = (verdict.approximate, -verdict.score.total)
                 self._by_rank.setdefault(rank, {})[host] = None
@@ -70,9 +217,6 @@ class _ShapeTable:
         return chosen
 
 
-_Rank = tuple[bool, float]  #: whether it is approximate, and minus the score
-
-
 class HostVerdicts:
     def __init__(
         self, records: Mapping[str, HostRecord], *, max_unconfirmed: int | None, max_shapes: int, max_states: int
@@ -80,8 +224,8 @@ class HostVerdicts:
         self._records = records
         self._max_unconfirmed = max_unconfirmed
         self._cache = VerdictCache(max_shapes=max_shapes, max_states=max_states)
-        self._conditions: dict[str, _Condition] = {}
-        self._tables: dict[PodShape, _ShapeTable] = {}
+        self._states: dict[str, tuple[HostState, ...]] = {}  #: host → the states in any of which it may be
+        self._tables: WeakKeyDictionary[PodShape, _ShapeTable] = WeakKeyDictionary()
         self._version = 0
         self.kept = self.renewed = 0  #: verdicts in answers about all hosts
         self._changed: OrderedDict[str, int] = OrderedDict()  #: host → version of its last change, ascending
@@ -95,11 +239,11 @@ class HostVerdicts:
         self._version += 1
         self._changed[host] = self._version
         self._changed.move_to_end(host)
-        self._conditions.pop(host, None)
+        self._states.pop(host, None)
 
     def of_all(self, pod: Pod) -> _ShapeTable:
         """Return the verdicts of all hosts; those of unchanged hosts are kept."""
-        shape = self._shape(pod)
+        shape = self._cache.shape(pod)
         table = self._tables.get(shape)
         if table is None:
             table = self._tables[shape] = _ShapeTable()
@@ -107,7 +251,7 @@ class HostVerdicts:
         if table.version < 0:
             for name, known_record in self._records.items():
                 table.put(name, self._verdict(known_record, shape))
-            self.renewed += len(table.found)
+            self.renewed += len(table.verdicts)
         else:
             for name, version in reversed(self._changed.items()):
                 if version <= table.version:
@@ -115,15 +259,9 @@ class HostVerdicts:
                 record = self._records.get(name)
                 table.put(name, self._verdict(record, shape) if record else None)
                 self.renewed += record is not None
-        self.kept += len(table.found) - (self.renewed - before)
+        self.kept += len(table.verdicts) - (self.renewed - before)
         table.version = self._version
         return table
-
-    def _shape(self, pod: Pod) -> PodShape:
-        shape = self._cache.shape(pod)
-        for dropped in self._cache.dropped:
-            self._tables.pop(dropped, None)
-        return shape
 
     def of_one(self, pod: Pod, record: HostRecord) -> Verdict:
         """Return the verdict of one host; a pod that is on it already keeps its placement."""
@@ -134,40 +272,30 @@ class HostVerdicts:
                     placements = record.model.at(ledger).decide_without_plugins(pod).placements
                     score = binding.verdict.score if binding and binding.verdict else None
                     return Verdict(VerdictKind.ADMITS, score=score, shared_placements=placements)
-        return self._verdict(record, self._shape(pod))
+        return self._verdict(record, self._cache.shape(pod))
 
     def _verdict(self, record: HostRecord, shape: PodShape) -> Verdict:
-        condition = self._condition(record)
-        if not condition.states:
-            return unknown(record.states().problem)
-        if shape.critical:  # depends on the pods of the host, which states do not tell
-            private = VerdictCache(max_shapes=1)
+        possible = record.states()
+        if not possible.ledgers:
+            return unknown(possible.problem)
+        states = self._states.get(record.name)
+        if states is None or shape.critical:
+            # A verdict on a critical pod depends on the pods of the host, which states do not tell.
+            cache = VerdictCache(max_shapes=1) if shape.critical else self._cache
             approximate = record.report.approximate
-            states = [
-                private.state(record.model, ledger, approximate=approximate) for ledger in record.states().ledgers
-            ]
-            verdict = combine([state.verdict(shape) for state in states])
-        elif len(condition.states) == 1:
-            verdict = condition.states[0].verdict(shape)
-        else:
-            verdict = combine([state.verdict(shape) for state in condition.states])
-        if verdict.admits and (condition.doubtful or (condition.waits and verdict.takes_resources)):
-            return unknown(WAITS_FOR_CONFIRMATION)
-        if condition.unsettled and not condition.unsettled.isdisjoint(shape.usage.scalars):
+            states = tuple([cache.state(record.model, ledger, approximate=approximate) for ledger in possible.ledgers])
+            if not shape.critical:
+                self._states[record.name] = states
+        verdict = states[0].verdict(shape) if len(states) == 1 else combine([state.verdict(shape) for state in states])
+        if self._max_unconfirmed is not None and verdict.admits:
+            waits = possible.unconfirmed >= self._max_unconfirmed and verdict.takes_resources
+            if waits or possible.doubtful:
+                return unknown(WAITS_FOR_CONFIRMATION)
+        if possible.unsettled and not possible.unsettled.isdisjoint(shape.usage.scalars):
             return unknown(UNSETTLED_DEVICES)
         return verdict if verdict.inventories is None else verdict.for_host(record.ledger.devices.inventories)
 
-    def _condition(self, record: HostRecord) -> _Condition:
-        known = self._conditions.get(record.name)
-        if known is None:
-            possible = record.states()
-            approximate = record.report.approximate
-            known = self._conditions[record.name] = _Condition(
-                tuple(
-                    [self._cache.state(record.model, ledger, approximate=approximate) for ledger in possible.ledgers]
-                ),
-                self._max_unconfirmed is not None and possible.unconfirmed >= self._max_unconfirmed,
-                self._max_unconfirmed is not None and possible.doubtful,
-                possible.unsettled,
-            )
-        return known
+
+def used_key(used: UsedResources) -> Hashable:
+    """Return *used* as a key."""
+    return (*used[:4], frozenset(used.scalars.items())) if used.scalars else used[:4]

@@ -26,7 +26,7 @@ _ANNOTATIONS = (POLICY_ANNOTATION, SCOPE_ANNOTATION, SOURCE_ANNOTATION, MIRROR_A
 _Part = TypeVar("_Part")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class PodShape:
     """One shape; there is one object for each, compared by identity."""
 

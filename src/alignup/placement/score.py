@@ -20,14 +20,7 @@ from alignup.align.fit import NodeAllocatable
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.workload.demand import FitRequest
-from alignup.placement.free_capacity import (
-    DEVICE,
-    FreeCapacity,
-    Stranded,
-    count_beside,
-    measure_free_capacity,
-    stranded_by_totals,
-)
+from alignup.placement.free_capacity import DEVICE, FreeCapacity, count_beside, count_stranded, measure_free_capacity
 
 LOCAL = 10  #: the distance of a NUMA node from itself
 POINT = 1000  #: points are counted in thousandths
@@ -119,21 +112,14 @@ def consider_totals(
     used, devices = ledger.used, ledger.devices
     stranded = score.stranded
     if devices.inventories:
-        stranded = _sum_larger(
-            score.free_capacity.stranded_devices, stranded_by_totals(devices, used, allocatable, request)
-        )
-        stranded -= _sum_larger(before.stranded_devices, stranded_by_totals(devices, used, allocatable))
+        stranded = count_stranded(score.free_capacity.stranded_devices, devices, used, allocatable, request)
+        stranded -= count_stranded(before.stranded_devices, devices, used, allocatable)
     cpus_beside = score.cpus_beside
     if not score.nodes:
         cpus_beside = max(0, allocatable.milli_cpu - used.milli_cpu - request.milli_cpu) // 1000
     if stranded == score.stranded and cpus_beside == score.cpus_beside:
         return score
     return replace(score, stranded=stranded, cpus_beside=cpus_beside)
-
-
-def _sum_larger(some: Stranded, others: Stranded) -> int:
-    """Return the sum of the larger amounts of each resource; both have the same resources."""
-    return sum([max(size, others[name]) for name, size in some.items()])
 
 
 def _nodes(placements: tuple[Placement, ...], ledger: Ledger) -> NodeSet:

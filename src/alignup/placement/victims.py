@@ -13,8 +13,8 @@ from alignup.align import fit
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
 from alignup.placement.host_record import HostRecord
+from alignup.placement.host_verdicts import used_key
 from alignup.placement.pod_shape import build_shape
-from alignup.placement.verdict_cache import used_key
 
 MAX_VICTIMS = 3  #: pods in a set that is searched for exhaustively
 MAX_TRIES = 3000  #: sets tried for one pod on one host

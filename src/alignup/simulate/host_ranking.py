@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from alignup.align.ledger import Ledger
-from alignup.placement.verdict_cache import used_key
+from alignup.placement.host_verdicts import used_key
 from alignup.simulate.cluster_hosts import EqualPods, SimulatedHost
 
 Rating = Callable[[EqualPods, SimulatedHost], float | None]  #: higher is better; ``None``: the pod cannot go there

@@ -15,7 +15,7 @@ from alignup.align.cpus.provider import CpuProvider, select_reserved_cpus
 from alignup.align.errors import ProviderError
 from alignup.align.hint import AmountFamily
 from alignup.align.workload import Pod
-from tests.align.cpus.allocation import allocate
+from tests.align.cpus.allocation import allocate, cpu_hints
 from tests.effort import examples
 from tests.strategies import machines
 from tests.strategies_pods import aligned, pods
@@ -56,7 +56,7 @@ def test_hints_are_satisfiable(cpus, first, second):
         ledger = cpus.initial_ledger()
     each = second.all_containers[0]
 
-    hints = cpus.container_hints(ledger, second, each)
+    hints = cpu_hints(cpus, ledger, second, each)
 
     for nodes in hints.fitting_sets() if isinstance(hints, AmountFamily) else ():
         _, taken = allocate(cpus, ledger, second, each, nodes)

@@ -13,7 +13,7 @@ from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, Policy
 from alignup.align.workload import Pod, Resources
 from alignup.machines import synthetic
-from tests.align.cpus.allocation import allocate
+from tests.align.cpus.allocation import allocate, cpu_hints
 from tests.strategies_pods import amounts, container, guaranteed
 
 #: 2 sockets, a node each, 4 cores of 2 threads each; siblings are neighbours.
@@ -73,8 +73,8 @@ class TestCreation:
         wanted = pod("p", "2")
 
         assert cpus.allocatable == 0
-        assert cpus.container_hints(ledger, wanted, wanted.containers[0]) is None
-        assert cpus.pod_hints(ledger, wanted) is None
+        assert cpu_hints(cpus, ledger, wanted, wanted.containers[0]) is None
+        assert cpu_hints(cpus, ledger, wanted) is None
         assert allocate(cpus, ledger, wanted, wanted.containers[0], ANYWHERE) == (ledger, 0)
 
     @pytest.mark.parametrize(
@@ -225,46 +225,46 @@ class TestHints:
         cpus = provider()
         wanted = Pod(name="p", uid="p", containers=(each,))
 
-        assert cpus.container_hints(cpus.initial_ledger(), wanted, each) is None, why
-        assert cpus.pod_hints(cpus.initial_ledger(), wanted) is None, why
+        assert cpu_hints(cpus, cpus.initial_ledger(), wanted, each) is None, why
+        assert cpu_hints(cpus, cpus.initial_ledger(), wanted) is None, why
 
     def test_pod_level_resources_are_ignored_without_the_gate(self):
         wanted = as_one("p", "4", asks("c", "4"))
         cpus = provider()
 
-        assert cpus.container_hints(cpus.initial_ledger(), wanted, wanted.containers[0]) is None
-        assert cpus.pod_hints(cpus.initial_ledger(), wanted) is None
+        assert cpu_hints(cpus, cpus.initial_ledger(), wanted, wanted.containers[0]) is None
+        assert cpu_hints(cpus, cpus.initial_ledger(), wanted) is None
         assert place(cpus, cpus.initial_ledger(), wanted) == cpus.initial_ledger()
 
     def test_of_a_container_and_of_its_pod(self):
         cpus = provider()
         wanted = pod("p", "4", "5")
 
-        assert listed(cpus.container_hints(cpus.initial_ledger(), wanted, wanted.containers[0])) == "0* 1* 0-1"
-        assert listed(cpus.pod_hints(cpus.initial_ledger(), wanted)) == "0-1*"
+        assert listed(cpu_hints(cpus, cpus.initial_ledger(), wanted, wanted.containers[0])) == "0* 1* 0-1"
+        assert listed(cpu_hints(cpus, cpus.initial_ledger(), wanted)) == "0-1*"
 
     def test_of_a_container_already_placed(self):
         cpus = provider()
         wanted = pod("p", "4")
         ledger = place(cpus, cpus.initial_ledger(), wanted, NODE_1)
 
-        assert listed(cpus.container_hints(ledger, wanted, wanted.containers[0])) == "1* 0-1"
-        assert listed(cpus.pod_hints(ledger, wanted)) == "1* 0-1"
+        assert listed(cpu_hints(cpus, ledger, wanted, wanted.containers[0])) == "1* 0-1"
+        assert listed(cpu_hints(cpus, ledger, wanted)) == "1* 0-1"
 
     def test_of_a_container_with_a_changed_request(self):
         cpus = provider()
         ledger = place(cpus, cpus.initial_ledger(), pod("p", "4"))
         changed = pod("p", "6")
 
-        assert cpus.container_hints(ledger, changed, changed.containers[0]) is NO_HINTS
-        assert cpus.pod_hints(ledger, changed) is NO_HINTS
+        assert cpu_hints(cpus, ledger, changed, changed.containers[0]) is NO_HINTS
+        assert cpu_hints(cpus, ledger, changed) is NO_HINTS
 
     def test_of_a_pod_of_which_a_part_is_placed(self):
         cpus = provider()
         wanted = pod("p", "4", "2")
         ledger, _ = allocate(cpus, cpus.initial_ledger(), wanted, wanted.containers[0], NODE_1)
 
-        assert listed(cpus.pod_hints(ledger, wanted)) == "1* 0-1"
+        assert listed(cpu_hints(cpus, ledger, wanted)) == "1* 0-1"
 
 
 class TestAllocation:
@@ -405,7 +405,7 @@ class TestPodsAsOnePiece:
             allocate(cpus, cpus.initial_ledger(), wanted, None, ANYWHERE)
 
         assert (rejected.value.reason, rejected.value.message) == ("EmptyPodSharedPoolError", text)
-        assert cpus.pod_hints(cpus.initial_ledger(), wanted) is NO_HINTS
+        assert cpu_hints(cpus, cpus.initial_ledger(), wanted) is NO_HINTS
 
     def test_pods_without_pod_level_resources_are_ignored(self):
         cpus = provider(pod_level=True)
@@ -419,7 +419,7 @@ class TestPodsAsOnePiece:
         wanted = as_one("p", "4", asks("own", "2"), container("sharing"))
         ledger, piece = allocate(cpus, cpus.initial_ledger(), wanted, None, NODE_1)
 
-        assert listed(cpus.pod_hints(ledger, wanted)) == "1* 0-1"
+        assert listed(cpu_hints(cpus, ledger, wanted)) == "1* 0-1"
         assert allocate(cpus, ledger, wanted, None, NODE_1) == (ledger, piece)
 
     def test_in_the_kubelet_it_loses_its_cpus(self):
@@ -429,7 +429,7 @@ class TestPodsAsOnePiece:
 
         again, other = allocate(cpus, ledger, wanted, None, NODE_1)
 
-        assert cpus.pod_hints(ledger, wanted) is NO_HINTS
+        assert cpu_hints(cpus, ledger, wanted) is NO_HINTS
         assert not piece & other
         assert again.lost == piece
 

@@ -4,7 +4,7 @@ A ledger is immutable: every change returns a new one. To undo a decision, keep 
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import InitVar, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 from alignup.align import bits
@@ -27,18 +27,14 @@ class CpuLedger:
     #: the last pod handled, and the CPUs of its init containers that its next container may reuse
     reusable: tuple[str, CpuSet] | None = None
     lost: CpuSet = 0  #: owned by a pod that was placed again elsewhere; only a second ``give_pod`` loses CPUs
+    available: CpuSet = field(init=False, compare=False, repr=False)  #: shared and not reserved
     free: Mapping[int, int] = field(init=False)  #: the number of ``available`` CPUs by NUMA node
-    known_free: InitVar[Mapping[int, int] | None] = None  #: ``free``, if it is known already
 
-    def __post_init__(self, known_free: Mapping[int, int] | None) -> None:
-        if known_free is None:
-            cpus = self.shared & ~self.reserved
-            known_free = {node: (cpus & node_cpus).bit_count() for node, node_cpus in self.node_cpus.items()}
-        object.__setattr__(self, "free", known_free)
-
-    @property
-    def available(self) -> CpuSet:
-        return self.shared & ~self.reserved
+    def __post_init__(self) -> None:
+        available = self.shared & ~self.reserved
+        free = {node: (available & node_cpus).bit_count() for node, node_cpus in self.node_cpus.items()}
+        object.__setattr__(self, "available", available)
+        object.__setattr__(self, "free", free)
 
     def holds(self, uid: str, container: str) -> CpuSet | None:
         """Return what a container owns; ``None`` if it uses the shared pool."""
@@ -65,7 +61,6 @@ class CpuLedger:
             pod_held=self.pod_held,
             reusable=again,
             lost=self.lost,
-            known_free=self._free_after(taken=cpus & self.available),
         )
 
     def give_pod(self, uid: str, cpus: CpuSet, *, containers: Mapping[str, CpuSet]) -> Self:
@@ -91,16 +86,14 @@ class CpuLedger:
             rest = {name: cpus for name, cpus in containers.items() if name != container}
             freed = 0 if uid in self.pod_held else containers[container] & ~bits.union(rest.values())
             return replace(self, shared=self.shared | freed, held=with_item(self.held, uid, rest))
-        freed = self.owned(uid)
         return type(self)(
             node_cpus=self.node_cpus,
             reserved=self.reserved,
-            shared=self.shared | freed,
+            shared=self.shared | self.owned(uid),
             held=without_item(self.held, uid),
             pod_held=without_item(self.pod_held, uid) if uid in self.pod_held else self.pod_held,
             reusable=self.reusable,
             lost=self.lost,
-            known_free=self._free_after(freed=freed & ~self.reserved & ~self.shared),
         )
 
     def only(self, containers: Collection[tuple[str, str]]) -> Self:
@@ -114,14 +107,6 @@ class CpuLedger:
     def with_reusable(self, uid: str, cpus: CpuSet) -> Self:
         """Let the next container of the pod reuse *cpus*; other pods can reuse nothing any more."""
         return self if self.reusable == (uid, cpus) else replace(self, reusable=(uid, cpus))
-
-    def _free_after(self, *, taken: CpuSet = 0, freed: CpuSet = 0) -> Mapping[int, int]:
-        """Return ``free`` after available CPUs are *taken* or others are *freed*."""
-        free, changed = dict(self.free), taken | freed
-        for node, node_cpus in self.node_cpus.items():
-            if node_cpus & changed:
-                free[node] += (node_cpus & freed).bit_count() - (node_cpus & taken).bit_count()
-        return free
 
     def _check_available(self, cpus: CpuSet) -> None:
         taken = cpus & ~self.available

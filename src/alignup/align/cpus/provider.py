@@ -118,8 +118,17 @@ class CpuProvider(Provider[CpuLedger]):
     #: copy two defects of the kubelet: a pod with pod-level resources that is admitted again is rejected, or is placed
     #: again and loses its CPUs (here it keeps them); and a start fails if no shared CPU is left (here it does not)
     kubelet_faults: bool = False
+    allocatable: CpuSet = field(init=False)  #: the CPUs that containers can own; none under policy none
+    _selection: CpuSelection = field(init=False, compare=False, repr=False)
+    _nodes: CpuNodes = field(init=False, compare=False, repr=False)
 
     name = CpuLedger.PROVIDER
+
+    def __post_init__(self) -> None:
+        allocatable = 0 if self.policy is CpuPolicy.NONE else self.view.all_cpus & ~self.reserved
+        object.__setattr__(self, "allocatable", allocatable)
+        object.__setattr__(self, "_selection", create_selection(self.view, self.options))
+        object.__setattr__(self, "_nodes", CpuNodes(self.view, by_socket=self.options.align_by_socket))
 
     @classmethod
     def create(
@@ -152,21 +161,8 @@ class CpuProvider(Provider[CpuLedger]):
         )
 
     @cached_property
-    def allocatable(self) -> CpuSet:
-        """The CPUs that containers can own; none under policy none."""
-        return 0 if self.policy is CpuPolicy.NONE else self.view.all_cpus & ~self.reserved
-
-    @cached_property
     def reserved_cores(self) -> CpuSet:
         return bits.union(core for core in self.view.core_cpus.values() if core & self.reserved)
-
-    @cached_property
-    def _selection(self) -> CpuSelection:
-        return create_selection(self.view, self.options)
-
-    @cached_property
-    def _nodes(self) -> CpuNodes:
-        return CpuNodes(self.view, by_socket=self.options.align_by_socket)
 
     def initial_ledger(self) -> CpuLedger:
         return self.restore_ledger()
@@ -199,22 +195,17 @@ class CpuProvider(Provider[CpuLedger]):
         return {CPU: Need(count, ledger.free)} if count else {}
 
     def hints(self, ledger: CpuLedger, pod: Pod, container: Container | None) -> HintsByResource:
-        hints = self.pod_hints(ledger, pod) if container is None else self.container_hints(ledger, pod, container)
-        return None if hints is None else {CPU: hints}
-
-    def container_hints(self, ledger: CpuLedger, pod: Pod, container: Container) -> CpuHints | None:
         count = self.exclusive_cpus(pod, container)
         if not count:
             return None
+        if container is None:
+            return {CPU: self._pod_hints(ledger, pod, count)}
         owned = ledger.holds(pod.uid, container.name)
-        if owned is None:
-            return self._nodes.hints(count, free=ledger.free, reusable=ledger.reusable_by(pod.uid))
-        return self._hints_for_owned(owned, count)
+        if owned is not None:
+            return {CPU: self._hints_for_owned(owned, count)}
+        return {CPU: self._nodes.hints(count, free=ledger.free, reusable=ledger.reusable_by(pod.uid))}
 
-    def pod_hints(self, ledger: CpuLedger, pod: Pod) -> CpuHints | None:
-        count = self.exclusive_cpus(pod)
-        if not count:
-            return None
+    def _pod_hints(self, ledger: CpuLedger, pod: Pod, count: int) -> CpuHints:
         if self.pod_level and pod.has_pod_level_resources and self._empty_shared_pool(pod):
             return NO_HINTS
         # The CPUs allocated to the pod as a whole, which it keeps; the kubelet does not check.

@@ -138,8 +138,9 @@ class DeviceLedger:
 
     def take_back(self, uid: str) -> Self:
         """Release all devices of a pod; it can reuse nothing any more."""
+        reusable = None if self.reusable and self.reusable[0] == uid else self.reusable
         if uid not in self.held:
-            return self if not self.reusable_by(uid) else replace(self, reusable=None)
+            return self if reusable is self.reusable else replace(self, reusable=None)
         in_use, free = dict(self.in_use), dict(self.free)
         for container_devices in self.held[uid].values():
             for resource, ids in container_devices.items():
@@ -151,7 +152,6 @@ class DeviceLedger:
                 if resource in free:
                     inventory = self.inventories[resource]
                     free[resource] |= inventory.find(ids) & inventory.healthy
-        reusable = None if self.reusable and self.reusable[0] == uid else self.reusable
         return type(self)(
             nodes=self.nodes,
             inventories=self.inventories,

@@ -32,9 +32,6 @@ class MemoryTable(NamedTuple):
     reserved: int
     free: int
 
-    def take(self, size: int) -> "MemoryTable":
-        return MemoryTable(self.total, self.system_reserved, self.allocatable, self.reserved + size, self.free - size)
-
 
 EMPTY_TABLE = MemoryTable(0, 0, 0, 0, 0)  #: for a type that a node does not list
 
@@ -240,7 +237,7 @@ def _charge(nodes: dict[int, NodeMemory], blocks: Sequence[Block], sizes: list[i
             table = tables.get(type_, EMPTY_TABLE)
             taken = min(sizes[place], table.free)
             if taken:
-                changed[type_] = table.take(taken)
+                changed[type_] = table._replace(reserved=table.reserved + taken, free=table.free - taken)
                 sizes[place] -= taken
         nodes[id_] = NodeMemory(group, assignments + len(blocks), changed)
 
@@ -254,7 +251,10 @@ def _give_back(nodes: dict[int, NodeMemory], block: Block) -> None:
         table = node.tables.get(block.type, EMPTY_TABLE)
         released = min(size, table.reserved)
         size -= released
-        tables = {**node.tables, block.type: table.take(-released)} if released else node.tables
+        tables = node.tables
+        if released:
+            table = table._replace(reserved=table.reserved - released, free=table.free + released)
+            tables = {**tables, block.type: table}
         left = node.assignments - 1
         nodes[id_] = NodeMemory(node.cells if left else 1 << id_, left, tables)
 

@@ -18,7 +18,7 @@ from operator import is_
 from alignup.align.bits import quote
 from alignup.align.errors import PodError, Problem, QuantityError
 from alignup.align.quantity import Quantity
-from alignup.align.workload import Amounts, Container, Pod, Resources, demand, names
+from alignup.align.workload import Container, Pod, Resources, demand, names
 from alignup.align.workload.names import CPU, MEMORY
 
 RESTART_POLICIES = ("Always", "Never", "OnFailure")  #: of a container
@@ -66,10 +66,10 @@ def apply_defaults(pod: Pod, *, source: PodSource = PodSource.API, fix_pod_level
         containers=tuple(map(_with_requests, filled.containers)),
         recorded_qos=None,
     )
-    if fix_pod_level and source is PodSource.STATIC:
+    has_pod_level = filled.resources.requests or filled.resources.limits
+    if not has_pod_level or (fix_pod_level and source is PodSource.STATIC):
         return filled
-    pod_level = _pod_level(filled, fixed=fix_pod_level)
-    return filled if pod_level is filled.resources else replace(filled, resources=pod_level)
+    return replace(filled, resources=_pod_level(filled, fixed=fix_pod_level))
 
 
 def validation_problems(pod: Pod) -> Iterator[Problem]:
@@ -107,27 +107,26 @@ def _on_host(pod: Pod, host: str) -> Pod:
 def _with_amounts(pod: Pod, change: Callable[[Quantity], Quantity]) -> Pod:
     """Return *pod* with other amounts, or *pod* itself if nothing changes."""
 
-    def amounts(old: Amounts) -> Amounts:
-        if not old:
-            return old
-        new = {name: change(amount) for name, amount in old.items()}
-        return old if all(map(is_, new.values(), old.values())) else new
+    def changed(old: Resources) -> Resources:
+        requests = {name: change(amount) for name, amount in old.requests.items()}
+        limits = {name: change(amount) for name, amount in old.limits.items()}
+        amounts, old_amounts = (*requests.values(), *limits.values()), (*old.requests.values(), *old.limits.values())
+        return old if all(map(is_, amounts, old_amounts)) else Resources(requests, limits, old.claims)
 
-    def resources(old: Resources) -> Resources:
-        requests, limits = amounts(old.requests), amounts(old.limits)
-        return old if requests is old.requests and limits is old.limits else Resources(requests, limits, old.claims)
-
-    containers = []
-    for container in pod.all_containers:
-        changed = resources(container.resources)
-        same = changed is container.resources
-        containers.append(container if same else replace(container, resources=changed))
-    pod_level, overhead = resources(pod.resources), amounts(pod.overhead)
-    same = all(map(is_, containers, pod.all_containers))
-    if same and pod_level is pod.resources and overhead is pod.overhead:
+    of_overhead = Resources(limits=pod.overhead)
+    before = [*(container.resources for container in pod.all_containers), pod.resources, of_overhead]
+    after = list(map(changed, before))
+    if all(map(is_, after, before)):
         return pod
-    init, usual = tuple(containers[: len(pod.init)]), tuple(containers[len(pod.init) :])
-    return replace(pod, init=init, containers=usual, resources=pod_level, overhead=overhead)
+    *of_containers, pod_level, of_overhead = after
+    containers = tuple(
+        [
+            container if resources is container.resources else replace(container, resources=resources)
+            for container, resources in zip(pod.all_containers, of_containers, strict=True)
+        ]
+    )
+    init, usual = containers[: len(pod.init)], containers[len(pod.init) :]
+    return replace(pod, init=init, containers=usual, resources=pod_level, overhead=of_overhead.limits)
 
 
 def _with_requests(container: Container) -> Container:
@@ -140,13 +139,11 @@ def _with_requests(container: Container) -> Container:
 
 
 def _pod_level(pod: Pod, *, fixed: bool) -> Resources:
-    """Return the pod-level resources with defaults from the containers; unchanged if there are none.
+    """Return the pod-level resources, of which there are some, with defaults from the containers.
 
     Before the fix, requests had defaults only with limits, and limits only for huge pages.
     """
     resources = pod.resources
-    if not resources.requests and not resources.limits:
-        return resources
     needed = demand.requests(pod, pod_level=False, overhead=False)
     capped = demand.limits(pod, pod_level=False, overhead=False)
     pages = {name: capped[name] for name in capped if names.is_hugepages(name) and name not in resources.requests}
