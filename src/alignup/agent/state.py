@@ -20,6 +20,7 @@ from alignup.align.ledger import Ledger
 from alignup.align.overtaking import competes
 from alignup.align.workload import Pod
 from alignup.align.workload.names import POLICY_ANNOTATION, SCOPE_ANNOTATION
+from alignup.documents.codec import build
 from alignup.documents.pod_documents import PodGrants
 from alignup.placement.wait_queue import WaitQueue
 from alignup.web.responses import BusyError
@@ -194,9 +195,9 @@ class AgentState:
 
     def pod_view(self, uid: str) -> PodView | None:
         if record := self.admitted.get(uid):
-            return pod_view(record, AdmissionStatus.ADMITTED)
+            return build(PodView, record, status=AdmissionStatus.ADMITTED, position=None)
         if record := self.waiting.get(uid):
-            return pod_view(record, AdmissionStatus.WAITING, position=self.waiting.position(uid))
+            return build(PodView, record, status=AdmissionStatus.WAITING, position=self.waiting.position(uid))
         return None
 
     def pod_views(self, start: int = 0, stop: int | None = None) -> tuple[PodView, ...]:
@@ -206,22 +207,10 @@ class AgentState:
             ((record, AdmissionStatus.WAITING, position) for position, record in enumerate(self.waiting, start=1)),
         )
         selected = islice(listed, start, stop)
-        return tuple(pod_view(record, status, position=position) for record, status, position in selected)
+        return tuple(build(PodView, record, status=status, position=position) for record, status, position in selected)
 
     def all_records(self) -> Iterator[PodRecord]:
         return chain(self.admitted.values(), self.waiting)
-
-
-def pod_view(record: PodRecord, status: AdmissionStatus, *, position: int | None = None) -> PodView:
-    return PodView(
-        pod=record.pod,
-        since=record.since,
-        source=record.source,
-        decision=record.decision,
-        grants=record.grants,
-        status=status,
-        position=position,
-    )
 
 
 def check_pod(pod: Pod) -> None:

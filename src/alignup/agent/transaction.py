@@ -23,7 +23,6 @@ from alignup.agent.state import (
     PodView,
     WaitingPods,
     check_pod,
-    pod_view,
     same_workload,
 )
 from alignup.align.decision import Decision
@@ -33,6 +32,7 @@ from alignup.align.errors import AlignError, PodError, Problem, ProviderError
 from alignup.align.layered_map import with_item, without_item
 from alignup.align.machine import Device
 from alignup.align.workload import Pod
+from alignup.documents.codec import build
 from alignup.documents.pod_documents import PodGrants
 from alignup.web.responses import BusyError, NotReadyError
 
@@ -166,7 +166,7 @@ class Transaction:
             self._unreserve(pending)
             decision, now = pending_admission.waiting_for_devices(pending), self._clock.now()
             record = PodRecord(pod=pending.pod, since=now, source=pending.source, decision=decision)
-            view = view or pod_view(record, AdmissionStatus.WAITING)
+            view = view or build(PodView, record, status=AdmissionStatus.WAITING, position=None)
         if view is None:
             return None
         if uid in self._admitted:
@@ -366,7 +366,7 @@ class Transaction:
                 self._waiting.remove(uid)
         self._changed = self.durable = True
         self._emit(EventKind(status), decided)
-        return AdmissionResult(decided.decision, pod_view(record, status, position=position))
+        return AdmissionResult(decided.decision, build(PodView, record, status=status, position=position))
 
     def _wait_or_reject(self, decided: PendingAdmission) -> AdmissionResult:
         may_wait = self._before.wait_enabled or decided.source != API_SOURCE
