@@ -213,15 +213,6 @@ class AgentState:
         return chain(self.admitted.values(), self.waiting)
 
 
-def check_pod(pod: Pod) -> None:
-    """Raise ``PodError`` for a pod that could never be released, or carries too much to be stored with many others."""
-    check_uid(pod.uid)
-    size = sum(len(name) + len(value) for part in (pod.labels, pod.annotations) for name, value in part.items())
-    if size > MAX_METADATA:
-        message = f"labels and annotations must have at most {MAX_METADATA} characters together, not {size}"
-        raise PodError([Problem("metadata.annotations", message)])
-
-
 def check_uid(uid: str) -> None:
     """Raise ``PodError`` for a uid that cannot be part of a URL path: such a pod could never be released."""
     if not 0 < len(uid) <= MAX_UID:

@@ -12,6 +12,7 @@ from alignup.agent import pending_admission
 from alignup.agent.pending_admission import PendingAdmission, assume_no_preferences
 from alignup.agent.state import (
     API_SOURCE,
+    MAX_METADATA,
     MAX_TRIES,
     AdmissionResult,
     AdmissionStatus,
@@ -22,7 +23,7 @@ from alignup.agent.state import (
     PodRecord,
     PodView,
     WaitingPods,
-    check_pod,
+    check_uid,
     same_workload,
 )
 from alignup.align.decision import Decision
@@ -76,9 +77,16 @@ class Transaction:
     def decide(
         self, pod: Pod, *, source: str = API_SOURCE, answers: PreferenceAnswers = _NONE, checked: bool = False
     ) -> PendingAdmission:
-        """Decide on a pod; *checked*: it was decided on before, so that its uid and size are known to be valid."""
+        """Decide on a pod; *checked*: it was decided on before, so that its uid and size are known to be valid.
+
+        Raise ``PodError`` for a pod that could never be released, or carries too much to be stored with many others.
+        """
         if not checked:
-            check_pod(pod)
+            check_uid(pod.uid)
+            size = sum(len(name) + len(value) for part in (pod.labels, pod.annotations) for name, value in part.items())
+            if size > MAX_METADATA:
+                message = f"labels and annotations must have at most {MAX_METADATA} characters together, not {size}"
+                raise PodError([Problem("metadata.annotations", message)])
         start = self._clock.monotonic()
         decision = self._host.decide(pod, answers)
         requests = decision.preference_requests
