@@ -1,10 +1,13 @@
 """The log lines of the agent's events."""
 
+import asyncio
 import io
 import json
 
-from alignup.agent.event_dispatcher import log_event
+from alignup.agent.event_dispatcher import EventDispatcher
+from alignup.agent.metrics import Metrics
 from alignup.agent.transaction import Transaction
+from alignup.web.event_streams import EventBus
 from alignup.web.log import make_logger
 from tests.agent.states import clock, empty_state
 from tests.align.hosts import pod
@@ -17,9 +20,10 @@ def events(*, readable: bool) -> str:
     transaction.admit(pod("b", cpu="9"))
     transaction.release("a")
     out = io.StringIO()
-    logger = make_logger(out, readable=readable)
-    for event in transaction.events:
-        log_event(logger, event)
+    metrics, bus = Metrics(lambda: transaction.state().host), EventBus(now=clock().now)
+    loop = asyncio.new_event_loop()
+    loop.close()
+    EventDispatcher(loop, make_logger(out, readable=readable), metrics, bus)(transaction.events)
     return out.getvalue()
 
 

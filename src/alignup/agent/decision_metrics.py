@@ -6,7 +6,7 @@ the ledger before the decision.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -67,16 +67,35 @@ def decision_counts(decision: Decision, *, pod: Pod, host: Host) -> Counter[Seri
     """Return what *decision*, made by ``host.decide``, adds; nothing while a device plugin must answer first."""
     if decision.outcome is Outcome.ASKING:
         return Counter()
-    progress = _Progress.of(decision, pod, host)
+    rejection = decision.rejection
+    rejected = rejection is not None and rejection.provider != _FIT_CHECK
+    names = [container.name for container in pod.all_containers]
+    failed = names.index(rejection.container) if rejection and rejection.container in names else None
+    far = (failed or 0) if rejected else len(names)
+    by = rejection.provider if rejection and rejected else None
+    progress = _Progress(
+        pod=pod,
+        order=tuple(provider.name for provider in host.providers),
+        served=pod.all_containers[:far],
+        rejected=rejected,
+        failed=pod.all_containers[failed] if by and failed is not None else None,
+        by=by,
+        pod_level=(
+            decision.policy is not Policy.NONE
+            and decision.scope is Scope.POD
+            and host.rules.pod_level
+            and pod.has_pod_level_resources
+        ),
+    )
     total = Counter[SeriesKey]({(REQUESTS,): 1})
-    if decision.rejection:
-        total[REJECTIONS, reason_label(decision.rejection.reason)] += 1
-    if progress.rejected and decision.policy is not Policy.NONE:
+    if rejection:
+        total[REJECTIONS, reason_label(rejection.reason)] += 1
+    if rejected and decision.policy is not Policy.NONE:
         total[(ERRORS,)] += 1
     if decision.policy is Policy.SINGLE_NUMA_NODE:  # the kubelet counts NUMA alignment under this policy only
         scope, by_container = str(decision.scope), decision.scope is Scope.CONTAINER
-        aligned = len(progress.served) if by_container else int(not progress.rejected)
-        unaligned = int(progress.rejected and progress.by is None)
+        aligned = len(progress.served) if by_container else int(not rejected)
+        unaligned = int(rejected and by is None)
         total.update(+Counter({(ALIGNED, scope, NUMA_NODE): aligned, (UNALIGNED, scope, NUMA_NODE): unaligned}))
     total.update(_cpus(decision, progress, host.cpus))
     total.update(_memory(progress, host.memory))
@@ -100,30 +119,6 @@ class _Progress:
     failed: Container | None  #: the container that failed; ``None``: none, or the whole pod
     by: str | None  #: the provider that failed; ``None`` if *rejected*: the hints could not be merged
     pod_level: bool  #: whether pod-level resources were allocated, not those of the containers
-
-    @classmethod
-    def of(cls, decision: Decision, pod: Pod, host: Host) -> "_Progress":
-        rejection = decision.rejection
-        rejected = rejection is not None and rejection.provider != _FIT_CHECK
-        by = rejection.provider if rejection and rejected else None
-        names = [container.name for container in pod.all_containers]
-        far = len(names)
-        if rejected:
-            far = names.index(rejection.container) if rejection and rejection.container in names else 0
-        return cls(
-            pod=pod,
-            order=tuple(provider.name for provider in host.providers),
-            served=pod.all_containers[:far],
-            rejected=rejected,
-            failed=pod.all_containers[far] if by and rejection and rejection.container in names else None,
-            by=by,
-            pod_level=(
-                decision.policy is not Policy.NONE
-                and decision.scope is Scope.POD
-                and host.rules.pod_level
-                and pod.has_pod_level_resources
-            ),
-        )
 
     def attempted(self, provider: str) -> tuple[Container, ...]:
         """Return the containers that *provider* tried to allocate, including a failed one."""
@@ -152,19 +147,17 @@ def _cpus(decision: Decision, progress: _Progress, provider: CpuProvider) -> Cou
             counts[UNALIGNED, "container", PHYSICAL_CPU] = int(failed)
     if not decision.kept:
         caches = provider.view.cache_cpus.values()
-        for cpus in _allocated(decision, progress, provider):
+        allocated = [container for container in pinned if not (failed and container is progress.failed)]
+        for cpus in _allocated(decision, progress, provider, allocated):
             counts[ALIGNED, "container", UNCORE_CACHE] += any(cpus & ~cache == 0 for cache in caches)
     return +counts
 
 
-def _allocated(decision: Decision, progress: _Progress, provider: CpuProvider) -> Iterator[CpuSet]:
-    """Yield the CPUs of each successful allocation, even if the pod was rejected afterwards."""
-    pod, name = progress.pod, CpuProvider.name
-    containers = [
-        container
-        for container in progress.attempted(name)
-        if provider.exclusive_cpus(pod, container) and not (progress.by == name and container is progress.failed)
-    ]
+def _allocated(
+    decision: Decision, progress: _Progress, provider: CpuProvider, containers: Sequence[Container]
+) -> Iterator[CpuSet]:
+    """Yield the CPUs of each successful allocation to *containers*, even if the pod was rejected afterwards."""
+    pod, name = progress.pod, provider.name
     if decision.after is not None:
         ledger = decision.after.cpus
         of_containers = (ledger.holds(pod.uid, container.name) for container in containers)

@@ -34,15 +34,28 @@ class EventDispatcher:
     def __call__(self, events: Sequence[AgentEvent]) -> None:
         documents = []
         for event in events:
-            log_event(self.log, event)
+            pod, decision = event.pod, event.decision
             document: dict[str, Any] = {"source": event.source}
-            if event.pod is not None:
-                document["pod"] = {"uid": event.pod.uid, "name": event.pod.name, "namespace": event.pod.namespace}
-            if event.decision is not None:
-                decision = recent_documents.document(event.decision)
-                document |= {"placements": decision.placements, "rejection": decision.rejection}
+            fields: dict[str, Any] = {"detail": event.detail} if event.detail else {}
+            if pod is not None:
+                document["pod"] = {"uid": pod.uid, "name": pod.name, "namespace": pod.namespace}
+                fields |= {"pod": f"{pod.namespace}/{pod.name}", "uid": pod.uid, "source": event.source}
+            if decision is not None:
+                encoded, rejection = recent_documents.document(decision), decision.rejection
+                document |= {"placements": encoded.placements, "rejection": encoded.rejection}
+                fields["policy"] = str(decision.policy)
+                if rejection is not None:
+                    fields |= {"reason": rejection.reason, "message": rejection.message}
+                else:
+                    fields["placed"] = "; ".join(
+                        f"{placement.container} on {placement.hint}: {sentences.describe_allocation(placement)}"
+                        for placement in decision.placements
+                    )
+                fields["ms"] = round(event.seconds * 1000, 2)
             if event.detail:
                 document["detail"] = event.detail
+            write = self.log.warning if event.kind is EventKind.REJECTED else self.log.info
+            write(str(event.kind), **fields)
             documents.append((event, document))
         with suppress(RuntimeError):  # the loop is closed
             self.loop.call_soon_threadsafe(self._publish, documents)
@@ -54,21 +67,3 @@ class EventDispatcher:
                 if rejection is None or rejection.reason != WAITS_ITS_TURN:
                     self.metrics.decided(event.decision, pod=event.pod, seconds=event.seconds)
             self.event_bus.publish(str(event.kind), document)
-
-
-def log_event(log: FilteringBoundLogger, event: AgentEvent) -> None:
-    fields: dict[str, Any] = {"detail": event.detail} if event.detail else {}
-    if event.pod is not None:
-        fields |= {"pod": f"{event.pod.namespace}/{event.pod.name}", "uid": event.pod.uid, "source": event.source}
-    if event.decision is not None:
-        fields["policy"] = str(event.decision.policy)
-        if event.decision.rejection is not None:
-            fields |= {"reason": event.decision.rejection.reason, "message": event.decision.rejection.message}
-        else:
-            fields["placed"] = "; ".join(
-                f"{placement.container} on {placement.hint}: {sentences.describe_allocation(placement)}"
-                for placement in event.decision.placements
-            )
-        fields["ms"] = round(event.seconds * 1000, 2)
-    method = log.warning if event.kind is EventKind.REJECTED else log.info
-    method(str(event.kind), **fields)

@@ -15,7 +15,7 @@ from alignup.agent import decision_metrics
 from alignup.align import bits
 from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.cpus.options import CpuPolicy
-from alignup.align.decision import Decision, Outcome
+from alignup.align.decision import Decision
 from alignup.align.devices.ledger import DeviceLedger
 from alignup.align.host import Host
 from alignup.align.memory.ledger import MemoryLedger
@@ -73,13 +73,12 @@ class Metrics:
 
     def decided(self, decision: Decision, *, pod: Pod, seconds: float) -> None:
         """Count a *decision* about *pod* that took *seconds*; not for dry runs."""
-        if decision.outcome is Outcome.ASKING:
-            return
-        self._counters.add(decision_metrics.decision_counts(decision, pod=pod, host=self._host()))
-        self._durations.observe(int(seconds * 1000))
+        if counts := decision_metrics.decision_counts(decision, pod=pod, host=self._host()):
+            self._counters.values.update(counts)
+            self._durations.observe(int(seconds * 1000))
 
     def count_registration(self, resource: str) -> None:
-        self._counters.add({(REGISTRATIONS, self._resource_label(resource)): 1})
+        self._counters.values[REGISTRATIONS, self._resource_label(resource)] += 1
 
     def observe_allocation(self, resource: str, seconds: float) -> None:
         self._allocations.labels(self._resource_label(resource)).observe(seconds)
@@ -87,7 +86,7 @@ class Metrics:
     def count_pod_resources(self, method: str, *, failed: bool) -> None:
         """Count a call of the PodResources endpoint when it begins, and again if it has *failed*."""
         for name in (f"errors_{method}",) if failed else ("requests_total", f"requests_{method}"):
-            self._counters.add({(f"{ENDPOINT}{name}", API_VERSION): 1})
+            self._counters.values[f"{ENDPOINT}{name}", API_VERSION] += 1
 
     def show_dropped_log_lines(self, count: Callable[[], int]) -> None:
         def families() -> Iterator[Metric]:

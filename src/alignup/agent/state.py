@@ -20,6 +20,7 @@ from alignup.align.ledger import Ledger
 from alignup.align.overtaking import competes
 from alignup.align.workload import Pod
 from alignup.align.workload.names import POLICY_ANNOTATION, SCOPE_ANNOTATION
+from alignup.documents.codec import build
 from alignup.documents.pod_documents import PodGrants
 from alignup.placement.wait_queue import WaitQueue
 from alignup.web.responses import BusyError
@@ -194,9 +195,9 @@ class AgentState:
 
     def pod_view(self, uid: str) -> PodView | None:
         if record := self.admitted.get(uid):
-            return pod_view(record, AdmissionStatus.ADMITTED)
+            return build(PodView, record, status=AdmissionStatus.ADMITTED, position=None)
         if record := self.waiting.get(uid):
-            return pod_view(record, AdmissionStatus.WAITING, position=self.waiting.position(uid))
+            return build(PodView, record, status=AdmissionStatus.WAITING, position=self.waiting.position(uid))
         return None
 
     def pod_views(self, start: int = 0, stop: int | None = None) -> tuple[PodView, ...]:
@@ -206,31 +207,10 @@ class AgentState:
             ((record, AdmissionStatus.WAITING, position) for position, record in enumerate(self.waiting, start=1)),
         )
         selected = islice(listed, start, stop)
-        return tuple(pod_view(record, status, position=position) for record, status, position in selected)
+        return tuple(build(PodView, record, status=status, position=position) for record, status, position in selected)
 
     def all_records(self) -> Iterator[PodRecord]:
         return chain(self.admitted.values(), self.waiting)
-
-
-def pod_view(record: PodRecord, status: AdmissionStatus, *, position: int | None = None) -> PodView:
-    return PodView(
-        pod=record.pod,
-        since=record.since,
-        source=record.source,
-        decision=record.decision,
-        grants=record.grants,
-        status=status,
-        position=position,
-    )
-
-
-def check_pod(pod: Pod) -> None:
-    """Raise ``PodError`` for a pod that could never be released, or carries too much to be stored with many others."""
-    check_uid(pod.uid)
-    size = sum(len(name) + len(value) for part in (pod.labels, pod.annotations) for name, value in part.items())
-    if size > MAX_METADATA:
-        message = f"labels and annotations must have at most {MAX_METADATA} characters together, not {size}"
-        raise PodError([Problem("metadata.annotations", message)])
 
 
 def check_uid(uid: str) -> None:

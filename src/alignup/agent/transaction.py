@@ -12,6 +12,7 @@ from alignup.agent import pending_admission
 from alignup.agent.pending_admission import PendingAdmission, assume_no_preferences
 from alignup.agent.state import (
     API_SOURCE,
+    MAX_METADATA,
     MAX_TRIES,
     AdmissionResult,
     AdmissionStatus,
@@ -22,8 +23,7 @@ from alignup.agent.state import (
     PodRecord,
     PodView,
     WaitingPods,
-    check_pod,
-    pod_view,
+    check_uid,
     same_workload,
 )
 from alignup.align.decision import Decision
@@ -33,6 +33,7 @@ from alignup.align.errors import AlignError, PodError, Problem, ProviderError
 from alignup.align.layered_map import with_item, without_item
 from alignup.align.machine import Device
 from alignup.align.workload import Pod
+from alignup.documents.codec import build
 from alignup.documents.pod_documents import PodGrants
 from alignup.web.responses import BusyError, NotReadyError
 
@@ -76,9 +77,16 @@ class Transaction:
     def decide(
         self, pod: Pod, *, source: str = API_SOURCE, answers: PreferenceAnswers = _NONE, checked: bool = False
     ) -> PendingAdmission:
-        """Decide on a pod; *checked*: it was decided on before, so that its uid and size are known to be valid."""
+        """Decide on a pod; *checked*: it was decided on before, so that its uid and size are known to be valid.
+
+        Raise ``PodError`` for a pod that could never be released, or carries too much to be stored with many others.
+        """
         if not checked:
-            check_pod(pod)
+            check_uid(pod.uid)
+            size = sum(len(name) + len(value) for part in (pod.labels, pod.annotations) for name, value in part.items())
+            if size > MAX_METADATA:
+                message = f"labels and annotations must have at most {MAX_METADATA} characters together, not {size}"
+                raise PodError([Problem("metadata.annotations", message)])
         start = self._clock.monotonic()
         decision = self._host.decide(pod, answers)
         requests = decision.preference_requests
@@ -166,7 +174,7 @@ class Transaction:
             self._unreserve(pending)
             decision, now = pending_admission.waiting_for_devices(pending), self._clock.now()
             record = PodRecord(pod=pending.pod, since=now, source=pending.source, decision=decision)
-            view = view or pod_view(record, AdmissionStatus.WAITING)
+            view = view or build(PodView, record, status=AdmissionStatus.WAITING, position=None)
         if view is None:
             return None
         if uid in self._admitted:
@@ -366,7 +374,7 @@ class Transaction:
                 self._waiting.remove(uid)
         self._changed = self.durable = True
         self._emit(EventKind(status), decided)
-        return AdmissionResult(decided.decision, pod_view(record, status, position=position))
+        return AdmissionResult(decided.decision, build(PodView, record, status=status, position=position))
 
     def _wait_or_reject(self, decided: PendingAdmission) -> AdmissionResult:
         may_wait = self._before.wait_enabled or decided.source != API_SOURCE

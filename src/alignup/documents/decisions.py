@@ -228,18 +228,13 @@ def _step_document(step: MergeStep) -> MergeStepDocument:
     for resource in step.resources:
         hints, hidden = shown_hints(resource)
         free = None if resource.free is None else dict(resource.free)
-        documents = list(_hint_documents(hints))
+        documents = list(map(HintDocument.of, hints))
         resources.append(
             ResourceHintsDocument(resource.provider, resource.resource, resource.request, free, documents, hidden)
         )
     runners_up = [bits.show(nodes) for nodes in step.runners_up]
     hint = HintDocument.of(step.hint)
     return MergeStepDocument(step.container, resources, step.width, step.rule.name, hint, runners_up, step.accepted)
-
-
-@lru_cache(maxsize=1024)
-def _hint_documents(hints: tuple[Hint, ...]) -> tuple[HintDocument, ...]:
-    return tuple(map(HintDocument.of, hints))
 
 
 def _decision(document: DecisionDocument) -> Decision:

@@ -256,8 +256,29 @@ class StateStore:
         for uid in removed:
             if (known := self._pods.get(uid)) is not None:
                 plan.remove(uid, known)
-        for row in pods:
-            plan.put_pod(row, plan.pods.get(row.uid, self._pods.get(row.uid)), ordered=change.whole)
+        last_numbers = dict.fromkeys(Stage, -1)  # of the pods of each stage that were put before
+        for uid, stage, document, last in pods:
+            known, size = plan.pods.get(uid, self._pods.get(uid)), len(document)
+            misplaced = known and (known.stage != stage or (change.whole and known.number < last_numbers[stage]))
+            if known is not None and (last or misplaced):
+                plan.remove(uid, known)
+                known = None
+            number = plan.next_number if known is None else known.number
+            last_numbers[stage] = number
+            digest = row_digest(number, uid, stage, document)
+            if known is None:
+                plan.inserted.append((number, uid, stage, document.decode()))
+                plan.next_number += 1
+                plan.digest ^= digest
+                plan.ledger_bytes += size
+            elif digest != known.digest:
+                plan.updated.append((document.decode(), number))
+                plan.digest ^= digest ^ known.digest
+                plan.ledger_bytes += size - known.size
+            else:
+                continue
+            plan.added_bytes += size
+            plan.pods[uid] = _StoredRow(number, stage, digest, size)
         return plan
 
     def _write(self, connection: sqlite3.Connection, plan: "_Plan", rows: Sequence[DecisionRow]) -> HistorySize:
@@ -300,39 +321,12 @@ class _Plan:
     updated: list[tuple[str, int]] = field(default_factory=list)
     inserted: list[tuple[int, str, str, str]] = field(default_factory=list)
     pods: dict[str, _StoredRow | None] = field(default_factory=dict)  #: that change, by uid; ``None``: removed
-    #: the number of the last pod of each stage that was put
-    last: dict[Stage, int] = field(default_factory=lambda: dict.fromkeys(Stage, -1))
 
     def remove(self, uid: str, known: _StoredRow) -> None:
         self.digest ^= known.digest
         self.ledger_bytes -= known.size
         self.deleted.append((known.number,))
         self.pods[uid] = None
-
-    def put_pod(self, row: PodRow, known: _StoredRow | None, *, ordered: bool) -> None:
-        """Add or replace a pod; *ordered*: after those of its stage that were put before."""
-        uid, stage, document, last = row
-        size = len(document)
-        moved = last or (known and (known.stage != stage or (ordered and known.number < self.last[stage])))
-        if known is not None and moved:
-            self.remove(uid, known)
-            known = None
-        number = self.next_number if known is None else known.number
-        self.last[stage] = number
-        digest = row_digest(number, uid, stage, document)
-        if known is None:
-            self.inserted.append((number, uid, stage, document.decode()))
-            self.next_number += 1
-            self.digest ^= digest
-            self.ledger_bytes += size
-        elif digest != known.digest:
-            self.updated.append((document.decode(), number))
-            self.digest ^= digest ^ known.digest
-            self.ledger_bytes += size - known.size
-        else:
-            return
-        self.added_bytes += size
-        self.pods[uid] = _StoredRow(number, stage, digest, size)
 
 
 def row_digest(number: int, name: str, stage: str, document: bytes) -> int:

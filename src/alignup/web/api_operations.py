@@ -123,11 +123,13 @@ class ApiEndpoint:
         request = Request(scope, receive)
         response: ASGIApp
         try:
-            if not self._unauthenticated:
-                self._access.authorize(request)
-            elif self._access.everyone:
+            authenticated = self._access.everyone or (not self._unauthenticated and self._access.allows(request))
+            if authenticated:
                 count_authenticated(request)
-            if request.method == "OPTIONS":
+            if not authenticated and not self._unauthenticated:
+                detail = "The request needs a valid token: Authorization: Bearer TOKEN"
+                response = ProblemError(401, detail, headers={"WWW-Authenticate": "Bearer"}).response()
+            elif request.method == "OPTIONS":
                 response = Response(status_code=204, headers=responses.HEADERS | self._allow)
             elif request.method not in self._operations:
                 detail = f"This path does not support {request.method}."

@@ -90,13 +90,17 @@ class ConnectionTable:
             return True
         if len(self._authenticated) >= self._limits.authenticated:
             return False
-        self._remove_unauthenticated(connection)
+        self.remove(connection)
         self._authenticated.add(connection)
         return True
 
     def remove(self, connection: ServedConnection) -> None:
         self._authenticated.discard(connection)
-        self._remove_unauthenticated(connection)
+        if connection in self._peers:
+            peer = self._peers.pop(connection)
+            del self._by_peer[peer][connection]
+            if not self._by_peer[peer]:
+                del self._by_peer[peer]
 
     def close_one(self) -> None:
         """Close the oldest unauthenticated connection of the client that has most of them, if there is one."""
@@ -106,16 +110,8 @@ class ConnectionTable:
     def _close_oldest(self, peer: str | None) -> None:
         oldest = next(iter(self._by_peer[peer]), None)
         if oldest is not None:
-            self._remove_unauthenticated(oldest)
+            self.remove(oldest)
             oldest.close_now()
-
-    def _remove_unauthenticated(self, connection: ServedConnection) -> None:
-        if connection not in self._peers:
-            return
-        peer = self._peers.pop(connection)
-        del self._by_peer[peer][connection]
-        if not self._by_peer[peer]:
-            del self._by_peer[peer]
 
 
 @asynccontextmanager

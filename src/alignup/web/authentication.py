@@ -98,13 +98,6 @@ class AccessRules:
     token: bytes | None = None  #: ``None``: there is none
     sessions: Sessions = field(default_factory=Sessions)
 
-    def authorize(self, request: Request) -> None:
-        """Raise ``ProblemError`` unless the request is allowed; count the connection as authenticated."""
-        if not self.everyone and not self.allows(request):
-            detail = "The request needs a valid token: Authorization: Bearer TOKEN"
-            raise ProblemError(401, detail, headers={"WWW-Authenticate": "Bearer"})
-        count_authenticated(request)
-
     def allows(self, request: Request) -> bool:
         scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
         has_token = self.is_token(credentials) and scheme.lower() == "bearer"

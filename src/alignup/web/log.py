@@ -143,9 +143,17 @@ class LogQueue:
         self._thread.join(seconds)
 
     def _work(self) -> None:
-        stop = False
-        while not stop:
-            lines, stop = self._next()
+        line: bytes | None = b""
+        while line is not None:
+            lines, size = list[bytes](), 0
+            line = self._lines.get()
+            with suppress(Empty):
+                while line is not None:
+                    lines.append(line)
+                    size += len(line)
+                    if size >= _WRITE_BYTES:
+                        break
+                    line = self._lines.get_nowait()
             text = b"".join(lines)
             written = self._write(text)
             with self._lock:
@@ -156,21 +164,6 @@ class LogQueue:
                 self._unreported -= dropped
             if dropped:
                 self.report(dropped)
-
-    def _next(self) -> tuple[list[bytes], bool]:
-        """Wait for lines; return all that are there, up to a size, and whether they are the last ones."""
-        lines, size = list[bytes](), 0
-        line = self._lines.get()
-        try:
-            while line is not None:
-                lines.append(line)
-                size += len(line)
-                if size >= _WRITE_BYTES:
-                    break
-                line = self._lines.get_nowait()
-        except Empty:
-            return lines, False
-        return lines, line is None
 
     def _write(self, text: bytes) -> bool:
         """Return whether the lines were written; a full disk or a closed pipe must not stop the agent."""

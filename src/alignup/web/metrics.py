@@ -29,15 +29,12 @@ class CounterSet(Collector):
 
     def __init__(self, definitions: CounterDefinitions, *, initial: Iterable[SeriesKey] = ()) -> None:
         self._definitions = definitions
-        self._values: Counter[SeriesKey] = Counter(dict.fromkeys(initial, 0))
-
-    def add(self, counts: Mapping[SeriesKey, int]) -> None:
-        self._values.update(counts)
+        self.values: Counter[SeriesKey] = Counter(dict.fromkeys(initial, 0))
 
     def collect(self) -> Iterator[Metric]:
         for name, (labels, documentation) in self._definitions.items():
             family = Metric(name, documentation, "counter")
-            for series, value in sorted(self._values.items()):
+            for series, value in sorted(self.values.items()):
                 if series[0] == name:
                     family.add_sample(name, dict(zip(labels, series[1:], strict=True)), value)
             if family.samples:

@@ -10,6 +10,7 @@ import select
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from email.utils import formatdate
 from functools import cache, lru_cache
 from http import HTTPStatus
@@ -101,9 +102,30 @@ class ServedConnection(asyncio.Protocol):
         self._start_timer("unauthenticated", self._limits.unauthenticated, transport.close)
 
     def data_received(self, data: bytes) -> None:
+        """Parse what was received, up to the first request that must wait for another response."""
         self._stop_timer("idle")
         self._unparsed += data
-        self._parse()
+        transport = self.transport
+        if transport is None:  # the connection is lost
+            return
+        while self._unparsed and len(self._exchanges) <= 1 and not transport.is_closing():
+            size = self._body_left or min(_SLICE_BYTES, self._limits.head_bytes - self._head_bytes)
+            part, self._unparsed = self._unparsed[:size], self._unparsed[size:]
+            if not self._ignores_rest and self._parser is not None:
+                self._head_bytes += len(part)
+                try:
+                    self._parser.feed_data(part)
+                except HttpParserUpgrade:
+                    self.close_when_idle()
+                except HttpParserError:
+                    self._reject(HTTPStatus.BAD_REQUEST)
+                if self._head_bytes >= self._limits.head_bytes:
+                    self._reject(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        self.control_reading()
+        if self._exchanges:
+            self._stop_timer("head")
+        elif not transport.is_closing():
+            self._start_timer("head", self._limits.head, self._close_idle)
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -157,8 +179,8 @@ class ServedConnection(asyncio.Protocol):
             CONNECTION: self,
             **self._addresses,
         }
-        exchange = _Exchange(self, scope, keep_alive=parser.should_keep_alive())
-        exchange.expects_continue = headers.get(b"expect", b"").lower() == b"100-continue"
+        expects_continue = headers.get(b"expect", b"").lower() == b"100-continue"
+        exchange = _Exchange(self, scope, parser.should_keep_alive(), expects_continue)
         self._receiving, self._head_bytes = exchange, 0
         self._body_left = int(headers.get(b"content-length", 0))
         self._exchanges.append(exchange)
@@ -179,32 +201,11 @@ class ServedConnection(asyncio.Protocol):
         self._url, self._headers, self._receiving = b"", [], None
         self._head_bytes, self._body_left = 0, 0
 
-    def _parse(self) -> None:
-        """Parse what was received, up to the first request that must wait for another response."""
-        while self._unparsed and len(self._exchanges) <= 1 and self._is_open():
-            size = self._body_left or min(_SLICE_BYTES, self._limits.head_bytes - self._head_bytes)
-            part, self._unparsed = self._unparsed[:size], self._unparsed[size:]
-            if not self._ignores_rest and self._parser is not None:
-                self._head_bytes += len(part)
-                try:
-                    self._parser.feed_data(part)
-                except HttpParserUpgrade:
-                    self.close_when_idle()
-                except HttpParserError:
-                    self._reject(HTTPStatus.BAD_REQUEST)
-                if self._head_bytes >= self._limits.head_bytes:
-                    self._reject(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
-        self.control_reading()
-        if self._exchanges:
-            self._stop_timer("head")
-        elif self._is_open():
-            self._start_timer("head", self._limits.head, self._close_idle)
-
     def _reject(self, status: HTTPStatus) -> None:
         """Answer an invalid request, after the response to a valid one before it, and close the connection."""
         if self._receiving is not None:
             self._receiving.disconnect()
-        if not self._exchanges and self.transport is not None and self._is_open():
+        if not self._exchanges and self.transport is not None and not self.transport.is_closing():
             self.transport.write(_status_line(status) + b"connection: close\r\ncontent-length: 0\r\n\r\n")
         self.close_when_idle()
 
@@ -229,7 +230,7 @@ class ServedConnection(asyncio.Protocol):
         elif self._exchanges:
             self.task = self._loop.create_task(self._exchanges[0].run(self._app))
         elif self._unparsed:
-            self._loop.call_soon(self._parse)
+            self._loop.call_soon(self.data_received, b"")
         else:
             self._start_timer("idle", self._limits.idle, self._close_idle)
         self.control_reading()
@@ -245,18 +246,16 @@ class ServedConnection(asyncio.Protocol):
             return
         transport.pause_reading()
         # While nothing is read over TLS, asyncio reports no end of the connection, and then never closes it.
-        if self._addresses["scheme"] == "https" and self._is_open():
+        if self._addresses["scheme"] == "https" and not transport.is_closing():
             self._start_timer("gone", self._limits.gone, self._check_client)
 
     def _check_client(self) -> None:
-        if self.transport is not None and self._is_open() and not self.transport.is_reading():
-            if has_hung_up(self.transport.get_extra_info("socket").fileno()):
+        transport = self.transport
+        if transport is not None and not transport.is_closing() and not transport.is_reading():
+            if has_hung_up(transport.get_extra_info("socket").fileno()):
                 self.close_now()
             else:
                 self.control_reading()
-
-    def _is_open(self) -> bool:
-        return self.transport is not None and not self.transport.is_closing()
 
     def _close_idle(self) -> None:
         if not self._exchanges and self.transport is not None:
@@ -278,24 +277,24 @@ class ServedConnection(asyncio.Protocol):
             timer.cancel()
 
 
+@dataclass(slots=True, eq=False)
 class _Exchange:
     """A request and its response, as an ASGI application sees them."""
 
-    def __init__(self, connection: ServedConnection, scope: Scope, *, keep_alive: bool) -> None:
-        self.keep_alive = keep_alive  #: whether the connection stays open after the response
-        self.expects_continue = False
-        self._connection = connection
-        self._scope = scope
-        self.body = bytearray()  #: of the request, as far as the application has not received it
-        self.more_body = True
-        self._received = False  #: whether the application has the whole body
-        self._disconnected = False
-        self.changed = asyncio.Event()  #: whether there is something for the application to receive
-        self._head = b""  #: of the response, until its body comes
-        self._started = False
-        self.complete = False  #: whether the response is
-        self._chunked = False
-        self._left: int | None = None  #: bytes of the response that are still to come; ``None``: unknown
+    _connection: ServedConnection
+    _scope: Scope
+    keep_alive: bool  #: whether the connection stays open after the response
+    expects_continue: bool
+    body: bytearray = field(default_factory=bytearray)  #: of the request, as far as it was not received
+    more_body: bool = True
+    _received: bool = False  #: whether the application has the whole body
+    _disconnected: bool = False
+    changed: asyncio.Event = field(default_factory=asyncio.Event)  #: whether there is something to receive
+    _head: bytes = b""  #: of the response, until its body comes
+    _started: bool = False
+    complete: bool = False  #: whether the response is
+    _chunked: bool = False
+    _left: int | None = None  #: bytes of the response that are still to come; ``None``: unknown
 
     def disconnect(self) -> None:
         self._disconnected = True
