@@ -23,7 +23,7 @@ from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.workload import names
 from alignup.align.workload.demand import FitRequest
-from alignup.align.workload.names import CPU, MEMORY
+from alignup.align.workload.names import CPU, HUGEPAGES, MEMORY
 
 DEVICE = 1000  #: stranded devices are counted in thousandths
 MAX_COUNTED = 4  #: devices of one resource on one NUMA node
@@ -128,7 +128,7 @@ def largest_requests(host: Host) -> dict[int, dict[str, int]]:
             # Devices without topology are equally near to every node.
             free[resource] = (available & inventory.on.get(node, 0) if inventory.placed else available).bit_count()
         limited = {name: max(0, min(size, in_total.get(name, size))) for name, size in free.items()}
-        units = {name: names.page_size(name) or 1 for name in free if names.is_hugepages(name)}
+        units = {name: names.page_size(name) or 1 for name in free if name.startswith(HUGEPAGES)}
         if whole_cores:
             units[CPU] = max(rules.view.cpus_per_core, 1)
         largest[node] = {name: size - size % units.get(name, 1) for name, size in limited.items()}

@@ -1,5 +1,7 @@
 """CPU hints and allocations in tests."""
 
+from typing import cast
+
 from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.cpus.provider import CpuHints, CpuProvider
@@ -20,4 +22,4 @@ def allocate(
 def cpu_hints(cpus: CpuProvider, ledger: CpuLedger, pod: Pod, container: Container | None = None) -> CpuHints | None:
     """Return the hints for a container or a whole pod; ``None``: no preference."""
     hints = cpus.hints(ledger, pod, container)
-    return None if hints is None else hints[CPU]
+    return None if hints is None else cast("CpuHints", hints[CPU])

@@ -32,6 +32,9 @@ class MemoryTable(NamedTuple):
     reserved: int
     free: int
 
+    def take(self, size: int) -> "MemoryTable":
+        return MemoryTable(self.total, self.system_reserved, self.allocatable, self.reserved + size, self.free - size)
+
 
 EMPTY_TABLE = MemoryTable(0, 0, 0, 0, 0)  #: for a type that a node does not list
 
@@ -237,7 +240,7 @@ def _charge(nodes: dict[int, NodeMemory], blocks: Sequence[Block], sizes: list[i
             table = tables.get(type_, EMPTY_TABLE)
             taken = min(sizes[place], table.free)
             if taken:
-                changed[type_] = table._replace(reserved=table.reserved + taken, free=table.free - taken)
+                changed[type_] = table.take(taken)
                 sizes[place] -= taken
         nodes[id_] = NodeMemory(group, assignments + len(blocks), changed)
 
@@ -251,10 +254,7 @@ def _give_back(nodes: dict[int, NodeMemory], block: Block) -> None:
         table = node.tables.get(block.type, EMPTY_TABLE)
         released = min(size, table.reserved)
         size -= released
-        tables = node.tables
-        if released:
-            table = table._replace(reserved=table.reserved - released, free=table.free + released)
-            tables = {**tables, block.type: table}
+        tables = {**node.tables, block.type: table.take(-released)} if released else node.tables
         left = node.assignments - 1
         nodes[id_] = NodeMemory(node.cells if left else 1 << id_, left, tables)
 

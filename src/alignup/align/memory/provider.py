@@ -114,7 +114,7 @@ class MemoryProvider(Provider[MemoryLedger]):
         if ledger.blocks(pod.uid, container.name) is not None:
             return ledger.give_again(pod.uid, container.name, init=init)
         nodes = self._place(ledger, need, pod=pod.uid, affinity=affinity)
-        earlier = _earlier_init_containers(pod, container)
+        earlier = _earlier_init_containers(pod, container) if pod.init else ()
         return ledger.give(pod.uid, container.name, blocks=_blocks(nodes, need), init=init, earlier=earlier)
 
     def _allocate_pod(self, ledger: MemoryLedger, pod: Pod, affinity: Hint) -> MemoryLedger:
@@ -193,8 +193,6 @@ def _blocks(nodes: NodeSet, sizes: Sizes, *, zeros: bool = True) -> tuple[Block,
 
 def _earlier_init_containers(pod: Pod, container: Container) -> tuple[str, ...]:
     """Return the ordinary init containers that have ended when *container* starts."""
-    if not pod.init:
-        return ()
     before = takewhile(lambda init: init.name != container.name, pod.init)
     return tuple(init.name for init in before if not init.restartable)
 
