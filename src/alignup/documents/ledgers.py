@@ -417,11 +417,7 @@ def _charged_nodes(
                     f"but node {node} can belong to one group only"
                 )
             tables = idle.nodes[node].tables
-            changed = {
-                type_: table._replace(reserved=table.reserved + size, free=table.free - size)
-                for type_, size in taken.items()
-                if (table := tables.get(type_)) is not None
-            }
+            changed = {type_: tables[type_].take(size) for type_, size in taken.items() if type_ in tables}
             nodes[node] = NodeMemory(group, assignments[group], {**tables, **changed})
     return nodes
 
