@@ -16,8 +16,8 @@ EXAMPLE = ("-f", "examples/node/trainer.yaml", "--machine", "examples/node/machi
 
 def figures() -> Iterator[Figure]:
     yield Figure("python itself", cpu_seconds("-c", "pass"))
-    yield Figure("alignup --help", cpu_seconds("-m", "alignup", "--help"), budget=0.06, note="CPU time")
-    yield Figure("alignup why", cpu_seconds("-m", "alignup", "why", *EXAMPLE), budget=0.15, note="CPU time")
+    yield Figure("alignup --help", cpu_seconds("-m", "alignup", "--help"), budget=0.08, note="CPU time")
+    yield Figure("alignup why", cpu_seconds("-m", "alignup", "why", *EXAMPLE), budget=0.2, note="CPU time")
     yield Figure("alignup machine show --help", cpu_seconds("-m", "alignup", "machine", "show", "--help"))
     yield Figure("alignup machine show", cpu_seconds("-m", "alignup", "machine", "show"))
     large = synthetic.parse("pack:4 numa:2 l3:8 core:16 pu:2", distances=(10, 32))
