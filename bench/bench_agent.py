@@ -93,7 +93,7 @@ def figures() -> Iterator[Figure]:
         yield Figure(
             "admission with a device plugin, 200 pods held, p50", _with_plugin(root), 0.008, "asked and allocated"
         )
-        yield Figure("memory of an agent at rest", idle / 1e6, 66, unit="MB")
+        yield Figure("memory of an agent at rest", idle / 1e6, 60, unit="MB")
         yield from _with_many_pods(root)
 
 

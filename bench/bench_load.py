@@ -44,7 +44,7 @@ def figures() -> Iterator[Figure]:
             p50, p99, floor = _beside_the_disk(root, connection)
             yield Figure("durable write of 4 KiB, p50", floor)
             yield Figure("admission over the socket, p50", p50, 0.0016)
-            yield Figure("admission: p50 in writes of 4 KiB", p50 / floor, 10, unit="times")
+            yield Figure("admission: p50 in writes of 4 KiB", p50 / floor, 7, unit="times")
             yield Figure("admission: p99 in p50", p99 / p50, 3, unit="times")
             with ExitStack() as stack:
                 for _ in range(STREAMS):
