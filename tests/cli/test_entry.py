@@ -264,7 +264,7 @@ def test_why_imports_no_more_than_it_needs():
     run = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)  # noqa: S603 - our own
 
     imported = set(run.stderr.splitlines())
-    unneeded = "machines.synthetic picture.machine_svg picture.machine_layout documents.decisions"
+    unneeded = "machines.synthetic picture.machine_svg picture.machine_layout documents.decisions store"
     discover = "machines.system machines.cadvisor"
     assert "alignup.cli.why" in imported
     assert not imported & {f"alignup.{name}" for name in f"{unneeded} {discover}".split()}

@@ -295,6 +295,16 @@ def test_it_is_read_from_a_file(tmp_path: Path):
     [
         pytest.param({"num_cores": "six"}, "num_cores: expected `int`, got `str`", id="a wrong type"),
         pytest.param({"topology": [{"node_id": 0, "cores": [core(0, [])]}]}, "a core without threads", id="no threads"),
+        pytest.param(
+            {"topology": [{"node_id": 0, "cores": [core(1 << 63, [0])]}]},
+            r"topology\[0\]\.cores\[0\]\.core_id: is not an integer of 64 bits",
+            id="a core id of more than 64 bits",
+        ),
+        pytest.param(
+            {"topology": [{"node_id": 0, "cores": [core(0, [0])], "distances": [1 << 63]}]},
+            r"distances\[0\]: is not an integer of 64 bits",
+            id="a distance of more than 64 bits",
+        ),
     ],
 )
 def test_invalid_machine_info_is_an_error(changes, reason):

@@ -114,6 +114,7 @@ def from_machine_info(document: object, *, name: str) -> Machine:
     except ParseError as error:
         raise SourceError(f"not a valid MachineInfo of cAdvisor: {error}", file=name) from error
     topology = info.topology or []
+    _check_integers(document, name)
     _check_limits(topology, name)
     gaps = ["cAdvisor does not report CPUs outside of NUMA nodes, offline CPUs or PCI devices"]
     report = info.report()
@@ -147,6 +148,19 @@ def from_machine_info(document: object, *, name: str) -> Machine:
         report=report,
         gaps=tuple(gaps),
     ).checked()
+
+
+def _check_integers(document: object, name: str) -> None:
+    """Reject numbers that cAdvisor cannot have written: its integers have 64 bits."""
+    pending: list[tuple[str, object]] = [("", document)]
+    while pending:
+        field, value = pending.pop()
+        if isinstance(value, dict):
+            pending += [(f"{field}.{key}".lstrip("."), inner) for key, inner in value.items()]
+        elif isinstance(value, list):
+            pending += [(f"{field}[{index}]", inner) for index, inner in enumerate(value)]
+        elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+            raise SourceError("is not an integer of 64 bits", file=name, field=field)
 
 
 def _check_limits(nodes: list[_Node], name: str) -> None:
