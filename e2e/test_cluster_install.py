@@ -12,11 +12,14 @@ from pathlib import Path
 import pytest
 import yaml
 
+from alignup.gate.admission import GATE
 from alignup.gate.certificate_keeper import WEBHOOK_CONFIGURATIONS
+from alignup.gate.releases import Release, pinned_node, write_release
 from alignup.gate.service import GateServiceOptions, WebhookOptions, add_gate
-from alignup.kubernetes.api import NODE_RESOURCE_TOPOLOGIES, NODES, Access, ApiClient, find_access
+from alignup.kubernetes.api import NODE_RESOURCE_TOPOLOGIES, NODES, PODS, Access, ApiClient, find_access
 from alignup.kubernetes.api.errors import ForbiddenError
 from alignup.kubernetes.api.host_states import HOST_STATES
+from alignup.kubernetes.api.objects import ApiPod
 from alignup.observe.service import observe
 from alignup.schedule.service import LeaseOptions, ScheduleService
 from e2e import control_plane
@@ -97,6 +100,10 @@ async def test_an_observer_cannot_write_the_objects_of_another_node(kubeconfig: 
         await client.apply(HOST_STATES.at("host-b"), {"problems": ["true"]})
         await client.apply(NODE_RESOURCE_TOPOLOGIES.at("host-b"), {"zones": []})
 
+    async with ApiClient(_account(kubeconfig, "alignup-observer")) as client:
+        with pytest.raises(ForbiddenError, match="the token of the observer does not name a node"):
+            await client.apply(HOST_STATES.at("host-b"), {"problems": ["a lie"]})
+
 
 async def _apply_again_and_again(client: ApiClient, node: str) -> None:
     while True:  # the API server takes a moment to learn of a new policy
@@ -133,6 +140,67 @@ async def test_the_permissions_suffice_for_the_gate_controller(kubeconfig: Path)
                     await asyncio.sleep(0.1)
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
+
+
+#: Those that the API server gives every pod, and one more.
+TOLERATIONS = [
+    *(
+        {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
+        for key in ("not-ready", "unreachable")
+    ),
+    {"operator": "Exists"},
+]
+#: What the API server would let anyone with permission to patch pods change; JSON merge patches.
+OTHER_CHANGES = {
+    "image": ({"spec": {"containers": [{"name": "main", "image": "other"}]}}, "must not change images"),
+    "toleration": ({"spec": {"tolerations": TOLERATIONS}}, "may change the required node affinity only"),
+    "node selector": ({"spec": {"nodeSelector": {"disk": "ssd"}}}, "may change the required node affinity only"),
+    "deadline": ({"spec": {"activeDeadlineSeconds": 1}}, "may change the required node affinity only"),
+    "label": ({"metadata": {"labels": {"app": "other"}}}, "must not change labels, finalizers or owners"),
+    "finalizer": ({"metadata": {"finalizers": ["example.com/stop"]}}, "must not change labels, finalizers or owners"),
+    "annotation": ({"metadata": {"annotations": {"example.com/note": "x"}}}, "must not change annotations of others"),
+    "removed annotation": ({"metadata": {"annotations": {"example.com/kept": None}}}, "annotations of others"),
+    "other gate": ({"spec": {"schedulingGates": [{"name": GATE}]}}, "must not remove other scheduling gates"),
+}
+
+
+async def test_the_gate_controller_can_only_release_gated_pods(kubeconfig: Path) -> None:
+    gates = [{"name": GATE}, {"name": "example.com/other"}]
+    async with (
+        ApiClient(find_access(kubeconfig)) as admin,
+        ApiClient(_account(kubeconfig, "alignup-schedule")) as client,
+        asyncio.timeout(SECONDS),
+    ):
+        both = await _create_pod(admin, "both", gates)
+        gated = await _create_pod(admin, "gated", gates[:1])
+        plain = await _create_pod(admin, "plain", [])
+        with pytest.raises(ForbiddenError, match="must not change pods without its scheduling gate"):
+            await _patch_again_and_again(client, plain)
+        for name, (patch, refusal) in OTHER_CHANGES.items():
+            with pytest.raises(ForbiddenError) as caught:
+                await client.patch(PODS.of(both), patch)
+            assert refusal in str(caught.value), name
+        with pytest.raises(ForbiddenError, match="pods/eviction"):
+            await client.evict(PODS.of(gated))
+
+        written = await write_release(client, Release(gated, "host-a", since=0.0))
+        released = await admin.get(PODS.of(gated))
+
+    assert written.failure is None, written.error
+    assert released.spec.scheduling_gates == ()
+    assert pinned_node(released) == "host-a"
+
+
+async def _create_pod(admin: ApiClient, name: str, gates: list[dict[str, str]]) -> ApiPod:
+    metadata = {"name": name, "annotations": {"example.com/kept": "y"}, "labels": {"app": name}}
+    spec = {"containers": [{"name": "main", "image": "none"}], "schedulingGates": gates}
+    return await admin.create(PODS, {"metadata": metadata, "spec": spec}, namespace="default")
+
+
+async def _patch_again_and_again(client: ApiClient, pod: ApiPod) -> None:
+    while True:  # the API server takes a moment to learn of a new policy
+        await client.patch(PODS.of(pod), {"metadata": {"annotations": {"alignup.dev/node": "host-a"}}})
+        await asyncio.sleep(0.1)
 
 
 @pytest.mark.skipif(KUBE_SCHEDULER is None, reason="not installed: kube-scheduler")

@@ -12,6 +12,7 @@ import alignup
 from tests.deploy.chart import CHART, default_values, render, render_chart, render_templates
 from tests.deploy.manifests import (
     BASE,
+    KUBERNETES,
     SCHEDULE,
     SCHEDULER,
     by_name,
@@ -42,6 +43,7 @@ CHANGED: dict[str, Any] = {
         "enabled": True,
         "replicas": 3,
         "extraArgs": ["--gate-patience=10"],
+        "replaceStuck": True,
         "resources": {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2Gi"}},
     },
     "scheduler": {
@@ -70,6 +72,19 @@ def test_all_programs_render_all_kustomizations():
     del expected["Namespace /alignup"]
 
     assert by_name(render_chart(ALL)) == expected
+
+
+def test_only_a_gate_that_replaces_stuck_pods_may_evict_pods():
+    (role, binding) = read_kustomization(KUBERNETES / "gate" / "replace-stuck")
+    objects = render_chart({"schedule": {"enabled": True, "replaceStuck": True}})
+    (deployment,) = (item for item in of_kind(objects, "Deployment") if item["metadata"]["name"] == "alignup-schedule")
+    granted = [
+        rule["resources"] for item in of_kind(render_chart(ALL), "ClusterRole", "Role") for rule in item["rules"]
+    ]
+
+    assert [role, binding] == [item for item in objects if item["metadata"]["name"] == "alignup-gate-replace-stuck"]
+    assert "--gate-replace-stuck" in deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert ["pods/eviction"] not in granted
 
 
 def test_the_namespace_is_that_of_the_release():
@@ -114,8 +129,9 @@ def test_values_change_the_observer():
     assert pod["nodeSelector"] == {"kubernetes.io/os": "linux", "numa": "true"}
     assert pod["tolerations"] == values["tolerations"]
     assert (pod["priorityClassName"], pod["imagePullSecrets"]) == ("system-node-critical", [{"name": "key"}])
-    kinds = {manifest["kind"] for manifest in objects}
-    assert not kinds & {"PriorityClass", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
+    assert not of_kind(objects, "PriorityClass")
+    policies = of_kind(objects, "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+    assert {policy["metadata"]["name"] for policy in policies} == {"alignup-gate"}
     ports = [
         [port["port"] for port in policy["spec"]["egress"][0]["ports"]] for policy in of_kind(objects, "NetworkPolicy")
     ]

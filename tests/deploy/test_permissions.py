@@ -32,7 +32,6 @@ AGENT = "alignup-schedule"
 
 #: What the gate controller does only in cases that the test below does not bring about.
 SELDOM = {
-    ("create", "", "pods/eviction"),  # --gate-replace-stuck
     ("get", "", "pods"),  # after a lost response
     ("patch", "", "events"),  # a reason that comes again
     ("patch", "", "secrets"),  # a renewed certificate
