@@ -71,14 +71,18 @@ def decision_counts(decision: Decision, *, pod: Pod, host: Host) -> Counter[Seri
     rejected = rejection is not None and rejection.provider != _FIT_CHECK
     names = [container.name for container in pod.all_containers]
     failed = names.index(rejection.container) if rejection and rejection.container in names else None
-    far = (failed or 0) if rejected else len(names)
+    served = pod.all_containers[: (failed or 0) if rejected else len(names)]
     by = rejection.provider if rejection and rejected else None
+    reached = [provider.name for provider in host.providers]
+    if rejected:
+        reached = reached[: reached.index(by) + 1] if by else []
+    failing = pod.all_containers[failed] if by and failed is not None else None
     progress = _Progress(
         pod=pod,
-        order=tuple(provider.name for provider in host.providers),
-        served=pod.all_containers[:far],
-        rejected=rejected,
-        failed=pod.all_containers[failed] if by and failed is not None else None,
+        reached=reached,
+        served=served,
+        attempted=(*served, failing) if failing else served,
+        failed=failing,
         by=by,
         pod_level=(
             decision.policy is not Policy.NONE
@@ -94,7 +98,7 @@ def decision_counts(decision: Decision, *, pod: Pod, host: Host) -> Counter[Seri
         total[(ERRORS,)] += 1
     if decision.policy is Policy.SINGLE_NUMA_NODE:  # the kubelet counts NUMA alignment under this policy only
         scope, by_container = str(decision.scope), decision.scope is Scope.CONTAINER
-        aligned = len(progress.served) if by_container else int(not rejected)
+        aligned = len(served) if by_container else int(not rejected)
         unaligned = int(rejected and by is None)
         total.update(+Counter({(ALIGNED, scope, NUMA_NODE): aligned, (UNALIGNED, scope, NUMA_NODE): unaligned}))
     total.update(_cpus(decision, progress, host.cpus))
@@ -113,32 +117,23 @@ class _Progress:
     """How far an admission came through the providers."""
 
     pod: Pod
-    order: tuple[str, ...]  #: the providers' names
+    reached: Sequence[str]  #: the providers that tried to allocate the last container, or the pod
     served: tuple[Container, ...]  #: containers that every provider has allocated
-    rejected: bool  #: before the fit check
+    attempted: tuple[Container, ...]  #: and the one that failed, which the *reached* providers tried to allocate
     failed: Container | None  #: the container that failed; ``None``: none, or the whole pod
-    by: str | None  #: the provider that failed; ``None`` if *rejected*: the hints could not be merged
+    by: str | None  #: the provider that failed; ``None``: none, or the hints could not be merged
     pod_level: bool  #: whether pod-level resources were allocated, not those of the containers
-
-    def attempted(self, provider: str) -> tuple[Container, ...]:
-        """Return the containers that *provider* tried to allocate, including a failed one."""
-        return (*self.served, self.failed) if self.failed and self._reached(provider) else self.served
-
-    def pod_attempted(self, provider: str) -> bool:
-        return not self.rejected or self._reached(provider)
-
-    def _reached(self, provider: str) -> bool:
-        return self.by is not None and self.order.index(provider) <= self.order.index(self.by)
 
 
 def _cpus(decision: Decision, progress: _Progress, provider: CpuProvider) -> Counter[SeriesKey]:
     """Count requests for exclusive CPUs, and whether they are whole cores and share a cache."""
-    pod = progress.pod
+    pod, reached = progress.pod, provider.name in progress.reached
     failed = progress.by == provider.name
     counts = Counter[SeriesKey]({(CPU_ERRORS,): int(failed)})
-    pinned = [container for container in progress.attempted(provider.name) if provider.exclusive_cpus(pod, container)]
+    attempted = progress.attempted if reached else progress.served
+    pinned = [container for container in attempted if provider.exclusive_cpus(pod, container)]
     if progress.pod_level:
-        if progress.pod_attempted(provider.name) and not failed:
+        if reached and not failed:
             counts[(CPU_REQUESTS,)] = sum(bool(provider.exclusive_cpus(pod, each)) for each in pod.all_containers)
     else:
         counts[(CPU_REQUESTS,)] = len(pinned)
@@ -168,7 +163,7 @@ def _allocated(
     ledger = decision.before.cpus
     affinity = {step.container: step.hint for step in decision.steps}  # under ``None``: of the whole pod
     if progress.pod_level:
-        if progress.pod_attempted(name) and progress.by != name:
+        if name in progress.reached and progress.by != name:
             ledger = provider.allocate(ledger, pod, None, affinity=affinity.get(None, NO_AFFINITY))
             yield from filter(None, [ledger.pod_held.get(pod.uid)])
         return
@@ -179,13 +174,12 @@ def _allocated(
 
 
 def _memory(progress: _Progress, provider: MemoryProvider) -> Counter[SeriesKey]:
-    name = provider.name
-    failed = progress.by == name
+    reached, failed = provider.name in progress.reached, progress.by == provider.name
     counts = Counter[SeriesKey]({(MEMORY_ERRORS,): int(failed)})
     if not progress.pod_level:
-        for container in progress.attempted(name):
+        for container in progress.attempted if reached else progress.served:
             with suppress(ProviderError):  # an invalid quantity is rejected before anything is counted
                 counts[(MEMORY_REQUESTS,)] += bool(provider.need(progress.pod, container))
-    elif progress.pod_attempted(name) and provider.need(progress.pod, None):
+    elif reached and provider.need(progress.pod, None):
         counts[(MEMORY_REQUESTS,)] = 1 + (0 if failed else len(pinned_containers(progress.pod)))
     return +counts

@@ -60,7 +60,8 @@ class Metrics:
         self._host = host
         self._waiting = waiting
         self._resources: set[str] = set()
-        static = host().settings.cpus.policy == CpuPolicy.STATIC
+        self._first_host = host()  #: its providers are those of all later ones
+        static = self._first_host.settings.cpus.policy == CpuPolicy.STATIC
         self._counters = CounterSet(
             {**decision_metrics.COUNTERS, **_PLUGIN_COUNTERS}, initial=decision_metrics.initial_series(static=static)
         )
@@ -73,7 +74,7 @@ class Metrics:
 
     def decided(self, decision: Decision, *, pod: Pod, seconds: float) -> None:
         """Count a *decision* about *pod* that took *seconds*; not for dry runs."""
-        if counts := decision_metrics.decision_counts(decision, pod=pod, host=self._host()):
+        if counts := decision_metrics.decision_counts(decision, pod=pod, host=self._first_host):
             self._counters.values.update(counts)
             self._durations.observe(int(seconds * 1000))
 

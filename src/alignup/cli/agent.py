@@ -83,7 +83,7 @@ def command(session: Session, *, host: HostOptions, options: AgentCommandOptions
     the root directory, and 2 when the input is invalid.
     """
     try:
-        from alignup.agent import daemon, kubelet_export  # noqa: PLC0415 - not needed for --help
+        from alignup.agent import daemon  # noqa: PLC0415 - not needed for --help
     except ModuleNotFoundError as error:
         raise MissingLibraryError(error, "agent") from error
     session.advice = "See 'alignup agent --help'."
@@ -95,6 +95,8 @@ def command(session: Session, *, host: HostOptions, options: AgentCommandOptions
             advice = "Give --tls-cert-file and --tls-private-key-file, or allow plain HTTP with --insecure-http."
             raise FailureError(str(error), advice=advice) from error
         return
+    from alignup.agent import kubelet_export  # noqa: PLC0415 - only with --export
+
     for line in kubelet_export.export(daemon_options, options.export):
         click.echo(line, err=True)
 

@@ -31,8 +31,6 @@ from alignup.cli.options import HostOptions, NodeOptions
 from alignup.documents.line_numbers import find_line
 from alignup.kubernetes import configuration
 from alignup.kubernetes.configuration import Configuration, ConfigurationText, StartupStage
-from alignup.kubernetes.kubelet_files.ledger import GapKind, restore_ledger
-from alignup.kubernetes.kubelet_files.state_files import read_state_files
 from alignup.kubernetes.manifests import workloads as manifests
 from alignup.kubernetes.manifests.workloads import Workload
 from alignup.machines import machine_source
@@ -224,6 +222,9 @@ def select_workloads(workloads: Sequence[Workload], name: str | None, *, files: 
 
 
 def _with_state(node: HostInput, directory: Path, pod_files: tuple[str, ...]) -> HostInput:
+    from alignup.kubernetes.kubelet_files.ledger import GapKind, restore_ledger  # noqa: PLC0415 - only with --state
+    from alignup.kubernetes.kubelet_files.state_files import read_state_files  # noqa: PLC0415
+
     workloads, skipped = read_workloads(pod_files) if pod_files else ((), ())
     nameless = tuple(
         f"{work.source}: skipped {work.kind} {work.name}: without a uid it cannot be found in the state files"

@@ -136,7 +136,9 @@ class ApiEndpoint:
                 response = ProblemError(405, detail, headers=self._allow).response()
             else:
                 operation, handler = self._operations[request.method]
-                response = await handler(request, _parse_parameters(operation, request))
+                has_parameters = request.path_params or scope.get("query_string")
+                parameters = _parse_parameters(operation, request) if has_parameters else operation.defaults
+                response = await handler(request, parameters)
         except ProblemError as problem:
             response = problem.response()
         except responses.ServiceError as error:
@@ -149,8 +151,6 @@ class ApiEndpoint:
 
 def _parse_parameters(operation: Operation, request: Request) -> ParameterValues:
     """Return the parameter values; the problem names every unknown, repeated or invalid parameter."""
-    if not request.scope.get("query_string") and not request.path_params:
-        return operation.defaults
     problems: list[Problem] = []
     texts: dict[str, str] = {name: str(value) for name, value in request.path_params.items()}
     known = {parameter.name for parameter in operation.parameters if not parameter.in_path}

@@ -111,5 +111,7 @@ class AccessRules:
 def count_authenticated(request: Request) -> None:
     """Count the connection as authenticated; raise ``ProblemError`` if too many are."""
     connection: ServedConnection | None = request.scope.get(CONNECTION)  # None: not served on a socket
-    if connection is not None and not connection.authenticate():
-        raise ProblemError(503, "Too many connections.", headers=RETRY_SOON | CLOSE)
+    if connection is not None:
+        connection.stop_timer("unauthenticated")
+        if not connection.table.authenticate(connection):
+            raise ProblemError(503, "Too many connections.", headers=RETRY_SOON | CLOSE)

@@ -49,7 +49,8 @@ class ServedConnection(asyncio.Protocol):
         self.established = False  #: whether there was a transport
         self.transport: asyncio.Transport | None = None  #: ``None``: not yet, or no longer, connected
         self.task: asyncio.Task[None] | None = None  #: of the running request
-        self._app, self._limits, self._table, self._open_connections = app, limits, table, open_connections
+        self.table = table
+        self._app, self._limits, self._open_connections = app, limits, open_connections
         self._loop = asyncio.get_running_loop()
         self._parser: HttpRequestParser | None = HttpRequestParser(self)
         self._exchanges: deque[_Exchange] = deque()  #: without a complete response; the first is running
@@ -64,11 +65,6 @@ class ServedConnection(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._addresses: dict[str, Any] = {}
-
-    def authenticate(self) -> bool:
-        """Move the connection to the authenticated ones; return whether there is a slot for it."""
-        self._stop_timer("unauthenticated")
-        return self._table.authenticate(self)
 
     def close_now(self) -> None:
         """Close the connection without waiting for the client."""
@@ -103,7 +99,7 @@ class ServedConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse what was received, up to the first request that must wait for another response."""
-        self._stop_timer("idle")
+        self.stop_timer("idle")
         self._unparsed += data
         transport = self.transport
         if transport is None:  # the connection is lost
@@ -123,7 +119,7 @@ class ServedConnection(asyncio.Protocol):
                     self._reject(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         self.control_reading()
         if self._exchanges:
-            self._stop_timer("head")
+            self.stop_timer("head")
         elif not transport.is_closing():
             self._start_timer("head", self._limits.head, self._close_idle)
 
@@ -133,12 +129,12 @@ class ServedConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._writable.set()
-        self._stop_timer("read")
+        self.stop_timer("read")
 
     def connection_lost(self, _error: Exception | None) -> None:
         for name in tuple(self._timers):
-            self._stop_timer(name)
-        self._table.remove(self)
+            self.stop_timer(name)
+        self.table.remove(self)
         self._writable.set()
         for exchange in self._exchanges:
             exchange.disconnect()
@@ -271,7 +267,7 @@ class ServedConnection(asyncio.Protocol):
         if name not in self._timers:
             self._timers[name] = self._loop.call_later(seconds, call)
 
-    def _stop_timer(self, name: str) -> None:
+    def stop_timer(self, name: str) -> None:
         timer = self._timers.pop(name, None)
         if timer is not None:
             timer.cancel()
