@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from alignup.gate.certificate_keeper import WEBHOOK_CONFIGURATIONS
+from alignup.gate.certificates import WEBHOOK_CONFIGURATIONS
 from alignup.gate.service import GateServiceOptions, WebhookOptions, add_gate
 from alignup.kubernetes.api import NODE_RESOURCE_TOPOLOGIES, NODES, Access, ApiClient, find_access
 from alignup.kubernetes.api.errors import ForbiddenError
