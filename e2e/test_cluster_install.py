@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from alignup.gate.admission import GATE
-from alignup.gate.certificate_keeper import WEBHOOK_CONFIGURATIONS
+from alignup.gate.certificates import WEBHOOK_CONFIGURATIONS
 from alignup.gate.releases import Release, pinned_node, write_release
 from alignup.gate.service import GateServiceOptions, WebhookOptions, add_gate
 from alignup.kubernetes.api import NODE_RESOURCE_TOPOLOGIES, NODES, PODS, Access, ApiClient, find_access

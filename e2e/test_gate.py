@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from alignup.gate.admission import GATE, LABEL, answer_review, webhook_app
-from alignup.gate.certificate_keeper import SECRETS, WEBHOOK_CONFIGURATIONS, CertificateKeeper
+from alignup.gate.certificates import SECRETS, WEBHOOK_CONFIGURATIONS, CertificateKeeper
 from alignup.gate.controller import GateController, GateOptions
 from alignup.gate.releases import pinned_node
 from alignup.kubernetes.api import NODES, PODS, ApiClient, Change, Resource, find_access

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from alignup.gate.certificate_keeper import SECRETS, WEBHOOK_CONFIGURATIONS, CertificateKeeper, read_secret
+from alignup.gate.certificates import SECRETS, WEBHOOK_CONFIGURATIONS, CertificateKeeper, read_secret
 from alignup.kubernetes.api import Access, ApiClient
 from alignup.testing.api_server import ApiFault
 from tests.deadlines import until

@@ -16,10 +16,9 @@ from alignup.kubernetes.kubelet_files import state_files
 from alignup.kubernetes.kubelet_files.ledger import export_ledger
 from alignup.kubernetes.kubelet_files.state_files import AllocatedPod
 from alignup.kubernetes.manifests.documents import to_json
-from alignup.kubernetes.plugins.pod_resources_client import (
-    AllocatableResources,
-    ListedContainer,
+from alignup.kubernetes.plugins.pod_resources import (
     ListedPod,
+    ListedResources,
     PodResourcesClient,
 )
 from alignup.machines.synthetic import parse
@@ -95,7 +94,7 @@ class SimulatedKubelet:
                 container.name for container in (*pod.init, *pod.containers) if container.name not in pod.ordinary_init
             ]
             containers = {
-                name: ListedContainer(
+                name: ListedResources(
                     ledger.cpus.holds(uid, name) or 0,
                     ledger.memory.blocks(uid, name) or (),
                     tuple(self._devices(uid, name)),
@@ -112,10 +111,10 @@ class SimulatedKubelet:
             yield from (inventory.devices[index] for index in bits.members(inventory.find(ids)))
 
     @property
-    def allocatable(self) -> AllocatableResources:
+    def allocatable(self) -> ListedResources:
         ledger = self.host.ledger
         inventories = ledger.devices.inventories.values()
-        return AllocatableResources(
+        return ListedResources(
             cpus=self.host.view.all_cpus & ~ledger.cpus.reserved,
             memory=ledger.memory.allocatable(),
             devices=tuple(device for inventory in inventories for device in inventory.devices if device.healthy),
@@ -152,5 +151,5 @@ class SimulatedPodResources(PodResourcesClient):
             raise PluginError("no such socket")
         return self.kubelet.listed
 
-    async def allocatable(self) -> AllocatableResources:
+    async def allocatable(self) -> ListedResources:
         return self.kubelet.allocatable

@@ -12,7 +12,7 @@ from alignup.documents.codec import convert
 from alignup.kubernetes.api import NODES, PODS
 from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.kubernetes.api.objects import ApiPodSpec
-from alignup.schedule.cluster_snapshot import NO_HOST_STATE, build_view, summarize
+from alignup.schedule.cluster_snapshot import NO_HOST_STATE, build_view, present_host, summarize
 from alignup.schedule.pod_answers import NodeAnswerKind, ask_nodes
 from tests.align.hosts import pod
 from tests.observe.api_objects import api_pod, node, state_of
@@ -84,7 +84,7 @@ def test_a_node_without_host_state_is_unknown():
 
     assert answers(snapshot)[UNKNOWN, NO_HOST_STATE, ""] == ["new"]
     assert summarize(snapshot, "new").unknown == NO_HOST_STATE
-    assert snapshot.host("new") is None
+    assert present_host(snapshot.cluster, "new") is None
 
 
 def test_a_node_whose_ledger_is_unknown_says_why():

@@ -182,7 +182,7 @@ def test_offers_end_with_the_binding_and_after_a_while():
 
     assert offers.taken("z") == {"a", "b", "c"}
     assert offers.taken("x") == {"b", "c"}
-    offers.withdraw("x")
+    offers.offered("x", ())
     assert offers.taken("z") == {"b", "c"}
     now[0] = OFFER_SECONDS + 1
     assert offers.taken("z") == frozenset()

@@ -133,7 +133,7 @@ async def _print_objects(options: "ObserveOptions", machine: str | None) -> None
     from alignup.kubernetes.api import NODE_RESOURCE_TOPOLOGIES  # noqa: PLC0415
     from alignup.kubernetes.api.host_states import HOST_STATES, to_object  # noqa: PLC0415
     from alignup.kubernetes.manifests.documents import to_yaml  # noqa: PLC0415
-    from alignup.kubernetes.plugins.pod_resources_client import pod_resources_client  # noqa: PLC0415
+    from alignup.kubernetes.plugins.pod_resources import pod_resources_client  # noqa: PLC0415
     from alignup.machines import machine_source  # noqa: PLC0415
     from alignup.observe.kubelet_reader import KubeletReader  # noqa: PLC0415
     from alignup.observe.observation import join  # noqa: PLC0415

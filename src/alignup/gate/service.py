@@ -11,7 +11,7 @@ from typing import NamedTuple
 import structlog
 
 from alignup.gate.admission import answer_review, webhook_app
-from alignup.gate.certificate_keeper import SECRETS, WEBHOOK_CONFIGURATIONS, CertificateKeeper
+from alignup.gate.certificates import SECRETS, WEBHOOK_CONFIGURATIONS, CertificateKeeper
 from alignup.gate.controller import GateController, GateOptions
 from alignup.gate.metrics import GateMetrics
 from alignup.kubernetes.api import Access, Timing

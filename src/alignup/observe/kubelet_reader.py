@@ -19,7 +19,7 @@ from alignup.kubernetes.api.known_pods import KnownPod
 from alignup.kubernetes.configuration import Configuration, feature_gates
 from alignup.kubernetes.kubelet_files import state_files
 from alignup.kubernetes.kubelet_files.state_files import AllocatedPods, KubeletFiles
-from alignup.kubernetes.plugins.pod_resources_client import PodResourcesClient
+from alignup.kubernetes.plugins.pod_resources import PodResourcesClient
 from alignup.machines import machine_source
 from alignup.observe.observation import Sources
 

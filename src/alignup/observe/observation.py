@@ -40,7 +40,7 @@ from alignup.kubernetes.kubelet_files.state_files import (
     KubeletFiles,
     MemoryState,
 )
-from alignup.kubernetes.plugins.pod_resources_client import AllocatableResources, ListedContainer, ListedPod
+from alignup.kubernetes.plugins.pod_resources import ListedPod, ListedResources
 from alignup.placement.host_report import PodStage
 
 PodName = tuple[str, str]  #: namespace and name
@@ -67,7 +67,7 @@ class Sources:
     files: KubeletFiles
     allocated: AllocatedPods | None = None
     listed: tuple[ListedPod, ...] | None = None
-    allocatable: AllocatableResources | None = None
+    allocatable: ListedResources | None = None
     pods: Mapping[str, KnownPod] | None = None  #: by uid
     kubelet: str = ""  #: changes when the kubelet restarts
     gaps: tuple[str, ...] = ()  #: why a source is missing, one sentence each
@@ -374,7 +374,7 @@ def _agrees(listed: ListedPod, held: Mapping[str, ContainerHoldings]) -> bool:
     )
 
 
-def device_ids(container: ListedContainer) -> dict[str, frozenset[str]]:
+def device_ids(container: ListedResources) -> dict[str, frozenset[str]]:
     ids_by_resource: dict[str, set[str]] = {}
     for device in container.devices:
         ids_by_resource.setdefault(device.resource, set()).add(device.id)

@@ -12,7 +12,7 @@ from alignup.align.errors import PodError, StateError
 from alignup.kubernetes.api import NODES, PODS, Access, ApiClient, Informer, Query, Timing
 from alignup.kubernetes.api.known_pods import KnownPod, known_pod
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
-from alignup.kubernetes.plugins.pod_resources_client import pod_resources_client
+from alignup.kubernetes.plugins.pod_resources import pod_resources_client
 from alignup.observe.app import ObserverMetrics, observer_app
 from alignup.observe.kubelet_reader import KubeletPaths, KubeletReader
 from alignup.observe.observer import Observer, ObserverTiming, Publisher

@@ -192,9 +192,7 @@ class _ShapeTable:
 
     def put(self, host: str, verdict: Verdict | None) -> None:
         """Replace the verdict of a host; ``None``: the host is gone."""
-        self.verdicts.pop(host, None)
-        rank = self._ranks.pop(host, None)
-        if rank is not None:
+        if self.verdicts.pop(host, None) is not None and (rank := self._ranks.pop(host, None)) is not None:
             del self._by_rank[rank][host]
             if not self._by_rank[rank]:
                 del self._by_rank[rank]
@@ -287,9 +285,9 @@ class HostVerdicts:
             if not shape.critical:
                 self._states[record.name] = states
         verdict = states[0].verdict(shape) if len(states) == 1 else combine([state.verdict(shape) for state in states])
-        if self._max_unconfirmed is not None and verdict.admits:
-            waits = possible.unconfirmed >= self._max_unconfirmed and verdict.takes_resources
-            if waits or possible.doubtful:
+        if self._max_unconfirmed is not None:
+            full = possible.unconfirmed >= self._max_unconfirmed
+            if (possible.doubtful or (full and verdict.takes_resources)) and verdict.admits:
                 return unknown(WAITS_FOR_CONFIRMATION)
         if possible.unsettled and not possible.unsettled.isdisjoint(shape.usage.scalars):
             return unknown(UNSETTLED_DEVICES)

@@ -33,14 +33,15 @@ class ClusterView:
     stale: Mapping[str, str]  #: node → since when its observer has not reported
     notes: tuple[str, ...] = ()  #: objects that were left out
 
-    def host(self, node: str) -> Host | None:
-        """Return the host with its present ledger: its report, and the pods bound since; ``None``: it is unknown.
 
-        Terminating pods hold their resources. The devices are in the ledger only.
-        """
-        record = self.cluster.record(node)
-        ledgers = record.states().ledgers if record else ()
-        return record.model.at(ledgers[0]) if record and ledgers else None
+def present_host(cluster: Cluster, node: str) -> Host | None:
+    """Return the host with its present ledger: its report, and the pods bound since; ``None``: it is unknown.
+
+    Terminating pods hold their resources. The devices are in the ledger only.
+    """
+    record = cluster.record(node)
+    ledgers = record.states().ledgers if record else ()
+    return record.model.at(ledgers[0]) if record and ledgers else None
 
 
 async def read_cluster(client: ApiClient) -> ClusterView:
@@ -130,7 +131,7 @@ class NodeSummary:
 def summarize(view: ClusterView, node: str) -> NodeSummary:
     """Return a node in brief: its policies, what is free on each NUMA node, and what still fits there."""
     api_node = view.nodes[node]
-    host = view.host(node)
+    host = present_host(view.cluster, node)
     report, record = view.reports.get(node), view.cluster.record(node)
     problem = record.states().problem if record else ""
     return NodeSummary(

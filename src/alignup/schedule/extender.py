@@ -74,27 +74,18 @@ class Offers:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._pods: dict[str, tuple[tuple[str, ...], float]] = {}  #: uid → nodes, and until when
-        self._nodes: dict[str, str] = {}  #: node → uid of the last pod it was offered to
+        self._nodes: dict[str, tuple[str, float]] = {}  #: node → uid of the last pod it was offered to, until when
 
     def offered(self, uid: str, nodes: Iterable[str]) -> None:
-        self.withdraw(uid)
-        nodes = tuple(nodes)
-        self._pods[uid] = nodes, self._clock() + OFFER_SECONDS
-        self._nodes |= dict.fromkeys(nodes, uid)
+        """Replace what was offered to the pod *uid*."""
+        others = {node: offer for node, offer in self._nodes.items() if offer[0] != uid}
+        self._nodes = others | dict.fromkeys(nodes, (uid, self._clock() + OFFER_SECONDS))
 
-    def withdraw(self, uid: str) -> None:
-        """End the offer of a pod that is bound, or gone."""
-        for node in self._pods.pop(uid, ((), 0.0))[0]:
-            if self._nodes.get(node) == uid:
-                del self._nodes[node]
-
-    def taken(self, uid: str) -> frozenset[str]:
+    def taken(self, uid: str) -> set[str]:
         """Return the nodes that were offered to other pods than *uid* lately."""
         now = self._clock()
-        for late in [pod for pod, (_, until) in self._pods.items() if until <= now]:
-            self.withdraw(late)
-        return frozenset([node for node, pod in self._nodes.items() if pod != uid])
+        self._nodes = {node: offer for node, offer in self._nodes.items() if offer[1] > now}
+        return {node for node, offer in self._nodes.items() if offer[0] != uid}
 
 
 class Binder:
@@ -235,7 +226,7 @@ class Extender:
             return f"alignup cannot read the pod: {error}"
         ref = ObjectRef(PODS, args.pod_name, namespace=args.pod_namespace, uid=api_pod.metadata.uid)
         problem = await self._binder.bind(ref, pod, args.node)
-        self._offers.withdraw(pod.uid)
+        self._offers.offered(pod.uid, ())
         if not problem:
             self._wake_up.scheduled(pod.uid)
         return problem
@@ -250,9 +241,13 @@ class Extender:
             record = self.records.get(api_pod.metadata.uid)
             limit = MANY if has_preferences(api_pod) or (record is not None and record.offered) else 1
         last = self._offers.taken(pod.uid) | self._soft_taints.avoided_by(api_pod.spec.tolerations)
-        chosen = self._live.best(pod, limit, among=names, last=last)
+        cluster = self._live.cluster
+        if pod.uid in self._live.assumed:  # the scheduler tries again, and the assumed node still admits the pod
+            chosen = sorted([ranked.host for ranked in cluster.rank(pod, names)], key=lambda name: name in last)
+        else:
+            chosen = cluster.best(pod, limit, among=names, last=last)
         if len(chosen) < limit and (self.options.allow_unknown or self._live.options.approximate):
-            unknown = [name for name in names if self._live.cluster.record(name) is None]
+            unknown = [name for name in names if cluster.record(name) is None]
             verdicts = self._live.feasible(pod, unknown)
             judged = [(-verdict.score.total, name) for name, verdict in verdicts.items() if verdict.score]
             chosen += [name for _, name in sorted(judged) if verdicts[name].admits]

@@ -4,6 +4,7 @@ Their keys are Go's field names, with capital letters; the Kubernetes objects in
 """
 
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
@@ -27,25 +28,22 @@ class NodeList(msgspec.Struct, frozen=True, gc=False):
     items: tuple[PartialObject, ...] = ()
 
 
+@dataclass(slots=True, eq=False)
 class NodeNames(Collection[str]):
     """The names in a JSON array of thousands, decoded only if more than a few of them matter.
 
     Decoding and hashing all of them would take longer than most answers. What is no array of names is a ``ParseError``.
     """
 
-    def __init__(self, array: bytes) -> None:
-        self._array = array
-        # Plain: an array of strings without escapes and commas.
-        flat = array.startswith(b"[") and array.count(b"[") == 1 and b"{" not in array
-        plain = flat and b"\\" not in array and array.count(b'"') == 2 * (array.count(b",") + 1)
-        self._searches = MAX_SEARCHES if plain else 0  #: left before all names are decoded
-        self._decoded: frozenset[str] | None = None
+    array: bytes
+    searches: int  #: left before all names are decoded; 0 unless the array is plain
+    _decoded: frozenset[str] | None = None
 
     def __contains__(self, name: object) -> bool:
         if self._decoded is None:
-            if self._searches and isinstance(name, str):
-                self._searches -= 1
-                return b'"%s"' % name.encode() in self._array
+            if self.searches and isinstance(name, str):
+                self.searches -= 1
+                return b'"%s"' % name.encode() in self.array
             self._decoded = frozenset(self._decode())
         return name in self._decoded
 
@@ -53,10 +51,10 @@ class NodeNames(Collection[str]):
         return iter(self._decode())
 
     def __len__(self) -> int:
-        return self._array.count(b'"') // 2 if self._searches else len(self._decode())
+        return self.array.count(b'"') // 2 if self.searches else len(self._decode())
 
     def _decode(self) -> tuple[str, ...]:
-        return read_message(self._array, tuple[str, ...])
+        return read_message(self.array, tuple[str, ...])
 
 
 class FilterResult(_Message, frozen=True):
@@ -79,7 +77,11 @@ class ExtenderArgs(_Message, frozen=True):
     @property
     def names(self) -> Collection[str]:
         if memoryview(self.node_names) != _NULL:
-            return NodeNames(bytes(self.node_names))
+            array = bytes(self.node_names)
+            # Plain: an array of strings without escapes and commas.
+            flat = array.startswith(b"[") and array.count(b"[") == 1 and b"{" not in array
+            plain = flat and b"\\" not in array and array.count(b'"') == 2 * (array.count(b",") + 1)
+            return NodeNames(array, MAX_SEARCHES if plain else 0)
         return tuple([node.metadata.name for node in self.nodes.items]) if self.nodes else ()
 
     def result(

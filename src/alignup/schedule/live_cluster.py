@@ -49,6 +49,9 @@ CHECK_SECONDS = 60.0  #: between looking for such observers
 MAX_DECODED = 4096  #: pods that are kept as they were decoded: a scheduler asks about a pod several times
 GARBAGE = (10_000, 20, 20)  #: after how much garbage is collected; answers to schedulers leave little behind
 MAX_PARTS = 200_000  #: parts of pods that are stored once
+_KEPT_SPEC = ("node_name", "containers", "init_containers", "resources", "overhead", "restart_policy", "os")
+_KEPT_STATUS = ("phase", "reason", "qos_class", "container_statuses", "init_container_statuses")
+_UNIQUE_METADATA = ("name", "uid", "resource_version", "deletion_timestamp", "deletion_grace_period_seconds")
 _KEPT_ANNOTATIONS = ("kubernetes.io/config.", "alignup.dev/")  #: of mirror pods, and our own
 
 _log = structlog.get_logger()
@@ -88,7 +91,7 @@ class LiveCluster:
         self._bound: dict[str, dict[str, tuple[ApiPod, PodStage]]] = {}  #: node → uid → pod, as observed last
         #: HostStates that wait until all pods are listed, or until there is a Node
         self._waiting: dict[str, HostStateDocument] = {}
-        self._assumed: dict[str, str] = {}  #: uid → node, for pods whose binding was not observed
+        self.assumed: dict[str, str] = {}  #: uid → node, for pods whose binding was not observed
         self._heard: dict[str, float] = {}  #: node → when its HostState was written last, by our clock
         self._changed: set[str] = set()  #: nodes about which listeners are not notified yet
         self._listeners: list[ChangeListener] = []
@@ -181,16 +184,6 @@ class LiveCluster:
         verdicts = self.cluster.verdicts(pod, names)
         return {name: verdicts.get(name) or self._without_report(pod, name) for name in names}
 
-    def best(self, pod: Pod, limit: int, *, among: Collection[str], last: Collection[str] = ()) -> list[str]:
-        """Return at most *limit* of the best nodes that admit *pod*, of these; those in *last* come after the others.
-
-        Nodes without HostState are left out. The work does not grow with the number of nodes.
-        """
-        if pod.uid in self._assumed:  # the scheduler tries again, and the node that was assumed still admits the pod
-            ranked = [ranked.host for ranked in self.cluster.rank(pod, among)]
-            return sorted(ranked, key=lambda name: name in last)[:limit]
-        return self.cluster.best(pod, limit, among=among, last=last)
-
     def choose(self, pod: Pod, nodes: Iterable[str] | None = None, *, limit: int | None = None) -> list[RankedHost]:
         """Return the nodes that admit *pod*, best first; of *nodes* only, if given, and at most *limit*."""
         wanted = None if nodes is None else frozenset(nodes)
@@ -221,13 +214,13 @@ class LiveCluster:
         if verdict.admits:
             if not known:
                 self._fallback.assume(node, pod)
-            self._assumed[pod.uid] = node
+            self.assumed[pod.uid] = node
             self._touch(node)
         return verdict
 
     def forget(self, uid: str) -> None:
         """Forget an assumed pod that was not bound; do nothing if its binding was observed."""
-        node = self._assumed.pop(uid, None)
+        node = self.assumed.pop(uid, None)
         if node is not None:
             self.cluster.forget(uid)
             self._fallback.forget(uid)
@@ -331,7 +324,7 @@ class LiveCluster:
         for pod in bound:
             stage, host = api_pod_stage(pod), pod.spec.node_name
             self._bound.setdefault(host, {})[kubelet_uid(pod)] = (pod, stage)
-            self._assumed.pop(pod.metadata.uid, None)
+            self.assumed.pop(pod.metadata.uid, None)
             listed.append((self._read_bound(pod), host, stage))
         self.cluster.relist(listed)
         waiting, self._waiting = self._waiting, {}
@@ -351,7 +344,7 @@ class LiveCluster:
         if change.listed or not pod.spec.node_name:
             return
         host, uid = pod.spec.node_name, kubelet_uid(pod)
-        self._assumed.pop(uid, None)
+        self.assumed.pop(uid, None)
         bound = self._bound.setdefault(host, {})
         known = bound.get(uid)
         stage = api_pod_stage(pod)
@@ -408,42 +401,24 @@ class PodTrimmer:
         spec, status = pod.spec, pod.status
         if not spec.node_name:
             return pod
+        conditions = tuple(map(_trim_condition, status.conditions))
+        message = status.message if pod.finished else ""
         return ApiPod(
             metadata=self._metadata(pod.metadata),
-            spec=ApiPodSpec(
-                node_name=self._shared(spec.node_name),
-                containers=self._shared(spec.containers),
-                init_containers=self._shared(spec.init_containers),
-                resources=self._shared(spec.resources),
-                overhead=self._shared(spec.overhead),
-                priority=spec.priority,
-                restart_policy=self._shared(spec.restart_policy),
-                os=self._shared(spec.os),
-            ),
+            spec=ApiPodSpec(**self._share(spec, _KEPT_SPEC), priority=spec.priority),
             status=ApiPodStatus(
-                phase=self._shared(status.phase),
-                reason=self._shared(status.reason),
-                message=status.message if pod.finished else "",
-                qos_class=self._shared(status.qos_class),
-                conditions=self._shared(tuple(map(_trim_condition, status.conditions))),
-                container_statuses=self._shared(status.container_statuses),
-                init_container_statuses=self._shared(status.init_container_statuses),
+                **self._share(status, _KEPT_STATUS), conditions=self._shared(conditions), message=message
             ),
         )
 
     def _metadata(self, metadata: ObjectMeta) -> ObjectMeta:
         kept = {name: text for name, text in metadata.annotations.items() if name.startswith(_KEPT_ANNOTATIONS)}
-        return ObjectMeta(
-            name=metadata.name,
-            namespace=self._shared(metadata.namespace),
-            uid=metadata.uid,
-            resource_version=metadata.resource_version,
-            creation_timestamp=self._shared(metadata.creation_timestamp),
-            deletion_timestamp=metadata.deletion_timestamp,
-            deletion_grace_period_seconds=metadata.deletion_grace_period_seconds,
-            labels=self._shared(metadata.labels),
-            annotations=self._shared(kept),
-        )
+        unique = {name: getattr(metadata, name) for name in _UNIQUE_METADATA}
+        shared = self._share(metadata, ("namespace", "creation_timestamp", "labels"))
+        return ObjectMeta(**unique, **shared, annotations=self._shared(kept))
+
+    def _share(self, part: msgspec.Struct, fields: Iterable[str]) -> dict[str, Any]:
+        return {name: self._shared(getattr(part, name)) for name in fields}
 
     def _shared(self, part: _Part) -> _Part:
         """Return an equal part that was seen before, or this one."""

@@ -28,9 +28,9 @@ from alignup.kubernetes.manifests import workloads as manifests
 from alignup.picture.machine_svg import draw_parts
 from alignup.picture.numa_bars import NumaBars, ResourceBar, add_bars, describe_bars, draw_bars, measure_bars
 from alignup.picture.occupancy import format_amount
-from alignup.picture.text_format import clean, pluralize
+from alignup.picture.text_format import clean
 from alignup.placement.free_capacity import measure_free_capacity
-from alignup.schedule.cluster_snapshot import ClusterView
+from alignup.schedule.cluster_snapshot import ClusterView, present_host
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.metrics import OUTCOMES, PredictionHistory
 from alignup.schedule.node_selection import scheduling_spec, show_taint
@@ -105,7 +105,7 @@ def _is_address(text: str, *, loopback: bool = False) -> bool:
         return False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class NodeCard:
     """A node in brief."""
 
@@ -134,9 +134,7 @@ class NodeCard:
         cpus = totals.get("cpu", ResourceBar("cpu"))
         stranded = sum(bar.stranded for bar in totals.values())
         roomiest = max((bar.free for node in self.numa for bar in node.bars if bar.resource == "cpu"), default=0)
-        counted = {"totals": totals, "free": cpus.free + cpus.stranded, "stranded": stranded, "roomiest": roomiest}
-        for name, value in counted.items():
-            object.__setattr__(self, name, value)
+        self.totals, self.free, self.stranded, self.roomiest = totals, cpus.free + cpus.stranded, stranded, roomiest
 
 
 class AnsweredPod(NamedTuple):
@@ -152,7 +150,6 @@ class ClusterPages:
         functions = {
             "chunk_path": lambda query, offset: path("/nodes", **query.parameters(offset)),
             "page_path": lambda query, offset: path("/", **query.parameters(offset)),
-            "describe_card": describe_card,
             "draw_bars": lambda card: draw_bars(card.numa, name=describe_bars(card.numa)),
         }
         self.events = EventBus(now=time.time)
@@ -198,14 +195,13 @@ class ClusterPages:
 
     async def node(self, request: Request) -> Response:
         name = request.path_params["name"]
-        card, host = self._card(name), self._host(name)
+        card, host = self._card(name), present_host(self._live.cluster, name)
         if card is None:
             raise ProblemError(404, f"The cluster has no node {name}.")
-        labels = ", ".join(f"{key}={value}" for key, value in sorted(card.labels.items()))
 
         def build() -> Response:
             described = None if host is None else describe_host(host)
-            return self._templates.response("node.html", card=card, labels=labels, machine_parts=described)
+            return self._templates.response("node.html", card=card, machine_parts=described)
 
         return await asyncio.to_thread(build)
 
@@ -253,11 +249,6 @@ class ClusterPages:
         if card is None or card.labels is not known.metadata.labels:
             card = self._cards[node] = self._measure(known)
         return card
-
-    def _host(self, node: str) -> Host | None:
-        record = self._live.cluster.record(node)
-        ledgers = record.states().ledgers if record else ()
-        return record.model.at(ledgers[0]) if record and ledgers else None
 
     async def _ask_manifest(self, manifest: bytes) -> list[AnsweredPod]:
         """Answer for each workload of a manifest; raise an ``AlignError`` for one that cannot be read."""
@@ -311,7 +302,7 @@ class ClusterPages:
         restrictions = ["unschedulable"] if node.spec.unschedulable else []
         restrictions += [show_taint(taint) for taint in node.spec.taints]
         card = NodeCard(name=name, labels=node.metadata.labels, restrictions=tuple(restrictions))
-        host, record = self._host(name), self._live.cluster.record(name)
+        host, record = present_host(self._live.cluster, name), self._live.cluster.record(name)
         if host is None:
             why = record.states().problem if record else self._live.verdict(_NOTHING, name).reason
             return replace(card, unknown=why or "unknown state")
@@ -430,14 +421,6 @@ def summarize(cards: Sequence[NodeCard]) -> list[tuple[str, str]]:
         text = f"{format_amount(resource, bar.total)}, {format_amount(resource, bar.free + bar.stranded)} free"
         pairs.append((clean(resource), text + (f", {bar.stranded} stranded" if bar.stranded else "")))
     return pairs
-
-
-def describe_card(card: NodeCard) -> str:
-    if card.unknown:
-        return f"unknown: {card.unknown}"
-    facts = [card.policy, pluralize(card.pods, "pod"), f"{card.free} CPUs free"]
-    facts += [f"! {card.stranded} stranded"] if card.stranded else []
-    return " · ".join([*facts, *card.restrictions])
 
 
 def describe_host(host: Host) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from alignup.kubernetes.api.objects import ApiNode, ApiPod, ApiPodSpec
 from alignup.placement.free_capacity import DEVICE
 from alignup.placement.score import POINT, PlacementScore
 from alignup.placement.verdict import NO_REPORT, Verdict, unknown
-from alignup.schedule.cluster_snapshot import ClusterView
+from alignup.schedule.cluster_snapshot import ClusterView, present_host
 from alignup.schedule.node_selection import exclusions, needs_alignment
 
 NO_REMEDIES = Remedies()
@@ -174,7 +174,7 @@ def _explain(
     view: ClusterView, pod: Pod, group: AnswerGroup, clock: Callable[[], float], deadline: float
 ) -> AnswerGroup:
     node = group.first.node
-    current = view.host(node)
+    current = present_host(view.cluster, node)
     if current is None:
         return group
     report = view.reports[node]

@@ -7,8 +7,7 @@ import pytest
 from alignup.align import bits
 from alignup.align.errors import PluginError
 from alignup.align.machine import Device
-from alignup.kubernetes.plugins.pod_resources import serve_pod_resources
-from alignup.kubernetes.plugins.pod_resources_client import pod_resources_client
+from alignup.kubernetes.plugins.pod_resources import pod_resources_client, serve_pod_resources
 from tests.align import hosts
 
 pytestmark = pytest.mark.anyio

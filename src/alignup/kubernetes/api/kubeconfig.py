@@ -209,15 +209,14 @@ def credentials(
 
 def cluster_info(cluster: KubeconfigCluster, certificates: bytes) -> dict[str, object]:
     """Return the description of a cluster for credential plugins that ask for it."""
-    info: dict[str, object] = {"server": cluster.server}
-    if cluster.tls_server_name:
-        info["tls-server-name"] = cluster.tls_server_name
-    if cluster.insecure_skip_tls_verify:
-        info["insecure-skip-tls-verify"] = True
-    if certificates:
-        info["certificate-authority-data"] = base64.b64encode(certificates).decode()
-    if cluster.proxy_url:
-        info["proxy-url"] = cluster.proxy_url
+    info: dict[str, object] = {
+        "server": cluster.server,
+        "tls-server-name": cluster.tls_server_name,
+        "insecure-skip-tls-verify": cluster.insecure_skip_tls_verify,
+        "certificate-authority-data": base64.b64encode(certificates).decode(),
+        "proxy-url": cluster.proxy_url,
+    }
+    info = {name: value for name, value in info.items() if value}
     for extension in cluster.extensions or ():
         if extension.get("name") == "client.authentication.k8s.io/exec":
             info["config"] = extension.get("extension")

@@ -1,23 +1,26 @@
-"""The PodResources v1 endpoint: which CPUs, memory and devices each pod holds, for monitoring tools.
+"""The PodResources v1 endpoint, its server and its client: which CPUs, memory and devices each pod holds.
 
 Surprising rules of the kubelet: a device near two NUMA nodes is listed twice, once for each node; regular init
 containers are never listed; and a device whose topology has no nodes is listed for the pod that holds it, but not
-among the allocatable ones.
+among the allocatable ones. The endpoint knows pods by name only, and lists CPUs in any order.
 """
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import grpc
+import grpc.aio
 from google.protobuf.message import Message
 
 from alignup.align import bits
+from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.cpus.options import CpuPolicy
 from alignup.align.devices.ledger import DeviceLedger
-from alignup.align.errors import AlignError, ListenError
+from alignup.align.errors import AlignError, ListenError, PluginError
 from alignup.align.host import Host
 from alignup.align.machine import Device
 from alignup.align.memory.ledger import Block
@@ -27,6 +30,8 @@ from alignup.kubernetes.plugins.resources import Clock
 from alignup.wire import pod_resources_pb2 as wire
 
 SOCKET = "kubelet.sock"  #: the name that tools expect
+TIMEOUT = 5.0  #: seconds for a call of the client
+MAX_RESPONSE = 16 << 20  #: bytes, as the kubelet's own clients accept
 RATE, BURST = 100.0, 10.0  #: requests a second, and how many at once
 
 CountCall = Callable[..., None]  #: of a method (``list``, ``get`` or ``get_allocatable``), and whether it ``failed=``
@@ -162,3 +167,104 @@ def _memory(block: Block) -> wire.ContainerMemory:
 
 def _topology(nodes: Iterable[int]) -> wire.TopologyInfo:
     return wire.TopologyInfo(nodes=[wire.NUMANode(ID=node) for node in nodes])
+
+
+# The client
+
+
+@dataclass(frozen=True, slots=True)
+class ListedResources:
+    """What a container holds, or everything that can be allocated: without CPUs or memory if nothing manages them."""
+
+    cpus: CpuSet = 0  #: exclusive
+    memory: tuple[Block, ...] = ()
+    devices: tuple[Device, ...] = ()  #: of any health for a container, only the healthy ones if they can be allocated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedPod:
+    namespace: str
+    name: str
+    containers: Mapping[str, ListedResources] = field(default_factory=dict)
+    cpus: CpuSet = 0  #: exclusive to the pod as a whole
+    memory: tuple[Block, ...] = ()
+
+
+class PodResourcesClient:
+    """Methods raise ``PluginError`` if the kubelet does not answer."""
+
+    def __init__(self, channel: grpc.aio.Channel, path: Path, *, timeout: float = TIMEOUT) -> None:
+        self._channel, self._path, self._timeout = channel, path, timeout
+
+    async def list(self) -> tuple[ListedPod, ...]:
+        response = await self._call("List", wire.ListPodResourcesRequest(), wire.ListPodResourcesResponse)
+        return tuple(map(_listed_pod, response.pod_resources))
+
+    async def get(self, namespace: str, name: str) -> ListedPod:
+        request = wire.GetPodResourcesRequest(pod_namespace=namespace, pod_name=name)
+        return _listed_pod((await self._call("Get", request, wire.GetPodResourcesResponse)).pod_resources)
+
+    async def allocatable(self) -> ListedResources:
+        request, kind = wire.AllocatableResourcesRequest(), wire.AllocatableResourcesResponse
+        response = await self._call("GetAllocatableResources", request, kind)
+        return _listed_resources(response)
+
+    async def _call(self, method: str, request: Any, response: type[Any]) -> Any:  # noqa: ANN401 - generated messages
+        return await unix_grpc.call(
+            self._channel,
+            f"/{_SERVICE.full_name}/{method}",
+            request,
+            response=response,
+            seconds=self._timeout,
+            error=lambda code, text: PluginError(f"{method} at {self._path}: {self._reason(code, text)}"),
+            wait_for_ready=False,
+        )
+
+    def _reason(self, code: grpc.StatusCode, text: str) -> str:
+        missing = code is grpc.StatusCode.UNAVAILABLE and not self._path.exists()
+        return "no such socket" if missing else unix_grpc.error_text(code, text)
+
+
+@asynccontextmanager
+async def pod_resources_client(path: Path, *, seconds: float = TIMEOUT) -> AsyncIterator[PodResourcesClient]:
+    """Yield a client of the endpoint at *path*, which need not exist yet."""
+    async with unix_grpc.channel(path, max_response=MAX_RESPONSE) as channel:
+        yield PodResourcesClient(channel, path, timeout=seconds)
+
+
+def _listed_pod(pod: wire.PodResources) -> ListedPod:
+    return ListedPod(
+        namespace=pod.namespace,
+        name=pod.name,
+        containers={container.name: _listed_resources(container) for container in pod.containers},
+        cpus=_members(pod.cpu_ids),
+        memory=_blocks(pod.memory),
+    )
+
+
+def _listed_resources(listed: wire.ContainerResources | wire.AllocatableResourcesResponse) -> ListedResources:
+    return ListedResources(_members(listed.cpu_ids), _blocks(listed.memory), _listed_devices(listed.devices))
+
+
+def _members(ids: Iterable[int]) -> int:
+    return bits.of(id_ for id_ in ids if 0 <= id_ < bits.MAX_MEMBER)
+
+
+def _nodes(topology: wire.TopologyInfo) -> NodeSet:
+    return _members(node.ID for node in topology.nodes)
+
+
+def _blocks(memory: Iterable[wire.ContainerMemory]) -> tuple[Block, ...]:
+    return tuple(Block(_nodes(block.topology), block.memory_type, block.size) for block in memory)
+
+
+def _listed_devices(entries: Iterable[wire.ContainerDevices]) -> tuple[Device, ...]:
+    """Return each device once, with all its NUMA nodes; ``None`` if it has no topology."""
+    devices: dict[tuple[str, str], NodeSet | None] = {}
+    for entry in entries:
+        nodes = _nodes(entry.topology) if entry.HasField("topology") else None
+        for id_ in entry.device_ids:
+            known = devices.get((entry.resource_name, id_))
+            both = nodes if known is None else known if nodes is None else known | nodes
+            devices[entry.resource_name, id_] = both
+    return tuple(Device(resource, id_, nodes) for (resource, id_), nodes in devices.items())
