@@ -6,7 +6,7 @@ Slow work that changes nothing, such as parsing YAML or drawing, runs in a threa
 import asyncio
 from collections import defaultdict
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from http import HTTPStatus
 from typing import Any, TypeVar
@@ -29,7 +29,7 @@ from alignup.align.workload import Pod, validation
 from alignup.documents import codec
 from alignup.documents.machines import machine_to_document
 from alignup.kubernetes.manifests.pod_decoder import read_json_pod, read_pod_text
-from alignup.kubernetes.manifests.workloads import with_derived_uid
+from alignup.kubernetes.manifests.workloads import derive_uid
 from alignup.store.history import DecisionQuery
 from alignup.web import responses
 from alignup.web.api_operations import ApiEndpoint, Handler, Operation, ParameterValues, openapi_document, receive_body
@@ -283,7 +283,9 @@ def read_pod(content: bytes) -> Pod:
 def _accept(pod: Pod) -> Pod:
     """Validate *pod*; without a uid it gets one derived from its namespace and name."""
     accepted = validation.accept(pod)
-    return accepted if accepted.uid else with_derived_uid(accepted)
+    if accepted.uid:
+        return accepted
+    return replace(accepted, uid=derive_uid("Pod", accepted.namespace, accepted.name))
 
 
 def _no_pod(uid: object) -> ProblemError:

@@ -136,6 +136,20 @@ class DecisionDocument(Document, frozen=True, kw_only=True):
 
 
 def decision_document(decision: Decision) -> DecisionDocument:
+    steps = []
+    for step in decision.steps:
+        resources = []
+        for resource in step.resources:
+            hints, hidden = shown_hints(resource)
+            free = None if resource.free is None else dict(resource.free)
+            documents = list(map(HintDocument.of, hints))
+            resources.append(
+                ResourceHintsDocument(resource.provider, resource.resource, resource.request, free, documents, hidden)
+            )
+        hint, runners_up = HintDocument.of(step.hint), [bits.show(nodes) for nodes in step.runners_up]
+        steps.append(
+            MergeStepDocument(step.container, resources, step.width, step.rule.name, hint, runners_up, step.accepted)
+        )
     return DecisionDocument(
         version=2,
         pod=DecidedPodDocument(decision.uid, decision.name, decision.namespace, decision.qos),
@@ -143,7 +157,7 @@ def decision_document(decision: Decision) -> DecisionDocument:
         scope=decision.scope,
         outcome=decision.outcome,
         kept=decision.kept,
-        steps=list(map(_step_document, decision.steps)),
+        steps=steps,
         placements=list(map(placement_document, decision.placements)),
         rejection=None if decision.rejection is None else rejection_document(decision.rejection),
         asks=[
@@ -221,20 +235,6 @@ def upgrade(document: Mapping[str, Any]) -> dict[str, Any]:
 def rename_keys(value: Any, names: Mapping[str, str]) -> Any:  # noqa: ANN401 - JSON of any shape, not validated yet
     """Return an object with new *names* for some keys; another value stays as it is."""
     return {names.get(key, key): item for key, item in value.items()} if isinstance(value, Mapping) else value
-
-
-def _step_document(step: MergeStep) -> MergeStepDocument:
-    resources = []
-    for resource in step.resources:
-        hints, hidden = shown_hints(resource)
-        free = None if resource.free is None else dict(resource.free)
-        documents = list(map(HintDocument.of, hints))
-        resources.append(
-            ResourceHintsDocument(resource.provider, resource.resource, resource.request, free, documents, hidden)
-        )
-    runners_up = [bits.show(nodes) for nodes in step.runners_up]
-    hint = HintDocument.of(step.hint)
-    return MergeStepDocument(step.container, resources, step.width, step.rule.name, hint, runners_up, step.accepted)
 
 
 def _decision(document: DecisionDocument) -> Decision:

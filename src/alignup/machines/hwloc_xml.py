@@ -6,7 +6,7 @@ cAdvisor is inferred for an ordinary kernel.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from xml.parsers import expat
 
@@ -175,7 +175,11 @@ def _machine(reader: _Reader, *, name: str) -> Machine:
         if threads := core.cpus & online:
             cores |= dict.fromkeys(bits.members(threads), (threads & -threads).bit_length() - 1)
     gaps = ["the report of cAdvisor is inferred for an ordinary kernel"]
-    gaps += _socket_gaps(by_type.get("package", ()), online)
+    packages = by_type.get("package", [])
+    if not (used := sum(bool(package.cpus & online) for package in packages)):
+        gaps.append("hwloc reports no sockets")
+    elif used < len(packages):
+        gaps.append(f"{len(packages) - used} of {len(packages)} sockets have no CPUs; they are left out")
     distances = _distances(reader.distances, nodes)
     if distances is None:
         gaps.append("the distances between NUMA nodes are unknown")
@@ -204,14 +208,6 @@ def _numbered(objects: Iterable[_Object], kind: str, *, most: int, below: int, n
     if too_large := next((each.index for each in numbered if (each.index or 0) >= below), None):
         raise SourceError(f"{name} has {kind} with the number {too_large}: expected at most {below - 1}")
     return numbered
-
-
-def _socket_gaps(packages: Sequence[_Object], online: CpuSet) -> Iterator[str]:
-    without_cpus = sum(not each.cpus & online for each in packages)
-    if without_cpus == len(packages):
-        yield "hwloc reports no sockets"
-    elif without_cpus:
-        yield f"{without_cpus} of {len(packages)} sockets have no CPUs; they are left out"
 
 
 def _node(node: _Object) -> NumaNode:

@@ -5,12 +5,14 @@ a number is not a string; ``null`` counts as absent, except for a duration. Unkn
 capitals, are ignored. The types of all fields are checked; only those that affect alignment are used.
 """
 
+import json
 import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from functools import partial
+from pathlib import Path
 from typing import Any, Self
 
 from alignup.align.bits import quote
@@ -24,6 +26,9 @@ KIND = "KubeletConfiguration"
 
 StringMap = Mapping[str, str]
 FieldDecoder = Callable[[ObjectReader, str], Any]  #: returns a field's value, or records why it cannot
+
+#: The feature gates of the kubelet 1.37 with their dependencies, and the fields of plain types.
+KUBELET_TABLES: Mapping[str, Any] = json.loads(Path(__file__).with_name("kubelet_1_37.json").read_text("utf-8"))
 
 DEFAULT_EVICTION_HARD: StringMap = {
     "memory.available": "100Mi",
@@ -200,53 +205,20 @@ _TAINT = _object(key=_text, value=_text, effect=_text, timeAdded=_text)
 _SHUTDOWN_GRACE = _object(priority=_int32, shutdownGracePeriodSeconds=_int64)
 _WEBHOOK = _object(cacheAuthorizedTTL=_duration, cacheUnauthorizedTTL=_duration)
 
-_TEXT_FIELDS = """
-    address apiVersion cgroupDriver cgroupRoot clusterDomain configMapAndSecretChangeDetectionStrategy
-    containerLogMaxSize containerRuntimeEndpoint contentType cpuManagerPolicy hairpinMode healthzBindAddress
-    imagePullCredentialsVerificationPolicy imageServiceEndpoint kind kubeReservedCgroup kubeletCgroups
-    memoryManagerPolicy memoryReservationPolicy podCIDR podLogsDir providerID reservedSystemCPUs resolvConf
-    showHiddenMetricsForVersion staticPodPath staticPodURL systemCgroups systemReservedCgroup tlsCertFile
-    tlsMinVersion tlsPrivateKeyFile topologyManagerPolicy topologyManagerScope volumePluginDir
-"""
-_FLAG_FIELDS = """
-    cgroupsPerQOS cpuCFSQuota enableContentionProfiling enableControllerAttachDetach enableDebugFlagsHandler
-    enableDebuggingHandlers enableProfilingHandler enableServer enableSystemLogHandler enableSystemLogQuery
-    failCgroupV1 failSwapOn kernelMemcgNotification localStorageCapacityIsolation makeIPTablesUtilChains
-    mergeDefaultEvictionSettings protectKernelDefaults registerNode rotateCertificates runOnce seccompDefault
-    serializeImagePulls serverTLSBootstrap singleProcessOOMKill
-"""
-_INT32_FIELDS = """
-    containerLogMaxFiles containerLogMaxWorkers eventBurst eventRecordQPS evictionMaxPodGracePeriod healthzPort
-    imageGCHighThresholdPercent imageGCLowThresholdPercent iptablesDropBit iptablesMasqueradeBit kubeAPIBurst
-    kubeAPIQPS maxParallelImagePulls maxPods nodeLeaseDurationSeconds nodeStatusMaxImages oomScoreAdj podsPerCore
-    port readOnlyPort registryBurst registryPullQPS
-"""
-_DURATION_FIELDS = """
-    cpuManagerReconcilePeriod evictionPressureTransitionPeriod fileCheckFrequency httpCheckFrequency
-    imageMaximumGCAge imageMinimumGCAge nodeStatusReportFrequency nodeStatusUpdateFrequency runtimeRequestTimeout
-    shutdownGracePeriod shutdownGracePeriodCriticalPods streamingConnectionIdleTimeout syncFrequency
-    volumeStatsAggPeriod
-"""
-_TEXT_MAP_FIELDS = """
-    cpuManagerPolicyOptions defaultPodSysctls evictionHard evictionMinimumReclaim evictionSoft
-    evictionSoftGracePeriod kubeReserved qosReserved systemReserved topologyManagerPolicyOptions
-"""
-_LIST_FIELDS = """
-    allowedUnsafeSysctls clusterDNS enforceNodeAllocatable preloadedImagesVerificationAllowlist tlsCipherSuites
-"""
+_PLAIN_TYPES: Mapping[str, FieldDecoder] = {
+    "string": _text,
+    "bool": _flag,
+    "int32": _int32,
+    "int64": _int64,
+    "number": _number,
+    "duration": _duration,
+    "nullableDuration": _nullable_duration,
+    "stringMap": _texts,
+    "stringList": _strings,
+}
 #: Every field → its decoder.
 FIELDS: Mapping[str, FieldDecoder] = {
-    **dict.fromkeys(_TEXT_FIELDS.split(), _text),
-    **dict.fromkeys(_FLAG_FIELDS.split(), _flag),
-    **dict.fromkeys(_INT32_FIELDS.split(), _int32),
-    "maxOpenFiles": _int64,
-    "podPidsLimit": _int64,
-    "memoryThrottlingFactor": _number,
-    **dict.fromkeys(_DURATION_FIELDS.split(), _duration),
-    "containerLogMonitorInterval": _nullable_duration,
-    "cpuCFSQuotaPeriod": _nullable_duration,
-    **dict.fromkeys(_TEXT_MAP_FIELDS.split(), _texts),
-    **dict.fromkeys(_LIST_FIELDS.split(), _strings),
+    **{name: decode for kind, decode in _PLAIN_TYPES.items() for name in KUBELET_TABLES["fields"][kind]},
     "tlsCurvePreferences": partial(_list_of, read=_int32),
     "featureGates": partial(_map_of, read=_flag),
     "staticPodURLHeader": partial(_map_of, read=_strings),

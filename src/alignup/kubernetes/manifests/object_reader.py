@@ -134,10 +134,10 @@ class ObjectReader:
         return type_(**{attribute: read(self, name) for attribute, name, read in present})
 
     def quantities(self, name: str) -> Amounts:
-        amounts = {}
+        amounts: dict[str, Quantity] = {}
         for key, value in self.mapping(name).items():
             try:
-                amounts[key] = parse_amount(value)
+                amounts |= parse_amounts({key: value})
             except QuantityError as error:
                 self.error(f"{name}[{key}]", str(error), ProblemKind.QUANTITY)
         return amounts
@@ -206,14 +206,20 @@ def _reader_of(type_: Any) -> "_FieldReader":  # noqa: ANN401 - any type of a fi
     return ObjectReader.text if type_ is str else lambda reader, name: reader.child(name).read_struct(type_)
 
 
-def parse_amount(value: object) -> Quantity:
-    """Parse an amount: ``null`` is zero, a string is trimmed, a number counts as it is spelled.
+def parse_amounts(values: Mapping[str, Any]) -> dict[str, Quantity]:
+    """Parse amounts by name: ``null`` is zero, a string is trimmed, a number counts as it is spelled.
 
-    :class:`QuantityError` has Kubernetes' message.
+    A quantity stays as it is. :class:`QuantityError` has Kubernetes' message.
     """
-    if value is None:
-        return Quantity.ZERO
-    return Quantity.parse(value.strip(UNESCAPED_SPACE) if type(value) is str else _number_text(value))
+    amounts: dict[str, Quantity] = {}
+    for name, value in values.items():
+        if type(value) is str:
+            amounts[name] = Quantity.parse(value.strip(UNESCAPED_SPACE))
+        elif value is None or type(value) is Quantity:
+            amounts[name] = Quantity.ZERO if value is None else value
+        else:
+            amounts[name] = Quantity.parse(_number_text(value))
+    return amounts
 
 
 def type_of(value: object) -> str:

@@ -15,12 +15,11 @@ import msgspec
 
 from alignup.align.bits import quote
 from alignup.align.errors import DocumentError, PodError
-from alignup.align.quantity import Quantity
 from alignup.align.workload import Amounts, Container, ContainerStatus, Pod, QoS, Resources
 from alignup.align.workload.validation import RESTART_POLICIES
 from alignup.kubernetes.manifests import documents
 from alignup.kubernetes.manifests.documents import NumberLiteral
-from alignup.kubernetes.manifests.object_reader import ObjectReader, parse_amount
+from alignup.kubernetes.manifests.object_reader import ObjectReader, parse_amounts
 
 #: Resource → its amount: a string or a number, or a quantity where a reader has checked it already.
 ResourceAmounts = dict[str, Any]
@@ -195,13 +194,13 @@ def _pod(pod: PodObject) -> Pod:
         init=tuple(map(_container, spec.init_containers)),
         containers=tuple(map(_container, spec.containers)),
         resources=_resources(spec.resources),
-        overhead=_amounts(spec.overhead),
+        overhead=parse_amounts(spec.overhead),
         claims=tuple([claim.name for claim in spec.resource_claims]),
         priority=spec.priority,
         os=spec.os.name if spec.os else "",
         recorded_qos=QoS(status.qos_class) if status.qos_class else None,
         statuses={
-            container.name: ContainerStatus(_amounts(container.allocated_resources), actual)
+            container.name: ContainerStatus(parse_amounts(container.allocated_resources), actual)
             for container in reported
             if (actual := _resources(container.resources).requests) or container.allocated_resources
         },
@@ -223,11 +222,7 @@ def _resources(resources: ResourceRequirements | None) -> Resources:
     if resources is None:
         return Resources()
     claims = tuple([claim.name for claim in resources.claims])
-    return Resources(_amounts(resources.requests), _amounts(resources.limits), claims)
-
-
-def _amounts(amounts: ResourceAmounts) -> Amounts:
-    return {name: amount if type(amount) is Quantity else parse_amount(amount) for name, amount in amounts.items()}
+    return Resources(parse_amounts(resources.requests), parse_amounts(resources.limits), claims)
 
 
 def _container_to_dict(container: Container) -> dict[str, Any]:

@@ -153,7 +153,7 @@ class Workload:
 
     def replica(self, index: int) -> Pod:
         name = f"{self.prefix or self.name}-{index}"
-        return replace(self.pod, name=name, uid=_uid(self.kind, self.namespace, name))
+        return replace(self.pod, name=name, uid=derive_uid(self.kind, self.namespace, name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,10 +201,6 @@ def read_workloads(text: str | bytes, *, name: str, accept: Accept = validation.
     collector = _Collector(accept)
     collector.add(text, name)
     return collector.result()
-
-
-def with_derived_uid(pod: Pod) -> Pod:
-    return replace(pod, uid=_uid("Pod", pod.namespace, pod.name))
 
 
 @dataclass
@@ -384,7 +380,7 @@ class _Collector:
             raise PodError(top.diagnostics.problems)
         pod = self.accept(read_pod({**top.fields, "metadata": {**metadata, "name": _named(metadata, place)}}))
         has_uid = bool(pod.uid)
-        pod = pod if has_uid else with_derived_uid(pod)
+        pod = pod if has_uid else replace(pod, uid=derive_uid("Pod", pod.namespace, pod.name))
         workload = Workload("Pod", pod.name, pod.namespace, 1, pod, place.source(), phase=phase, host=host)
         return replace(workload, has_uid=has_uid, manifest=top.fields)
 
@@ -439,7 +435,8 @@ def _replicas(spec: ObjectReader, kind: str) -> int:
             return 1
 
 
-def _uid(*names: str) -> str:
+def derive_uid(*names: str) -> str:
+    """Return the uid of the object with these *names*, the same on every call."""
     return str(uuid.uuid5(_UID_NAMESPACE, "/".join(names)))
 
 
@@ -448,7 +445,7 @@ def _named(metadata: Mapping[str, Any], place: ObjectLocation) -> object:
     name, prefix = metadata.get("name"), metadata.get("generateName")
     if name or type(prefix) is not str or not prefix:
         return name
-    return prefix + _uid(place.file, str(place.document.number), place.path)[:5]
+    return prefix + derive_uid(place.file, str(place.document.number), place.path)[:5]
 
 
 def _name(top: Mapping[str, Any]) -> str:
