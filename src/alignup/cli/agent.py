@@ -109,11 +109,7 @@ def _daemon_options(host: HostOptions, options: AgentCommandOptions) -> "DaemonO
         default = address.UnixAddress(root / address.SOCKET_NAME)
         listen = address.parse_address(options.listen, listening=True) if options.listen else default
     _check_listen(options, listen)
-    check_exists(
-        token_file=options.token_file,
-        tls_cert_file=options.tls_cert_file,
-        tls_private_key_file=options.tls_private_key_file,
-    )
+    check_exists(options, "token_file", "tls_cert_file", "tls_private_key_file")
     web = _web_address(options)
     node = inputs.read_host(replace(host, state=None, pods=()))
     wait = options.on_misfit == "wait"

@@ -52,7 +52,7 @@ def connect(options: AgentOptions, *, timeout: float = TIMEOUT) -> AgentClient:
         raise InputError(f"{error.filename}: {error.strerror}", place=Place("--token-file")) from error
     if not token.isascii() or len(token.split()) > 1:
         raise InputError(f"{options.token_file} does not contain a token", place=Place("--token-file"))
-    check_exists(ca_file=options.ca_file)
+    check_exists(options, "ca_file")
     return AgentClient(address, token=token, timeout=timeout, ca_file=options.ca_file)
 
 

@@ -6,7 +6,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import isnan
 from typing import TYPE_CHECKING
 
 import click
@@ -17,7 +16,7 @@ from alignup.cli.app import COMMANDS, DEBUG_OPTION, InputError, define_command, 
 from alignup.cli.completers import complete_cluster_nodes, complete_cluster_pods
 from alignup.cli.exit_codes import FAILED
 from alignup.cli.installation import MissingLibraryError
-from alignup.cli.options import NumberRange, option, output_option, path_option, with_options, workload_field
+from alignup.cli.options import option, output_option, path_option, search_option, with_options, workload_field
 
 if TYPE_CHECKING:
     from alignup.kubernetes.api import ApiClient
@@ -71,13 +70,7 @@ class PodOptions:
 @click.argument("pod", required=False, shell_complete=complete_cluster_pods)
 @with_options("pod_options", PodOptions)
 @with_options("access", AccessOptions)
-@click.option(
-    "--search",
-    type=NumberRange(0, 3600),
-    default=2.0,
-    metavar="SECONDS",
-    help="Search up to SECONDS for changes that would admit the pod where it is rejected (default: 2).",
-)
+@search_option("the pod where it is rejected")
 @output_option("text", "wide", "json")
 def why(*, pod: str | None, pod_options: PodOptions, access: AccessOptions, search: float, output: str) -> None:
     """Explain for every node whether its kubelet would admit a pod, where it would go, and what would admit it.
@@ -92,8 +85,6 @@ def why(*, pod: str | None, pod_options: PodOptions, access: AccessOptions, sear
     """
     if (pod is None) is not bool(pod_options.files):
         raise click.UsageError("Give either POD or -f FILE.")
-    if isnan(search):
-        raise InputError("--search nan: not a number of seconds", advice="Give seconds, such as --search 10.")
     from alignup.cli import cluster_output, inputs  # noqa: PLC0415 - not needed for --help
 
     workloads, skipped = inputs.read_workloads(pod_options.files) if pod_options.files else ((), ())

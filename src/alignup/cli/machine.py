@@ -46,8 +46,6 @@ def show(*, machine: str | None, output: str, kubelet: bool) -> None:
     """
     from alignup.align.machine import Machine  # noqa: PLC0415 - slow to import
     from alignup.machines import machine_file  # noqa: PLC0415
-    from alignup.picture.machine_svg import draw_svg  # noqa: PLC0415
-    from alignup.picture.machine_text import draw_text  # noqa: PLC0415
 
     place = machine_place(machine)
     with terminal.waiting_message(f"Reading {machine or 'this machine'}"), _input_errors(_ADVICE, place):
@@ -65,12 +63,16 @@ def show(*, machine: str | None, output: str, kubelet: bool) -> None:
             gaps=gaps,
         )
     if output == "svg":
+        from alignup.picture.machine_svg import draw_svg  # noqa: PLC0415 - slow to import
+
         terminal.print_document(draw_svg(described))
     elif output == "yaml":
         terminal.print_document(machine_file.dump(described))
     elif output == "json":
         terminal.print_document(machine_file.dump_json(described) + "\n")
     else:
+        from alignup.picture.machine_text import draw_text  # noqa: PLC0415 - slow to import
+
         terminal.print_lines(draw_text(described, width=terminal.width()))
 
 

@@ -13,8 +13,16 @@ from alignup.cli import terminal
 from alignup.cli.app import InputError, Place, Session, define_command
 from alignup.cli.exit_codes import FAILED
 from alignup.cli.installation import MissingLibraryError
-from alignup.cli.listen_address import parse_listen_address
-from alignup.cli.options import NumberRange, check_exists, choice_option, flag_option, option, path_option, with_options
+from alignup.cli.options import (
+    NumberRange,
+    check_exists,
+    choice_option,
+    flag_option,
+    option,
+    parse_listen_address,
+    path_option,
+    with_options,
+)
 
 if TYPE_CHECKING:
     from alignup.observe.service import ObserveOptions
@@ -107,9 +115,9 @@ def _observe_options(options: ObserveCommandOptions) -> "ObserveOptions":
             place=Place("--kubelet-dir"),
             advice="Give the kubelet's --root-dir, as it is mounted here.",
         )
-    check_exists(host_root=options.host_root)
+    check_exists(options, "host_root")
     if options.dry_run or not options.configz:  # else it is for when the kubelet does not answer
-        check_exists(config=options.config, config_dir=options.config_dir)
+        check_exists(options, "config", "config_dir")
     return ObserveOptions(
         host=options.node or os.environ.get("NODE_NAME") or socket.gethostname().lower(),
         paths=KubeletPaths(

@@ -4,13 +4,18 @@
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
+from math import isnan
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from alignup.align.errors import ParseError
 from alignup.cli.app import InputError, Place
 from alignup.cli.completers import complete_files, complete_machines
+
+if TYPE_CHECKING:
+    from alignup.web.address import TcpAddress
 
 Decorator = Callable[[Any], Any]
 
@@ -72,11 +77,26 @@ def flag_option(help_text: str, *names: str) -> Any:
     return option("", help_text, "", *names, is_flag=True)
 
 
-def check_exists(**paths: Path | None) -> None:
-    """Raise an ``InputError`` for the first of these options, named as their parameters, whose file is missing."""
-    for name, path in paths.items():
+def check_exists(options: object, *names: str) -> None:
+    """Raise an ``InputError`` for the first field called one of *names*, an option, whose file is missing."""
+    for name in names:
+        path: Path | None = getattr(options, name)
         if path is not None and not path.exists():
             raise InputError(f"{path}: No such file or directory", place=Place(f"--{name.replace('_', '-')}"))
+
+
+def parse_listen_address(text: str, option: str) -> "TcpAddress":
+    """Parse ``HOST:PORT``, or ``:PORT`` for all addresses of this machine."""
+    from alignup.web.address import TcpAddress, parse_address  # noqa: PLC0415 - most commands do not listen
+
+    try:
+        address = parse_address(text, listening=True)
+    except ParseError:
+        address = None
+    if not isinstance(address, TcpAddress) or address.tls is not None:
+        advice = "Give HOST:PORT, or :PORT for all addresses."
+        raise InputError(f"{text} is not an address", place=Place(option), advice=advice)
+    return address
 
 
 IGNORE_MISSING_HELP = "Admit pods that request devices which no device plugin provides, as a kubelet does"
@@ -126,6 +146,19 @@ def output_option(*formats: str) -> Decorator:
     """Add ``-o``. The first of *formats* is the default."""
     help_text = f"Output format (default: {formats[0]})."
     return click.option("-o", "--output", type=click.Choice(formats), default=formats[0], help=help_text)
+
+
+def search_option(rejected: str) -> Decorator:
+    """Add ``--search``, for changes that would admit what is *rejected*."""
+    help_text = f"Search up to SECONDS for changes that would admit {rejected} (default: 2)."
+    seconds = NumberRange(0, 3600)
+    return click.option("--search", type=seconds, default=2.0, metavar="SECONDS", callback=_reject_nan, help=help_text)
+
+
+def _reject_nan(_ctx: click.Context, _parameter: click.Parameter, seconds: float) -> float:
+    if isnan(seconds):
+        raise InputError("--search nan: not a number of seconds", advice="Give seconds, such as --search 10.")
+    return seconds
 
 
 workload_option: Decorator = click.option(

@@ -12,7 +12,6 @@ import click
 
 from alignup.cli.app import InputError, Session, define_command
 from alignup.cli.installation import MissingLibraryError
-from alignup.cli.listen_address import parse_listen_address
 from alignup.cli.options import (
     IntegerRange,
     check_exists,
@@ -20,6 +19,7 @@ from alignup.cli.options import (
     count_option,
     flag_option,
     option,
+    parse_listen_address,
     path_option,
     with_options,
 )
@@ -137,11 +137,7 @@ def _schedule_options(options: ScheduleCommandOptions) -> "ScheduleOptions":
 
     listen = parse_listen_address(options.listen, "--listen")
     _check_security(options, listen)
-    check_exists(
-        tls_cert_file=options.tls_cert_file,
-        tls_private_key_file=options.tls_private_key_file,
-        client_ca_file=options.client_ca_file,
-    )
+    check_exists(options, "tls_cert_file", "tls_private_key_file", "client_ca_file")
     health = None
     if options.health_listen is not None:
         health = parse_listen_address(options.health_listen, "--health-listen").pair
@@ -200,7 +196,7 @@ def _gate_options(options: GateCommandOptions, *, namespace: str) -> "GateServic
     """Return what the gate is given, *namespace* being that of its Service; ``None``: there is no gate."""
     if (options.webhook_cert_file is None) != (options.webhook_private_key_file is None):
         raise click.UsageError("--webhook-cert-file and --webhook-private-key-file need each other.")
-    check_exists(webhook_cert_file=options.webhook_cert_file, webhook_private_key_file=options.webhook_private_key_file)
+    check_exists(options, "webhook_cert_file", "webhook_private_key_file")
     if not options.gate:
         if options.webhook_listen is not None:
             raise click.UsageError("--webhook-listen needs --gate: nobody would release the pods.")

@@ -106,17 +106,15 @@ def command(*, host: HostOptions, options: SimulateOptions, output: str) -> None
             "give exactly one workload: -f, --trace or --generate",
             advice="For example: alignup simulate --generate mixed",
         )
-    if options.cluster is not None or options.nodes is not None:
-        from alignup.cli import simulate_cluster  # noqa: PLC0415 - not needed for --help
+    from alignup.cli import simulate_output  # noqa: PLC0415 - not needed for --help
 
-        simulate_cluster.run(host, options, output)
+    if options.cluster is not None or options.nodes is not None:
+        simulate_output.run_cluster(host, options, output)
         return
     context = click.get_current_context()
     for name in ("strategy", "retries", "rate", "stay"):
         if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
             raise InputError("is for clusters", place=Place(f"--{name}"), advice="Add --nodes N or --cluster FILE.")
-    from alignup.cli import simulate_output  # noqa: PLC0415
-
     if options.compare is not None and options.svg:
         raise InputError("--svg and --compare exclude each other", advice="Omit one of them.")
     simulate_output.run(host, options, output)

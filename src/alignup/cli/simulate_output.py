@@ -1,35 +1,75 @@
-"""The node simulations of ``alignup simulate``, and their output."""
+"""The simulations of ``alignup simulate``: of a node, of a comparison of settings and of a cluster, and their output.
+
+In the table of a comparison, combinations with equal results share a row of 80 columns.
+"""
 
 import io
+import json
 import sys
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby, islice
+from math import prod
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
+from alignup.align.errors import SettingsError
 from alignup.align.explain import sentences
 from alignup.align.host import Host
 from alignup.align.machine import Machine
 from alignup.cli import inputs, terminal
 from alignup.cli.app import InputError, Place
-from alignup.cli.comparison_output import comparison_lines, more_lines
-from alignup.cli.layout import section, table
+from alignup.cli.layout import paragraph, section, table
 from alignup.cli.options import HostOptions
 from alignup.cli.simulate import SimulateOptions
+from alignup.documents import codec
+from alignup.documents.line_numbers import find_line
+from alignup.kubernetes import configuration
+from alignup.kubernetes.manifests.object_reader import ObjectReader
 from alignup.picture.machine_svg import draw_svg
-from alignup.picture.text_format import Cell, Line, pluralize
-from alignup.simulate import compare, generate, node_report, node_simulation, trace
-from alignup.simulate.arrivals import PodArrival, WorkloadEvent, arrivals, format_duration
-from alignup.simulate.compare import Comparison
+from alignup.picture.text_format import Cell, Line, clean, display_width, pluralize
+from alignup.simulate import (
+    cluster_files,
+    cluster_result,
+    compare,
+    generate,
+    node_report,
+    node_simulation,
+    openb,
+    trace,
+)
+from alignup.simulate.arrivals import (
+    PodArrival,
+    PodDeparture,
+    PodSubmission,
+    WorkloadEvent,
+    format_duration,
+    from_events,
+    ordered,
+)
+from alignup.simulate.cluster_files import GroupDescription
+from alignup.simulate.cluster_hosts import HostGroup
+from alignup.simulate.cluster_result import FleetReport, FleetResult
+from alignup.simulate.cluster_simulation import ClusterSimulation
+from alignup.simulate.compare import Comparison, RankedVariant
 from alignup.simulate.executors import ProcessPool, SerialExecutor
 from alignup.simulate.node_simulation import SimulationResult
+from alignup.simulate.schedulers import STRATEGIES, find_strategy
+from alignup.simulate.sweeps import change_pace
 from alignup.simulate.usage import format_amount
 
 Events = tuple[WorkloadEvent, ...]
 
 _MAX_ROWS = 20  #: of pods or combinations
+_MAX_EXAMPLES = 4  #: combinations listed per error
+_COMPARED = ("admitted", "rejected", "one node", "CPUs", "devices")  #: figures of a combination
 _LARGEST = "room: the largest request of one container that still fits, at peak demand and at the end"
+_GIVE_CLUSTER = "Give a cluster file as described in docs/fleet.md, or the nodes of openb as CSV."
+_GIVE_TRACE = "See docs/simulate.md for the format; for openb, give the CSV file of the pods."
+_GIVE_STRATEGY = "Give names separated by commas, such as alignup,blind-least-allocated, or all."
+_SEE_GENERATE = "See 'alignup simulate --help' for --count and --load."
 
 
 def run(host: HostOptions, options: SimulateOptions, output: str) -> None:
@@ -65,7 +105,7 @@ def run(host: HostOptions, options: SimulateOptions, output: str) -> None:
     elif output == "csv":
         node_report.write_rows(node_report.COLUMNS, node_report.rows(result), sys.stdout)
     else:
-        terminal.print_lines(_result_lines(result, timed=not options.files))
+        terminal.print_lines(_node_lines(result, timed=not options.files))
 
 
 def _print_comparison(comparison: Comparison, output: str) -> None:
@@ -103,7 +143,7 @@ def read_events(options: SimulateOptions, machine: Machine, *, with_selectors: b
                 stream = inputs.standard_input() or io.BytesIO()
                 return trace.read(stream.read(trace.MAX_BYTES + 1), file="-")
             return trace.read_file(options.trace)
-    with inputs.input_errors(Place("--generate"), advice="See 'alignup simulate --help' for --count and --load."):
+    with inputs.input_errors(Place("--generate"), advice=_SEE_GENERATE):
         profile = generate.Profile(options.generate or "")
         return generate.generate(profile, machine, seed=options.seed, pods=options.count, load=options.load)
 
@@ -117,13 +157,11 @@ def _read_files(files: tuple[str, ...], *, with_selectors: bool) -> Events:
     pods = [(pod, workload) for workload in workloads if not workload.finished for pod in workload.pods()]
     if not pods:
         raise InputError("no pods to simulate", place=Place(file=", ".join(files)), advice="Give files with workloads.")
-    if not with_selectors:
-        return arrivals([pod for pod, _ in pods])
     events = []
     for index, (pod, workload) in enumerate(pods):
-        selector = (workload.manifest.get("spec") or {}).get("nodeSelector") or {}
-        events.append(PodArrival(index, pod, {label: (value,) for label, value in selector.items()}))
-    return tuple(events)
+        selector = (workload.manifest.get("spec") or {}).get("nodeSelector") if with_selectors else None
+        events.append(PodArrival(float(index), pod, {label: (value,) for label, value in (selector or {}).items()}))
+    return ordered(events)
 
 
 def _compare(host: Host, events: Events, options: SimulateOptions) -> Comparison:
@@ -141,7 +179,7 @@ def _compare(host: Host, events: Events, options: SimulateOptions) -> Comparison
         )
 
 
-def _result_lines(result: SimulationResult, *, timed: bool) -> Iterator[Line]:
+def _node_lines(result: SimulationResult, *, timed: bool) -> Iterator[Line]:
     """Yield the lines of a result; *timed*: the workload defines when its pods arrive."""
     total = pluralize(len(result.outcomes), "pod")
     yield (Cell(f"{total}: {result.admitted} admitted, {result.rejected} rejected", "title"),)
@@ -197,3 +235,272 @@ def _pod_lines(result: SimulationResult) -> Iterator[Line]:
         rows.append([f"{row['namespace']}/{row['name']}", row["outcome"], detail])
     yield from table(rows)
     yield from more_lines(number)
+
+
+# Comparisons
+
+
+class FoldedVariants(NamedTuple):
+    """The combinations with equal figures."""
+
+    variants: tuple[RankedVariant, ...]
+    grids: tuple[dict[str, tuple[str, ...]], ...]  #: dimension → values, which can be combined freely
+
+    @property
+    def first(self) -> RankedVariant:
+        return self.variants[0]
+
+
+def fold_ties(ranked: Sequence[RankedVariant]) -> list[FoldedVariants]:
+    """Return *ranked* in its order, with variants of one rank and equal figures folded into a few grids."""
+    folded: list[FoldedVariants] = []
+    for _, equal in groupby(ranked, lambda item: (item.rank, _numbers(item))):
+        variants = left = tuple(equal)
+        names = list(left[0].variant.choices)
+        grids = []
+        while left:
+            grid = _largest_grid(left, names)
+            grids.append({name: tuple(dict.fromkeys(item.variant.choices[name] for item in grid)) for name in names})
+            left = tuple(item for item in left if item not in grid)
+        folded.append(FoldedVariants(variants, tuple(grids)))
+    return folded
+
+
+def comparison_lines(comparison: Comparison) -> Iterator[Line]:
+    ranked, invalid = comparison.ranked, comparison.invalid
+    tried = pluralize(len(ranked) + len(invalid), "combination")
+    best = ", best first" if ranked else ""
+    yield (Cell(f"{tried}, {len(ranked)} of them valid{best}", "title"),)
+    if ranked:
+        folded = fold_ties(ranked)
+        yield from paragraph("CPUs and devices: stranded at peak demand", style="dim")
+        yield ()
+        yield from _comparison_table(folded[:_MAX_ROWS])
+        yield from more_lines(len(folded))
+        yield from _reason_lines(folded[:_MAX_ROWS])
+    if invalid:
+        yield from section("The kubelet does not start with")
+        for error in dict.fromkeys(variant.error for variant in invalid):
+            yield from paragraph(error, prefix="  ", style="warn")
+            labels = [clean(variant.label) for variant in invalid if variant.error == error]
+            for label in labels[:_MAX_EXAMPLES]:
+                yield from paragraph(_breakable(label), prefix="      ")
+            yield from more_lines(len(labels), shown=_MAX_EXAMPLES)
+
+
+def more_lines(number: int, *, shown: int = _MAX_ROWS) -> Iterator[Line]:
+    if number > shown:
+        yield (Cell(f"      … and {number - shown} more; -o csv lists all", "dim"),)
+
+
+def _comparison_table(folded: Sequence[FoldedVariants]) -> Iterator[Line]:
+    """Yield a column for each setting if they fit, else lines below the figures."""
+    heads = ["", *folded[0].grids[0], *_COMPARED]
+    rows = [row for variants in folded for row in _comparison_rows(variants)]
+    widths = [max(map(display_width, column)) for column in zip(heads, *rows, strict=True)]
+    if sum(widths) + 2 * len(widths) <= terminal.width():
+        yield from table(rows, heads)
+        return
+    shown = list(
+        table([[str(variants.first.rank), *_numbers(variants.first)] for variants in folded], ["", *_COMPARED])
+    )
+    yield shown[0]
+    for variants, line in zip(folded, shown[1:], strict=True):
+        yield line
+        for grid in variants.grids:
+            text = "; ".join(f"{name}: {', '.join(values)}" for name, values in grid.items())
+            yield from paragraph(_breakable(text), prefix="     - ", style="dim")
+
+
+def _comparison_rows(folded: FoldedVariants) -> Iterator[list[str]]:
+    """Yield the figures once, and every value on its own line."""
+    first = True
+    for grid in folded.grids:
+        for number in range(max(map(len, grid.values()))):
+            rank, figures = ("", [""] * len(_COMPARED))
+            if first:
+                rank, figures, first = str(folded.first.rank), _numbers(folded.first), False
+            yield [rank, *(values[number] if number < len(values) else "" for values in grid.values()), *figures]
+
+
+def _breakable(text: str) -> str:
+    """Return *text* with spaces in sets of options, which can be wider than a terminal."""
+    return text.replace("+", " + ")
+
+
+def _reason_lines(folded: Sequence[FoldedVariants]) -> Iterator[Line]:
+    ranks: dict[str, list[str]] = {}
+    for ranked in (variant for group in folded for variant in group.variants):
+        reasons = ranked.score.reasons_text
+        if reasons and str(ranked.rank) not in ranks.setdefault(reasons, []):
+            ranks[reasons].append(str(ranked.rank))
+    if ranks:
+        yield from section("Why pods are rejected")
+        yield from table([[", ".join(numbers), reasons] for reasons, numbers in ranks.items()])
+
+
+def _numbers(ranked: RankedVariant) -> list[str]:
+    score, stranded = ranked.score, ranked.score.stranded
+    numbers = (score.admitted, score.rejected, score.pods.on_one, stranded.cpus, stranded.all_devices)
+    return list(map(str, numbers))
+
+
+def _largest_grid(variants: Sequence[RankedVariant], names: Sequence[str]) -> list[RankedVariant]:
+    """Return variants, the first among them, that are all combinations of some values; not always the most."""
+    largest = [variants[0]]
+    for variant in variants[1:]:
+        together = [*largest, variant]
+        values = [dict.fromkeys(other.variant.choices[name] for other in together) for name in names]
+        grid = [
+            other
+            for other in variants
+            if all(other.variant.choices[name] in allowed for name, allowed in zip(names, values, strict=True))
+        ]
+        if len(grid) == prod(map(len, values)):
+            largest = grid
+    return largest
+
+
+# Clusters
+
+
+def run_cluster(host: HostOptions, options: SimulateOptions, output: str) -> None:
+    for name, value in (("--compare", options.compare), ("--svg", options.svg), ("--state", host.state)):
+        if value is not None:
+            raise InputError(f"{name} is for one node", advice="Omit it, or omit --cluster and --nodes.")
+    strategies = _strategy_names(options.strategy)
+    if output == "csv" and len(strategies) > 1:
+        raise InputError("-o csv is for one strategy", advice="Give one --strategy, or use -o json.")
+    inputs.check_writable("--html", options.html)
+    groups = _read_groups(host, options)
+    submissions = _read_submissions(options, groups)
+    if options.save:
+        _save(submissions, options.save)
+    results: list[FleetResult] = []
+    for name in strategies:
+        with (
+            inputs.input_errors(Place(detail="in the cluster")),
+            terminal.progress(f"Simulating {name}", "pods") as progress,
+        ):
+            simulation = ClusterSimulation(groups, submissions, name, retries=options.retries)
+            results.append(simulation.run(progress))
+        if output == "csv":
+            node_report.write_rows(cluster_result.POD_COLUMNS, cluster_result.pod_rows(simulation.runs), sys.stdout)
+    report = FleetReport(results=tuple(results))
+    if options.html:
+        from alignup.simulate import html_reports  # noqa: PLC0415 - only for --html
+
+        title = f"Simulation of {_pods_on_nodes(results[0])}"
+        write_html(options.html, html_reports.render_cluster(report, title=title))
+    if output == "json":
+        terminal.print_json(json.loads(codec.encode(report)))
+    elif output == "text":
+        terminal.print_lines(_cluster_lines(results))
+
+
+def _pods_on_nodes(result: FleetResult) -> str:
+    return f"{pluralize(result.pods, 'pod')} on {pluralize(result.hosts, 'node')}"
+
+
+def _strategy_names(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(STRATEGIES if text == "all" else filter(None, text.split(","))))
+    with inputs.input_errors(Place("--strategy"), advice=_GIVE_STRATEGY):
+        for name in names:
+            find_strategy(name)
+        if not names:
+            raise SettingsError("no strategy")
+    return names
+
+
+def _read_groups(host: HostOptions, options: SimulateOptions) -> tuple[HostGroup, ...]:
+    """Return the nodes like *host*, or those of a cluster file or openb; groups may have its configuration."""
+    if options.cluster is not None and options.nodes is not None:
+        raise InputError("--cluster and --nodes exclude each other", advice="Omit one of them.")
+    if options.nodes is not None:
+        node = inputs.read_host(host)
+        terminal.print_notes(node.notes)
+        machine, settings = node.host.machine, node.host.settings
+        return (HostGroup(name="node", machine=machine, settings=settings, count=options.nodes),)
+    path = options.cluster or Path()
+    place = Place("--cluster", file=str(path))
+    if host.machine or host.devices:
+        raise InputError("--machine and --devices are for --nodes", advice="Set them in the groups of the cluster.")
+    if openb.is_openb(path):
+        kubelet = inputs.read_configuration(host.config, host.changes, config_dir=host.config_dir)
+        with inputs.input_errors(place, advice=_GIVE_CLUSTER):
+            return openb.read_nodes(path, lambda machine: configuration.host_settings(kubelet, machine))
+    with inputs.input_errors(place, advice=_GIVE_CLUSTER):
+        described = cluster_files.read_cluster(path)
+    return tuple(resolve_group(group, host) for group in described)
+
+
+def resolve_group(group: GroupDescription, host: HostOptions) -> HostGroup:
+    """Return *group* with its machine and settings; without a configuration it has that of *host*."""
+    config = Path(group.config) if group.config else host.config
+    options = replace(host, machine=group.machine, config=config, changes=(*host.changes, *group.changes))
+    try:
+        machine = inputs.read_machine(group.machine, group.devices)
+        settings = inputs.build_host(machine, options).host.settings
+    except InputError as error:
+        raise name_field(error, group.source) from error.__cause__
+    return HostGroup(name=group.name, count=group.count, machine=machine, settings=settings, labels=group.labels)
+
+
+def name_field(error: InputError, source: ObjectReader | None) -> InputError:
+    """Return *error* with the field of *source*, an object of a file, instead of the option with the same meaning."""
+    field = error.place.option.removeprefix("--")
+    document = source.diagnostics if source else None
+    if source is None or not isinstance(document, trace.FirstProblem) or not field or not source.has(field):
+        return error
+    path = source.path_of(field)
+    problems = [": ".join(filter(None, (path, error.place.value, problem))) for problem in error.problems]
+    place = Place(file=document.file, line=find_line(document.text, path))
+    return InputError(*problems, place=place, advice=error.advice)
+
+
+def _read_submissions(options: SimulateOptions, groups: Sequence[HostGroup]) -> tuple[PodSubmission, ...]:
+    if options.generate:
+        with inputs.input_errors(Place("--generate"), advice=_SEE_GENERATE):
+            profile, seed = generate.Profile(options.generate), options.seed
+            submissions = generate.generate_for_cluster(
+                profile, groups, seed=seed, pods=options.count, load=options.load
+            )
+    elif options.trace and openb.is_openb(options.trace):
+        with inputs.input_errors(Place("--trace"), advice=_GIVE_TRACE):
+            submissions = openb.read_pods(options.trace)
+    else:
+        submissions = from_events(read_events(options, groups[0].machine, with_selectors=True))
+    return change_pace(submissions, rate=options.rate, stay=options.stay)
+
+
+def _save(submissions: Sequence[PodSubmission], path: Path) -> None:
+    events: list[WorkloadEvent] = []
+    for submission in submissions:
+        time, pod, duration = submission.time, submission.pod, submission.duration
+        events.append(PodArrival(time, pod, submission.selector))
+        if duration is not None:
+            events.append(PodDeparture(time + duration, pod.uid))
+    save_trace(path, events, pods=len(submissions))
+
+
+def _cluster_lines(results: Sequence[FleetResult]) -> Iterator[Line]:
+    """Yield the lines of the results, with one column per strategy."""
+    first = results[0]
+    yield (Cell(_pods_on_nodes(first), "title"),)
+    if first.duration:
+        yield (Cell(f"{format_duration(first.duration)} of workload", "dim"),)
+    heads = ["", *(result.strategy for result in results)]
+    yield ()
+    yield from table([[name, *figures] for name, figures in cluster_result.compare_figures(results)], heads)
+    if reasons := cluster_result.rejection_reasons(results):
+        yield from section("Rejected by kubelets", caption="pods that are created again count every time")
+        yield from table(
+            [[reason, *(f"{result.rejections.get(reason, 0):,}" for result in results)] for reason in reasons]
+        )
+    if len(first.groups) > 1:
+        yield from section("Started by group")
+        rows = []
+        for place, group in enumerate(first.groups):
+            started = [f"{result.groups[place].started:,}" for result in results]
+            rows.append([clean(group.name), f"{group.hosts:,} nodes", *started])
+        yield from table(rows)

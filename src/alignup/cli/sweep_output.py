@@ -15,8 +15,7 @@ from alignup.cli.app import InputError, Place
 from alignup.cli.installation import MissingLibraryError
 from alignup.cli.layout import paragraph, section, table
 from alignup.cli.options import HostOptions
-from alignup.cli.simulate_cluster import name_field, resolve_group
-from alignup.cli.simulate_output import write_html
+from alignup.cli.simulate_output import name_field, resolve_group, write_html
 from alignup.cli.sweep import SweepOptions
 from alignup.machines import machine_file
 from alignup.picture.text_format import Cell, Line, clean, pluralize

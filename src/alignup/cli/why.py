@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from math import isnan
 from typing import Any, NamedTuple
 
 import click
@@ -14,15 +13,15 @@ from alignup.align.explain.remedies import find_remedies
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.cli import inputs, terminal
-from alignup.cli.app import InputError, Place, define_command
+from alignup.cli.app import Place, define_command
 from alignup.cli.exit_codes import FAILED
 from alignup.cli.inputs import HostInput
 from alignup.cli.layout import paragraph, section
 from alignup.cli.options import (
     IGNORE_MISSING_HELP,
     HostOptions,
-    NumberRange,
     output_option,
+    search_option,
     with_options,
     workload_option,
 )
@@ -45,13 +44,7 @@ _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yam
 @workload_option
 @with_options("host", HostOptions)
 @click.option("--pod", "name", metavar="NAME", help="Explain only the workload with this name.")
-@click.option(
-    "--search",
-    type=NumberRange(0, 3600),
-    default=2.0,
-    metavar="SECONDS",
-    help="Search up to SECONDS for changes that would admit a rejected pod (default: 2).",
-)
+@search_option("a rejected pod")
 @click.option("--ignore-missing-devices", "lenient", is_flag=True, help=f"{IGNORE_MISSING_HELP}.")
 @output_option("text", "json", "yaml")
 def command(  # noqa: PLR0913 - options
@@ -67,8 +60,6 @@ def command(  # noqa: PLR0913 - options
 
     The exit code is 0 when all pods are admitted, 1 when one is not, 2 when the input is invalid.
     """
-    if isnan(search):
-        raise InputError("--search nan: not a number of seconds", advice="Give seconds, such as --search 10.")
     node = inputs.read_host(host)
     workloads, skipped = inputs.read_workloads(files)
     terminal.print_notes((*node.notes, *skipped))
