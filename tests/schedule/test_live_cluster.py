@@ -19,7 +19,7 @@ from alignup.testing.api_server import ApiFault
 from bench.pods_of_a_cluster import pod as big_pod
 from tests.align.hosts import pod
 from tests.deadlines import until
-from tests.observe.api_objects import api_pod, node
+from tests.observe.api_objects import api_pod, node, overflowing_pod
 
 pytestmark = pytest.mark.anyio
 
@@ -308,3 +308,103 @@ async def test_an_invalid_pod_stays_invalid(live):
     for _ in range(2):
         with pytest.raises(PodError):
             live.read(invalid)
+
+
+async def test_a_bound_pod_whose_amounts_overflow_makes_its_own_node_unknown(live, nodes, client, follow):
+    nodes.server.put(overflowing_pod("huge", "a"))
+
+    await until(lambda: kinds(live) == {"a": "unknown", "b": "admits"})
+    assert live.verdict(OTHER, "a").reason == "a pod that is bound there cannot be read"
+    assert "default/huge" in live.verdict(OTHER, "a").detail
+    assert live.problems == ()  # anyone who may create pods could stop the service otherwise
+    (warning,) = live.warnings
+    assert warning.startswith("1 object cannot be read: Pod default/huge: ")
+    assert "amounts 19998 digits apart cannot be added" in warning
+
+    again = LiveCluster(client)  # a new process starts with the pod in place
+    follow(again.run())
+    await again.ready.wait()
+    assert kinds(again) == {"a": "unknown", "b": "admits"}
+    assert list(again.unreadable) == ["Pod default/huge"]
+
+    nodes.admit("a", pod("huge", cpu="1"))  # the kubelet has admitted it, and reports what it holds
+    await until(lambda: kinds(live)["a"] == "admits")
+    nodes.server.remove("pods", "huge")
+    await until(lambda: live.warnings == ())
+    assert live.unreadable == {}
+
+
+async def test_a_pending_pod_whose_amounts_overflow_is_named_until_it_is_gone(live, nodes):
+    nodes.server.put(overflowing_pod("huge"))
+    await until(lambda: live.find_pod("default", "huge"))
+    for _ in range(2):
+        with pytest.raises(PodError, match="cannot add up the amounts"):
+            live.read(live.find_pod("default", "huge"))
+    assert list(live.unreadable) == ["Pod default/huge"]
+
+    changed = overflowing_pod("huge")
+    changed["metadata"]["labels"] = {"still": "huge"}
+    nodes.server.put(changed)
+    await until(lambda: live.find_pod("default", "huge").metadata.labels)
+    assert list(live.unreadable) == ["Pod default/huge"]
+    nodes.server.remove("pods", "huge")
+    await until(lambda: live.unreadable == {})
+    assert kinds(live) == {"a": "admits", "b": "admits"}
+
+
+@pytest.mark.parametrize("depth", [600, 5_000])
+async def test_a_host_state_that_is_nested_too_deeply_makes_its_own_node_unknown(live, nodes, depth):
+    nested = b"[" * depth + b"]" * depth
+    nodes.server.hold()
+    nodes.report("a")
+    stored = nodes.server.store.find(nodes.server.resources.named("hoststates"), ("", "a"))
+    vars(stored)["text"] = stored.text.replace(b'"machine":{', b'"machine":{"deep":%b,' % nested)
+    nodes.server.hold(held=False)
+
+    await until(lambda: kinds(live) == {"a": "unknown", "b": "admits"})
+    assert live.verdict(OTHER, "a").reason == "unknown state"
+    assert "nested" in live.verdict(OTHER, "a").detail
+    assert list(live.unreadable) == ["HostState a"]
+
+    nodes.report("a")
+    await until(lambda: kinds(live)["a"] == "admits")
+    assert live.unreadable == {}
+
+
+async def test_a_defect_about_one_host_state_makes_its_own_node_unknown(live, nodes, monkeypatch):
+    confirm = live.cluster.confirm
+
+    def fail(report):
+        if report.host == "a":
+            raise ZeroDivisionError("a defect")
+        return confirm(report)
+
+    monkeypatch.setattr(live.cluster, "confirm", fail)
+    nodes.report("a")
+    nodes.report("b")
+
+    await until(lambda: kinds(live)["a"] == "unknown")
+    assert live.host_states.failures == 1
+    assert live.unreadable == {"HostState a": "ZeroDivisionError: a defect"}
+    monkeypatch.undo()
+    nodes.report("a")
+    await until(lambda: kinds(live) == {"a": "admits", "b": "admits"})
+
+
+async def test_a_defect_about_one_pod_of_a_list_hides_no_other(live, nodes, monkeypatch):
+    nodes.create(pod("bad"), "a")
+    nodes.create(WIDE, "b")
+    await until(lambda: kinds(live)["b"] == "rejects")
+    original = live_cluster.api_pod_stage
+
+    def fail(asked):
+        if asked.metadata.name == "bad":
+            raise ZeroDivisionError("a defect")
+        return original(asked)
+
+    monkeypatch.setattr(live_cluster, "api_pod_stage", fail)
+    nodes.server.expire(watches=True)
+    await until(lambda: live.pods.failures)
+
+    assert live.unreadable == {"Pod default/bad": "ZeroDivisionError: a defect"}
+    assert kinds(live)["b"] == "rejects"

@@ -16,7 +16,7 @@ from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
 from alignup.placement.host_model import HostModel, unsettled_devices
 from alignup.placement.host_report import Cause, HostReport, PodStage
-from alignup.placement.verdict import TOO_MANY_TERMINATING, TOO_MUCH_WORK, Verdict
+from alignup.placement.verdict import TOO_MANY_TERMINATING, TOO_MUCH_WORK, UNREADABLE_POD, Verdict
 
 MAX_TERMINATING = 3  #: terminating pods on a host; with more, its state counts as unknown
 MAX_STATES = 64  #: possible states of a host
@@ -67,6 +67,7 @@ class PossibleStates(NamedTuple):
     #: or whether the order of unconfirmed pods is unknown
     doubtful: bool = False
     problem: str = ""  #: why they cannot be listed
+    detail: str = ""  #: of the problem
 
 
 class Replaced(NamedTuple):
@@ -207,6 +208,10 @@ class HostRecord:
     def _replay(self) -> PossibleStates:
         if not self._log and not self._terminating:
             return PossibleStates((self.ledger,), 0, frozenset())
+        unreadable = [binding.pod for binding in self.bindings if not binding.pod.all_containers]
+        if unreadable:
+            names = ", ".join(f"{pod.namespace}/{pod.name}" for pod in unreadable[:3])
+            return PossibleStates((), len(unreadable), frozenset(), problem=UNREADABLE_POD, detail=names)
         ledgers: tuple[Ledger, ...] = (self.ledger,)
         terminating = set(self._terminating)
         unconfirmed: set[str] = set()

@@ -275,7 +275,7 @@ class HostVerdicts:
     def _verdict(self, record: HostRecord, shape: PodShape) -> Verdict:
         possible = record.states()
         if not possible.ledgers:
-            return unknown(possible.problem)
+            return unknown(possible.problem, possible.detail)
         states = self._states.get(record.name)
         if states is None or shape.critical:
             # A verdict on a critical pod depends on the pods of the host, which states do not tell.

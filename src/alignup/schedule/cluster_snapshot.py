@@ -105,7 +105,7 @@ def _bound_pods(
             continue
         bound, problem = bound_pod(pod)
         if problem:
-            notes.append(problem)
+            notes.append(f"the requests of pod {pod.metadata.full_name} cannot be read: {problem}")
         yield bound.pod, host, bound.stage
 
 

@@ -13,13 +13,15 @@ moment. Pods of the API server are read only if no report contains them: a repor
 import asyncio
 import gc
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, TypeVar
 
 import msgspec
 import structlog
 
-from alignup.align.errors import AlignError
+from alignup.align.errors import AlignError, PodError
 from alignup.align.workload import Pod
 from alignup.documents.host_state import HostStateDocument
 from alignup.kubernetes.api import NODE_RESOURCE_TOPOLOGIES, NODES, PODS, ApiClient, Change, EventType, Informer
@@ -31,11 +33,11 @@ from alignup.kubernetes.api.known_pods import (
     bound_pod,
     kubelet_uid,
     plain_pod,
+    readable_pod,
     was_preempted,
     was_rejected,
 )
 from alignup.kubernetes.api.objects import ApiNode, ApiPod, ApiPodSpec, ApiPodStatus, Condition, ObjectMeta
-from alignup.kubernetes.manifests.pod_decoder import pod_from
 from alignup.placement.cluster import Cluster, RankedHost
 from alignup.placement.host_report import PodStage, pod_stage
 from alignup.placement.verdict import Verdict, unknown
@@ -44,11 +46,13 @@ from alignup.schedule.node_resource_topology import TopologyFallback
 
 NO_NODE = unknown("no such node")
 NO_HOST_STATE = unknown("no HostState")
+UNKNOWN_STATE = "unknown state"
 SILENT_SECONDS = 900.0  #: after which an observer that renews its HostState every few minutes counts as dead
 CHECK_SECONDS = 60.0  #: between looking for such observers
 MAX_DECODED = 4096  #: pods that are kept as they were decoded: a scheduler asks about a pod several times
 GARBAGE = (10_000, 20, 20)  #: after how much garbage is collected; answers to schedulers leave little behind
 MAX_PARTS = 200_000  #: parts of pods that are stored once
+_MAX_WARNING = 300  #: characters about one unreadable object
 _KEPT_SPEC = ("node_name", "containers", "init_containers", "resources", "overhead", "restart_policy", "os")
 _KEPT_STATUS = ("phase", "reason", "qos_class", "container_statuses", "init_container_statuses")
 _UNIQUE_METADATA = ("name", "uid", "resource_version", "deletion_timestamp", "deletion_grace_period_seconds")
@@ -98,6 +102,7 @@ class LiveCluster:
         self.ready = asyncio.Event()  #: set when everything was listed once
         self._decoded: dict[tuple[str, str], Pod] = {}  #: by uid and resource version
         self._pods_wanted = False  #: whether pods are followed, or about to be
+        self._unreadable: dict[str, str] = {}  #: kind and name of an object whose content is invalid → the problem
 
     # Following the API server
 
@@ -138,6 +143,24 @@ class LiveCluster:
             if informer.error is not None and not isinstance(informer.error, NotFoundError)
         )
 
+    @property
+    def unreadable(self) -> dict[str, str]:
+        """Objects that cannot be read, and why. Their nodes count as unknown; answers about others are right."""
+        return self._unreadable | {
+            f"{informer.resource.kind} {namespace}{namespace and '/'}{name}": problem
+            for informer in (*self._informers, self.pods)
+            for (namespace, name), problem in informer.unreadable.items()
+        }
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What health checks tell although answers are right."""
+        unreadable = self.unreadable
+        if not unreadable:
+            return ()
+        first = "; ".join(f"{name}: {problem}"[:_MAX_WARNING] for name, problem in islice(unreadable.items(), 3))
+        return (f"{len(unreadable)} {'object' if len(unreadable) == 1 else 'objects'} cannot be read: {first}",)
+
     def on_change(self, listener: ChangeListener) -> None:
         """Call *listener* with the names of nodes that changed, soon after they did."""
         self._listeners.append(listener)
@@ -156,7 +179,11 @@ class LiveCluster:
         key = (pod.metadata.uid, pod.metadata.resource_version)
         decoded = self._decoded.get(key)
         if decoded is None:
-            decoded = pod_from(pod)
+            try:
+                decoded = readable_pod(pod)
+            except PodError as error:
+                self._note_unreadable(pod, str(error))
+                raise
             if all(key):
                 if len(self._decoded) >= MAX_DECODED:
                     self._decoded.clear()
@@ -171,8 +198,16 @@ class LiveCluster:
             return plain_pod(pod)
         bound, problem = bound_pod(pod)
         if problem:
-            _log.warning("cannot read a bound pod", pod=pod.metadata.full_name, problem=problem)
+            self._note_unreadable(pod, problem)
         return bound.pod
+
+    def _note_unreadable(self, pod: ApiPod, problem: str) -> None:
+        """Name a pod of the cluster that cannot be read; a scheduler may ask about others, too."""
+        name = f"{PODS.kind} {pod.metadata.full_name}"
+        known = self.find_pod(pod.metadata.namespace, pod.metadata.name)
+        if known is not None and known.metadata.uid == pod.metadata.uid and self._unreadable.get(name) != problem:
+            self._unreadable[name] = problem
+            _log.warning("cannot read a pod", pod=pod.metadata.full_name, node=pod.spec.node_name, problem=problem)
 
     def verdict(self, pod: Pod, node: str) -> Verdict:
         """Predict what the kubelet of *node* decides about *pod*."""
@@ -196,6 +231,8 @@ class LiveCluster:
     def _without_report(self, pod: Pod, node: str) -> Verdict:
         if node in self._unknown:
             return self._unknown[node]
+        if problem := self.host_states.unreadable.get(("", node)):
+            return unknown(UNKNOWN_STATE, f"its HostState cannot be read: {problem}")
         approximate = self._fallback.verdict(node, pod)
         if approximate is not None:
             return approximate
@@ -235,6 +272,7 @@ class LiveCluster:
         self._waiting.pop(name, None)
         if change.type is EventType.DELETED:
             del self._heard[name]
+            self._unreadable.pop(f"{HOST_STATES.kind} {name}", None)
             self._forget_host(name)
         elif self._must_wait or self.nodes.get(name) is None:
             self._waiting[name] = state
@@ -245,7 +283,8 @@ class LiveCluster:
         """Drop nodes whose observer stopped; times of other machines are not compared."""
         now = self._client.timing.clock()
         for (_, name), state in self.host_states.objects.items():
-            if state.observed_at and now - self._heard[name] > SILENT_SECONDS and self.cluster.record(name) is not None:
+            heard = self._heard.get(name, now)
+            if state.observed_at and now - heard > SILENT_SECONDS and self.cluster.record(name) is not None:
                 _log.warning("observer has stopped", node=name)
                 self._unknown[name] = unknown("observer has stopped", f"its last report is of {state.observed_at}")
                 self._drop_host(name)
@@ -279,6 +318,21 @@ class LiveCluster:
         self._touch(name)
 
     def _read_host(self, state: HostStateDocument) -> None:
+        """Read a HostState; whatever is wrong with it, only the state of its own node becomes unknown."""
+        name, label = state.metadata.name, f"{HOST_STATES.kind} {state.metadata.name}"
+        with self.host_states.isolated(("", name)):
+            try:
+                self._update_host(state)
+                self._unreadable.pop(label, None)
+            except Exception as error:
+                self._unknown[name] = unknown(UNKNOWN_STATE, str(error))
+                self._drop_host(name)
+                if not isinstance(error, AlignError):
+                    raise
+                if state.ledger is not None:
+                    self._unreadable[label] = str(error)
+
+    def _update_host(self, state: HostStateDocument) -> None:
         name = state.metadata.name
         if name in self._fallback.nodes:
             self._topology_changed(name)
@@ -287,12 +341,7 @@ class LiveCluster:
         record = self.cluster.record(name)
         if record is not None and state.ledger is not None and record.report.sequence >= state.generation:
             return  # only the Node object changed, or the time of the observation
-        try:
-            report = self._reader.read(state)
-        except AlignError as error:
-            self._unknown[name] = unknown("unknown state", str(error))
-            self._drop_host(name)
-            return
+        report = self._reader.read(state)
         self._unknown.pop(name, None)
         self._state_uids[name] = state.metadata.uid
         for confirmed in self.cluster.confirm(report):
@@ -322,10 +371,11 @@ class LiveCluster:
         self._bound = {}
         listed = []
         for pod in bound:
-            stage, host = api_pod_stage(pod), pod.spec.node_name
-            self._bound.setdefault(host, {})[kubelet_uid(pod)] = (pod, stage)
-            self.assumed.pop(pod.metadata.uid, None)
-            listed.append((self._read_bound(pod), host, stage))
+            with self.pods.isolated((pod.metadata.namespace, pod.metadata.name)):
+                stage, host = api_pod_stage(pod), pod.spec.node_name
+                self._bound.setdefault(host, {})[kubelet_uid(pod)] = (pod, stage)
+                self.assumed.pop(pod.metadata.uid, None)
+                listed.append((self._read_bound(pod), host, stage))
         self.cluster.relist(listed)
         waiting, self._waiting = self._waiting, {}
         for name, state in waiting.items():
@@ -339,6 +389,9 @@ class LiveCluster:
 
     def _pod_changed(self, change: Change[ApiPod]) -> None:
         pod = change.object
+        if self._unreadable.pop(f"{PODS.kind} {pod.metadata.full_name}", None) and not pod.finished:
+            with suppress(PodError):  # it is named again if it still cannot be read, and still exists
+                self.read(pod)
         if change.type is EventType.DELETED and not pod.spec.node_name:
             self.forget(pod.metadata.uid)
         if change.listed or not pod.spec.node_name:
@@ -364,7 +417,7 @@ class LiveCluster:
         else:
             read = plain_pod(pod) if stage is PodStage.ENDED else self._read_bound(pod)
             if host in self._fallback.nodes and (known is None or stage is PodStage.ENDED):
-                self._fallback.bound(host, pod, read)
+                self._fallback.bound(host, read, ended=stage is PodStage.ENDED)
             if was_preempted(pod):
                 self.cluster.observe_preemption(read, host)
             else:

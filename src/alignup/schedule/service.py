@@ -196,6 +196,7 @@ class ScheduleService:
             "alignup_schedule_leading": ("Whether this process leads.", float(self.leading)),
             "alignup_schedule_nodes": ("Nodes of the cluster.", len(self.live.nodes.objects)),
             "alignup_schedule_known_nodes": ("Nodes whose state is known.", len(cluster.hosts)),
+            "alignup_schedule_unreadable_objects": ("Objects that cannot be read.", len(self.live.unreadable)),
             "alignup_schedule_distinct_states": ("Distinct states of nodes.", cluster.distinct_states),
             "alignup_schedule_waiting_pods": ("Rejected pods that wait for room.", self._wake_up.waiting),
             "alignup_schedule_woken_pods_total": ("Waiting pods that got room.", self._wake_up.woken),
@@ -254,7 +255,7 @@ def schedule_app(
     routes = [
         *(Route(f"{EXTENDER}/{verb}", _not_found, methods=["POST"]) for verb in VERBS),  # other methods are wrong
         Route("/v1/explain/{namespace}/{pod}", explain),
-        *health_routes(service.metrics.registry, readiness=service.problems),
+        *health_routes(service.metrics.registry, readiness=service.problems, warnings=lambda: service.live.warnings),
         *page_routes(service.live, service.problems, service.metrics.predictions, stopping=stopping or asyncio.Event()),
     ]
     app = Starlette(routes=routes, exception_handlers={404: _not_found, 405: wrong_method, Exception: internal_error})
@@ -298,7 +299,8 @@ async def open_service(
         app = schedule_app(service, stopping=stopping)
         await stack.enter_async_context(serve_app(app, listener, stopping=stopping, tls=tls))
         if options.health is not None:
-            probe_app = health_app(service.metrics.registry, readiness=service.problems)
+            registry, live = service.metrics.registry, service.live
+            probe_app = health_app(registry, readiness=service.problems, warnings=lambda: live.warnings)
             probes = stack.enter_context(tcp_socket(options.health[1], options.health[0]))
             await stack.enter_async_context(serve_app(probe_app, probes, stopping=stopping))
         _log.info("listening", at="{}:{}".format(*listener.getsockname()[:2]))

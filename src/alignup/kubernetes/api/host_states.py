@@ -26,6 +26,7 @@ from alignup.documents.host_state import (
     HeldResourcesDocument,
     HostLedgerDocument,
     HostStateDocument,
+    check_limits,
 )
 from alignup.documents.ledgers import (
     CpuResidue,
@@ -88,12 +89,14 @@ class HostStateReader:
 
     def __init__(self) -> None:
         self._idle: dict[str, Host] = {}  #: without devices, by the texts of machine and configuration
+        self._keys: dict[str, str] = {}  #: node → the key of its host: what no node has any more is forgotten
 
     def read(self, state: HostStateDocument) -> HostReport:
         """Return the report; ``StateError`` if the ledger is unknown, ``AlignError`` if the object is invalid."""
         if state.ledger is None:
             why = "; ".join(state.problems) or "no reason is given"
             raise StateError(f"what node {state.metadata.name} holds is unknown: {why}")
+        check_limits(state)
         idle = self._idle_host(state)
         devices = tuple(
             Device(group.resource, id_, parse_or_none(group.nodes), healthy=group.healthy)
@@ -112,6 +115,9 @@ class HostStateReader:
 
     def _idle_host(self, state: HostStateDocument) -> Host:
         key = f"{to_json(state.machine)}\n{to_json(state.configuration)}"
+        before, self._keys[state.metadata.name] = self._keys.get(state.metadata.name), key
+        if before not in {None, key} and before not in self._keys.values():
+            self._idle.pop(str(before), None)
         if key not in self._idle:
             name = f"HostState {state.metadata.name}"
             machine = replace(machine_from_document(state.machine, name=name), devices=())

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from alignup.align.errors import PodError
-from alignup.align.workload import Pod
+from alignup.align.errors import PodError, Problem, QuantityError
+from alignup.align.workload import Pod, demand
 from alignup.align.workload.validation import MIRROR_ANNOTATION
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.kubernetes.manifests.pod_decoder import pod_from
@@ -26,26 +26,38 @@ class KnownPod:
         return self.pod.namespace, self.pod.name
 
 
+def readable_pod(pod: ApiPod) -> Pod:
+    """Read what a pod requests; ``PodError`` if it is invalid, or if its amounts cannot be added up.
+
+    The API server accepts amounts such as ``1e20000``.
+    """
+    decoded = pod_from(pod)
+    try:
+        demand.fit_used(decoded), demand.limits(decoded)
+    except QuantityError as error:
+        raise PodError([Problem("spec", f"cannot add up the amounts: {error}")]) from error
+    return decoded
+
+
 def known_pod(pod: ApiPod) -> KnownPod:
     """Read a pod of the API server; ``PodError`` if it is invalid."""
-    decoded = replace(pod_from(pod), uid=kubelet_uid(pod), labels={}, annotations={})
+    decoded = replace(readable_pod(pod), uid=kubelet_uid(pod), labels={}, annotations={})
     status = pod.status
     reported = pod.finished or bool(status.container_statuses or status.init_container_statuses)
     return KnownPod(pod=decoded, stage=api_pod_stage(pod), finished=pod.finished, reported=reported)
 
 
 def bound_pod(pod: ApiPod) -> tuple[KnownPod, str]:
-    """Read a pod that is bound, and return what is wrong with it; an invalid one requests nothing.
+    """Read a pod that is bound, and return what is wrong with it; an invalid one has no containers.
 
-    It still counts as bound, so that it does not seem to have ended.
+    It still counts as bound, so that it does not seem to have ended, and makes the state of its node unknown.
     """
     try:
         return known_pod(pod), ""
     except PodError as error:
         plain = plain_pod(pod)
         stage = PodStage.TERMINATING if pod.metadata.deletion_timestamp else PodStage.RUNNING
-        problem = f"the requests of pod {plain.namespace}/{plain.name} are left out: {error}"
-        return KnownPod(pod=plain, stage=stage, finished=False), problem
+        return KnownPod(pod=plain, stage=stage, finished=False), str(error)
 
 
 def plain_pod(pod: ApiPod) -> Pod:
