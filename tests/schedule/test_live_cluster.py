@@ -7,7 +7,7 @@ import pytest
 from alignup.align.errors import PodError
 from alignup.documents.codec import convert
 from alignup.kubernetes.api import PODS, Access, ApiClient, Timing
-from alignup.kubernetes.api.known_pods import binding_time, known_pod
+from alignup.kubernetes.api.known_pods import api_pod_stage, binding_time, known_pod
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.kubernetes.manifests.pod_decoder import read_pod
 from alignup.placement.host_report import Cause
@@ -395,7 +395,7 @@ async def test_a_defect_about_one_pod_of_a_list_hides_no_other(live, nodes, monk
     nodes.create(pod("bad"), "a")
     nodes.create(WIDE, "b")
     await until(lambda: kinds(live)["b"] == "rejects")
-    original = live_cluster.api_pod_stage
+    original = api_pod_stage
 
     def fail(asked):
         if asked.metadata.name == "bad":

@@ -19,6 +19,7 @@ GROUP, VERSION, KIND, PLURAL = "alignup.dev", "v1alpha1", "HostState", "hoststat
 
 MAX_BYTES = 1 << 20  #: of a HostState as JSON
 MAX_DEPTH = 50  #: of nested lists and objects in its machine and configuration
+MAX_CPUS, MAX_NODES = 8_192, 256
 MAX_PODS = 2_000
 MAX_CONTAINERS = 10_000  #: that hold CPUs, memory or devices
 MAX_DEVICES = 50_000

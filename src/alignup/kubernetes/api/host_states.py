@@ -12,7 +12,7 @@ from typing import Any
 from alignup.align import bits
 from alignup.align.devices.ledger import DeviceLedger
 from alignup.align.devices.provider import DeviceProvider
-from alignup.align.errors import StateError
+from alignup.align.errors import OWN_LIMIT, AlignError, StateError
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Device, Machine
@@ -52,6 +52,7 @@ HOST_STATES = Resource(
 )
 
 HEARTBEAT_SECONDS = 300.0  #: after which an unchanged object is written again
+MAX_MESSAGE = 2_000  #: characters about what is wrong with an object
 STALE_SECONDS = 3 * HEARTBEAT_SECONDS  #: after which its observer has probably stopped
 
 
@@ -93,6 +94,14 @@ class HostStateReader:
 
     def read(self, state: HostStateDocument) -> HostReport:
         """Return the report; ``StateError`` if the ledger is unknown, ``AlignError`` if the object is invalid."""
+        try:
+            return self._read(state)
+        except AlignError as error:
+            if len(str(error)) > MAX_MESSAGE:
+                raise StateError(f"{str(error)[:MAX_MESSAGE]}…") from None
+            raise
+
+    def _read(self, state: HostStateDocument) -> HostReport:
         if state.ledger is None:
             why = "; ".join(state.problems) or "no reason is given"
             raise StateError(f"what node {state.metadata.name} holds is unknown: {why}")
@@ -121,6 +130,9 @@ class HostStateReader:
         if key not in self._idle:
             name = f"HostState {state.metadata.name}"
             machine = replace(machine_from_document(state.machine, name=name), devices=())
+            if len(machine.cpus) > schema.MAX_CPUS or len(machine.nodes) > schema.MAX_NODES:
+                limits = f"{schema.MAX_CPUS} CPUs on {schema.MAX_NODES} NUMA nodes"
+                raise StateError(f"{name}: more than {limits} are not read {OWN_LIMIT}")
             document = ParsedDocument(1, 1, state.configuration)
             configuration = kubelet_configuration.read_document(document, name=name)
             self._idle[key] = Host(machine, kubelet_configuration.host_settings(configuration, machine))
@@ -187,6 +199,12 @@ def _device_groups(ledger: DeviceLedger) -> Iterator[DeviceGroupDocument]:
 
 
 def _read_ledger(document: HostLedgerDocument, idle: Ledger) -> Ledger:
+    taken = 0
+    for pod in document.pods:
+        cpus = bits.union(map(bits.parse, (pod.cpus.pod or "", *pod.cpus.containers.values())))
+        if cpus & taken:  # here, since a complete list of who holds what twice can be very long
+            raise StateError(f"CPUs {bits.show(cpus & taken)} of pod {pod.namespace}/{pod.name} are held twice")
+        taken |= cpus
     for resource, registered in document.resources.items():
         if resource in idle.devices.inventories and not registered:
             idle = replace(idle, devices=idle.devices.give_up(resource))
