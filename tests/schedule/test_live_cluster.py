@@ -249,6 +249,8 @@ async def test_a_host_state_can_be_there_before_its_node(live, nodes):
 def test_trimmed_pods_count_as_whole_ones():
     documents = [big_pod(number) for number in range(50)]
     documents[1]["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "x", "kubernetes.io/config.hash": "y"}
+    owner = {"apiVersion": "v1", "kind": "Node", "name": documents[1]["spec"]["nodeName"]}
+    documents[1]["metadata"]["ownerReferences"] = [owner]
     documents[2]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     documents[3]["status"]["phase"] = "Failed"
     trimmer = PodTrimmer()
@@ -256,6 +258,7 @@ def test_trimmed_pods_count_as_whole_ones():
         whole = convert(document, PODS.type)
         trimmed = trimmer.trim(whole)
         assert known_pod(trimmed) == known_pod(whole)
+        assert (known_pod(whole).pod.uid == "y") is (document is documents[1])
         assert binding_time(trimmed) == binding_time(whole)
         assert trimmed.metadata.labels == whole.metadata.labels
     pending = convert({**documents[0], "spec": {**documents[0]["spec"], "nodeName": ""}}, PODS.type)
@@ -408,3 +411,52 @@ async def test_a_defect_about_one_pod_of_a_list_hides_no_other(live, nodes, monk
 
     assert live.unreadable == {"Pod default/bad": "ZeroDivisionError: a defect"}
     assert kinds(live)["b"] == "rejects"
+
+
+def mirror_of(uid, host="a", *, name="forged", owner=True):
+    """A pod with the annotations of a mirror pod, as anyone who may create pods can write it."""
+    document = api_pod(pod(name, cpu="1"), host)
+    document["metadata"]["annotations"] = {"kubernetes.io/config.mirror": uid, "kubernetes.io/config.hash": uid}
+    if owner:
+        owner_of_mirror = {"apiVersion": "v1", "kind": "Node", "name": host, "uid": f"node-{host}"}
+        document["metadata"]["ownerReferences"] = [owner_of_mirror]
+    return document
+
+
+@pytest.mark.parametrize("owner", [False, True], ids=["without owner", "with the owner of a mirror pod"])
+async def test_the_end_of_a_forged_mirror_pod_frees_nothing(live, nodes, owner):
+    nodes.create(WIDE, "a")
+    nodes.admit("a", WIDE)
+    await until(lambda: kinds(live)["a"] == "rejects")
+
+    nodes.server.put(mirror_of("wide", owner=owner))
+    await until(lambda: live.find_pod("default", "forged"))
+    nodes.server.put({**mirror_of("wide", owner=owner), "status": {"phase": "Failed"}})
+    nodes.server.remove("pods", "forged")
+    nodes.create(pod("marker"), "b")
+    await until(lambda: live.find_pod("default", "marker"))
+    assert kinds(live)["a"] == "rejects"
+
+    nodes.server.put(mirror_of("wide", owner=owner))  # and when all pods are listed again
+    nodes.server.expire(watches=True)
+    await until(lambda: live.find_pod("default", "forged"))
+    nodes.server.remove("pods", "forged")
+    nodes.create(pod("second"), "b")
+    await until(lambda: live.find_pod("default", "second"))
+    assert kinds(live)["a"] == "rejects"
+
+    nodes.server.remove("pods", "wide")
+    await until(lambda: kinds(live)["a"] == "admits")
+
+
+async def test_a_static_pod_counts_by_the_uid_that_the_kubelet_reports(live, nodes):
+    nodes.server.put(mirror_of("static", name="kube-proxy"))
+    nodes.admit("a", pod("static", cpu="4", memory="1Gi"))
+    await until(lambda: kinds(live)["a"] == "rejects")
+    nodes.server.expire(watches=True)  # the trimmed pods of a new list tell the same
+    nodes.create(pod("marker"), "b")
+    await until(lambda: live.find_pod("default", "marker"))
+    assert reasons(live)["a"] == "not enough cpu on one NUMA node"
+
+    nodes.server.remove("pods", "kube-proxy")
+    await until(lambda: kinds(live)["a"] == "admits")

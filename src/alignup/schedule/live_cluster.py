@@ -23,6 +23,7 @@ import structlog
 
 from alignup.align.errors import AlignError, PodError
 from alignup.align.workload import Pod
+from alignup.align.workload.validation import MIRROR_ANNOTATION
 from alignup.documents.host_state import HostStateDocument
 from alignup.kubernetes.api import NODE_RESOURCE_TOPOLOGIES, NODES, PODS, ApiClient, Change, EventType, Informer
 from alignup.kubernetes.api.errors import NotFoundError
@@ -92,7 +93,9 @@ class LiveCluster:
         self._reader = HostStateReader()
         self._unknown: dict[str, Verdict] = {}  #: node → why its state is unknown, if it has a HostState
         self._state_uids: dict[str, str] = {}  #: node → uid of the HostState that its host was read from
-        self._bound: dict[str, dict[str, tuple[ApiPod, PodStage]]] = {}  #: node → uid → pod, as observed last
+        #: node → uid that the kubelet uses → pod, as observed last
+        self._bound: dict[str, dict[str, tuple[ApiPod, PodStage]]] = {}
+        self._uids: dict[str, str] = {}  #: uid of every pod → the one that the kubelet uses; empty: not known yet
         #: HostStates that wait until all pods are listed, or until there is a Node
         self._waiting: dict[str, HostStateDocument] = {}
         self.assumed: dict[str, str] = {}  #: uid → node, for pods whose binding was not observed
@@ -190,16 +193,23 @@ class LiveCluster:
                 self._decoded[key] = decoded
         return decoded
 
-    def _read_bound(self, pod: ApiPod) -> Pod:
+    def _read_bound(self, pod: ApiPod, uid: str) -> Pod:
         """Read a bound pod; without its requests if it has ended, or if the report of its node has what it holds."""
         record = self.cluster.record(pod.spec.node_name)
-        known = record is not None and kubelet_uid(pod) in record.ledger.pods
+        known = record is not None and uid in record.ledger.pods
         if known or api_pod_stage(pod) is PodStage.ENDED:
-            return plain_pod(pod)
-        bound, problem = bound_pod(pod)
+            return plain_pod(pod, uid=uid)
+        bound, problem = bound_pod(pod, uid=uid)
         if problem:
             self._note_unreadable(pod, problem)
         return bound.pod
+
+    def _kubelet_uid(self, pod: ApiPod) -> str:
+        """Return the uid that the kubelet uses, the same for as long as the pod exists."""
+        uid = self._uids.get(pod.metadata.uid)
+        if not uid:
+            uid = self._uids[pod.metadata.uid] = kubelet_uid(pod, self._uids)
+        return uid
 
     def _note_unreadable(self, pod: ApiPod, problem: str) -> None:
         """Name a pod of the cluster that cannot be read; a scheduler may ask about others, too."""
@@ -313,7 +323,8 @@ class LiveCluster:
     def _topology_changed(self, name: str) -> None:
         """Read a NodeResourceTopology that was written, or that counts from now on, or no longer."""
         counts = self.host_states.get(name) is None and self.nodes.get(name) is not None
-        pods = [(pod, bound_pod(pod)[0].pod) for pod in self.bound_pods(name)] if counts else []
+        bound = self._bound.get(name, {}) if counts else {}
+        pods = [(pod, bound_pod(pod, uid=uid)[0].pod) for uid, (pod, _) in bound.items()]
         self._fallback.update(name, self.topologies.get(name) if counts else None, pods)
         self._touch(name)
 
@@ -361,8 +372,8 @@ class LiveCluster:
         if self.cluster.record(name) is None:
             return
         self.cluster.remove_host(name)
-        for pod, stage in self._bound.get(name, {}).values():
-            self.cluster.observe(bound_pod(pod)[0].pod, name, stage)
+        for uid, (pod, stage) in self._bound.get(name, {}).items():
+            self.cluster.observe(bound_pod(pod, uid=uid)[0].pod, name, stage)
         self._touch(name)
 
     def _pods_listed(self) -> None:
@@ -372,10 +383,10 @@ class LiveCluster:
         listed = []
         for pod in bound:
             with self.pods.isolated((pod.metadata.namespace, pod.metadata.name)):
-                stage, host = api_pod_stage(pod), pod.spec.node_name
-                self._bound.setdefault(host, {})[kubelet_uid(pod)] = (pod, stage)
+                stage, host, uid = api_pod_stage(pod), pod.spec.node_name, self._kubelet_uid(pod)
+                self._bound.setdefault(host, {})[uid] = (pod, stage)
                 self.assumed.pop(pod.metadata.uid, None)
-                listed.append((self._read_bound(pod), host, stage))
+                listed.append((self._read_bound(pod, uid), host, stage))
         self.cluster.relist(listed)
         waiting, self._waiting = self._waiting, {}
         for name, state in waiting.items():
@@ -388,20 +399,25 @@ class LiveCluster:
         self._touch(*self.cluster.hosts)
 
     def _pod_changed(self, change: Change[ApiPod]) -> None:
-        pod = change.object
+        pod, deleted = change.object, change.type is EventType.DELETED
         if self._unreadable.pop(f"{PODS.kind} {pod.metadata.full_name}", None) and not pod.finished:
             with suppress(PodError):  # it is named again if it still cannot be read, and still exists
                 self.read(pod)
-        if change.type is EventType.DELETED and not pod.spec.node_name:
+        self._uids.setdefault(pod.metadata.uid, "")
+        if pod.spec.node_name and not change.listed:
+            self._bound_pod_changed(pod, self._kubelet_uid(pod), deleted=deleted)
+        elif deleted and not pod.spec.node_name:
             self.forget(pod.metadata.uid)
-        if change.listed or not pod.spec.node_name:
-            return
-        host, uid = pod.spec.node_name, kubelet_uid(pod)
+        if deleted:
+            del self._uids[pod.metadata.uid]
+
+    def _bound_pod_changed(self, pod: ApiPod, uid: str, *, deleted: bool) -> None:
+        host = pod.spec.node_name
         self.assumed.pop(uid, None)
         bound = self._bound.setdefault(host, {})
         known = bound.get(uid)
         stage = api_pod_stage(pod)
-        if change.type is EventType.DELETED:
+        if deleted:
             bound.pop(uid, None)
             force_deleted = stage is not PodStage.ENDED and pod.metadata.deletion_grace_period_seconds == 0
             stage = PodStage.ENDED
@@ -415,7 +431,7 @@ class LiveCluster:
             self.cluster.observe_rejection(uid, host, pod.status.reason)
             self._count_rejections()
         else:
-            read = plain_pod(pod) if stage is PodStage.ENDED else self._read_bound(pod)
+            read = plain_pod(pod, uid=uid) if stage is PodStage.ENDED else self._read_bound(pod, uid)
             if host in self._fallback.nodes and (known is None or stage is PodStage.ENDED):
                 self._fallback.bound(host, read, ended=stage is PodStage.ENDED)
             if was_preempted(pod):
@@ -468,7 +484,8 @@ class PodTrimmer:
         kept = {name: text for name, text in metadata.annotations.items() if name.startswith(_KEPT_ANNOTATIONS)}
         unique = {name: getattr(metadata, name) for name in _UNIQUE_METADATA}
         shared = self._share(metadata, ("namespace", "creation_timestamp", "labels"))
-        return ObjectMeta(**unique, **shared, annotations=self._shared(kept))
+        owners = self._shared(metadata.owner_references) if MIRROR_ANNOTATION in kept else ()
+        return ObjectMeta(**unique, **shared, annotations=self._shared(kept), owner_references=owners)
 
     def _share(self, part: msgspec.Struct, fields: Iterable[str]) -> dict[str, Any]:
         return {name: self._shared(getattr(part, name)) for name in fields}

@@ -1,5 +1,6 @@
 """Pods as the API server has them: what they request, what they are to the kubelet, and how they ended."""
 
+from collections.abc import Container
 from dataclasses import dataclass, replace
 
 from alignup.align.errors import PodError, Problem, QuantityError
@@ -39,39 +40,46 @@ def readable_pod(pod: ApiPod) -> Pod:
     return decoded
 
 
-def known_pod(pod: ApiPod) -> KnownPod:
-    """Read a pod of the API server; ``PodError`` if it is invalid."""
-    decoded = replace(readable_pod(pod), uid=kubelet_uid(pod), labels={}, annotations={})
+def known_pod(pod: ApiPod, *, uid: str = "") -> KnownPod:
+    """Read a pod of the API server; ``PodError`` if it is invalid. *uid*: the kubelet's, if it is known."""
+    decoded = replace(readable_pod(pod), uid=uid or kubelet_uid(pod), labels={}, annotations={})
     status = pod.status
     reported = pod.finished or bool(status.container_statuses or status.init_container_statuses)
     return KnownPod(pod=decoded, stage=api_pod_stage(pod), finished=pod.finished, reported=reported)
 
 
-def bound_pod(pod: ApiPod) -> tuple[KnownPod, str]:
+def bound_pod(pod: ApiPod, *, uid: str = "") -> tuple[KnownPod, str]:
     """Read a pod that is bound, and return what is wrong with it; an invalid one has no containers.
 
     It still counts as bound, so that it does not seem to have ended, and makes the state of its node unknown.
     """
     try:
-        return known_pod(pod), ""
+        return known_pod(pod, uid=uid), ""
     except PodError as error:
-        plain = plain_pod(pod)
+        plain = plain_pod(pod, uid=uid)
         stage = PodStage.TERMINATING if pod.metadata.deletion_timestamp else PodStage.RUNNING
         return KnownPod(pod=plain, stage=stage, finished=False), str(error)
 
 
-def plain_pod(pod: ApiPod) -> Pod:
+def plain_pod(pod: ApiPod, *, uid: str = "") -> Pod:
     """Return the names of a pod without what it requests."""
     metadata = pod.metadata
-    return Pod(name=metadata.name, namespace=metadata.namespace, uid=kubelet_uid(pod), containers=())
+    return Pod(name=metadata.name, namespace=metadata.namespace, uid=uid or kubelet_uid(pod), containers=())
 
 
-def kubelet_uid(pod: ApiPod) -> str:
-    """Return the uid that the kubelet uses: another one for a static pod, whose mirror pod the API server has."""
+def kubelet_uid(pod: ApiPod, others: Container[str] = ()) -> str:
+    """Return the uid that the kubelet uses: another one for a static pod, whose mirror pod the API server has.
+
+    *others*: the uids of all pods of the API server. Anyone who may create pods can write the annotations of a mirror
+    pod; a real one belongs to its Node, and its uid to no pod of the API server.
+    """
     annotations = pod.metadata.annotations
-    if MIRROR_ANNOTATION in annotations and annotations.get(_HASH_ANNOTATION):
-        return annotations[_HASH_ANNOTATION]
-    return pod.metadata.uid
+    static_uid = annotations.get(_HASH_ANNOTATION, "")
+    if MIRROR_ANNOTATION not in annotations or not static_uid or static_uid in others:
+        return pod.metadata.uid
+    node = ("v1", "Node", pod.spec.node_name)
+    owners = ((owner.api_version, owner.kind, owner.name) for owner in pod.metadata.owner_references)
+    return static_uid if node in owners else pod.metadata.uid
 
 
 def api_pod_stage(pod: ApiPod) -> PodStage:
