@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from alignup.align.admit import check_fit
+from alignup.align import fit
+from alignup.align.admit import POD_OF, reject_unfit
 from alignup.align.errors import PodError, WorkLimitError
 from alignup.align.fit import NodeAllocatable, UsedResources
 from alignup.align.host import check_pod
@@ -113,9 +114,15 @@ class HostState:
         if verdict is None:
             verdict, allocatable = self.alignment.align(shape)
             if allocatable is not None:
-                failure = check_fit(shape.pod, self.ledger, allocatable=allocatable, usage=shape.usage)
+                failure = fit.check_fit(
+                    shape.pod,
+                    request=None if shape.pod.statuses else shape.usage,
+                    used=self.ledger.used,
+                    allocatable=allocatable,
+                    others=map(POD_OF, self.ledger.pods.values()),
+                )
                 if failure:
-                    verdict = rejected(failure)
+                    verdict = rejected(reject_unfit(failure))
                 elif verdict.score is not None:
                     score = consider_totals(
                         verdict.score,
