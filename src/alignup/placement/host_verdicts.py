@@ -62,15 +62,12 @@ class AlignmentState:
         allocatable = self.model.host.rules.allocatable
         devices = self.ledger.devices
         if self.model.requests_nothing(shape.pod, devices.handled):
-            known = self.anywhere.get((self.model, shape))
-            if known is None:
-                known = self.anywhere[self.model, shape] = self._decide(shape)[0]
-            verdict = known
-            if known.score is not None:
+            verdict, after = self.anywhere.get((self.model, shape)) or self._decide(shape)[0], self.ledger
+            self.anywhere[self.model, shape] = verdict
+            if verdict.score is not None:
                 host = self.model.at(self.ledger, fit_check=False)
-                score = score_shared(host, free_capacity=self.free_capacity, preferred=known.score.preferred)
-                verdict = replace(known, score=score, approximate=self.approximate)
-            after = self.ledger
+                score = score_shared(host, free_capacity=self.free_capacity, preferred=verdict.score.preferred)
+                verdict = replace(verdict, score=score, approximate=self.approximate)
         else:
             verdict, after = self._decide(shape)
         if verdict.admits and allocatable is not None:
