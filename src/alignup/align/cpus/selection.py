@@ -25,6 +25,7 @@ Above ``MAX_EXACT_NODES`` nodes, the nodes with most free CPUs are used without 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from heapq import heapify, heapreplace
 from itertools import combinations
 from math import isqrt
@@ -64,8 +65,8 @@ class PackedSelection:
         last: tuple[TakeStep, ...] = ((1, self._single_spread),) if spread else (whole_cores, (1, self._single))
         cached: tuple[TakeStep, ...] = ((1, self._caches),) if by_cache else ()
         self._steps: tuple[TakeStep, ...] = (
-            self._whole_groups(whole_outer, self._outer_order),
-            self._whole_groups(whole_inner, self._inner_order),
+            self._whole_groups(whole_outer, self._order),
+            self._whole_groups(whole_inner, partial(self._order, inner=True)),
             *cached,
             *last,
         )
@@ -87,14 +88,14 @@ class PackedSelection:
         return taken
 
     def nodes(self, free: CpuSet) -> list[CpuSet]:
-        return self._outer_order(free) if self._nodes_first else self._inner_order(free)
+        return self._order(free, inner=not self._nodes_first)
 
-    def _outer_order(self, free: CpuSet) -> list[CpuSet]:
-        return _most_used_first(self._outer, within=free, free=free)
-
-    def _inner_order(self, free: CpuSet) -> list[CpuSet]:
+    def _order(self, free: CpuSet, *, inner: bool = False) -> list[CpuSet]:
+        outer_order = _most_used_first(self._outer, within=free, free=free)
+        if not inner:
+            return outer_order
         order: list[CpuSet] = []
-        for outer in self._outer_order(free):
+        for outer in outer_order:
             inside = self._inner_of[outer]
             order += inside if inside == (outer,) else _most_used_first(inside, within=outer & free, free=free)
         return order
@@ -110,7 +111,7 @@ class PackedSelection:
         # Whole cores have the same number of CPUs, so inside their parent they are in ascending order.
         size = self._core_size
         taken, used = 0, ~free
-        for inner in self._inner_order(free):
+        for inner in self._order(free, inner=True):
             for core in self._whole_cores_of[inner]:
                 if not core & used:
                     taken |= core
@@ -123,7 +124,7 @@ class PackedSelection:
     def _single(self, free: CpuSet, need: int) -> CpuSet:
         cores = (
             core
-            for inner in self._inner_order(free)
+            for inner in self._order(free, inner=True)
             for core in _most_used_first(self._cores_of[inner], within=inner & free, free=free)
         )
         taken = 0
@@ -133,7 +134,7 @@ class PackedSelection:
 
     def _single_spread(self, free: CpuSet, need: int) -> CpuSet:
         taken = 0
-        for socket in self._inner_order(free) if self._nodes_first else self._outer_order(free):
+        for socket in self._order(free, inner=self._nodes_first):
             taken |= lowest_cpus(socket & free & ~taken, need - taken.bit_count())
         return taken
 
