@@ -19,11 +19,11 @@ from alignup.align.machine import KubeletView, Machine
 from alignup.align.memory import reserved_memory
 from alignup.align.memory.ledger import MemoryLedger
 from alignup.align.memory.provider import MemoryPolicy
+from alignup.align.release import FeatureStage
 from alignup.align.settings import (
     KUBELET_MAX_NODES,
     TOPOLOGY_OPTIONS,
     FeatureGates,
-    FeatureStage,
     Policy,
     Scope,
     TopologyOptions,

@@ -26,7 +26,8 @@ from alignup.align.machine import CadvisorNode, Machine, NumaNode
 from alignup.align.memory import reserved_memory
 from alignup.align.memory.provider import MemoryPolicy
 from alignup.align.quantity import Quantity, QuantityFormat
-from alignup.align.settings import FeatureGates, FeatureStage, Policy, Scope, TopologyOptions, TopologySettings
+from alignup.align.release import FeatureStage
+from alignup.align.settings import FeatureGates, Policy, Scope, TopologyOptions, TopologySettings
 from alignup.align.workload import Amounts, Container, Pod, QoS, Resources
 from alignup.align.workload.demand import FitRequest
 from alignup.align.workload.names import CPU, MEMORY

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.align.errors import ConfigurationError
-from alignup.align.settings import FEATURE_GATES, FeatureStage
+from alignup.align.release import FeatureStage
+from alignup.align.settings import FEATURE_GATES
 from alignup.kubernetes import configuration
 from alignup.kubernetes.configuration import feature_gates
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from alignup.align import bits
 from alignup.align.devices.ledger import DeviceLedger
-from alignup.align.devices.provider import DeviceProvider
 from alignup.align.errors import StateError
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
@@ -100,7 +99,7 @@ class HostStateReader:
             for group in state.ledger.devices
             for id_ in group.ids
         )
-        provider = DeviceProvider(idle.view.all_nodes, devices, idle.settings.preferred_allocation)
+        provider = replace(idle.devices, devices=devices)
         return HostReport(
             host=state.metadata.name,
             machine=replace(idle.machine, devices=devices),

@@ -8,7 +8,8 @@ dependencies are disabled. So all gates are listed, not only those that matter t
 from collections.abc import Iterator, Mapping
 
 from alignup.align.errors import Problem, ProblemKind
-from alignup.align.settings import FEATURE_GATES, FeatureGate, FeatureGates, FeatureStage
+from alignup.align.release import FeatureGate, FeatureStage
+from alignup.align.settings import FEATURE_GATES, FeatureGates
 from alignup.kubernetes.configuration.fields import KUBELET_TABLES
 
 #: Deprecated gates count as GA: only their own name sets them.
