@@ -82,9 +82,8 @@ class Host:
                     raise SettingsError(
                         f"NUMA node {unknown[0]}: this machine reports no NUMA nodes, so nothing can be aligned"
                     )
-        self.devices = DeviceProvider(
-            view.all_nodes, machine.devices, settings.preferred_allocation, kubelet_release=settings.release
-        )
+        preferred = settings.preferred_allocation
+        self.devices = DeviceProvider(view.all_nodes, machine.devices, preferred, kubelet_release=settings.release)
         with _errors_of("cpu"):
             self.cpus = CpuProvider.create(
                 view,

@@ -45,8 +45,8 @@ class Release:
     """A minor release: its feature gates and policy options that affect alignment, and the behavior of its managers."""
 
     minor: int  #: 37 for 1.37
-    gates: Mapping[str, FeatureGate] = field(repr=False)
-    options: Mapping[str, FeatureStage] = field(repr=False)  #: of the CPU and the topology manager
+    gates: Mapping[str, FeatureGate] = field(repr=False, compare=False)
+    options: Mapping[str, FeatureStage] = field(repr=False, compare=False)  #: of the CPU and the topology manager
     complete: bool = True  #: whether all its differences are known
     #: A device that a pod holds and no plugin lists any more crashes the kubelet; before, it is one without nodes.
     crashes_on_gone_devices: bool = False

@@ -93,7 +93,7 @@ def build_host(machine: Machine, overrides: PolicyOverrides, *, permitted: CpuSe
         options=TopologyOptions.parse(topology_options, gates=gates, base=topology.options),
     )
     if any(OPTION_STAGES[name] is FeatureStage.ALPHA for name in cpu_options):
-        gates = FeatureGates({**gates.changed, "CPUManagerPolicyAlphaOptions": True})
+        gates = FeatureGates({**gates.changed, "CPUManagerPolicyAlphaOptions": True}, gates.release)
     cpus = replace(settings.cpus, options={**settings.cpus.options, **cpu_options})
     return Host(machine, replace(settings, topology=topology, cpus=cpus, gates=gates))
 
