@@ -53,6 +53,16 @@ def run(request: pytest.FixtureRequest, file: str, check: Check) -> None:
     _fail(problems)
 
 
+def run_releases(request: pytest.FixtureRequest, file: str, check: Check) -> None:
+    """Try every case of the files of this name that other releases have; they begin with their first case."""
+    vectors: Path = request.config.getoption("--vectors")
+    paths = sorted(vectors.glob(f"releases/*/{file}.jsonl.gz"))
+    if not paths:
+        pytest.skip(f"this set of vectors has no releases/*/{file}.jsonl.gz")
+    names = {path: str(path.relative_to(vectors)).removesuffix(".jsonl.gz") for path in paths}
+    _fail([_run(request, name, path=path, cases=packed_cases, check=check) for path, name in names.items()])
+
+
 def run_index(request: pytest.FixtureRequest, file: str, check: Callable[[Case, Path], str | None]) -> None:
     """Run every case of the plain *file*, whose cases name files in its directory; *check* gets the directory."""
     path: Path = request.config.getoption("--vectors") / f"{file}.jsonl"
@@ -105,6 +115,13 @@ def cases(path: Path) -> Iterator[tuple[int, Case]]:
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         next(lines)
         for number, line in enumerate(lines, start=2):
+            yield number, json.loads(line)
+
+
+def packed_cases(path: Path) -> Iterator[tuple[int, Case]]:
+    """The cases of a packed file that has nothing but cases."""
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
             yield number, json.loads(line)
 
 

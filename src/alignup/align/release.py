@@ -60,6 +60,14 @@ class Release:
     keeps_partial_cores: bool = False
     #: Containers of a pod placed as a whole that request no memory are left out; before, an empty request is placed.
     skips_empty_memory_requests: bool = False
+    #: The state files of the CPU and the memory manager have a version for pods placed as a whole, if that gate is on.
+    stores_pods_as_whole: bool = False
+    #: These files wrap their contents in a string, and older versions are read always.
+    wraps_state_files: bool = False
+    #: A file of the CPU manager with a wrong checksum is read as one of the first version, whose error is reported.
+    reads_corrupt_cpus_as_v1: bool = False
+    #: A file of the memory manager without checksum is read.
+    accepts_memory_without_checksum: bool = False
 
     @property
     def version(self) -> str:
@@ -120,6 +128,9 @@ _36 = _35.after(
     gates={"PodLevelResourceManagers": _ALPHA, "TopologyManagerPolicyOptions": _LOCKED},
     options={"prefer-align-cpus-by-uncorecache": FeatureStage.GA},
     hints_device_nodes_only=True,
+    stores_pods_as_whole=True,
+    reads_corrupt_cpus_as_v1=True,
+    accepts_memory_without_checksum=True,
 )
 _37 = _36.after(
     gates={"PodLevelResourceManagers": _BETA_OFF, "PodLevelResourcesFixDefaulting": _BETA},
@@ -127,6 +138,8 @@ _37 = _36.after(
     distributes_by_socket=True,
     keeps_partial_cores=True,
     skips_empty_memory_requests=True,
+    wraps_state_files=True,
+    reads_corrupt_cpus_as_v1=False,
 )
 #: Not released when this was written: what is known to change in it is not implemented yet.
 _38 = _37.after(gates={}, options={}, complete=False)
