@@ -256,7 +256,8 @@ class CpuProvider(Provider[CpuLedger]):
         again = reusable & ledger.owned(pod.uid) if reusable else 0
         cpus = self._select(ledger.available | again, count, affinity=affinity.nodes)
         left = reusable | cpus if ends else reusable & ~cpus
-        return ledger.give(pod.uid, container.name, cpus=cpus, reusable=left)
+        checked = not self.kubelet_faults
+        return ledger.give(pod.uid, container.name, cpus=cpus, reusable=left, checked=checked)
 
     def _allocate_pod(self, ledger: CpuLedger, pod: Pod, affinity: NodeSet | None) -> CpuLedger:
         """Allocate pod-level CPUs as a whole, and divide them among the containers."""
@@ -271,7 +272,8 @@ class CpuProvider(Provider[CpuLedger]):
         if self.options.full_pcpus_only:
             self._check_smt(ledger, count)
         cpus = self._select(ledger.available, count, affinity=affinity)
-        return ledger.give_pod(pod.uid, cpus, containers=self._divide(pod, cpus))
+        parts = self._divide(pod, cpus)
+        return ledger.give_pod(pod.uid, cpus, containers=parts, checked=not self.kubelet_faults)
 
     def release(self, ledger: CpuLedger, uid: str) -> CpuLedger:
         for container in tuple(ledger.held.get(uid, {})):
