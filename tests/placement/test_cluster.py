@@ -722,6 +722,34 @@ class TestCausesOfRejections:
         assert record
         assert (cluster.take_rejections(), record.rejected) == ([], [])
 
+    @pytest.mark.parametrize("reported_first", [True, False])
+    def test_a_rejected_foreign_pod_explains_what_later_pods_got(self, reported_first):
+        """The prediction counted on a pod of others that the kubelet then rejected, so ours got its CPUs."""
+        cluster, host = Cluster(max_unconfirmed=None), make_host()
+        cluster.confirm(report("a", host))
+        cluster.observe(make_pod("foreign", cpu="2"), "a", PodStage.RUNNING)
+        ours = make_pod("ours", cpu="2")
+        assert cluster.assume(ours, "a").admits
+        cluster.observe(ours, "a", PodStage.RUNNING)
+        host.admit(ours)
+        if not reported_first:
+            cluster.observe_rejection("foreign", "a", "OutOfephemeral-storage")
+        (confirmed,) = cluster.confirm(report("a", host, 2))
+        if reported_first:
+            cluster.observe_rejection("foreign", "a", "OutOfephemeral-storage")
+
+        assert (confirmed.as_predicted, confirmed.causes) == (False, (Cause.FOREIGN_POD,))
+        assert cluster.take_foreign_rejections() == [("foreign", "a")]
+        assert (cluster.take_foreign_rejections(), cluster.take_rejections()) == ([], [])
+
+    def test_a_foreign_pod_that_nobody_counted_on_is_rejected_in_silence(self):
+        cluster = Cluster()
+        cluster.confirm(report("a", make_host()))
+        cluster.observe(make_pod("foreign", cpu="2"), "a", PodStage.RUNNING)
+        cluster.observe_rejection("foreign", "a", "TopologyAffinityError")
+
+        assert cluster.take_foreign_rejections() == []
+
     def test_a_rejected_pod_gives_its_place_back(self):
         cluster = self.assumed()
         cluster.observe_rejection("ours", "a", "TopologyAffinityError")

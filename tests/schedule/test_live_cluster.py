@@ -1,11 +1,13 @@
 """The cluster that follows the API server: reports, bindings, ends, and what is unknown meanwhile."""
 
+from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
 
 from alignup.align.errors import PodError
 from alignup.align.release import NEWEST
+from alignup.align.workload import Pod
 from alignup.documents.codec import convert
 from alignup.kubernetes.api import PODS, Access, ApiClient, Timing
 from alignup.kubernetes.api.known_pods import api_pod_stage, binding_time, known_pod
@@ -21,6 +23,8 @@ from bench.pods_of_a_cluster import pod as big_pod
 from tests.align.hosts import pod
 from tests.deadlines import until
 from tests.observe.api_objects import api_pod, node, overflowing_pod
+from tests.observe.kubelets import SimulatedKubelet
+from tests.strategies_pods import container, guaranteed
 
 pytestmark = pytest.mark.anyio
 
@@ -183,6 +187,51 @@ async def test_rejections_are_counted_by_cause(nodes, client, follow):
 
     await until(lambda: len(counted) > 1)
     assert counted == [("as_predicted", ""), ("rejected", "foreign_pod")]
+
+
+def with_containers(name, *requests):
+    return Pod(name=name, uid=name, containers=tuple(container(f"c{n}", amounts) for n, amounts in enumerate(requests)))
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        with_containers("burstable", {"cpu": "1500m", "memory": "1Gi"}),
+        with_containers("besteffort", {}),
+        replace(WIDE, containers=(*WIDE.containers, guaranteed("sidecar", {"cpu": "250m", "memory": "64Mi"}))),
+    ],
+    ids=["burstable", "best effort", "with a sidecar of 250m"],
+)
+async def test_containers_that_hold_nothing_are_never_placed_elsewhere(nodes, client, follow, asked, log):
+    nodes.kubelets["a"] = SimulatedKubelet(memoryManagerPolicy="None", reservedMemory=[])
+    nodes.report("a")
+    metrics = ScheduleMetrics()
+    live = LiveCluster(client, metrics=metrics)
+    follow(live.run())
+    await live.ready.wait()
+    assert live.assume(asked, "a").admits
+    nodes.create(asked, "a")
+    nodes.admit("a", asked)
+
+    await until(lambda: metrics.predictions.totals)
+    assert dict(metrics.predictions.totals) == {"as_predicted": 1}
+    assert not [entry for entry in log if entry["event"] == "pod placed elsewhere"]
+
+
+async def test_foreign_pods_that_a_kubelet_rejects_are_logged_and_counted(nodes, client, follow, log):
+    metrics = ScheduleMetrics()
+    live = LiveCluster(client, metrics=metrics)
+    follow(live.run())
+    await live.ready.wait()
+    nodes.create(pod("foreign", cpu="2", memory="1Gi"), "a")
+    await until(lambda: reasons(live)["a"])  # predictions count on it
+    nodes.reject(pod("foreign", cpu="2", memory="1Gi"), "a")
+    await until(lambda: metrics.registry.get_sample_value("alignup_schedule_foreign_rejections_total"))
+
+    (entry,) = [entry for entry in log if entry["event"] == "pod of others rejected that predictions counted on"]
+    assert (entry["pod"], entry["node"]) == ("default/foreign", "a")
+    assert metrics.registry.get_sample_value("alignup_schedule_foreign_rejections_total") == 1
+    assert not metrics.predictions.totals
 
 
 async def test_pods_that_a_kubelet_preempted_are_a_cause_of_their_own(live, nodes):

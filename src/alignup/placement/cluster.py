@@ -87,6 +87,7 @@ class Cluster:
         self._hosts: dict[str, str] = {}  #: uid → host, for unconfirmed pods
         self._stages: OrderedDict[str, PodStage] = OrderedDict()  #: of terminating and ended pods
         self._rejections: list[RejectedPrediction] = []
+        self._foreign_rejections: list[tuple[str, str]] = []
         self._lists = 0  #: lists of pods so far; pods that were bound before the first report of a host count as one
         self._listed = False  #: whether all pods were listed once
 
@@ -214,6 +215,8 @@ class Cluster:
             if not binding.foreign:
                 record.rejected.append(RejectedBinding(binding, reason))
                 self._explain_rejections(record)
+            elif binding.expected:
+                self._foreign_rejections.append((uid, host))
             self._verdicts.touch(host)
 
     def observe_preemption(self, pod: Pod, host: str) -> None:
@@ -230,6 +233,11 @@ class Cluster:
         only after ``MAX_REPORTS`` further reports.
         """
         rejections, self._rejections = self._rejections, []
+        return rejections
+
+    def take_foreign_rejections(self) -> list[tuple[str, str]]:
+        """Return the rejected pods of others (uid and host) that predictions counted on, since the last call."""
+        rejections, self._foreign_rejections = self._foreign_rejections, []
         return rejections
 
     def assume(self, pod: Pod, host: str) -> Verdict:

@@ -367,7 +367,8 @@ class LiveCluster:
             cause = confirmed.causes[0] if confirmed.causes else "unexplained"
             if not confirmed.as_predicted:
                 uid, difference = confirmed.uid, confirmed.difference
-                _log.warning("pod placed elsewhere", pod_uid=uid, node=name, cause=cause, difference=difference)
+                pod = self._pod_name(name, uid)
+                _log.warning("pod placed elsewhere", pod=pod, node=name, cause=cause, difference=difference)
                 self._metrics.prediction(outcome="placed_elsewhere", cause=cause)
             else:
                 self._metrics.prediction(outcome="as_predicted", cause="")
@@ -450,8 +451,17 @@ class LiveCluster:
 
     def _count_rejections(self) -> None:
         for rejection in self.cluster.take_rejections():
-            _log.warning("pod rejected", pod_uid=rejection.uid, node=rejection.host, cause=rejection.cause)
+            pod = self._pod_name(rejection.host, rejection.uid)
+            _log.warning("pod rejected", pod=pod, node=rejection.host, cause=rejection.cause)
             self._metrics.prediction(outcome="rejected", cause=rejection.cause)
+        for uid, node in self.cluster.take_foreign_rejections():
+            _log.warning("pod of others rejected that predictions counted on", pod=self._pod_name(node, uid), node=node)
+            self._metrics.foreign_rejection()
+
+    def _pod_name(self, node: str, uid: str) -> str:
+        """Return namespace and name of a pod, or its uid if it is gone."""
+        known = self._bound.get(node, {}).get(uid)
+        return known[0].metadata.full_name if known else uid
 
     def _touch(self, *nodes: str) -> None:
         """Notify listeners in the next turn of the event loop."""

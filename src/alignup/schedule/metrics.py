@@ -32,6 +32,11 @@ class ScheduleMetrics:
             ["verdict", "outcome", "cause"],
             registry=self.registry,
         )
+        self._foreign_rejections = Counter(
+            "alignup_schedule_foreign_rejections",
+            "Pods of others that a kubelet rejected although predictions counted on them.",
+            registry=self.registry,
+        )
         self._requests = Histogram(
             "alignup_extender_request_duration_seconds",
             "Time to answer a request of a scheduler.",
@@ -47,6 +52,9 @@ class ScheduleMetrics:
     def prediction(self, *, outcome: str, cause: str) -> None:
         self._predictions.labels("admits", outcome, cause).inc()
         self.predictions.add(outcome)
+
+    def foreign_rejection(self) -> None:
+        self._foreign_rejections.inc()
 
     def request(self, verb: str, code: int, seconds: float) -> None:
         child = self._children.get((verb, code))
