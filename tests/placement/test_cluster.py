@@ -3,6 +3,7 @@
 Unless a test says otherwise, a host has two NUMA nodes with 3 and 4 CPUs for pods, under policy single-numa-node.
 """
 
+import gc
 from dataclasses import replace
 
 import pytest
@@ -17,6 +18,7 @@ from alignup.placement import cluster as clusters
 from alignup.placement import verdict as texts
 from alignup.placement.cluster import Cluster
 from alignup.placement.free_capacity import DEVICE
+from alignup.placement.host_model import HostModel
 from alignup.placement.host_report import Cause, PodStage, pod_stage
 from alignup.placement.verdict import VerdictKind
 from tests.align.hosts import GPU, NIC, make_host, make_pod
@@ -820,3 +822,17 @@ def test_states_in_which_no_host_is_any_more_are_kept_on_request(kept, states):
         assert cluster.feasible(make_pod("new", cpu="2"))["a"].admits
 
     assert cluster.distinct_states == states
+
+
+def test_kinds_of_hosts_that_no_longer_exist_are_forgotten():
+    """A host that reports other settings every second does not fill the memory."""
+    cluster = cluster_of(a=make_host(), b=make_host())
+    expected = cluster.feasible(make_pod())["a"]
+    for number in range(300):
+        host = make_host()
+        cluster.confirm(report("b", Host(host.machine, replace(host.settings, max_pods=1_000 + number)), number + 2))
+        cluster.feasible(make_pod(cpu="500m"))
+    gc.collect()
+
+    assert sum(type(obj) is HostModel for obj in gc.get_objects()) < 150
+    assert cluster.feasible(make_pod())["a"] == expected

@@ -1,6 +1,9 @@
 """The cluster that follows the API server: reports, bindings, ends, and what is unknown meanwhile."""
 
+import random
+import time
 from dataclasses import replace
+from functools import partial
 from unittest.mock import Mock
 
 import pytest
@@ -531,3 +534,77 @@ async def test_a_static_pod_counts_by_the_uid_that_the_kubelet_reports(live, nod
 
     nodes.server.remove("pods", "kube-proxy")
     await until(lambda: kinds(live)["a"] == "admits")
+
+
+async def test_nodes_that_come_and_go_leave_nothing_behind(live, nodes, client):
+    """A node flaps under its name, and others come under new names, each with a pod and a HostState."""
+    before = remembered(live)
+    for number in range(60):
+        name = "flapping" if number % 2 else f"node-{number}"
+        nodes.add(name)
+        held = pod(f"p{number}", cpu="4", memory="1Gi")
+        nodes.create(held, name)
+        nodes.admit(name, held)
+        if number % 3:
+            await until(partial(rejects, live, name))
+        for plural, gone in random.Random(number).sample(
+            [("nodes", name), ("hoststates", name), ("pods", f"p{number}")], 3
+        ):
+            nodes.server.remove(plural, gone)
+        if number % 5 == 0:
+            nodes.server.disconnect()
+    nodes.add("flapping")
+    await until(lambda: live.verdict(OTHER, "flapping").admits)
+    nodes.server.remove("hoststates", "flapping")
+    nodes.server.remove("nodes", "flapping")
+    await until(lambda: len(live.nodes.objects) == 2 and len(live.host_states.objects) == 2)
+
+    assert kinds(live) == {"a": "admits", "b": "admits"}
+    assert remembered(live) == before
+    assert (live.unreadable, live.problems) == ({}, ())
+
+
+def rejects(live, name):
+    return live.verdict(OTHER, name).kind == "rejects"
+
+
+def was_observed_at(live, observed_at):
+    return live.host_states.get("a").observed_at == observed_at
+
+
+def remembered(live):
+    """How many entries the tables of a cluster have that are about nodes and pods."""
+    tables = {**vars(live), **{f"cluster.{name}": table for name, table in vars(live.cluster).items()}}
+    tables |= {f"reader.{name}": table for name, table in vars(tables["_reader"]).items()}
+    short_lived = {"_changed", "_decoded", "cluster._stages"}  # of the last moment, or with a limit
+    return {
+        name: len(table)
+        for name, table in tables.items()
+        if isinstance(table, dict | set | list) and name not in short_lived
+    }
+
+
+@pytest.mark.parametrize(
+    "times", [("1970-01-01T00:00:00Z", "2999-12-31T23:59:59Z", "not a time", "0001-01-01T00:00:00")]
+)
+async def test_jumps_of_the_clock_of_an_observer_do_not_matter(nodes, server, follow, times):
+    """Only the time between writes counts, by our own clock that never jumps."""
+    now, day = [0.0], [1_800_000_000.0]
+    timing = Timing(clock=lambda: now[0], time_of_day=lambda: day[0])
+    async with ApiClient(Access(server=server.url), timing=timing) as client:
+        nodes.report("b", observed_at=times[0])
+        live = LiveCluster(client)
+        follow(live.run())
+        await live.ready.wait()
+        for observed_at in times:
+            now[0] += SILENT_SECONDS - 1
+            day[0] -= 1_000_000_000.0
+            nodes.report("a", observed_at=observed_at)
+            await until(partial(was_observed_at, live, observed_at))
+            live.check_observers()
+            assert reasons(live)["a"] == ""
+        assert reasons(live)["b"] == "observer has stopped"
+
+
+def test_waits_are_measured_with_a_clock_that_never_jumps():
+    assert Timing().clock is time.monotonic

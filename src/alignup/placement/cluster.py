@@ -30,6 +30,7 @@ from alignup.placement.verdict import NO_REPORT, Feasibility, Verdict
 from alignup.placement.victims import DisruptionBudget, VictimSearch, find_victims
 
 MAX_SHAPES = 64  #: pod shapes with kept verdicts
+SPARE_MODELS = 64  #: models of hosts that are kept although no host is of this kind any more
 MAX_REPORTS = 3  #: reports about a host that may explain a rejection
 MAX_ENDED = 100_000  #: ended pods that are remembered, because a late report may still contain them
 
@@ -119,7 +120,7 @@ class Cluster:
         record = self._records.get(name)
         if record is not None and report.sequence <= record.report.sequence:
             return ()
-        model = self._models.find(report.machine, report.settings)
+        model = self._find_model(report)
         if self._pods is not None:
             ledger = self._pods.compact(report.ledger)
             report = replace(report, machine=model.machine, settings=model.settings, ledger=ledger)
@@ -175,6 +176,8 @@ class Cluster:
                 self._hosts[uid] = host
         elif host in self._early:
             self._early[host].pop(uid, None)
+            if not self._early[host]:
+                del self._early[host]
         if stage is not PodStage.RUNNING:
             self._enter_stage(record, uid, stage)
         elif self._stages.pop(uid, None) and record is not None:
@@ -321,6 +324,13 @@ class Cluster:
         return find_victims(record, pod, budgets=budgets, allow_violations=allow_violations)
 
     # Bookkeeping
+
+    def _find_model(self, report: HostReport) -> HostModel:
+        model = self._models.find(report.machine, report.settings)
+        if len(self._models) > 2 * len(self._records) + SPARE_MODELS:
+            self._models.keep({model, *(record.model for record in self._records.values())})
+            self._verdicts.forget_models()
+        return model
 
     def _compact(self, pod: Pod) -> Pod:
         return pod if self._pods is None else self._pods.compact_pod(pod)

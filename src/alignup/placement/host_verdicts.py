@@ -177,6 +177,9 @@ class VerdictCache:
                     state.verdicts.pop(oldest, None)
         return shape
 
+    def forget_models(self) -> None:
+        self._anywhere.clear()
+
     def __len__(self) -> int:
         """Return the number of distinct alignment states of all hosts."""
         return len(self._states)
@@ -242,6 +245,10 @@ class HostVerdicts:
         self._changed[host] = self._version
         self._changed.move_to_end(host)
         self._states.pop(host, None)
+
+    def forget_models(self) -> None:
+        """Forget verdicts of kinds of hosts, some of which no longer exist."""
+        self._cache.forget_models()
 
     def of_all(self, pod: Pod) -> _ShapeTable:
         """Return the verdicts of all hosts; those of unchanged hosts are kept."""

@@ -282,6 +282,7 @@ class LiveCluster:
         self._waiting.pop(name, None)
         if change.type is EventType.DELETED:
             del self._heard[name]
+            self._reader.forget(name)
             self._unreadable.pop(f"{HOST_STATES.kind} {name}", None)
             self._forget_host(name)
         elif self._must_wait or self.nodes.get(name) is None:
@@ -428,6 +429,8 @@ class LiveCluster:
         stage = api_pod_stage(pod)
         if deleted:
             bound.pop(uid, None)
+            if not bound:
+                del self._bound[host]
             force_deleted = stage is not PodStage.ENDED and pod.metadata.deletion_grace_period_seconds == 0
             stage = PodStage.ENDED
             if force_deleted:

@@ -74,7 +74,10 @@ class ScheduleMetrics:
 
 
 class PredictionHistory:
-    """Predictions of the last day by what the kubelets did, for the page; *now* is in seconds since 1970."""
+    """Predictions of the last day by what the kubelets did, for the page; *now* is in seconds since 1970.
+
+    The time of day can jump, so an interval may come twice, or before those that were counted earlier.
+    """
 
     def __init__(self, *, now: Callable[[], float] = time.time) -> None:
         self._now = now
@@ -82,7 +85,7 @@ class PredictionHistory:
 
     def add(self, outcome: str) -> None:
         start = self._now() // INTERVAL * INTERVAL
-        if not self._intervals or self._intervals[-1][0] < start:
+        if not self._intervals or self._intervals[-1][0] != start:
             self._intervals.append((start, collections.Counter()))
         self._intervals[-1][1][outcome] += 1
 
@@ -97,9 +100,11 @@ class PredictionHistory:
         """Return the outcomes as SVG, with the intervals in which nothing happened; empty: nothing happened at all."""
         if not self._intervals:
             return ""
-        counts = dict(self._intervals)
+        counts: dict[float, collections.Counter[str]] = {}
+        for start, counted in self._intervals:
+            counts[start] = counts.get(start, collections.Counter()) + counted
         end = self._now() // INTERVAL * INTERVAL
-        first = max(self._intervals[0][0], end - (INTERVALS - 1) * INTERVAL)
+        first = max(min(counts), end - (INTERVALS - 1) * INTERVAL)
         first = min(first, end - 11 * INTERVAL)  # an hour at least
         starts = [first + number * INTERVAL for number in range(round((end - first) / INTERVAL) + 1)]
         series = [

@@ -112,6 +112,12 @@ class HostStateReader:
                 raise StateError(f"{str(error)[:MAX_MESSAGE]}…") from None
             raise
 
+    def forget(self, node: str) -> None:
+        """Forget a node that is gone, and its machine and configuration unless another node has them, too."""
+        key = self._keys.pop(node, None)
+        if key is not None and key not in self._keys.values():
+            self._idle.pop(key, None)
+
     def _read(self, state: HostStateDocument, release: Release) -> HostReport:
         if state.ledger is None:
             why = "; ".join(state.problems) or "no reason is given"
@@ -135,9 +141,9 @@ class HostStateReader:
 
     def _idle_host(self, state: HostStateDocument, release: Release) -> Host:
         key = f"{release}\n{to_json(state.machine)}\n{to_json(state.configuration)}"
-        before, self._keys[state.metadata.name] = self._keys.get(state.metadata.name), key
-        if before not in {None, key} and before not in self._keys.values():
-            self._idle.pop(str(before), None)
+        if self._keys.get(state.metadata.name) != key:
+            self.forget(state.metadata.name)
+            self._keys[state.metadata.name] = key
         if key not in self._idle:
             name = f"HostState {state.metadata.name}"
             machine = replace(machine_from_document(state.machine, name=name), devices=())
