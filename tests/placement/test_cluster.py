@@ -836,3 +836,31 @@ def test_kinds_of_hosts_that_no_longer_exist_are_forgotten():
 
     assert sum(type(obj) is HostModel for obj in gc.get_objects()) < 150
     assert cluster.feasible(make_pod())["a"] == expected
+
+
+def test_a_defect_makes_one_verdict_unknown(monkeypatch):
+    """Whatever a pod and a host cause together, the other hosts answer, and so does this host about other pods."""
+    failed = []
+    cluster = Cluster(on_defect=lambda host, error: failed.append((host, str(error))))
+    unaware = Cluster()
+    for name, host in (("a", make_host()), ("b", make_host(Policy.RESTRICTED))):
+        cluster.confirm(report(name, host))
+        unaware.confirm(report(name, host))
+    align = HostModel.align
+
+    def fail(self, ledger, pod):
+        if self.settings.topology.policy is Policy.RESTRICTED and pod.containers[0].resources.whole_cpus == 2:
+            raise ZeroDivisionError("a defect")
+        return align(self, ledger, pod)
+
+    monkeypatch.setattr(HostModel, "align", fail)
+    verdicts = cluster.feasible(make_pod(cpu="2"))
+
+    assert verdicts["a"].admits
+    assert (verdicts["b"].kind, verdicts["b"].reason) == (VerdictKind.UNKNOWN, "the decision failed")
+    assert verdicts["b"].detail == "ZeroDivisionError: a defect"
+    assert failed == [("b", "a defect")]
+    assert cluster.feasible(make_pod(cpu="1"))["b"].admits
+    assert not cluster.assume(make_pod("other", cpu="2"), "b").admits
+    with pytest.raises(ZeroDivisionError):
+        unaware.feasible(make_pod(cpu="2"))

@@ -608,3 +608,13 @@ async def test_jumps_of_the_clock_of_an_observer_do_not_matter(nodes, server, fo
 
 def test_waits_are_measured_with_a_clock_that_never_jumps():
     assert Timing().clock is time.monotonic
+
+
+async def test_a_decision_that_fails_is_logged_and_makes_one_verdict_unknown(live, log, monkeypatch):
+    def fail(self):
+        raise ZeroDivisionError("a defect")
+
+    monkeypatch.setattr(type(live.cluster.record("a")), "states", fail)
+    assert reasons(live) == dict.fromkeys("ab", "the decision failed")
+    assert [entry["node"] for entry in log if entry["event"] == "decision failed"] == ["a", "b"]
+    assert live.failed_decisions == 2

@@ -22,7 +22,7 @@ from alignup.align.workload import Pod
 from alignup.placement.host_model import HostModel, HostModels
 from alignup.placement.host_record import Binding, HostRecord, RejectedBinding, Replaced
 from alignup.placement.host_report import Cause, HostReport, PodStage
-from alignup.placement.host_verdicts import HostVerdicts
+from alignup.placement.host_verdicts import DefectListener, HostVerdicts
 from alignup.placement.pod_shape import LedgerCompactor
 from alignup.placement.prediction_comparison import placement_difference, pods_ended_before, rejected_after_ends
 from alignup.placement.score import PlacementScore
@@ -67,7 +67,8 @@ class Cluster:
     pod can end a moment before the API server knows, and the pods bound since then may be placed elsewhere than
     predicted, so more than one is a risk. ``None``: no limit. Verdicts are kept for *max_shapes* pod shapes, and for
     *max_states* states in which no host is any more. With *compact*, ledgers share equal parts, which takes time and
-    saves memory where reports are decoded.
+    saves memory where reports are decoded. With *on_defect*, a decision that fails because of a defect makes one verdict
+    unknown, and the listener is called.
     """
 
     def __init__(
@@ -77,12 +78,17 @@ class Cluster:
         max_shapes: int = MAX_SHAPES,
         max_states: int = 0,
         compact: bool = True,
+        on_defect: DefectListener | None = None,
     ) -> None:
         self._models = HostModels()
         self._pods = LedgerCompactor() if compact else None
         self._records: dict[str, HostRecord] = {}
         self._verdicts = HostVerdicts(
-            self._records, max_unconfirmed=max_unconfirmed, max_shapes=max_shapes, max_states=max_states
+            self._records,
+            max_unconfirmed=max_unconfirmed,
+            max_shapes=max_shapes,
+            max_states=max_states,
+            on_defect=on_defect,
         )
         self._early: dict[str, dict[str, Pod]] = {}  #: observed bindings to hosts without a report
         self._hosts: dict[str, str] = {}  #: uid → host, for unconfirmed pods

@@ -10,7 +10,7 @@ dropped.
 """
 
 from collections import OrderedDict
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -28,6 +28,7 @@ from alignup.placement.host_record import HostRecord
 from alignup.placement.pod_shape import PodShape, build_shape, shape_key
 from alignup.placement.score import consider_totals, score_placement, score_shared
 from alignup.placement.verdict import (
+    DEFECT,
     TOO_MUCH_WORK,
     UNSETTLED_DEVICES,
     WAITS_FOR_CONFIRMATION,
@@ -37,6 +38,8 @@ from alignup.placement.verdict import (
     rejected,
     unknown,
 )
+
+DefectListener = Callable[[str, Exception], object]  #: called with a host, and what its decision raised
 
 
 @dataclass(eq=False)
@@ -224,9 +227,15 @@ class _ShapeTable:
 
 class HostVerdicts:
     def __init__(
-        self, records: Mapping[str, HostRecord], *, max_unconfirmed: int | None, max_shapes: int, max_states: int
+        self,
+        records: Mapping[str, HostRecord],
+        *,
+        max_unconfirmed: int | None,
+        max_shapes: int,
+        max_states: int,
+        on_defect: DefectListener | None = None,
     ) -> None:
-        self._records = records
+        self._records, self._on_defect = records, on_defect
         self._max_unconfirmed = max_unconfirmed
         self._cache = VerdictCache(max_shapes=max_shapes, max_states=max_states)
         self._states: dict[str, tuple[HostState, ...]] = {}  #: host → the states in any of which it may be
@@ -284,6 +293,16 @@ class HostVerdicts:
         return self._verdict(record, self._cache.shape(pod))
 
     def _verdict(self, record: HostRecord, shape: PodShape) -> Verdict:
+        """Return the verdict of one host; a defect that somebody listens to makes only this verdict unknown."""
+        try:
+            return self._decide(record, shape)
+        except Exception as error:
+            if self._on_defect is None or isinstance(error, PodError):
+                raise
+            self._on_defect(record.name, error)
+            return unknown(DEFECT, f"{type(error).__name__}: {error}")
+
+    def _decide(self, record: HostRecord, shape: PodShape) -> Verdict:
         possible = record.states()
         if not possible.ledgers:
             return unknown(possible.problem, possible.detail)

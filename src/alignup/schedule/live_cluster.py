@@ -79,7 +79,8 @@ class LiveCluster:
         self, client: ApiClient, *, options: LiveClusterOptions | None = None, metrics: ScheduleMetrics | None = None
     ) -> None:
         self.options = options or LiveClusterOptions()
-        self.cluster = Cluster(max_unconfirmed=self.options.max_unconfirmed)
+        self.cluster = Cluster(max_unconfirmed=self.options.max_unconfirmed, on_defect=self._decision_failed)
+        self.failed_decisions = 0
         self.nodes = Informer(client, NODES)
         self.host_states = Informer(client, HOST_STATES, trim=without_content)
         # Pending and finished ones, too: a watch of unfinished pods does not show why they end.
@@ -163,6 +164,10 @@ class LiveCluster:
             return ()
         first = "; ".join(f"{name}: {problem}"[:_MAX_WARNING] for name, problem in islice(unreadable.items(), 3))
         return (f"{len(unreadable)} {'object' if len(unreadable) == 1 else 'objects'} cannot be read: {first}",)
+
+    def _decision_failed(self, node: str, error: Exception) -> None:
+        self.failed_decisions += 1
+        _log.error("decision failed", node=node, exc_info=error)
 
     def on_change(self, listener: ChangeListener) -> None:
         """Call *listener* with the names of nodes that changed, soon after they did."""

@@ -197,6 +197,10 @@ class ScheduleService:
             "alignup_schedule_nodes": ("Nodes of the cluster.", len(self.live.nodes.objects)),
             "alignup_schedule_known_nodes": ("Nodes whose state is known.", len(cluster.hosts)),
             "alignup_schedule_unreadable_objects": ("Objects that cannot be read.", len(self.live.unreadable)),
+            "alignup_schedule_failed_decisions_total": (
+                "Verdicts that a defect prevented.",
+                self.live.failed_decisions,
+            ),
             "alignup_schedule_distinct_states": ("Distinct states of nodes.", cluster.distinct_states),
             "alignup_schedule_waiting_pods": ("Rejected pods that wait for room.", self._wake_up.waiting),
             "alignup_schedule_woken_pods_total": ("Waiting pods that got room.", self._wake_up.woken),

@@ -1,15 +1,16 @@
 """Pods as the API server has them: what they request, what they are to the kubelet, and how they ended."""
 
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 
 from alignup.align.errors import PodError, Problem, QuantityError
-from alignup.align.workload import Pod, demand
+from alignup.align.workload import Amounts, Pod, demand
 from alignup.align.workload.validation import MIRROR_ANNOTATION
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.kubernetes.manifests.pod_decoder import pod_from
 from alignup.placement.host_report import PodStage, pod_stage
 
+_LARGE_POWER = 100  #: of ten; only sums of amounts that are much further apart fail
 _HASH_ANNOTATION = "kubernetes.io/config.hash"  #: on a mirror pod: the uid of its static pod
 
 
@@ -33,11 +34,21 @@ def readable_pod(pod: ApiPod) -> Pod:
     The API server accepts amounts such as ``1e20000``.
     """
     decoded = pod_from(pod)
-    try:
-        demand.fit_used(decoded), demand.limits(decoded)
-    except QuantityError as error:
-        raise PodError([Problem("spec", f"cannot add up the amounts: {error}")]) from error
+    if any(amount.power > _LARGE_POWER for amounts in _amounts(decoded) for amount in amounts.values()):
+        try:
+            demand.fit_used(decoded), demand.limits(decoded)
+        except QuantityError as error:
+            raise PodError([Problem("spec", f"cannot add up the amounts: {error}")]) from error
     return decoded
+
+
+def _amounts(pod: Pod) -> Iterator[Amounts]:
+    for container in pod.all_containers:
+        yield container.resources.requests
+        yield container.resources.limits
+    yield from (pod.resources.requests, pod.resources.limits, pod.overhead)
+    for status in pod.statuses.values():
+        yield from (status.allocated, status.actual)
 
 
 def known_pod(pod: ApiPod, *, uid: str = "") -> KnownPod:
