@@ -60,13 +60,13 @@ def document():
     return state_of("b", kubelet)
 
 
-def places(value, found):
+def places(value, collected):
     """Collect (container, key) of every value in a document."""
     for key in list(value) if isinstance(value, dict) else range(len(value)):
-        found.append((value, key))
+        collected.append((value, key))
         if isinstance(value[key], dict | list):
-            places(value[key], found)
-    return found
+            places(value[key], collected)
+    return collected
 
 
 def mutate(changed, random_):

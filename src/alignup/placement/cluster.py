@@ -67,8 +67,8 @@ class Cluster:
     pod can end a moment before the API server knows, and the pods bound since then may be placed elsewhere than
     predicted, so more than one is a risk. ``None``: no limit. Verdicts are kept for *max_shapes* pod shapes, and for
     *max_states* states in which no host is any more. With *compact*, ledgers share equal parts, which takes time and
-    saves memory where reports are decoded. With *on_defect*, a decision that fails because of a defect makes one verdict
-    unknown, and the listener is called.
+    saves memory where reports are decoded. With *on_defect*, a decision that fails because of a defect makes one
+    verdict unknown, and the listener is called.
     """
 
     def __init__(

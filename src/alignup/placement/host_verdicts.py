@@ -293,7 +293,7 @@ class HostVerdicts:
         return self._verdict(record, self._cache.shape(pod))
 
     def _verdict(self, record: HostRecord, shape: PodShape) -> Verdict:
-        """Return the verdict of one host; a defect that somebody listens to makes only this verdict unknown."""
+        """Return the verdict of one host; if defects have a listener, one makes only this verdict unknown."""
         try:
             return self._decide(record, shape)
         except Exception as error:
