@@ -26,6 +26,7 @@ from alignup.schedule.extender_messages import (
     MetaVictims,
     PreemptionArgs,
     PreemptionResult,
+    TooLargeError,
     read_message,
 )
 from alignup.schedule.live_cluster import LiveCluster, LiveClusterOptions
@@ -151,11 +152,11 @@ class ScheduleService:
             raise NotReadyError(self._standby())
         answer: object
         if verb == "filter":
-            answer = self.extender.filter(read_message(body, ExtenderArgs))
+            answer = self.extender.filter(ExtenderArgs.read(body))
         elif verb == "prioritize":
-            answer = self.extender.prioritize(read_message(body, ExtenderArgs))
+            answer = self.extender.prioritize(ExtenderArgs.read(body))
         elif verb == "preempt":
-            answer = await self._preempt(read_message(body, PreemptionArgs))
+            answer = await self._preempt(PreemptionArgs.read(body))
         else:
             answer = await self.extender.bind(read_message(body, BindingArgs))
         return msgspec.json.encode(answer)
@@ -270,7 +271,7 @@ async def _respond(service: ScheduleService, verb: str, request: Request, max_bo
         return await service.respond(verb, body)
     except ParseError as error:
         _log.warning("bad request of a scheduler", verb=verb, problem=str(error))
-        return ProblemError(400, str(error)).response()
+        return ProblemError(413 if isinstance(error, TooLargeError) else 400, str(error)).response()
     except NotReadyError as error:
         return ProblemError(503, str(error), headers=RETRY_SOON).response()
     except ProblemError as problem:

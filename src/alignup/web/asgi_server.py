@@ -54,6 +54,7 @@ class ServerLimits:
     idle: float = 30.0  #: seconds before an idle connection is closed
     read: float = 60.0  #: seconds for a client to read a response, or a chunk of a stream
     unauthenticated: float = 30.0  #: seconds before a connection without an authorized request is closed
+    drain: float = 5.0  #: seconds for a client to read the response to a request that it is still sending
     gone: float = 5.0  #: seconds between checks whether a TLS client is still there while nothing is read from it
     end: float = 10.0  #: seconds to finish running requests at shutdown
     connections: ConnectionLimits = field(default_factory=lambda: ConnectionLimits().within_descriptors())

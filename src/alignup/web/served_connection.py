@@ -61,6 +61,7 @@ class ServedConnection(asyncio.Protocol):
         self._head_bytes = 0  #: received of the head of the next request, or of a body without its content
         self._body_left = 0  #: bytes of the body that are still to come, if its length is known
         self._ignores_rest = False  #: after an invalid request, or a request to change the protocol
+        self._drains = False  #: whether everything that still arrives is dropped
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._writable = asyncio.Event()
         self._writable.set()
@@ -100,6 +101,8 @@ class ServedConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Parse what was received, up to the first request that must wait for another response."""
         self.stop_timer("idle")
+        if self._drains:
+            return
         self._unparsed += data
         transport = self.transport
         if transport is None:  # the connection is lost
@@ -221,7 +224,9 @@ class ServedConnection(asyncio.Protocol):
         self.task = None
         if not exchange.keep_alive:
             self._exchanges.clear()
-            if self.transport is not None:
+            if exchange.more_body:
+                self._drain()
+            elif self.transport is not None:
                 self.transport.close()
         elif self._exchanges:
             self.task = self._loop.create_task(self._exchanges[0].run(self._app))
@@ -230,6 +235,15 @@ class ServedConnection(asyncio.Protocol):
         else:
             self._start_timer("idle", self._limits.idle, self._close_idle)
         self.control_reading()
+
+    def _drain(self) -> None:
+        """Drop what the client still sends: after a reset of the connection, it would not read the response."""
+        transport = self.transport
+        if transport is not None and not transport.is_closing():
+            self._drains, self._unparsed = True, b""
+            if transport.can_write_eof():
+                transport.write_eof()
+            self._start_timer("drain", self._limits.drain, transport.close)
 
     def control_reading(self) -> None:
         """Read nothing while a request waits, or the application does not read the body of one."""
