@@ -351,6 +351,32 @@ async def test_every_decision_is_one_line_of_the_log(http, nodes, service):
     assert log[-1]["problem"].startswith("alignup cannot read the pod: ")
 
 
+async def test_a_rejection_is_logged_once_and_when_its_reasons_change(http, nodes, service):
+    """A scheduler asks about a rejected pod again and again."""
+    for host in "ab":
+        occupy(nodes, host, pod(f"on-{host}", cpu="4", memory="1Gi"))
+    await until(lambda: not service.live.choose(WIDE))
+    odd = pod("odd", cpu="1", memory="-1")
+    with capture_logs() as log:
+        for _ in range(50):
+            await filtered(http)
+            await filtered(http, odd)
+        nodes.add("new", observed=False)
+        await until(lambda: service.live.nodes.get("new"))
+        await filtered(http, names=["a", "b", "new"])
+        nodes.create(pod("passing", cpu="2", memory="1Gi"), "b")  # until its kubelet has admitted it
+        await until(lambda: service.live.cluster.record("b").holds("passing"))
+        await filtered(http, names=["a", "b", "new"])
+        nodes.add("c")
+        await until(lambda: service.live.verdict(WIDE, "c").admits)
+        await filtered(http, names=["a", "c"])
+        await filtered(http, names=["a"])
+
+    lines = [(entry["pod"], entry.get("offered"), len(entry.get("reasons", ()))) for entry in log]
+    wide = "default/wide"
+    assert lines == [(wide, 0, 1), ("default/odd", None, 0), (wide, 0, 2), (wide, 1, 0), (wide, 0, 1)]
+
+
 @pytest.mark.parametrize("verb", ["filter", "prioritize", "bind"])
 @pytest.mark.parametrize(
     "body",

@@ -22,7 +22,13 @@ from alignup.documents.decisions import placement_document
 from alignup.kubernetes.api import PODS, ApiClient, ObjectRef
 from alignup.kubernetes.api.errors import ApiError, ServerFailureError, UnreachableError
 from alignup.kubernetes.api.objects import ApiPod
-from alignup.placement.verdict import Verdict
+from alignup.placement.verdict import (
+    TOO_MANY_TERMINATING,
+    UNSETTLED_DEVICES,
+    WAITS_FOR_CONFIRMATION,
+    WAITS_FOR_TERMINATION,
+    Verdict,
+)
 from alignup.schedule.extender_messages import BindingArgs, BindingResult, ExtenderArgs, FilterResult, HostPriority
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.node_selection import SoftTaints, has_preferences, needs_alignment
@@ -35,6 +41,8 @@ MAX_PODS = 4096  #: pods that are remembered from filter to binding
 OFFER_SECONDS = 2.0  #: after which a scheduler has bound a pod elsewhere, or not at all
 BIND_SECONDS = 20.0  #: for one binding
 PLACEMENT_ANNOTATION = "alignup.dev/predicted-placement"
+#: Reasons that pass within seconds.
+_PASSING = frozenset({WAITS_FOR_TERMINATION, WAITS_FOR_CONFIRMATION, TOO_MANY_TERMINATING, UNSETTLED_DEVICES})
 NOT_LEADING = "this process does not lead any more; the next one has to bind the pod"
 
 _log = structlog.get_logger()
@@ -155,6 +163,8 @@ class Extender:
         self._offers = Offers()
         self._soft_taints = SoftTaints(live.nodes)
         self.records: OrderedDict[str, FilterRecord] = OrderedDict()  #: what filter answered about a pod last, by uid
+        #: uid → why no node was offered, as logged last
+        self._logged: OrderedDict[str, frozenset[str]] = OrderedDict()
 
     def filter(self, args: ExtenderArgs) -> FilterResult:
         names, metadata = args.names, args.pod.metadata
@@ -172,7 +182,8 @@ class Extender:
         except PodError as error:
             problem = f"alignup cannot read the pod: {error}"
         if problem:
-            _log.warning("filter", pod=metadata.full_name, uid=metadata.uid, problem=problem)
+            if self._is_new(metadata.uid, [problem]):
+                _log.warning("filter", pod=metadata.full_name, uid=metadata.uid, problem=problem)
             return FilterResult(error=problem)
         self._remember(args.pod, len(names), verdicts, chosen)
         if chosen:
@@ -263,5 +274,19 @@ class Extender:
         self.records.move_to_end(uid)
         while len(self.records) > MAX_PODS:
             self.records.popitem(last=False)
-        detail = {} if chosen else {"reasons": dict(reasons.most_common(5))}
-        _log.info("filter", pod=pod.metadata.full_name, uid=uid, nodes=asked, offered=len(chosen), **detail)
+        if chosen:
+            self._logged.pop(uid, None)
+        if chosen or self._is_new(uid, reasons):
+            detail = {} if chosen else {"reasons": dict(reasons.most_common(5))}
+            _log.info("filter", pod=pod.metadata.full_name, uid=uid, nodes=asked, offered=len(chosen), **detail)
+
+    def _is_new(self, uid: str, reasons: Iterable[str]) -> bool:
+        """Return whether a pod is rejected for other reasons than last time, apart from those that pass in seconds.
+
+        A scheduler asks about a rejected pod again and again, and each answer would be a line of the log.
+        """
+        lasting, last = frozenset(reasons) - _PASSING, self._logged.pop(uid, None)
+        self._logged[uid] = lasting
+        while len(self._logged) > MAX_PODS:
+            self._logged.popitem(last=False)
+        return lasting != last
