@@ -2,14 +2,15 @@
 
 import asyncio
 import ssl
+from contextlib import contextmanager
 
 import httpx2
 import pytest
 
 from alignup.align.errors import ListenError
-from alignup.kubernetes.api import PODS
+from alignup.kubernetes.api import PODS, Access
 from alignup.schedule.extender import NOT_LEADING, Binder
-from alignup.schedule.service import LeaseOptions, ScheduleService, schedule_app
+from alignup.schedule.service import VERBS, LeaseOptions, ScheduleOptions, ScheduleService, open_service, schedule_app
 from alignup.testing.api_server import ApiFault
 from alignup.web.asgi_server import serve_app
 from alignup.web.metrics import health_app
@@ -175,6 +176,69 @@ def test_an_authority_that_cannot_be_read_is_an_error(tmp_path):
     files = certificates.install("first", tmp_path)
     with pytest.raises(ListenError, match=r"authority .*none\.pem: No such file"):
         ServerCertificate(*files, client_authority=tmp_path / "none.pem")
+
+
+PATHS = ("/v1/explain/default/wide", "/", "/pods", "/v1/events", *(f"/v1/extender/{verb}" for verb in VERBS))
+
+
+@pytest.fixture
+def listening(nodes, monkeypatch):
+    """The addresses of services that were opened."""
+    addresses = []
+
+    @contextmanager
+    def noting(port, host):
+        with tcp_socket(port, host) as listener:
+            addresses.append("http://{}:{}".format(*listener.getsockname()[:2]))
+            yield listener
+
+    monkeypatch.setattr("alignup.schedule.service.tcp_socket", noting)
+    return addresses
+
+
+async def statuses(url, **headers):
+    """The statuses of all paths, with these headers."""
+    async with httpx2.AsyncClient(base_url=url, trust_env=False, headers=headers) as http:
+        answers = {}
+        for path in PATHS:
+            verb = "POST" if "extender" in path else "GET"
+            async with http.stream(verb, path, content=b"{}", headers=JSON) as answer:
+                answers[path] = answer.status_code
+        assert (await http.get("/healthz")).status_code == 200  # probes send nothing
+        return answers
+
+
+async def test_clients_need_the_token(nodes, server, tmp_path, listening):
+    token = tmp_path / "token"
+    token.write_text("secret")
+    token.chmod(0o600)
+    options = ScheduleOptions(listen=("127.0.0.1", 0), token_file=token)
+    async with open_service(Access(server=server.url), options):
+        (url,) = listening
+        assert set((await statuses(url)).values()) == {401}
+        assert set((await statuses(url, Authorization="Bearer wrong")).values()) == {401}
+        assert 401 not in (await statuses(url, Authorization="Bearer secret")).values()
+        # As kube-scheduler sends it, with the token in urlPrefix.
+        assert 401 not in (await statuses(url.replace("//", "//alignup:secret@"))).values()
+
+
+@pytest.mark.parametrize("any_client", [False, True])
+async def test_without_a_token_other_users_of_the_machine_are_not_served(
+    server, nodes, listening, monkeypatch, any_client
+):
+    async with open_service(Access(server=server.url), ScheduleOptions(listen=("127.0.0.1", 0), any_client=any_client)):
+        (url,) = listening
+        assert 401 not in (await statuses(url)).values()
+        monkeypatch.setattr("alignup.web.served_connection.loopback_uid", lambda *_ends: 12345)
+        assert (set((await statuses(url)).values()) == {401}) is not any_client
+
+
+async def test_no_path_is_served_under_the_name_of_another_site(http):
+    """A page of such a site could bind a pod through a port that kubectl forwards."""
+    for path in (*PATHS, "/healthz", "/readyz", "/metrics", "/static/pages.css", "/nothing"):
+        verb = "POST" if "extender" in path else "GET"
+        answer = await http.request(verb, path, content=b"{}", headers={**JSON, "host": "evil.example"})
+        assert answer.status_code == 421, path
 
 
 async def test_probes_need_no_certificate(service):

@@ -36,8 +36,8 @@ from alignup.schedule.pod_answers import answers_document
 from alignup.schedule.preempt import CHOOSES_VICTIMS, POD_DISRUPTION_BUDGETS, Preemption
 from alignup.schedule.wake_up import WakeUp
 from alignup.web.api_operations import receive_body
-from alignup.web.asgi_server import run_until_signal, serve_app
-from alignup.web.authentication import count_authenticated
+from alignup.web.asgi_server import ServerLimits, run_until_signal, serve_app
+from alignup.web.authentication import AccessRules, count_authenticated
 from alignup.web.metrics import health_app, health_routes
 from alignup.web.responses import (
     JSON,
@@ -48,7 +48,7 @@ from alignup.web.responses import (
     json_response,
     wrong_method,
 )
-from alignup.web.sockets import ServerCertificate, tcp_socket
+from alignup.web.sockets import ServerCertificate, read_token, tcp_socket
 
 SETTLE_SECONDS = 1.0  #: in which a new leader sees the last bindings of the one before
 END_SECONDS = 10.0  #: for bindings that are being written when the service ends
@@ -56,6 +56,7 @@ EXTENDER = "/v1/extender"  #: the path that kube-scheduler's urlPrefix ends with
 VERBS = ("filter", "prioritize", "bind", "preempt")
 MAX_BODY = 64 << 20  #: bytes; whole Node objects of 5,000 nodes
 BODY_SECONDS = 30.0
+_OPEN_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})  #: that probes read without a token
 
 _log = structlog.get_logger()
 
@@ -77,6 +78,10 @@ class ScheduleOptions:
     certificate: Path | None = None
     private_key: Path | None = None
     client_authority: Path | None = None  #: of the certificates that clients need; ``None``: none
+    token_file: Path | None = None  #: with the token that clients need
+    #: whether clients need neither certificate nor token; otherwise without both, only local ones of the same user
+    any_client: bool = False
+    names: tuple[str, ...] = ()  #: by which clients call this program over plain HTTP, beside those of its machine
     lease: LeaseOptions | None = None  #: ``None``: this is the only process
     extender: ExtenderOptions = field(default_factory=ExtenderOptions)
     live: LiveClusterOptions = field(default_factory=LiveClusterOptions)
@@ -211,12 +216,17 @@ class _ExtenderApp:
     A scheduler waits for every answer, and routing a request takes longer than most of them.
     """
 
-    def __init__(self, service: ScheduleService, others: ASGIApp, max_body: int) -> None:
-        self._service, self._others, self._max_body = service, others, max_body
+    def __init__(self, service: ScheduleService, others: ASGIApp, max_body: int, access: AccessRules) -> None:
+        self._service, self._others, self._max_body, self._access = service, others, max_body, access
         self._verbs = {f"{EXTENDER}/{verb}": verb for verb in VERBS}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        verb = self._verbs.get(scope.get("path", ""))
+        path: str = scope.get("path", "")
+        is_open = self._access.everyone or path in _OPEN_PATHS or path.startswith("/static/")
+        if not is_open and not self._access.allows(Request(scope)):
+            await self._refusal()(scope, receive, send)
+            return
+        verb = self._verbs.get(path)
         if verb is None or scope.get("method") != "POST":
             await self._others(scope, receive, send)
             return
@@ -236,11 +246,25 @@ class _ExtenderApp:
         else:
             await answer(scope, receive, send)
 
+    def _refusal(self) -> Response:
+        detail = "Only root and the user of this program are served here. Others need a token, which it was not given."
+        if self._access.token is not None:
+            detail = "The request needs the token: Authorization: Bearer TOKEN, or the password of HTTP Basic."
+        # Browsers ask for the password then.
+        return ProblemError(401, detail, headers={"WWW-Authenticate": 'Basic realm="alignup"'}).response()
+
 
 def schedule_app(
-    service: ScheduleService, *, stopping: asyncio.Event | None = None, max_body: int = MAX_BODY
+    service: ScheduleService,
+    *,
+    stopping: asyncio.Event | None = None,
+    max_body: int = MAX_BODY,
+    access: AccessRules | None = None,
 ) -> ASGIApp:
-    """Build the application for schedulers and users; event streams end when *stopping* is set."""
+    """Build the application for schedulers and users; event streams end when *stopping* is set.
+
+    *access* says who may use everything but probes and metrics; ``None``: who can connect.
+    """
 
     async def explain(request: Request) -> Response:
         where = request.path_params
@@ -260,7 +284,7 @@ def schedule_app(
     ]
     app = Starlette(routes=routes, exception_handlers={404: _not_found, 405: wrong_method, Exception: internal_error})
     app.router.redirect_slashes = False
-    return _ExtenderApp(service, app, max_body)
+    return _ExtenderApp(service, app, max_body, access or AccessRules(everyone=True))
 
 
 async def _respond(service: ScheduleService, verb: str, request: Request, max_body: int) -> bytes | Response:
@@ -294,14 +318,18 @@ async def open_service(
         if options.certificate is not None and options.private_key is not None:
             authority = options.client_authority
             tls = ServerCertificate(options.certificate, options.private_key, client_authority=authority).context
+        token = None if options.token_file is None else read_token(options.token_file)
+        everyone = token is None and (options.any_client or options.client_authority is not None)
+        rules = AccessRules(everyone=everyone, token=token, same_user=token is None)
         stopping = asyncio.Event()
+        limits = ServerLimits(names=(*options.names, options.listen[0]))
         listener = stack.enter_context(tcp_socket(options.listen[1], options.listen[0]))
-        app = schedule_app(service, stopping=stopping)
-        await stack.enter_async_context(serve_app(app, listener, stopping=stopping, tls=tls))
+        app = schedule_app(service, stopping=stopping, access=rules)
+        await stack.enter_async_context(serve_app(app, listener, stopping=stopping, limits=limits, tls=tls))
         if options.health is not None:
             probe_app = health_app(service.metrics.registry, readiness=service.problems)
             probes = stack.enter_context(tcp_socket(options.health[1], options.health[0]))
-            await stack.enter_async_context(serve_app(probe_app, probes, stopping=stopping))
+            await stack.enter_async_context(serve_app(probe_app, probes, stopping=stopping, limits=limits))
         _log.info("listening", at="{}:{}".format(*listener.getsockname()[:2]))
         yield service
 

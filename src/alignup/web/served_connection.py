@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from email.utils import formatdate
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
@@ -20,6 +20,8 @@ from urllib.parse import unquote_to_bytes
 import structlog
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser, parse_url
 from starlette.types import ASGIApp, Message, Scope
+
+from alignup.web.sockets import loopback_uid
 
 if TYPE_CHECKING:
     from alignup.web.asgi_server import ConnectionTable, ServerLimits
@@ -81,6 +83,12 @@ class ServedConnection(asyncio.Protocol):
             self._exchanges[-1].keep_alive = False
         elif self.transport is not None:
             self.transport.close()
+
+    @cached_property
+    def client_uid(self) -> int | None:
+        """The user of the client, if it is on this machine; ``None``: unknown."""
+        addresses = self._addresses
+        return loopback_uid(addresses["client"], addresses["server"]) if addresses.get("client") else None
 
     # What asyncio calls
 
