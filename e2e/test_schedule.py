@@ -143,6 +143,22 @@ async def test_no_kubelet_rejects_a_pod_and_a_waiting_pod_is_woken(plane: Contro
         assert nodes.rejected == []
 
 
+async def test_a_scheduler_sends_the_token_of_its_url(plane: ControlPlane) -> None:
+    (port,) = free_ports(1)
+    token = plane.directory / "token"
+    token.write_text("c2VjcmV0+/==")
+    token.chmod(0o600)
+    async with working_nodes(plane) as (client, nodes):
+        with service(plane, port, "--token-file", str(token)):
+            await until(lambda: is_ready(port), plane)
+            await client.create(PODS, pod("pod", 4), namespace="default")
+            plane.start_scheduler(extenders(port))
+            await until(lambda: "401" in plane.log_lines("kube-scheduler", "extender"), plane)
+            assert not nodes.running
+            plane.start_scheduler(extenders(port, token="c2VjcmV0%2B%2F%3D%3D"))  # noqa: S106 - made up
+            await until(lambda: "pod" in nodes.running, plane)
+
+
 async def test_reasons_are_grouped_and_room_in_a_report_wakes_a_pod(plane: ControlPlane) -> None:
     """The nodes have room in total, but not on one NUMA node."""
     async with scheduled_cluster(plane) as (client, nodes, port):
