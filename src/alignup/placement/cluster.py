@@ -13,7 +13,7 @@ number of hosts that changed, not on the number of hosts.
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -278,6 +278,17 @@ class Cluster:
         if current_host in verdicts:
             verdicts[current_host] = self._verdicts.of_one(pod, self._records[current_host])
         return verdicts
+
+    def undecided(self, pod: Pod, hosts: Iterable[str] | None = None) -> list[Callable[[], object]]:
+        """Return the decisions on *pod* that *hosts*, or all, have not made; another thread may call them.
+
+        With them made, questions about the pod are quick. ``PodError`` if no host could decide on it.
+        """
+        return self._verdicts.undecided(pod, self._records if hosts is None else hosts)
+
+    def renew(self, pod: Pod, *, seconds: float) -> bool:
+        """Renew the verdicts of hosts on *pod* for about *seconds*; return whether all are renewed."""
+        return self._verdicts.renew(pod, seconds=seconds)
 
     def best(self, pod: Pod, limit: int, *, among: Collection[str], last: Collection[str] = ()) -> list[str]:
         """Return at most *limit* of the best hosts *among* these, those in *last* after the others.

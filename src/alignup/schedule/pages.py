@@ -21,7 +21,7 @@ from alignup.align.explain.remedies import Remedies, find_remedies
 from alignup.align.host import Host
 from alignup.align.workload import Pod
 from alignup.documents import codec
-from alignup.kubernetes.api.known_pods import known_pod
+from alignup.kubernetes.api.known_pods import check_container_count, known_pod
 from alignup.kubernetes.api.objects import ApiNode, ApiPodSpec
 from alignup.kubernetes.manifests import workloads as manifests
 from alignup.picture.machine_svg import draw_parts
@@ -30,6 +30,7 @@ from alignup.picture.occupancy import format_amount
 from alignup.picture.text_format import clean
 from alignup.placement.free_capacity import measure_free_capacity
 from alignup.schedule.cluster_snapshot import ClusterView, present_host
+from alignup.schedule.large_pods import LargePods
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.metrics import OUTCOMES, PredictionHistory
 from alignup.schedule.node_selection import scheduling_spec, show_taint
@@ -60,11 +61,8 @@ _NOTHING = Pod(name="", namespace="", uid="", containers=())
 Problems = Callable[[], tuple[str, ...]]
 
 
-def page_routes(
-    live: LiveCluster, problems: Problems, predictions: PredictionHistory, *, stopping: asyncio.Event
-) -> list[BaseRoute]:
-    """Build the pages; who may use them is checked before."""
-    pages = ClusterPages(live, problems, predictions)
+def page_routes(pages: "ClusterPages", *, stopping: asyncio.Event) -> list[BaseRoute]:
+    """Build the routes of *pages*; who may use them is checked before."""
     streams = EventStreams(pages.events.subscribe, limit=MAX_STREAMS, heartbeat=_HEARTBEAT_SECONDS, stopping=stopping)
 
     async def events(request: Request) -> ASGIApp:
@@ -127,7 +125,9 @@ class AnsweredPod(NamedTuple):
 class ClusterPages:
     """The handlers of the pages; *problems* says why answers could be wrong."""
 
-    def __init__(self, live: LiveCluster, problems: Problems, predictions: PredictionHistory) -> None:
+    def __init__(
+        self, live: LiveCluster, problems: Problems, predictions: PredictionHistory, large_pods: LargePods
+    ) -> None:
         functions = {
             "chunk_path": lambda query, offset: path("/nodes", **query.parameters(offset)),
             "page_path": lambda query, offset: path("/", **query.parameters(offset)),
@@ -135,7 +135,7 @@ class ClusterPages:
         }
         self.events = EventBus(now=time.time)
         self._templates = Pages("alignup.schedule", links=LINKS, functions=functions)
-        self._live, self._problems, self._predictions = live, problems, predictions
+        self._live, self._problems, self._predictions, self._large_pods = live, problems, predictions, large_pods
         self._computing = asyncio.Semaphore(1)  #: one question about pods at a time
         self._cards: dict[str, NodeCard] = {}
         self._pending = False  #: whether an event is about to be published
@@ -242,6 +242,7 @@ class ClusterPages:
         return answers
 
     async def _ask(self, name: str, pod: Pod, spec: ApiPodSpec, notes: Sequence[str]) -> AnsweredPod:
+        check_container_count(len(pod.containers) + len(pod.init))
         answered, searched = [], 0
         for group in await self.ask_nodes(pod, spec):
             remedies = NO_REMEDIES
@@ -254,6 +255,7 @@ class ClusterPages:
     async def ask_nodes(self, pod: Pod, spec: ApiPodSpec) -> tuple[AnswerGroup, ...]:
         """Ask some nodes at a time: thousands of them can take a second, in which schedulers would wait."""
         cluster = self._live.cluster
+        await self._large_pods.decide(pod)
         for number, name in enumerate(cluster.hosts, start=1):
             cluster.verdict(pod, name)  # is kept
             if number % AT_ONCE == 0:

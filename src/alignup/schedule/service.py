@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from alignup.align.errors import ParseError, PodError
 from alignup.kubernetes.api import Access, ApiClient, LeaderElection, Timing
 from alignup.kubernetes.api.errors import ApiError
+from alignup.kubernetes.api.objects import ApiPod
 from alignup.schedule.extender import Binder, Extender, ExtenderOptions
 from alignup.schedule.extender_messages import (
     BindingArgs,
@@ -29,9 +30,10 @@ from alignup.schedule.extender_messages import (
     TooLargeError,
     read_message,
 )
+from alignup.schedule.large_pods import LargePods
 from alignup.schedule.live_cluster import LiveCluster, LiveClusterOptions
 from alignup.schedule.metrics import ScheduleMetrics
-from alignup.schedule.pages import page_routes
+from alignup.schedule.pages import ClusterPages, page_routes
 from alignup.schedule.pod_answers import answers_document
 from alignup.schedule.preempt import CHOOSES_VICTIMS, POD_DISRUPTION_BUDGETS, Preemption
 from alignup.schedule.wake_up import WakeUp
@@ -103,7 +105,8 @@ class ScheduleService:
         self.client, self.metrics = client, ScheduleMetrics()
         self.live = LiveCluster(client, options=live, metrics=self.metrics)
         self._binder = Binder(client, self.live, allow_unknown=allow_unknown, leads=lambda: self.leading)
-        self._wake_up = WakeUp(client, self.live)
+        self.large_pods = LargePods(self.live.cluster)
+        self._wake_up = WakeUp(client, self.live, self.large_pods)
         self.preemption = Preemption(self.live, chooses=bool(options.chooses_victims), allow_unknown=allow_unknown)
         self.extender = Extender(self.live, self._binder, self.preemption, self._wake_up, options)
         self.tasks: list[Task] = []  #: run beside the extender, until the service ends
@@ -156,15 +159,19 @@ class ScheduleService:
         if not self.leading:
             raise NotReadyError(self._standby())
         answer: object
-        if verb == "filter":
-            answer = self.extender.filter(ExtenderArgs.read(body))
-        elif verb == "prioritize":
-            answer = self.extender.prioritize(ExtenderArgs.read(body))
+        if verb in {"filter", "prioritize"}:
+            args = ExtenderArgs.read(body)
+            await self._decide_large(args.pod)
+            answer = self.extender.filter(args) if verb == "filter" else self.extender.prioritize(args)
         elif verb == "preempt":
             answer = await self._preempt(PreemptionArgs.read(body))
         else:
             answer = await self.extender.bind(read_message(body, BindingArgs))
         return msgspec.json.encode(answer)
+
+    async def _decide_large(self, pod: ApiPod) -> None:
+        with suppress(PodError):  # which the answer will be about
+            await self.large_pods.decide(self.live.read(pod))
 
     async def _preempt(self, args: PreemptionArgs) -> PreemptionResult:
         """Choose the pods to evict; none while it is unknown what nodes have, or what budgets allow."""
@@ -180,11 +187,12 @@ class ScheduleService:
         _log.info("preempt", pod=name, nodes=len(args.victims), answered=len(victims))
         return PreemptionResult(victims)
 
-    def explain(self, namespace: str, name: str, node: str) -> Mapping[str, Any] | None:
+    async def explain(self, namespace: str, name: str, node: str) -> Mapping[str, Any] | None:
         pod = self.live.find_pod(namespace, name)
         if pod is None:
             return None
         read = self.live.read(pod)
+        await self.large_pods.decide(read)
         document = answers_document(pod, read, self.live.feasible(read, (node,) if node else None))
         if record := self.extender.records.get(pod.metadata.uid):
             document["lastFilter"] = record.document()
@@ -269,18 +277,19 @@ def schedule_app(
     async def explain(request: Request) -> Response:
         where = request.path_params
         try:
-            answers = service.explain(where["namespace"], where["pod"], request.query_params.get("node", ""))
+            answers = await service.explain(where["namespace"], where["pod"], request.query_params.get("node", ""))
         except PodError as error:
             return ProblemError(422, f"Invalid pod: {error}", errors=error.problems).response()
         if answers is None:
             return ProblemError(404, f"There is no pod {where['namespace']}/{where['pod']}.").response()
         return json_response(answers)
 
+    pages = ClusterPages(service.live, service.problems, service.metrics.predictions, service.large_pods)
     routes = [
         *(Route(f"{EXTENDER}/{verb}", _not_found, methods=["POST"]) for verb in VERBS),  # other methods are wrong
         Route("/v1/explain/{namespace}/{pod}", explain),
         *health_routes(service.metrics.registry, readiness=service.problems),
-        *page_routes(service.live, service.problems, service.metrics.predictions, stopping=stopping or asyncio.Event()),
+        *page_routes(pages, stopping=stopping or asyncio.Event()),
     ]
     app = Starlette(routes=routes, exception_handlers={404: _not_found, 405: wrong_method, Exception: internal_error})
     app.router.redirect_slashes = False

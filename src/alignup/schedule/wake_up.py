@@ -19,6 +19,7 @@ from alignup.kubernetes.api import PODS, ApiClient, Change, EventType
 from alignup.kubernetes.api.errors import ApiError
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.placement.wait_queue import WaitQueue
+from alignup.schedule.large_pods import LargePods
 from alignup.schedule.live_cluster import LiveCluster
 
 ANNOTATION = "alignup.dev/room-found"
@@ -38,8 +39,8 @@ class RejectedPod:
 
 
 class WakeUp:
-    def __init__(self, client: ApiClient, live: LiveCluster) -> None:
-        self._client, self._live, self._clock = client, live, client.timing.clock
+    def __init__(self, client: ApiClient, live: LiveCluster, large_pods: LargePods) -> None:
+        self._client, self._live, self._large_pods, self._clock = client, live, large_pods, client.timing.clock
         self._waiting: WaitQueue[None, RejectedPod] = WaitQueue()  #: the highest priority first, then the oldest
         self._nodes: tuple[tuple[str, ...], frozenset[str]] = ((), frozenset())  #: of the last pod, to be shared
         self._changed: dict[str, None] = {}
@@ -82,6 +83,7 @@ class WakeUp:
                     await self._wanted.wait()
             except TimeoutError:
                 for waiting in islice(self._waiting, MAX_PER_SWEEP):
+                    await self._large_pods.decide(waiting.pod)
                     if self._may_wake(waiting) and (best := self._live.choose(waiting.pod, waiting.nodes, limit=1)):
                         await self._wake(waiting, best[0].host)
                 continue
@@ -98,9 +100,11 @@ class WakeUp:
     async def _wake_first(self, node: str) -> None:
         """Wake the first pod that *node* admits."""
         for waiting in self._waiting:
-            if node in waiting.nodes and self._may_wake(waiting) and self._live.verdict(waiting.pod, node).admits:
-                await self._wake(waiting, node)
-                return
+            if node in waiting.nodes and self._may_wake(waiting):
+                await self._large_pods.decide(waiting.pod, (node,))
+                if self._live.verdict(waiting.pod, node).admits:
+                    await self._wake(waiting, node)
+                    return
 
     def _may_wake(self, waiting: RejectedPod) -> bool:
         return self._clock() >= waiting.woken + AGAIN_SECONDS
