@@ -60,6 +60,7 @@ class ScheduleCommandOptions:
     unconfirmed: int = count_option(
         1, "Pods with resources of their own that a node may get before its HostState shows them", minimum=1
     )
+    patience: int = count_option(60, "Seconds after which a node is kept for a pod that others overtake", minimum=1)
     choose_victims: str = choice_option(
         ["auto", "yes", "no"],
         "Whether the scheduler lets extenders choose the pods to evict, as kube-scheduler does from 1.38 on",
@@ -157,6 +158,7 @@ def _schedule_options(options: ScheduleCommandOptions) -> "ScheduleOptions":
         extender=ExtenderOptions(
             offered=options.offered,
             allow_unknown=options.allow_unknown,
+            patience=options.patience,
             chooses_victims={"auto": None, "yes": True, "no": False}[options.choose_victims],
         ),
         live=LiveClusterOptions(

@@ -106,7 +106,7 @@ class ScheduleService:
         self.live = LiveCluster(client, options=live, metrics=self.metrics)
         self._binder = Binder(client, self.live, allow_unknown=allow_unknown, leads=lambda: self.leading)
         self.large_pods = LargePods(self.live.cluster)
-        self._wake_up = WakeUp(client, self.live, self.large_pods)
+        self._wake_up = WakeUp(client, self.live, self.large_pods, patience=options.patience)
         self.preemption = Preemption(self.live, chooses=bool(options.chooses_victims), allow_unknown=allow_unknown)
         self.extender = Extender(self.live, self._binder, self.preemption, self._wake_up, options)
         self.tasks: list[Task] = []  #: run beside the extender, until the service ends
@@ -212,6 +212,7 @@ class ScheduleService:
             "alignup_schedule_known_nodes": ("Nodes whose state is known.", len(cluster.hosts)),
             "alignup_schedule_distinct_states": ("Distinct states of nodes.", cluster.distinct_states),
             "alignup_schedule_waiting_pods": ("Rejected pods that wait for room.", self._wake_up.waiting),
+            "alignup_schedule_kept_nodes": ("Nodes kept for pods that waited long.", len(self._wake_up.kept_nodes)),
             "alignup_schedule_woken_pods_total": ("Waiting pods that got room.", self._wake_up.woken),
             "alignup_schedule_kept_verdicts_total": ("Verdicts that were used again.", cluster.kept_verdicts),
             "alignup_schedule_renewed_verdicts_total": ("Verdicts of changed nodes.", cluster.renewed_verdicts),
