@@ -35,7 +35,7 @@ def small(number, cpus=2, **spec):
     return pod(f"small-{number}", cpu=str(cpus), memory="1Gi", **spec)
 
 
-async def wait_in_vain(nodes, service, asked=WIDE, **spec):
+async def mark_unschedulable(nodes, service, asked=WIDE, **spec):
     """The scheduler has found no node for a pod."""
     document = api_pod(asked, phase="Pending", **spec)
     nodes.server.put({**document, "status": {"phase": "Pending", "conditions": [UNSCHEDULABLE]}})
@@ -72,7 +72,7 @@ async def test_a_large_pod_starts_although_small_ones_come_without_end(http, nod
     while await place(http, nodes, service, stream[0]):
         running.append(stream.pop(0))
     assert len(running) == 3
-    await wait_in_vain(nodes, service)
+    await mark_unschedulable(nodes, service)
 
     started = None
     for _ in range(30):  # every ten seconds a small pod ends, and the next one comes before the large one is tried
@@ -93,7 +93,7 @@ async def keep(http, nodes, service, clock):
     nodes.server.put(node("b", taints=[{"key": "x", "effect": "NoSchedule"}]))
     for number in (1, 2):
         assert await place(http, nodes, service, small(number))
-    await wait_in_vain(nodes, service)
+    await mark_unschedulable(nodes, service)
     clock[0] += PATIENCE_SECONDS
     await filtered(http, small("first"), names="b")
     assert service.numbers()["alignup_schedule_kept_nodes"][1] == 1
@@ -174,7 +174,7 @@ async def test_a_node_is_kept_only_for_a_pod_that_can_use_it(http, nodes, servic
     for name in "ab":
         nodes.server.put(node(name, taints=[{"key": "x", "effect": "NoSchedule"}]))
     await until(lambda: all(service.live.nodes.get(name).spec.taints for name in "ab"))
-    await wait_in_vain(nodes, service, asked, **{"tolerations": [{"operator": "Exists"}], **spec})
+    await mark_unschedulable(nodes, service, asked, **{"tolerations": [{"operator": "Exists"}], **spec})
     clock[0] += PATIENCE_SECONDS
 
     await filtered(http, small(3), names="ab")

@@ -40,9 +40,14 @@ TakeStep = tuple[int, Callable[[CpuSet, int], CpuSet]]
 
 
 class PackedSelection:
-    """Packed selection on one machine; with *spread*, no whole cores; with *by_cache*, in one cache if possible."""
+    """Packed selection on one machine; with *spread*, no whole cores; with *by_cache*, in one cache if possible.
 
-    def __init__(self, view: KubeletView, *, spread: bool = False, by_cache: bool = False) -> None:
+    Without *splits_cores*, only whole cores are taken from a cache that is not taken as a whole.
+    """
+
+    def __init__(
+        self, view: KubeletView, *, spread: bool = False, by_cache: bool = False, splits_cores: bool = True
+    ) -> None:
         nodes, sockets = tuple(view.node_cpus.values()), tuple(view.socket_cpus.values())
         cores, caches = tuple(view.core_cpus.values()), tuple(view.cache_cpus.values())
         even_sockets = frozenset(cpus for cpus in sockets if cpus.bit_count() == view.cpus_per_socket)
@@ -59,7 +64,7 @@ class PackedSelection:
             inner: tuple(core for core in inside if core.bit_count() == self._core_size)
             for inner, inside in self._cores_of.items()
         }
-        self._cache_size = view.cpus_per_cache
+        self._cache_size, self._splits_cores = view.cpus_per_cache, splits_cores
         self._all = view.all_cpus
         whole_cores: TakeStep = (self._core_size, self._whole_cores)
         last: tuple[TakeStep, ...] = ((1, self._single_spread),) if spread else (whole_cores, (1, self._single))
@@ -155,10 +160,11 @@ class PackedSelection:
     def _inside(self, cache: CpuSet, free: CpuSet, *, need: int) -> CpuSet:
         """Take exactly *need* CPUs on the first cores of *cache*, or none if the numbers do not match."""
         cores = [core & free for core in self._cores_in_cache[cache] if core & cache & free]
+        count = -(-need // self._core_size) if self._splits_cores else need // self._core_size
         chosen = 0
-        for core in cores[: -(-need // self._core_size)]:
+        for core in cores[:count]:
             chosen |= core
-        if need % 2 and self._core_size > 1 and chosen.bit_count() > need:
+        if self._splits_cores and need % 2 and self._core_size > 1 and chosen.bit_count() > need:
             chosen ^= 1 << chosen.bit_length() - 1
         return chosen if chosen.bit_count() == need else 0
 
