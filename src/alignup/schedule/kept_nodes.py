@@ -35,7 +35,7 @@ _log = structlog.get_logger()
 
 
 @dataclass(slots=True, eq=False)
-class WaitingPod:
+class OvertakenPod:
     api_pod: ApiPod
     since: float
     retry: float = float("-inf")  #: when a node may be searched for again
@@ -49,7 +49,7 @@ class WaitingPod:
 @dataclass(slots=True, eq=False)
 class KeptNode:
     name: str
-    holder: WaitingPod
+    holder: OvertakenPod
     pod: Pod  #: the holder, as decisions need it
     later: set[str] = field(default_factory=set)  #: uids of pods that were bound to the node since
     room_since: float | None = None  #: since when it has had room for the holder; ``None``: it has none
@@ -63,7 +63,7 @@ class KeptNodes:
     ) -> None:
         self._live, self._clock, self._keep, self._patience = live, clock, keep, patience
         self._schedulers: set[str] = set()  #: that have asked
-        self._waiting: dict[str, WaitingPod] = {}  #: by uid, the oldest first
+        self._waiting: dict[str, OvertakenPod] = {}  #: by uid, the oldest first
         self._kept: dict[str, KeptNode] = {}  #: by node
         self._checked = float("-inf")
         live.pods.subscribe(self._pod_changed)
@@ -122,7 +122,7 @@ class KeptNodes:
         elif uid in self._waiting:
             self._waiting[uid].api_pod = pod
         elif _is_unschedulable(pod):
-            self._waiting[uid] = WaitingPod(pod, self._clock())
+            self._waiting[uid] = OvertakenPod(pod, self._clock())
 
     def _drop(self, dropped: Collection[KeptNode], reason: str) -> None:
         for kept in dropped:
