@@ -31,6 +31,7 @@ from alignup.placement.victims import DisruptionBudget, VictimSearch, find_victi
 
 MAX_SHAPES = 64  #: pod shapes with kept verdicts
 MAX_REPORTS = 3  #: reports about a host that may explain a rejection
+MAX_REJECTED = 4096  #: rejected pods whose causes are remembered
 MAX_ENDED = 100_000  #: ended pods that are remembered, because a late report may still contain them
 
 
@@ -87,6 +88,7 @@ class Cluster:
         self._hosts: dict[str, str] = {}  #: uid → host, for unconfirmed pods
         self._stages: OrderedDict[str, PodStage] = OrderedDict()  #: of terminating and ended pods
         self._rejections: list[RejectedPrediction] = []
+        self.rejected: OrderedDict[str, RejectedPrediction] = OrderedDict()  #: the last ones, by uid
         self._lists = 0  #: lists of pods so far; pods that were bound before the first report of a host count as one
         self._listed = False  #: whether all pods were listed once
 
@@ -380,7 +382,11 @@ class Cluster:
                 causes = [Cause.APPROXIMATE]
             if not causes:
                 causes = [Cause.HOST_RESOURCES if rejected.reason.startswith("OutOf") else Cause.UNEXPLAINED]
-            self._rejections.append(RejectedPrediction(rejected.binding.uid, record.name, causes[0]))
+            prediction = RejectedPrediction(rejected.binding.uid, record.name, causes[0])
+            self._rejections.append(prediction)
+            self.rejected[prediction.uid] = prediction
+            while len(self.rejected) > MAX_REJECTED:
+                self.rejected.popitem(last=False)
         record.rejected = waiting
 
     def _ended_before(self, binding: Binding, record: HostRecord) -> bool:

@@ -35,6 +35,7 @@ from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.metrics import OUTCOMES, PredictionHistory
 from alignup.schedule.node_selection import scheduling_spec, show_taint
 from alignup.schedule.pod_answers import NO_REMEDIES, AnswerGroup, NodeAnswerKind, group_answers, iterate_answers
+from alignup.schedule.rejections import rejection_text
 from alignup.web.authentication import count_authenticated
 from alignup.web.event_streams import EventBus, EventStreams
 from alignup.web.pages import PageHandler, Pages, path, read_form, static_routes
@@ -199,6 +200,8 @@ class ClusterPages:
             raise ProblemError(404, f"There is no pod {namespace}/{name}.")
         spec = codec.convert({**codec.to_builtins(pod.spec), "nodeName": ""}, ApiPodSpec)
         bound = [f"The pod is bound to node {pod.spec.node_name}."] if pod.spec.node_name else []
+        if text := rejection_text(pod):
+            bound = [f"The kubelet of node {pod.spec.node_name} rejected the pod: {text}"]
         async with self._computing:
             answered = await self._ask(pod.metadata.full_name, known_pod(pod).pod, spec, bound)
         document = path("/v1/explain", namespace, name)

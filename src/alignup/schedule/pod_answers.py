@@ -179,7 +179,10 @@ def _explain(
         return group
     report = view.reports[node]
     host = Host(report.machine, report.settings, ledger=current.ledger)  # with its devices, for other settings
-    misfits = sentences.describe_rejection(host.decide_without_plugins(pod))
+    decision = host.decide_without_plugins(pod)
+    if decision.admitted:  # it was rejected when the node was in another state
+        return group
+    misfits = sentences.describe_rejection(decision)
     remedies = find_remedies(host, pod, should_stop=lambda: clock() > deadline)
     return replace(group, misfits=misfits, remedies=remedies, host=host)
 

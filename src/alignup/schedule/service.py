@@ -36,6 +36,7 @@ from alignup.schedule.metrics import ScheduleMetrics
 from alignup.schedule.pages import ClusterPages, page_routes
 from alignup.schedule.pod_answers import answers_document
 from alignup.schedule.preempt import CHOOSES_VICTIMS, POD_DISRUPTION_BUDGETS, Preemption
+from alignup.schedule.rejections import RejectionWriter, recorded_verdict, rejection_text
 from alignup.schedule.wake_up import WakeUp
 from alignup.web.api_operations import receive_body
 from alignup.web.asgi_server import ServerLimits, run_until_signal, serve_app
@@ -110,7 +111,8 @@ class ScheduleService:
         self.preemption = Preemption(self.live, chooses=bool(options.chooses_victims), allow_unknown=allow_unknown)
         self.extender = Extender(self.live, self._binder, self.preemption, self._wake_up, options)
         self.tasks: list[Task] = []  #: run beside the extender, until the service ends
-        self.leader_tasks: list[Task] = [self._wake_up.run]  #: run while this process leads
+        #: run while this process leads
+        self.leader_tasks: list[Task] = [self._wake_up.run, RejectionWriter(client, self.live).run]
         self.leading = False
         self._election = None
         if lease is not None:
@@ -193,7 +195,11 @@ class ScheduleService:
             return None
         read = self.live.read(pod)
         await self.large_pods.decide(read)
-        document = answers_document(pod, read, self.live.feasible(read, (node,) if node else None))
+        verdicts = self.live.feasible(read, (node,) if node else None)
+        verdicts = {name: recorded_verdict(pod, name, verdict) for name, verdict in verdicts.items()}
+        document = answers_document(pod, read, verdicts)
+        if text := rejection_text(pod):
+            document["rejection"] = {"node": pod.spec.node_name, "reason": text}
         if record := self.extender.records.get(pod.metadata.uid):
             document["lastFilter"] = record.document()
         return document
