@@ -243,6 +243,8 @@ def _children(parents: Iterable[CpuSet], children: Iterable[CpuSet]) -> dict[Cpu
     return {parent: tuple(child for child in children if child & parent) for parent in parents}
 
 
+#: The error that stands for an endless loop of the kubelet, in which it keeps its lock.
+ENDLESS = "the kubelet does not return from the selection of CPUs"
 MAX_EXACT_NODES = 16  #: the largest number of NUMA nodes with an exact search
 
 Indexes = tuple[int, ...]  #: nodes by their index in a list of nodes
@@ -258,6 +260,7 @@ class DistributionPlan(NamedTuple):
     turns: Indexes = ()
     able: Indexes = ()
     perfect: bool = False  #: whether all nodes have equally many free CPUs afterwards
+    by_socket: bool = False  #: whether sockets count
 
     def overwritten(self, sizes: Sequence[int], count: int, *, group: int) -> "DistributionPlan":
         """Return what becomes of the plan in the kubelet, which keeps it in arrays that later combinations overwrite.
@@ -295,17 +298,22 @@ class DistributedSelection:
             raise not_enough_error(free, count)
         order = tuple(dict.fromkeys(self._packed.nodes(free)))  # a node on two sockets occurs twice
         nodes = [node & free for node in order]
+        fewest = _ceil(count // self._group, self._groups_per_node)
         plan = plan_distribution(
             [node.bit_count() for node in nodes],
             count,
             group=self._group,
-            fewest=_ceil(count // self._group, self._groups_per_node),
+            fewest=fewest,
             sockets=[self._touched(node) for node in order] if self._sockets else None,
         )
         if plan is None:
             return self._packed.take(free, count)
         if self._kubelet_faults:
-            plan = plan.overwritten([node.bit_count() for node in nodes], count, group=self._group)
+            sizes = [node.bit_count() for node in nodes]
+            widths = range(fewest, len(plan.nodes) + 1)
+            if self._group > 1 and _is_endless(sizes, count, plan, group=self._group, widths=widths):
+                raise ProviderError(ENDLESS)
+            plan = plan.overwritten(sizes, count, group=self._group)
         taken = 0
         for index in plan.nodes:
             taken |= self._packed.take(nodes[index], plan.share)
@@ -324,7 +332,7 @@ class DistributedSelection:
                 if left.bit_count() >= self._group and taken.bit_count() < count:
                     taken |= self._packed.take(left, self._group)
             if taken == before:
-                raise ProviderError("the kubelet does not return from the selection of CPUs")
+                raise ProviderError(ENDLESS)
         return taken
 
     def _touched(self, node: CpuSet) -> Bits:
@@ -384,7 +392,7 @@ class _Search:
         turns = tuple(best[index] for index in chosen)
         giving = tuple(best[index] for index in remainder.in_rounds(chosen))
         perfect = goal == 0 and not self._rank(best)[0]
-        return DistributionPlan(best, share, giving, turns, able, perfect)
+        return DistributionPlan(best, share, giving, turns, able, perfect, by_socket=bool(self._sockets))
 
     def _first_best(self, known: Indexes) -> Indexes:
         """Return the first of the best combinations; *known* is one to start with."""
@@ -520,6 +528,32 @@ class _Remainder:
             saved += group * (2 * richest - group)
             heapreplace(heap, group - richest)
         return saved
+
+
+def _is_endless(sizes: Sequence[int], count: int, plan: DistributionPlan, *, group: int, widths: range) -> bool:
+    """Return whether the kubelet, on its way to *plan*, tries nodes with enough free CPUs, but not in whole groups."""
+    if len(sizes) > MAX_EXACT_NODES or not any(size % group for size in sizes):
+        return False
+    for width in widths:
+        for chosen in combinations(range(len(sizes)), width):
+            if plan.perfect and width == len(plan.nodes) and chosen > plan.nodes:
+                return False
+            whole = [sizes[index] // group * group for index in chosen]
+            share = count // width // group * group
+            share = min(share, *whole) if plan.by_socket else share
+            left = [sizes[index] - share for index in chosen]
+            if sum(whole) >= count and min(left) >= 0 and _gives_endlessly(left, count - share * width, group=group):
+                return True
+    return False
+
+
+def _gives_endlessly(left: Sequence[int], rest: int, *, group: int) -> bool:
+    able = [size for size in left if size >= group] if rest else []
+    return any(
+        sum(some) >= rest > sum(size // group for size in some) * group
+        for number in range(len(able), 0, -1)
+        for some in combinations(able, number)
+    )
 
 
 def _fresh_length(length: int) -> int:
