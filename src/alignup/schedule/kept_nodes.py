@@ -165,9 +165,10 @@ class KeptNodes:
         first.retry = now + RETRY_SECONDS
         try:
             pod = self._live.read(first.api_pod)
-        except AlignError:
+            node = self._find_node(first.api_pod, pod)
+            self._live.verdict(pod, node)
+        except AlignError:  # no kubelet can decide on it
             return
-        node = self._find_node(first.api_pod, pod)
         if node:
             self._kept[node] = KeptNode(node, first, pod)
             waited = round(now - first.since)

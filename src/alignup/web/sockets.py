@@ -107,7 +107,7 @@ def loopback_uid(client: tuple[str, int], server: tuple[str, int]) -> int | None
             table = Path(path).read_bytes()
             place = table.find(wanted)
             if place >= 0:
-                return int(table[place + len(wanted) :].split(None, 4)[3])
+                return int(table[place + len(wanted) : place + 300].split(None, 4)[3])
     return None
 
 
