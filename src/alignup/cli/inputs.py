@@ -122,11 +122,11 @@ def read_configuration(
     return ConfigurationInput(source, changes).read()
 
 
-def read_release(version: str | None) -> tuple[Release, tuple[str, ...]]:
-    """Return the release of ``--kubernetes-version``, and a note if it is not known."""
+def read_release(version: str | None, *, option: str = "--kubernetes-version") -> tuple[Release, tuple[str, ...]]:
+    """Return the release that an option names, and a note if it is not known."""
     if version is None:
         return NEWEST, ()
-    with input_errors(Place("--kubernetes-version")):
+    with input_errors(Place(option)):
         return find_release(version), tuple(filter(None, [release_note(version)]))
 
 
