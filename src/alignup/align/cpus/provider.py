@@ -231,7 +231,7 @@ class CpuProvider(Provider[CpuLedger]):
             return ledger
         cpus = ledger.holds(pod.uid, container.name)
         reusable = ledger.reusable_by(pod.uid)
-        ends = container.name in pod.ordinary_init
+        ends = pod.is_ordinary_init(container.name)
         if cpus is not None:
             return ledger.with_reusable(pod.uid, reusable | cpus if ends else reusable & ~cpus)
         if self.options.full_pcpus_only:
@@ -258,8 +258,7 @@ class CpuProvider(Provider[CpuLedger]):
         return ledger.give_pod(pod.uid, cpus, containers=self._divide(pod, cpus))
 
     def release(self, ledger: CpuLedger, uid: str) -> CpuLedger:
-        for container in tuple(ledger.held.get(uid, {})):
-            ledger = ledger.take_back(uid, container)
+        ledger = ledger.take_back_all(uid)
         return replace(ledger, reusable=None) if ledger.reusable and ledger.reusable[0] == uid else ledger
 
     def _check_stored(
@@ -335,7 +334,7 @@ class CpuProvider(Provider[CpuLedger]):
         exclusive, has_shared = 0, False
         for container in pod.all_containers:
             count = self.exclusive_cpus(pod, container)
-            if container.name not in pod.ordinary_init:
+            if not pod.is_ordinary_init(container.name):
                 exclusive += count
                 has_shared |= not count
             elif not count and exclusive >= budget:
@@ -358,7 +357,8 @@ class CpuProvider(Provider[CpuLedger]):
         for container in pod.all_containers:
             count = self.exclusive_cpus(pod, container)
             part = self._selection.take(pool, count) if count else None
-            if container.name not in pod.ordinary_init:
+            ordinary_init = pod.is_ordinary_init(container.name)
+            if not ordinary_init:
                 pool &= ~(part or 0)
-            parts[container.name] = pool if part is None and container.name in pod.ordinary_init else part
+            parts[container.name] = pool if part is None and ordinary_init else part
         return {name: pool if part is None else part for name, part in parts.items()}
