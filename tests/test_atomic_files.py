@@ -271,6 +271,6 @@ def test_a_pipe_a_socket_or_a_device_is_no_input(tmp_path):
         for path in (tmp_path / "pipe", tmp_path / "link", tmp_path / "socket", Path("/dev/zero")):
             with pytest.raises(OSError, match="give a regular file") as raised:
                 atomic_files.open_input(path)
-            problems.append(raised.value.strerror.partition(";")[0])
+            problems.append(str(raised.value.strerror).partition(";")[0])
 
     assert problems == ["it is a named pipe", "it is a named pipe", "it is a socket", "it is a device"]
