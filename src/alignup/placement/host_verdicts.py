@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from alignup.align import fit
 from alignup.align.admit import POD_OF, reject_unfit
 from alignup.align.errors import PodError, WorkLimitError
+from alignup.align.explain.sentences import disagreeing_resources
 from alignup.align.fit import NodeAllocatable, UsedResources
 from alignup.align.host import check_pod
 from alignup.align.ledger import Ledger
@@ -85,7 +86,7 @@ class AlignmentState:
         except PodError as error:  # annotations that only some hosts read
             return Verdict(VerdictKind.REJECTS, "invalid pod", note=str(error)), self.ledger
         if decision.rejection is not None:
-            return rejected(decision.rejection), self.ledger
+            return rejected(decision.rejection, disagreeing_resources(decision)), self.ledger
         after = decision.after or self.ledger
         verdict = Verdict(
             VerdictKind.ADMITS,
