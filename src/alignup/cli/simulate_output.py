@@ -439,7 +439,9 @@ def _read_groups(host: HostOptions, options: SimulateOptions) -> tuple[HostGroup
 def resolve_group(group: GroupDescription, host: HostOptions) -> HostGroup:
     """Return *group* with its machine and settings; without a configuration it has that of *host*."""
     config = Path(group.config) if group.config else host.config
-    options = replace(host, machine=group.machine, config=config, changes=(*host.changes, *group.changes))
+    version = group.kubernetes_version or host.kubernetes_version
+    changes = (*host.changes, *group.changes)
+    options = replace(host, machine=group.machine, config=config, changes=changes, kubernetes_version=version)
     try:
         machine = inputs.read_machine(group.machine, group.devices)
         settings = inputs.build_host(machine, options, kubelet_faults=True).host.settings

@@ -32,6 +32,7 @@ from alignup.kubernetes.api.known_pods import (
     api_pod_stage,
     binding_time,
     bound_pod,
+    check_container_count,
     kubelet_uid,
     plain_pod,
     readable_pod,
@@ -188,6 +189,7 @@ class LiveCluster:
         decoded = self._decoded.get(key)
         if decoded is None:
             try:
+                check_container_count(len(pod.spec.containers) + len(pod.spec.init_containers))
                 decoded = readable_pod(pod)
             except PodError as error:
                 self._note_unreadable(pod, str(error))

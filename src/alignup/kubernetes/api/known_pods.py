@@ -3,13 +3,14 @@
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 
-from alignup.align.errors import PodError, Problem, QuantityError
+from alignup.align.errors import PodError, Problem, ProblemKind, QuantityError
 from alignup.align.workload import Amounts, Pod, demand
 from alignup.align.workload.validation import MIRROR_ANNOTATION
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.kubernetes.manifests.pod_decoder import pod_from
 from alignup.placement.host_report import PodStage, pod_stage
 
+MAX_CONTAINERS = 500  #: of a pod that the cluster service decides on
 _LARGE_POWER = 100  #: of ten; only sums of amounts that are much further apart fail
 _HASH_ANNOTATION = "kubernetes.io/config.hash"  #: on a mirror pod: the uid of its static pod
 
@@ -51,6 +52,13 @@ def _amounts(pod: Pod) -> Iterator[Amounts]:
         yield from (status.allocated, status.actual)
 
 
+def check_container_count(count: int) -> None:
+    """Raise ``PodError`` for a pod with so many containers and init containers that decisions would take seconds."""
+    if count > MAX_CONTAINERS:
+        message = f"the pod has {count} containers and init containers; alignup decides on pods with {MAX_CONTAINERS}"
+        raise PodError([Problem("spec", f"{message} at most", ProblemKind.OWN_LIMIT)])
+
+
 def known_pod(pod: ApiPod, *, uid: str = "") -> KnownPod:
     """Read a pod of the API server; ``PodError`` if it is invalid. *uid*: the kubelet's, if it is known."""
     decoded = replace(readable_pod(pod), uid=uid or kubelet_uid(pod), labels={}, annotations={})
@@ -65,6 +73,7 @@ def bound_pod(pod: ApiPod, *, uid: str = "") -> tuple[KnownPod, str]:
     It still counts as bound, so that it does not seem to have ended, and makes the state of its node unknown.
     """
     try:
+        check_container_count(len(pod.spec.containers) + len(pod.spec.init_containers))
         return known_pod(pod, uid=uid), ""
     except PodError as error:
         plain = plain_pod(pod, uid=uid)
