@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 
 from alignup.align import bits
-from alignup.kubernetes.api import PODS, ApiClient, Resource, find_access
+from alignup.kubernetes.api import NODES, PODS, ApiClient, PatchType, Resource, find_access
+from alignup.kubernetes.api.connection import ApiRequest, Connection
+from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.kubernetes.api.objects import PartialObject
 from alignup.schedule.extender import PLACEMENT_ANNOTATION
 from e2e import control_plane
@@ -61,7 +63,8 @@ async def until(condition: Callable[[], object], plane: ControlPlane) -> None:
             while not condition():  # noqa: ASYNC110 - a condition without an event
                 await asyncio.sleep(0.05)
     except TimeoutError:
-        raise AssertionError(plane.log("alignup", 6000) + plane.log("kube-scheduler")) from None
+        scheduler = plane.log("kube-scheduler") if (plane.directory / "kube-scheduler.log").exists() else ""
+        raise AssertionError(plane.log("alignup", 6000) + scheduler) from None
 
 
 def get(url: str) -> bytes:
@@ -272,3 +275,61 @@ async def test_an_urgent_pod_takes_the_place_of_one_whose_end_admits_it(plane: C
         assert nodes.rejected == []
         entries = [json.loads(line) for line in plane.log_lines("alignup", "preempt").splitlines()]
         assert ("preempt", "default/urgent") in [(entry["event"], entry.get("pod")) for entry in entries]
+
+
+async def test_objects_that_cannot_be_read_stop_nothing(plane: ControlPlane) -> None:
+    """A pod whose amounts overflow, a forged mirror pod, and a HostState that is nested too deeply."""
+    ports = free_ports(2)
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(
+            ApiClient(find_access(plane.kubeconfig(plane.directory / "admin.json")))
+        )
+        connection = Connection(client.access, client.timing)
+        stack.push_async_callback(connection.close)
+        await define_host_states(client)
+        nodes = FakeNodes(client)
+        for name in ("a", "b", "c"):
+            await nodes.add(name)
+        with service(plane, ports[0]):
+            await until(lambda: is_ready(ports[0]), plane)
+            huge = pod("huge", 1)
+            huge["spec"] |= {"nodeName": "a"}
+            limits = {"cpu": "1e20000"}
+            huge["spec"]["containers"].append({"name": "huge", "image": "none", "resources": {"limits": limits}})
+            await client.create(PODS, huge, namespace="default")
+            victim, forged = pod("victim", 4), pod("forged", 1)
+            victim["spec"]["nodeName"] = forged["spec"]["nodeName"] = "b"
+            uid = (await client.create(PODS, victim, namespace="default")).metadata.uid
+            owner = {
+                "apiVersion": "v1",
+                "kind": "Node",
+                "name": "b",
+                "uid": (await client.get(NODES.at("b"))).metadata.uid,
+            }
+            annotations = {"kubernetes.io/config.mirror": uid, "kubernetes.io/config.hash": uid}
+            forged["metadata"] |= {"annotations": annotations, "ownerReferences": [owner]}
+            await client.create(PODS, forged, namespace="default")
+            await client.delete(PODS.at("forged", namespace="default"), grace_period=0)
+            await client.create(PODS, pod("asked", 4), namespace="default")
+            for depth in (600, 3_000):
+                nested = b'{"generation":%d,"machine":{"deep":%b%b}}' % (depth, b"[" * depth, b"]" * depth)
+                path = HOST_STATES.at("c").path
+                request = ApiRequest(
+                    description="nest", path=path, method="PATCH", body=nested, content_type=PatchType.MERGE
+                )
+                await connection.send(request)
+                await until(lambda: verdicts(ports[0])["c"] == "unknown", plane)
+            assert verdicts(ports[0]) == {"a": "unknown", "b": "rejects", "c": "unknown"}
+            text = get(f"http://127.0.0.1:{ports[0]}/readyz").decode()
+            assert text.startswith("ok\n2 objects cannot be read: ")
+            assert "default/huge" in text
+            assert "HostState c" in text
+        with service(plane, ports[1]):  # it starts again with all of them in place
+            await until(lambda: is_ready(ports[1]), plane)
+            assert verdicts(ports[1]) == {"a": "unknown", "b": "rejects", "c": "unknown"}
+
+
+def verdicts(port: int) -> dict[str, str]:
+    """Return what each node would decide about the pod ``asked``."""
+    answer = json.loads(get(f"http://127.0.0.1:{port}/v1/explain/default/asked"))
+    return {row["node"]: row["verdict"] for row in answer["nodes"]}
