@@ -6,6 +6,7 @@ tried again when a node changes that could admit it.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Collection, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,14 +16,13 @@ import structlog
 
 from alignup.align.errors import AlignError, PodError
 from alignup.align.workload import Pod
-from alignup.gate.admission import GATE
+from alignup.gate.admission import DEFAULT_SCHEDULER, GATE, SCHEDULERS
 from alignup.gate.blocked_pods import BlockedPods
 from alignup.gate.metrics import GateMetrics
 from alignup.gate.pod_events import PodEvents
 from alignup.gate.pod_queue import GatedPod, PodClass, PodQueue, waiting_order
 from alignup.gate.releases import (
-    SILENT_SECONDS,
-    UNSCHEDULABLE_SECONDS,
+    UNBOUND_SECONDS,
     AvoidedNodes,
     Release,
     ReleaseOutcome,
@@ -40,6 +40,7 @@ from alignup.kubernetes.api.objects import ApiNode, ApiPod
 from alignup.schedule.live_cluster import LiveCluster
 
 INVALID = "InvalidPod"  #: the reason of events about pods that no kubelet can decide on
+OTHER_SCHEDULER = "OtherScheduler"  #: the reason of events about pods whose scheduler is not among the known ones
 _YIELD_SECONDS = 0.02  #: of deciding, after which other tasks run
 _STALE_SECONDS = 1.0  #: between checks while the API server is not followed
 
@@ -50,8 +51,9 @@ _log = structlog.get_logger()
 class GateOptions:
     parallel: int = 32  #: releases that are written at the same time
     patience: float = 60.0  #: seconds after which a node is kept for a pod that others overtake
-    unschedulable: float = UNSCHEDULABLE_SECONDS
-    silent: float = SILENT_SECONDS
+    unbound: float = UNBOUND_SECONDS  #: seconds after which a release that is not bound gives its slot back
+    share: float = 0.5  #: of all slots that one namespace may have while pods of others wait
+    schedulers: frozenset[str] = SCHEDULERS  #: those that pods are released to
     retry: float = 10.0  #: seconds after a release that the API server did not accept
     avoid: float = 600.0  #: seconds for which pods of a controller avoid a node where one was not scheduled
     replace_stuck: bool = False  #: whether to evict released pods that are not scheduled and will be created again
@@ -80,13 +82,14 @@ class GateController:
         options = self.options
         self.nodes = NodeFilter(self._live.nodes.objects.values)
         self.queue = PodQueue(self.nodes)
-        self.releases = Releases(unschedulable=options.unschedulable, silent=options.silent)
+        self.releases = Releases(seconds=options.unbound)
         self._capacity = NodeCapacity(self._read)
         self.reservations = Reservations(self._live, self._capacity)
         self._avoided = AvoidedNodes(options.avoid)
         self._events = PodEvents(self._client)
         self._blocked = BlockedPods(self._live, self._events, self.reservations, self.queue, self._clock)
         self._slots = asyncio.Semaphore(options.parallel)  #: for releases that are being written
+        self._writing: Counter[str] = Counter()  #: how many of them, by namespace
         self._other_gates: set[str] = set()  #: uids of pods that have other gates as well
         self._first_seen: dict[str, float] = {}
         self._refused: dict[str, tuple[ApiPod, float]] = {}  #: uid → pod, and when to try again to release it
@@ -168,7 +171,7 @@ class GateController:
         elif not _has_gate(pod) or pod.metadata.deletion_timestamp is not None:
             self._stop_waiting(uid)
             node = pinned_node(pod)
-            if node and uid not in self.releases and uid not in self.releases.given_up:
+            if node and self._knows_scheduler(pod) and uid not in self.releases and uid not in self.releases.given_up:
                 self._adopt(pod, node)
             self._wake.set()
         elif uid not in self.releases:
@@ -212,6 +215,11 @@ class GateController:
         if len(pod.spec.scheduling_gates) > 1:
             self._other_gates.add(uid)
             return
+        if not self._knows_scheduler(pod):
+            known = ", ".join(sorted(self.options.schedulers))
+            message = f"pods are released to {known} only; the scheduler of the pod is {pod.spec.scheduler_name}"
+            self._events.note(pod, OTHER_SCHEDULER, message)
+            return
         try:
             read = self._live.read(pod)
         except PodError as error:
@@ -250,7 +258,7 @@ class GateController:
         self._reserve()
         while True:
             await self._slots.acquire()
-            head = None if self._live.problems else next(self.queue.heads(), None)
+            head = None if self._live.problems else next(filter(self._has_share, self.queue.heads()), None)
             if head is None:
                 self._slots.release()
                 return
@@ -265,6 +273,22 @@ class GateController:
             if self._clock() - turn >= _YIELD_SECONDS:
                 await asyncio.sleep(0)
                 turn = self._clock()
+
+    def _has_share(self, head: tuple[PodClass, GatedPod]) -> bool:
+        """Return whether the namespace of a pod has a slot left for it.
+
+        While pods of other namespaces wait, a namespace gets a share of the releases that are written at a time, and
+        of those that are not bound, for which every node is a slot. While the scheduler does not answer, it gets one.
+        """
+        namespace, options = head[0].namespace, self.options
+        unbound = self.releases.by_namespace[namespace]
+        if self.releases.unanswered:
+            return not unbound
+        if len(self.queue.namespaces) == 1:
+            return True
+        nodes = len(self._live.nodes.objects)
+        writing = self._writing[namespace]
+        return unbound < max(options.share * nodes, 1) and writing < max(options.share * options.parallel, 1)
 
     def _choose(self, waiting: GatedPod, pod_class: PodClass) -> str | None:
         """Return the best node, which is then assumed; ``None`` if there is none."""
@@ -306,6 +330,7 @@ class GateController:
 
     def _start_release(self, waiting: GatedPod, node: str) -> None:
         self._stop_waiting(waiting.uid)
+        self._writing[waiting.api.metadata.namespace] += 1
         release = Release(waiting.api, node, self._clock())
         self.releases.add(release)
         self._capacity.put_pod(waiting.api, node)
@@ -319,6 +344,7 @@ class GateController:
             written = await write_release(self._client, release)
         finally:
             self._slots.release()
+            self._writing[release.namespace] -= 1
         now = self._clock()
         if written.failure is None:
             waited = now - since
@@ -361,7 +387,7 @@ class GateController:
     def _give_up(self, release: Release, current: ApiPod, outcome: ReleaseOutcome) -> None:
         """Forget the prediction, write an event, and replace the pod if that is allowed."""
         name, node = release.pod_name, release.node
-        self.releases.give_up(release)
+        self.releases.give_up(release, outcome)
         self._undo(release)
         self._metrics.ended(outcome)
         self._avoided.add(current, node, now=self._clock())
@@ -378,6 +404,9 @@ class GateController:
             _log.warning("cannot replace a pod", pod=pod.metadata.full_name, problem=str(error))
 
     # Helpers
+
+    def _knows_scheduler(self, pod: ApiPod) -> bool:
+        return (pod.spec.scheduler_name or DEFAULT_SCHEDULER) in self.options.schedulers
 
     def _read(self, pod: ApiPod) -> Pod | None:
         try:

@@ -6,7 +6,7 @@ ranked once; afterwards only those that changed since are ranked again.
 """
 
 import heapq
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -15,7 +15,7 @@ from alignup.gate.schedulable_nodes import NodeFilter, selection_key
 from alignup.kubernetes.api.objects import ApiPod, ApiPodSpec
 from alignup.placement.cluster import RankedHost
 from alignup.placement.pod_shape import SHAPE_UID, shape_key
-from alignup.placement.wait_queue import WaitQueue
+from alignup.placement.wait_queue import Entry, WaitQueue
 
 MAX_CLASSES = 128  #: classes that are kept although none of their pods waits
 MAX_CHANGED = 256  #: nodes that changed since a class was ranked; with more, all are ranked again
@@ -38,8 +38,9 @@ class GatedPod:
 
 @dataclass(slots=True, eq=False)
 class PodClass:
-    """Pods of one shape with the same selectors; the kind of the wait queue."""
+    """Pods of one namespace and one shape with the same selectors; the kind of the wait queue."""
 
+    namespace: str
     pod: Pod  #: stands for all of them
     spec: ApiPodSpec
     full: set[str] = field(default_factory=set)  #: nodes whose kubelets admit them, but whose Node objects do not
@@ -67,19 +68,31 @@ class PodQueue(WaitQueue[PodClass, GatedPod]):
         super().__init__()
         self._nodes = nodes
         self._classes: OrderedDict[Hashable, PodClass] = OrderedDict()
+        self.namespaces: Counter[str] = Counter()  #: of the waiting pods
 
     def add(self, waiting: GatedPod) -> PodClass:
         """Add a pod, or replace it by its present version; return its class."""
-        key = (shape_key(waiting.pod), selection_key(waiting.api.spec))
+        namespace = waiting.api.metadata.namespace
+        key = (namespace, shape_key(waiting.pod), selection_key(waiting.api.spec))
         if key not in self._classes:
-            self._classes[key] = PodClass(replace(waiting.pod, uid=SHAPE_UID), waiting.api.spec)
+            self._classes[key] = PodClass(namespace, replace(waiting.pod, uid=SHAPE_UID), waiting.api.spec)
             unused = [unused for unused, pod_class in self._classes.items() if pod_class not in self._kinds]
             for oldest in unused[: max(0, len(unused) - MAX_CLASSES)]:
                 self.blocked.discard(self._classes.pop(oldest))
         self._classes.move_to_end(key)
         pod_class = self._classes[key]
         self.put(waiting.uid, waiting, kind=pod_class, order=waiting.order)
+        self.namespaces[namespace] += 1
         return pod_class
+
+    def _pop(self, uid: str) -> Entry | None:
+        entry = super()._pop(uid)
+        if entry is not None:
+            namespace = entry.kind.namespace
+            self.namespaces[namespace] -= 1
+            if not self.namespaces[namespace]:
+                del self.namespaces[namespace]
+        return entry
 
     def nodes_changed(self, names: Iterable[str], *, taken: bool = False) -> None:
         """Rank these nodes again; unless something was *taken* from them, they may admit blocked classes now."""

@@ -14,7 +14,7 @@ Kind = TypeVar("Kind", bound=Hashable)
 Item = TypeVar("Item")
 
 
-class _Entry(NamedTuple):
+class Entry(NamedTuple):
     order: tuple[Any, ...]
     arrival: int
     uid: str
@@ -27,8 +27,8 @@ class WaitQueue(Generic[Kind, Item]):
 
     def __init__(self) -> None:
         self.blocked: set[Kind] = set()  #: kinds that are not tried; also those of which nothing waits
-        self._entries: dict[str, _Entry] = {}
-        self._kinds: dict[Kind, list[_Entry]] = {}  #: sorted; none of them is empty
+        self._entries: dict[str, Entry] = {}
+        self._kinds: dict[Kind, list[Entry]] = {}  #: sorted; none of them is empty
         self._arrivals = 0
 
     def __len__(self) -> int:
@@ -55,7 +55,7 @@ class WaitQueue(Generic[Kind, Item]):
         if replaced is None:
             self._arrivals += 1
         arrival = self._arrivals if replaced is None else replaced.arrival
-        entry = self._entries[uid] = _Entry(order, arrival, uid, kind, item)
+        entry = self._entries[uid] = Entry(order, arrival, uid, kind, item)
         insort(self._kinds.setdefault(kind, []), entry)
 
     def remove(self, uid: str) -> Item | None:
@@ -95,7 +95,7 @@ class WaitQueue(Generic[Kind, Item]):
         """Try the blocked kinds again that *may_fit* now."""
         self.blocked = {kind for kind in self.blocked if not may_fit(kind)}
 
-    def _pop(self, uid: str) -> _Entry | None:
+    def _pop(self, uid: str) -> Entry | None:
         entry = self._entries.pop(uid, None)
         if entry is not None:
             entries = self._kinds[entry.kind]
