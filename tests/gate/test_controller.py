@@ -502,7 +502,7 @@ async def test_a_pod_after_the_waiting_one_gets_no_cpus_that_it_needs(cluster, c
     controller.notify()
     await until(lambda: len(cluster.events()) == 2)
     (text,) = [text for name, _, text in cluster.events() if name == "late"]
-    assert text == "0/2 nodes will admit the pod: 1 kept for a pod that has waited longer, 1 unschedulable."
+    assert text == "0/2 nodes will admit the pod: 1 kept for default/wide, which has waited longer, 1 unschedulable."
 
     cluster.finish("right")
     await bound(cluster, "wide")
@@ -521,6 +521,48 @@ async def test_a_pod_after_the_waiting_one_uses_what_that_cannot_use(cluster, co
     cluster.finish("right")
     await bound(cluster, "wide")
     assert cluster.rejected == []
+
+
+@pytest.mark.parametrize(
+    ("requests", "spec"),
+    [
+        pytest.param({LICENSE: "1"}, {}, id="no node has the resource"),
+        pytest.param({"cpu": "4", "memory": "32Gi"}, {}, id="more than is allocatable"),
+        pytest.param({}, {"nodeSelector": {"disk": "ssd"}}, id="no node has the label"),
+        pytest.param({}, {"nodeSelector": {"zone": "x"}}, id="a taint"),
+    ],
+)
+async def test_no_node_is_kept_for_a_pod_that_could_not_run_there(cluster, controller, clock, requests, spec):
+    """The kubelets alone would admit it: they know nothing of licenses, selectors and taints."""
+    cluster.add("c", labels={"zone": "x"}, taints=[{"key": "dedicated", "effect": "NoSchedule"}])
+    cluster.gate(pod("odd", None, **{"cpu": "4", "memory": "1Gi", **requests}), **spec)
+    await blocked(controller)
+    clock.now += 61
+    controller.notify()
+    await settle()
+
+    assert len(controller.reservations) == 0
+    for created in (OTHER, THIRD):
+        cluster.gate(created, created="2026-11-16T02:00:00Z")
+    await until(lambda: cluster.bound() == {"odd": "", "other": "a", "third": "b"})
+
+
+async def test_the_node_that_is_kept_has_what_the_pod_needs(cluster, controller, clock):
+    """It is the only one with licenses, and it has more pods than the others."""
+    cluster.change("b", allocatable={LICENSE: "1"})
+    await settle()
+    cluster.gate(WIDE, nodeSelector={"zone": "x"})
+    cluster.change("b", allocatable={LICENSE: "1"}, labels={"zone": "x"})
+    await until(lambda: cluster.bound() == {"wide": "b"})
+    cluster.gate(pod("licensed", None, **{"cpu": "4", "memory": "1Gi", LICENSE: "1"}))
+    await blocked(controller)
+    clock.now += 61
+    controller.notify()
+    await until(lambda: len(controller.reservations))
+
+    assert controller.reservations.describe("b") == "kept for default/licensed, which has waited longer"
+    cluster.finish("wide")
+    await until(lambda: cluster.bound() == {"licensed": "b"})
 
 
 async def test_pods_after_the_waiting_one_do_not_take_its_licenses_together(cluster, controller, clock):

@@ -55,12 +55,16 @@ def ask_about_workload(view: ClusterView, workload: Workload, *, seconds: float)
         return AskedPod(ask_nodes(view, workload.pod, spec, seconds=seconds), view, _gate_notes(spec))
 
 
-def ask_about_pod(view: ClusterView, pod: ApiPod, *, seconds: float) -> AskedPod:
-    """Ask about a pod of the cluster; one that was rejected is asked about as if it were created again."""
+def ask_about_pod(view: ClusterView, pod: ApiPod, *, seconds: float, reported: str = "") -> AskedPod:
+    """Ask about a pod of the cluster; one that was rejected is asked about as if it were created again.
+
+    *reported* is what the gate controller last reported about it, which knows which nodes are kept for other pods.
+    """
     with inputs.input_errors(Place(detail=f"in pod {pod.metadata.full_name}")):
         read = known_pod(pod).pod
         spec = codec.convert({**codec.to_builtins(pod.spec), "nodeName": ""}, ApiPodSpec)
-        return AskedPod(ask_nodes(view, read, spec, seconds=seconds), view, (*_state_notes(pod), *_gate_notes(spec)))
+        notes = (*_state_notes(pod), *_gate_notes(spec), *([f"The gate reported: {reported}"] if reported else ()))
+        return AskedPod(ask_nodes(view, read, spec, seconds=seconds), view, notes)
 
 
 def _state_notes(pod: ApiPod) -> Iterator[str]:

@@ -7,7 +7,7 @@ tried again when a node changes that could admit it.
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Coroutine
+from collections.abc import Collection, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,7 @@ from alignup.gate.admission import DEFAULT_SCHEDULER, GATE, SCHEDULERS
 from alignup.gate.blocked_pods import BlockedPods
 from alignup.gate.metrics import GateMetrics
 from alignup.gate.pod_events import PodEvents
-from alignup.gate.pod_queue import GatedPod, PodClass, PodQueue, waiting_order
+from alignup.gate.pod_queue import MAX_CHANGED, GatedPod, PodClass, PodQueue, Rank, waiting_order
 from alignup.gate.releases import (
     UNBOUND_SECONDS,
     AvoidedNodes,
@@ -42,6 +42,8 @@ from alignup.schedule.live_cluster import LiveCluster
 INVALID = "InvalidPod"  #: the reason of events about pods that no kubelet can decide on
 OTHER_SCHEDULER = "OtherScheduler"  #: the reason of events about pods whose scheduler is not among the known ones
 _YIELD_SECONDS = 0.02  #: of deciding, after which other tasks run
+_MAX_TRIES = 64  #: of pods, after which other work has its turn
+_RESERVE_SECONDS = 1.0  #: between looking for pods that have waited long, after there was none
 _STALE_SECONDS = 1.0  #: between checks while the API server is not followed
 
 _log = structlog.get_logger()
@@ -77,10 +79,17 @@ class GateController:
         self._wake = asyncio.Event()
         self._reset()
         live.on_change(self._hosts_changed)
+        states = {
+            "queued": lambda: len(self.queue) - self._count_blocked(),
+            "blocked": self._count_blocked,
+            "other_gates": lambda: len(self._other_gates),
+            "released": lambda: len(self.releases),
+        }
+        self._metrics.follow(states, reserved_nodes=lambda: len(self.reservations))
 
     def _reset(self) -> None:
         options = self.options
-        self.nodes = NodeFilter(self._live.nodes.objects.values)
+        self.nodes = NodeFilter(self._live.nodes)
         self.queue = PodQueue(self.nodes)
         self.releases = Releases(seconds=options.unbound)
         self._capacity = NodeCapacity(self._read)
@@ -94,6 +103,8 @@ class GateController:
         self._first_seen: dict[str, float] = {}
         self._refused: dict[str, tuple[ApiPod, float]] = {}  #: uid → pod, and when to try again to release it
         self._tasks: set[asyncio.Task[None]] = set()
+        self._node_gone = False  #: whether pods may have been released to a node that is gone since the last check
+        self._reserve_at = 0.0  #: when to look again for pods that have waited long
 
     async def run(self) -> None:
         """Release pods until cancelled."""
@@ -105,18 +116,13 @@ class GateController:
         try:
             while True:
                 self._wake.clear()
-                await self._place_pods()
-                self._blocked.explain_due()
-                self._metrics.waiting(
-                    pods=len(self.queue),
-                    blocked=sum(len(self.queue.of_kind(pod_class)) for pod_class in self.queue.blocked),
-                    other_gates=len(self._other_gates),
-                    released=len(self.releases),
-                    reserved_nodes=len(self.reservations),
-                )
+                if await self._place_pods():
+                    self._wake.set()  # there are more
+                self._blocked.explain_next()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._next_check()):
                         await self._wake.wait()
+                await asyncio.sleep(0)
                 self.check_releases()
         finally:
             self._running = False
@@ -132,6 +138,10 @@ class GateController:
         """Look again soon: time has passed, or something has changed."""
         self._wake.set()
 
+    def describe_kept(self, node: str) -> str:
+        """Return which pod a node is kept for, in words; empty: none."""
+        return self.reservations.describe(node)
+
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
@@ -141,8 +151,11 @@ class GateController:
 
     def _hosts_changed(self, names: Collection[str]) -> None:
         if self._running:
-            self.queue.nodes_changed(names)
-            self._wake.set()
+            taken = self._live.taken
+            self.queue.nodes_changed([name for name in names if name in taken], taken=True)
+            if len(taken) < len(names):
+                self.queue.nodes_changed(name for name in names if name not in taken)
+                self._wake.set()
 
     def _node_changed(self, change: Change[ApiNode]) -> None:
         node = change.object
@@ -154,6 +167,7 @@ class GateController:
                 return  # a heartbeat: nothing has changed that the choice of a node depends on
         if change.type is EventType.DELETED:
             self.nodes.remove(name)
+            self._node_gone = True
         else:
             self.nodes.put(node)
         self.reservations.drop_node(name)
@@ -252,35 +266,36 @@ class GateController:
 
     # Decisions
 
-    async def _place_pods(self) -> None:
-        """Try the waiting pods in their order, until none is left that a node admits."""
+    async def _place_pods(self) -> bool:
+        """Try the waiting pods in their order for a while; return whether there are more to try."""
         turn = self._clock()
         self._reserve()
-        while True:
+        for _ in range(_MAX_TRIES):
             await self._slots.acquire()
-            head = None if self._live.problems else next(filter(self._has_share, self.queue.heads()), None)
+            head = None if self._live.problems else self.queue.next_head(self._has_share)
             if head is None:
                 self._slots.release()
-                return
+                return False
             pod_class, waiting = head
             node = self._choose(waiting, pod_class)
             if node is None:
                 self._slots.release()
-                self.queue.blocked.add(pod_class)
+                self.queue.block(pod_class)
                 self._blocked.add(pod_class)
             else:
+                self.queue.unblock(pod_class)
                 self._start_release(waiting, node)
             if self._clock() - turn >= _YIELD_SECONDS:
-                await asyncio.sleep(0)
-                turn = self._clock()
+                break
+        return True
 
-    def _has_share(self, head: tuple[PodClass, GatedPod]) -> bool:
-        """Return whether the namespace of a pod has a slot left for it.
+    def _has_share(self, namespace: str) -> bool:
+        """Return whether a namespace has a slot left.
 
         While pods of other namespaces wait, a namespace gets a share of the releases that are written at a time, and
         of those that are not bound, for which every node is a slot. While the scheduler does not answer, it gets one.
         """
-        namespace, options = head[0].namespace, self.options
+        options = self.options
         unbound = self.releases.by_namespace[namespace]
         if self.releases.unanswered:
             return not unbound
@@ -295,7 +310,7 @@ class GateController:
         avoided = self._avoided.of(waiting.api, now=self._clock())
         last: list[str] = []
         try:
-            for name in pod_class.candidates(self.nodes.allowed(pod_class.spec), self._live.choose):
+            for name in self.queue.candidates(pod_class, self._rank):
                 if name in avoided:
                     last.append(name)
                 elif self._assume(waiting, pod_class, name):
@@ -305,26 +320,42 @@ class GateController:
             self._events.note(waiting.api, INVALID, f"no kubelet can decide on the pod: {error}")
             return None
 
-    def _assume(self, waiting: GatedPod, pod_class: PodClass, name: str) -> bool:
+    def _rank(self, pod: Pod, names: Collection[str]) -> list[Rank]:
+        record = self._live.cluster.record
+        if len(names) <= MAX_CHANGED:
+            names = [name for name in names if self._has_room(name, pod)]
+        return [
+            (record(ranked.host) is None, -ranked.score.total, ranked.host) for ranked in self._live.choose(pod, names)
+        ]
+
+    def _has_room(self, name: str, pod: Pod) -> bool:
+        """Return whether enough is left on a node by its Node object."""
         node = self._live.nodes.get(name)
-        if node is None:
-            return False
-        if self._capacity.insufficient(node, waiting.pod):
-            pod_class.full.add(name)
+        return node is not None and not self._capacity.insufficient(node, pod)
+
+    def _assume(self, waiting: GatedPod, pod_class: PodClass, name: str) -> bool:
+        if not self._has_room(name, waiting.pod):
+            pod_class.drop(name)
             return False
         if self.reservations.keeps_out(name, waiting):
             return False
         return self._live.assume(waiting.pod, name).admits
 
     def _reserve(self) -> None:
-        """Keep nodes for the first pods that have waited long."""
-        now = self._clock()
-        for pod_class, first in self.queue.heads(blocked=True):
-            if now - first.since >= self.options.patience:
-                node = self.reservations.reserve(first, self.nodes.allowed(pod_class.spec), now=now)
-                if node:
-                    _log.info("node reserved", pod_uid=first.uid, node=node, waited=round(now - first.since))
-                    self.queue.nodes_changed((node,), taken=True)
+        """Keep a node for the first pod that has waited long, and has none."""
+        now, patience, may_reserve = self._clock(), self.options.patience, self.reservations.may_reserve
+        if now < self._reserve_at:
+            return
+        self._reserve_at = now + _RESERVE_SECONDS
+        head = self.queue.first_blocked(lambda pod: now - pod.since >= patience and may_reserve(pod, now=now))
+        if head is not None:
+            pod_class, first = head
+            node = self.reservations.reserve(first, self.nodes.allowed(pod_class.spec), now=now)
+            self._reserve_at = now  # for the next pod
+            if node:
+                name, waited = first.api.metadata.full_name, round(now - first.since)
+                _log.info("node reserved", pod=name, node=node, waited=waited)
+                self.queue.nodes_changed((node,), taken=True)
 
     # Releases
 
@@ -348,7 +379,8 @@ class GateController:
         now = self._clock()
         if written.failure is None:
             waited = now - since
-            release.done, release.since = True, now
+            self.releases.confirm(release, now=now)
+            self._node_gone |= self._live.nodes.get(release.node) is None
             _log.info("pod released", pod=release.pod_name, node=release.node, waited=round(waited, 3))
             self._metrics.released(seconds=waited)
             self._events.forget(release.uid)
@@ -373,7 +405,9 @@ class GateController:
     def check_releases(self) -> None:
         """Give up releases that have failed, and try refused ones again."""
         now = self._clock()
-        for release in self.releases:
+        releases: Iterable[Release] = self.releases if self._node_gone else self.releases.overdue(now)
+        self._node_gone = False
+        for release in releases:
             metadata = release.pod.metadata
             current = self._live.find_pod(metadata.namespace, metadata.name)
             exists = self._live.nodes.get(release.node) is not None
@@ -405,6 +439,9 @@ class GateController:
 
     # Helpers
 
+    def _count_blocked(self) -> int:
+        return sum(len(self.queue.of_kind(pod_class)) for pod_class in self.queue.blocked)
+
     def _knows_scheduler(self, pod: ApiPod) -> bool:
         return (pod.spec.scheduler_name or DEFAULT_SCHEDULER) in self.options.schedulers
 
@@ -421,6 +458,7 @@ class GateController:
             return _STALE_SECONDS
         checks = [self.releases.next_check(now), self._blocked.next_check()]
         checks += [max(at - now, 0.1) for _, at in self._refused.values()]
+        checks += [max(self._reserve_at - now, 0.1)] if self.queue.blocked else []
         return min((seconds for seconds in checks if seconds is not None), default=None)
 
 

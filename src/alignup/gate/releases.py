@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import structlog
@@ -90,10 +91,21 @@ class Releases:
     def __iter__(self) -> Iterator[Release]:
         return iter(tuple(self._open.values()))
 
+    def overdue(self, now: float) -> list[Release]:
+        """Return the confirmed releases that are not bound after the time limit."""
+        confirmed = (release for release in self._open.values() if release.done)
+        return list(takewhile(lambda release: now - release.since >= self._seconds, confirmed))
+
     def add(self, release: Release) -> None:
         self.end(release.uid)
         self._open[release.uid] = release
         self.by_namespace[release.namespace] += 1
+
+    def confirm(self, release: Release, *, now: float) -> None:
+        """Note that the API server has confirmed a release, unless it has ended."""
+        release.done, release.since = True, now
+        if self._open.pop(release.uid, None) is not None:
+            self._open[release.uid] = release  # the last confirmed is at the end
 
     def end(self, uid: str) -> Release | None:
         release = self._open.pop(uid, None)
@@ -141,7 +153,7 @@ class Releases:
 
     def next_check(self, now: float) -> float | None:
         """Return the seconds until a release may have failed; ``None`` if there is none."""
-        oldest = min((release.since for release in self._open.values() if release.done), default=None)
+        oldest = next((release.since for release in self._open.values() if release.done), None)
         return None if oldest is None else max(oldest + self._seconds - now, 0.1)
 
 

@@ -7,6 +7,7 @@ once those have ended that were there when the node was kept. So the waiting pod
 the rest of a large node stays in use.
 """
 
+import heapq
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
@@ -34,7 +35,7 @@ class Reservation:
 
 class Reservations:
     def __init__(self, live: LiveCluster, capacity: NodeCapacity, *, limit: int = MAX_RESERVED) -> None:
-        self._live, self._capacity, self._limit = live, capacity, limit
+        self._live, self.capacity, self._limit = live, capacity, limit
         self._kept: dict[str, Reservation] = {}  #: by node
         self._tried: dict[str, float] = {}  #: pods that no node would admit even without other pods → when
 
@@ -50,7 +51,7 @@ class Reservations:
         if api_node is None or record is None:
             return True
         holder, later = kept.holder.pod, kept.later
-        if self._capacity.insufficient(api_node, holder, beside=(*later.values(), waiting.pod)):
+        if self.capacity.insufficient(api_node, holder, beside=(*later.values(), waiting.pod)):
             return True
         return not _fits_after(record, holder, waiting.pod, staying={*later, waiting.uid})
 
@@ -85,14 +86,31 @@ class Reservations:
         """Drop the reservation of a node that is gone, or has changed so that it may not be suitable."""
         self._kept.pop(node, None)
 
-    def reserve(self, waiting: GatedPod, nodes: Collection[str], *, now: float) -> str:
-        """Keep one of *nodes* for a pod. Return it, or an empty string."""
+    def describe(self, node: str) -> str:
+        """Return why pods are kept out of a node; empty: it is not kept for a pod."""
+        kept = self._kept.get(node)
+        return f"kept for {kept.holder.api.metadata.full_name}, which has waited longer" if kept else ""
+
+    def may_reserve(self, waiting: GatedPod, *, now: float) -> bool:
+        """Return whether a node may be kept for a pod, and was not searched for in vain a short time ago."""
         if len(self._kept) >= self._limit or self.node_of(waiting.uid):
+            return False
+        return now - self._tried.get(waiting.uid, -_RETRY_SECONDS) >= _RETRY_SECONDS
+
+    def _has_enough(self, name: str, pod: Pod) -> bool:
+        node = self._live.nodes.get(name)
+        return node is not None and not self.capacity.insufficient(node, pod, beside=())
+
+    def reserve(self, waiting: GatedPod, nodes: Collection[str], *, now: float) -> str:
+        """Keep one of *nodes* for a pod. Return it, or an empty string.
+
+        By its Node object, the node has enough of everything that the pod requests: kubelets ignore extended resources
+        that they do not know, such as GPUs on a node without any.
+        """
+        if not self.may_reserve(waiting, now=now):
             return ""
-        if now - self._tried.get(waiting.uid, -_RETRY_SECONDS) < _RETRY_SECONDS:
-            return ""
-        free = [name for name in nodes if name not in self._kept]
-        for name in sorted(free, key=lambda name: (self._capacity.count_pods(name), name))[:_MAX_TRIED]:
+        free = [name for name in nodes if name not in self._kept and self._has_enough(name, waiting.pod)]
+        for name in heapq.nsmallest(_MAX_TRIED, free, key=lambda name: (self.capacity.count_pods(name), name)):
             record = self._live.cluster.record(name)
             if record is not None and _admits(record.model, record.ledger, waiting.pod):
                 self._kept[name] = Reservation(waiting)

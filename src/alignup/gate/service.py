@@ -80,6 +80,7 @@ def add_gate(service: ScheduleService, options: GateServiceOptions) -> Iterator[
     client, metrics = service.client, GateMetrics(service.metrics.registry)
     controller = GateController(client, service.live, metrics=metrics, options=options.controller)
     service.leader_tasks.append(controller.run)
+    service.describe_kept = controller.describe_kept
     webhook = options.webhook
     if webhook is None:
         yield None

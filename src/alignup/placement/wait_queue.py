@@ -6,7 +6,7 @@ of each kind is tried, and a kind that fits nowhere can be blocked until somethi
 
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from copy import copy
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
@@ -90,10 +90,6 @@ class WaitQueue(Generic[Kind, Item]):
             entries = self._kinds.get(head.kind)
             if entries and entries[0] is not head:
                 heapq.heappush(heads, entries[0])
-
-    def unblock(self, may_fit: Callable[[Kind], bool]) -> None:
-        """Try the blocked kinds again that *may_fit* now."""
-        self.blocked = {kind for kind in self.blocked if not may_fit(kind)}
 
     def _pop(self, uid: str) -> Entry | None:
         entry = self._entries.pop(uid, None)

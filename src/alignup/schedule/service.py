@@ -102,6 +102,7 @@ class ScheduleService:
         self.extender = Extender(self.live, self._binder, self.preemption, self._wake_up, options)
         self.tasks: list[Task] = []  #: run beside the extender, until the service ends
         self.leader_tasks: list[Task] = [self._wake_up.run]  #: run while this process leads
+        self.describe_kept: Callable[[str], str] = lambda _node: ""  #: which pod a node is kept for, in words
         self.leading = False
         self._election = None
         if lease is not None:
@@ -180,6 +181,9 @@ class ScheduleService:
             return None
         read = self.live.read(pod)
         document = answers_document(pod, read, self.live.feasible(read, (node,) if node else None))
+        for row in document["nodes"]:
+            if kept := self.describe_kept(row["node"]):
+                row["kept"] = kept
         if record := self.extender.records.get(pod.metadata.uid):
             document["lastFilter"] = record.document()
         return document
