@@ -5,6 +5,7 @@ from unittest.mock import Mock
 import pytest
 
 from alignup.align.errors import PodError
+from alignup.align.release import NEWEST
 from alignup.documents.codec import convert
 from alignup.kubernetes.api import PODS, Access, ApiClient, Timing
 from alignup.kubernetes.api.known_pods import binding_time, known_pod
@@ -308,3 +309,24 @@ async def test_an_invalid_pod_stays_invalid(live):
     for _ in range(2):
         with pytest.raises(PodError):
             live.read(invalid)
+
+
+async def test_a_node_is_predicted_with_the_release_of_its_kubelet(live, nodes):
+    def upgrade(version: str) -> None:
+        nodes.server.put({**node("b"), "status": {"nodeInfo": {"kubeletVersion": version}}})
+
+    assert live.cluster.record("b").report.settings.release is NEWEST
+
+    upgrade("v1.35.8")
+    await until(lambda: live.cluster.record("b") is None)
+    assert live.verdict(OTHER, "b").reason == "new kubelet"
+    assert live.verdict(OTHER, "b").detail == "it is v1.35.8 now; its next report counts"
+
+    nodes.report("b")
+    await until(lambda: live.cluster.record("b"))
+    assert live.cluster.record("b").report.settings.release.version == "1.35"
+
+    upgrade("v1.35.9")
+    nodes.report("b")
+    await until(lambda: live.cluster.record("b").report.sequence == 3)
+    assert live.cluster.record("b").report.settings.release.version == "1.35"

@@ -41,7 +41,7 @@ _POD_NOT_ALIGNED = {
     Scope.CONTAINER: "Pod Scope pod with pod-level resources failed admission with a container-level topology manager",
     Scope.POD: "Pod Scope pod with pod-level resources failed admission under pod-scope topology manager",
 }
-_POD = attrgetter("pod")
+POD_OF = attrgetter("pod")  #: of an admitted pod
 NO_AFFINITY = Hint(None, preferred=False)  #: the affinity without a merge
 
 
@@ -62,7 +62,6 @@ def decide(pod: Pod, ledger: Ledger, *, providers: Sequence[Provider[Any]], rule
     admission = _Admission(pod, ledger, providers, rules)
     try:
         admission.align()
-        admission.check_fit()
     except _RejectedError as rejected:
         return admission.decision(Outcome.REJECTED, rejection=rejected.args[0])
     except PreferencesNeededError as needed:
@@ -70,19 +69,8 @@ def decide(pod: Pod, ledger: Ledger, *, providers: Sequence[Provider[Any]], rule
     return admission.decision(Outcome.ADMITTED)
 
 
-def check_fit(
-    pod: Pod, ledger: Ledger, *, allocatable: fit.NodeAllocatable, usage: demand.FitRequest
-) -> Rejection | None:
-    """Return the rejection of *pod* if the host as a whole has too little; *allocatable* includes devices."""
-    failure = fit.check_fit(
-        pod,
-        request=None if pod.statuses else usage,
-        used=ledger.used,
-        allocatable=allocatable,
-        others=map(_POD, ledger.pods.values()),
-    )
-    if failure is None:
-        return None
+def reject_unfit(failure: fit.FitFailure) -> Rejection:
+    """Return the rejection of a pod for which the host as a whole has too little."""
     shortfalls = tuple(
         Shortfall("host", short.resource, short.requested, short.capacity - short.used)
         for short in failure.insufficient
@@ -123,6 +111,7 @@ class _Admission:
         self.as_whole = rules.pod_level and pod.has_pod_level_resources
 
     def align(self) -> None:
+        """Allocate to all containers; then check the fit of the whole host."""
         if self.policy is Policy.NONE:
             for container in self.pod.all_containers:
                 self.allocate(container, NO_AFFINITY)
@@ -137,6 +126,22 @@ class _Admission:
             else:
                 for container in self.pod.all_containers:
                     self.allocate(container, affinity)
+        self.usage = demand.fit_used(self.pod)
+        allocatable = self.rules.allocatable
+        if allocatable is None:
+            return
+        capacity: dict[str, int] = {}
+        for provider in self.providers:
+            capacity.update(provider.capacity(self.ledgers[provider.name], self.pod.uid))
+        failure = fit.check_fit(
+            self.pod,
+            request=None if self.pod.statuses else self.usage,
+            used=self.ledger.used,
+            allocatable=allocatable.with_devices(capacity),
+            others=map(POD_OF, self.ledger.pods.values()),
+        )
+        if failure:
+            raise _RejectedError(reject_unfit(failure))
 
     def choose(self, container: Container | None) -> Hint:
         considered: list[_ProviderHints] = []
@@ -168,19 +173,6 @@ class _Admission:
                 ledgers[name] = provider.allocate(ledgers[name], self.pod, container, affinity=affinity)
             except ProviderError as error:
                 raise _RejectedError(self._not_allocated(provider, container, error)) from error
-
-    def check_fit(self) -> None:
-        self.usage = demand.fit_used(self.pod)
-        if self.rules.allocatable is None:
-            return
-        capacity: dict[str, int] = {}
-        for provider in self.providers:
-            if devices := provider.capacity(self.ledgers[provider.name], self.pod.uid):
-                capacity.update(devices)
-        allocatable = self.rules.allocatable.with_devices(capacity)
-        rejection = check_fit(self.pod, self.ledger, allocatable=allocatable, usage=self.usage)
-        if rejection:
-            raise _RejectedError(rejection)
 
     def decision(
         self,

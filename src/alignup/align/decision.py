@@ -212,5 +212,5 @@ class Decision:
 
     def without_ledgers(self) -> Self:
         """Return the decision without its ledgers, which would stay in memory as long as it does."""
-        steps = tuple([step._replace(resources=tuple(step.resources)) for step in self.steps])
+        steps = tuple([step._replace(resources=step.resources[:]) for step in self.steps])
         return replace(self, steps=steps, before=None, after=None)

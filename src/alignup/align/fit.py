@@ -35,10 +35,7 @@ class NodeAllocatable(NamedTuple):
     scalars: Mapping[str, int] = _NO_SCALARS  #: by resource; 0: known, but the host has none
 
     def with_devices(self, devices: Mapping[str, int]) -> "NodeAllocatable":
-        if not devices:
-            return self
-        scalars = {**self.scalars, **devices}
-        return NodeAllocatable(self.milli_cpu, self.memory, self.ephemeral_storage, self.pods, scalars)
+        return self._replace(scalars={**self.scalars, **devices}) if devices else self
 
 
 class UsedResources(NamedTuple):
@@ -111,10 +108,12 @@ def check_fit(
         return FitFailure("PodOSSelectorNodeLabelDoesNotMatch", message)
     if pod.os and pod.os != _OS:
         return FitFailure("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS")
-    request = effective_request(pod, allocatable, request=request)
-    if _has_room(request, used=used, allocatable=allocatable):
-        return None
+    request = request or demand.fit_request(pod)
+    if request.scalars:
+        request = effective_request(pod, allocatable, request=request)
     insufficient = insufficient_resources(request, used=used, allocatable=allocatable)
+    if not insufficient:
+        return None
     if is_critical(pod) and (
         missing := still_missing(insufficient, (other for other in others if may_preempt(pod, other)))
     ):
@@ -157,23 +156,6 @@ def insufficient_resources(
         if requested > capacity - in_use and requested > 0:
             insufficient.append(InsufficientResource(name, requested, in_use, capacity))
     return tuple(insufficient)
-
-
-def _has_room(request: FitRequest, *, used: UsedResources, allocatable: NodeAllocatable) -> bool:
-    """Return whether nothing is insufficient."""
-    used_cpu, used_memory, used_storage, used_pods, used_scalars = used
-    cpu, memory, storage, pods, capacity = allocatable
-    if (
-        used_pods >= pods
-        or request.milli_cpu > max(0, cpu - used_cpu)
-        or request.memory > max(0, memory - used_memory)
-        or request.ephemeral_storage > max(0, storage - used_storage)
-    ):
-        return False
-    for name, requested in request.scalars.items():
-        if requested > max(0, capacity.get(name, 0) - used_scalars.get(name, 0)):
-            return False
-    return True
 
 
 def is_critical(pod: Pod) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from alignup.align.errors import ParseError
+from alignup.align.release import NEWEST
 from alignup.cli.app import InputError, Place
 from alignup.cli.completers import complete_files, complete_machines
 
@@ -131,6 +132,9 @@ class NodeOptions:
         "",
         "--set",
         multiple=True,
+    )
+    kubernetes_version: str | None = option(
+        "VERSION", "Kubernetes release of the kubelet, such as 1.35 or v1.35.8", f"{NEWEST}, the newest known"
     )
 
 

@@ -426,7 +426,9 @@ def _read_groups(host: HostOptions, options: SimulateOptions) -> tuple[HostGroup
     if host.machine or host.devices:
         raise InputError("--machine and --devices are for --nodes", advice="Set them in the groups of the cluster.")
     if openb.is_openb(path):
-        kubelet = inputs.read_configuration(host.config, host.changes, config_dir=host.config_dir)
+        release, notes = inputs.read_release(host.kubernetes_version)
+        terminal.print_notes(notes)
+        kubelet = inputs.read_configuration(host.config, host.changes, config_dir=host.config_dir, release=release)
         with inputs.input_errors(place, advice=_GIVE_CLUSTER):
             return openb.read_nodes(path, lambda machine: configuration.host_settings(kubelet, machine))
     with inputs.input_errors(place, advice=_GIVE_CLUSTER):

@@ -114,7 +114,14 @@ def _resolve(machine: GroupDescription, configuration: NamedConfiguration) -> tu
     """Return the hosts of a combination, why their kubelets would not start, and a text of all they depend on."""
     config = Path(configuration.config) if configuration.config else None
     host = HostOptions(
-        machine=None, devices=(), config=config, config_dir=None, changes=configuration.changes, state=None, pods=()
+        machine=None,
+        devices=(),
+        config=config,
+        config_dir=None,
+        changes=configuration.changes,
+        kubernetes_version=None,
+        state=None,
+        pods=(),
     )
     try:
         text = inputs.configuration_text(config, configuration.changes).text.decode(errors="replace")

@@ -108,15 +108,17 @@ def explain(host: Host, workload: Workload, *, seconds: float, lenient: bool = F
     return Explanation(workload, decision, remedies.proposals, remedies.unsearched, missing, lenient)
 
 
-def print_text(host: Host, explanations: Sequence[Explanation]) -> None:
+def print_text(host: Host, explanations: Sequence[Explanation], *, kubelet: bool = True) -> None:
+    """Print what a kubelet decides, or without *kubelet*, what we decide ourselves."""
+    release = f" · Kubernetes {host.settings.release}" if kubelet else ""
     lines: list[Line] = []
     for explanation in explanations:
         lines += [(), (Cell("─" * terminal.width(), "frame"),), ()] if lines else []
-        lines += _lines(host, explanation)
+        lines += _lines(host, explanation, release)
     terminal.print_lines(lines)
 
 
-def _lines(host: Host, explanation: Explanation) -> Iterator[Line]:
+def _lines(host: Host, explanation: Explanation, release: str) -> Iterator[Line]:
     decision = explanation.decision
     if explanation.workload.template:
         yield from paragraph(f"{explanation.workload.kind} {explanation.workload.title}", style="dim")
@@ -125,7 +127,7 @@ def _lines(host: Host, explanation: Explanation) -> Iterator[Line]:
         yield from paragraph(_other_verdict(explanation))
     if decision.rejection:
         yield from paragraph(decision.rejection.message)
-    yield from paragraph(sentences.describe_rules(decision), style="dim")
+    yield from paragraph(f"{sentences.describe_rules(decision)}{release}", style="dim")
     yield from draw_decision(host, explanation.workload.pod, decision, width=terminal.width())
     if decision.rejection:
         yield from section("What does not fit", sentences.describe_rejection(decision))
@@ -178,4 +180,4 @@ def to_document(node: HostInput, explanations: Sequence[Explanation]) -> dict[st
         }
         for explanation in explanations
     ]
-    return {"version": VERSION, "answers": answers}
+    return {"version": VERSION, "kubernetes": node.host.settings.release.version, "answers": answers}

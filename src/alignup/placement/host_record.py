@@ -232,7 +232,8 @@ class HostRecord:
                 return PossibleStates((), len(unconfirmed), unsettled, problem=TOO_MANY_TERMINATING)
         if len(terminating) > MAX_TERMINATING:
             return PossibleStates((), len(unconfirmed), unsettled, problem=TOO_MANY_TERMINATING)
-        lists = [binding.listed for binding in self.bindings if binding.listed and binding.uid in unconfirmed]
+        bindings = [entry for entry in self._log if isinstance(entry, Binding) and entry.uid in unconfirmed]
+        lists = [binding.listed for binding in bindings if binding.listed]
         unordered = len(set(lists)) < len(lists)
         states = self._with_ends(ledgers, terminating)
         return PossibleStates(states, len(unconfirmed), unsettled, bool(doubtful) or unordered)

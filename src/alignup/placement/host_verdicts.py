@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from alignup.align.admit import check_fit
+from alignup.align import fit
+from alignup.align.admit import POD_OF, reject_unfit
 from alignup.align.errors import PodError, WorkLimitError
 from alignup.align.fit import NodeAllocatable, UsedResources
 from alignup.align.host import check_pod
@@ -61,15 +62,12 @@ class AlignmentState:
         allocatable = self.model.host.rules.allocatable
         devices = self.ledger.devices
         if self.model.requests_nothing(shape.pod, devices.handled):
-            known = self.anywhere.get((self.model, shape))
-            if known is None:
-                known = self.anywhere[self.model, shape] = self._decide(shape)[0]
-            verdict = known
-            if known.score is not None:
+            verdict, after = self.anywhere.get((self.model, shape)) or self._decide(shape)[0], self.ledger
+            self.anywhere[self.model, shape] = verdict
+            if verdict.score is not None:
                 host = self.model.at(self.ledger, fit_check=False)
-                score = score_shared(host, free_capacity=self.free_capacity, preferred=known.score.preferred)
-                verdict = replace(known, score=score, approximate=self.approximate)
-            after = self.ledger
+                score = score_shared(host, free_capacity=self.free_capacity, preferred=verdict.score.preferred)
+                verdict = replace(verdict, score=score, approximate=self.approximate)
         else:
             verdict, after = self._decide(shape)
         if verdict.admits and allocatable is not None:
@@ -113,9 +111,15 @@ class HostState:
         if verdict is None:
             verdict, allocatable = self.alignment.align(shape)
             if allocatable is not None:
-                failure = check_fit(shape.pod, self.ledger, allocatable=allocatable, usage=shape.usage)
+                failure = fit.check_fit(
+                    shape.pod,
+                    request=None if shape.pod.statuses else shape.usage,
+                    used=self.ledger.used,
+                    allocatable=allocatable,
+                    others=map(POD_OF, self.ledger.pods.values()),
+                )
                 if failure:
-                    verdict = rejected(failure)
+                    verdict = rejected(reject_unfit(failure))
                 elif verdict.score is not None:
                     score = consider_totals(
                         verdict.score,

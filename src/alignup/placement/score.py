@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from alignup.align import bits
-from alignup.align.bits import NodeSet
-from alignup.align.decision import Decision, Placement
+from alignup.align.decision import Decision
 from alignup.align.fit import NodeAllocatable
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
@@ -72,7 +71,22 @@ def score_placement(host: Host, decision: Decision, *, before: FreeCapacity) -> 
     """Return the score of an admission; *host* is as it is after it, *before* is what it offered before."""
     placements, ledger = decision.placements, host.ledger
     preferred = all(placement.hint.preferred for placement in placements)
-    nodes = _nodes(placements, ledger)
+    # The NUMA nodes of everything that the containers have.
+    cpus, nodes = 0, 0
+    for placement in placements:
+        cpus |= placement.cpus or 0
+        for block in placement.memory:
+            nodes |= block.nodes
+        for resource, ids in placement.devices.items():
+            inventory = ledger.devices.inventories[resource]
+            for id_ in ids:
+                device_nodes = inventory.devices[inventory.indexes[id_]].nodes
+                # A device on several nodes is near all of them.
+                if device_nodes and device_nodes & device_nodes - 1 == 0:
+                    nodes |= device_nodes & ledger.devices.nodes
+    for node, node_cpus in ledger.cpus.node_cpus.items():
+        if node_cpus & cpus:
+            nodes |= 1 << node
     requested = {name for placement in placements for name in placement.devices}
     if not nodes and not requested:
         return score_shared(host, free_capacity=before, preferred=preferred)
@@ -120,22 +134,3 @@ def consider_totals(
     if stranded == score.stranded and cpus_beside == score.cpus_beside:
         return score
     return replace(score, stranded=stranded, cpus_beside=cpus_beside)
-
-
-def _nodes(placements: tuple[Placement, ...], ledger: Ledger) -> NodeSet:
-    """Return the NUMA nodes of everything that the containers have."""
-    cpus, nodes = 0, 0
-    for placement in placements:
-        cpus |= placement.cpus or 0
-        for block in placement.memory:
-            nodes |= block.nodes
-        for resource, ids in placement.devices.items():
-            inventory = ledger.devices.inventories[resource]
-            for id_ in ids:
-                device_nodes = inventory.devices[inventory.indexes[id_]].nodes
-                # A device on several nodes is near all of them.
-                if device_nodes and device_nodes & device_nodes - 1 == 0:
-                    nodes |= device_nodes & ledger.devices.nodes
-    if cpus:
-        nodes |= bits.of(node for node, node_cpus in ledger.cpus.node_cpus.items() if node_cpus & cpus)
-    return nodes

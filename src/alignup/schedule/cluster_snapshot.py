@@ -70,7 +70,8 @@ def build_view(
             notes.append(f"HostState {name} is left out: there is no such node")
             continue
         try:
-            reports[name] = report = reader.read(state)
+            version = known[name].status.node_info.kubelet_version
+            reports[name] = report = reader.read(state, kubelet_version=version)
         except AlignError as error:
             unknown[name] = str(error)
         else:

@@ -24,7 +24,7 @@ from alignup.align.workload import Pod
 from alignup.documents.host_state import HostStateDocument
 from alignup.kubernetes.api import NODE_RESOURCE_TOPOLOGIES, NODES, PODS, ApiClient, Change, EventType, Informer
 from alignup.kubernetes.api.errors import NotFoundError
-from alignup.kubernetes.api.host_states import HOST_STATES, HostStateReader, without_content
+from alignup.kubernetes.api.host_states import HOST_STATES, HostStateReader, kubelet_release, without_content
 from alignup.kubernetes.api.known_pods import (
     api_pod_stage,
     binding_time,
@@ -261,6 +261,12 @@ class LiveCluster:
                 self._read_host(self._waiting.pop(name))
             elif self.options.approximate:
                 self._topology_changed(name)
+        elif (record := self.cluster.record(name)) is not None:
+            version = change.object.status.node_info.kubelet_version
+            if kubelet_release(version) is not record.report.settings.release:
+                _log.info("kubelet has another release now", node=name, version=version)
+                self._unknown[name] = unknown("new kubelet", f"it is {version} now; its next report counts")
+                self._drop_host(name)
 
     @property
     def _must_wait(self) -> bool:
@@ -290,7 +296,9 @@ class LiveCluster:
         if record is not None and state.ledger is not None and record.report.sequence >= state.generation:
             return  # only the Node object changed, or the time of the observation
         try:
-            report = self._reader.read(state)
+            node = self.nodes.get(name)
+            version = node.status.node_info.kubelet_version if node else ""
+            report = self._reader.read(state, kubelet_version=version)
         except AlignError as error:
             self._unknown[name] = unknown("unknown state", str(error))
             self._drop_host(name)

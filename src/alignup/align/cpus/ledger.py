@@ -89,7 +89,7 @@ class CpuLedger:
         return type(self)(
             node_cpus=self.node_cpus,
             reserved=self.reserved,
-            shared=self.shared | self.owned(uid),
+            shared=self.shared | self.pod_held.get(uid, 0) | containers[container],
             held=without_item(self.held, uid),
             pod_held=without_item(self.pod_held, uid) if uid in self.pod_held else self.pod_held,
             reusable=self.reusable,

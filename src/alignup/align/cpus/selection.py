@@ -25,6 +25,7 @@ Above ``MAX_EXACT_NODES`` nodes, the nodes with most free CPUs are used without 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from heapq import heapify, heapreplace
 from itertools import combinations
 from math import isqrt
@@ -39,9 +40,14 @@ TakeStep = tuple[int, Callable[[CpuSet, int], CpuSet]]
 
 
 class PackedSelection:
-    """Packed selection on one machine; with *spread*, no whole cores; with *by_cache*, in one cache if possible."""
+    """Packed selection on one machine; with *spread*, no whole cores; with *by_cache*, in one cache if possible.
 
-    def __init__(self, view: KubeletView, *, spread: bool = False, by_cache: bool = False) -> None:
+    Without *splits_cores*, only whole cores are taken from a cache that is not taken as a whole.
+    """
+
+    def __init__(
+        self, view: KubeletView, *, spread: bool = False, by_cache: bool = False, splits_cores: bool = True
+    ) -> None:
         nodes, sockets = tuple(view.node_cpus.values()), tuple(view.socket_cpus.values())
         cores, caches = tuple(view.core_cpus.values()), tuple(view.cache_cpus.values())
         even_sockets = frozenset(cpus for cpus in sockets if cpus.bit_count() == view.cpus_per_socket)
@@ -58,14 +64,14 @@ class PackedSelection:
             inner: tuple(core for core in inside if core.bit_count() == self._core_size)
             for inner, inside in self._cores_of.items()
         }
-        self._cache_size = view.cpus_per_cache
+        self._cache_size, self._splits_cores = view.cpus_per_cache, splits_cores
         self._all = view.all_cpus
         whole_cores: TakeStep = (self._core_size, self._whole_cores)
         last: tuple[TakeStep, ...] = ((1, self._single_spread),) if spread else (whole_cores, (1, self._single))
         cached: tuple[TakeStep, ...] = ((1, self._caches),) if by_cache else ()
         self._steps: tuple[TakeStep, ...] = (
-            self._whole_groups(whole_outer, self._outer_order),
-            self._whole_groups(whole_inner, self._inner_order),
+            self._whole_groups(whole_outer, self._order),
+            self._whole_groups(whole_inner, partial(self._order, inner=True)),
             *cached,
             *last,
         )
@@ -87,14 +93,14 @@ class PackedSelection:
         return taken
 
     def nodes(self, free: CpuSet) -> list[CpuSet]:
-        return self._outer_order(free) if self._nodes_first else self._inner_order(free)
+        return self._order(free, inner=not self._nodes_first)
 
-    def _outer_order(self, free: CpuSet) -> list[CpuSet]:
-        return _most_used_first(self._outer, within=free, free=free)
-
-    def _inner_order(self, free: CpuSet) -> list[CpuSet]:
+    def _order(self, free: CpuSet, *, inner: bool = False) -> list[CpuSet]:
+        outer_order = _most_used_first(self._outer, within=free, free=free)
+        if not inner:
+            return outer_order
         order: list[CpuSet] = []
-        for outer in self._outer_order(free):
+        for outer in outer_order:
             inside = self._inner_of[outer]
             order += inside if inside == (outer,) else _most_used_first(inside, within=outer & free, free=free)
         return order
@@ -110,7 +116,7 @@ class PackedSelection:
         # Whole cores have the same number of CPUs, so inside their parent they are in ascending order.
         size = self._core_size
         taken, used = 0, ~free
-        for inner in self._inner_order(free):
+        for inner in self._order(free, inner=True):
             for core in self._whole_cores_of[inner]:
                 if not core & used:
                     taken |= core
@@ -123,7 +129,7 @@ class PackedSelection:
     def _single(self, free: CpuSet, need: int) -> CpuSet:
         cores = (
             core
-            for inner in self._inner_order(free)
+            for inner in self._order(free, inner=True)
             for core in _most_used_first(self._cores_of[inner], within=inner & free, free=free)
         )
         taken = 0
@@ -133,7 +139,7 @@ class PackedSelection:
 
     def _single_spread(self, free: CpuSet, need: int) -> CpuSet:
         taken = 0
-        for socket in self._inner_order(free) if self._nodes_first else self._outer_order(free):
+        for socket in self._order(free, inner=self._nodes_first):
             taken |= lowest_cpus(socket & free & ~taken, need - taken.bit_count())
         return taken
 
@@ -154,10 +160,11 @@ class PackedSelection:
     def _inside(self, cache: CpuSet, free: CpuSet, *, need: int) -> CpuSet:
         """Take exactly *need* CPUs on the first cores of *cache*, or none if the numbers do not match."""
         cores = [core & free for core in self._cores_in_cache[cache] if core & cache & free]
+        count = -(-need // self._core_size) if self._splits_cores else need // self._core_size
         chosen = 0
-        for core in cores[: -(-need // self._core_size)]:
+        for core in cores[:count]:
             chosen |= core
-        if need % 2 and self._core_size > 1 and chosen.bit_count() > need:
+        if self._splits_cores and need % 2 and self._core_size > 1 and chosen.bit_count() > need:
             chosen ^= 1 << chosen.bit_length() - 1
         return chosen if chosen.bit_count() == need else 0
 

@@ -110,17 +110,17 @@ def has_no_hints(resource: ResourceHints) -> bool:
     return bool(resource.has_no_preference and resource.provider == MEMORY and resource.request)
 
 
-def describe_allocation(placement: Placement) -> str:
-    """Return ``CPUs 4-7 · 4Gi memory on NUMA node 1 · example.com/gpu gpu-2``, or the shared CPU pool."""
-    return _exclusive(placement) or _SHARED_POOL
+def describe_allocation(placement: Placement, *, shared: str = _SHARED_POOL) -> str:
+    """Return ``CPUs 4-7 · 4Gi memory on NUMA node 1 · example.com/gpu gpu-2``, or *shared* if nothing is exclusive."""
+    parts = (_format_given(resource, text) for part in placement.as_text().values() for resource, text in part.items())
+    return " · ".join(filter(None, parts)) or shared
 
 
 def describe_allocations(placements: Sequence[Placement]) -> str:
     """Return the allocations of several containers in one line; those in the shared CPU pool are listed together."""
-    parts = [
-        f"{placement.container}: {allocation}" for placement in placements if (allocation := _exclusive(placement))
-    ]
-    sharing = [placement.container for placement in placements if not _exclusive(placement)]
+    allocations = {placement.container: describe_allocation(placement, shared="") for placement in placements}
+    parts = [f"{container}: {allocation}" for container, allocation in allocations.items() if allocation]
+    sharing = [container for container, allocation in allocations.items() if not allocation]
     if sharing:
         parts.append(f"{', '.join(sharing)}: {_SHARED_POOL}")
     return "; ".join(parts)
@@ -147,11 +147,6 @@ def ignored_requests(host: "Host", pods: Sequence[Pod]) -> tuple[str, ...]:
             "their CPUs and memory are not aligned without feature gate PodLevelResourceManagers"
         )
     return tuple(notes)
-
-
-def _exclusive(placement: Placement) -> str:
-    parts = (_format_given(resource, text) for part in placement.as_text().values() for resource, text in part.items())
-    return " · ".join(filter(None, parts))
 
 
 @lru_cache(maxsize=1024)  # the answer and the log describe the same placements

@@ -162,8 +162,17 @@ class MemoryLedger:
                 blocks = pod_held[pod]
                 pod_held = without_item(pod_held, pod)
         nodes = dict(self.nodes)
-        for block in blocks:
-            _give_back(nodes, block)
+        for type_, size, group in [(block.type, block.size, block.nodes) for block in blocks]:
+            # What the nodes have reserved is released, the lowest first.
+            left = size
+            for id_ in bits.members(group):
+                cells, assignments, tables = nodes[id_]
+                table = tables.get(type_, EMPTY_TABLE)
+                released = min(left, table.reserved)
+                left -= released
+                if released:
+                    tables = {**tables, type_: table.take(-released)}
+                nodes[id_] = NodeMemory(cells if assignments > 1 else 1 << id_, assignments - 1, tables)
         held = self.held
         if containers:
             held = with_item(held, pod, containers)
@@ -243,20 +252,6 @@ def _charge(nodes: dict[int, NodeMemory], blocks: Sequence[Block], sizes: list[i
                 changed[type_] = table.take(taken)
                 sizes[place] -= taken
         nodes[id_] = NodeMemory(group, assignments + len(blocks), changed)
-
-
-def _give_back(nodes: dict[int, NodeMemory], block: Block) -> None:
-    """Undo a charge: release what the nodes have reserved, the lowest first."""
-    size, group = block.size, block.nodes
-    single = group and group & group - 1 == 0
-    for id_ in (group.bit_length() - 1,) if single else bits.members(group):
-        node = nodes[id_]
-        table = node.tables.get(block.type, EMPTY_TABLE)
-        released = min(size, table.reserved)
-        size -= released
-        tables = {**node.tables, block.type: table.take(-released)} if released else node.tables
-        left = node.assignments - 1
-        nodes[id_] = NodeMemory(node.cells if left else 1 << id_, left, tables)
 
 
 def _hand_over(containers: dict[str, tuple[Block, ...]], taken: Block, earlier: Sequence[str]) -> None:

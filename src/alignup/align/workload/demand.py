@@ -31,11 +31,11 @@ class FitRequest(NamedTuple):
 
 def aggregate(pod: Pod, amounts: Callable[[Container], Mapping[str, Amount]]) -> dict[str, Amount]:
     """Return the most that the containers of *pod* need at any time, for every resource that one of them names."""
+    if len(pod.containers) == 1 and not pod.init:
+        return dict(amounts(pod.containers[0]))
     together: dict[str, Amount] = {}
     for container in pod.containers:
         _add(together, amounts(container))
-    if not pod.init:
-        return together
     sidecars: dict[str, Amount] = {}
     starting: dict[str, Amount] = {}
     for container in pod.init:
@@ -65,9 +65,9 @@ def requests(pod: Pod, *, pod_level: bool = True, overhead: bool = True) -> dict
 def limits(pod: Pod, *, pod_level: bool = True, overhead: bool = True) -> dict[str, Quantity]:
     """Return the total limits of *pod*; overhead raises a limit but never creates one."""
     total = aggregate(pod, lambda container: container.resources.limits)
-    if pod_level:
+    if pod_level and pod.has_pod_level_resources:
         total |= pod_level_amounts(pod.resources.limits)
-    if overhead:
+    if overhead and pod.overhead:
         limited = {name: amount for name, amount in total.items() if not amount.is_zero}
         _add(total, {name: amount for name, amount in pod.overhead.items() if name in limited})
     return total
@@ -77,11 +77,23 @@ def pod_level_amounts(amounts: Amounts) -> Amounts:
     return {name: amount for name, amount in amounts.items() if names.is_pod_level(name)}
 
 
-def fit_request(pod: Pod) -> FitRequest:
-    """Return what a host must have free for *pod*; resources unknown to the fit check are omitted."""
-    if len(pod.containers) == 1 and not pod.init and not pod.overhead and not pod.has_pod_level_resources:
-        return _fit_request(pod.containers[0].resources.requests)  # nothing to add up
-    return _fit_request(requests(pod))
+def fit_request(pod: Pod, total: Amounts | None = None) -> FitRequest:
+    """Return what a host must have free for *pod*, or for *total*; resources unknown to the fit check are omitted."""
+    if total is None:
+        simple = len(pod.containers) == 1 and not (pod.init or pod.overhead or pod.has_pod_level_resources)
+        total = pod.containers[0].resources.requests if simple else requests(pod)
+    milli_cpu = memory = ephemeral_storage = 0
+    scalars: dict[str, int] = {}
+    for name, amount in total.items():
+        if name == CPU:
+            milli_cpu = max(0, amount.milli())
+        elif name == MEMORY:
+            memory = max(0, amount.value())
+        elif name == EPHEMERAL_STORAGE:
+            ephemeral_storage = max(0, amount.value())
+        elif names.is_scalar(name):
+            scalars[name] = max(0, amount.value())
+    return FitRequest(milli_cpu, memory, ephemeral_storage, scalars)
 
 
 def fit_used(pod: Pod) -> FitRequest:
@@ -108,22 +120,7 @@ def fit_used(pod: Pod) -> FitRequest:
     _raise_to(total, aggregate(pod, actual))
     total |= pod_level_amounts(pod.resources.requests)
     _add(total, pod.overhead)
-    return _fit_request(total)
-
-
-def _fit_request(total: Amounts) -> FitRequest:
-    milli_cpu = memory = ephemeral_storage = 0
-    scalars: dict[str, int] = {}
-    for name, amount in total.items():
-        if name == CPU:
-            milli_cpu = max(0, amount.milli())
-        elif name == MEMORY:
-            memory = max(0, amount.value())
-        elif name == EPHEMERAL_STORAGE:
-            ephemeral_storage = max(0, amount.value())
-        elif names.is_scalar(name):
-            scalars[name] = max(0, amount.value())
-    return FitRequest(milli_cpu, memory, ephemeral_storage, scalars)
+    return fit_request(pod, total)
 
 
 def exclusive_cpus(pod: Pod, container: Container | None, *, pod_level_managers: bool = False) -> int:

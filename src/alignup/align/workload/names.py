@@ -65,10 +65,12 @@ def is_extended(name: str) -> bool:
     return not is_native(name) and not name.startswith("requests.") and not qualified_problems(f"requests.{name}")
 
 
+@_cached
 def is_overcommittable(name: str) -> bool:
     return is_native(name) and not is_hugepages(name)
 
 
+@_cached
 def is_counted(name: str) -> bool:
     """Return whether only whole amounts are valid."""
     return name in _COUNTED or is_extended(name)

@@ -140,12 +140,12 @@ class Pod:
 
     @cached_property
     def qos(self) -> QoS:
-        """The class from the status, else the computed one."""
-        return self.recorded_qos or self.computed_qos
+        """The class from the status.
 
-    @property
-    def computed_qos(self) -> QoS:
-        """The class of the pod-level resources if there are any, else that of all containers, or Burstable if mixed."""
+        Else that of the pod-level resources if there are any, else that of all containers, or Burstable if mixed.
+        """
+        if self.recorded_qos:
+            return self.recorded_qos
         if self.has_pod_level_resources:
             return self.resources.qos
         common: QoS | None = None
@@ -155,3 +155,8 @@ class Pod:
                 return QoS.BURSTABLE
             common = qos
         return common or QoS.BEST_EFFORT
+
+    @property
+    def computed_qos(self) -> QoS:
+        """The class without that of the status."""
+        return replace(self, recorded_qos=None).qos

@@ -18,7 +18,7 @@ from operator import is_
 from alignup.align.bits import quote
 from alignup.align.errors import PodError, Problem, QuantityError
 from alignup.align.quantity import Quantity
-from alignup.align.workload import Container, Pod, Resources, demand, names
+from alignup.align.workload import Pod, Resources, demand, names
 from alignup.align.workload.names import CPU, MEMORY
 
 RESTART_POLICIES = ("Always", "Never", "OnFailure")  #: of a container
@@ -51,21 +51,15 @@ def accept(pod: Pod, *, source: PodSource = PodSource.API, host: str = "", fix_p
             return pod
         # The API server stores rewritten amounts and the QoS class.
         stored = _with_amounts(pod, lambda amount: amount if amount.text is not None else Quantity.parse(str(amount)))
-        return replace(stored, recorded_qos=stored.computed_qos)
+        return replace(stored, recorded_qos=stored.qos)
     except QuantityError as error:
         raise PodError([Problem("spec", f"cannot add up the amounts: {error}")]) from error
 
 
 def apply_defaults(pod: Pod, *, source: PodSource = PodSource.API, fix_pod_level: bool = True) -> Pod:
     """Return *pod* with its amounts rounded up to thousandths, and with the defaults for its source."""
-    filled = _with_amounts(pod, Quantity.round_up_to_milli)
-    filled = replace(
-        filled,
-        namespace=pod.namespace or "default",
-        init=tuple(map(_with_requests, filled.init)),
-        containers=tuple(map(_with_requests, filled.containers)),
-        recorded_qos=None,
-    )
+    filled = _with_amounts(pod, Quantity.round_up_to_milli, default_requests=True)
+    filled = replace(filled, namespace=pod.namespace or "default", recorded_qos=None)
     has_pod_level = filled.resources.requests or filled.resources.limits
     if not has_pod_level or (fix_pod_level and source is PodSource.STATIC):
         return filled
@@ -90,8 +84,10 @@ def validation_problems(pod: Pod) -> Iterator[Problem]:
             if container.name in taken:
                 yield Problem(f"{field}.name", f"Duplicate value: {quote(container.name)}")
             taken.add(container.name)
-    yield from _pod_level_problems(pod)
-    yield from _resource_problems("spec.overhead", Resources(limits=pod.overhead))
+    if pod.resources.requests or pod.resources.limits or pod.resources.claims:
+        yield from _pod_level_problems(pod)
+    if pod.overhead:
+        yield from _resource_problems("spec.overhead", Resources(limits=pod.overhead))
 
 
 def _on_host(pod: Pod, host: str) -> Pod:
@@ -104,38 +100,34 @@ def _on_host(pod: Pod, host: str) -> Pod:
     return replace(pod, name=name, uid=uid, annotations={**pod.annotations, SOURCE_ANNOTATION: "file"})
 
 
-def _with_amounts(pod: Pod, change: Callable[[Quantity], Quantity]) -> Pod:
-    """Return *pod* with other amounts, or *pod* itself if nothing changes."""
+def _with_amounts(pod: Pod, change: Callable[[Quantity], Quantity], *, default_requests: bool = False) -> Pod:
+    """Return *pod* with other amounts, or *pod* itself if nothing changes.
 
-    def changed(old: Resources) -> Resources:
-        requests = {name: change(amount) for name, amount in old.requests.items()}
+    With *default_requests*, the limits of containers become default requests; requests are never copied to limits.
+    """
+    containers = pod.all_containers
+    before = [*(container.resources for container in containers), pod.resources, Resources(limits=pod.overhead)]
+    after: list[Resources] = []
+    for place, old in enumerate(before):
         limits = {name: change(amount) for name, amount in old.limits.items()}
-        amounts, old_amounts = (*requests.values(), *limits.values()), (*old.requests.values(), *old.limits.values())
-        return old if all(map(is_, amounts, old_amounts)) else Resources(requests, limits, old.claims)
-
-    of_overhead = Resources(limits=pod.overhead)
-    before = [*(container.resources for container in pod.all_containers), pod.resources, of_overhead]
-    after = list(map(changed, before))
+        requests = {name: change(amount) for name, amount in old.requests.items()}
+        if default_requests and place < len(containers):
+            requests = {**limits, **requests}
+        same = len(requests) == len(old.requests) and all(
+            map(is_, (*requests.values(), *limits.values()), (*old.requests.values(), *old.limits.values()))
+        )
+        after.append(old if same else Resources(requests, limits, old.claims))
     if all(map(is_, after, before)):
         return pod
     *of_containers, pod_level, of_overhead = after
-    containers = tuple(
+    changed = tuple(
         [
             container if resources is container.resources else replace(container, resources=resources)
-            for container, resources in zip(pod.all_containers, of_containers, strict=True)
+            for container, resources in zip(containers, of_containers, strict=True)
         ]
     )
-    init, usual = containers[: len(pod.init)], containers[len(pod.init) :]
+    init, usual = changed[: len(pod.init)], changed[len(pod.init) :]
     return replace(pod, init=init, containers=usual, resources=pod_level, overhead=of_overhead.limits)
-
-
-def _with_requests(container: Container) -> Container:
-    """Return *container* with its limits as default requests; requests are never copied to limits."""
-    resources = container.resources
-    if resources.requests.keys() >= resources.limits.keys():
-        return container
-    requests = {**resources.limits, **resources.requests}
-    return replace(container, resources=Resources(requests, resources.limits, resources.claims))
 
 
 def _pod_level(pod: Pod, *, fixed: bool) -> Resources:
@@ -180,14 +172,30 @@ def _resource_problems(
     claims: tuple[str, ...] = (),
     name_problems: Callable[[str], Iterable[str]] = names.container_resource_problems,
 ) -> Iterator[Problem]:
-    for name, amount in resources.limits.items():
-        yield from _amount_problems(f"{field}.limits[{name}]", name, amount, name_problems=name_problems)
-    for name, amount in resources.requests.items():
-        yield from _amount_problems(f"{field}.requests[{name}]", name, amount, name_problems=name_problems)
-        yield from _limit_problems(field, name, amount, limit=resources.limits.get(name))
+    listed = [("limits", name, amount) for name, amount in resources.limits.items()]
+    for kind, name, amount in [*listed, *(("requests", name, amount) for name, amount in resources.requests.items())]:
+        where = f"{field}.{kind}[{name}]"
+        for problem in name_problems(name):
+            yield _invalid(where, name, problem)
+        if amount.unscaled < 0:
+            yield _invalid(where, amount, "must be greater than or equal to 0")
+        if names.is_counted(name) and amount.milli() % 1000:
+            yield _invalid(where, amount, "must be an integer")
+        if names.is_hugepages(name):
+            size = names.page_size(name)
+            if size is None or amount.value() % size:
+                yield _invalid(where, amount, f"{amount} is not positive integer multiple of {name}")
+        limit = resources.limits.get(name)
+        if kind == "requests" and limit is not amount:
+            yield from _limit_problems(field, name, amount, limit=limit)
     named = resources.limits.keys() | resources.requests.keys()
     if any(map(names.is_hugepages, named)) and not named & {CPU, MEMORY}:
         yield Problem(field, "Forbidden: HugePages require cpu or memory")
+    if resources.claims:
+        yield from _claim_problems(field, resources, claims)
+
+
+def _claim_problems(field: str, resources: Resources, claims: tuple[str, ...]) -> Iterator[Problem]:
     for index, name in enumerate(resources.claims):
         where = f"{field}.claims[{index}]"
         if not name:
@@ -197,21 +205,6 @@ def _resource_problems(
             yield Problem(where, f"Duplicate value: {quote(name)}")
         if name not in claims:
             yield Problem(where, f"Not found: {quote(name)}: must be one of the names in pod.spec.resourceClaims")
-
-
-def _amount_problems(
-    field: str, name: str, amount: Quantity, *, name_problems: Callable[[str], Iterable[str]]
-) -> Iterator[Problem]:
-    for problem in name_problems(name):
-        yield _invalid(field, name, problem)
-    if amount.sign < 0:
-        yield _invalid(field, amount, "must be greater than or equal to 0")
-    if names.is_counted(name) and amount.milli() % 1000:
-        yield _invalid(field, amount, "must be an integer")
-    if names.is_hugepages(name):
-        size = names.page_size(name)
-        if size is None or amount.value() % size:
-            yield _invalid(field, amount, f"{amount} is not positive integer multiple of {name}")
 
 
 def _limit_problems(field: str, name: str, amount: Quantity, *, limit: Quantity | None) -> Iterator[Problem]:

@@ -5,18 +5,19 @@ the full spec under the same uid.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from alignup.align import bits
 from alignup.align.devices.ledger import DeviceLedger
-from alignup.align.devices.provider import DeviceProvider
-from alignup.align.errors import StateError
+from alignup.align.errors import SettingsError, StateError
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Device, Machine
 from alignup.align.quantity import Quantity, QuantityFormat
+from alignup.align.release import NEWEST, Release, find_release
 from alignup.align.workload.demand import FitRequest
 from alignup.align.workload.names import CPU, EPHEMERAL_STORAGE, MEMORY
 from alignup.documents import host_state as schema
@@ -83,24 +84,34 @@ def staleness(state: HostStateDocument, now: float) -> str:
     return f"its observer last reported {age // seconds:.0f} {unit} ago; see the log of its pod"
 
 
+def kubelet_release(version: str) -> Release:
+    """Return the release of a Node's kubelet, or the newest if its version is missing or not one of Kubernetes."""
+    with suppress(SettingsError):
+        return find_release(version)
+    return NEWEST
+
+
 class HostStateReader:
     """Reads HostState objects; those with the same machine and configuration share what follows from them."""
 
     def __init__(self) -> None:
-        self._idle: dict[str, Host] = {}  #: without devices, by the texts of machine and configuration
+        self._idle: dict[str, Host] = {}  #: without devices, by release and the texts of machine and configuration
 
-    def read(self, state: HostStateDocument) -> HostReport:
-        """Return the report; ``StateError`` if the ledger is unknown, ``AlignError`` if the object is invalid."""
+    def read(self, state: HostStateDocument, *, kubelet_version: str = "") -> HostReport:
+        """Return the report of a node with this *kubelet_version*; empty or strange ones count as the newest.
+
+        ``StateError`` if the ledger is unknown, ``AlignError`` if the object is invalid.
+        """
         if state.ledger is None:
             why = "; ".join(state.problems) or "no reason is given"
             raise StateError(f"what node {state.metadata.name} holds is unknown: {why}")
-        idle = self._idle_host(state)
+        idle = self._idle_host(state, kubelet_release(kubelet_version))
         devices = tuple(
             Device(group.resource, id_, parse_or_none(group.nodes), healthy=group.healthy)
             for group in state.ledger.devices
             for id_ in group.ids
         )
-        provider = DeviceProvider(idle.view.all_nodes, devices, idle.settings.preferred_allocation)
+        provider = replace(idle.devices, devices=devices)
         return HostReport(
             host=state.metadata.name,
             machine=replace(idle.machine, devices=devices),
@@ -110,13 +121,13 @@ class HostStateReader:
             kubelet=state.kubelet,
         )
 
-    def _idle_host(self, state: HostStateDocument) -> Host:
-        key = f"{to_json(state.machine)}\n{to_json(state.configuration)}"
+    def _idle_host(self, state: HostStateDocument, release: Release) -> Host:
+        key = f"{release}\n{to_json(state.machine)}\n{to_json(state.configuration)}"
         if key not in self._idle:
             name = f"HostState {state.metadata.name}"
             machine = replace(machine_from_document(state.machine, name=name), devices=())
             document = ParsedDocument(1, 1, state.configuration)
-            configuration = kubelet_configuration.read_document(document, name=name)
+            configuration = kubelet_configuration.read_document(document, name=name, release=release)
             self._idle[key] = Host(machine, kubelet_configuration.host_settings(configuration, machine))
         return self._idle[key]
 
