@@ -24,7 +24,7 @@ from alignup.gate.pod_queue import MAX_CHANGED, GatedPod, PodClass, PodQueue, Ra
 from alignup.gate.releases import (
     UNBOUND_SECONDS,
     AvoidedNodes,
-    Release,
+    PodRelease,
     ReleaseOutcome,
     Releases,
     controller_uids,
@@ -256,7 +256,7 @@ class GateController:
 
     def _adopt(self, pod: ApiPod, node: str) -> None:
         """Count on a pod that another process, or this one before a restart, has released."""
-        release = Release(pod, node, self._clock(), done=True)
+        release = PodRelease(pod, node, self._clock(), done=True)
         self.releases.add(release)
         self._capacity.put_pod(pod, node)
         read = self._read(pod)
@@ -272,21 +272,28 @@ class GateController:
         self._reserve()
         for _ in range(_MAX_TRIES):
             await self._slots.acquire()
-            head = None if self._live.problems else self.queue.next_head(self._has_share)
-            if head is None:
+            released = self.try_next()
+            if not released:
                 self._slots.release()
+            if released is None:
                 return False
-            pod_class, waiting = head
-            node = self._choose(waiting, pod_class)
-            if node is None:
-                self._slots.release()
-                self.queue.block(pod_class)
-                self._blocked.add(pod_class)
-            else:
-                self.queue.unblock(pod_class)
-                self._start_release(waiting, node)
             if self._clock() - turn >= _YIELD_SECONDS:
                 break
+        return True
+
+    def try_next(self) -> bool | None:
+        """Try the next pod; return whether it is released, which needs a slot, or ``None`` if there is none to try."""
+        head = None if self._live.problems else self.queue.next_head(self._has_share)
+        if head is None:
+            return None
+        pod_class, waiting = head
+        node = self._choose(waiting, pod_class)
+        if node is None:
+            self.queue.block(pod_class)
+            self._blocked.add(pod_class)
+            return False
+        self.queue.unblock(pod_class)
+        self._start_release(waiting, node)
         return True
 
     def _has_share(self, namespace: str) -> bool:
@@ -362,14 +369,14 @@ class GateController:
     def _start_release(self, waiting: GatedPod, node: str) -> None:
         self._stop_waiting(waiting.uid)
         self._writing[waiting.api.metadata.namespace] += 1
-        release = Release(waiting.api, node, self._clock())
+        release = PodRelease(waiting.api, node, self._clock())
         self.releases.add(release)
         self._capacity.put_pod(waiting.api, node)
         self.reservations.take(node, waiting)
         self.queue.nodes_changed((node,), taken=True)
         self._start(self._release(release, since=waiting.since))
 
-    async def _release(self, release: Release, *, since: float) -> None:
+    async def _release(self, release: PodRelease, *, since: float) -> None:
         """Write a release whose slot is acquired, and release the slot; the pod has waited *since* then."""
         try:
             written = await write_release(self._client, release)
@@ -395,7 +402,7 @@ class GateController:
             elif written.current is not None and _has_gate(written.current) and not written.current.spec.node_name:
                 self._wait(written.current)
 
-    def _undo(self, release: Release) -> None:
+    def _undo(self, release: PodRelease) -> None:
         self._live.forget(release.uid)
         self._capacity.remove_pod(release.uid)
         self.reservations.forget_pod(release.uid)
@@ -405,7 +412,7 @@ class GateController:
     def check_releases(self) -> None:
         """Give up releases that have failed, and try refused ones again."""
         now = self._clock()
-        releases: Iterable[Release] = self.releases if self._node_gone else self.releases.overdue(now)
+        releases: Iterable[PodRelease] = self.releases if self._node_gone else self.releases.overdue(now)
         self._node_gone = False
         for release in releases:
             metadata = release.pod.metadata
@@ -418,7 +425,7 @@ class GateController:
             if at <= now:
                 self._wait(pod)
 
-    def _give_up(self, release: Release, current: ApiPod, outcome: ReleaseOutcome) -> None:
+    def _give_up(self, release: PodRelease, current: ApiPod, outcome: ReleaseOutcome) -> None:
         """Forget the prediction, write an event, and replace the pod if that is allowed."""
         name, node = release.pod_name, release.node
         self.releases.give_up(release, outcome)

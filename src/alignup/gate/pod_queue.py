@@ -9,7 +9,7 @@ again, form a list each. After ``MAX_FAILURES`` tries of a list without success,
 """
 
 import heapq
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -104,6 +104,39 @@ class NodeChanges:
         return nodes
 
 
+class BlockedClasses:
+    """The blocked classes of a namespace, which are tried again one after the other whenever a node has changed."""
+
+    def __init__(self, changes: int) -> None:
+        self.entries: list[Entry] = []  #: their first pods, sorted
+        self._changes = changes  #: when the round began in which they are tried, or was over
+        self._tried: Entry | None = None  #: the last one in this round; ``None``: it has not begun
+        self._over = True
+
+    def put(self, entry: Entry) -> None:
+        insort(self.entries, entry)
+        if not self._over and self._tried is not None and entry < self._tried:
+            self._changes = -1  # another round is needed
+
+    def remove(self, entry: Entry) -> None:
+        del self.entries[bisect_left(self.entries, entry)]
+
+    def next(self, changes: int) -> Entry | None:
+        """Return the first pod of the class to try next, after as many *changes*; ``None``: there were none since."""
+        while True:
+            if self._over:
+                if self._changes == changes:
+                    return None
+                self._changes, self._tried, self._over = changes, None, False
+            place = 0 if self._tried is None else bisect_right(self.entries, self._tried)
+            if place < len(self.entries):
+                return self.entries[place]
+            self._over = True
+
+    def tried(self, entry: Entry) -> None:
+        self._tried = entry
+
+
 class PodQueue(WaitQueue[PodClass, GatedPod]):
     """All waiting pods; *nodes* selects the nodes that their selectors allow."""
 
@@ -116,13 +149,14 @@ class PodQueue(WaitQueue[PodClass, GatedPod]):
         self.tries = 0  #: of classes so far
         self._changes = NodeChanges()
         self._freed = 0  #: changes after which blocked classes may be admitted
-        self._lists: dict[_List, list[Entry]] = {}  #: heaps of the first pods of classes; outdated entries are skipped
-        self._blocked: dict[str, set[PodClass]] = {}  #: by namespace
-        self._listed: dict[str, int] = {}  #: namespace → ``_freed`` when its blocked classes were listed
+        #: by namespace, the first pods of classes that are not blocked, as a heap; outdated entries are skipped
+        self._new: dict[str, list[Entry]] = {}
+        self._blocked: dict[str, BlockedClasses] = {}  #: by namespace
         self._failures: Counter[_List] = Counter()
 
     def add(self, waiting: GatedPod) -> PodClass:
         """Add a pod, or replace it by its present version; return its class."""
+        self._pop(waiting.uid)
         namespace = waiting.api.metadata.namespace
         key = (namespace, shape_key(waiting.pod), selection_key(waiting.api.spec))
         pod_class = self._classes.get(key)
@@ -130,11 +164,10 @@ class PodQueue(WaitQueue[PodClass, GatedPod]):
             representative = replace(waiting.pod, uid=SHAPE_UID)
             pod_class = self._classes[key] = PodClass(key, namespace, representative, waiting.api.spec)
         self._unused.pop(pod_class, None)
+        before = self._kinds[pod_class][0] if pod_class in self._kinds else None
         self.put(waiting.uid, waiting, kind=pod_class, order=waiting.order)
-        self._unused.pop(pod_class, None)  # again: it may have been without pods for a moment
         self.namespaces[namespace] += 1
-        if self._kinds[pod_class][0].uid == waiting.uid:
-            self._list(pod_class)
+        self._replace_head(pod_class, before)
         return pod_class
 
     def _pop(self, uid: str) -> Entry | None:
@@ -144,78 +177,90 @@ class PodQueue(WaitQueue[PodClass, GatedPod]):
             self.namespaces[pod_class.namespace] -= 1
             if not self.namespaces[pod_class.namespace]:
                 del self.namespaces[pod_class.namespace]
-            if pod_class in self._kinds:
-                if entry < self._kinds[pod_class][0]:
-                    self._list(pod_class)
-            else:
-                self.unblock(pod_class)
+            if pod_class not in self._kinds:
+                self._unblock(pod_class, entry)
                 pod_class.explained = None
                 self._unused[pod_class] = None
                 if len(self._unused) > MAX_CLASSES:
                     oldest, _ = self._unused.popitem(last=False)
                     del self._classes[oldest.key]
+            elif entry < self._kinds[pod_class][0]:
+                self._replace_head(pod_class, entry)
         return entry
+
+    def _replace_head(self, pod_class: PodClass, before: Entry | None) -> None:
+        """Note that the first pod of a class may be another than *before*."""
+        head = self._kinds[pod_class][0]
+        if head is before:
+            return
+        if pod_class not in self.blocked:
+            heapq.heappush(self._new.setdefault(pod_class.namespace, []), head)
+        elif before is not None:
+            self._blocked[pod_class.namespace].remove(before)
+            self._blocked[pod_class.namespace].put(head)
 
     # Tries
 
     def block(self, pod_class: PodClass) -> None:
         """Note that no node admits the first pod of a class."""
-        blocked = pod_class in self.blocked
-        self._failures[pod_class.namespace, blocked] += 1
-        if not blocked:
+        namespace, again = pod_class.namespace, pod_class in self.blocked
+        self._failures[namespace, again] += 1
+        if not again:
             self.blocked.add(pod_class)
-            self._blocked.setdefault(pod_class.namespace, set()).add(pod_class)
+            self._blocked.setdefault(namespace, BlockedClasses(self._freed)).put(self._kinds[pod_class][0])
 
     def unblock(self, pod_class: PodClass) -> None:
-        """Note that a node admits a pod of a class, or that none of its pods waits."""
+        """Note that a node admits the first pod of a class; the caller removes the pod."""
+        self._unblock(pod_class, self._kinds[pod_class][0])
+
+    def _unblock(self, pod_class: PodClass, head: Entry) -> None:
         if pod_class in self.blocked:
             self.blocked.discard(pod_class)
-            self._blocked[pod_class.namespace].discard(pod_class)
-            if not self._blocked[pod_class.namespace]:
+            blocked = self._blocked[pod_class.namespace]
+            blocked.remove(head)
+            if not blocked.entries:
                 del self._blocked[pod_class.namespace]
 
     def next_head(self, may_try: Callable[[str], bool]) -> tuple[PodClass, GatedPod] | None:
         """Return the next class to try with its first pod; *may_try* says whether those of a namespace may be tried.
 
-        The caller removes the pod, or blocks the class.
+        The caller blocks the class, or unblocks it and removes the pod.
         """
-        for namespace in self._blocked:
-            if self._listed.get(namespace) != self._freed and not self._lists.get((namespace, True)):
-                self._listed[namespace] = self._freed
-                heads = [self._kinds[pod_class][0] for pod_class in self._blocked[namespace]]
-                heapq.heapify(heads)
-                self._lists[namespace, True] = heads
-        firsts = {
-            key: first for key in tuple(self._lists) if may_try(key[0]) and (first := self._first(key)) is not None
-        }
+        firsts: dict[_List, Entry] = {}
+        for namespace in {*self._new, *self._blocked}:
+            if may_try(namespace):
+                for again, first in ((False, self._first_new(namespace)), (True, self._first_blocked(namespace))):
+                    if first is None:
+                        self._failures.pop((namespace, again), None)
+                    else:
+                        firsts[namespace, again] = first
         if not firsts:
             return None
         patient = [key for key in firsts if self._failures[key] < MAX_FAILURES]
         if not patient:
             self._failures.clear()
         chosen = min(patient or firsts, key=lambda key: firsts[key])
-        heapq.heappop(self._lists[chosen])
+        entry, (namespace, again) = firsts[chosen], chosen
+        if again:
+            self._blocked[namespace].tried(entry)
+        else:
+            heapq.heappop(self._new[namespace])
         self.tries += 1
-        return firsts[chosen].kind, firsts[chosen].item
+        return entry.kind, entry.item
 
-    def _first(self, key: _List) -> Entry | None:
-        """Return the first entry of a list that is not outdated."""
-        entries = self._lists[key]
+    def _first_new(self, namespace: str) -> Entry | None:
+        entries = self._new.get(namespace, [])
         while entries:
-            entry = entries[0]
-            current = self._kinds.get(entry.kind)
-            if current and current[0] is entry and (entry.kind in self.blocked) is key[1]:
-                return entry
-            heapq.heappop(entries)
-        del self._lists[key]
-        if key[0] not in self._blocked:
-            self._listed.pop(key[0], None)
+            current = self._kinds.get(entries[0].kind)
+            if current and current[0] is entries[0] and entries[0].kind not in self.blocked:
+                return entries[0]
+            heapq.heappop(entries)  # it is outdated
+        self._new.pop(namespace, None)
         return None
 
-    def _list(self, pod_class: PodClass) -> None:
-        """Try a class whose first pod is another one now."""
-        key = (pod_class.namespace, pod_class in self.blocked)
-        heapq.heappush(self._lists.setdefault(key, []), self._kinds[pod_class][0])
+    def _first_blocked(self, namespace: str) -> Entry | None:
+        blocked = self._blocked.get(namespace)
+        return None if blocked is None else blocked.next(self._freed)
 
     # Nodes
 

@@ -53,7 +53,7 @@ class ReleaseOutcome(StrEnum):
 
 
 @dataclass(slots=True)
-class Release:
+class PodRelease:
     pod: ApiPod  #: as it was before
     node: str
     since: float
@@ -77,7 +77,7 @@ class Releases:
 
     def __init__(self, *, seconds: float = UNBOUND_SECONDS) -> None:
         self._seconds = seconds
-        self._open: dict[str, Release] = {}
+        self._open: dict[str, PodRelease] = {}
         self.by_namespace: Counter[str] = Counter()  #: how many are open
         self.given_up: dict[str, str] = {}  #: uid → node
         self.unanswered = False  #: whether the last news is that the scheduler has said nothing about a release
@@ -88,26 +88,26 @@ class Releases:
     def __contains__(self, uid: str) -> bool:
         return uid in self._open
 
-    def __iter__(self) -> Iterator[Release]:
+    def __iter__(self) -> Iterator[PodRelease]:
         return iter(tuple(self._open.values()))
 
-    def overdue(self, now: float) -> list[Release]:
+    def overdue(self, now: float) -> list[PodRelease]:
         """Return the confirmed releases that are not bound after the time limit."""
         confirmed = (release for release in self._open.values() if release.done)
         return list(takewhile(lambda release: now - release.since >= self._seconds, confirmed))
 
-    def add(self, release: Release) -> None:
+    def add(self, release: PodRelease) -> None:
         self.end(release.uid)
         self._open[release.uid] = release
         self.by_namespace[release.namespace] += 1
 
-    def confirm(self, release: Release, *, now: float) -> None:
+    def confirm(self, release: PodRelease, *, now: float) -> None:
         """Note that the API server has confirmed a release, unless it has ended."""
         release.done, release.since = True, now
         if self._open.pop(release.uid, None) is not None:
             self._open[release.uid] = release  # the last confirmed is at the end
 
-    def end(self, uid: str) -> Release | None:
+    def end(self, uid: str) -> PodRelease | None:
         release = self._open.pop(uid, None)
         if release is not None:
             self.by_namespace[release.namespace] -= 1
@@ -115,7 +115,7 @@ class Releases:
                 del self.by_namespace[release.namespace]
         return release
 
-    def give_up(self, release: Release, outcome: ReleaseOutcome) -> None:
+    def give_up(self, release: PodRelease, outcome: ReleaseOutcome) -> None:
         self.end(release.uid)
         self.given_up[release.uid] = release.node
         self.unanswered = outcome is ReleaseOutcome.NOT_SCHEDULED
@@ -137,7 +137,7 @@ class Releases:
         return ReleaseOutcome.BOUND if release.node == node else ReleaseOutcome.BOUND_ELSEWHERE
 
     def failure(
-        self, release: Release, current: ApiPod | None, *, now: float, node_exists: bool
+        self, release: PodRelease, current: ApiPod | None, *, now: float, node_exists: bool
     ) -> ReleaseOutcome | None:
         """Return why a release has failed; ``None`` if the pod may still be bound."""
         if not release.done:
@@ -165,7 +165,7 @@ def scheduled_condition(pod: ApiPod) -> Condition | None:
     return None
 
 
-def describe_failure(release: Release, current: ApiPod, outcome: ReleaseOutcome, *, replaced: bool) -> str:
+def describe_failure(release: PodRelease, current: ApiPod, outcome: ReleaseOutcome, *, replaced: bool) -> str:
     """Return the text of an event about a released pod that is not scheduled."""
     condition = scheduled_condition(current)
     why = "its scheduler has not bound it"
@@ -247,7 +247,7 @@ class WrittenRelease(NamedTuple):
     error: str = ""  #: the API server's answer
 
 
-async def write_release(client: ApiClient, release: Release) -> WrittenRelease:
+async def write_release(client: ApiClient, release: PodRelease) -> WrittenRelease:
     """Write a release, and find out whether it was carried out when the response is lost."""
     try:
         await client.patch(PODS.of(release.pod), release_patch(release.pod, release.node))
@@ -262,7 +262,7 @@ async def write_release(client: ApiClient, release: Release) -> WrittenRelease:
     return WrittenRelease()
 
 
-async def _find_out(client: ApiClient, release: Release) -> WrittenRelease:
+async def _find_out(client: ApiClient, release: PodRelease) -> WrittenRelease:
     """Read the pod until the API server answers: nothing may be assumed before."""
     while True:
         try:

@@ -92,7 +92,7 @@ class Reservations:
         return f"kept for {kept.holder.api.metadata.full_name}, which has waited longer" if kept else ""
 
     def may_reserve(self, waiting: GatedPod, *, now: float) -> bool:
-        """Return whether a node may be kept for a pod, and was not searched for in vain a short time ago."""
+        """Return whether a node may be kept for a pod; not for a while after none was suitable."""
         if len(self._kept) >= self._limit or self.node_of(waiting.uid):
             return False
         return now - self._tried.get(waiting.uid, -_RETRY_SECONDS) >= _RETRY_SECONDS
