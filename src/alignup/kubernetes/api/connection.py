@@ -6,6 +6,7 @@ import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from urllib.parse import urlencode
 
 import httpx2
 
@@ -31,7 +32,8 @@ _KEEPALIVE = [
         if hasattr(socket, name)
     ),
 ]
-_LIMITS = httpx2.Limits(max_connections=200, max_keepalive_connections=20, keepalive_expiry=30.0)
+#: More connections are kept than requests are sent at a time: another TLS handshake costs more than a request.
+_LIMITS = httpx2.Limits(max_connections=200, max_keepalive_connections=64, keepalive_expiry=30.0)
 _NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 _PASSING = frozenset({429, 502, 503, 504})  #: status codes of failures that pass
 
@@ -133,10 +135,10 @@ class Connection:
             headers.append(("Authorization", credential.authorization))
         if request.body is not None:
             headers.append(("Content-Type", request.content_type))
+        query = f"?{urlencode(request.parameters)}" if request.parameters else ""
         built = client.build_request(
             request.method,
-            access.server + request.path,
-            params=request.parameters or None,
+            access.server + request.path + query,
             content=request.body,
             headers=headers,
             timeout=httpx2.Timeout(timing.response, connect=timing.connect, read=read_timeout),
