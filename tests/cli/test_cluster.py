@@ -275,3 +275,18 @@ def test_kubectl_runs_the_same_commands(capsys):
     assert ended.value.code == 0
     assert "whether its kubelet would admit a pod" in capsys.readouterr().out
     assert script.exists()
+
+
+def test_the_upgrade_of_a_cluster_is_checked(ask):
+    run = ask("upgrade-check", "--to", "1.36")
+
+    assert run.returncode == 1
+    text = " ".join(run.stdout.split())
+    assert "2 running pods on 4 nodes checked for Kubernetes 1.36: 1 node would break or cannot be checked" in text
+    assert "cannot be checked: no HostState" in run.stdout
+    document = json.loads(ask("upgrade-check", "--to", "1.36", "-o", "json").stdout)
+    assert {upgrade["node"]: upgrade["safe"] for upgrade in document["nodes"]} == {
+        **dict.fromkeys("abd", True),
+        "c": False,
+    }
+    assert ask("upgrade-check", "--to", "new").returncode == 2

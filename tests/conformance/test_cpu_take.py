@@ -13,6 +13,22 @@ def test_cpus_are_chosen_as_the_kubelet_chooses_them(request):
     run(request, "cpu_take", check)
 
 
+def test_cpus_are_chosen_with_the_defects_of_the_kubelet(request):
+    run(request, "cpu_take", check_with_defects)
+
+
+def check_with_defects(case: Case) -> None:
+    selection = create_selection(
+        view_of(case["topology"]), options_of(case["options"]), case["release"], kubelet_faults=True
+    )
+    try:
+        taken = selection.take(bits.parse(case["available"]), case["count"])
+    except ProviderError as error:
+        assert str(error) == case["error"]
+    else:
+        assert (bits.show(taken), None) == (case["result"], case["error"])
+
+
 def check(case: Case) -> str | None:
     view = view_of(case["topology"])
     options = options_of(case["options"])

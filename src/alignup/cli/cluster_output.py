@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from alignup.align.explain import sentences
+from alignup.align.release import Release
 from alignup.align.workload.names import CPU, MEMORY, is_hugepages
 from alignup.cli import inputs, terminal
 from alignup.cli.app import Place
@@ -12,8 +13,10 @@ from alignup.documents import codec
 from alignup.kubernetes.api.known_pods import known_pod
 from alignup.kubernetes.api.objects import ApiPod, ApiPodSpec
 from alignup.kubernetes.manifests.workloads import Workload
-from alignup.picture.text_format import Cell, Line
+from alignup.picture.text_format import Cell, Line, pluralize
+from alignup.schedule import cluster_upgrade
 from alignup.schedule.cluster_snapshot import NO_HOST_STATE, Amounts, ClusterView, NodeSummary
+from alignup.schedule.cluster_upgrade import NodeUpgrade
 from alignup.schedule.node_selection import scheduling_spec
 from alignup.schedule.pod_answers import AnswerGroup, NodeAnswer, NodeAnswerKind, PodAnswers, ask_nodes
 
@@ -300,3 +303,33 @@ def _node_document(summary: NodeSummary) -> dict[str, Any]:
         "numaNodes": [{"id": node, "free": dict(amounts)} for node, amounts in summary.free.items()],
         "largestRequests": dict(summary.largest),
     }
+
+
+# Upgrades
+
+
+def upgrades_document(upgrades: Sequence[NodeUpgrade], release: Release) -> dict[str, Any]:
+    nodes = [upgrade.to_document() for upgrade in upgrades]
+    safe = all(upgrade.safe for upgrade in upgrades)
+    return {"version": cluster_upgrade.VERSION, "to": release.version, "safe": safe, "nodes": nodes}
+
+
+def print_upgrades(upgrades: Sequence[NodeUpgrade], release: Release) -> None:
+    terminal.print_lines(_upgrade_lines(upgrades, release))
+
+
+def _upgrade_lines(upgrades: Sequence[NodeUpgrade], release: Release) -> Iterator[Line]:
+    broken = [upgrade for upgrade in upgrades if not upgrade.safe]
+    for upgrade in broken:
+        yield from section(f"{upgrade.node} ({upgrade.version or 'unknown version'})")
+        if upgrade.unknown:
+            yield from paragraph(f"cannot be checked: {upgrade.unknown}", prefix="  - ")
+        if upgrade.refused:
+            yield from paragraph(f"a kubelet {release} does not start: {upgrade.refused}", prefix="  - ")
+        for change in upgrade.pods:
+            yield from paragraph(change.describe(release), prefix="  - ")
+    pods = pluralize(sum(upgrade.checked for upgrade in upgrades), "running pod")
+    checked = f"{pods} on {pluralize(len(upgrades), 'node')} checked for Kubernetes {release}"
+    verdict = f"{pluralize(len(broken), 'node')} would break or cannot be checked" if broken else "nothing breaks"
+    yield from ([()] if broken else [])
+    yield from paragraph(f"{checked}: {verdict}", style="warn" if broken else "title")

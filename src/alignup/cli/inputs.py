@@ -122,11 +122,11 @@ def read_configuration(
     return ConfigurationInput(source, changes).read()
 
 
-def read_release(version: str | None) -> tuple[Release, tuple[str, ...]]:
-    """Return the release of ``--kubernetes-version``, and a note if it is not known."""
+def read_release(version: str | None, *, option: str = "--kubernetes-version") -> tuple[Release, tuple[str, ...]]:
+    """Return the release that an option names, and a note if it is not known."""
     if version is None:
         return NEWEST, ()
-    with input_errors(Place("--kubernetes-version")):
+    with input_errors(Place(option)):
         return find_release(version), tuple(filter(None, [release_note(version)]))
 
 
@@ -176,8 +176,9 @@ def _read_file(path: Path, *, option: str) -> bytes:
     return text
 
 
-def read_host(options: HostOptions) -> HostInput:
-    node = build_host(read_machine(options.machine, options.devices), options)
+def read_host(options: HostOptions, *, kubelet_faults: bool = False) -> HostInput:
+    """Return the host of *options*, which copies the kubelet's defects where its decision is predicted."""
+    node = build_host(read_machine(options.machine, options.devices), options, kubelet_faults=kubelet_faults)
     if options.state is not None:
         return _with_state(node, options.state, options.pods)
     if options.pods:
@@ -185,7 +186,7 @@ def read_host(options: HostOptions) -> HostInput:
     return node
 
 
-def build_host(machine: Machine, options: NodeOptions) -> HostInput:
+def build_host(machine: Machine, options: NodeOptions, *, kubelet_faults: bool = False) -> HostInput:
     """Return an empty host with the configuration of *options*."""
     release, notes = read_release(options.kubernetes_version)
     source = configuration_text(options.config, options.changes, config_dir=options.config_dir, release=release)
@@ -194,7 +195,7 @@ def build_host(machine: Machine, options: NodeOptions) -> HostInput:
     name = options.config or options.config_dir or "this configuration"
     place = Place(detail=f"with {name} on {options.machine or 'this machine'}")
     with input_errors(place, advice=_RUN_DOCTOR, locate=configured.locate):
-        settings = configuration.host_settings(read, machine)
+        settings = replace(configuration.host_settings(read, machine), kubelet_faults=kubelet_faults)
     many = len(machine.nodes) > settings.topology.options.max_nodes
     advice = _RAISE_LIMIT.format(len(machine.nodes)) if many else _RUN_DOCTOR
     with input_errors(place, advice=advice, locate=configured.locate):

@@ -119,12 +119,14 @@ def _resolve(machine: GroupDescription, configuration: NamedConfiguration) -> tu
         config=config,
         config_dir=None,
         changes=configuration.changes,
-        kubernetes_version=None,
+        kubernetes_version=configuration.kubernetes_version or None,
         state=None,
         pods=(),
     )
     try:
-        text = inputs.configuration_text(config, configuration.changes).text.decode(errors="replace")
+        release, _ = inputs.read_release(configuration.kubernetes_version or None)
+        source = inputs.configuration_text(config, configuration.changes, release=release)
+        text = f"{release}\n{source.text.decode(errors='replace')}"
     except InputError as error:
         raise name_field(error, configuration.source) from error.__cause__
     try:

@@ -9,6 +9,7 @@ import click
 from alignup.align.decision import Decision
 from alignup.align.explain import sentences
 from alignup.align.explain.changes import Proposal
+from alignup.align.explain.defects import describe_defects
 from alignup.align.explain.remedies import find_remedies
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
@@ -60,7 +61,7 @@ def command(  # noqa: PLR0913 - options
 
     The exit code is 0 when all pods are admitted, 1 when one is not, 2 when the input is invalid.
     """
-    node = inputs.read_host(host)
+    node = inputs.read_host(host, kubelet_faults=True)
     workloads, skipped = inputs.read_workloads(files)
     terminal.print_notes((*node.notes, *skipped))
     chosen = inputs.select_workloads(workloads, name, files=files)
@@ -84,6 +85,7 @@ class Explanation(NamedTuple):
     unsearched: tuple[str, ...] = ()  #: what was not searched for more of them
     missing: tuple[str, ...] = ()  #: requested resources that no device plugin provides
     lenient: bool = False  #: whether the kubelet's decision counts regardless of missing devices
+    defects: tuple[str, ...] = ()  #: known defects of the kubelet that change the decision
 
     @property
     def admitted(self) -> bool:
@@ -101,11 +103,12 @@ def explain(host: Host, workload: Workload, *, seconds: float, lenient: bool = F
     with inputs.input_errors(Place.at(workload.source)):
         decision = host.decide(workload.pod)
         missing = host.missing_devices(workload.pod)
+        defects = tuple(describe_defects(host, workload.pod, decision))
         if decision.admitted:
-            return Explanation(workload, decision, missing=missing, lenient=lenient)
+            return Explanation(workload, decision, missing=missing, lenient=lenient, defects=defects)
         end = time.monotonic() + seconds
         remedies = find_remedies(host, workload.pod, should_stop=lambda: time.monotonic() > end)
-    return Explanation(workload, decision, remedies.proposals, remedies.unsearched, missing, lenient)
+    return Explanation(workload, decision, remedies.proposals, remedies.unsearched, missing, lenient, defects)
 
 
 def print_text(host: Host, explanations: Sequence[Explanation], *, kubelet: bool = True) -> None:
@@ -127,6 +130,8 @@ def _lines(host: Host, explanation: Explanation, release: str) -> Iterator[Line]
         yield from paragraph(_other_verdict(explanation))
     if decision.rejection:
         yield from paragraph(decision.rejection.message)
+    for defect in explanation.defects:
+        yield from paragraph(f"This is {defect}", style="warn")
     yield from paragraph(f"{sentences.describe_rules(decision)}{release}", style="dim")
     yield from draw_decision(host, explanation.workload.pod, decision, width=terminal.width())
     if decision.rejection:
@@ -176,6 +181,7 @@ def to_document(node: HostInput, explanations: Sequence[Explanation]) -> dict[st
             "misfits": list(sentences.describe_rejection(explanation.decision)),
             "proposals": [proposal.to_document(node.host.ledger) for proposal in explanation.proposals],
             "unsearched": list(explanation.unsearched),
+            "defects": list(explanation.defects),
             "notes": [*node.notes, *sentences.ignored_requests(node.host, [explanation.workload.pod])],
         }
         for explanation in explanations

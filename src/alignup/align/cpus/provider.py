@@ -32,16 +32,19 @@ CpuHints = AmountFamily | HintList
 NO_HINTS = HintList((), preferred=frozenset())
 
 
-def create_selection(view: KubeletView, options: CpuOptions, release: Release = NEWEST) -> CpuSelection:
+def create_selection(
+    view: KubeletView, options: CpuOptions, release: Release = NEWEST, *, kubelet_faults: bool = False
+) -> CpuSelection:
     if options.distribute_cpus_across_numa:
         group = view.cpus_per_core if options.full_pcpus_only else 1
         by_socket = options.align_by_socket and release.distributes_by_socket
-        return DistributedSelection(view, group=max(group, 1), by_socket=by_socket)
+        return DistributedSelection(view, group=max(group, 1), by_socket=by_socket, kubelet_faults=kubelet_faults)
     return PackedSelection(
         view,
         spread=options.distribute_cpus_across_cores,
         by_cache=options.prefer_align_cpus_by_uncorecache,
         splits_cores=release.splits_cores_in_cache,
+        kubelet_faults=kubelet_faults,
     )
 
 
@@ -122,8 +125,9 @@ class CpuProvider(Provider[CpuLedger]):
     reserved: CpuSet = 0  #: never owned by containers
     #: whether pod-level resources are allocated as a whole (feature gate PodLevelResourceManagers)
     pod_level: bool = False
-    #: copy two defects of the kubelet: a pod with pod-level resources that is admitted again is rejected, or is placed
-    #: again and loses its CPUs (here it keeps them); and a start fails if no shared CPU is left (here it does not)
+    #: copy defects of the kubelet: a pod with pod-level resources that is admitted again is rejected, or is placed
+    #: again and loses its CPUs (here it keeps them); a start fails if no shared CPU is left (here it does not); on
+    #: uneven machines CPUs are taken that are not free; CPUs come from other NUMA nodes than those that were chosen
     kubelet_faults: bool = False
     kubelet_release: Release = NEWEST
     allocatable: CpuSet = field(init=False)  #: the CPUs that containers can own; none under policy none
@@ -135,7 +139,8 @@ class CpuProvider(Provider[CpuLedger]):
     def __post_init__(self) -> None:
         allocatable = 0 if self.policy is CpuPolicy.NONE else self.view.all_cpus & ~self.reserved
         object.__setattr__(self, "allocatable", allocatable)
-        object.__setattr__(self, "_selection", create_selection(self.view, self.options, self.kubelet_release))
+        selection = create_selection(self.view, self.options, self.kubelet_release, kubelet_faults=self.kubelet_faults)
+        object.__setattr__(self, "_selection", selection)
         object.__setattr__(self, "_nodes", CpuNodes(self.view, by_socket=self.options.align_by_socket))
 
     @classmethod
@@ -251,7 +256,8 @@ class CpuProvider(Provider[CpuLedger]):
         again = reusable & ledger.owned(pod.uid) if reusable else 0
         cpus = self._select(ledger.available | again, count, affinity=affinity.nodes)
         left = reusable | cpus if ends else reusable & ~cpus
-        return ledger.give(pod.uid, container.name, cpus=cpus, reusable=left)
+        checked = not self.kubelet_faults
+        return ledger.give(pod.uid, container.name, cpus=cpus, reusable=left, checked=checked)
 
     def _allocate_pod(self, ledger: CpuLedger, pod: Pod, affinity: NodeSet | None) -> CpuLedger:
         """Allocate pod-level CPUs as a whole, and divide them among the containers."""
@@ -266,7 +272,8 @@ class CpuProvider(Provider[CpuLedger]):
         if self.options.full_pcpus_only:
             self._check_smt(ledger, count)
         cpus = self._select(ledger.available, count, affinity=affinity)
-        return ledger.give_pod(pod.uid, cpus, containers=self._divide(pod, cpus))
+        parts = self._divide(pod, cpus)
+        return ledger.give_pod(pod.uid, cpus, containers=parts, checked=not self.kubelet_faults)
 
     def release(self, ledger: CpuLedger, uid: str) -> CpuLedger:
         for container in tuple(ledger.held.get(uid, {})):

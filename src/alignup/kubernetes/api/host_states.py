@@ -128,7 +128,8 @@ class HostStateReader:
             machine = replace(machine_from_document(state.machine, name=name), devices=())
             document = ParsedDocument(1, 1, state.configuration)
             configuration = kubelet_configuration.read_document(document, name=name, release=release)
-            self._idle[key] = Host(machine, kubelet_configuration.host_settings(configuration, machine))
+            settings = kubelet_configuration.host_settings(configuration, machine)
+            self._idle[key] = Host(machine, replace(settings, kubelet_faults=True))
         return self._idle[key]
 
 
