@@ -12,7 +12,7 @@ class GateMetrics:
     """The metrics of one gate, in *registry*; ``None``: in one of their own."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        registry = registry or CollectorRegistry()
+        registry = self.registry = registry or CollectorRegistry()
         self._reviews = Counter(
             "alignup_gate_reviews", "Reviews of new pods by the webhook, by result.", ["outcome"], registry=registry
         )
