@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import socket
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -246,3 +247,30 @@ def test_a_directory_that_may_not_be_read_is_used_without_being_synced(monkeypat
 
     assert (tmp_path / "a").is_dir()
     assert (tmp_path / "file").read_bytes() == b"new"
+
+
+def test_an_input_is_a_regular_file_or_what_the_shell_opened(tmp_path):
+    (tmp_path / "file").write_bytes(b"text")
+    reading, writing = os.pipe()
+    os.write(writing, b"piped")
+    os.close(writing)
+
+    with atomic_files.open_input(tmp_path / "file") as file:
+        assert file.read() == b"text"
+    with atomic_files.open_input(f"/dev/fd/{reading}") as file:
+        assert file.read() == b"piped"
+    os.close(reading)
+
+
+def test_a_pipe_a_socket_or_a_device_is_no_input(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        problems = []
+        for path in (tmp_path / "pipe", tmp_path / "link", tmp_path / "socket", Path("/dev/zero")):
+            with pytest.raises(OSError, match="give a regular file") as raised:
+                atomic_files.open_input(path)
+            problems.append(str(raised.value.strerror).partition(";")[0])
+
+    assert problems == ["it is a named pipe", "it is a named pipe", "it is a socket", "it is a device"]

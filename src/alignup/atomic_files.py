@@ -1,4 +1,6 @@
-"""Files that are replaced as a whole: after a crash they have the old contents or the new ones, never a part.
+"""Files that are read safely, and files that are replaced as a whole.
+
+After a crash, a replaced file has the old contents or the new ones, never a part.
 
 New contents are written to a temporary file in the same directory, synced to disk, and renamed. Writers lock the
 directory, so each can remove what a killed one left behind.
@@ -7,17 +9,51 @@ directory, so each can remove what a killed one left behind.
 import errno
 import fcntl
 import os
+import re
 import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from alignup.align.errors import FileError
 
 MAX_BYTES = 64 << 20  #: of a file; no file is written that could not be read again
 LOCK_SECONDS = 5.0  #: that a writer waits for another one
 _POLL_SECONDS = 0.01
+_PASSED = re.compile(r"/dev/(stdin|fd/[0-9]+)")  #: files that a shell passes open, such as those of ``<(command)``
+_KINDS = (
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+def open_input(path: Path | str) -> BinaryIO:
+    """Open a file for reading; ``OSError`` for a pipe, a socket or a device: these could block, or never end.
+
+    ``/dev/stdin`` and ``/dev/fd/N``, which a shell opens, may be anything.
+    """
+    if _PASSED.fullmatch(os.fspath(path)):
+        return open(path, "rb")  # noqa: PTH123 - also a string
+    _check_kind(os.stat(path), path)  # noqa: PTH116 - also a string
+    # Another file may be in its place by now: opening a pipe must not block.
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY))  # noqa: SIM115
+    try:
+        _check_kind(os.fstat(file.fileno()), path)
+    except OSError:
+        file.close()
+        raise
+    return file
+
+
+def _check_kind(status: os.stat_result, path: Path | str) -> None:
+    for is_kind, name in _KINDS:
+        if is_kind(status.st_mode):
+            problem = f"it is {name}; give a regular file, or a pipe as /dev/stdin or /dev/fd/N"
+            raise OSError(errno.EINVAL, problem, os.fspath(path))
 
 
 def read(path: Path, *, limit: int = MAX_BYTES) -> bytes | None:

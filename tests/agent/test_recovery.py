@@ -76,6 +76,16 @@ def test_recovery_restores_everything(tmp_path):
     assert recovered.state.idle_ledger == before.idle_ledger
 
 
+def test_changes_that_may_be_lost_are_noted(tmp_path, monkeypatch):
+    save_after(tmp_path, pod("a"))
+    monkeypatch.setattr(StateStore, "lost_changes", lambda _store: "up to 2 changes may be lost")
+
+    recovered = recover_from(tmp_path)
+
+    assert recovered.notes == ("up to 2 changes may be lost",)
+    assert list(recovered.state.admitted) == ["a"]
+
+
 def test_a_restored_pod_keeps_its_resources(tmp_path):
     before = save_after(tmp_path, pod("a", gpu="1"))
 

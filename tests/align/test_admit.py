@@ -1,5 +1,7 @@
 """The two phases: the choice of each policy and scope, and the details of a rejection."""
 
+import sys
+import tracemalloc
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -363,3 +365,66 @@ class TestOthers:
         joined.release("a")
 
         assert joined.ledger.others["picky"] == 0
+
+
+class TestManyContainers:
+    """A pod author can list thousands of containers, so the cost of each must not depend on how many there are."""
+
+    @pytest.mark.parametrize("kind", ["init", "sidecars", "resources", "containers"])
+    def test_the_work_grows_with_the_number_of_containers_not_with_its_square(self, kind):
+        decided, twice_as_many = decision_cost(many_containers(400, kind)), decision_cost(many_containers(800, kind))
+
+        assert twice_as_many.calls < 2.1 * decided.calls
+        assert twice_as_many.peak < 2.5 * decided.peak
+
+    def test_a_release_gives_everything_back(self):
+        host = make_host()
+        idle = host.ledger.alignment_key()
+        assert host.admit(many_containers(300, "init")).admitted
+
+        host.release("a")
+
+        assert host.ledger.alignment_key() == idle
+
+
+@dataclass
+class Cost:
+    calls: int = 0
+    peak: int = 0  #: bytes
+
+
+def many_containers(number: int, kind: str) -> Pod:
+    lasting = kind in {"containers", "sidecars"}
+    texts = {"cpu": "1m", "memory": "1Ki"} if lasting else {"cpu": "1", "memory": "1Mi", GPU: "1"}
+    containers = [
+        guaranteed(
+            f"c{index}",
+            {**texts, **({f"example.com/{index}": "0"} if kind == "resources" else {})},
+            sidecar=kind == "sidecars" and index % 2 == 0,
+        )
+        for index in range(number)
+    ]
+    if kind == "containers":
+        return Pod(name="a", uid="a", containers=tuple(containers))
+    return Pod(name="a", uid="a", init=tuple(containers), containers=(guaranteed("app", texts),))
+
+
+def decision_cost(pod: Pod) -> Cost:
+    """Return how many functions a decision and a release call, and how much memory they need."""
+    host = make_host()
+    cost = Cost()
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        cost.calls += event in {"call", "c_call"}
+
+    tracemalloc.start()
+    sys.setprofile(count)
+    try:
+        decision = host.admit(pod)
+        host.release(pod.uid)
+    finally:
+        sys.setprofile(None)
+        cost.peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert decision.admitted, decision.rejection
+    return cost

@@ -236,3 +236,27 @@ def test_a_configuration_from_a_pipe_is_named(tmp_path):
 
     assert result.returncode == 2
     assert f"/dev/fd/{read}: " in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["why", "-f", "PIPE", *MACHINE],
+        ["why", "-f", "pod.yaml", *MACHINE, "--config", "PIPE"],
+        ["why", "-f", "pod.yaml", "--machine", "PIPE"],
+        ["simulate", *MACHINE, "--trace", "PIPE"],
+        ["cluster", "nodes", "--kubeconfig", "PIPE"],
+        ["ps", "--agent", "http://127.0.0.1:1", "--token-file", "PIPE"],
+    ],
+    ids=lambda arguments: " ".join(arguments[:1]),
+)
+def test_a_named_pipe_is_no_input_file(tmp_path, monkeypatch, arguments):
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("PIPE")
+    (tmp_path / "pod.yaml").write_text(FILES["pod.yaml"])
+
+    result = in_process(*arguments)
+
+    assert result.returncode in {1, 2}
+    assert "PIPE" in result.stderr
+    assert "named pipe" in result.stderr or "neither a file nor a directory" in result.stderr

@@ -93,6 +93,29 @@ def test_an_unknown_release_is_answered_with_a_note(manifest, version, note):
     assert note in run.stderr
 
 
+@pytest.mark.parametrize("output", ["text", "json", "yaml"])
+def test_a_resize_is_explained(manifest, output):
+    running = yaml.safe_load_all((NODE / "running.yaml").read_text("utf-8"))
+    documents = [item for document in running for item in document.get("items", [document])]
+    resized = next(document for document in documents if document["metadata"]["name"] == "indexer")
+    for container in resized["spec"]["containers"]:
+        for amounts in container["resources"].values():
+            amounts["cpu"] = "1"
+
+    run = in_process("why", "--resize", "-f", manifest(json.dumps(resized)), *WITH_POD_NAMES, "-o", output)
+
+    text = " ".join(run.stdout.replace("\\", "").split())
+    assert run.returncode == 1
+    assert 'Resize is infeasible for Guaranteed Pods alongside CPU Manager policy "static"' in text.replace("''", "'")
+
+
+def test_only_pods_that_run_can_be_resized(manifest):
+    run = in_process("why", "--resize", "-f", manifest(pod(cpu="1")), *WITH_POD_NAMES)
+
+    assert run.returncode == 2
+    assert "pod default/p does not run on the node" in run.stderr
+
+
 def test_a_version_that_is_none_is_refused(manifest):
     run = in_process("why", "-f", manifest(pod(cpu="1")), *SMALL, "--kubernetes-version", "latest")
 

@@ -77,14 +77,11 @@ async def test_an_explanation_names_the_pod_that_a_node_is_kept_for(webhook, clu
         cluster.gate(pod(name, cpu="4"))
     await until(lambda: sorted(cluster.bound().values()) == ["a", "b"])
     cluster.gate(pod("wide", cpu="4"))
-    await until(lambda: kept(service, "wide"))
+    await until(lambda: any(map(service.describe_kept, "ab")))
 
-    assert kept(service, "wide") == ["kept for default/wide, which has waited longer"]
-
-
-def kept(service, name):
-    document = service.explain("default", name, "") or {"nodes": ()}
-    return [row["kept"] for row in document["nodes"] if "kept" in row]
+    document = await service.explain("default", "wide", "")
+    kept = [row["kept"] for row in document["nodes"] if "kept" in row]
+    assert kept == ["kept for default/wide, which has waited longer"]
 
 
 async def test_a_malformed_review_is_answered_with_the_reason(server, webhook):

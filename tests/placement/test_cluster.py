@@ -44,6 +44,19 @@ class TestVerdicts:
         }
         assert "cpu: 2 needed, 0 free on NUMA node 1" in verdicts["full"].detail
 
+    def test_resources_that_prefer_different_nodes_are_not_called_scarce(self):
+        host = make_host(Policy.RESTRICTED)
+        for running in (make_pod("web", cpu="2", gpu="1"), make_pod("renderer", cpu="500m", gpu="1")):
+            assert host.admit(running).admitted
+        # Node 0 has one CPU and a GPU left, node 1 four CPUs and no GPU.
+        host.update_devices(GPU, [Device(GPU, f"gpu-{number}", nodes=nodes) for number, nodes in enumerate((1, 2, 1))])
+
+        reasons = [
+            verdict.reason for verdict in cluster_of(a=host).feasible(make_pod("new", cpu="3", gpu="1")).values()
+        ]
+
+        assert reasons == ["no NUMA nodes are preferred by example.com/gpu and cpu alike"]
+
     def test_a_host_without_a_report_is_unknown(self):
         verdicts = cluster_of(a=make_host()).feasible(make_pod())
 

@@ -105,7 +105,9 @@ async def test_other_requests_are_served_while_many_nodes_are_asked(service, nod
             await asyncio.sleep(0)
 
     counting = asyncio.create_task(count())
-    (group,) = await ClusterPages(service.live, service.problems, PredictionHistory()).ask_nodes(WIDE, ApiPodSpec())
+    (group,) = await ClusterPages(service.live, service.problems, PredictionHistory(), service.large_pods).ask_nodes(
+        WIDE, ApiPodSpec()
+    )
     counting.cancel()
 
     assert len(group.nodes) == 10

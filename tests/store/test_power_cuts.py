@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from alignup.align.errors import StoreError
 from alignup.store.database import NAME
 from alignup.store.state_store import StateStore
 from tests.effort import SEED, did, rounds
@@ -64,6 +65,39 @@ def test_a_torn_log_loses_only_what_was_not_acknowledged(tmp_path):
     assert torn
 
 
+def test_the_number_of_changes_that_a_damaged_log_may_have_lost_is_told(tmp_path):
+    rng, root, there = random.Random(SEED), tmp_path / "root", tmp_path / "copy"
+    for numbers in (range(1, 6), range(6, 11)):  # the second log is in the file of the first one
+        with closing(StateStore(root)) as store:
+            for number in numbers:
+                store.save(numbered(number, size=2_000))
+                store.prepare_for_more()
+    with closing(StateStore(root)) as store:
+        for number in range(11, 21):
+            store.save(numbered(number))
+        whole = (root / LOG).read_bytes()
+        assert lost(copy(root, there)) == ""
+        for _ in range(rounds(40, soak=2_000)):
+            place, bit = rng.randrange(len(whole)), rng.randrange(8)
+            copy(root, there)
+            (there / LOG).write_bytes(whole[:place] + bytes([whole[place] ^ 1 << bit]) + whole[place + 1 :])
+
+            missing = 20 - number_in(there)
+            text = lost(there)
+
+            assert bool(text) is bool(missing), (
+                f"bit {bit} of byte {place}: {missing} are missing, and {text!r} is said"
+            )
+            # The damaged page may look like the last one of a change.
+            assert not missing or f"{missing} change" in text or f"{missing + 1} change" in text
+
+
+def lost(root: Path) -> str:
+    with closing(StateStore(root)) as store:
+        store.load()
+        return store.lost_changes()
+
+
 def sizes(store: StateStore, root: Path) -> list[int]:
     """Save further changes, and return the size of the log after each."""
     log_sizes = []
@@ -99,3 +133,15 @@ def test_killed_writers_leave_the_last_change_they_reported(tmp_path):
     processes.run(programs.kill_writers, tmp_path / "root", kills, SEED)
 
     did("writers killed", kills)
+
+
+def test_a_log_that_cannot_be_read_is_an_error(tmp_path):
+    with closing(StateStore(tmp_path / "root")) as store:
+        store.save(numbered(1))
+    (tmp_path / "root" / LOG).write_bytes(b"short")
+    assert lost(tmp_path / "root") == ""
+    (tmp_path / "root" / LOG).unlink()
+    (tmp_path / "root" / LOG).mkdir()
+
+    with pytest.raises(StoreError, match="Is a directory"):
+        store.lost_changes()

@@ -20,6 +20,7 @@ from alignup.agent.state import API_SOURCE, AdmissionResult, PodRecord, same_wor
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import ManifestError
 from alignup.align.workload import Pod, validation
+from alignup.atomic_files import open_input
 from alignup.kubernetes.manifests import documents
 from alignup.kubernetes.manifests import workloads as manifests
 from alignup.web.responses import BusyError, LedgerFullError, NotReadyError
@@ -87,7 +88,7 @@ class ManifestDir:
             return replace(accepted, uid=uid)
 
         try:
-            with open(path, "rb") as file:  # noqa: PTH123 - a path from scandir
+            with open_input(path) as file:
                 text = file.read(documents.MAX_BYTES + 1)
             loaded = manifests.read_workloads(text, name=path, accept=accept)
         except (OSError, ManifestError) as error:

@@ -105,6 +105,7 @@ def _load(store: StateStore, empty: AgentState, *, options: RecoveryOptions, now
     """Return the stored state on this host, or why it cannot be used; ``None`` if nothing is stored."""
     try:
         stored = store.load()
+        lost = store.lost_changes()
     except StoreError as error:
         mode = RecoveryMode.SET_ASIDE if error.kind is StoreProblem.UNUSABLE else None
         return RecoveryResult(state=empty, problems=(RecoveryProblem(str(error), mode),))
@@ -113,7 +114,8 @@ def _load(store: StateStore, empty: AgentState, *, options: RecoveryOptions, now
     host = empty.host
     machine = stored.machine.differences(machine_fingerprint(host.machine))
     settings = stored.settings.differences(settings_fingerprint(host.settings))
-    changes = [f"the machine changed: {difference}" for difference in machine]
+    changes = [lost] if lost else []
+    changes += [f"the machine changed: {difference}" for difference in machine]
     changes += [f"the settings changed: {difference}" for difference in settings]
     plugins = frozenset(stored.plugins)  # their devices are unknown until they reconnect
     unplugged = _with_ledger(host, pending_admission.without_resources(host.ledger, plugins))

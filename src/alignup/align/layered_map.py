@@ -26,6 +26,15 @@ def with_item(mapping: Mapping[Key, Value], key: Key, value: Value) -> "dict[Key
     return LayeredMap.of(mapping).with_item(key, value)
 
 
+def with_items(mapping: Mapping[Key, Value], changes: Mapping[Key, Value]) -> Mapping[Key, Value]:
+    """Return *mapping* with several entries, as :func:`with_item` adds them."""
+    if len(mapping) < MAX_PLAIN:
+        return {**mapping, **changes}
+    for key, value in changes.items():
+        mapping = with_item(mapping, key, value)
+    return mapping
+
+
 def without_item(mapping: Mapping[Key, Value], key: Key) -> "dict[Key, Value] | LayeredMap[Key, Value]":
     """Return *mapping* without a key; ``KeyError`` if it does not have the key."""
     if len(mapping) > MAX_PLAIN:

@@ -60,6 +60,10 @@ class Release:
     keeps_partial_cores: bool = False
     #: Containers of a pod placed as a whole that request no memory are left out; before, an empty request is placed.
     skips_empty_memory_requests: bool = False
+    #: A resize is infeasible if it exceeds the allocatable resources of the host; later it is deferred then.
+    checks_capacity_of_resizes: bool = False
+    #: Under a static policy, a Guaranteed pod can be resized in the resources that the policy does not manage.
+    resizes_by_resource: bool = False
     #: The state files of the CPU and the memory manager have a version for pods placed as a whole, if that gate is on.
     stores_pods_as_whole: bool = False
     #: These files wrap their contents in a string, and older versions are read always.
@@ -94,6 +98,7 @@ _33 = Release(
             "CPUManagerPolicyAlphaOptions": _ALPHA,
             "CPUManagerPolicyBetaOptions": _BETA,
             "CPUManagerPolicyOptions": _LOCKED,
+            "InPlacePodVerticalScaling": _BETA,
             "InPlacePodVerticalScalingExclusiveCPUs": _ALPHA,
             "PodLevelResources": _ALPHA,
             "TopologyManagerPolicyAlphaOptions": _ALPHA,
@@ -113,20 +118,23 @@ _33 = Release(
             "max-allowable-numa-nodes": FeatureStage.BETA,
         }
     ),
+    checks_capacity_of_resizes=True,
 )
 _34 = _33.after(
-    gates={"PodLevelResources": _BETA},
+    gates={"InPlacePodVerticalScalingExclusiveMemory": _ALPHA, "PodLevelResources": _BETA},
     options={"prefer-align-cpus-by-uncorecache": FeatureStage.BETA},
+    resizes_by_resource=True,
     splits_cores_in_cache=True,
     crashes_on_gone_devices=True,
 )
 _35 = _34.after(
-    gates={},
+    gates={"InPlacePodVerticalScaling": _LOCKED},
     options={"strict-cpu-reservation": FeatureStage.GA, "max-allowable-numa-nodes": FeatureStage.GA},
 )
 _36 = _35.after(
     gates={"PodLevelResourceManagers": _ALPHA, "TopologyManagerPolicyOptions": _LOCKED},
     options={"prefer-align-cpus-by-uncorecache": FeatureStage.GA},
+    checks_capacity_of_resizes=False,
     hints_device_nodes_only=True,
     stores_pods_as_whole=True,
     reads_corrupt_cpus_as_v1=True,

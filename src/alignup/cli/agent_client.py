@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from alignup.align.errors import ParseError
+from alignup.atomic_files import open_input
 from alignup.cli.app import FailureError, InputError, Place
 from alignup.cli.options import check_exists, option, path_option
 from alignup.web.address import SOCKET_NAME, TcpAddress, UnixAddress, default_root, parse_address
@@ -18,6 +19,7 @@ _ADVICE = {
     AgentErrorKind.CERTIFICATE: "Name the certificate of its CA with --ca-file or ALIGNUP_CA_FILE.",
     AgentErrorKind.BUSY: "Try again later.",
 }
+_MAX_TOKEN = 64 << 10  #: bytes of a token file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +49,10 @@ def connect(options: AgentOptions, *, timeout: float = TIMEOUT) -> AgentClient:
     except ParseError as error:
         raise InputError(str(error), place=Place("--agent")) from error
     try:
-        token = options.token_file.read_text("ascii", "replace").strip() if options.token_file else ""
+        token = ""
+        if options.token_file:
+            with open_input(options.token_file) as file:
+                token = file.read(_MAX_TOKEN).decode("ascii", "replace").strip()
     except OSError as error:
         raise InputError(f"{error.filename}: {error.strerror}", place=Place("--token-file")) from error
     if not token.isascii() or len(token.split()) > 1:

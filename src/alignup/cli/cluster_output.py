@@ -1,6 +1,7 @@
 """The output of ``alignup cluster``."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from alignup.align.explain import sentences
@@ -18,7 +19,16 @@ from alignup.schedule import cluster_upgrade
 from alignup.schedule.cluster_snapshot import NO_HOST_STATE, Amounts, ClusterView, NodeSummary
 from alignup.schedule.cluster_upgrade import NodeUpgrade
 from alignup.schedule.node_selection import scheduling_spec
-from alignup.schedule.pod_answers import AnswerGroup, NodeAnswer, NodeAnswerKind, PodAnswers, ask_nodes
+from alignup.schedule.pod_answers import (
+    AnswerGroup,
+    NodeAnswer,
+    NodeAnswerKind,
+    PodAnswers,
+    ask_nodes,
+    group_answers,
+    iterate_answers,
+)
+from alignup.schedule.rejections import recorded_verdict, rejection_text
 
 VERSION = 1  #: of the JSON documents
 GET_HOST_STATE = "its observer has not published it. Run 'alignup observe' there (docs/observe.md)"
@@ -66,14 +76,19 @@ def ask_about_pod(view: ClusterView, pod: ApiPod, *, seconds: float, reported: s
     with inputs.input_errors(Place(detail=f"in pod {pod.metadata.full_name}")):
         read = known_pod(pod).pod
         spec = codec.convert({**codec.to_builtins(pod.spec), "nodeName": ""}, ApiPodSpec)
+        answers = [
+            replace(answer, verdict=recorded_verdict(pod, answer.node, answer.verdict))
+            for answer in iterate_answers(view, read, spec)
+        ]
+        asked = group_answers(view, read, answers, seconds=seconds)
         notes = (*_state_notes(pod), *_gate_notes(spec), *([f"The gate reported: {reported}"] if reported else ()))
-        return AskedPod(ask_nodes(view, read, spec, seconds=seconds), view, notes)
+        return AskedPod(asked, view, notes)
 
 
 def _state_notes(pod: ApiPod) -> Iterator[str]:
     host, status = pod.spec.node_name, pod.status
     if status.phase == "Failed":
-        reason = ": ".join(filter(None, (status.reason, status.message)))
+        reason = rejection_text(pod) or ": ".join(filter(None, (status.reason, status.message)))
         yield f"The pod failed{host and ' on node '}{host}{reason and ': '}{reason}"
     elif host:
         yield f"The pod is bound to node {host}, where it keeps what it holds"

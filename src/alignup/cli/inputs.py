@@ -26,6 +26,7 @@ from alignup.align.errors import (
 from alignup.align.host import Host
 from alignup.align.machine import Machine
 from alignup.align.release import NEWEST, Release, find_release, release_note
+from alignup.atomic_files import open_input
 from alignup.cli.app import NOWHERE, InputError, Place
 from alignup.cli.machine import load_machine, machine_place
 from alignup.cli.options import HostOptions, NodeOptions
@@ -168,7 +169,7 @@ def _with_drop_ins(base: ConfigurationText | None, directory: Path, release: Rel
 
 def _read_file(path: Path, *, option: str) -> bytes:
     advice = "Give a KubeletConfiguration, such as the node's /var/lib/kubelet/config.yaml."
-    with input_errors(Place(option), advice=advice), path.open("rb") as file:
+    with input_errors(Place(option), advice=advice), open_input(path) as file:
         text = file.read(MAX_CONFIG + 1)
     if len(text) > MAX_CONFIG:
         message = f"{path} is larger than {MAX_CONFIG >> 20} MiB {OWN_LIMIT}"

@@ -78,6 +78,11 @@ def flag_option(help_text: str, *names: str) -> Any:
     return option("", help_text, "", *names, is_flag=True)
 
 
+def allowed_host_option() -> Any:
+    text = "Name by which clients call this program over plain HTTP, beside localhost and that of this machine"
+    return option("NAME", text, "", "--allowed-host", multiple=True)
+
+
 def check_exists(options: object, *names: str) -> None:
     """Raise an ``InputError`` for the first field called one of *names*, an option, whose file is missing."""
     for name in names:

@@ -14,6 +14,7 @@ from alignup.cli.app import InputError, Session, define_command
 from alignup.cli.installation import MissingLibraryError
 from alignup.cli.options import (
     IntegerRange,
+    allowed_host_option,
     check_exists,
     choice_option,
     count_option,
@@ -46,8 +47,10 @@ class ScheduleCommandOptions:
     )
     tls_private_key_file: Path | None = path_option("FILE", "Private key of the certificate (PEM)")
     client_ca_file: Path | None = path_option("FILE", "Require certificates of the authority in FILE from clients")
+    token_file: Path | None = path_option("FILE", "Require the token in FILE from clients")
+    allowed_hosts: tuple[str, ...] = allowed_host_option()
     insecure_http: bool = flag_option("Serve HTTP without TLS on non-loopback addresses")
-    any_client: bool = flag_option("Serve clients without certificates on non-loopback addresses")
+    any_client: bool = flag_option("Serve clients without certificate or token; who can connect can bind pods")
     offered: int | None = option(
         "N",
         "Nodes that a scheduler may choose from, at most",
@@ -57,6 +60,7 @@ class ScheduleCommandOptions:
     unconfirmed: int = count_option(
         1, "Pods with resources of their own that a node may get before its HostState shows them", minimum=1
     )
+    patience: int = count_option(60, "Seconds after which a node is kept for a pod that others overtake", minimum=1)
     choose_victims: str = choice_option(
         ["auto", "yes", "no"],
         "Whether the scheduler lets extenders choose the pods to evict, as kube-scheduler does from 1.38 on",
@@ -141,7 +145,7 @@ def _schedule_options(options: ScheduleCommandOptions) -> "ScheduleOptions":
 
     listen = parse_listen_address(options.listen, "--listen")
     _check_security(options, listen)
-    check_exists(options, "tls_cert_file", "tls_private_key_file", "client_ca_file")
+    check_exists(options, "tls_cert_file", "tls_private_key_file", "client_ca_file", "token_file")
     health = None
     if options.health_listen is not None:
         health = parse_listen_address(options.health_listen, "--health-listen").pair
@@ -151,10 +155,14 @@ def _schedule_options(options: ScheduleCommandOptions) -> "ScheduleOptions":
         certificate=options.tls_cert_file,
         private_key=options.tls_private_key_file,
         client_authority=options.client_ca_file,
+        token_file=options.token_file,
+        any_client=options.any_client,
+        names=options.allowed_hosts,
         lease=_lease(options) if options.leader_elect else None,
         extender=ExtenderOptions(
             offered=options.offered,
             allow_unknown=options.allow_unknown,
+            patience=options.patience,
             chooses_victims={"auto": None, "yes": True, "no": False}[options.choose_victims],
         ),
         live=LiveClusterOptions(
@@ -190,9 +198,10 @@ def _check_security(options: ScheduleCommandOptions, listen: TcpAddress) -> None
         return
     if not with_tls and not options.insecure_http:
         raise click.UsageError("--listen on the network needs --tls-cert-file, or --insecure-http.")
-    if with_tls and options.client_ca_file is None and not options.any_client:
+    if options.client_ca_file is None and options.token_file is None and not options.any_client:
         raise click.UsageError(
-            "--listen on the network needs --client-ca-file, because clients can bind pods, or --any-client."
+            "--listen on the network needs --client-ca-file, because clients can bind pods, or --token-file, or "
+            "--any-client."
         )
 
 

@@ -13,8 +13,9 @@ from alignup.align.explain.defects import describe_defects
 from alignup.align.explain.remedies import find_remedies
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
+from alignup.align.resize import ResizeOutcome, decide_resize
 from alignup.cli import inputs, terminal
-from alignup.cli.app import Place, define_command
+from alignup.cli.app import InputError, Place, define_command
 from alignup.cli.exit_codes import FAILED
 from alignup.cli.inputs import HostInput
 from alignup.cli.layout import paragraph, section
@@ -46,10 +47,18 @@ _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yam
 @with_options("host", HostOptions)
 @click.option("--pod", "name", metavar="NAME", help="Explain only the workload with this name.")
 @search_option("a rejected pod")
+@click.option("--resize", is_flag=True, help="Say what becomes of a resize of running pods to those in FILE.")
 @click.option("--ignore-missing-devices", "lenient", is_flag=True, help=f"{IGNORE_MISSING_HELP}.")
 @output_option("text", "json", "yaml")
 def command(  # noqa: PLR0913 - options
-    *, host: HostOptions, files: tuple[str, ...], name: str | None, search: float, lenient: bool, output: str
+    *,
+    host: HostOptions,
+    files: tuple[str, ...],
+    name: str | None,
+    search: float,
+    resize: bool,
+    lenient: bool,
+    output: str,
 ) -> None:
     """Explain the decision on a pod: the verdict, each resource's hints, how the NUMA nodes were chosen, the placement.
 
@@ -59,12 +68,17 @@ def command(  # noqa: PLR0913 - options
     A pod that requests devices which no device plugin provides is not schedulable. A kubelet that gets it anyway
     ignores these requests; its verdict is shown, too, and counts with --ignore-missing-devices.
 
+    With --resize, FILE has pods that run on the node of --state and --pods, with the requests that they are to get.
+
     The exit code is 0 when all pods are admitted, 1 when one is not, 2 when the input is invalid.
     """
     node = inputs.read_host(host, kubelet_faults=True)
     workloads, skipped = inputs.read_workloads(files)
     terminal.print_notes((*node.notes, *skipped))
     chosen = inputs.select_workloads(workloads, name, files=files)
+    if resize:
+        _explain_resizes(node.host, chosen, output)
+        return
     terminal.print_notes(sentences.ignored_requests(node.host, [workload.pod for workload in chosen]))
     with terminal.waiting_message("Searching for changes that would admit it"):
         explanations = [explain(node.host, workload, seconds=search, lenient=lenient) for workload in chosen]
@@ -75,6 +89,32 @@ def command(  # noqa: PLR0913 - options
     else:
         terminal.print_document(to_yaml(to_document(node, explanations)))
     if not all(explanation.admitted for explanation in explanations):
+        raise click.exceptions.Exit(REJECTED)
+
+
+def _explain_resizes(host: Host, workloads: Sequence[Workload], output: str) -> None:
+    """Print what the kubelet does when running pods get the requests of *workloads*."""
+    known = {(admitted.pod.namespace, admitted.pod.name): admitted.pod for admitted in host.ledger.pods.values()}
+    verdicts = []
+    for workload in workloads:
+        running = known.get((workload.pod.namespace, workload.pod.name))
+        if running is None:
+            message = f"pod {workload.pod.namespace}/{workload.pod.name} does not run on the node"
+            advice = "Give --state DIR and --pods FILE with it."
+            raise InputError(message, place=Place.at(workload.source), advice=advice)
+        verdicts.append((running, decide_resize(host, running, workload.pod)))
+    release = host.settings.release
+    if output == "text":
+        for running, verdict in verdicts:
+            terminal.print_lines(paragraph(f"{verdict.describe(running)} (Kubernetes {release})"))
+    else:
+        resizes = [
+            {"pod": f"{running.namespace}/{running.name}", "outcome": str(verdict.outcome), "message": verdict.message}
+            for running, verdict in verdicts
+        ]
+        document = {"version": VERSION, "kubernetes": release.version, "resizes": resizes}
+        terminal.print_json(document) if output == "json" else terminal.print_document(to_yaml(document))
+    if any(verdict.outcome is not ResizeOutcome.DONE for _, verdict in verdicts):
         raise click.exceptions.Exit(REJECTED)
 
 

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import IO, BinaryIO
 
 from alignup.align.errors import SourceError
+from alignup.atomic_files import open_input
 from alignup.machines.file_reader import ArchiveFiles, DirectoryFiles, FileReader, max_bytes
 from alignup.machines.machine_source import BZIP2, GZIP, XZ, ZSTD
 from alignup.machines.system import BUS
@@ -76,7 +77,7 @@ def record(root: Path, file: Path) -> None:
 
 def read_archive(file: Path) -> ArchiveFiles:
     """Return the files in a tar archive, compressed or not; ``SourceError`` if it exceeds a limit."""
-    with file.open("rb") as stored, _decompressed(stored, name=str(file)) as source:
+    with open_input(file) as stored, _decompressed(stored, name=str(file)) as source:
         reader = _ArchiveReader(file, source)
         try:
             reader.read_members()

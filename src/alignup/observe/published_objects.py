@@ -116,7 +116,7 @@ def _has_exclusive_resources(host: Host, uid: str) -> bool:
     if ledger.cpus.pod_held.get(uid) or ledger.memory.pod_held.get(uid):
         return True
     for container in pod.all_containers:
-        if container.name in pod.ordinary_init:
+        if pod.is_ordinary_init(container.name):
             continue
         if ledger.cpus.holds(uid, container.name) or ledger.memory.blocks(uid, container.name):
             return True

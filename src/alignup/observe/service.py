@@ -17,7 +17,7 @@ from alignup.observe.app import ObserverMetrics, observer_app
 from alignup.observe.kubelet_reader import KubeletPaths, KubeletReader
 from alignup.observe.observer import Observer, ObserverTiming, Publisher
 from alignup.observe.published_objects import FingerprintMethod
-from alignup.web.asgi_server import run_until_signal, serve_app
+from alignup.web.asgi_server import ServerLimits, run_until_signal, serve_app
 from alignup.web.sockets import tcp_socket
 
 KUBELET_PORT = 10250
@@ -33,6 +33,7 @@ class ObserveOptions:
     configz: bool = True  #: whether to ask the kubelet for its live configuration
     kubelet_address: str = ""  #: HOST:PORT; empty: the node's internal address
     listen: tuple[str, int] | None = None  #: of the HTTP endpoints
+    names: tuple[str, ...] = ()  #: by which clients call them, beside those of this machine
     method: FingerprintMethod = FingerprintMethod.EXCLUSIVE
     once: bool = False  #: whether to stop after the first write
     timing: ObserverTiming = field(default_factory=ObserverTiming)
@@ -63,7 +64,8 @@ async def observe(access: Access, options: ObserveOptions) -> tuple[str, ...]:
         if options.listen is not None:
             app = observer_app(metrics, alive=observer.is_alive, problems=lambda: (*observer.problems, *pods.problems))
             listener = stack.enter_context(tcp_socket(options.listen[1], options.listen[0]))
-            await stack.enter_async_context(serve_app(app, listener, stopping=asyncio.Event()))
+            limits = ServerLimits(names=(*options.names, options.listen[0]))
+            await stack.enter_async_context(serve_app(app, listener, stopping=asyncio.Event(), limits=limits))
         _log.info("observer started", host=options.host)
         if options.once:
             return await observer.check_once()

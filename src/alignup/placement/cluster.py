@@ -13,7 +13,7 @@ number of hosts that changed, not on the number of hosts.
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -32,6 +32,7 @@ from alignup.placement.victims import DisruptionBudget, VictimSearch, find_victi
 MAX_SINGLE = 64  #: hosts that are asked one by one, without the verdicts of all others
 MAX_SHAPES = 64  #: pod shapes with kept verdicts
 MAX_REPORTS = 3  #: reports about a host that may explain a rejection
+MAX_REJECTED = 4096  #: rejected pods whose causes are remembered
 MAX_ENDED = 100_000  #: ended pods that are remembered, because a late report may still contain them
 
 
@@ -88,6 +89,7 @@ class Cluster:
         self._hosts: dict[str, str] = {}  #: uid → host, for unconfirmed pods
         self._stages: OrderedDict[str, PodStage] = OrderedDict()  #: of terminating and ended pods
         self._rejections: list[RejectedPrediction] = []
+        self.rejected: OrderedDict[str, RejectedPrediction] = OrderedDict()  #: the last ones, by uid
         self._lists = 0  #: lists of pods so far; pods that were bound before the first report of a host count as one
         self._listed = False  #: whether all pods were listed once
 
@@ -280,6 +282,17 @@ class Cluster:
             verdicts[current_host] = self._verdicts.of_one(pod, self._records[current_host])
         return verdicts
 
+    def undecided(self, pod: Pod, hosts: Iterable[str] | None = None) -> list[Callable[[], object]]:
+        """Return the decisions on *pod* that *hosts*, or all, have not made; another thread may call them.
+
+        With them made, questions about the pod are quick. ``PodError`` if no host could decide on it.
+        """
+        return self._verdicts.undecided(pod, self._records if hosts is None else hosts)
+
+    def renew(self, pod: Pod, *, seconds: float) -> bool:
+        """Renew the verdicts of hosts on *pod* for about *seconds*; return whether all are renewed."""
+        return self._verdicts.renew(pod, seconds=seconds)
+
     def best(self, pod: Pod, limit: int, *, among: Collection[str], last: Collection[str] = ()) -> list[str]:
         """Return at most *limit* of the best hosts *among* these, those in *last* after the others.
 
@@ -374,7 +387,11 @@ class Cluster:
                 causes = [Cause.APPROXIMATE]
             if not causes:
                 causes = [Cause.HOST_RESOURCES if rejected.reason.startswith("OutOf") else Cause.UNEXPLAINED]
-            self._rejections.append(RejectedPrediction(rejected.binding.uid, record.name, causes[0]))
+            prediction = RejectedPrediction(rejected.binding.uid, record.name, causes[0])
+            self._rejections.append(prediction)
+            self.rejected[prediction.uid] = prediction
+            while len(self.rejected) > MAX_REJECTED:
+                self.rejected.popitem(last=False)
         record.rejected = waiting
 
     def _ended_before(self, binding: Binding, record: HostRecord) -> bool:

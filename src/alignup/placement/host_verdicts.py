@@ -9,15 +9,17 @@ Two levels of states share work. Where a pod goes depends on free CPUs, memory a
 dropped.
 """
 
+import time
 from collections import OrderedDict
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from alignup.align import fit
 from alignup.align.admit import POD_OF, reject_unfit
 from alignup.align.errors import PodError, WorkLimitError
+from alignup.align.explain.sentences import disagreeing_resources
 from alignup.align.fit import NodeAllocatable, UsedResources
 from alignup.align.host import check_pod
 from alignup.align.ledger import Ledger
@@ -84,7 +86,7 @@ class AlignmentState:
         except PodError as error:  # annotations that only some hosts read
             return Verdict(VerdictKind.REJECTS, "invalid pod", note=str(error)), self.ledger
         if decision.rejection is not None:
-            return rejected(decision.rejection), self.ledger
+            return rejected(decision.rejection, disagreeing_resources(decision)), self.ledger
         after = decision.after or self.ledger
         verdict = Verdict(
             VerdictKind.ADMITS,
@@ -265,6 +267,34 @@ class HostVerdicts:
         table.version = self._version
         return table
 
+    def renew(self, pod: Pod, *, seconds: float) -> bool:
+        """Renew verdicts of changed hosts for about *seconds*; return whether all are renewed."""
+        shape, end = self._cache.shape(pod), time.monotonic() + seconds
+        table = self._tables.setdefault(shape, _ShapeTable())
+        for name, version in list(self._changed.items()):
+            if version > table.version:
+                record = self._records.get(name)
+                table.put(name, self._verdict(record, shape) if record else None)
+                table.version = version
+                self.renewed += record is not None
+                if time.monotonic() >= end:
+                    break
+        return table.version == self._version
+
+    def undecided(self, pod: Pod, hosts: Iterable[str]) -> list[Callable[[], object]]:
+        """Return the decisions that verdicts of *hosts* lack; another thread may call them, and they are kept.
+
+        Hosts decide on critical pods by their pods, and no two alike, so these decisions are not kept.
+        """
+        shape = self._cache.shape(pod)
+        records = [self._records[host] for host in hosts if host in self._records and not shape.critical]
+        alignments = [state.alignment for record in records for state in self._host_states(record, shape)]
+        return [
+            partial(alignment.align, shape)
+            for alignment in dict.fromkeys(alignments)
+            if shape not in alignment.verdicts
+        ]
+
     def of_one(self, pod: Pod, record: HostRecord) -> Verdict:
         """Return the verdict of one host; a pod that is on it already keeps its placement."""
         binding = record.binding(pod.uid)
@@ -280,14 +310,7 @@ class HostVerdicts:
         possible = record.states()
         if not possible.ledgers:
             return unknown(possible.problem)
-        states = self._states.get(record.name)
-        if states is None or shape.critical:
-            # A verdict on a critical pod depends on the pods of the host, which states do not tell.
-            cache = VerdictCache(max_shapes=1) if shape.critical else self._cache
-            approximate = record.report.approximate
-            states = tuple([cache.state(record.model, ledger, approximate=approximate) for ledger in possible.ledgers])
-            if not shape.critical:
-                self._states[record.name] = states
+        states = self._host_states(record, shape)
         verdict = states[0].verdict(shape) if len(states) == 1 else combine([state.verdict(shape) for state in states])
         if self._max_unconfirmed is not None:
             full = possible.unconfirmed >= self._max_unconfirmed
@@ -296,6 +319,18 @@ class HostVerdicts:
         if possible.unsettled and not possible.unsettled.isdisjoint(shape.usage.scalars):
             return unknown(UNSETTLED_DEVICES)
         return verdict if verdict.inventories is None else verdict.for_host(record.ledger.devices.inventories)
+
+    def _host_states(self, record: HostRecord, shape: PodShape) -> tuple[HostState, ...]:
+        """Return the states in any of which a host may be."""
+        states = self._states.get(record.name)
+        if states is None or shape.critical:
+            # A verdict on a critical pod depends on the pods of the host, which states do not tell.
+            cache = VerdictCache(max_shapes=1) if shape.critical else self._cache
+            model, approximate = record.model, record.report.approximate
+            states = tuple([cache.state(model, ledger, approximate=approximate) for ledger in record.states().ledgers])
+            if not shape.critical:
+                self._states[record.name] = states
+        return states
 
 
 def used_key(used: UsedResources) -> Hashable:

@@ -4,7 +4,7 @@ A rejection has a *reason*, a short text that many hosts have in common, so that
 never begins with a number: the scheduler writes the number of hosts before it. ``detail`` is about one host.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -90,12 +90,17 @@ def unknown(reason: str, note: str = "") -> Verdict:
     return Verdict(VerdictKind.UNKNOWN, reason, note=note)
 
 
-def rejected(rejection: Rejection) -> Verdict:
-    return Verdict(VerdictKind.REJECTS, reason_text(rejection), rejection)
+def rejected(rejection: Rejection, disagreeing: Sequence[str] = ()) -> Verdict:
+    return Verdict(VerdictKind.REJECTS, reason_text(rejection, disagreeing), rejection)
 
 
-def reason_text(rejection: Rejection) -> str:
-    """Return the reason of *rejection* in words that hosts have in common, without numbers at the beginning."""
+def reason_text(rejection: Rejection, disagreeing: Sequence[str] = ()) -> str:
+    """Return the reason of *rejection* in words that hosts have in common, without numbers at the beginning.
+
+    *disagreeing* are resources that prefer different NUMA nodes, if that is the reason.
+    """
+    if disagreeing:
+        return f"no NUMA nodes are preferred by {' and '.join(disagreeing)} alike"
     resources = sorted({shortfall.resource for shortfall in rejection.shortfalls})
     listed = ", ".join(resources)
     if rejection.provider == "host":

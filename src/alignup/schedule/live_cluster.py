@@ -29,6 +29,7 @@ from alignup.kubernetes.api.known_pods import (
     api_pod_stage,
     binding_time,
     bound_pod,
+    check_container_count,
     kubelet_uid,
     plain_pod,
     was_preempted,
@@ -158,6 +159,7 @@ class LiveCluster:
         key = (pod.metadata.uid, pod.metadata.resource_version)
         decoded = self._decoded.get(key)
         if decoded is None:
+            check_container_count(len(pod.spec.containers) + len(pod.spec.init_containers))
             decoded = pod_from(pod)
             if all(key):
                 if len(self._decoded) >= MAX_DECODED:

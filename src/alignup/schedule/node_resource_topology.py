@@ -103,7 +103,7 @@ def zones_verdict(zones: TopologyZones, pod: Pod, charges: Iterable[Requests] = 
             refused = _refusal(zones, free, asked)
             if refused is not None:
                 return refused
-            if container is None or container.name not in pod.ordinary_init:
+            if container is None or not pod.is_ordinary_init(container.name):
                 _subtract(free, asked)
     except AlignError as error:
         return unknown("unknown requests", str(error))

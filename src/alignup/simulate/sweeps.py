@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from alignup.align.errors import AlignError, TraceError
+from alignup.atomic_files import open_input
 from alignup.simulate.arrivals import PodSubmission
 from alignup.simulate.cluster_files import WorkloadDescription
 from alignup.simulate.cluster_hosts import HostGroup
@@ -137,7 +138,8 @@ class ResultsFile:
 
     def _read(self) -> Iterator[Row]:
         try:
-            text = self.path.read_text(encoding="utf-8")
+            with open_input(self.path) as file:
+                text = file.read().decode()
         except FileNotFoundError:
             return
         except (OSError, UnicodeDecodeError) as error:

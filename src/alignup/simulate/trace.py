@@ -14,6 +14,7 @@ from typing import Any, TextIO
 from alignup.align.errors import DocumentError, PodError, Problem, TraceError
 from alignup.align.workload import Amounts, Container, Pod, Resources, names
 from alignup.align.workload.validation import accept
+from alignup.atomic_files import open_input
 from alignup.documents.line_numbers import find_line
 from alignup.kubernetes.manifests import documents
 from alignup.kubernetes.manifests.documents import NumberLiteral
@@ -48,7 +49,7 @@ _NAMESPACE = "default"
 def read_bytes(path: Path, *, limit: int = MAX_BYTES) -> bytes:
     """Return the content of a file of at most *limit* bytes; ``TraceError`` if it is larger or cannot be read."""
     try:
-        with path.open("rb") as stream:
+        with open_input(path) as stream:
             content = stream.read(limit + 1)
     except OSError as error:
         raise TraceError(f"cannot be read: {error.strerror}", file=str(path)) from error

@@ -10,10 +10,11 @@ import errno
 import os
 import sqlite3
 import stat
+import struct
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 from alignup import atomic_files
 from alignup.align.errors import StoreError, StoreProblem
@@ -38,6 +39,9 @@ VERSION = 1
 _PAGE = 4096
 _ROWS_AT_ONCE = 64  #: in one statement
 _TAILS = ("", "-wal", "-shm")  #: of the files that SQLite keeps
+_LOG_HEAD = struct.Struct(">8I")  #: magic, version, page size, number, two salts, two checksums
+_FRAME_HEAD = struct.Struct(">6I")  #: page, size of the database if it is the last of a commit, salts, checksums
+_WRAP, _MAX_AGE = 1 << 32, 1 << 24
 
 _TABLES = f"""
     BEGIN;
@@ -105,6 +109,19 @@ class Database:
                 return read(connection)
         except sqlite3.Error as error:
             raise self._failure(error, opening=True) from error
+
+    def count_lost(self) -> int:
+        """Return how many transactions are in the log from a damaged place on: SQLite ignores them without an error.
+
+        All but the last one were acknowledged; that one too, unless a power failure interrupted it.
+        """
+        try:
+            with self._log.open("rb") as log:
+                return _count_lost(log)
+        except FileNotFoundError:
+            return 0
+        except OSError as error:
+            raise _untrusted(self._log, error.strerror or str(error)) from error
 
     def _open(self) -> sqlite3.Connection:
         """Return the connection; raise an error if others would not find its files: what is written would be lost."""
@@ -326,6 +343,41 @@ def insert_rows(connection: sqlite3.Connection, table: str, rows: Sequence[tuple
         statement = f"INSERT INTO {table} VALUES {values} {more}"  # noqa: S608 - constants
         last = connection.execute(statement, [value for row in part for value in row]).lastrowid or 0
     return last
+
+
+def _count_lost(log: BinaryIO) -> int:
+    head = log.read(_LOG_HEAD.size)
+    if len(head) < _LOG_HEAD.size:
+        return 0
+    magic, *_, first_salt, second_salt, first, second = _LOG_HEAD.unpack(head)
+    order = ">" if magic & 1 else "<"
+    sums = _checksum(head[:24], (0, 0), order)
+    intact = sums == (first, second)
+    lost = suspect = 0
+    while len(frame := log.read(_FRAME_HEAD.size + _PAGE)) == _FRAME_HEAD.size + _PAGE:
+        _, commit, *salts, first, second = _FRAME_HEAD.unpack_from(frame)
+        if intact:
+            sums = _checksum(frame[:8] + frame[_FRAME_HEAD.size :], sums, order)
+            if salts == [first_salt, second_salt] and sums == (first, second):
+                continue
+            intact, commit = False, 1  # the damaged one may have been the last of a commit
+        # SQLite uses the file again from its start, and adds one to the first salt each time.
+        if 0 < (first_salt - salts[0]) % _WRAP < _MAX_AGE:
+            suspect += bool(commit)
+        elif commit:
+            lost += 1 + suspect
+            suspect = 0
+    return lost
+
+
+def _checksum(data: bytes, sums: tuple[int, int], order: str) -> tuple[int, int]:
+    """Return the checksum of SQLite's log, continued from *sums*."""
+    first, second = sums
+    words = iter(struct.unpack(f"{order}{len(data) // 4}I", data))
+    for word, next_word in zip(words, words, strict=True):
+        first = (first + word + second) % _WRAP
+        second = (second + next_word + first) % _WRAP
+    return first, second
 
 
 def _aside(path: Path, number: int) -> Path:

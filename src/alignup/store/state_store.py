@@ -158,6 +158,16 @@ class StateStore:
         self._loaded = True
         return state
 
+    def lost_changes(self) -> str:
+        """Return how many changes a damaged log may have lost; empty if it is not damaged. Call it before a save."""
+        if not (count := self._database.count_lost()):
+            return ""
+        changes = "1 change" if count == 1 else f"up to {count} changes"
+        return (
+            f"{self.path}-wal is damaged: {changes} after change {self._serial} may be lost, though they may have been "
+            "acknowledged; compare the pods with those that run"
+        )
+
     def _read(self, connection: sqlite3.Connection) -> StoredState | None:
         documents = {name.decode(): text for name, text in connection.execute("SELECT name, document FROM parts")}
         check = documents.pop(_CHECK, None)

@@ -193,6 +193,7 @@ def test_restricted_also_lists_preferences():
     assert expected == (
         "NUMA node 0: 2 CPUs short (3 requested, 1 free)",
         "NUMA node 1: 1 example.com/gpu short (1 requested, 0 free)",
+        "example.com/gpu and cpu prefer different NUMA nodes",
         "example.com/gpu prefers {0}",
         "cpu prefers {1}",
         "memory prefers {0} or {1}",

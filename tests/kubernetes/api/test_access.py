@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 
 import pytest
 
@@ -224,6 +225,37 @@ async def test_what_is_wrong_with_a_kubeconfig_is_said(write, content, message):
 
     with pytest.raises(AccessError, match=f"^{path.parent}/?{message}$"):
         find_access(path, environ={})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        pytest.param("[" * 100_000, "nested more than 100 levels deep", id="deep YAML"),
+        pytest.param('{"a":' * 100_000, "nested more than 100 levels deep", id="deep JSON"),
+        pytest.param(
+            "a: &a0 [x, x]\n" + "".join(f"b{n}: &a{n + 1} [*a{n}, *a{n}]\n" for n in range(40)),
+            "more than 400,000 values and keys",
+            id="aliases",
+        ),
+        pytest.param(
+            f'{{"users": [{{"name": {"9" * 100_000}}}]}}',
+            r"users\[0\]\.name: expected `str`, got `float`",
+            id="digits",
+        ),
+        pytest.param(" " * (17 << 20), "larger than 16 MiB", id="size"),
+        pytest.param("a: 1\n---\nb: 1\n", "a second document", id="two documents"),
+    ],
+)
+async def test_a_hostile_kubeconfig_is_refused_in_words(write, content, message):
+    with pytest.raises(AccessError, match=message):
+        find_access(write(content), environ={})
+
+
+async def test_a_kubeconfig_that_is_a_pipe_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "config")
+
+    with pytest.raises(AccessError, match="cannot read the kubeconfig: it is a named pipe; give a regular file"):
+        find_access(tmp_path / "config", environ={})
 
 
 async def test_a_missing_file_is_named(tmp_path):

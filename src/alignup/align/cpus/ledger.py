@@ -27,6 +27,8 @@ class CpuLedger:
     #: the last pod handled, and the CPUs of its init containers that its next container may reuse
     reusable: tuple[str, CpuSet] | None = None
     lost: CpuSet = 0  #: owned by a pod that was placed again elsewhere; only a second ``give_pod`` loses CPUs
+    #: a pod and all CPUs that it owns: of a pod with thousands of containers they are not added up for each container
+    last_owner: tuple[str, CpuSet] | None = field(default=None, compare=False, repr=False)
     available: CpuSet = field(init=False, compare=False, repr=False)  #: shared and not reserved
     free: Mapping[int, int] = field(init=False)  #: the number of ``available`` CPUs by NUMA node
 
@@ -41,6 +43,8 @@ class CpuLedger:
         return self.held.get(uid, {}).get(container)
 
     def owned(self, uid: str) -> CpuSet:
+        if self.last_owner and self.last_owner[0] == uid:
+            return self.last_owner[1]
         return self.pod_held.get(uid, 0) | bits.union(self.held.get(uid, {}).values())
 
     def reusable_by(self, uid: str) -> CpuSet:
@@ -56,16 +60,18 @@ class CpuLedger:
         """
         if checked and cpus & ~self.available:
             self._check_available(cpus & ~self.owned(uid))
-        held = with_item(self.held, uid, {**self.held.get(uid, {}), container: cpus})
+        containers = self.held.get(uid, {})
+        owner = None if container in containers else (uid, self.owned(uid) | cpus)
         again = self.reusable if reusable is None else (uid, reusable)
         return type(self)(
             node_cpus=self.node_cpus,
             reserved=self.reserved,
             shared=self.shared & ~cpus,
-            held=held,
+            held=with_item(self.held, uid, with_item(containers, container, cpus)),
             pod_held=self.pod_held,
             reusable=again,
             lost=self.lost,
+            last_owner=owner,
         )
 
     def give_pod(self, uid: str, cpus: CpuSet, *, containers: Mapping[str, CpuSet], checked: bool = True) -> Self:
@@ -84,6 +90,7 @@ class CpuLedger:
             held=with_item(self.held, uid, dict(containers)),
             pod_held=with_item(self.pod_held, uid, cpus),
             lost=self.lost | self.owned(uid),
+            last_owner=None,
         )
 
     def take_back(self, uid: str, container: str) -> Self:
@@ -94,11 +101,18 @@ class CpuLedger:
         if len(containers) > 1:
             rest = {name: cpus for name, cpus in containers.items() if name != container}
             freed = 0 if uid in self.pod_held else containers[container] & ~bits.union(rest.values())
-            return replace(self, shared=self.shared | freed, held=with_item(self.held, uid, rest))
+            return replace(self, shared=self.shared | freed, held=with_item(self.held, uid, rest), last_owner=None)
+        return self.take_back_all(uid)
+
+    def take_back_all(self, uid: str) -> Self:
+        containers = self.held.get(uid)
+        if not containers:
+            return self
+        # The containers of a pod with CPUs as a whole have parts of these.
         return type(self)(
             node_cpus=self.node_cpus,
             reserved=self.reserved,
-            shared=self.shared | self.pod_held.get(uid, 0) | containers[container],
+            shared=self.shared | self.pod_held.get(uid, 0) | bits.union(containers.values()),
             held=without_item(self.held, uid),
             pod_held=without_item(self.pod_held, uid) if uid in self.pod_held else self.pod_held,
             reusable=self.reusable,

@@ -247,7 +247,7 @@ class CpuProvider(Provider[CpuLedger]):
             return ledger
         cpus = ledger.holds(pod.uid, container.name)
         reusable = ledger.reusable_by(pod.uid)
-        ends = container.name in pod.ordinary_init
+        ends = pod.is_ordinary_init(container.name)
         if self.options.full_pcpus_only and not (cpus is not None and self.kubelet_release.keeps_partial_cores):
             self._check_smt(ledger, count)
         if cpus is not None:
@@ -276,8 +276,7 @@ class CpuProvider(Provider[CpuLedger]):
         return ledger.give_pod(pod.uid, cpus, containers=parts, checked=not self.kubelet_faults)
 
     def release(self, ledger: CpuLedger, uid: str) -> CpuLedger:
-        for container in tuple(ledger.held.get(uid, {})):
-            ledger = ledger.take_back(uid, container)
+        ledger = ledger.take_back_all(uid)
         return replace(ledger, reusable=None) if ledger.reusable and ledger.reusable[0] == uid else ledger
 
     def _check_stored(
@@ -353,7 +352,7 @@ class CpuProvider(Provider[CpuLedger]):
         exclusive, has_shared = 0, False
         for container in pod.all_containers:
             count = self.exclusive_cpus(pod, container)
-            if container.name not in pod.ordinary_init:
+            if not pod.is_ordinary_init(container.name):
                 exclusive += count
                 has_shared |= not count
             elif not count and exclusive >= budget:
@@ -376,7 +375,8 @@ class CpuProvider(Provider[CpuLedger]):
         for container in pod.all_containers:
             count = self.exclusive_cpus(pod, container)
             part = self._selection.take(pool, count) if count else None
-            if container.name not in pod.ordinary_init:
+            ordinary_init = pod.is_ordinary_init(container.name)
+            if not ordinary_init:
                 pool &= ~(part or 0)
-            parts[container.name] = pool if part is None and container.name in pod.ordinary_init else part
+            parts[container.name] = pool if part is None and ordinary_init else part
         return {name: pool if part is None else part for name, part in parts.items()}

@@ -127,7 +127,7 @@ class DeviceLedger:
             if not ids:
                 continue
             known = in_use.get(resource, frozenset())
-            foreign = known.intersection(ids)
+            foreign = known.intersection(ids).difference(self.reusable_by(uid).get(resource, ()))
             if foreign and (foreign := foreign - self.owned(uid, resource)):
                 raise StateError(f"{resource} {', '.join(sorted(foreign, key=natural_sort_key))}: held by another pod")
             if resource in before:
@@ -136,7 +136,7 @@ class DeviceLedger:
             if resource in free:
                 free[resource] &= ~self.inventories[resource].find(ids)
             container_devices[resource] = tuple(sorted(ids, key=natural_sort_key) if len(ids) > 1 else ids)
-        containers = {**self.held.get(uid, {}), container: container_devices}
+        containers = with_item(self.held.get(uid, {}), container, container_devices)
         return type(self)(
             nodes=self.nodes,
             hints_all_nodes=self.hints_all_nodes,

@@ -276,7 +276,7 @@ def _reusable_after(
     ledger: DeviceLedger, pod: Pod, container: Container, requested: Collection[str]
 ) -> Mapping[str, frozenset[str]]:
     """Return the reusable devices of *pod*: only an ordinary init container leaves its devices to the next."""
-    ends = container.name in pod.ordinary_init
+    ends = pod.is_ordinary_init(container.name)
     reusable = dict(ledger.reusable_by(pod.uid))
     if not ends and not reusable:
         return reusable

@@ -135,6 +135,33 @@ def describe_rejection(decision: Decision) -> tuple[str, ...]:
     return tuple(_insufficient(decision.rejection, decision.steps))
 
 
+def disagreeing_resources(decision: Decision) -> tuple[str, ...]:
+    """Return resources of a rejected pod of which each has NUMA nodes that it prefers, but no common ones; or none.
+
+    That rejects a pod only with policy restricted: single-numa-node needs one node, preferred or not.
+    """
+    if decision.policy is not Policy.RESTRICTED or not decision.steps or decision.steps[-1].accepted:
+        return ()
+    resources = decision.steps[-1].resources
+    return _disagreeing([resource for resource in resources if resource.resource and not resource.has_no_preference])
+
+
+def _disagreeing(resources: Sequence[ResourceHints]) -> tuple[str, ...]:
+    preferred: dict[str, set[NodeSet | None]] = {}
+    hidden = False
+    for resource in resources:
+        hints, more = shown_hints(resource)
+        preferred[resource.resource or ""] = {hint.nodes for hint in hints if hint.preferred}
+        hidden |= more
+    if not all(preferred.values()):
+        return ()
+    for name in () if hidden else tuple(preferred):  # leave out those that prefer what all others prefer
+        others = [masks for other, masks in preferred.items() if other != name]
+        if others and not set.intersection(*others):
+            del preferred[name]
+    return tuple(preferred) if len(preferred) > 1 else ()
+
+
 def ignored_requests(host: "Host", pods: Sequence[Pod]) -> tuple[str, ...]:
     """Describe the requests of *pods* that a kubelet silently ignores; for devices see ``Host.missing_devices``."""
     gates = host.settings.gates
@@ -220,6 +247,8 @@ def _unaligned(step: MergeStep, policy: Policy) -> Iterator[str]:
     for text, mask in reasons.items():
         yield f"{_format_node_set(mask)}{' each' if mask.bit_count() > 1 else ''}: {text}"
     if policy is Policy.RESTRICTED:
+        if disagreeing := _disagreeing(resources):
+            yield f"{' and '.join(disagreeing)} prefer different NUMA nodes"
         yield from _conflicting_preferences(resources)
     yield from _memory_without_hints(step)
 

@@ -14,7 +14,7 @@ from typing import ClassVar, NamedTuple
 from alignup.align import bits
 from alignup.align.bits import NodeSet
 from alignup.align.errors import StateError
-from alignup.align.layered_map import with_item, without_item
+from alignup.align.layered_map import with_item, with_items, without_item
 from alignup.align.machine import NumaNode
 from alignup.align.workload.names import MEMORY
 
@@ -63,6 +63,8 @@ class MemoryLedger:
     last_pod: str = ""  #: the last pod handled
     #: what later containers of ``last_pod`` may reuse of its init containers: group → type → bytes
     reusable: Mapping[NodeSet, Sizes] = field(default_factory=dict)
+    #: (group, type) → how many of the first ordinary init containers of ``last_pod`` have none of it any more
+    handed_over: Mapping[tuple[NodeSet, str], int] = field(default_factory=dict, compare=False, repr=False)
 
     @staticmethod
     def of_machine(nodes: Iterable[NumaNode], reserved: Mapping[int, Sizes]) -> "MemoryLedger":
@@ -129,17 +131,24 @@ class MemoryLedger:
         again = self.reusable_by(pod).get(blocks[0].nodes, {})
         nodes = dict(self.nodes)
         _charge(nodes, blocks, [max(0, block.size - again.get(block.type, 0)) for block in blocks])
-        containers = {**self.held.get(pod, {}), container: tuple(blocks)}
-        if earlier:
-            for block in blocks:
-                _hand_over(containers, block, earlier)
+        held = self.held.get(pod, {})
+        changes = {container: tuple(blocks)}
+        handed_over = dict(self.handed_over) if earlier and pod == self.last_pod else {}
+        for block in blocks if earlier else ():
+            if block.size:
+                start = handed_over.get(block[:2], 0)
+                later = map(earlier.__getitem__, range(start, len(earlier)))
+                start += _hand_over(held, changes, block, later)
+                handed_over[block[:2]] = min(start, len(earlier)) if init else start
         reusable = self._reusable_after(pod, blocks, init=init) if init or again else self.reusable_by(pod)
-        return MemoryLedger(nodes, with_item(self.held, pod, containers), self.pod_held, pod, reusable)
+        changed = with_item(self.held, pod, with_items(held, changes))
+        return MemoryLedger(nodes, changed, self.pod_held, pod, reusable, handed_over)
 
     def give_again(self, pod: str, container: str, *, init: bool = False) -> "MemoryLedger":
         """Give a container what it holds already: only the reusable memory changes."""
         reusable = self._reusable_after(pod, self.held[pod][container], init=init)
-        return MemoryLedger(self.nodes, self.held, self.pod_held, pod, reusable)
+        handed_over = self.handed_over if pod == self.last_pod else {}
+        return MemoryLedger(self.nodes, self.held, self.pod_held, pod, reusable, handed_over)
 
     def give_pod(
         self, pod: str, blocks: Sequence[Block], *, containers: Mapping[str, tuple[Block, ...]]
@@ -151,18 +160,18 @@ class MemoryLedger:
         pods = with_item(self.pod_held, pod, tuple(blocks))
         return MemoryLedger(nodes, with_item(self.held, pod, shares), pods, self.last_pod, self.reusable)
 
-    def release(self, pod: str, container: str) -> "MemoryLedger":
-        """Release the blocks of a container; those of a pod as a whole are released with its last container."""
+    def release(self, pod: str, *names: str) -> "MemoryLedger":
+        """Release the blocks of these containers; those of a pod as a whole are released with its last container."""
         containers = dict(self.held.get(pod, {}))
-        blocks = containers.pop(container, ())
+        blocks = [block for name in names for block in containers.pop(name, ())]
         pod_held = self.pod_held
         if pod in pod_held:
-            blocks = ()
+            blocks = []
             if not containers:
-                blocks = pod_held[pod]
+                blocks = list(pod_held[pod])
                 pod_held = without_item(pod_held, pod)
         nodes = dict(self.nodes)
-        for type_, size, group in [(block.type, block.size, block.nodes) for block in blocks]:
+        for group, type_, size in blocks:
             # What the nodes have reserved is released, the lowest first.
             left = size
             for id_ in bits.members(group):
@@ -178,7 +187,7 @@ class MemoryLedger:
             held = with_item(held, pod, containers)
         elif pod in held:
             held = without_item(held, pod)
-        return MemoryLedger(nodes, held, pod_held, self.last_pod, self.reusable)
+        return MemoryLedger(nodes, held, pod_held, self.last_pod, self.reusable, self.handed_over)
 
     def without_reusable(self) -> "MemoryLedger":
         """Return this ledger after its last pod is gone, which can reuse nothing any more."""
@@ -254,17 +263,24 @@ def _charge(nodes: dict[int, NodeMemory], blocks: Sequence[Block], sizes: list[i
         nodes[id_] = NodeMemory(group, assignments + len(blocks), changed)
 
 
-def _hand_over(containers: dict[str, tuple[Block, ...]], taken: Block, earlier: Sequence[str]) -> None:
-    """Reduce the blocks of *earlier* init containers by what the new block *taken* reuses."""
+def _hand_over(
+    held: Mapping[str, tuple[Block, ...]], changes: dict[str, tuple[Block, ...]], taken: Block, earlier: Iterable[str]
+) -> int:
+    """Reduce the blocks of *earlier* init containers by what *taken* reuses; return how many have none left."""
     left = taken.size
+    used_up = 0
     for name in earlier:
-        blocks = []
-        for block in containers.get(name, ()):
-            shared = min(left, block.size) if block[:2] == taken[:2] else 0
-            left -= shared
-            blocks.append(block._replace(size=block.size - shared))
-        if blocks:
-            containers[name] = tuple(blocks)
+        blocks = changes.get(name) or held.get(name, ())
+        for place, block in enumerate(blocks):
+            if block.size and block[:2] == taken[:2]:
+                shared = min(left, block.size)
+                left -= shared
+                changes[name] = (*blocks[:place], block._replace(size=block.size - shared), *blocks[place + 1 :])
+                break
+        if not left:
+            break
+        used_up += 1
+    return used_up
 
 
 def _charged(ledger: MemoryLedger) -> list[tuple[str, str, Block]]:

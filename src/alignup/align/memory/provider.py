@@ -7,7 +7,6 @@ placed at all gets no hint, which counts as "anywhere"; it is rejected only at a
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import takewhile
 from typing import Self
 
 from alignup.align.bits import NodeSet, quote
@@ -114,7 +113,7 @@ class MemoryProvider(Provider[MemoryLedger]):
         need = self.need(pod, container)
         if not need and not self._places_empty_request(pod, container):
             return ledger
-        init = container.name in pod.ordinary_init
+        init = pod.is_ordinary_init(container.name)
         if ledger.blocks(pod.uid, container.name) is not None:
             return ledger.give_again(pod.uid, container.name, init=init)
         if not need and affinity.nodes is None:
@@ -122,7 +121,7 @@ class MemoryProvider(Provider[MemoryLedger]):
         nodes = self._place(ledger, need, pod=pod.uid, affinity=affinity)
         if not need:
             return ledger
-        earlier = _earlier_init_containers(pod, container) if pod.init else ()
+        earlier = pod.ended_before(container.name)
         return ledger.give(pod.uid, container.name, blocks=_blocks(nodes, need), init=init, earlier=earlier)
 
     def _places_empty_request(self, pod: Pod, container: Container | None) -> bool:
@@ -151,13 +150,10 @@ class MemoryProvider(Provider[MemoryLedger]):
 
     def start_container(self, ledger: MemoryLedger, pod: Pod, container: Container) -> MemoryLedger:
         """Release the memory of the ordinary init containers before *container*, which have ended."""
-        for name in _earlier_init_containers(pod, container):
-            ledger = ledger.release(pod.uid, name)
-        return ledger
+        return ledger.release(pod.uid, *pod.ended_before(container.name))
 
     def release(self, ledger: MemoryLedger, uid: str) -> MemoryLedger:
-        for container in ledger.held.get(uid, {}):
-            ledger = ledger.release(uid, container)
+        ledger = ledger.release(uid, *ledger.held[uid]) if uid in ledger.held else ledger
         return ledger.without_reusable() if ledger.last_pod == uid else ledger
 
     def _place(self, ledger: MemoryLedger, need: Sizes, *, pod: str, affinity: Hint) -> NodeSet:
@@ -206,19 +202,13 @@ def _blocks(nodes: NodeSet, sizes: Sizes, *, zeros: bool = True) -> tuple[Block,
     return tuple([Block(nodes, type_, size) for type_, size in ordered if size > 0 or zeros])
 
 
-def _earlier_init_containers(pod: Pod, container: Container) -> tuple[str, ...]:
-    """Return the ordinary init containers that have ended when *container* starts."""
-    before = takewhile(lambda init: init.name != container.name, pod.init)
-    return tuple(init.name for init in before if not init.restartable)
-
-
 def _empty_shared_pool(pod: Pod, budget: Sizes) -> str | None:
     """Return the kubelet's message if containers with requests leave nothing for the others, else ``None``."""
     spent = dict.fromkeys(budget, 0)
     has_shared = False
     for container in pod.all_containers:
         requested = _own(pod, container)
-        lasting = container.name not in pod.ordinary_init
+        lasting = not pod.is_ordinary_init(container.name)
         if requested and lasting:
             spent = {type_: size + requested.get(type_, 0) for type_, size in spent.items()}
         elif lasting:
@@ -243,10 +233,11 @@ def _shares(pod: Pod, budget: Sizes) -> dict[str, Sizes]:
     pool = dict(budget)
     for container in pod.all_containers:
         requested = _own(pod, container)
-        if container.name not in pod.ordinary_init:
+        ordinary_init = pod.is_ordinary_init(container.name)
+        if not ordinary_init:
             pool = {type_: max(0, size - requested.get(type_, 0)) for type_, size in pool.items()}
         # An ordinary init container runs before the containers, beside the sidecars started so far.
-        shares[container.name] = pool if not requested and container.name in pod.ordinary_init else requested
+        shares[container.name] = pool if not requested and ordinary_init else requested
     return {name: share or pool for name, share in shares.items()}
 
 

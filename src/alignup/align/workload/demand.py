@@ -43,10 +43,11 @@ def aggregate(pod: Pod, amounts: Callable[[Container], Mapping[str, Amount]]) ->
         if container.restartable:
             _add(together, requested)
             _add(sidecars, requested)
-            _raise_to(starting, sidecars)
+            _raise_to(starting, {name: sidecars[name] for name in requested})
         else:
-            beside = dict(requested)
-            _add(beside, sidecars)
+            beside = {
+                name: amount + sidecars[name] if name in sidecars else amount for name, amount in requested.items()
+            }
             _raise_to(starting, beside)
     _raise_to(together, starting)
     return together

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
+from itertools import accumulate
 
 from alignup.align.quantity import Quantity
 from alignup.align.workload import names
@@ -108,10 +109,24 @@ class Pod:
         """All containers in the order of admission: init containers first."""
         return self.init + self.containers
 
-    @property
+    @cached_property
     def ordinary_init(self) -> tuple[str, ...]:
         """The names of the init containers that are no sidecars: each ends before the next container starts."""
         return tuple([container.name for container in self.init if not container.restartable]) if self.init else ()
+
+    @cached_property
+    def _init_positions(self) -> Mapping[str, int]:
+        """The number of ordinary init containers before each init container."""
+        before = accumulate((not container.restartable for container in self.init), initial=0)
+        return {container.name: count for container, count in zip(self.init, before, strict=False)}
+
+    def is_ordinary_init(self, container: str) -> bool:
+        position = self._init_positions.get(container) if self.init else None
+        return position is not None and self.ordinary_init[position : position + 1] == (container,)
+
+    def ended_before(self, container: str) -> tuple[str, ...]:
+        """Return the ordinary init containers that have ended when *container* starts."""
+        return self.ordinary_init[: self._init_positions.get(container)] if self.init else ()
 
     @cached_property
     def request_key(self) -> str:

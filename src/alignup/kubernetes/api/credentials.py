@@ -19,6 +19,7 @@ from typing import Protocol
 
 import msgspec
 
+from alignup.atomic_files import open_input
 from alignup.kubernetes.api.errors import AccessError
 
 EXPIRY_MARGIN = 5.0  #: seconds before its expiry at which a plugin's credential is replaced
@@ -64,7 +65,7 @@ class CredentialFile:
             status = self._path.stat()
             version = (status.st_mtime_ns, status.st_ino, status.st_size)
             if version != self._version:
-                with self._path.open("rb") as file:
+                with open_input(self._path) as file:
                     self._content = file.read(_MAX_FILE)
                 self._version = version
         except OSError as error:

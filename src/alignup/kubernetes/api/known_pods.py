@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass, replace
 
-from alignup.align.errors import PodError
+from alignup.align.errors import PodError, Problem, ProblemKind
 from alignup.align.workload import Pod
 from alignup.align.workload.validation import MIRROR_ANNOTATION
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.kubernetes.manifests.pod_decoder import pod_from
 from alignup.placement.host_report import PodStage, pod_stage
 
+MAX_CONTAINERS = 500  #: of a pod that the cluster service decides on
 _HASH_ANNOTATION = "kubernetes.io/config.hash"  #: on a mirror pod: the uid of its static pod
 
 
@@ -26,6 +27,13 @@ class KnownPod:
         return self.pod.namespace, self.pod.name
 
 
+def check_container_count(count: int) -> None:
+    """Raise ``PodError`` for a pod with so many containers and init containers that decisions would take seconds."""
+    if count > MAX_CONTAINERS:
+        message = f"the pod has {count} containers and init containers; alignup decides on pods with {MAX_CONTAINERS}"
+        raise PodError([Problem("spec", f"{message} at most", ProblemKind.OWN_LIMIT)])
+
+
 def known_pod(pod: ApiPod) -> KnownPod:
     """Read a pod of the API server; ``PodError`` if it is invalid."""
     decoded = replace(pod_from(pod), uid=kubelet_uid(pod), labels={}, annotations={})
@@ -40,6 +48,7 @@ def bound_pod(pod: ApiPod) -> tuple[KnownPod, str]:
     It still counts as bound, so that it does not seem to have ended.
     """
     try:
+        check_container_count(len(pod.spec.containers) + len(pod.spec.init_containers))
         return known_pod(pod), ""
     except PodError as error:
         plain = plain_pod(pod)

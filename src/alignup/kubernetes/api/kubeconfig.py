@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-import yaml
 
 from alignup.align.bits import quote
-from alignup.align.errors import FieldError, ParseError
+from alignup.align.errors import DocumentError, FieldError, ParseError
+from alignup.atomic_files import open_input
 from alignup.documents.codec import convert
 from alignup.documents.line_numbers import find_line
 from alignup.kubernetes.api.credentials import (
@@ -22,10 +22,10 @@ from alignup.kubernetes.api.credentials import (
     UserCredentials,
 )
 from alignup.kubernetes.api.errors import AccessError
+from alignup.kubernetes.manifests import documents
 
 _MAX_BYTES = 16 << 20
 _EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 _T = TypeVar("_T")
 
@@ -260,18 +260,20 @@ def _decode(data: str, name: str, file: Path) -> bytes:
 
 def _read(path: Path) -> _File:
     try:
-        with path.open("rb") as file:
-            text = file.read(_MAX_BYTES)
+        with open_input(path) as file:
+            text = file.read(_MAX_BYTES + 1)
     except OSError as error:
         raise AccessError(f"{path}: cannot read the kubeconfig: {error.strerror}") from None
+    if len(text) > _MAX_BYTES:
+        raise AccessError(f"{path}: larger than {_MAX_BYTES >> 20} MiB, so it is not a kubeconfig")
     try:
-        value = yaml.load(text, Loader=_LOADER)  # noqa: S506 - the C version of the safe loader
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f":{mark.line + 1}" if mark is not None else ""
-        raise AccessError(f"{path}{where}: {getattr(error, 'problem', None) or 'not YAML'}") from None
+        parsed = documents.read(text)
+    except DocumentError as error:
+        raise AccessError(f"{path}:{error.line}: {error.message}") from None
+    if len(parsed) > 1:
+        raise AccessError(f"{path}:{parsed[1].line}: a second document; a kubeconfig is one document")
     try:
-        return convert(value or {}, _File)
+        return convert(documents.to_builtins(parsed[0].value) if parsed else {}, _File)
     except FieldError as error:
         line = find_line(text, error.field)
         raise AccessError(f"{path}:{line}: {error}" if line else f"{path}: {error}") from None

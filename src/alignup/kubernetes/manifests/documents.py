@@ -145,6 +145,21 @@ def to_json(value: object) -> str:
             return json.dumps(value)
 
 
+def to_builtins(value: Any) -> Any:  # noqa: ANN401 - any value
+    """Return the value of a document with its numbers as ints and floats."""
+    match value:
+        case NumberLiteral():
+            if len(value) > _MAX_DIGITS:
+                return math.inf
+            return int(value) if value.removeprefix("-").isdecimal() else float(value)
+        case Mapping():
+            return {key: to_builtins(item) for key, item in value.items()}
+        case list():
+            return [to_builtins(item) for item in value]
+        case _:
+            return value
+
+
 def to_yaml(value: object) -> str:
     """Return *value*, made of JSON types, as one YAML document; keys keep their order."""
     plain = json.loads(json.dumps(value))  # without subclasses of ``str``, such as enum members

@@ -30,6 +30,7 @@ from alignup.align.errors import (
     SourceLocation,
 )
 from alignup.align.workload import Pod, names, validation
+from alignup.atomic_files import open_input
 from alignup.documents.line_numbers import find_line
 from alignup.kubernetes.manifests import documents
 from alignup.kubernetes.manifests.documents import NumberLiteral, ParsedDocument
@@ -244,7 +245,7 @@ class _Collector:
     def add_file(self, file: Path | BinaryIO | None, name: str) -> None:
         """Read one file; ``None`` counts as empty."""
         try:
-            with file.open("rb") if isinstance(file, Path) else nullcontext(file) as opened:
+            with open_input(file) if isinstance(file, Path) else nullcontext(file) as opened:
                 text = opened.read(documents.MAX_BYTES + 1) if opened else b""
         except (OSError, ValueError) as error:
             self._fail(SourceLocation(name), error)
