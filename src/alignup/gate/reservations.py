@@ -11,13 +11,10 @@ import heapq
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from alignup.align.errors import AlignError
-from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
 from alignup.gate.pod_queue import GatedPod
 from alignup.gate.schedulable_nodes import NodeCapacity
-from alignup.placement.host_model import HostModel
-from alignup.placement.host_record import HostRecord
+from alignup.placement.kept_hosts import admits_alone, fits_after
 from alignup.schedule.live_cluster import LiveCluster
 
 MAX_RESERVED = 3  #: nodes at a time
@@ -53,7 +50,7 @@ class Reservations:
         holder, later = kept.holder.pod, kept.later
         if self.capacity.insufficient(api_node, holder, beside=(*later.values(), waiting.pod)):
             return True
-        return not _fits_after(record, holder, waiting.pod, staying={*later, waiting.uid})
+        return not fits_after(record, holder, waiting.pod, staying={*later, waiting.uid})
 
     def take(self, node: str, waiting: GatedPod) -> None:
         """Note that a pod will be on *node*."""
@@ -112,27 +109,8 @@ class Reservations:
         free = [name for name in nodes if name not in self._kept and self._has_enough(name, waiting.pod)]
         for name in heapq.nsmallest(_MAX_TRIED, free, key=lambda name: (self.capacity.count_pods(name), name)):
             record = self._live.cluster.record(name)
-            if record is not None and _admits(record.model, record.ledger, waiting.pod):
+            if record is not None and admits_alone(record.model, record.ledger, waiting.pod):
                 self._kept[name] = Reservation(waiting)
                 return name
         self._tried[waiting.uid] = now
         return ""
-
-
-def _fits_after(record: HostRecord, holder: Pod, newcomer: Pod, *, staying: Collection[str]) -> bool:
-    """Return whether *holder* is admitted after *newcomer*, when all pods have ended but those that stay."""
-    model = record.model
-    try:
-        after = [model.at(ledger).decide_without_plugins(newcomer).after for ledger in record.states().ledgers]
-    except AlignError:
-        return False
-    return bool(after) and all(ledger and _admits(model, ledger, holder, staying=staying) for ledger in after)
-
-
-def _admits(model: HostModel, ledger: Ledger, pod: Pod, *, staying: Collection[str] = ()) -> bool:
-    """Return whether a host admits *pod* after the end of all other pods but those that stay."""
-    ending = [uid for uid in ledger.pods if uid not in staying]
-    try:
-        return model.at(model.without(ledger, ending)).decide_without_plugins(pod).admitted
-    except AlignError:
-        return False
