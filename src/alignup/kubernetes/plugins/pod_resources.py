@@ -5,6 +5,7 @@ containers are never listed; and a device whose topology has no nodes is listed 
 among the allocatable ones. The endpoint knows pods by name only, and lists CPUs in any order.
 """
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -208,6 +209,11 @@ class PodResourcesClient:
         request, kind = wire.AllocatableResourcesRequest(), wire.AllocatableResourcesResponse
         response = await self._call("GetAllocatableResources", request, kind)
         return _listed_resources(response)
+
+    async def read(self) -> tuple[tuple[ListedPod, ...], ListedResources]:
+        """Return the pods, and what can be allocated."""
+        listed, allocatable = await asyncio.gather(self.list(), self.allocatable())
+        return listed, allocatable
 
     async def _call(self, method: str, request: Any, response: type[Any]) -> Any:  # noqa: ANN401 - generated messages
         return await unix_grpc.call(
