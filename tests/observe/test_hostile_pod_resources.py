@@ -5,6 +5,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -56,10 +57,10 @@ UNARY = {
 
 
 @asynccontextmanager
-async def serving(path: Path, handler: object) -> AsyncIterator[PodResourcesClient]:
+async def serving(path: Path, handler: Any) -> AsyncIterator[PodResourcesClient]:
     server = grpc.aio.server()
     methods = dict.fromkeys(("List", "GetAllocatableResources"), handler)
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("v1.PodResourcesLister", methods),))  # type: ignore[arg-type]
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("v1.PodResourcesLister", methods),))
     unix_grpc.listen(server, path)
     await server.start()
     try:
@@ -71,14 +72,14 @@ async def serving(path: Path, handler: object) -> AsyncIterator[PodResourcesClie
 
 @pytest.mark.parametrize(("answer", "message"), UNARY.values(), ids=UNARY)
 async def test_a_hostile_answer_is_an_error_in_words(tmp_path, answer, message):
-    handler = grpc.unary_unary_rpc_method_handler(answer)
+    handler: Any = grpc.unary_unary_rpc_method_handler(answer)
     async with serving(tmp_path / "socket", handler) as client:
         with pytest.raises(PluginError, match=message):
             await client.list()
 
 
 async def test_an_endless_stream_ends_with_the_time_for_the_call(tmp_path):
-    handler = grpc.unary_stream_rpc_method_handler(endless)
+    handler: Any = grpc.unary_stream_rpc_method_handler(endless)
     async with serving(tmp_path / "socket", handler) as client:
         with pytest.raises(PluginError, match="rpc error"):
             await client.list()
@@ -104,7 +105,7 @@ async def test_the_host_is_observed_nevertheless(tmp_path):
     kubelet.admit(pod("a", gpu="1"))
     (tmp_path / "config.yaml").write_bytes(kubelet.text)
     kubelet.write(tmp_path)
-    handler = grpc.unary_unary_rpc_method_handler(answering(EMPTY_POD * (1 << 20)))
+    handler: Any = grpc.unary_unary_rpc_method_handler(answering(EMPTY_POD * (1 << 20)))
     async with serving(tmp_path / "socket", handler) as client:
         reader = KubeletReader(
             KubeletPaths(directory=tmp_path),

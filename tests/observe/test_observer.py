@@ -432,7 +432,12 @@ async def test_only_files_that_changed_are_decoded_again(kubelet, reader, tmp_pa
 
 async def test_a_host_whose_sources_have_not_changed_is_not_joined_again(make, reader, monkeypatch):
     joins = []
-    monkeypatch.setattr(observer_module, "join", lambda sources, **options: joins.append(1) or join(sources, **options))
+
+    def counted(sources, **options):
+        joins.append(sources)
+        return join(sources, **options)
+
+    monkeypatch.setattr(observer_module, "join", counted)
     observer = make()
 
     await observer.check_once()

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import grpc
 import grpc.aio
-from google.protobuf.descriptor import Descriptor, ServiceDescriptor
+from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from alignup.align.errors import ListenError
@@ -91,7 +91,7 @@ async def call(  # noqa: PLR0913 - the parts of a call
         return response.FromString(raw)
 
 
-def _count_messages(raw: bytes, kind: Descriptor, limit: int) -> int:
+def _count_messages(raw: bytes, kind: Any, limit: int) -> int:  # noqa: ANN401 - descriptors have several types
     """Return the number of messages in a message of *kind*, more than *limit* at most by one; the text may be damaged.
 
     https://protobuf.dev/programming-guides/encoding/ describes the format.
