@@ -96,12 +96,12 @@ def why(*, pod: str | None, pod_options: PodOptions, access: AccessOptions, sear
     if pod_options.files:
         workloads = tuple(inputs.select_workloads(workloads, None, files=pod_options.files))
     with _api_errors(), terminal.waiting_message("Reading the cluster"):
-        view, api_pod = _read(access, pod_options, pod)
+        view, api_pod, reported = _read(access, pod_options, pod)
     terminal.print_notes((*skipped, *view.notes, *cluster_output.doubt_notes(view)))
     with terminal.waiting_message("Searching for changes that would admit it"):
         asked = [cluster_output.ask_about_workload(view, workload, seconds=search) for workload in workloads]
         if api_pod is not None:
-            asked.append(cluster_output.ask_about_pod(view, api_pod, seconds=search))
+            asked.append(cluster_output.ask_about_pod(view, api_pod, seconds=search, reported=reported))
     if output == "json":
         terminal.print_json(cluster_output.answers_document(asked))
     elif output == "wide":
@@ -131,7 +131,7 @@ def nodes(*, names: tuple[str, ...], access: AccessOptions, output: str) -> None
     from alignup.schedule.cluster_snapshot import summarize  # noqa: PLC0415
 
     with _api_errors(), terminal.waiting_message("Reading the cluster"):
-        view, _ = _read(access)
+        view, _, _ = _read(access)
     if missing := [name for name in names if name not in view.nodes]:
         raise ClusterError(f"node {', '.join(missing)} not found", advice="List the nodes with 'kubectl get nodes'.")
     terminal.print_notes(view.notes)
@@ -182,11 +182,18 @@ command.add_command(upgrade_check)
 
 def _read(
     access: AccessOptions, pod_options: PodOptions | None = None, pod: str | None = None
-) -> "tuple[ClusterView, ApiPod | None]":
-    async def read(client: "ApiClient", namespace: str) -> "tuple[ClusterView, ApiPod | None]":
+) -> "tuple[ClusterView, ApiPod | None, str]":
+    """Return the cluster, the pod that is asked about, and what the gate controller last reported about it."""
+
+    async def read(client: "ApiClient", namespace: str) -> "tuple[ClusterView, ApiPod | None, str]":
         chosen = (pod_options.namespace if pod_options else None) or namespace
         asked = await _find_pod(client, pod, chosen) if pod is not None else None
-        return await _read_view(client), asked
+        reported = ""
+        if asked is not None and asked.spec.scheduling_gates:
+            from alignup.gate.pod_events import read_last_event  # noqa: PLC0415 - slow to import
+
+            reported = await read_last_event(client, asked)
+        return await _read_view(client), asked, reported
 
     return _ask(access, read)
 

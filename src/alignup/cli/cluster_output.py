@@ -68,8 +68,11 @@ def ask_about_workload(view: ClusterView, workload: Workload, *, seconds: float)
         return AskedPod(ask_nodes(view, workload.pod, spec, seconds=seconds), view, _gate_notes(spec))
 
 
-def ask_about_pod(view: ClusterView, pod: ApiPod, *, seconds: float) -> AskedPod:
-    """Ask about a pod of the cluster; one that was rejected is asked about as if it were created again."""
+def ask_about_pod(view: ClusterView, pod: ApiPod, *, seconds: float, reported: str = "") -> AskedPod:
+    """Ask about a pod of the cluster; one that was rejected is asked about as if it were created again.
+
+    *reported* is what the gate controller last reported about it, which knows which nodes are kept for other pods.
+    """
     with inputs.input_errors(Place(detail=f"in pod {pod.metadata.full_name}")):
         read = known_pod(pod).pod
         spec = codec.convert({**codec.to_builtins(pod.spec), "nodeName": ""}, ApiPodSpec)
@@ -78,7 +81,8 @@ def ask_about_pod(view: ClusterView, pod: ApiPod, *, seconds: float) -> AskedPod
             for answer in iterate_answers(view, read, spec)
         ]
         asked = group_answers(view, read, answers, seconds=seconds)
-        return AskedPod(asked, view, (*_state_notes(pod), *_gate_notes(spec)))
+        notes = (*_state_notes(pod), *_gate_notes(spec), *([f"The gate reported: {reported}"] if reported else ()))
+        return AskedPod(asked, view, notes)
 
 
 def _state_notes(pod: ApiPod) -> Iterator[str]:

@@ -84,6 +84,10 @@ class ScheduleCommandOptions:
 class GateCommandOptions:
     gate: bool = flag_option("Choose nodes for pods behind the scheduling gate alignup.dev/placement (docs/gate.md)")
     gate_patience: int = count_option(60, "Seconds after which a node is kept for a pod that others overtake")
+    gate_bind_timeout: int = count_option(30, "Seconds after which a release that is not bound gives its slot back")
+    gate_scheduler: tuple[str, ...] = option(
+        "NAME", "Scheduler that gated pods are released to", "default-scheduler", multiple=True
+    )
     gate_replace_stuck: bool = flag_option("Evict released pods that are not scheduled, if they will be created again")
     webhook_listen: str | None = option(
         "HOST:PORT", "Serve the webhook that adds the gate to pods, for example on :8443", "do not"
@@ -210,7 +214,8 @@ def _gate_options(options: GateCommandOptions, *, namespace: str) -> "GateServic
         if options.webhook_listen is not None:
             raise click.UsageError("--webhook-listen needs --gate: nobody would release the pods.")
         return None
-    from alignup.gate.controller import GateOptions  # noqa: PLC0415 - not needed for --help
+    from alignup.gate.admission import SCHEDULERS  # noqa: PLC0415 - not needed for --help
+    from alignup.gate.controller import GateOptions  # noqa: PLC0415
     from alignup.gate.service import GateServiceOptions, WebhookOptions  # noqa: PLC0415
 
     webhook = None
@@ -222,5 +227,10 @@ def _gate_options(options: GateCommandOptions, *, namespace: str) -> "GateServic
             certificate=options.webhook_cert_file,
             private_key=options.webhook_private_key_file,
         )
-    controller = GateOptions(patience=options.gate_patience, replace_stuck=options.gate_replace_stuck)
+    controller = GateOptions(
+        patience=options.gate_patience,
+        unbound=options.gate_bind_timeout,
+        schedulers=frozenset(options.gate_scheduler) or SCHEDULERS,
+        replace_stuck=options.gate_replace_stuck,
+    )
     return GateServiceOptions(webhook=webhook, controller=controller)

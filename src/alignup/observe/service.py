@@ -113,8 +113,17 @@ class PodTable:
 
     @asynccontextmanager
     async def following(self, notify: Callable[[], None]) -> AsyncIterator[None]:
-        """Follow the API server inside the context, and call *notify* after each change."""
-        self._informer.subscribe(lambda _change: notify())
+        """Follow the API server inside the context, and call *notify* after each change that matters to the node."""
+        before = self.known()
+
+        def changed(_change: object) -> None:
+            nonlocal before
+            pods = self.known()
+            if pods is None or pods != before:  # most changes of a status are none
+                before = pods
+                notify()
+
+        self._informer.subscribe(changed)
         task = asyncio.ensure_future(self._informer.run())
         try:
             with suppress(TimeoutError):  # the observer starts without pods, too

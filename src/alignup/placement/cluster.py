@@ -29,6 +29,7 @@ from alignup.placement.score import PlacementScore
 from alignup.placement.verdict import NO_REPORT, Feasibility, Verdict
 from alignup.placement.victims import DisruptionBudget, VictimSearch, find_victims
 
+MAX_SINGLE = 64  #: hosts that are asked one by one, without the verdicts of all others
 MAX_SHAPES = 64  #: pod shapes with kept verdicts
 SPARE_MODELS = 64  #: models of hosts that are kept although no host is of this kind any more
 MAX_REPORTS = 3  #: reports about a host that may explain a rejection
@@ -318,7 +319,11 @@ class Cluster:
 
     def rank(self, pod: Pod, hosts: Iterable[str] | None = None, *, limit: int | None = None) -> list[RankedHost]:
         """Return the hosts that admit *pod*, best first; of *hosts* only, if given, and at most *limit*."""
-        verdicts = self.feasible(pod)
+        verdicts: Mapping[str, Verdict]
+        if isinstance(hosts, Collection) and len(hosts) <= MAX_SINGLE:
+            verdicts = {host: self.verdict(pod, host) for host in hosts if host in self._records}
+        else:
+            verdicts = self.feasible(pod)
         names = verdicts if hosts is None else [host for host in hosts if host in verdicts]
         scored = [
             (-verdict.score.total, host, verdict.score)

@@ -102,7 +102,9 @@ class LiveCluster:
         self._waiting: dict[str, HostStateDocument] = {}
         self.assumed: dict[str, str] = {}  #: uid → node, for pods whose binding was not observed
         self._heard: dict[str, float] = {}  #: node → when its HostState was written last, by our clock
-        self._changed: set[str] = set()  #: nodes about which listeners are not notified yet
+        #: nodes about which listeners are not notified yet → whether nothing happened but that pods were assumed there
+        self._changed: dict[str, bool] = {}
+        self.taken: Collection[str] = ()  #: such nodes, while listeners are notified
         self._listeners: list[ChangeListener] = []
         self.ready = asyncio.Event()  #: set when everything was listed once
         self._decoded: dict[tuple[str, str], Pod] = {}  #: by uid and resource version
@@ -269,7 +271,7 @@ class LiveCluster:
             if not known:
                 self._fallback.assume(node, pod)
             self.assumed[pod.uid] = node
-            self._touch(node)
+            self._touch(node, taken=True)
         return verdict
 
     def forget(self, uid: str) -> None:
@@ -473,16 +475,18 @@ class LiveCluster:
         known = self._bound.get(node, {}).get(uid)
         return known[0].metadata.full_name if known else uid
 
-    def _touch(self, *nodes: str) -> None:
+    def _touch(self, *nodes: str, taken: bool = False) -> None:
         """Notify listeners in the next turn of the event loop."""
         if nodes and not self._changed:
             asyncio.get_running_loop().call_soon(self._notify)
-        self._changed.update(nodes)
+        for node in nodes:
+            self._changed[node] = taken and self._changed.get(node, True)
 
     def _notify(self) -> None:
-        changed, self._changed = self._changed, set()
+        changed, self._changed = self._changed, {}
+        self.taken = {node for node, taken in changed.items() if taken}
         for listener in tuple(self._listeners):
-            listener(changed)
+            listener(changed.keys())
 
 
 class PodTrimmer:

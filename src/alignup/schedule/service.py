@@ -113,6 +113,7 @@ class ScheduleService:
         self.tasks: list[Task] = []  #: run beside the extender, until the service ends
         #: run while this process leads
         self.leader_tasks: list[Task] = [self._wake_up.run, RejectionWriter(client, self.live).run]
+        self.describe_kept: Callable[[str], str] = lambda _node: ""  #: which pod a node is kept for, in words
         self.leading = False
         self._election = None
         if lease is not None:
@@ -198,6 +199,9 @@ class ScheduleService:
         verdicts = self.live.feasible(read, (node,) if node else None)
         verdicts = {name: recorded_verdict(pod, name, verdict) for name, verdict in verdicts.items()}
         document = answers_document(pod, read, verdicts)
+        for row in document["nodes"]:
+            if kept := self.describe_kept(row["node"]):
+                row["kept"] = kept
         if text := rejection_text(pod):
             document["rejection"] = {"node": pod.spec.node_name, "reason": text}
         if record := self.extender.records.get(pod.metadata.uid):

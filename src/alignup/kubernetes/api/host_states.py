@@ -37,7 +37,7 @@ from alignup.documents.ledgers import (
     ResidueDocument,
     UsageDocument,
     device_nodes,
-    pod_entry,
+    holdings,
     residue,
     restore_ledger,
 )
@@ -180,7 +180,7 @@ def ledger_document(ledger: Ledger) -> HostLedgerDocument:
 
 
 def _held_resources(ledger: Ledger, uid: str) -> HeldResourcesDocument:
-    entry = pod_entry(ledger, uid)
+    cpus, memory, _ = holdings(ledger, uid)
     pod = ledger.pods[uid].pod
     return HeldResourcesDocument(
         uid=uid,
@@ -188,11 +188,11 @@ def _held_resources(ledger: Ledger, uid: str) -> HeldResourcesDocument:
         name=pod.name if pod.namespace else "",
         priority=pod.priority or 0,
         requests=_requests(ledger.pods[uid].usage),
-        cpus=entry.cpus,
-        memory=entry.memory,
+        cpus=cpus,
+        memory=memory,
         devices={
             container: {resource: list(ids) for resource, ids in resources.items()}
-            for container, resources in entry.devices.items()
+            for container, resources in ledger.devices.held.get(uid, {}).items()
         },
     )
 
