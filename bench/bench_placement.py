@@ -1,4 +1,4 @@
-"""Verdicts about a pod on 5,000 hosts, with the budgets of a scheduler's filter, and the memory of such a cluster."""
+"""Verdicts about a pod on 5,000 and 20,000 hosts, with the budgets of a scheduler's filter, and the memory of both."""
 
 import resource
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from alignup.placement.host_report import HostReport, PodStage
 from bench.bench_admit import host, pod
 from bench.harness import Figure
 
-HOSTS = 5000
+HOSTS, MORE_HOSTS = 5000, 20_000
 STATES = 300
 PODS = 30
 ROUNDS = 3
@@ -32,12 +32,16 @@ def figures() -> Iterator[Figure]:
     yield Figure("filter, a new shape, all hosts different", new_shapes(different), 1.0)
     yield Figure("filter, a known shape, all hosts different", one_changed(different), 5e-3)
     yield Figure("victims among 30 pods of lower priority", victims(), None)
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
-        megabytes = fresh.submit(memory).result()
-    yield Figure(f"memory, {HOSTS} hosts with {PODS} pods each, 20 shapes", megabytes, 600, unit="MB")
+    large = many_hosts(STATES, hosts=MORE_HOSTS)
+    new_shapes(large)
+    yield Figure(f"filter, a known shape, {MORE_HOSTS} hosts", one_changed(large), 2e-3)
+    for hosts, budget in ((HOSTS, 600), (MORE_HOSTS, 1500)):
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
+            megabytes = fresh.submit(memory, hosts).result()
+        yield Figure(f"memory, {hosts} hosts with {PODS} pods each, 20 shapes", megabytes, budget, unit="MB")
 
 
-def many_hosts(states: int) -> Cluster:
+def many_hosts(states: int, *, hosts: int = HOSTS) -> Cluster:
     """Hosts of one model, in this many different states."""
     cluster = Cluster()
     node = host(2, Policy.SINGLE_NUMA_NODE)
@@ -54,7 +58,7 @@ def many_hosts(states: int) -> Cluster:
         if key not in seen:
             seen.add(key)
             ledgers.append(node.ledger)
-    for number in range(HOSTS):
+    for number in range(hosts):
         report(cluster, f"host-{number}", node, ledger_number=number % states, ledgers=ledgers)
     return cluster
 
@@ -73,7 +77,7 @@ def new_shapes(cluster: Cluster) -> float:
         start = process_time()
         verdicts = cluster.feasible(wanted)
         least = min(least, process_time() - start)
-        assert len(verdicts) == HOSTS
+        assert len(verdicts) == len(cluster.hosts)
         assert verdicts.admitting()
     return least
 
@@ -117,13 +121,13 @@ def victims() -> float:
     return spent
 
 
-def memory() -> float:
+def memory(hosts: int) -> float:
     """Return the most megabytes that this process had with a cluster whose hosts all have pods of their own."""
     node = host(2, Policy.SINGLE_NUMA_NODE)
     idle = node.ledger
     random = Random(1)
     cluster = Cluster()
-    for number in range(HOSTS):
+    for number in range(hosts):
         node.ledger = idle
         for place in range(PODS):
             cpus, size = random.choice((1, 2, 4)), random.randrange(1, 4)

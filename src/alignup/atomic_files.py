@@ -69,8 +69,11 @@ def read(path: Path, *, limit: int = MAX_BYTES) -> bytes | None:
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode):
             raise FileError(f"cannot read {path}: it is not a regular file")
-        with os.fdopen(handle, "rb", closefd=False) as file:
-            data = file.read(limit + 1) if status.st_size <= limit else b""
+        parts, size = [], min(status.st_size, limit) + 1
+        while status.st_size <= limit and size > 0 and (part := os.read(handle, size)):
+            parts.append(part)
+            size = min(limit + 1 - sum(map(len, parts)), max(len(part), 4096))
+        data = b"".join(parts)
     except OSError as error:
         raise _failure("read", path, error) from error
     finally:

@@ -17,6 +17,7 @@ from tests.align.hosts import pod
 from tests.deadlines import until
 from tests.gate.simulated import settle
 from tests.kubernetes.api.tasks import running
+from tests.observe.api_objects import overflowing_pod
 
 pytestmark = pytest.mark.anyio
 
@@ -621,3 +622,18 @@ async def test_the_time_behind_the_gate_is_counted_if_the_response_is_lost(clust
 
     await until(lambda: metrics.released.call_args)
     assert metrics.released.call_args.kwargs == {"seconds": 30}
+
+
+async def test_pods_whose_amounts_overflow_stop_no_other(cluster, controller):
+    """Gated, released and bound ones: each is left alone, and the others are released."""
+    cluster.paused |= {"released", "wide"}  # of the scheduler
+    cluster.server.put(overflowing_pod("gated", schedulingGates=[{"name": GATE}]))
+    released = overflowing_pod("released", schedulerName="other")
+    released["metadata"]["annotations"] = {NODE_ANNOTATION: "a"}
+    cluster.server.put(released)
+    cluster.server.put(overflowing_pod("bound", "b"))
+    cluster.gate(WIDE)
+    await until(lambda: "wide" not in cluster.gates())
+    assert cluster.document("wide")["metadata"]["annotations"] == {NODE_ANNOTATION: "a"}
+    await until(cluster.events)
+    assert [(name, reason) for name, reason, _ in cluster.events()] == [("gated", "InvalidPod")]

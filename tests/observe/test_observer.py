@@ -13,9 +13,10 @@ from alignup.align.errors import PluginError
 from alignup.kubernetes.api import Access, ApiClient, Timing
 from alignup.kubernetes.api.host_states import HEARTBEAT_SECONDS, HOST_STATES, HostStateReader
 from alignup.kubernetes.kubelet_files import state_files
+from alignup.observe import observer as observer_module
 from alignup.observe.app import ObserverMetrics
 from alignup.observe.kubelet_reader import KubeletPaths, KubeletReader
-from alignup.observe.observation import ForeignFilesError
+from alignup.observe.observation import ForeignFilesError, join
 from alignup.observe.observer import Observer, ObserverTiming, Publisher
 from alignup.testing.api_server import ApiFault, ServedResource
 from tests.align.hosts import pod
@@ -410,3 +411,37 @@ async def test_a_kubelet_without_files_is_observed_as_far_as_it_answers(kubelet,
 
     assert sources.files == state_files.KubeletFiles()
     assert sources.allocated is None
+
+
+async def test_only_files_that_changed_are_decoded_again(kubelet, reader, tmp_path):
+    before = await reader.read()
+    again = await reader.read()
+    kubelet.admit(pod("b", cpu="500m"))
+    kubelet.write(tmp_path)
+    after = await reader.read()
+    await reader.refresh()
+    full = await reader.read()
+
+    assert again.files.cpu is before.files.cpu
+    assert again.allocated is before.allocated
+    assert after.files.cpu is before.files.cpu, "it holds no exclusive CPUs"
+    assert set(after.allocated or ()) - set(before.allocated or ()) == {"b"}
+    assert full.files.cpu is not before.files.cpu
+    assert full.files.cpu == before.files.cpu
+
+
+async def test_a_host_whose_sources_have_not_changed_is_not_joined_again(make, reader, monkeypatch):
+    joins = []
+
+    def counted(sources, **options):
+        joins.append(sources)
+        return join(sources, **options)
+
+    monkeypatch.setattr(observer_module, "join", counted)
+    observer = make()
+
+    await observer.check_once()
+    first = observer.publisher.sizes.copy()
+    await observer.check_once()
+
+    assert (len(joins), observer.publisher.sizes) == (1, first)

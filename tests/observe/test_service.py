@@ -1,5 +1,6 @@
 """The whole observer, with the API server for tests, the /configz of a kubelet and files on disk."""
 
+import asyncio
 import json
 import ssl
 from dataclasses import replace
@@ -12,7 +13,7 @@ from alignup.kubernetes.api import Access
 from alignup.kubernetes.api.credentials import UserCredentials
 from alignup.kubernetes.api.host_states import HOST_STATES, HostStateReader
 from alignup.machines import machine_source
-from alignup.observe.service import observe
+from alignup.observe.service import PodTable, observe
 from alignup.testing.api_server import ApiFault, ApiServer, ServedResource
 from tests.kubernetes.api.objects import node
 from tests.observe import api_objects
@@ -152,3 +153,22 @@ async def test_without_the_permission_the_file_is_read(observe_kubelet, cluster_
 def chain(certificate, authority):
     """The content of ``kubelet.crt``."""
     return certificate.cert_chain_pems[0].bytes() + authority.cert_pem.bytes()
+
+
+async def test_only_changes_of_pods_that_matter_are_noticed(server, client):
+    def put(phase: str, **metadata: str) -> None:
+        document = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web", "uid": "u", **metadata}}
+        spec = {"nodeName": "host-a", "containers": [{"name": "app"}]}
+        server.put({**document, "spec": spec, "status": {"phase": phase, "message": metadata.get("message", "")}})
+
+    notices: asyncio.Queue[str] = asyncio.Queue()
+    pods = PodTable(client, "host-a")
+    async with pods.following(lambda: notices.put_nowait("change")):
+        put("Pending")
+        await notices.get()
+        put("Pending", message="ContainersNotReady")  # only text
+        put("Succeeded")
+        await notices.get()
+
+        assert notices.empty()
+        assert [known.finished for known in (pods.known() or {}).values()] == [True]

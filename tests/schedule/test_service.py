@@ -20,7 +20,7 @@ from alignup.web.sockets import ServerCertificate, tcp_socket
 from tests import certificates
 from tests.align.hosts import pod
 from tests.deadlines import until
-from tests.observe.api_objects import api_pod
+from tests.observe.api_objects import api_pod, overflowing_pod
 from tests.schedule.test_extender import JSON, OTHER, WIDE, bound, filtered, occupy
 
 pytestmark = pytest.mark.anyio
@@ -319,3 +319,21 @@ async def test_an_api_server_that_is_away_at_the_start_is_waited_for(nodes, clie
     nodes.server.inject(ApiFault(), verb="watch")
     nodes.server.inject(ApiFault())
     await until(lambda: made.leading)
+
+
+async def test_a_pod_that_cannot_be_read_stops_no_answer(http, nodes, service):
+    nodes.server.put(overflowing_pod("huge", "a"))
+    nodes.create(pod("small", cpu="1", memory="1Gi"))
+    await until(lambda: service.live.unreadable and service.live.find_pod("default", "small"))
+
+    assert (await http.get("/v1/explain/default/huge")).status_code == 422
+    answer = (await http.get("/v1/explain/default/small")).json()
+    assert {row["node"]: row["verdict"] for row in answer["nodes"]} == {"a": "unknown", "b": "admits"}
+    assert next(row["detail"] for row in answer["nodes"] if row["node"] == "a").endswith("default/huge")
+    ready = await http.get("/readyz")
+    assert (ready.status_code, ready.text.splitlines()[0]) == (200, "ok")
+    assert "1 object cannot be read: Pod default/huge: " in ready.text
+    assert "\nalignup_schedule_unreadable_objects 1\n" in (await http.get("/metrics")).text
+    for page in ("/", "/pods?q=huge", "/nodes/a"):
+        assert (await http.get(page)).status_code == 200
+    assert (await http.get("/pods/default/huge")).status_code in {200, 422}

@@ -5,12 +5,12 @@ from functools import partial
 
 import pytest
 
-from alignup.align.errors import SettingsError, TraceError
+from alignup.align.errors import AlignError, SettingsError, TraceError
 from alignup.simulate.cluster_files import WorkloadDescription
 from alignup.simulate.executors import DaskEngine, ProcessEngine, SerialEngine, pack
 from alignup.simulate.sweeps import COLUMNS, ResultsFile, SweepTask, run_packed, run_sweep
 from tests.simulate.clusters import group
-from tests.simulate.jobs import die_once
+from tests.simulate.jobs import die, die_once
 
 WORKLOAD = WorkloadDescription(profile="telco", pods=10, load=2.0)
 
@@ -126,6 +126,12 @@ def test_a_killed_worker_loses_nothing(engine, tmp_path, serial):
 
     assert (tmp_path / "killed").exists()
     assert (tmp_path / "results.csv").read_text() == serial
+
+
+@pytest.mark.parametrize("engine", [lambda: ProcessEngine(1), lambda: DaskEngine(count=1)], ids=["processes", "dask"])
+def test_a_job_that_kills_every_worker_is_an_error_in_words(engine, tmp_path):
+    with pytest.raises(AlignError, match="a simulation ends the process that runs it, again and again"):
+        run_sweep(tasks(2)[:1], ResultsFile(tmp_path / "results.csv"), engine(), job=die)
 
 
 def test_a_dask_scheduler_that_is_away():

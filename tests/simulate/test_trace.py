@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from alignup.align.errors import AlignError, TraceError
 from alignup.align.workload.validation import accept
 from alignup.simulate.arrivals import GANG_LABEL, PodArrival, PodDeparture
-from alignup.simulate.trace import read, read_file, write
+from alignup.simulate.trace import read, read_bytes, read_file, write
 from tests.align.hosts import GPU
 from tests.simulate.workloads import small, some, workloads
 from tests.strategies_pods import guaranteed
@@ -303,3 +303,27 @@ events:
 
         assert read(text.getvalue()) == events
         assert '"gang": "g"' in text.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param("[" * 100_000, "nested more than 100 levels deep", id="deep YAML"),
+        pytest.param('{"a":' * 100_000, "nested more than 100 levels deep", id="deep JSON"),
+        pytest.param(
+            "a: &a0 [x, x]\n" + "".join(f"b{n}: &a{n + 1} [*a{n}, *a{n}]\n" for n in range(40)),
+            "more than 400,000 values and keys",
+            id="aliases",
+        ),
+    ],
+)
+def test_a_hostile_trace_is_refused_in_words(text, message):
+    with pytest.raises(TraceError, match=message):
+        read(text)
+
+
+def test_a_huge_trace_is_refused_before_it_is_parsed(tmp_path):
+    (tmp_path / "trace").write_bytes(b"x" * 3)
+
+    with pytest.raises(TraceError, match="larger than 0 MiB"):
+        read_bytes(tmp_path / "trace", limit=2)

@@ -84,5 +84,5 @@ def _is_changed(running: Pod, resized: Pod, resource: str) -> bool:
     return any(
         container.resources.requests.get(resource) != before.get(container.name)
         for container in resized.all_containers
-        if container.name not in resized.ordinary_init
+        if not resized.is_ordinary_init(container.name)
     )

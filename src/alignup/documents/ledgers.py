@@ -126,7 +126,20 @@ def pod_entry(ledger: Ledger, uid: str) -> PodEntryDocument:
 
     It changes when one of its containers starts, and when a plugin reports other NUMA nodes for a device it holds.
     """
-    admitted, cpus, memory = ledger.pods[uid], ledger.cpus, ledger.memory
+    admitted = ledger.pods[uid]
+    cpus, memory, devices = holdings(ledger, uid)
+    return PodEntryDocument(
+        pod=pod_document(admitted.pod),
+        hints={container: HintDocument.of(hint) for container, hint in admitted.hints.items()},
+        uses=build(UsageDocument, admitted.usage),
+        cpus=cpus,
+        memory=memory,
+        devices=devices,
+    )
+
+
+def holdings(ledger: Ledger, uid: str) -> tuple[CpuHoldings, MemoryHoldings, DeviceHoldings]:
+    cpus, memory = ledger.cpus, ledger.memory
     cpu_holdings, memory_holdings = _NO_CPUS, _NO_MEMORY
     if uid in cpus.held or uid in cpus.pod_held:
         containers = {name: bits.show(held) for name, held in cpus.held.get(uid, {}).items()}
@@ -135,20 +148,14 @@ def pod_entry(ledger: Ledger, uid: str) -> PodEntryDocument:
         memory_holdings = MemoryHoldings({name: _block_documents(held) for name, held in blocks.items()})
     if (pod_blocks := memory.pod_held.get(uid)) is not None:
         memory_holdings = memory_holdings.replace(pod=_block_documents(pod_blocks))
-    return PodEntryDocument(
-        pod=pod_document(admitted.pod),
-        hints={container: HintDocument.of(hint) for container, hint in admitted.hints.items()},
-        uses=build(UsageDocument, admitted.usage),
-        cpus=cpu_holdings,
-        memory=memory_holdings,
-        devices={
-            container: {
-                resource: {id_: device_nodes(ledger.devices, resource, id_) for id_ in ids}
-                for resource, ids in held.items()
-            }
-            for container, held in ledger.devices.held.get(uid, {}).items()
-        },
-    )
+    devices = {
+        container: {
+            resource: {id_: device_nodes(ledger.devices, resource, id_) for id_ in ids}
+            for resource, ids in held.items()
+        }
+        for container, held in ledger.devices.held.get(uid, {}).items()
+    }
+    return cpu_holdings, memory_holdings, devices
 
 
 def _block_documents(blocks: Iterable[Block]) -> list[BlockDocument]:

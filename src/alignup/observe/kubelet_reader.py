@@ -8,6 +8,7 @@ same before and after PodResources has answered.
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from alignup import atomic_files
@@ -18,7 +19,7 @@ from alignup.kubernetes import configuration
 from alignup.kubernetes.api.known_pods import KnownPod
 from alignup.kubernetes.configuration import Configuration, feature_gates
 from alignup.kubernetes.kubelet_files import state_files
-from alignup.kubernetes.kubelet_files.state_files import AllocatedPods, KubeletFiles
+from alignup.kubernetes.kubelet_files.state_files import AllocatedPods, KnownFiles, KubeletFiles
 from alignup.kubernetes.plugins.pod_resources import PodResourcesClient
 from alignup.machines import machine_source
 from alignup.observe.observation import Sources
@@ -33,7 +34,7 @@ _BOOT_ID_BYTES = 4096  #: the kernel allocates a buffer as large as what is aske
 FileVersions = tuple[tuple[int, int, int] | None, ...]  #: inode, time and size of each file
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class KubeletPaths:
     """Where a kubelet keeps its files, and where the host's ``/sys`` and ``/proc`` are."""
 
@@ -42,7 +43,7 @@ class KubeletPaths:
     config_file: Path | None = None  #: ``None``: ``config.yaml`` in the directory
     config_dir: Path | None = None  #: of drop-in files
 
-    @property
+    @cached_property
     def state_files(self) -> tuple[Path, ...]:
         names = (
             state_files.CPU_FILE,
@@ -52,20 +53,20 @@ class KubeletPaths:
         )
         return tuple(self.directory / name for name in names)
 
-    @property
+    @cached_property
     def config(self) -> Path:
         return self.config_file or self.directory / CONFIG_NAME
 
-    @property
+    @cached_property
     def pod_resources(self) -> Path:
         return self.directory / POD_RESOURCES / SOCKET
 
-    @property
+    @cached_property
     def plugin_socket(self) -> Path:
         """Return the socket that the kubelet creates anew whenever it starts."""
         return self.directory / state_files.PLUGINS_DIR / SOCKET
 
-    @property
+    @cached_property
     def watched(self) -> tuple[Path, ...]:
         """Return the directories in which changes matter."""
         plugins, resources = self.plugin_socket.parent, self.pod_resources.parent
@@ -79,9 +80,11 @@ class KubeletPaths:
 
     def concerns_kubelet(self, path: Path) -> bool:
         """Return whether a change of *path* means that the kubelet restarts, or has another configuration."""
-        return path in {self.plugin_socket, self.pod_resources, self.config, *self.watched} or (
-            path.parent == self.config_dir
-        )
+        return path in self._of_kubelet or path.parent == self.config_dir
+
+    @cached_property
+    def _of_kubelet(self) -> frozenset[Path]:
+        return frozenset((self.plugin_socket, self.pod_resources, self.config, *self.watched))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,7 @@ class KubeletReader:
         self._configz = configz
         self._discover = discover
         self._known: _Known | None = None
+        self._files: KnownFiles = {}
 
     def boot_id(self) -> str:
         """Return the id of the running kernel; empty if it cannot be read."""
@@ -119,6 +123,7 @@ class KubeletReader:
 
     async def refresh(self) -> None:
         """Read the machine and the configuration; ``AlignError`` if that is not possible."""
+        self._files.clear()
         machine = await asyncio.to_thread(self._discover, self.paths.host_root)
         self._known = _Known(replace(machine, devices=()), *await self._read_configuration())
 
@@ -132,8 +137,7 @@ class KubeletReader:
             files, allocated, file_gaps = self._read_files(gates)
             listed, allocatable, gaps = None, None, [*known.gaps, *file_gaps]
             try:
-                listed = await self._pod_resources.list()
-                allocatable = await self._pod_resources.allocatable()
+                listed, allocatable = await self._pod_resources.read()
             except PluginError as error:
                 gaps.append(f"PodResources does not answer: {error}")
             if before == self._versions():
@@ -156,13 +160,15 @@ class KubeletReader:
     def _read_files(self, gates: FeatureGates) -> tuple[KubeletFiles, AllocatedPods | None, list[str]]:
         try:
             # The file of devices exists only once a device plugin has registered.
-            files = state_files.read_state_files(self.paths.directory, gates=gates, devices_optional=True)
+            files = state_files.read_state_files(
+                self.paths.directory, gates=gates, devices_optional=True, known=self._files
+            )
         except FileError as error:
             if not self.paths.directory.is_dir():
                 raise
             return KubeletFiles(), None, [str(error)]
         try:
-            return files, state_files.read_allocated_pods(self.paths.directory), []
+            return files, state_files.read_allocated_pods(self.paths.directory, known=self._files), []
         except AlignError as error:
             return files, None, [str(error)]
 

@@ -14,13 +14,14 @@ takes an unsettled state as it is only if no step follows.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, field, replace
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.cpus.options import CpuPolicy
 from alignup.align.errors import StateError
-from alignup.align.host import Host
+from alignup.align.host import Host, Settings
 from alignup.align.machine import Device, Machine
 from alignup.align.memory.ledger import EMPTY_TABLE, Block
 from alignup.align.memory.provider import MemoryPolicy
@@ -85,19 +86,37 @@ class Observation:
     contradictions: tuple[str, ...] = ()  #: where sources disagree, one sentence each
 
 
-def join(sources: Sources, *, settled: bool = True) -> Observation:
+class IdleHost:
+    """The last idle host: a machine and its configuration hardly ever change, and are large."""
+
+    def __init__(self) -> None:
+        self._settings: tuple[Configuration, Machine, Settings] | None = None
+        self._host: Host | None = None
+
+    def get(self, sources: Sources, devices: tuple[Device, ...]) -> Host:
+        """Return a host with the machine of *sources* and *devices*, and an initial ledger."""
+        known = self._settings
+        if known is None or known[0] is not sources.configuration or known[1] is not sources.machine:
+            settings = kubelet_configuration.host_settings(sources.configuration, sources.machine)
+            known, self._host = (sources.configuration, sources.machine, settings), None
+            self._settings = known
+        if self._host is None or self._host.machine.devices != devices:
+            self._host = Host(replace(sources.machine, devices=devices), known[2])
+        return copy(self._host)
+
+
+def join(sources: Sources, *, settled: bool = True, hosts: IdleHost | None = None) -> Observation:
     """Return the host; ``StateError`` if the files cannot be those of this machine and configuration.
 
     :class:`UnsettledError` if the kubelet is in the middle of a change; with *settled*, no further write is expected.
     :class:`ConfigurationError` and ``SettingsError`` if the kubelet could not have started.
     """
-    settings = kubelet_configuration.host_settings(sources.configuration, sources.machine)
     # PodResources fills in for missing files; one with a problem is not missing.
     listed = None if sources.listed is None or sources.files.problems else _listed_by_uid(sources.listed, sources.pods)
     if listed and sources.files.devices is None:
         sources = replace(sources, files=replace(sources.files, devices=_device_state(listed)))
     devices = join_devices(sources)
-    host = Host(replace(sources.machine, devices=devices.devices), settings)
+    host = (hosts or IdleHost()).get(sources, devices.devices)
     if listed is not None:
         sources = replace(sources, files=_with_missing_files(sources.files, listed, host))
     check_files(sources.machine, sources.files)
@@ -350,18 +369,24 @@ def _match(
     def take(uid: str, candidates: list[ListedPod]) -> None:
         matched[uid] = candidates[0]
         left.remove(candidates[0])
+        by_name[candidates[0].namespace, candidates[0].name].remove(candidates[0])
 
     named = [uid for uid in uids if uid in known]
+    by_name: dict[PodName, list[ListedPod]] = {}
+    for pod in listed:
+        by_name.setdefault((pod.namespace, pod.name), []).append(pod)
     for exact in (True, False):  # two pods can have one name, if the first was force-deleted
         for uid in named:
-            candidates = [pod for pod in left if (pod.namespace, pod.name) == known[uid].name]
+            candidates = by_name.get(known[uid].name, [])
             if exact:
                 candidates = [pod for pod in candidates if _agrees(pod, held.get(uid, {}))]
             if uid not in matched and candidates:
                 take(uid, candidates)
     for uid in uids:
+        if uid in matched or uid in known:
+            continue
         candidates = [pod for pod in left if _holds_something(pod) and _agrees(pod, held.get(uid, {}))]
-        if uid not in matched and uid not in known and len(candidates) == 1:
+        if len(candidates) == 1:
             take(uid, candidates)
     return matched, left
 

@@ -14,15 +14,16 @@ from typing import Any
 import structlog
 
 from alignup.align.errors import AlignError
+from alignup.align.machine import Machine
 from alignup.documents.codec import encode
 from alignup.documents.host_state import HostStateDocument
 from alignup.kubernetes.api import NODE_RESOURCE_TOPOLOGIES, ApiClient, Resource
 from alignup.kubernetes.api.errors import ApiError, NotFoundError
-from alignup.kubernetes.api.host_states import HEARTBEAT_SECONDS, HOST_STATES, format_time, to_object
+from alignup.kubernetes.api.host_states import HEARTBEAT_SECONDS, HOST_STATES, format_time, machine_document, to_object
 from alignup.observe.app import ObserverMetrics
 from alignup.observe.kubelet_reader import KubeletReader
 from alignup.observe.linux_calls import DirectoryWatch
-from alignup.observe.observation import AdmittingError, ForeignFilesError, UnsettledError, join
+from alignup.observe.observation import AdmittingError, ForeignFilesError, IdleHost, Sources, UnsettledError, join
 from alignup.observe.published_objects import FingerprintMethod, host_state, node_topology, unknown_host_state
 
 _log = structlog.get_logger()
@@ -36,6 +37,7 @@ class ObserverTiming:
 
     settle: float = 0.5  #: without a write, after which the kubelet is not in the middle of a change
     admission: float = 10.0  #: the same while a pod is being admitted: half of what it gets must not count as all
+    collect: float = 0.02  #: after the first notice of a change, for those that belong to it
     interval: float = 1.0  #: between two writes to the API server, at least
     period: float = 60.0  #: between two full checks
     retry: float = 5.0  #: after a failed write
@@ -125,6 +127,10 @@ class Observer:
     _written_at: float = float("-inf")
     _reported: dict[str, str] = field(default_factory=dict)  #: the last problem of reading, and of writing
     _retry: asyncio.TimerHandle | None = None  #: of a failed write
+    _hosts: IdleHost = field(default_factory=IdleHost)
+    _machine: tuple[Machine, dict[str, Any]] | None = None  #: the last one, and its description
+    #: the sources of the last observation, whether they were settled, and its objects
+    _last: tuple[tuple[Sources, bool], tuple[HostStateDocument, dict[str, Any]]] | None = None
 
     def notify(self, *, refresh: bool = False) -> None:
         """Have the host observed again; with *refresh* the machine and the configuration, too."""
@@ -161,6 +167,8 @@ class Observer:
             self._changed.set()
             while True:
                 full = await self._wait(min(self.timing.period, HEARTBEAT_SECONDS))
+                if not full:  # several files are written, one after the other
+                    await self.timing.sleep(self.timing.collect)
                 self._refresh = self._refresh or full
                 await self._check()
                 self.checked_at = self.timing.clock()
@@ -169,17 +177,13 @@ class Observer:
         """Publish the host as it is, after it has settled and the interval since the last write has passed."""
         settled = False
         while True:
+            if (pause := self._written_at + self.timing.interval - self.timing.clock()) > 0:
+                await self.timing.sleep(pause)
             self._changed.clear()
             state, topology = await self._observe(settled=settled)
-            if state is None:
-                settled = await self._wait(self._pause)
-                continue
-            if (pause := self._written_at + self.timing.interval - self.timing.clock()) <= 0:
+            if state is not None:
                 break
-            await self.timing.sleep(pause)
-            if not self._changed.is_set():
-                break
-            settled = False
+            settled = await self._wait(self._pause)
         try:
             written = await self.publisher.publish(state, topology)
         except ApiError as error:
@@ -214,7 +218,10 @@ class Observer:
                 self._refresh = False
                 await self.reader.refresh()
             sources = await self.reader.read()
-            observation = join(sources, settled=settled)
+            if self._last is not None and self._last[0] == (sources, settled):
+                self.metrics.observations.labels("ok").inc()
+                return self._last[1]
+            observation = join(sources, settled=settled, hosts=self._hosts)
         except AlignError as error:
             if not settled or isinstance(error, UnsettledError):  # it may pass, for example while the kubelet restarts
                 self._pause = self.timing.admission if isinstance(error, AdmittingError) else self.timing.settle
@@ -228,7 +235,12 @@ class Observer:
         topology = node_topology(observation, method=self.method)
         contradictions, gaps = len(observation.contradictions), len(observation.gaps)
         self.metrics.state(gaps=gaps, contradictions=contradictions, topology=topology)
-        return host_state(observation), topology
+        machine = observation.host.machine
+        if self._machine is None or self._machine[0] is not machine:
+            self._machine = machine, machine_document(machine)
+        objects = host_state(observation, machine=self._machine[1]), topology
+        self._last = (sources, settled), objects
+        return objects
 
     def _report(self, doing: str, problem: str) -> None:
         """Log a problem once."""

@@ -25,14 +25,14 @@ from alignup.observe.observation import Observation, Sources
 MAX_PROBLEMS = 20  #: of one host in its object
 
 
-def host_state(observation: Observation) -> HostStateDocument:
-    """Return the object without its metadata and generations."""
+def host_state(observation: Observation, *, machine: dict[str, Any] | None = None) -> HostStateDocument:
+    """Return the object without its metadata and generations; *machine* is the description of its machine, if known."""
     host = observation.host
     problems = [*observation.contradictions, *observation.gaps]
     more = len(problems) - MAX_PROBLEMS  # an object must stay small
     return HostStateDocument(
         kubelet=observation.kubelet,
-        machine=machine_document(host.machine),
+        machine=machine or machine_document(host.machine),
         configuration=kubelet_configuration.alignment_fields(observation.configuration),
         ledger=ledger_document(host.ledger),
         problems=[*problems[:MAX_PROBLEMS], f"and {more} more"] if more > 0 else problems,

@@ -10,7 +10,7 @@ import structlog
 from alignup import atomic_files
 from alignup.align.errors import PodError, StateError
 from alignup.kubernetes.api import NODES, PODS, Access, ApiClient, Informer, Query, Timing
-from alignup.kubernetes.api.known_pods import KnownPod, known_pod
+from alignup.kubernetes.api.known_pods import KnownPod, known_pod, kubelet_uid
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
 from alignup.kubernetes.plugins.pod_resources import pod_resources_client
 from alignup.observe.app import ObserverMetrics, observer_app
@@ -95,11 +95,13 @@ class PodTable:
         if not self._informer.synced:
             return None
         pods: dict[str, tuple[str, KnownPod]] = {}
+        uids = {pod.metadata.uid for pod in self._informer.objects.values()}
         for pod in self._informer.objects.values():
             uid, version = pod.metadata.uid, pod.metadata.resource_version
             before = self._read.get(uid)
             try:
-                pods[uid] = before if before and before[0] == version else (version, known_pod(pod))
+                known = before and before[0] == version
+                pods[uid] = before if before and known else (version, known_pod(pod, uid=kubelet_uid(pod, uids)))
             except PodError as error:
                 _log.warning("pod left out", pod=pod.metadata.full_name, problem=str(error))
         self._read = pods
@@ -111,8 +113,17 @@ class PodTable:
 
     @asynccontextmanager
     async def following(self, notify: Callable[[], None]) -> AsyncIterator[None]:
-        """Follow the API server inside the context, and call *notify* after each change."""
-        self._informer.subscribe(lambda _change: notify())
+        """Follow the API server inside the context, and call *notify* after each change that matters to the node."""
+        before = self.known()
+
+        def changed(_change: object) -> None:
+            nonlocal before
+            pods = self.known()
+            if pods is None or pods != before:  # most changes of a status are none
+                before = pods
+                notify()
+
+        self._informer.subscribe(changed)
         task = asyncio.ensure_future(self._informer.run())
         try:
             with suppress(TimeoutError):  # the observer starts without pods, too

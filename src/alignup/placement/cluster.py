@@ -22,7 +22,7 @@ from alignup.align.workload import Pod
 from alignup.placement.host_model import HostModel, HostModels
 from alignup.placement.host_record import Binding, HostRecord, RejectedBinding, Replaced
 from alignup.placement.host_report import Cause, HostReport, PodStage
-from alignup.placement.host_verdicts import HostVerdicts
+from alignup.placement.host_verdicts import DefectListener, HostVerdicts
 from alignup.placement.pod_shape import LedgerCompactor
 from alignup.placement.prediction_comparison import placement_difference, pods_ended_before, rejected_after_ends
 from alignup.placement.score import PlacementScore
@@ -31,6 +31,7 @@ from alignup.placement.victims import DisruptionBudget, VictimSearch, find_victi
 
 MAX_SINGLE = 64  #: hosts that are asked one by one, without the verdicts of all others
 MAX_SHAPES = 64  #: pod shapes with kept verdicts
+SPARE_MODELS = 64  #: models of hosts that are kept although no host is of this kind any more
 MAX_REPORTS = 3  #: reports about a host that may explain a rejection
 MAX_REJECTED = 4096  #: rejected pods whose causes are remembered
 MAX_ENDED = 100_000  #: ended pods that are remembered, because a late report may still contain them
@@ -68,7 +69,8 @@ class Cluster:
     pod can end a moment before the API server knows, and the pods bound since then may be placed elsewhere than
     predicted, so more than one is a risk. ``None``: no limit. Verdicts are kept for *max_shapes* pod shapes, and for
     *max_states* states in which no host is any more. With *compact*, ledgers share equal parts, which takes time and
-    saves memory where reports are decoded.
+    saves memory where reports are decoded. With *on_defect*, a decision that fails because of a defect makes one
+    verdict unknown, and the listener is called.
     """
 
     def __init__(
@@ -78,17 +80,23 @@ class Cluster:
         max_shapes: int = MAX_SHAPES,
         max_states: int = 0,
         compact: bool = True,
+        on_defect: DefectListener | None = None,
     ) -> None:
         self._models = HostModels()
         self._pods = LedgerCompactor() if compact else None
         self._records: dict[str, HostRecord] = {}
         self._verdicts = HostVerdicts(
-            self._records, max_unconfirmed=max_unconfirmed, max_shapes=max_shapes, max_states=max_states
+            self._records,
+            max_unconfirmed=max_unconfirmed,
+            max_shapes=max_shapes,
+            max_states=max_states,
+            on_defect=on_defect,
         )
         self._early: dict[str, dict[str, Pod]] = {}  #: observed bindings to hosts without a report
         self._hosts: dict[str, str] = {}  #: uid → host, for unconfirmed pods
         self._stages: OrderedDict[str, PodStage] = OrderedDict()  #: of terminating and ended pods
         self._rejections: list[RejectedPrediction] = []
+        self._foreign_rejections: list[tuple[str, str]] = []
         self.rejected: OrderedDict[str, RejectedPrediction] = OrderedDict()  #: the last ones, by uid
         self._lists = 0  #: lists of pods so far; pods that were bound before the first report of a host count as one
         self._listed = False  #: whether all pods were listed once
@@ -121,7 +129,7 @@ class Cluster:
         record = self._records.get(name)
         if record is not None and report.sequence <= record.report.sequence:
             return ()
-        model = self._models.find(report.machine, report.settings)
+        model = self._find_model(report)
         if self._pods is not None:
             ledger = self._pods.compact(report.ledger)
             report = replace(report, machine=model.machine, settings=model.settings, ledger=ledger)
@@ -177,6 +185,8 @@ class Cluster:
                 self._hosts[uid] = host
         elif host in self._early:
             self._early[host].pop(uid, None)
+            if not self._early[host]:
+                del self._early[host]
         if stage is not PodStage.RUNNING:
             self._enter_stage(record, uid, stage)
         elif self._stages.pop(uid, None) and record is not None:
@@ -217,6 +227,8 @@ class Cluster:
             if not binding.foreign:
                 record.rejected.append(RejectedBinding(binding, reason))
                 self._explain_rejections(record)
+            elif binding.expected:
+                self._foreign_rejections.append((uid, host))
             self._verdicts.touch(host)
 
     def observe_preemption(self, pod: Pod, host: str) -> None:
@@ -233,6 +245,11 @@ class Cluster:
         only after ``MAX_REPORTS`` further reports.
         """
         rejections, self._rejections = self._rejections, []
+        return rejections
+
+    def take_foreign_rejections(self) -> list[tuple[str, str]]:
+        """Return the rejected pods of others (uid and host) that predictions counted on, since the last call."""
+        rejections, self._foreign_rejections = self._foreign_rejections, []
         return rejections
 
     def assume(self, pod: Pod, host: str) -> Verdict:
@@ -331,6 +348,13 @@ class Cluster:
         return find_victims(record, pod, budgets=budgets, allow_violations=allow_violations)
 
     # Bookkeeping
+
+    def _find_model(self, report: HostReport) -> HostModel:
+        model = self._models.find(report.machine, report.settings)
+        if len(self._models) > 2 * len(self._records) + SPARE_MODELS:
+            self._models.keep({model, *(record.model for record in self._records.values())})
+            self._verdicts.forget_models()
+        return model
 
     def _compact(self, pod: Pod) -> Pod:
         return pod if self._pods is None else self._pods.compact_pod(pod)

@@ -30,6 +30,7 @@ from alignup.placement.host_record import HostRecord
 from alignup.placement.pod_shape import PodShape, build_shape, shape_key
 from alignup.placement.score import consider_totals, score_placement, score_shared
 from alignup.placement.verdict import (
+    DEFECT,
     TOO_MUCH_WORK,
     UNSETTLED_DEVICES,
     WAITS_FOR_CONFIRMATION,
@@ -39,6 +40,8 @@ from alignup.placement.verdict import (
     rejected,
     unknown,
 )
+
+DefectListener = Callable[[str, Exception], object]  #: called with a host, and what its decision raised
 
 
 @dataclass(eq=False)
@@ -179,6 +182,9 @@ class VerdictCache:
                     state.verdicts.pop(oldest, None)
         return shape
 
+    def forget_models(self) -> None:
+        self._anywhere.clear()
+
     def __len__(self) -> int:
         """Return the number of distinct alignment states of all hosts."""
         return len(self._states)
@@ -223,9 +229,15 @@ class _ShapeTable:
 
 class HostVerdicts:
     def __init__(
-        self, records: Mapping[str, HostRecord], *, max_unconfirmed: int | None, max_shapes: int, max_states: int
+        self,
+        records: Mapping[str, HostRecord],
+        *,
+        max_unconfirmed: int | None,
+        max_shapes: int,
+        max_states: int,
+        on_defect: DefectListener | None = None,
     ) -> None:
-        self._records = records
+        self._records, self._on_defect = records, on_defect
         self._max_unconfirmed = max_unconfirmed
         self._cache = VerdictCache(max_shapes=max_shapes, max_states=max_states)
         self._states: dict[str, tuple[HostState, ...]] = {}  #: host → the states in any of which it may be
@@ -244,6 +256,10 @@ class HostVerdicts:
         self._changed[host] = self._version
         self._changed.move_to_end(host)
         self._states.pop(host, None)
+
+    def forget_models(self) -> None:
+        """Forget verdicts of kinds of hosts, some of which no longer exist."""
+        self._cache.forget_models()
 
     def of_all(self, pod: Pod) -> _ShapeTable:
         """Return the verdicts of all hosts; those of unchanged hosts are kept."""
@@ -307,9 +323,19 @@ class HostVerdicts:
         return self._verdict(record, self._cache.shape(pod))
 
     def _verdict(self, record: HostRecord, shape: PodShape) -> Verdict:
+        """Return the verdict of one host; if defects have a listener, one makes only this verdict unknown."""
+        try:
+            return self._decide(record, shape)
+        except Exception as error:
+            if self._on_defect is None or isinstance(error, PodError):
+                raise
+            self._on_defect(record.name, error)
+            return unknown(DEFECT, f"{type(error).__name__}: {error}")
+
+    def _decide(self, record: HostRecord, shape: PodShape) -> Verdict:
         possible = record.states()
         if not possible.ledgers:
-            return unknown(possible.problem)
+            return unknown(possible.problem, possible.detail)
         states = self._host_states(record, shape)
         verdict = states[0].verdict(shape) if len(states) == 1 else combine([state.verdict(shape) for state in states])
         if self._max_unconfirmed is not None:

@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Callable, Collection
 from contextlib import suppress
 
-from alignup.align.errors import PodError
 from alignup.align.workload import Pod
 from alignup.placement.cluster import Cluster
 
@@ -34,7 +33,7 @@ class LargePods:
         if not is_large(pod):
             return
         async with self._turn:
-            with suppress(PodError):  # which the question itself will raise
+            with suppress(Exception):  # the question itself raises an error of the pod, and names and counts a defect
                 for _ in range(ROUNDS):
                     undecided = self._cluster.undecided(pod, hosts)
                     if not undecided:

@@ -220,6 +220,11 @@ class ScheduleService:
             "alignup_schedule_leading": ("Whether this process leads.", float(self.leading)),
             "alignup_schedule_nodes": ("Nodes of the cluster.", len(self.live.nodes.objects)),
             "alignup_schedule_known_nodes": ("Nodes whose state is known.", len(cluster.hosts)),
+            "alignup_schedule_unreadable_objects": ("Objects that cannot be read.", len(self.live.unreadable)),
+            "alignup_schedule_failed_decisions_total": (
+                "Verdicts that a defect prevented.",
+                self.live.failed_decisions,
+            ),
             "alignup_schedule_distinct_states": ("Distinct states of nodes.", cluster.distinct_states),
             "alignup_schedule_waiting_pods": ("Rejected pods that wait for room.", self._wake_up.waiting),
             "alignup_schedule_kept_nodes": ("Nodes kept for pods that waited long.", len(self._wake_up.kept_nodes)),
@@ -299,7 +304,7 @@ def schedule_app(
     routes = [
         *(Route(f"{EXTENDER}/{verb}", _not_found, methods=["POST"]) for verb in VERBS),  # other methods are wrong
         Route("/v1/explain/{namespace}/{pod}", explain),
-        *health_routes(service.metrics.registry, readiness=service.problems),
+        *health_routes(service.metrics.registry, readiness=service.problems, warnings=lambda: service.live.warnings),
         *page_routes(pages, stopping=stopping or asyncio.Event()),
     ]
     app = Starlette(routes=routes, exception_handlers={404: _not_found, 405: wrong_method, Exception: internal_error})
@@ -347,7 +352,8 @@ async def open_service(
         app = schedule_app(service, stopping=stopping, access=rules)
         await stack.enter_async_context(serve_app(app, listener, stopping=stopping, limits=limits, tls=tls))
         if options.health is not None:
-            probe_app = health_app(service.metrics.registry, readiness=service.problems)
+            registry, live = service.metrics.registry, service.live
+            probe_app = health_app(registry, readiness=service.problems, warnings=lambda: live.warnings)
             probes = stack.enter_context(tcp_socket(options.health[1], options.health[0]))
             await stack.enter_async_context(serve_app(probe_app, probes, stopping=stopping, limits=limits))
         _log.info("listening", at="{}:{}".format(*listener.getsockname()[:2]))

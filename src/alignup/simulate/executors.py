@@ -21,13 +21,17 @@ from threading import current_thread, main_thread
 from types import MappingProxyType
 from typing import Any, Protocol, Self, TypeVar
 
-from alignup.align.errors import SettingsError
+from alignup.align.errors import AlignError, SettingsError
 
 Value = TypeVar("Value")
 Row = Mapping[str, str]  #: the results of a task, by column
 Job = Callable[[bytes], Row]  #: runs a packed task
 
 MAX_LOSSES = 3  #: pools in a row that break before any of their tasks is finished
+_KILLED = (
+    "a simulation ends the process that runs it, again and again: it may need more memory than there is; "
+    "run fewer at once, or a smaller workload"
+)
 CONNECT_TIMEOUT = 30.0  #: seconds to reach a Dask scheduler
 
 
@@ -202,7 +206,7 @@ class ProcessEngine(Engine):
             except BrokenProcessPool:
                 losses = losses + 1 if len(left) == before else 0
                 if losses >= MAX_LOSSES:
-                    raise
+                    raise AlignError(_KILLED) from None
                 self._pool = None
 
 
@@ -245,10 +249,14 @@ class DaskEngine(Engine):
 
     def results(self, job: Job, parcels: Sequence[bytes]) -> Iterator[Row]:
         from distributed import as_completed  # noqa: PLC0415 - an extra, as above
+        from distributed.scheduler import KilledWorker  # noqa: PLC0415
 
         futures = self.client.map(job, parcels, pure=False, retries=MAX_LOSSES)
-        for _, row in as_completed(futures, loop=self.client.loop, with_results=True):  # type: ignore[no-untyped-call]
-            yield row
+        try:
+            for _, row in as_completed(futures, loop=self.client.loop, with_results=True):  # type: ignore[no-untyped-call]
+                yield row
+        except KilledWorker:
+            raise AlignError(_KILLED) from None
 
 
 def make_engine(name: str, *, jobs: int | None, address: str | None) -> Engine:

@@ -605,6 +605,8 @@ def parse_allocated_pods(text: bytes, *, path: str) -> AllocatedPods:
 
 # The directory
 
+KnownFiles = dict[Path, tuple[bytes, Any]]  #: the last contents of each file, and the same decoded
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeletFiles:
@@ -630,17 +632,19 @@ def state_file_paths(directory: Path) -> dict[str, Path]:
     }
 
 
-def read_state_files(
+def read_state_files(  # noqa: PLR0913 - all but the first are optional
     directory: Path,
     *,
     gates: FeatureGates,
     cpu_policy: str | None = None,
     memory_policy: str | None = None,
     devices_optional: bool = False,
+    known: KnownFiles | None = None,
 ) -> KubeletFiles:
     """Read the three files about resources; a missing file is a gap, and an unusable one a problem, not an error.
 
-    Policies are checked if they are given. With *devices_optional* a missing file of devices is not a gap.
+    Policies are checked if they are given. With *devices_optional* a missing file of devices is not a gap. Files with
+    the contents of *known* ones are not decoded again.
     ``FileError`` if the directory does not exist or has none of the files.
     """
     if not directory.is_dir():
@@ -656,7 +660,7 @@ def read_state_files(
         try:
             text = atomic_files.read(path)
             if text is not None:
-                states[kind] = parse(text, path=str(path))
+                states[kind] = _decode(parse, text, path, known)
                 continue
             missing += 1
             if kind != "devices" or not devices_optional:
@@ -669,11 +673,22 @@ def read_state_files(
     return KubeletFiles(**states, problems=tuple(problems), gaps=tuple(gaps))
 
 
-def read_allocated_pods(directory: Path) -> AllocatedPods | None:
+def read_allocated_pods(directory: Path, *, known: KnownFiles | None = None) -> AllocatedPods | None:
     """Read ``allocated_pods_state``; ``None`` if it does not exist, as with older kubelets."""
     path = directory / ALLOCATED_PODS_FILE
     text = atomic_files.read(path)
-    return None if text is None else parse_allocated_pods(text, path=str(path))
+    return None if text is None else _decode(parse_allocated_pods, text, path, known)
+
+
+def _decode(parse: Callable[..., T], text: bytes, path: Path, known: KnownFiles | None) -> T:
+    before = known.get(path) if known else None
+    if before is not None and before[0] == text:
+        state: T = before[1]
+        return state
+    state = parse(text, path=str(path))
+    if known is not None:
+        known[path] = text, state
+    return state
 
 
 def write_state_files(directory: Path, files: KubeletFiles, *, gates: FeatureGates) -> tuple[Path, ...]:

@@ -5,6 +5,7 @@ containers are never listed; and a device whose topology has no nodes is listed 
 among the allocatable ones. The endpoint knows pods by name only, and lists CPUs in any order.
 """
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -32,6 +33,7 @@ from alignup.wire import pod_resources_pb2 as wire
 SOCKET = "kubelet.sock"  #: the name that tools expect
 TIMEOUT = 5.0  #: seconds for a call of the client
 MAX_RESPONSE = 16 << 20  #: bytes, as the kubelet's own clients accept
+MAX_ENTRIES = 100_000  #: pods, containers, devices, blocks of memory and their nodes in a response
 RATE, BURST = 100.0, 10.0  #: requests a second, and how many at once
 
 CountCall = Callable[..., None]  #: of a method (``list``, ``get`` or ``get_allocatable``), and whether it ``failed=``
@@ -209,6 +211,11 @@ class PodResourcesClient:
         response = await self._call("GetAllocatableResources", request, kind)
         return _listed_resources(response)
 
+    async def read(self) -> tuple[tuple[ListedPod, ...], ListedResources]:
+        """Return the pods, and what can be allocated."""
+        listed, allocatable = await asyncio.gather(self.list(), self.allocatable())
+        return listed, allocatable
+
     async def _call(self, method: str, request: Any, response: type[Any]) -> Any:  # noqa: ANN401 - generated messages
         return await unix_grpc.call(
             self._channel,
@@ -218,6 +225,7 @@ class PodResourcesClient:
             seconds=self._timeout,
             error=lambda code, text: PluginError(f"{method} at {self._path}: {self._reason(code, text)}"),
             wait_for_ready=False,
+            max_messages=MAX_ENTRIES,
         )
 
     def _reason(self, code: grpc.StatusCode, text: str) -> str:

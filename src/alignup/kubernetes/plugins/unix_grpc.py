@@ -75,15 +75,55 @@ async def call(  # noqa: PLR0913 - the parts of a call
     seconds: float,
     error: ErrorFactory,
     wait_for_ready: bool = True,
+    max_messages: int = 1 << 40,
 ) -> Response:
     """Call *method* and return its response; raise what *error* builds if the call fails.
 
     *seconds* is the timeout, which includes connecting. Without *wait_for_ready* the call fails at once if no server
-    listens.
+    listens. *max_messages* limits those that are nested in the response.
     """
     send: Any = connection.unary_unary(method, request_serializer=_serialize)
     with _translated_errors(error):
-        return response.FromString(await send(request, timeout=seconds, wait_for_ready=wait_for_ready))
+        raw = await send(request, timeout=seconds, wait_for_ready=wait_for_ready)
+        # The shortest message has two bytes here and a hundred in memory.
+        if len(raw) > 2 * max_messages and _count_messages(raw, response.DESCRIPTOR, max_messages) > max_messages:
+            raise error(grpc.StatusCode.RESOURCE_EXHAUSTED, f"the response has more than {max_messages} entries")
+        return response.FromString(raw)
+
+
+def _count_messages(raw: bytes, kind: Any, limit: int) -> int:  # noqa: ANN401 - descriptors have several types
+    """Return the number of messages in a message of *kind*, more than *limit* at most by one; the text may be damaged.
+
+    https://protobuf.dev/programming-guides/encoding/ describes the format.
+    """
+    count = 0
+    left = [(0, len(raw), kind)]
+    while left and count <= limit:
+        at, end, kind = left.pop()
+        inner = {field.number: field.message_type for field in kind.fields if field.message_type is not None}
+        while at < end and count <= limit:
+            tag, at = _varint(raw, at)
+            size = {1: 8, 5: 4}.get(tag & 7, 0)
+            if tag & 7 == 0:
+                _, at = _varint(raw, at)
+            elif tag & 7 == 2:
+                size, at = _varint(raw, at)
+                if (message := inner.get(tag >> 3)) is not None:
+                    count += 1
+                    left.append((at, min(at + size, end), message))
+            at += size
+    return count
+
+
+def _varint(raw: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < len(raw):
+        byte = raw[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80 or shift > 63:
+            break
+    return value, at
 
 
 async def stream(

@@ -1,0 +1,119 @@
+"""The observer beside a hostile PodResources server: it waits and reads within limits, says so, and goes on."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from alignup.align.errors import PluginError
+from alignup.kubernetes.plugins import pod_resources, unix_grpc
+from alignup.kubernetes.plugins.pod_resources import PodResourcesClient, pod_resources_client
+from alignup.observe.kubelet_reader import KubeletPaths, KubeletReader
+from alignup.observe.observation import join
+from tests.align.hosts import pod
+from tests.observe.kubelets import SimulatedKubelet
+
+pytestmark = pytest.mark.anyio
+
+SECONDS = 0.3  #: of a call
+EMPTY_POD = b"\x0a\x00"
+
+
+async def never(_request: bytes, _context: object) -> bytes:
+    await asyncio.Event().wait()
+    return b""
+
+
+def answering(raw: bytes):
+    async def answer(_request: bytes, _context: object) -> bytes:
+        return raw
+
+    return answer
+
+
+async def endless(_request: bytes, _context: object) -> AsyncIterator[bytes]:
+    while True:
+        yield bytes(1 << 20)
+
+
+UNARY = {
+    "never answers": (never, "DeadlineExceeded"),
+    "a huge message": (answering(bytes(pod_resources.MAX_RESPONSE + 1)), "ResourceExhausted"),
+    "garbage": (answering(os.urandom(16) + b"\xff" * 100), "failed to unmarshal"),
+    "half a message": (answering(b"\x0a\x7f"), "failed to unmarshal"),
+    "millions of empty pods": (answering(EMPTY_POD * (4 << 20)), "has more than 100000 entries"),
+    "a pod with millions of containers": (
+        answering(b"\x0a\x80\x80\x80\x04" + b"\x1a\x00" * (4 << 20)),
+        "has more than 100000 entries",
+    ),
+    "an endless number": (answering(b"\x0a" + b"\xff" * (1 << 20)), "failed to unmarshal"),
+}
+
+
+@asynccontextmanager
+async def serving(path: Path, handler: Any) -> AsyncIterator[PodResourcesClient]:
+    server = grpc.aio.server()
+    methods = dict.fromkeys(("List", "GetAllocatableResources"), handler)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("v1.PodResourcesLister", methods),))
+    unix_grpc.listen(server, path)
+    await server.start()
+    try:
+        async with pod_resources_client(path, seconds=SECONDS) as client:
+            yield client
+    finally:
+        await server.stop(None)
+
+
+@pytest.mark.parametrize(("answer", "message"), UNARY.values(), ids=UNARY)
+async def test_a_hostile_answer_is_an_error_in_words(tmp_path, answer, message):
+    handler: Any = grpc.unary_unary_rpc_method_handler(answer)
+    async with serving(tmp_path / "socket", handler) as client:
+        with pytest.raises(PluginError, match=message):
+            await client.list()
+
+
+async def test_an_endless_stream_ends_with_the_time_for_the_call(tmp_path):
+    handler: Any = grpc.unary_stream_rpc_method_handler(endless)
+    async with serving(tmp_path / "socket", handler) as client:
+        with pytest.raises(PluginError, match="rpc error"):
+            await client.list()
+
+
+async def test_a_server_that_does_not_speak_grpc_is_an_error(tmp_path):
+    async def shout(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                writer.write(b"HTTP/1.1 200 OK\r\n" * 1000)
+                await writer.drain()
+        except ConnectionError:
+            writer.close()
+
+    server = await asyncio.start_unix_server(shout, tmp_path / "socket")
+    async with server, pod_resources_client(tmp_path / "socket", seconds=SECONDS) as client:
+        with pytest.raises(PluginError, match="rpc error"):
+            await client.list()
+
+
+async def test_the_host_is_observed_nevertheless(tmp_path):
+    kubelet = SimulatedKubelet()
+    kubelet.admit(pod("a", gpu="1"))
+    (tmp_path / "config.yaml").write_bytes(kubelet.text)
+    kubelet.write(tmp_path)
+    handler: Any = grpc.unary_unary_rpc_method_handler(answering(EMPTY_POD * (1 << 20)))
+    async with serving(tmp_path / "socket", handler) as client:
+        reader = KubeletReader(
+            KubeletPaths(directory=tmp_path),
+            pod_resources=client,
+            pods=lambda: dict(kubelet.pods),
+            discover=lambda _root: kubelet.machine,
+        )
+        observation = join(await reader.read())
+
+    assert list(observation.host.ledger.pods) == ["a"]
+    assert any("PodResources does not answer" in gap for gap in observation.gaps)
