@@ -237,6 +237,25 @@ async def test_nothing_is_decided_while_the_api_server_is_not_followed(cluster, 
     assert not controller.releases
 
 
+async def test_a_thread_decides_on_a_large_pod(cluster, controller, live, monkeypatch):
+    """When its node is chosen in the event loop, all decisions on it are made; other pods go on meanwhile."""
+    (container,) = pod("x", cpu="1", memory="1Mi").containers
+    large = replace(pod("large"), containers=tuple(replace(container, name=f"c{number}") for number in range(3)))
+    large = replace(large, init=tuple(replace(container, name=f"i{number}") for number in range(20)))
+    undecided = []
+    choose = controller._choose  # noqa: SLF001 - the decision itself
+
+    def count_undecided(waiting, pod_class):
+        undecided.append(len(live.cluster.undecided(pod_class.pod)))
+        return choose(waiting, pod_class)
+
+    monkeypatch.setattr(controller, "_choose", count_undecided)
+    cluster.gate(large)
+    await until(lambda: cluster.bound() == {"large": "a"})
+
+    assert undecided == [0]
+
+
 # Wrong choices
 
 

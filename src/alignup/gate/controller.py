@@ -37,6 +37,7 @@ from alignup.gate.schedulable_nodes import NodeCapacity, NodeFilter
 from alignup.kubernetes.api import PODS, ApiClient, Change, EventType
 from alignup.kubernetes.api.errors import ApiError
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
+from alignup.schedule.large_pods import LargePods, is_large
 from alignup.schedule.live_cluster import LiveCluster
 
 INVALID = "InvalidPod"  #: the reason of events about pods that no kubelet can decide on
@@ -103,6 +104,8 @@ class GateController:
         self._first_seen: dict[str, float] = {}
         self._refused: dict[str, tuple[ApiPod, float]] = {}  #: uid → pod, and when to try again to release it
         self._tasks: set[asyncio.Task[None]] = set()
+        self._large_pods = LargePods(self._live.cluster)
+        self._preparing: set[PodClass] = set()  #: of large pods, while a thread decides on them
         self._node_gone = False  #: whether pods may have been released to a node that is gone since the last check
         self._reserve_at = 0.0  #: when to look again for pods that have waited long
 
@@ -287,6 +290,11 @@ class GateController:
         if head is None:
             return None
         pod_class, waiting = head
+        if is_large(pod_class.pod) and not pod_class.prepared:
+            self.queue.block(pod_class)
+            self._start(self._prepare(pod_class))
+            return False
+        pod_class.prepared = False
         node = self._choose(waiting, pod_class)
         if node is None:
             self.queue.block(pod_class)
@@ -295,6 +303,18 @@ class GateController:
         self.queue.unblock(pod_class)
         self._start_release(waiting, node)
         return True
+
+    async def _prepare(self, pod_class: PodClass) -> None:
+        """Let a thread decide on a large pod, and try it again then."""
+        if pod_class not in self._preparing:
+            self._preparing.add(pod_class)
+            try:
+                await self._large_pods.decide(pod_class.pod)
+            finally:
+                self._preparing.discard(pod_class)
+            pod_class.prepared = True
+            self.queue.retry(pod_class)
+            self._wake.set()
 
     def _has_share(self, namespace: str) -> bool:
         """Return whether a namespace has a slot left.

@@ -53,6 +53,7 @@ class PodClass:
     ranking: list[Rank] | None = None  #: of the nodes that admit them, the best first
     version: int = 0  #: of the changes of nodes that the ranking contains
     explained: tuple[frozenset[str], str] | None = None  #: why no node admits them, and the text of the events
+    prepared: bool = False  #: whether verdicts on a large pod were computed, so that a decision is quick
     _ranks: dict[str, Rank] = field(default_factory=dict)  #: by node
 
     def rank(self, nodes: Iterable[str] | None, ranks: Iterable[Rank]) -> None:
@@ -212,6 +213,13 @@ class PodQueue(WaitQueue[PodClass, GatedPod]):
     def unblock(self, pod_class: PodClass) -> None:
         """Note that a node admits the first pod of a class; the caller removes the pod."""
         self._unblock(pod_class, self._kinds[pod_class][0])
+
+    def retry(self, pod_class: PodClass) -> None:
+        """Try a blocked class again, like a new one."""
+        if pod_class in self.blocked:
+            head = self._kinds[pod_class][0]
+            self._unblock(pod_class, head)
+            heapq.heappush(self._new.setdefault(pod_class.namespace, []), head)
 
     def _unblock(self, pod_class: PodClass, head: Entry) -> None:
         if pod_class in self.blocked:

@@ -15,6 +15,7 @@ from alignup.align.workload import Pod
 from alignup.gate.pod_queue import GatedPod
 from alignup.gate.schedulable_nodes import NodeCapacity
 from alignup.placement.kept_hosts import admits_alone, fits_after
+from alignup.schedule.large_pods import is_large
 from alignup.schedule.live_cluster import LiveCluster
 
 MAX_RESERVED = 3  #: nodes at a time
@@ -107,7 +108,8 @@ class Reservations:
         if not self.may_reserve(waiting, now=now):
             return ""
         free = [name for name in nodes if name not in self._kept and self._has_enough(name, waiting.pod)]
-        for name in heapq.nsmallest(_MAX_TRIED, free, key=lambda name: (self.capacity.count_pods(name), name)):
+        tries = 1 if is_large(waiting.pod) else _MAX_TRIED
+        for name in heapq.nsmallest(tries, free, key=lambda name: (self.capacity.count_pods(name), name)):
             record = self._live.cluster.record(name)
             if record is not None and admits_alone(record.model, record.ledger, waiting.pod):
                 self._kept[name] = Reservation(waiting)
