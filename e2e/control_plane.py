@@ -35,12 +35,13 @@ _SCHEDULER, _CONTROLLER_MANAGER = "kube-scheduler", "kube-controller-manager"
 _TIMEOUT = 120.0  #: seconds until the server is ready
 
 
-def extenders(port: int, *, ignorable: bool = False) -> dict[str, Any]:
+def extenders(port: int, *, ignorable: bool = False, token: str = "") -> dict[str, Any]:
     """Return the part of a scheduler's configuration in docs/scheduling.md, for ``alignup schedule`` on *port*."""
+    user = f"alignup:{token}@" if token else ""
     return {
         "extenders": [
             {
-                "urlPrefix": f"http://127.0.0.1:{port}/v1/extender",
+                "urlPrefix": f"http://{user}127.0.0.1:{port}/v1/extender",
                 "filterVerb": "filter",
                 "prioritizeVerb": "prioritize",
                 "bindVerb": "bind",

@@ -176,7 +176,7 @@ class Measurement:
         return f"one after the other: bound after {median:.0f} ms (median), {high:.0f} ms (99th percentile)"
 
 
-async def measure(directory: Path, nodes: int, pods: int, offered: Sequence[int]) -> None:
+async def measure(directory: Path, nodes: int, pods: int, offered: Sequence[int], *, gate_only: bool) -> None:
     with ControlPlane(directory, nodes=("none",), flags=FLAGS) as plane:
         async with ApiClient(find_access(plane.kubeconfig(directory / "admin.json"))) as client:
             await define_host_states(client)
@@ -186,10 +186,13 @@ async def measure(directory: Path, nodes: int, pods: int, offered: Sequence[int]
             measured = Measurement(client, pods=pods, kinds=kinds)
             following = asyncio.ensure_future(measured.bound.informer.run())
             plane.start_scheduler(ALL_NODES)
-            watched = {"scheduler": plane.process("kube-scheduler"), "API server": plane.process("kube-apiserver")}
-            await measured.report("without", watched)
-            runs: dict[str, list[str]] = {"extender": []}
-            runs |= {f"extender, {count} offered": [f"--offered={count}"] for count in offered}
+            names = {"scheduler": "kube-scheduler", "API server": "kube-apiserver", "etcd": "etcd"}
+            watched = {name: plane.process(program) for name, program in names.items()}
+            runs: dict[str, list[str]] = {}
+            if not gate_only:
+                await measured.report("without", watched)
+                runs["extender"] = []
+                runs |= {f"extender, {count} offered": [f"--offered={count}"] for count in offered}
             for label, options in {**runs, "gate": ["--gate"]}.items():
                 (port,) = free_ports(1)
                 with service(plane, port, *options) as running:
@@ -207,13 +210,15 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=5000)
     parser.add_argument("--pods", type=int, default=1000)
     parser.add_argument("--offered", type=int, action="append", default=[])
+    parser.add_argument("--gate-only", action="store_true", help="measure nothing but the gate")
     options = parser.parse_args()
     if min(options.nodes, *options.offered, options.pods - 1) < 1:
         parser.error("a rate needs at least one node, one offered node and two pods")
     if problem := missing(("kube-apiserver", "kube-scheduler")):
         parser.error(problem)
     with tempfile.TemporaryDirectory() as directory:
-        asyncio.run(measure(Path(directory), options.nodes, options.pods, options.offered))
+        work = measure(Path(directory), options.nodes, options.pods, options.offered, gate_only=options.gate_only)
+        asyncio.run(work)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import yaml
 
 from alignup.gate.admission import GATE
 from alignup.gate.certificates import WEBHOOK_CONFIGURATIONS
-from alignup.gate.releases import Release, pinned_node, write_release
+from alignup.gate.releases import PodRelease, pinned_node, write_release
 from alignup.gate.service import GateServiceOptions, WebhookOptions, add_gate
 from alignup.kubernetes.api import NODE_RESOURCE_TOPOLOGIES, NODES, PODS, Access, ApiClient, find_access
 from alignup.kubernetes.api.errors import ForbiddenError
@@ -183,7 +183,7 @@ async def test_the_gate_controller_can_only_release_gated_pods(kubeconfig: Path)
         with pytest.raises(ForbiddenError, match="pods/eviction"):
             await client.evict(PODS.of(gated))
 
-        written = await write_release(client, Release(gated, "host-a", since=0.0))
+        written = await write_release(client, PodRelease(gated, "host-a", since=0.0))
         released = await admin.get(PODS.of(gated))
 
     assert written.failure is None, written.error
@@ -191,8 +191,42 @@ async def test_the_gate_controller_can_only_release_gated_pods(kubeconfig: Path)
     assert pinned_node(released) == "host-a"
 
 
-async def _create_pod(admin: ApiClient, name: str, gates: list[dict[str, str]]) -> ApiPod:
-    metadata = {"name": name, "annotations": {"example.com/kept": "y"}, "labels": {"app": name}}
+async def test_only_alignup_writes_its_annotations(kubeconfig: Path) -> None:
+    """Not even an administrator, and not a service account of the same name in another namespace."""
+    ours = {"metadata": {"annotations": {"alignup.dev/node": "host-a"}}}
+    headers = (
+        ("Impersonate-User", "system:serviceaccount:default:alignup-schedule"),
+        ("Impersonate-Group", "system:masters"),
+    )
+    async with (
+        ApiClient(find_access(kubeconfig)) as admin,
+        ApiClient(_account(kubeconfig, "alignup-schedule")) as gate,
+        asyncio.timeout(SECONDS),
+    ):
+        gated = await _create_pod(admin, "annotated", [{"name": GATE}])
+        with pytest.raises(ForbiddenError, match="only Alignup writes annotations"):
+            await _patch_again_and_again(admin, gated)
+        with pytest.raises(ForbiddenError, match="only Alignup writes annotations"):
+            await admin.patch(replace(PODS.of(gated), subresource="status"), ours)
+        async with ApiClient(replace(find_access(kubeconfig), headers=headers)) as impostor:
+            with pytest.raises(ForbiddenError, match="only Alignup writes annotations"):
+                await impostor.patch(PODS.of(gated), ours)
+        with pytest.raises(ForbiddenError, match="create the pod without them"):
+            await _create_pod(admin, "forged", [], {"alignup.dev/node": "host-a"})
+        await _create_pod(admin, "by-its-author", [], {"topology.alignup.dev/policy": "restricted"})
+
+        gated = await admin.get(PODS.of(gated))
+        written = await write_release(gate, PodRelease(gated, "host-a", since=0.0))
+        assert written.failure is None, written.error
+        await admin.patch(PODS.of(gated), {"metadata": {"labels": {"app": "other"}}})  # what is there may stay
+        with pytest.raises(ForbiddenError, match="only Alignup writes annotations"):
+            await admin.patch(PODS.of(gated), {"metadata": {"annotations": {"alignup.dev/node": None}}})
+
+
+async def _create_pod(
+    admin: ApiClient, name: str, gates: list[dict[str, str]], annotations: dict[str, str] | None = None
+) -> ApiPod:
+    metadata = {"name": name, "annotations": {"example.com/kept": "y", **(annotations or {})}, "labels": {"app": name}}
     spec = {"containers": [{"name": "main", "image": "none"}], "schedulingGates": gates}
     return await admin.create(PODS, {"metadata": metadata, "spec": spec}, namespace="default")
 

@@ -21,7 +21,7 @@ from alignup.gate.certificates import SECRETS, WEBHOOK_CONFIGURATIONS, Certifica
 from alignup.gate.controller import GateController, GateOptions
 from alignup.gate.releases import pinned_node
 from alignup.kubernetes.api import NODES, PODS, ApiClient, Change, Resource, find_access
-from alignup.kubernetes.api.errors import InvalidObjectError
+from alignup.kubernetes.api.errors import ForbiddenError, InvalidObjectError
 from alignup.kubernetes.api.host_states import HOST_STATES, to_object
 from alignup.kubernetes.api.known_pods import KnownPod, known_pod
 from alignup.kubernetes.api.objects import ApiPod, PartialObject
@@ -269,6 +269,10 @@ async def test_the_webhook_gates_pods_that_opt_in(client: ApiClient) -> None:
         assert await gates(client, pod("bound", 1, gated=False, nodeName="a"), "aligned") == []
         out = {"metadata": {"name": "out", "labels": {LABEL: "disabled"}}}
         assert await gates(client, {**pod("", 1, gated=False), **out}, "aligned") == []
+        assert await gates(client, pod("batch", 1, gated=False, schedulerName="batch"), "aligned") == []
+        forged = {"metadata": {"name": "forged", "annotations": {"alignup.dev/node": "a"}}}
+        with pytest.raises(ForbiddenError, match="only Alignup writes annotations such as"):
+            await gates(client, {**pod("", 1, gated=False), **forged}, "aligned")
 
 
 async def test_speed(client: ApiClient) -> None:

@@ -6,8 +6,9 @@ import json
 import subprocess
 import sys
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,51 @@ async def test_no_kubelet_rejects_a_pod_and_a_waiting_pod_is_woken(plane: Contro
         await client.delete(PODS.at("pod-0", namespace="default"))
         await until(lambda: "seventh" in nodes.running, plane)
         assert nodes.rejected == []
+
+
+async def test_a_scheduler_sends_the_token_of_its_url(plane: ControlPlane) -> None:
+    (port,) = free_ports(1)
+    token = plane.directory / "token"
+    token.write_text("c2VjcmV0+/==")
+    token.chmod(0o600)
+    async with working_nodes(plane) as (client, nodes):
+        with service(plane, port, "--token-file", str(token)):
+            await until(lambda: is_ready(port), plane)
+            await client.create(PODS, pod("pod", 4), namespace="default")
+            plane.start_scheduler(extenders(port))
+            await until(lambda: "401" in plane.log_lines("kube-scheduler", "extender"), plane)
+            assert not nodes.running
+            plane.start_scheduler(extenders(port, token="c2VjcmV0%2B%2F%3D%3D"))  # noqa: S106 - made up
+            await until(lambda: "pod" in nodes.running, plane)
+
+
+def _is_missing(name: str, names: Collection[str]) -> bool:
+    return name not in names
+
+
+async def test_a_large_pod_is_not_overtaken_for_ever(plane: ControlPlane) -> None:
+    """Small pods come as fast as others end, so that no node ever has room for a large one."""
+    (port,) = free_ports(1)
+    async with working_nodes(plane) as (client, nodes):
+        with service(plane, port, "--patience", "2"):
+            await until(lambda: is_ready(port), plane)
+            plane.start_scheduler(extenders(port))
+            for number in range(9):
+                await client.create(PODS, pod(f"small-{number}", 2), namespace="default")
+            await until(lambda: len(nodes.running) == 9, plane)
+            await client.create(PODS, pod("large", 4), namespace="default")
+            number = 8
+            async with asyncio.timeout(SECONDS):
+                while "large" not in nodes.running:
+                    oldest = min((name for name in nodes.running), key=lambda name: int(name.partition("-")[2]))
+                    number += 1
+                    await client.create(PODS, pod(f"small-{number}", 2), namespace="default")
+                    await client.delete(PODS.at(oldest, namespace="default"))
+                    await until(partial(_is_missing, oldest, nodes.running), plane)
+                    await asyncio.sleep(0.5)  # for the scheduler to try the pods that wait
+
+            assert nodes.rejected == []
+            assert "node kept" in plane.log("alignup", 1_000_000)
 
 
 async def test_reasons_are_grouped_and_room_in_a_report_wakes_a_pod(plane: ControlPlane) -> None:

@@ -50,6 +50,17 @@ def cluster():
         server.put(state_of(name, kubelet, problems=problems, observed_at=observed))
     wide = pod("wide", cpu="4", memory="1Gi")
     server.put(api_pod(wide, "", phase="Pending", schedulingGates=[{"name": "example.com/wait"}]))
+    server.put(
+        {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": "wide.1", "namespace": "default"},
+            "involvedObject": {"kind": "Pod", "name": "wide", "namespace": "default", "uid": wide.uid},
+            "source": {"component": "alignup-gate"},
+            "message": "0/4 nodes will admit the pod: 1 kept for ml/trainer-0, which has waited longer.",
+            "lastTimestamp": "2026-11-16T00:00:00Z",
+        }
+    )
     server.put(api_pod(pod("huge", cpu="5", memory="1Gi"), "b", phase="Failed"))
     return server
 
@@ -87,6 +98,7 @@ def test_a_pending_pod_is_explained_for_every_node(ask):
         "'alignup observe'",
         "Not considered: 1 node\n  d\n  unschedulable\n  its kubelet would admit the pod: app: CPUs 4-7",
         "example.com/wait",
+        "The gate reported: 0/4 nodes will admit the pod: 1 kept for ml/trainer-0",
     ):
         assert expected in run.stdout
     assert re.fullmatch(
@@ -263,3 +275,18 @@ def test_kubectl_runs_the_same_commands(capsys):
     assert ended.value.code == 0
     assert "whether its kubelet would admit a pod" in capsys.readouterr().out
     assert script.exists()
+
+
+def test_the_upgrade_of_a_cluster_is_checked(ask):
+    run = ask("upgrade-check", "--to", "1.36")
+
+    assert run.returncode == 1
+    text = " ".join(run.stdout.split())
+    assert "2 running pods on 4 nodes checked for Kubernetes 1.36: 1 node would break or cannot be checked" in text
+    assert "cannot be checked: no HostState" in run.stdout
+    document = json.loads(ask("upgrade-check", "--to", "1.36", "-o", "json").stdout)
+    assert {upgrade["node"]: upgrade["safe"] for upgrade in document["nodes"]} == {
+        **dict.fromkeys("abd", True),
+        "c": False,
+    }
+    assert ask("upgrade-check", "--to", "new").returncode == 2

@@ -23,6 +23,8 @@ from tests.observe.api_objects import running_server
             "needs --client-ca-file, because clients can bind pods",
             id="any client",
         ),
+        pytest.param(["--listen", ":0", "--insecure-http"], "or --token-file, or --any-client", id="any HTTP client"),
+        pytest.param(["--token-file", "/nonexistent"], "--token-file: /nonexistent: No such file", id="no token"),
         pytest.param(["--client-ca-file", "x"], "--client-ca-file needs --tls-cert-file", id="authority without TLS"),
         pytest.param(
             ["--tls-cert-file", "x", "--tls-private-key-file", "y", "--insecure-http"], "contradicts", id="both"

@@ -129,7 +129,7 @@ BAD = {
     "an unknown value": (("--generate", "telco", "--compare", "policy=restrictd"), "did you mean restricted?"),
     "an empty dimension": (("--generate", "telco", "--compare", ""), "unknown dimension"),
     "an invalid load": (("--generate", "telco", "--load", "nan"), "invalid load nan"),
-    "an endless trace": (("--trace", "/dev/zero"), "larger than 256 MiB"),
+    "an endless trace": (("--trace", "/dev/zero"), "it is a device"),
     "an SVG of a comparison": (
         ("--generate", "telco", "--compare", "policy", "--svg", "x"),
         "--svg and --compare exclude each other",

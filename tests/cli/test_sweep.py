@@ -59,6 +59,19 @@ def test_configurations_with_which_a_kubelet_does_not_start_are_listed(spec):
     assert "  m  static  " in run.stdout
 
 
+def test_a_configuration_has_the_release_of_its_kubelets(spec):
+    """The gate MemoryManager is gone since 1.36, with which no kubelet starts."""
+    gate = "set: [featureGates.MemoryManager=true]"
+    older = f'- {{name: older, {gate}, kubernetes-version: "1.35"}}\n'
+    newer = f'- {{name: newer, {gate}, kubernetes-version: "1.36"}}\n'
+    text = SPEC.replace("- {name: none, set: [topologyManagerPolicy=none]}\n", older)
+    spec.write_text(text.replace("- {name: static, set: [cpuManagerPolicy=static]}\n", newer))
+
+    rows = list(csv.DictReader(io.StringIO(sweep(spec, "-o", "csv").stdout)))
+
+    assert {row["configuration"]: bool(row["error"]) for row in rows} == {"older": False, "newer": True}
+
+
 def test_html_has_the_means_of_the_results(spec, tmp_path):
     file = tmp_path / "sweep.html"
 

@@ -27,7 +27,9 @@ def serving(certificate):
         app = app_of(FakeBackend(), stopping=stopping, token=b"secret")
         stop.append((asyncio.get_running_loop(), stopping))
         with sockets.tcp_socket(0) as listener:
-            async with serve_app(app, listener, stopping=stopping, limits=ServerLimits(end=1), tls=tls):
+            async with serve_app(
+                app, listener, stopping=stopping, limits=ServerLimits(end=1, names=("node-7",)), tls=tls
+            ):
                 ports.append(listener.getsockname()[1])
                 listening.set()
                 await stopping.wait()

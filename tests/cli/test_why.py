@@ -56,6 +56,73 @@ def test_a_rejection_lists_what_does_not_fit_and_what_would_admit_it():
     assert "  - evict shop/indexer" in run.stdout
 
 
+@pytest.mark.parametrize(("version", "hints"), [("1.35", "{1}* {0-1}"), ("v1.36.4", "{1}*"), (None, "{1}*")])
+def test_the_answer_is_that_of_the_release(manifest, version, hints):
+    devices = ("--devices", "example.com/gpu=1@1", "--set", "topologyManagerPolicy=best-effort")
+    given = ("--kubernetes-version", version) if version else ()
+
+    run = in_process("why", "-f", manifest(pod(gpu="1", cpu="1", memory="1Gi")), *SMALL, *devices, *given)
+
+    assert run.returncode == 0
+    assert f"· Kubernetes {(version or '1.37').removeprefix('v')[:4]}\n" in run.stdout
+    assert f"│ hints      {hints} " in run.stdout
+
+
+def test_feature_gates_are_those_of_the_release(manifest):
+    words = ("why", "-f", manifest(pod(cpu="1")), *SMALL, "--set", "featureGates.MemoryManager=true")
+
+    refused = in_process(*words, "--kubernetes-version", "1.36")
+
+    assert in_process(*words, "--kubernetes-version", "1.35").returncode == 0
+    assert refused.returncode == 2
+    assert "Remove MemoryManager: Kubernetes 1.36 has no such feature gate." in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("version", "note"),
+    [
+        ("1.99", "Kubernetes 1.99 is not known: the answers are those of 1.38"),
+        ("1.38", "not all changes of Kubernetes 1.38 are known"),
+    ],
+)
+def test_an_unknown_release_is_answered_with_a_note(manifest, version, note):
+    run = in_process("why", "-f", manifest(pod(cpu="1")), *SMALL, "--kubernetes-version", version, "-o", "json")
+
+    assert run.returncode == 0
+    assert json.loads(run.stdout)["kubernetes"] == "1.38"
+    assert note in run.stderr
+
+
+@pytest.mark.parametrize("output", ["text", "json", "yaml"])
+def test_a_resize_is_explained(manifest, output):
+    running = yaml.safe_load_all((NODE / "running.yaml").read_text("utf-8"))
+    documents = [item for document in running for item in document.get("items", [document])]
+    resized = next(document for document in documents if document["metadata"]["name"] == "indexer")
+    for container in resized["spec"]["containers"]:
+        for amounts in container["resources"].values():
+            amounts["cpu"] = "1"
+
+    run = in_process("why", "--resize", "-f", manifest(json.dumps(resized)), *WITH_POD_NAMES, "-o", output)
+
+    text = " ".join(run.stdout.replace("\\", "").split())
+    assert run.returncode == 1
+    assert 'Resize is infeasible for Guaranteed Pods alongside CPU Manager policy "static"' in text.replace("''", "'")
+
+
+def test_only_pods_that_run_can_be_resized(manifest):
+    run = in_process("why", "--resize", "-f", manifest(pod(cpu="1")), *WITH_POD_NAMES)
+
+    assert run.returncode == 2
+    assert "pod default/p does not run on the node" in run.stderr
+
+
+def test_a_version_that_is_none_is_refused(manifest):
+    run = in_process("why", "-f", manifest(pod(cpu="1")), *SMALL, "--kubernetes-version", "latest")
+
+    assert run.returncode == 2
+    assert '"latest" is not a version of Kubernetes; write 1.35 or v1.35.8' in run.stderr
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -1,6 +1,7 @@
 """What the CPU vectors write, as our values, and back."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -10,7 +11,8 @@ from alignup.align.cpus.options import CpuOptions
 from alignup.align.cpus.provider import CpuHints
 from alignup.align.hint import HintList
 from alignup.align.settings import FeatureGates
-from tests.vector_types import list_of
+from alignup.align.workload import Pod, Resources
+from tests.vector_types import list_of, pod_of
 
 Json = Mapping[str, Any]
 
@@ -19,6 +21,14 @@ parse_cached = lru_cache(maxsize=4096)(bits.parse)
 
 def options_of(names: Sequence[str]) -> CpuOptions:
     return CpuOptions(**{name.replace("-", "_"): True for name in names})
+
+
+def seen_pod(case: Json, pod: Json) -> Pod:
+    """The pod as the kubelet of a case sees it: without pod-level resources if that gate is off."""
+    gates = FeatureGates(dict.fromkeys(case["gates"], True), case["release"])
+    return (
+        pod_of(pod) if gates.on("PodLevelResources") else replace(pod_of(pod), resources=Resources(), recorded_qos=None)
+    )
 
 
 def gates_of(names: Sequence[str]) -> FeatureGates:

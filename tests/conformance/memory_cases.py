@@ -22,7 +22,7 @@ def set_of(*nodes: int) -> NodeSet:
 
 
 def settings_of(case: Json, *, kubelet_faults: bool = False) -> MemorySettings:
-    gates = FeatureGates(dict.fromkeys(case.get("gates", ()), True))
+    gates = FeatureGates(dict.fromkeys(case.get("gates", ()), True), case["release"])
     return MemorySettings.of_gates(MemoryPolicy(case.get("policy", "Static")), gates, kubelet_faults=kubelet_faults)
 
 

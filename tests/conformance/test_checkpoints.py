@@ -9,6 +9,7 @@ import pytest
 from alignup.align import bits
 from alignup.align.errors import StateError
 from alignup.align.memory.ledger import Block
+from alignup.align.settings import FeatureGates
 from alignup.kubernetes.kubelet_files.go_json import decode
 from alignup.kubernetes.kubelet_files.state_files import (
     CPU_FORMAT,
@@ -23,7 +24,7 @@ from alignup.kubernetes.kubelet_files.state_files import (
 )
 from tests.conformance import memory_cases
 from tests.conformance.cpu_cases import gates_of, held_of, sets_of
-from tests.conformance.harness import Case, run_index
+from tests.conformance.harness import Case, run_index, run_releases
 
 #: A list of CPUs that cannot be parsed: the file is the kubelet's, but there is no state to write again.
 UNREADABLE = {"bad-default-cpuset", "bad-container-cpuset"}
@@ -35,6 +36,33 @@ def test_state_files_of_cpus_are_read_and_written_as_the_kubelet_does(request):
 
 def test_state_files_of_memory_are_read_and_written_as_the_kubelet_does(request):
     run_index(request, "checkpoints/index-memory", check_memory)
+
+
+def test_kubelets_of_other_releases_read_and_rewrite_the_files_of_cpus(request):
+    run_reads(request, "checkpoint_reads_cpu", parse_cpu_state, dump_cpu_state)
+
+
+def test_kubelets_of_other_releases_read_and_rewrite_the_files_of_memory(request):
+    run_reads(request, "checkpoint_reads_memory", parse_memory_state, dump_memory_state)
+
+
+def run_reads(request: pytest.FixtureRequest, file: str, parse: Callable[..., Any], dump: Callable[..., bytes]) -> None:
+    """What each release makes of the files: rejects them in these words, or writes them back."""
+
+    def check(case: Case) -> None:
+        text = (request.config.getoption("--vectors") / "checkpoints" / case["file"]).read_bytes()
+        unknown = case.get("gates_unknown_here", ())
+        gates = FeatureGates({name: True for name in case["gates"] if name not in unknown}, case["release"])
+        name = CPU_FORMAT.file_name if case["manager"] == "cpu" else MEMORY_FORMAT.file_name
+        try:
+            state = parse(text, configured_policy=case["configured_policy"], gates=gates, path=f"<DIR>/{name}")
+        except StateError as error:
+            assert str(error) == case["error"]
+            return
+        assert case["error"] is None, f"accepted instead of {case['error']!r}"
+        assert dump(state, gates=gates).decode() == case["rewritten"]
+
+    run_releases(request, file, check)
 
 
 def check_cpu(case: Case, folder: Path) -> None:

@@ -5,9 +5,9 @@ from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.cpus.options import CpuPolicy
 from alignup.align.cpus.provider import CpuNodes, CpuProvider
 from tests.align.cpus.allocation import cpu_hints
-from tests.conformance.cpu_cases import held_of, listed, options_of
+from tests.conformance.cpu_cases import held_of, listed, options_of, seen_pod
 from tests.conformance.harness import Case, run
-from tests.vector_types import named, pod_of, view_of
+from tests.vector_types import named, view_of
 
 
 def test_hints_are_those_of_the_kubelet_in_its_order(request):
@@ -27,7 +27,7 @@ def raw(case: Case):
 
 
 def of_pod(case: Case):
-    view, pod = view_of(case["topology"]), pod_of(case["pod"])
+    view, pod = view_of(case["topology"]), seen_pod(case, case["pod"])
     reserved, reusable = bits.parse(case["reserved"]), bits.parse(case["reusable"])
     provider = CpuProvider(
         view=view,
@@ -36,6 +36,7 @@ def of_pod(case: Case):
         reserved=reserved,
         pod_level="PodLevelResourceManagers" in case["gates"],
         kubelet_faults=True,
+        kubelet_release=case["release"],
     )
     ledger = CpuLedger(
         node_cpus=view.node_cpus,

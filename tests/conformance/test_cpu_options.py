@@ -14,7 +14,7 @@ def test_options_are_parsed_and_rejected_as_in_the_kubelet(request):
 
 def check(case: Case) -> None:
     try:
-        options = CpuOptions.parse(case["options"], gates=FeatureGates(case["gates"]))
+        options = CpuOptions.parse(case["options"], gates=FeatureGates(case["gates"], case["release"]))
         policy = Policy(case["topology_manager_policy"])
         options.check_machine(policy, sockets=case["num_sockets"], nodes=case["num_numa"])
     except SettingsError as error:

@@ -1,7 +1,11 @@
 """Requests on which the kubelet never comes back: here they are served."""
 
+import pytest
+
 from alignup.align import bits
 from alignup.align.cpus.provider import create_selection
+from alignup.align.cpus.selection import ENDLESS
+from alignup.align.errors import ProviderError
 from tests.conformance.cpu_cases import options_of
 from tests.conformance.harness import Case, run
 from tests.vector_types import view_of
@@ -9,6 +13,19 @@ from tests.vector_types import view_of
 
 def test_requests_on_which_the_kubelet_hangs_are_allocated(request):
     run(request, "cpu_take_hangs", check)
+
+
+def test_the_kubelet_is_known_to_hang(request):
+    run(request, "cpu_take_hangs", check_hang)
+
+
+def check_hang(case: Case) -> None:
+    view, options = view_of(case["topology"]), options_of(case["options"])
+
+    with pytest.raises(ProviderError) as caught:
+        create_selection(view, options, kubelet_faults=True).take(bits.parse(case["available"]), case["count"])
+
+    assert str(caught.value) == ENDLESS
 
 
 def check(case: Case) -> str:

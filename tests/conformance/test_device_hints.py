@@ -27,7 +27,7 @@ def check(case: Case) -> str | None:
     pod = read_pod({"apiVersion": "v1", "kind": "Pod", **case["pod"]})
     container = next(candidate for candidate in pod.all_containers if candidate.name == case["container"])
     ledger = ledger_of(case)
-    provider = DeviceProvider(ledger.nodes)
+    provider = DeviceProvider(ledger.nodes, kubelet_release=case["release"])
 
     of_container = listed(provider.hints(ledger, pod, container))
     of_pod = listed(provider.hints(ledger, pod, None))
@@ -64,7 +64,9 @@ def check_held(ledger: DeviceLedger, answer: Lists, *, held: DeviceIds, wanted: 
 
 def ledger_of(case: Case) -> DeviceLedger:
     announced = [device_of(name, device) for name, devices in case["resources"].items() for device in devices]
-    ledger = DeviceLedger.of_devices(announced, nodes=bits.of(case["numa_nodes"]))
+    ledger = DeviceLedger.of_devices(
+        announced, nodes=bits.of(case["numa_nodes"]), hints_all_nodes=not case["release"].hints_device_nodes_only
+    )
     ledger = ledger.give("other", "app", devices=case["allocated_to_other_pods"])
     for name, containers in case["allocated_to_this_pod"].items():
         for container, ids in containers.items():

@@ -61,7 +61,7 @@ def explained(case: Case) -> str | None:
 
 def host_of(case: Case, *, kubelet_faults: bool = False) -> Host:
     config = case["config"]
-    gates = FeatureGates(config["feature_gates"])
+    gates = FeatureGates(config["feature_gates"], case["release"])
     machine = machine_of(case["machine"])
     devices = tuple(
         device for resource, plugin in case["devices"].items() for device in devices_of(resource, plugin["devices"])
@@ -84,6 +84,7 @@ def host_of(case: Case, *, kubelet_faults: bool = False) -> Host:
         ),
         reservation=reservation,
         gates=gates,
+        release=case["release"],
         preferred_allocation=frozenset(
             resource for resource, plugin in case["devices"].items() if plugin["preferred_allocation"]
         ),

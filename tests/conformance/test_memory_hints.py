@@ -3,8 +3,9 @@
 from alignup.align.memory.ledger import MemoryLedger
 from alignup.align.memory.provider import MemoryProvider
 from tests.conformance import memory_cases as cases
+from tests.conformance.cpu_cases import seen_pod
 from tests.conformance.harness import Case, run
-from tests.vector_types import named, pod_of
+from tests.vector_types import named
 
 
 def test_memory_hints_are_the_kubelets(request):
@@ -12,7 +13,7 @@ def test_memory_hints_are_the_kubelets(request):
 
 
 def check(case: Case) -> None:
-    pod = pod_of(case["pod"])
+    pod = seen_pod(case, case["pod"])
     ledger = MemoryLedger(
         nodes=cases.state_of(case["machine_state"]),
         held=cases.held_of(case["assignments"]),

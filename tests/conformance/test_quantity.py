@@ -101,5 +101,5 @@ def facts(quantity: Quantity) -> Case:
 
 
 def expected(case: Case) -> Case:
-    inputs = {"kind", "text", "ok", "valid_json", "as_json"}
+    inputs = {"release", "kind", "text", "ok", "valid_json", "as_json"}
     return {name: value for name, value in case.items() if name not in inputs}

@@ -101,6 +101,8 @@ def test_the_namespace_is_that_of_the_release():
         name for manifest in objects if manifest["kind"] != "CustomResourceDefinition" for name in namespaces(manifest)
     }
     assert used | namespaces(yaml.safe_load(configuration["data"]["scheduler.yaml"])) == {"numa", "kube-system"}
+    policy = by_name(objects)["ValidatingAdmissionPolicy /alignup-annotations"]
+    assert "system:serviceaccount:numa:alignup-schedule" in policy["spec"]["matchConditions"][0]["expression"]
 
 
 def test_the_chart_has_the_version_of_its_programs():
@@ -131,7 +133,7 @@ def test_values_change_the_observer():
     assert (pod["priorityClassName"], pod["imagePullSecrets"]) == ("system-node-critical", [{"name": "key"}])
     assert not of_kind(objects, "PriorityClass")
     policies = of_kind(objects, "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
-    assert {policy["metadata"]["name"] for policy in policies} == {"alignup-gate"}
+    assert {policy["metadata"]["name"] for policy in policies} == {"alignup-annotations", "alignup-gate"}
     ports = [
         [port["port"] for port in policy["spec"]["egress"][0]["ports"]] for policy in of_kind(objects, "NetworkPolicy")
     ]

@@ -31,7 +31,7 @@ def ask(document):
     answered = json.loads(answer_review(json.dumps(document).encode(), counted.append))
     response = answered["response"]
     assert (answered["apiVersion"], answered["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
-    assert (response["uid"], response["allowed"]) == ("7", True)
+    assert (response["uid"], response["allowed"]) == ("7", "status" not in response)
     assert ("patch" in response) is (response.get("patchType") == "JSONPatch")
     operations = json.loads(base64.b64decode(response.get("patch", "W10=")))
     return counted, json_patch(document["request"]["object"] or {}, operations)
@@ -80,10 +80,31 @@ def test_asking_again_changes_nothing():
         ),
         pytest.param(pod(metadata=owned("DaemonSet", controller=True)), ReviewOutcome.DAEMON_SET, id="a DaemonSet"),
         pytest.param(pod(metadata={"labels": {LABEL: "disabled"}}), ReviewOutcome.OPTED_OUT, id="opted out"),
+        pytest.param(pod(schedulerName="batch"), ReviewOutcome.OTHER_SCHEDULER, id="of another scheduler"),
     ],
 )
 def test_some_pods_are_left_alone(obj, outcome):
     assert ask(review(obj)) == ([outcome], obj)
+
+
+@pytest.mark.parametrize("labels", [{}, {LABEL: "disabled"}], ids=["opted in", "opted out"])
+@pytest.mark.parametrize("name", ["node", "predicted-placement", "room-found"])
+def test_annotations_that_only_controllers_write_are_refused_on_creation(name, labels):
+    obj = pod(metadata={"annotations": {f"alignup.dev/{name}": "host-a", "a": "b"}, "labels": labels})
+
+    assert ask(review(obj)) == ([ReviewOutcome.REFUSED], obj)
+    response = json.loads(answer_review(json.dumps(review(obj)).encode()))["response"]
+    assert (response["allowed"], response["status"]) == (
+        False,
+        {
+            "code": 403,
+            "message": f"only Alignup writes annotations such as alignup.dev/{name}; create the pod without them",
+        },
+    )
+
+
+def test_annotations_for_pod_authors_are_not_refused():
+    assert ask(review(pod(metadata={"annotations": {"topology.alignup.dev/policy": "restricted"}})))[0] == ["gated"]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The gate controller, with a scheduler and kubelets."""
 
+from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
@@ -15,13 +16,22 @@ from alignup.testing.api_server import ApiFault
 from tests.align.hosts import pod
 from tests.deadlines import until
 from tests.gate.simulated import settle
+from tests.kubernetes.api.tasks import running
+from tests.observe.api_objects import overflowing_pod
 
 pytestmark = pytest.mark.anyio
 
 WIDE = pod("wide", cpu="4", memory="1Gi")  # all CPUs of NUMA node 1
 OTHER = pod("other", cpu="4", memory="1Gi")
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 LICENSE = "example.com/license"
 THIRD = pod("third", cpu="4", memory="1Gi")
+
+
+def pinned_to(*nodes):
+    """The affinity of a pod that one of *nodes* would do for."""
+    terms = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]} for node in nodes]
+    return {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": terms}}}
 
 
 async def written(controller, count=1):
@@ -260,11 +270,11 @@ async def test_a_silent_scheduler_may_bind_a_pod_long_after(cluster, controller,
     cluster.paused = {"wide"}
     cluster.gate(WIDE)
     await written(controller)
-    clock.now += 599
+    clock.now += 29
     controller.check_releases()
     assert len(controller.releases) == 1
 
-    clock.now += 2
+    clock.now += 1
     controller.check_releases()
     assert len(controller.releases) == 0
     cluster.paused = set()
@@ -340,7 +350,111 @@ async def test_a_new_leader_counts_on_what_the_last_one_released(cluster, live, 
     assert cluster.gates() == {"other": [GATE]}
 
 
+@pytest.fixture
+async def released(cluster, live, clocked, follow):
+    """The object of a pod that a controller has released to node ``a``, the only one, and that is not bound."""
+    cluster.paused = {"wide"}
+    cluster.change("b", unschedulable=True)
+    await until(lambda: live.nodes.get("b").spec.unschedulable)
+    cluster.gate(WIDE)
+    first = GateController(clocked, live)
+    task = follow(first.run())
+    await written(first)
+    task.cancel()
+    await settle()
+    return cluster.document("wide")
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        pytest.param({"affinity": None}, id="without node affinity"),
+        pytest.param({"affinity": pinned_to("b")}, id="pinned to another node"),
+        pytest.param({"affinity": pinned_to("a", "b")}, id="pinned to one of two nodes"),
+        pytest.param({"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{}]}}}}, id="selects no node"),
+        pytest.param({"schedulingGates": [{"name": "example.com/mine"}]}, id="behind a gate of its own"),
+        pytest.param({"schedulerName": "none"}, id="of a scheduler that does not exist"),
+    ],
+)
+async def test_a_forged_release_takes_nothing_from_others(cluster, live, clocked, released, forged):
+    document = {**released, "spec": {**released["spec"], **forged}}
+    cluster.server.put(document)
+    await until(lambda: live.find_pod("default", "wide") == convert(cluster.document("wide"), ApiPod))
+    second = GateController(clocked, live)
+    async with running() as start:
+        start(second.run())
+        cluster.gate(OTHER)
+        await until(lambda: cluster.bound().get("other") == "a")
+        assert WIDE.uid not in second.releases
+
+
+async def test_a_pod_of_a_scheduler_that_pods_are_not_released_to_keeps_its_gate(cluster, controller):
+    cluster.gate(WIDE, schedulerName="batch")
+    await until(cluster.events)
+
+    text = "pods are released to default-scheduler only; the scheduler of the pod is batch"
+    assert cluster.events() == [("wide", "OtherScheduler", text)]
+    assert cluster.gates() == {"wide": [GATE]}
+
+
+async def test_schedulers_that_pods_are_released_to_can_be_named(cluster, live, clocked, follow):
+    follow(GateController(clocked, live, options=GateOptions(schedulers=frozenset({"batch"}))).run())
+    cluster.gate(WIDE, schedulerName="batch")
+
+    await until(lambda: cluster.bound() == {"wide": "a"})
+
+
 # Fairness
+
+
+def of_namespace(namespace, name):
+    return replace(pod(name, cpu="4", memory="1Gi"), namespace=namespace)
+
+
+async def test_a_namespace_leaves_slots_to_pods_of_others_that_wait(cluster, live, clocked, follow):
+    """Its pods are first in the queue, and their scheduler binds none of them."""
+    for name in "cd":
+        cluster.add(name)
+    await until(lambda: live.verdict(WIDE, "d").admits)
+    greedy = [of_namespace("greedy", f"g{number}") for number in range(6)]
+    cluster.paused = {created.name for created in greedy}
+    for created in greedy:
+        cluster.gate(created)
+    for number in range(2):
+        cluster.gate(of_namespace("ml", f"m{number}"), created="2026-11-16T01:00:00Z")
+    await until(lambda: len(live.pods.objects) == 8)
+    controller = GateController(clocked, live)
+    follow(controller.run())
+
+    await until(lambda: cluster.bound()["m0"] and cluster.bound()["m1"])
+    assert controller.releases.by_namespace["greedy"] == 2  # half of four nodes
+
+
+async def test_while_the_scheduler_does_not_answer_a_namespace_gets_a_release_at_a_time(
+    cluster, live, clocked, follow, clock
+):
+    cluster.add("c")
+    await until(lambda: live.verdict(WIDE, "c").admits)
+    pods = [of_namespace("ml", f"m{number}") for number in range(4)]
+    cluster.paused = {created.name for created in pods}
+    controller = GateController(clocked, live)
+    follow(controller.run())
+    cluster.gate(pods[0])
+    await written(controller)
+    clock.now += 30
+    controller.notify()
+    await until(lambda: controller.releases.unanswered)
+    for created in pods[1:]:
+        cluster.gate(created)
+    await written(controller)
+    await settle()
+    assert len(controller.releases) == 1
+
+    cluster.paused = set()
+    cluster.server.bookmark()
+    cluster.change("a", labels={"x": "y"})
+    await until(lambda: sum(map(bool, cluster.bound().values())) >= 3)
+    assert cluster.rejected == []
 
 
 async def test_a_pod_that_waits_long_gets_a_node_although_smaller_pods_keep_coming(cluster, controller, clock):
@@ -389,7 +503,7 @@ async def test_a_pod_after_the_waiting_one_gets_no_cpus_that_it_needs(cluster, c
     controller.notify()
     await until(lambda: len(cluster.events()) == 2)
     (text,) = [text for name, _, text in cluster.events() if name == "late"]
-    assert text == "0/2 nodes will admit the pod: 1 kept for a pod that has waited longer, 1 unschedulable."
+    assert text == "0/2 nodes will admit the pod: 1 kept for default/wide, which has waited longer, 1 unschedulable."
 
     cluster.finish("right")
     await bound(cluster, "wide")
@@ -408,6 +522,48 @@ async def test_a_pod_after_the_waiting_one_uses_what_that_cannot_use(cluster, co
     cluster.finish("right")
     await bound(cluster, "wide")
     assert cluster.rejected == []
+
+
+@pytest.mark.parametrize(
+    ("requests", "spec"),
+    [
+        pytest.param({LICENSE: "1"}, {}, id="no node has the resource"),
+        pytest.param({"cpu": "4", "memory": "32Gi"}, {}, id="more than is allocatable"),
+        pytest.param({}, {"nodeSelector": {"disk": "ssd"}}, id="no node has the label"),
+        pytest.param({}, {"nodeSelector": {"zone": "x"}}, id="a taint"),
+    ],
+)
+async def test_no_node_is_kept_for_a_pod_that_could_not_run_there(cluster, controller, clock, requests, spec):
+    """The kubelets alone would admit it: they know nothing of licenses, selectors and taints."""
+    cluster.add("c", labels={"zone": "x"}, taints=[{"key": "dedicated", "effect": "NoSchedule"}])
+    cluster.gate(pod("odd", None, **{"cpu": "4", "memory": "1Gi", **requests}), **spec)
+    await blocked(controller)
+    clock.now += 61
+    controller.notify()
+    await settle()
+
+    assert len(controller.reservations) == 0
+    for created in (OTHER, THIRD):
+        cluster.gate(created, created="2026-11-16T02:00:00Z")
+    await until(lambda: cluster.bound() == {"odd": "", "other": "a", "third": "b"})
+
+
+async def test_the_node_that_is_kept_has_what_the_pod_needs(cluster, controller, clock):
+    """It is the only one with licenses, and it has more pods than the others."""
+    cluster.change("b", allocatable={LICENSE: "1"})
+    await settle()
+    cluster.gate(WIDE, nodeSelector={"zone": "x"})
+    cluster.change("b", allocatable={LICENSE: "1"}, labels={"zone": "x"})
+    await until(lambda: cluster.bound() == {"wide": "b"})
+    cluster.gate(pod("licensed", None, **{"cpu": "4", "memory": "1Gi", LICENSE: "1"}))
+    await blocked(controller)
+    clock.now += 61
+    controller.notify()
+    await until(lambda: len(controller.reservations))
+
+    assert controller.reservations.describe("b") == "kept for default/licensed, which has waited longer"
+    cluster.finish("wide")
+    await until(lambda: cluster.bound() == {"licensed": "b"})
 
 
 async def test_pods_after_the_waiting_one_do_not_take_its_licenses_together(cluster, controller, clock):
@@ -447,3 +603,18 @@ async def test_the_time_behind_the_gate_is_counted_if_the_response_is_lost(clust
 
     await until(lambda: metrics.released.call_args)
     assert metrics.released.call_args.kwargs == {"seconds": 30}
+
+
+async def test_pods_whose_amounts_overflow_stop_no_other(cluster, controller):
+    """Gated, released and bound ones: each is left alone, and the others are released."""
+    cluster.paused |= {"released", "wide"}  # of the scheduler
+    cluster.server.put(overflowing_pod("gated", schedulingGates=[{"name": GATE}]))
+    released = overflowing_pod("released", schedulerName="other")
+    released["metadata"]["annotations"] = {NODE_ANNOTATION: "a"}
+    cluster.server.put(released)
+    cluster.server.put(overflowing_pod("bound", "b"))
+    cluster.gate(WIDE)
+    await until(lambda: "wide" not in cluster.gates())
+    assert cluster.document("wide")["metadata"]["annotations"] == {NODE_ANNOTATION: "a"}
+    await until(cluster.events)
+    assert [(name, reason) for name, reason, _ in cluster.events()] == [("gated", "InvalidPod")]

@@ -33,7 +33,7 @@ async def webhook(server, cluster, service):
     """The webhook of a cluster service with a gate."""
     server.put(configuration())
     address = WebhookOptions(listen=("127.0.0.1", 0), namespace="alignup-system")
-    options = GateServiceOptions(webhook=address, controller=GateOptions())
+    options = GateServiceOptions(webhook=address, controller=GateOptions(patience=0.0))
     with add_gate(service, options) as served:
         async with running() as start:  # it ends before its socket is closed
             start(service.run())
@@ -70,6 +70,18 @@ async def test_a_pod_is_gated_by_the_webhook_and_released_by_the_leader(server, 
     ):
         assert f"{line}\n" in text
     assert "alignup_gate_certificate_expiry_timestamp_seconds 1" in text
+
+
+async def test_an_explanation_names_the_pod_that_a_node_is_kept_for(webhook, cluster, service):
+    for name in ("first", "second"):
+        cluster.gate(pod(name, cpu="4"))
+    await until(lambda: sorted(cluster.bound().values()) == ["a", "b"])
+    cluster.gate(pod("wide", cpu="4"))
+    await until(lambda: any(map(service.describe_kept, "ab")))
+
+    document = await service.explain("default", "wide", "")
+    kept = [row["kept"] for row in document["nodes"] if "kept" in row]
+    assert kept == ["kept for default/wide, which has waited longer"]
 
 
 async def test_a_malformed_review_is_answered_with_the_reason(server, webhook):

@@ -34,6 +34,18 @@ def api_pod(pod: Pod, host: str = "", *, phase: str = "Running", deleting: bool 
     return {**document, "spec": {**document["spec"], "nodeName": host, **spec}, "status": {"phase": phase}}
 
 
+def overflowing_pod(name: str, host: str = "", **spec: Any) -> dict[str, Any]:
+    """A pod with an amount that the API server accepts, and that cannot be added to others."""
+    containers = [
+        {"name": container, "resources": {"requests": {"cpu": cpu}, "limits": {"cpu": cpu}}}
+        for container, cpu in (("first", "100e19998"), ("second", "1"))
+    ]
+    metadata = {"name": name, "namespace": "default", "uid": name}
+    phase = "Running" if host else "Pending"
+    spec |= {"containers": containers, "nodeName": host}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": {"phase": phase}}
+
+
 def state_of(name: str, kubelet: SimulatedKubelet, **changes: Any) -> dict[str, Any]:
     state = host_state(join(kubelet.sources())).replace(generation=1, **changes)
     kind = {"apiVersion": HOST_STATES.api_version, "kind": HOST_STATES.kind}

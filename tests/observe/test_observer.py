@@ -243,7 +243,7 @@ async def test_a_changed_configuration_is_read_when_the_kubelet_starts_with_it(s
         await served.wait_requests("PATCH", "noderesourcetopologies/n", 2)
     sources = await report(client)
 
-    assert sources.settings == changed.host.settings
+    assert sources.settings == replace(changed.host.settings, kubelet_faults=True)
     state = await client.get(HOST_STATES.at("n"))
     assert state.machine_generation > 1
 

@@ -3,6 +3,7 @@
 Unless a test says otherwise, a host has two NUMA nodes with 3 and 4 CPUs for pods, under policy single-numa-node.
 """
 
+import gc
 from dataclasses import replace
 
 import pytest
@@ -17,6 +18,7 @@ from alignup.placement import cluster as clusters
 from alignup.placement import verdict as texts
 from alignup.placement.cluster import Cluster
 from alignup.placement.free_capacity import DEVICE
+from alignup.placement.host_model import HostModel
 from alignup.placement.host_report import Cause, PodStage, pod_stage
 from alignup.placement.verdict import VerdictKind
 from tests.align.hosts import GPU, NIC, make_host, make_pod
@@ -735,6 +737,34 @@ class TestCausesOfRejections:
         assert record
         assert (cluster.take_rejections(), record.rejected) == ([], [])
 
+    @pytest.mark.parametrize("reported_first", [True, False])
+    def test_a_rejected_foreign_pod_explains_what_later_pods_got(self, reported_first):
+        """The prediction counted on a pod of others that the kubelet then rejected, so ours got its CPUs."""
+        cluster, host = Cluster(max_unconfirmed=None), make_host()
+        cluster.confirm(report("a", host))
+        cluster.observe(make_pod("foreign", cpu="2"), "a", PodStage.RUNNING)
+        ours = make_pod("ours", cpu="2")
+        assert cluster.assume(ours, "a").admits
+        cluster.observe(ours, "a", PodStage.RUNNING)
+        host.admit(ours)
+        if not reported_first:
+            cluster.observe_rejection("foreign", "a", "OutOfephemeral-storage")
+        (confirmed,) = cluster.confirm(report("a", host, 2))
+        if reported_first:
+            cluster.observe_rejection("foreign", "a", "OutOfephemeral-storage")
+
+        assert (confirmed.as_predicted, confirmed.causes) == (False, (Cause.FOREIGN_POD,))
+        assert cluster.take_foreign_rejections() == [("foreign", "a")]
+        assert (cluster.take_foreign_rejections(), cluster.take_rejections()) == ([], [])
+
+    def test_a_foreign_pod_that_nobody_counted_on_is_rejected_in_silence(self):
+        cluster = Cluster()
+        cluster.confirm(report("a", make_host()))
+        cluster.observe(make_pod("foreign", cpu="2"), "a", PodStage.RUNNING)
+        cluster.observe_rejection("foreign", "a", "TopologyAffinityError")
+
+        assert cluster.take_foreign_rejections() == []
+
     def test_a_rejected_pod_gives_its_place_back(self):
         cluster = self.assumed()
         cluster.observe_rejection("ours", "a", "TopologyAffinityError")
@@ -805,3 +835,45 @@ def test_states_in_which_no_host_is_any_more_are_kept_on_request(kept, states):
         assert cluster.feasible(make_pod("new", cpu="2"))["a"].admits
 
     assert cluster.distinct_states == states
+
+
+def test_kinds_of_hosts_that_no_longer_exist_are_forgotten():
+    """A host that reports other settings every second does not fill the memory."""
+    cluster = cluster_of(a=make_host(), b=make_host())
+    expected = cluster.feasible(make_pod())["a"]
+    for number in range(300):
+        host = make_host()
+        cluster.confirm(report("b", Host(host.machine, replace(host.settings, max_pods=1_000 + number)), number + 2))
+        cluster.feasible(make_pod(cpu="500m"))
+    gc.collect()
+
+    assert sum(type(obj) is HostModel for obj in gc.get_objects()) < 150
+    assert cluster.feasible(make_pod())["a"] == expected
+
+
+def test_a_defect_makes_one_verdict_unknown(monkeypatch):
+    """Whatever a pod and a host cause together, the other hosts answer, and so does this host about other pods."""
+    failed = []
+    cluster = Cluster(on_defect=lambda host, error: failed.append((host, str(error))))
+    unaware = Cluster()
+    for name, host in (("a", make_host()), ("b", make_host(Policy.RESTRICTED))):
+        cluster.confirm(report(name, host))
+        unaware.confirm(report(name, host))
+    align = HostModel.align
+
+    def fail(self, ledger, pod):
+        if self.settings.topology.policy is Policy.RESTRICTED and pod.containers[0].resources.whole_cpus == 2:
+            raise ZeroDivisionError("a defect")
+        return align(self, ledger, pod)
+
+    monkeypatch.setattr(HostModel, "align", fail)
+    verdicts = cluster.feasible(make_pod(cpu="2"))
+
+    assert verdicts["a"].admits
+    assert (verdicts["b"].kind, verdicts["b"].reason) == (VerdictKind.UNKNOWN, "the decision failed")
+    assert verdicts["b"].detail == "ZeroDivisionError: a defect"
+    assert failed == [("b", "a defect")]
+    assert cluster.feasible(make_pod(cpu="1"))["b"].admits
+    assert not cluster.assume(make_pod("other", cpu="2"), "b").admits
+    with pytest.raises(ZeroDivisionError):
+        unaware.feasible(make_pod(cpu="2"))

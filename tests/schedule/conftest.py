@@ -7,9 +7,10 @@ from alignup.schedule.service import ScheduleService, schedule_app
 from alignup.web.asgi_server import serve_app
 from alignup.web.sockets import tcp_socket
 from tests.deadlines import until
+from tests.kubernetes.api.conftest import log
 from tests.observe.conftest import anyio_backend, client, follow, live, nodes, server, timing
 
-__all__ = ["anyio_backend", "client", "follow", "http", "live", "nodes", "server", "service", "timing"]
+__all__ = ["anyio_backend", "client", "follow", "http", "live", "log", "nodes", "server", "service", "timing"]
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from alignup.kubernetes.api.objects import ApiPodSpec
 from alignup.schedule.cluster_snapshot import NO_HOST_STATE, build_view, present_host, summarize
 from alignup.schedule.pod_answers import NodeAnswerKind, ask_nodes
 from tests.align.hosts import pod
-from tests.observe.api_objects import api_pod, node, state_of
+from tests.observe.api_objects import api_pod, node, overflowing_pod, state_of
 from tests.observe.kubelets import GIB, GPU, SimulatedKubelet
 
 ADMITS, REJECTS, UNKNOWN, NOT_CONSIDERED = NodeAnswerKind
@@ -142,9 +142,24 @@ def test_a_pod_that_cannot_be_read_is_named_and_does_not_seem_to_have_ended():
     unreported = {**broken, "metadata": {**broken["metadata"], "name": "b", "uid": "b"}}
     snapshot = view({"a": kubelet(held)}, broken, unreported)
 
-    assert answers(snapshot) == {(REJECTS, "not enough cpu on one NUMA node", ""): ["a"]}
+    assert answers(snapshot) == {(UNKNOWN, "a pod that is bound there cannot be read", ""): ["a"]}
     (note,) = snapshot.notes  # what the kubelet reports need not be read
-    assert "pod default/b are left out" in note
+    assert "the requests of pod default/b cannot be read" in note
+
+    snapshot = view({"a": kubelet(held, pod("b", cpu="1"))}, broken, unreported)  # the kubelet has admitted it
+    assert answers(snapshot) == {(REJECTS, "not enough cpu on one NUMA node", ""): ["a"]}
+    assert snapshot.notes == ()
+
+
+def test_a_pod_whose_amounts_overflow_does_not_hide_the_cluster():
+    snapshot = view({"a": kubelet(), "b": kubelet()}, overflowing_pod("huge", "a"))
+
+    assert answers(snapshot) == {
+        (ADMITS, "", "NUMA node 1"): ["b"],
+        (UNKNOWN, "a pod that is bound there cannot be read", ""): ["a"],
+    }
+    assert [note for note in snapshot.notes if "default/huge" in note]
+    assert summarize(snapshot, "a").unknown == "a pod that is bound there cannot be read"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import tracemalloc
 
 import httpx2
 import pytest
@@ -10,7 +11,7 @@ from structlog.testing import capture_logs
 from alignup.kubernetes.api.objects import Toleration
 from alignup.kubernetes.manifests.pod_decoder import read_pod
 from alignup.schedule.extender import OFFER_SECONDS, PLACEMENT_ANNOTATION, ExtenderOptions, Offers
-from alignup.schedule.extender_messages import MAX_SEARCHES
+from alignup.schedule.extender_messages import MAX_SEARCHES, ExtenderArgs, TooLargeError
 from alignup.schedule.live_cluster import LiveClusterOptions
 from alignup.schedule.node_selection import SoftTaints, needs_alignment
 from alignup.schedule.service import ScheduleService, schedule_app
@@ -350,6 +351,32 @@ async def test_every_decision_is_one_line_of_the_log(http, nodes, service):
     assert log[-1]["problem"].startswith("alignup cannot read the pod: ")
 
 
+async def test_a_rejection_is_logged_once_and_when_its_reasons_change(http, nodes, service):
+    """A scheduler asks about a rejected pod again and again."""
+    for host in "ab":
+        occupy(nodes, host, pod(f"on-{host}", cpu="4", memory="1Gi"))
+    await until(lambda: not service.live.choose(WIDE))
+    odd = pod("odd", cpu="1", memory="-1")
+    with capture_logs() as log:
+        for _ in range(50):
+            await filtered(http)
+            await filtered(http, odd)
+        nodes.add("new", observed=False)
+        await until(lambda: service.live.nodes.get("new"))
+        await filtered(http, names=["a", "b", "new"])
+        nodes.create(pod("passing", cpu="2", memory="1Gi"), "b")  # until its kubelet has admitted it
+        await until(lambda: service.live.cluster.record("b").holds("passing"))
+        await filtered(http, names=["a", "b", "new"])
+        nodes.add("c")
+        await until(lambda: service.live.verdict(WIDE, "c").admits)
+        await filtered(http, names=["a", "c"])
+        await filtered(http, names=["a"])
+
+    lines = [(entry["pod"], entry.get("offered"), len(entry.get("reasons", ()))) for entry in log]
+    wide = "default/wide"
+    assert lines == [(wide, 0, 1), ("default/odd", None, 0), (wide, 0, 2), (wide, 1, 0), (wide, 0, 1)]
+
+
 @pytest.mark.parametrize("verb", ["filter", "prioritize", "bind"])
 @pytest.mark.parametrize(
     "body",
@@ -432,3 +459,56 @@ async def test_a_body_that_is_too_large_is_not_read(service):
         answer = await http.post("/v1/extender/filter", content=b" " * 2049, headers=JSON)
 
     assert answer.status_code == 413
+
+
+async def test_a_body_above_the_limit_is_answered_even_while_it_is_sent(http):
+    """The connection is not reset before a client that sends everything first has read the response."""
+    answer = await http.post("/v1/extender/filter", content=b" " * (65 << 20), headers=JSON)
+
+    assert (answer.status_code, answer.json()["detail"]) == (413, "The document is larger than 67108864 bytes.")
+
+
+def many(element: bytes, *, head: bytes, tail: bytes) -> bytes:
+    return head + b",".join([element] * 7_000_000) + tail
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        pytest.param(
+            json.dumps({"Pod": {}, "NodeNames": ["node-12345678"] * 100_000}).encode(), "50,000 node names", id="names"
+        ),
+        pytest.param(many(b"{}", head=b'{"Pod":{},"Nodes":{"items":[', tail=b"]}}"), "6,000,000 values", id="nodes"),
+        pytest.param(many(b"{}", head=b'{"Pod":{"spec":{"containers":[', tail=b"]}}}"), "200,000 values", id="pod"),
+        pytest.param(
+            b'{"Pod":{},"Nodes":{"items":[' + b",".join([b"{}"] * 60_000) + b"]}}", "50,000 nodes", id="few nodes"
+        ),
+    ],
+)
+@pytest.mark.parametrize("verb", ["filter", "prioritize"])
+async def test_a_request_with_too_many_values_is_refused(http, verb, body, problem):
+    answer = await http.post(f"/v1/extender/{verb}", content=body, headers=JSON)
+
+    assert answer.status_code == 413
+    assert answer.json()["detail"].startswith(f"the request has more than {problem}")
+
+
+@pytest.mark.parametrize("field", ["NodeNameToVictims", "NodeNameToMetaVictims"])
+async def test_a_preemption_with_too_many_values_is_refused(http, field):
+    body = many(b"{}", head=b'{"Pod":{},"%s":{"a":{"Pods":[' % field.encode(), tail=b"]}}}")
+
+    answer = await http.post("/v1/extender/preempt", content=body, headers=JSON)
+
+    assert (answer.status_code, "values in its victims" in answer.json()["detail"]) == (413, True)
+
+
+def test_names_that_are_too_many_are_counted_before_they_are_decoded():
+    """Four million names would take a gigabyte."""
+    data = b'{"Pod":{},"NodeNames":["x"' + b',"node-1234567"' * 500_000 + b"]}"
+    tracemalloc.start()
+    with pytest.raises(TooLargeError):
+        ExtenderArgs.read(data)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert peak < 1.5 * len(data)

@@ -1,13 +1,19 @@
 """The cluster that follows the API server: reports, bindings, ends, and what is unknown meanwhile."""
 
+import random
+import time
+from dataclasses import replace
+from functools import partial
 from unittest.mock import Mock
 
 import pytest
 
 from alignup.align.errors import PodError
+from alignup.align.release import NEWEST
+from alignup.align.workload import Pod
 from alignup.documents.codec import convert
 from alignup.kubernetes.api import PODS, Access, ApiClient, Timing
-from alignup.kubernetes.api.known_pods import binding_time, known_pod
+from alignup.kubernetes.api.known_pods import api_pod_stage, binding_time, known_pod
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.kubernetes.manifests.pod_decoder import read_pod
 from alignup.placement.host_report import Cause
@@ -19,7 +25,9 @@ from alignup.testing.api_server import ApiFault
 from bench.pods_of_a_cluster import pod as big_pod
 from tests.align.hosts import pod
 from tests.deadlines import until
-from tests.observe.api_objects import api_pod, node
+from tests.observe.api_objects import api_pod, node, overflowing_pod
+from tests.observe.kubelets import SimulatedKubelet
+from tests.strategies_pods import container, guaranteed
 
 pytestmark = pytest.mark.anyio
 
@@ -184,6 +192,51 @@ async def test_rejections_are_counted_by_cause(nodes, client, follow):
     assert counted == [("as_predicted", ""), ("rejected", "foreign_pod")]
 
 
+def with_containers(name, *requests):
+    return Pod(name=name, uid=name, containers=tuple(container(f"c{n}", amounts) for n, amounts in enumerate(requests)))
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        with_containers("burstable", {"cpu": "1500m", "memory": "1Gi"}),
+        with_containers("besteffort", {}),
+        replace(WIDE, containers=(*WIDE.containers, guaranteed("sidecar", {"cpu": "250m", "memory": "64Mi"}))),
+    ],
+    ids=["burstable", "best effort", "with a sidecar of 250m"],
+)
+async def test_containers_that_hold_nothing_are_never_placed_elsewhere(nodes, client, follow, asked, log):
+    nodes.kubelets["a"] = SimulatedKubelet(memoryManagerPolicy="None", reservedMemory=[])
+    nodes.report("a")
+    metrics = ScheduleMetrics()
+    live = LiveCluster(client, metrics=metrics)
+    follow(live.run())
+    await live.ready.wait()
+    assert live.assume(asked, "a").admits
+    nodes.create(asked, "a")
+    nodes.admit("a", asked)
+
+    await until(lambda: metrics.predictions.totals)
+    assert dict(metrics.predictions.totals) == {"as_predicted": 1}
+    assert not [entry for entry in log if entry["event"] == "pod placed elsewhere"]
+
+
+async def test_foreign_pods_that_a_kubelet_rejects_are_logged_and_counted(nodes, client, follow, log):
+    metrics = ScheduleMetrics()
+    live = LiveCluster(client, metrics=metrics)
+    follow(live.run())
+    await live.ready.wait()
+    nodes.create(pod("foreign", cpu="2", memory="1Gi"), "a")
+    await until(lambda: reasons(live)["a"])  # predictions count on it
+    nodes.reject(pod("foreign", cpu="2", memory="1Gi"), "a")
+    await until(lambda: metrics.registry.get_sample_value("alignup_schedule_foreign_rejections_total"))
+
+    (entry,) = [entry for entry in log if entry["event"] == "pod of others rejected that predictions counted on"]
+    assert (entry["pod"], entry["node"]) == ("default/foreign", "a")
+    assert metrics.registry.get_sample_value("alignup_schedule_foreign_rejections_total") == 1
+    assert not metrics.predictions.totals
+
+
 async def test_pods_that_a_kubelet_preempted_are_a_cause_of_their_own(live, nodes):
     """A kubelet ends pods to admit a critical one."""
     nodes.create(WIDE, "a")
@@ -249,6 +302,8 @@ async def test_a_host_state_can_be_there_before_its_node(live, nodes):
 def test_trimmed_pods_count_as_whole_ones():
     documents = [big_pod(number) for number in range(50)]
     documents[1]["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "x", "kubernetes.io/config.hash": "y"}
+    owner = {"apiVersion": "v1", "kind": "Node", "name": documents[1]["spec"]["nodeName"]}
+    documents[1]["metadata"]["ownerReferences"] = [owner]
     documents[2]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     documents[3]["status"]["phase"] = "Failed"
     trimmer = PodTrimmer()
@@ -256,6 +311,7 @@ def test_trimmed_pods_count_as_whole_ones():
         whole = convert(document, PODS.type)
         trimmed = trimmer.trim(whole)
         assert known_pod(trimmed) == known_pod(whole)
+        assert (known_pod(whole).pod.uid == "y") is (document is documents[1])
         assert binding_time(trimmed) == binding_time(whole)
         assert trimmed.metadata.labels == whole.metadata.labels
     pending = convert({**documents[0], "spec": {**documents[0]["spec"], "nodeName": ""}}, PODS.type)
@@ -308,3 +364,257 @@ async def test_an_invalid_pod_stays_invalid(live):
     for _ in range(2):
         with pytest.raises(PodError):
             live.read(invalid)
+
+
+async def test_a_node_is_predicted_with_the_release_of_its_kubelet(live, nodes):
+    def upgrade(version: str) -> None:
+        nodes.server.put({**node("b"), "status": {"nodeInfo": {"kubeletVersion": version}}})
+
+    assert live.cluster.record("b").report.settings.release is NEWEST
+
+    upgrade("v1.35.8")
+    await until(lambda: live.cluster.record("b") is None)
+    assert live.verdict(OTHER, "b").reason == "new kubelet"
+    assert live.verdict(OTHER, "b").detail == "it is v1.35.8 now; its next report counts"
+
+    nodes.report("b")
+    await until(lambda: live.cluster.record("b"))
+    assert live.cluster.record("b").report.settings.release.version == "1.35"
+
+    upgrade("v1.35.9")
+    nodes.report("b")
+    await until(lambda: live.cluster.record("b").report.sequence == 3)
+    assert live.cluster.record("b").report.settings.release.version == "1.35"
+
+
+async def test_a_bound_pod_whose_amounts_overflow_makes_its_own_node_unknown(live, nodes, client, follow):
+    nodes.server.put(overflowing_pod("huge", "a"))
+
+    await until(lambda: kinds(live) == {"a": "unknown", "b": "admits"})
+    assert live.verdict(OTHER, "a").reason == "a pod that is bound there cannot be read"
+    assert "default/huge" in live.verdict(OTHER, "a").detail
+    assert live.problems == ()  # anyone who may create pods could stop the service otherwise
+    (warning,) = live.warnings
+    assert warning.startswith("1 object cannot be read: Pod default/huge: ")
+    assert "amounts 19998 digits apart cannot be added" in warning
+
+    again = LiveCluster(client)  # a new process starts with the pod in place
+    follow(again.run())
+    await again.ready.wait()
+    assert kinds(again) == {"a": "unknown", "b": "admits"}
+    assert list(again.unreadable) == ["Pod default/huge"]
+
+    nodes.admit("a", pod("huge", cpu="1"))  # the kubelet has admitted it, and reports what it holds
+    await until(lambda: kinds(live)["a"] == "admits")
+    nodes.server.remove("pods", "huge")
+    await until(lambda: live.warnings == ())
+    assert live.unreadable == {}
+
+
+async def test_a_pending_pod_whose_amounts_overflow_is_named_until_it_is_gone(live, nodes):
+    nodes.server.put(overflowing_pod("huge"))
+    await until(lambda: live.find_pod("default", "huge"))
+    for _ in range(2):
+        with pytest.raises(PodError, match="cannot add up the amounts"):
+            live.read(live.find_pod("default", "huge"))
+    assert list(live.unreadable) == ["Pod default/huge"]
+
+    changed = overflowing_pod("huge")
+    changed["metadata"]["labels"] = {"still": "huge"}
+    nodes.server.put(changed)
+    await until(lambda: live.find_pod("default", "huge").metadata.labels)
+    assert list(live.unreadable) == ["Pod default/huge"]
+    nodes.server.remove("pods", "huge")
+    await until(lambda: live.unreadable == {})
+    assert kinds(live) == {"a": "admits", "b": "admits"}
+
+
+@pytest.mark.parametrize("depth", [600, 5_000])
+async def test_a_host_state_that_is_nested_too_deeply_makes_its_own_node_unknown(live, nodes, depth):
+    nested = b"[" * depth + b"]" * depth
+    nodes.server.hold()
+    nodes.report("a")
+    stored = nodes.server.store.find(nodes.server.resources.named("hoststates"), ("", "a"))
+    vars(stored)["text"] = stored.text.replace(b'"machine":{', b'"machine":{"deep":%b,' % nested)
+    nodes.server.hold(held=False)
+
+    await until(lambda: kinds(live) == {"a": "unknown", "b": "admits"})
+    assert live.verdict(OTHER, "a").reason == "unknown state"
+    assert "nested" in live.verdict(OTHER, "a").detail
+    assert list(live.unreadable) == ["HostState a"]
+
+    nodes.report("a")
+    await until(lambda: kinds(live)["a"] == "admits")
+    assert live.unreadable == {}
+
+
+async def test_a_defect_about_one_host_state_makes_its_own_node_unknown(live, nodes, monkeypatch):
+    confirm = live.cluster.confirm
+
+    def fail(report):
+        if report.host == "a":
+            raise ZeroDivisionError("a defect")
+        return confirm(report)
+
+    monkeypatch.setattr(live.cluster, "confirm", fail)
+    nodes.report("a")
+    nodes.report("b")
+
+    await until(lambda: kinds(live)["a"] == "unknown")
+    assert live.host_states.failures == 1
+    assert live.unreadable == {"HostState a": "ZeroDivisionError: a defect"}
+    monkeypatch.undo()
+    nodes.report("a")
+    await until(lambda: kinds(live) == {"a": "admits", "b": "admits"})
+
+
+async def test_a_defect_about_one_pod_of_a_list_hides_no_other(live, nodes, monkeypatch):
+    nodes.create(pod("bad"), "a")
+    nodes.create(WIDE, "b")
+    await until(lambda: kinds(live)["b"] == "rejects")
+    original = api_pod_stage
+
+    def fail(asked):
+        if asked.metadata.name == "bad":
+            raise ZeroDivisionError("a defect")
+        return original(asked)
+
+    monkeypatch.setattr(live_cluster, "api_pod_stage", fail)
+    nodes.server.expire(watches=True)
+    await until(lambda: live.pods.failures)
+
+    assert live.unreadable == {"Pod default/bad": "ZeroDivisionError: a defect"}
+    assert kinds(live)["b"] == "rejects"
+
+
+def mirror_of(uid, host="a", *, name="forged", owner=True):
+    """A pod with the annotations of a mirror pod, as anyone who may create pods can write it."""
+    document = api_pod(pod(name, cpu="1"), host)
+    document["metadata"]["annotations"] = {"kubernetes.io/config.mirror": uid, "kubernetes.io/config.hash": uid}
+    if owner:
+        owner_of_mirror = {"apiVersion": "v1", "kind": "Node", "name": host, "uid": f"node-{host}"}
+        document["metadata"]["ownerReferences"] = [owner_of_mirror]
+    return document
+
+
+@pytest.mark.parametrize("owner", [False, True], ids=["without owner", "with the owner of a mirror pod"])
+async def test_the_end_of_a_forged_mirror_pod_frees_nothing(live, nodes, owner):
+    nodes.create(WIDE, "a")
+    nodes.admit("a", WIDE)
+    await until(lambda: kinds(live)["a"] == "rejects")
+
+    nodes.server.put(mirror_of("wide", owner=owner))
+    await until(lambda: live.find_pod("default", "forged"))
+    nodes.server.put({**mirror_of("wide", owner=owner), "status": {"phase": "Failed"}})
+    nodes.server.remove("pods", "forged")
+    nodes.create(pod("marker"), "b")
+    await until(lambda: live.find_pod("default", "marker"))
+    assert kinds(live)["a"] == "rejects"
+
+    nodes.server.put(mirror_of("wide", owner=owner))  # and when all pods are listed again
+    nodes.server.expire(watches=True)
+    await until(lambda: live.find_pod("default", "forged"))
+    nodes.server.remove("pods", "forged")
+    nodes.create(pod("second"), "b")
+    await until(lambda: live.find_pod("default", "second"))
+    assert kinds(live)["a"] == "rejects"
+
+    nodes.server.remove("pods", "wide")
+    await until(lambda: kinds(live)["a"] == "admits")
+
+
+async def test_a_static_pod_counts_by_the_uid_that_the_kubelet_reports(live, nodes):
+    nodes.server.put(mirror_of("static", name="kube-proxy"))
+    nodes.admit("a", pod("static", cpu="4", memory="1Gi"))
+    await until(lambda: kinds(live)["a"] == "rejects")
+    nodes.server.expire(watches=True)  # the trimmed pods of a new list tell the same
+    nodes.create(pod("marker"), "b")
+    await until(lambda: live.find_pod("default", "marker"))
+    assert reasons(live)["a"] == "not enough cpu on one NUMA node"
+
+    nodes.server.remove("pods", "kube-proxy")
+    await until(lambda: kinds(live)["a"] == "admits")
+
+
+async def test_nodes_that_come_and_go_leave_nothing_behind(live, nodes, client):
+    """A node flaps under its name, and others come under new names, each with a pod and a HostState."""
+    before = remembered(live)
+    for number in range(60):
+        name = "flapping" if number % 2 else f"node-{number}"
+        nodes.add(name)
+        held = pod(f"p{number}", cpu="4", memory="1Gi")
+        nodes.create(held, name)
+        nodes.admit(name, held)
+        if number % 3:
+            await until(partial(rejects, live, name))
+        for plural, gone in random.Random(number).sample(
+            [("nodes", name), ("hoststates", name), ("pods", f"p{number}")], 3
+        ):
+            nodes.server.remove(plural, gone)
+        if number % 5 == 0:
+            nodes.server.disconnect()
+    nodes.add("flapping")
+    await until(lambda: live.verdict(OTHER, "flapping").admits)
+    nodes.server.remove("hoststates", "flapping")
+    nodes.server.remove("nodes", "flapping")
+    await until(lambda: len(live.nodes.objects) == 2 and len(live.host_states.objects) == 2)
+
+    assert kinds(live) == {"a": "admits", "b": "admits"}
+    assert remembered(live) == before
+    assert (live.unreadable, live.problems) == ({}, ())
+
+
+def rejects(live, name):
+    return live.verdict(OTHER, name).kind == "rejects"
+
+
+def was_observed_at(live, observed_at):
+    return live.host_states.get("a").observed_at == observed_at
+
+
+def remembered(live):
+    """How many entries the tables of a cluster have that are about nodes and pods."""
+    tables = {**vars(live), **{f"cluster.{name}": table for name, table in vars(live.cluster).items()}}
+    tables |= {f"reader.{name}": table for name, table in vars(tables["_reader"]).items()}
+    short_lived = {"_changed", "_decoded", "cluster._stages"}  # of the last moment, or with a limit
+    return {
+        name: len(table)
+        for name, table in tables.items()
+        if isinstance(table, dict | set | list) and name not in short_lived
+    }
+
+
+@pytest.mark.parametrize(
+    "times", [("1970-01-01T00:00:00Z", "2999-12-31T23:59:59Z", "not a time", "0001-01-01T00:00:00")]
+)
+async def test_jumps_of_the_clock_of_an_observer_do_not_matter(nodes, server, follow, times):
+    """Only the time between writes counts, by our own clock that never jumps."""
+    now, day = [0.0], [1_800_000_000.0]
+    timing = Timing(clock=lambda: now[0], time_of_day=lambda: day[0])
+    async with ApiClient(Access(server=server.url), timing=timing) as client:
+        nodes.report("b", observed_at=times[0])
+        live = LiveCluster(client)
+        follow(live.run())
+        await live.ready.wait()
+        for observed_at in times:
+            now[0] += SILENT_SECONDS - 1
+            day[0] -= 1_000_000_000.0
+            nodes.report("a", observed_at=observed_at)
+            await until(partial(was_observed_at, live, observed_at))
+            live.check_observers()
+            assert reasons(live)["a"] == ""
+        assert reasons(live)["b"] == "observer has stopped"
+
+
+def test_waits_are_measured_with_a_clock_that_never_jumps():
+    assert Timing().clock is time.monotonic
+
+
+async def test_a_decision_that_fails_is_logged_and_makes_one_verdict_unknown(live, log, monkeypatch):
+    def fail(self):
+        raise ZeroDivisionError("a defect")
+
+    monkeypatch.setattr(type(live.cluster.record("a")), "states", fail)
+    assert reasons(live) == dict.fromkeys("ab", "the decision failed")
+    assert [entry["node"] for entry in log if entry["event"] == "decision failed"] == ["a", "b"]
+    assert live.failed_decisions == 2

@@ -19,6 +19,7 @@ from alignup.testing.api_server import ServedResource
 from tests.align.hosts import GPU, pod
 from tests.deadlines import until
 from tests.effort import SEED, did, rounds
+from tests.observe.api_objects import overflowing_pod
 from tests.observe.kubelets import SimulatedKubelet
 from tests.strategies_pods import guaranteed
 
@@ -168,6 +169,15 @@ async def approximate(server, nodes, client, follow):
 
 
 @pytest.mark.anyio
+async def test_a_node_is_unknown_while_a_pod_there_cannot_be_read(approximate, nodes):
+    nodes.server.put(overflowing_pod("huge", "a"))
+    await until(lambda: approximate.verdict(WIDE, "a").kind == "unknown")
+    assert approximate.verdict(WIDE, "a").reason == "a pod that is bound there cannot be read"
+
+    nodes.server.remove("pods", "huge")
+    await until(lambda: approximate.verdict(WIDE, "a").kind == "admits")
+
+
 async def test_a_node_without_host_state_is_judged_by_its_totals(approximate, nodes):
     assert approximate.verdict(WIDE, "a").approximate
     assert [ranked.host for ranked in approximate.choose(WIDE)] == ["b", "a"]  # exact verdicts first

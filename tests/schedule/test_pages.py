@@ -105,7 +105,9 @@ async def test_other_requests_are_served_while_many_nodes_are_asked(service, nod
             await asyncio.sleep(0)
 
     counting = asyncio.create_task(count())
-    (group,) = await ClusterPages(service.live, service.problems, PredictionHistory()).ask_nodes(WIDE, ApiPodSpec())
+    (group,) = await ClusterPages(service.live, service.problems, PredictionHistory(), service.large_pods).ask_nodes(
+        WIDE, ApiPodSpec()
+    )
     counting.cancel()
 
     assert len(group.nodes) == 10
@@ -197,3 +199,18 @@ def test_predictions_are_counted_by_interval():
 
     assert dict(history.totals) == {"as_predicted": 1, "rejected": 1}
     assert re.findall(r"<title>[^<]*: (1 [a-z ]+)</title>", history.plot()) == ["1 as predicted", "1 rejected"]
+
+
+def test_predictions_are_counted_when_the_time_of_day_jumps():
+    now = [1_800_000_000.0]
+    history = PredictionHistory(now=lambda: now[0])
+    for jump in (0, 3 * INTERVAL, -3 * INTERVAL, 10 * 365 * 86_400, -10 * 365 * 86_400, 0):
+        now[0] += jump
+        history.add("as_predicted")
+
+    assert dict(history.totals) == {"as_predicted": 6}
+    # Those of the wrong decade are not drawn; all others are, at the time of the day at which they were counted.
+    drawn = re.findall(r"<title>[^<]*: ([0-9]+) as predicted</title>", history.plot())
+    assert sum(map(int, drawn)) == 4
+    now[0] -= 86_400  # everything is in the future now
+    assert "as predicted" in history.plot()

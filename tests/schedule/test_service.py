@@ -1,23 +1,26 @@
 """The cluster service: who answers, explanations, metrics, and TLS."""
 
 import asyncio
+import socket
 import ssl
+from contextlib import ExitStack, contextmanager
 
 import httpx2
 import pytest
 
 from alignup.align.errors import ListenError
-from alignup.kubernetes.api import PODS
+from alignup.kubernetes.api import PODS, Access
 from alignup.schedule.extender import NOT_LEADING, Binder
-from alignup.schedule.service import LeaseOptions, ScheduleService, schedule_app
+from alignup.schedule.service import VERBS, LeaseOptions, ScheduleOptions, ScheduleService, open_service, schedule_app
 from alignup.testing.api_server import ApiFault
-from alignup.web.asgi_server import serve_app
+from alignup.web.asgi_server import ConnectionLimits, ServerLimits, serve_app
+from alignup.web.authentication import AccessRules
 from alignup.web.metrics import health_app
 from alignup.web.sockets import ServerCertificate, tcp_socket
 from tests import certificates
 from tests.align.hosts import pod
 from tests.deadlines import until
-from tests.observe.api_objects import api_pod
+from tests.observe.api_objects import api_pod, overflowing_pod
 from tests.schedule.test_extender import JSON, OTHER, WIDE, bound, filtered, occupy
 
 pytestmark = pytest.mark.anyio
@@ -177,6 +180,125 @@ def test_an_authority_that_cannot_be_read_is_an_error(tmp_path):
         ServerCertificate(*files, client_authority=tmp_path / "none.pem")
 
 
+PATHS = ("/v1/explain/default/wide", "/", "/pods", "/v1/events", *(f"/v1/extender/{verb}" for verb in VERBS))
+
+
+@pytest.fixture
+def listening(nodes, monkeypatch):
+    """The addresses of services that were opened."""
+    addresses = []
+
+    @contextmanager
+    def noting(port, host):
+        with tcp_socket(port, host) as listener:
+            addresses.append("http://{}:{}".format(*listener.getsockname()[:2]))
+            yield listener
+
+    monkeypatch.setattr("alignup.schedule.service.tcp_socket", noting)
+    return addresses
+
+
+async def statuses(url, **headers):
+    """The statuses of all paths, with these headers."""
+    async with httpx2.AsyncClient(base_url=url, trust_env=False, headers=headers) as http:
+        answers = {}
+        for path in PATHS:
+            verb = "POST" if "extender" in path else "GET"
+            async with http.stream(verb, path, content=b"{}", headers=JSON) as answer:
+                answers[path] = answer.status_code
+        assert (await http.get("/healthz")).status_code == 200  # probes send nothing
+        return answers
+
+
+async def test_clients_need_the_token(nodes, server, tmp_path, listening):
+    token = tmp_path / "token"
+    token.write_text("secret")
+    token.chmod(0o600)
+    options = ScheduleOptions(listen=("127.0.0.1", 0), token_file=token)
+    async with open_service(Access(server=server.url), options):
+        (url,) = listening
+        assert set((await statuses(url)).values()) == {401}
+        assert set((await statuses(url, Authorization="Bearer wrong")).values()) == {401}
+        assert 401 not in (await statuses(url, Authorization="Bearer secret")).values()
+        # As kube-scheduler sends it, with the token in urlPrefix.
+        assert 401 not in (await statuses(url.replace("//", "//alignup:secret@"))).values()
+
+
+@pytest.mark.parametrize("any_client", [False, True])
+async def test_without_a_token_other_users_of_the_machine_are_not_served(
+    server, nodes, listening, monkeypatch, any_client
+):
+    async with open_service(Access(server=server.url), ScheduleOptions(listen=("127.0.0.1", 0), any_client=any_client)):
+        (url,) = listening
+        assert 401 not in (await statuses(url)).values()
+        monkeypatch.setattr("alignup.web.served_connection.loopback_uid", lambda *_ends: 12345)
+        assert (set((await statuses(url)).values()) == {401}) is not any_client
+
+
+async def test_no_path_is_served_under_the_name_of_another_site(http):
+    """A page of such a site could bind a pod through a port that kubectl forwards."""
+    for path in (*PATHS, "/healthz", "/readyz", "/metrics", "/static/pages.css", "/nothing"):
+        verb = "POST" if "extender" in path else "GET"
+        answer = await http.request(verb, path, content=b"{}", headers={**JSON, "host": "evil.example"})
+        assert answer.status_code == 421, path
+
+
+async def test_hostile_requests_add_no_series_to_the_metrics(http, nodes, service):
+    """A series for every name that a client makes up would take memory without end."""
+
+    async def attack(seed):
+        for number in range(40):
+            name = f"x{seed}-{number}"
+            for path in (f"/v1/extender/{name}", f"/v1/explain/{name}/{name}", f"/{name}", f"/nodes/{name}"):
+                await http.request("POST" if "extender" in path else "GET", path, headers=JSON, content=b"{}")
+            for verb in VERBS:
+                await http.post(f"/v1/extender/{verb}?{name}", headers=JSON, content=name.encode())
+                await http.request(f"ODD{number}", f"/v1/extender/{verb}")
+            await filtered(http, pod(name, cpu="64", memory="1Gi"), names=[name])
+            await filtered(http, {"metadata": {"name": name, "uid": name}, "spec": {"containers": []}}, names=[name])
+            await bound(http, pod(name), node=name)
+
+    async def series():
+        return {line.rpartition(" ")[0] for line in (await http.get("/metrics")).text.splitlines()}
+
+    await attack("first")
+    before = await series()
+    await attack("second")
+
+    assert await series() == before
+    verbs = {part.split('"')[1] for line in before for part in line.split(",") if part.startswith("verb=")}
+    assert verbs == set(VERBS)
+
+
+async def test_slow_strangers_do_not_keep_a_scheduler_waiting(service):
+    """A thousand connections of a few strangers, none of which ends by itself, and one scheduler."""
+    limits = ServerLimits(connections=ConnectionLimits(authenticated=16, unauthenticated=32, per_peer=32))
+    app = schedule_app(service, access=AccessRules(token=b"secret"))
+    beginnings = [
+        b"",
+        b"POST /v1/extender/bind HTT",
+        b"POST /v1/extender/bind HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n{",
+        b"GET /v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    ]
+    headers = {"Authorization": "Bearer secret"}
+    with tcp_socket(0) as listener:
+        address = listener.getsockname()[:2]
+        url = "http://{}:{}".format(*address)
+        async with (
+            serve_app(app, listener, stopping=asyncio.Event(), limits=limits),
+            httpx2.AsyncClient(base_url=url, trust_env=False, headers=headers) as scheduler,
+        ):
+            assert (await filtered(scheduler))["NodeNames"]
+            for _ in range(20):
+                with ExitStack() as strangers:
+                    for number in range(50):
+                        stranger = strangers.enter_context(socket.create_connection(address))
+                        stranger.sendall(beginnings[number % len(beginnings)])
+                    assert (await filtered(scheduler))["NodeNames"]
+                    async with httpx2.AsyncClient(base_url=url, trust_env=False, headers=headers) as newcomer:
+                        assert (await newcomer.get("/v1/explain/default/none")).status_code == 404
+
+
 async def test_probes_need_no_certificate(service):
     async with httpx2.AsyncClient(
         transport=httpx2.ASGITransport(health_app(service.metrics.registry, readiness=service.problems)),
@@ -197,3 +319,21 @@ async def test_an_api_server_that_is_away_at_the_start_is_waited_for(nodes, clie
     nodes.server.inject(ApiFault(), verb="watch")
     nodes.server.inject(ApiFault())
     await until(lambda: made.leading)
+
+
+async def test_a_pod_that_cannot_be_read_stops_no_answer(http, nodes, service):
+    nodes.server.put(overflowing_pod("huge", "a"))
+    nodes.create(pod("small", cpu="1", memory="1Gi"))
+    await until(lambda: service.live.unreadable and service.live.find_pod("default", "small"))
+
+    assert (await http.get("/v1/explain/default/huge")).status_code == 422
+    answer = (await http.get("/v1/explain/default/small")).json()
+    assert {row["node"]: row["verdict"] for row in answer["nodes"]} == {"a": "unknown", "b": "admits"}
+    assert next(row["detail"] for row in answer["nodes"] if row["node"] == "a").endswith("default/huge")
+    ready = await http.get("/readyz")
+    assert (ready.status_code, ready.text.splitlines()[0]) == (200, "ok")
+    assert "1 object cannot be read: Pod default/huge: " in ready.text
+    assert "\nalignup_schedule_unreadable_objects 1\n" in (await http.get("/metrics")).text
+    for page in ("/", "/pods?q=huge", "/nodes/a"):
+        assert (await http.get(page)).status_code == 200
+    assert (await http.get("/pods/default/huge")).status_code in {200, 422}

@@ -10,6 +10,7 @@ from alignup.align.host import Settings
 from alignup.align.machine import Device, HugePages
 from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity
+from alignup.align.release import find_release
 from alignup.align.settings import FeatureGates, Policy, Scope, TopologyOptions, TopologySettings
 from alignup.documents import codec
 from alignup.machines.synthetic import parse
@@ -38,6 +39,7 @@ CHANGED: dict[str, list[Any]] = {
     "memory_policy": ["Static"],
     "reserved_memory": [(ReservedMemory(0, AMOUNTS),), (ReservedMemory(1, AMOUNTS),)],
     "reservation": [AMOUNTS, {"memory": Quantity.parse("1")}],
+    "release": [find_release("1.36")],
     "gates": [FeatureGates({"PodLevelResourceManagers": True})],
     "preferred_allocation": [frozenset({"example.com/gpu"})],
     "fit_check": [False],

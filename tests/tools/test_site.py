@@ -8,8 +8,8 @@ import msgspec
 import pytest
 import yaml
 
-from alignup.align.cpus.options import OPTION_STAGES
-from alignup.align.settings import FEATURE_GATES, TOPOLOGY_OPTIONS
+from alignup.align.release import NEWEST
+from alignup.align.settings import FEATURE_GATES
 from alignup.cli import exit_codes
 from alignup.documents.machines import MachineDocument
 from alignup.kubernetes.configuration.fields import USED_FIELDS, Configuration
@@ -110,7 +110,7 @@ def test_the_page_of_configuration_has_every_field(heading, fields):
 def test_the_page_of_configuration_has_every_policy_option_and_its_stage():
     shown = set(re.findall(r"^\| `\w+PolicyOptions` \| `([\w-]+)` \| .* \| (\w+) \|$", CONFIGURATION, re.MULTILINE))
 
-    stages = {name: option.stage for name, option in TOPOLOGY_OPTIONS.items()} | dict(OPTION_STAGES)
+    stages = dict(NEWEST.options)
     assert shown == {(name, str(stage)) for name, stage in stages.items()}
 
 

@@ -118,7 +118,9 @@ async def on_tcp(agent, listener_type=socket.socket, **limits):
     stopping = asyncio.Event()
     app = app_of(agent, stopping=stopping, token=b"secret")
     with sockets.tcp_socket(0) as bound, listener_type(fileno=os.dup(bound.fileno())) as listener:
-        async with serve_app(app, listener, stopping=stopping, limits=ServerLimits(**{"end": 1} | limits)):
+        async with serve_app(
+            app, listener, stopping=stopping, limits=ServerLimits(names=("x",), **{"end": 1} | limits)
+        ):
             yield bound.getsockname()
 
 

@@ -26,6 +26,7 @@ LIMITS = ServerLimits(
     read=0.3,
     unauthenticated=0.5,
     end=1,
+    names=("x",),
     connections=ConnectionLimits(authenticated=64, unauthenticated=16, per_peer=16),  # some attackers have the token
 )
 CLOSED = b"a closed connection"

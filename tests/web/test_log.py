@@ -24,6 +24,39 @@ def test_a_name_cannot_break_a_line(readable):
     assert "\x1b[2J" not in out.getvalue()
 
 
+HOSTILE = 'x\n{"level": "error"}\r\x1b[31m\x9b2J\x7f\x85\u2028\u2029\u202e\ud800\t"\\é'
+
+
+@pytest.mark.parametrize("readable", [True, False])
+def test_nothing_that_a_name_contains_reaches_the_terminal_or_breaks_a_line(readable):
+    """Line separators of Unicode and escapes of eight bits, too, in every place where a name can be."""
+    out = io.StringIO()
+
+    make_logger(out, readable=readable).info(f"about {HOSTILE}", pod=HOSTILE, reasons={HOSTILE: 1}, nodes=[HOSTILE])
+
+    line = out.getvalue()
+    assert line.endswith("\n")
+    assert line[:-1].isprintable()
+    assert len(line.splitlines()) == 1
+    if not readable:
+        assert json.loads(line)["reasons"] == {HOSTILE: 1}
+
+
+def test_the_text_of_an_error_does_not_control_a_terminal():
+    out = io.StringIO()
+    make_logger(out, readable=True).error("request failed", exc_info=ValueError(HOSTILE))
+
+    assert out.getvalue().replace("\n", "").isprintable()
+
+
+def test_other_languages_stay_readable():
+    out = io.StringIO()
+
+    make_logger(out, readable=False).info("started", node="Zürich-北京")
+
+    assert "Zürich-北京" in out.getvalue()
+
+
 def test_an_error_is_one_line_with_its_traceback():
     out = io.StringIO()
     try:

@@ -34,7 +34,7 @@ from alignup.store.lock import lock
 from alignup.store.state_store import StateStore
 from alignup.web import sockets
 from alignup.web.address import Address, TcpAddress
-from alignup.web.asgi_server import serve_app
+from alignup.web.asgi_server import ServerLimits, serve_app
 from alignup.web.authentication import AccessRules, Sessions
 from alignup.web.event_streams import EventBus
 from alignup.web.log import LogQueue, queued_stderr
@@ -62,6 +62,7 @@ class DaemonOptions:
     token_file: Path | None = None
     certificate: Path | None = None  #: for TLS, with ``private_key``
     private_key: Path | None = None
+    names: tuple[str, ...] = ()  #: by which clients call the agent over plain HTTP, beside those of its machine
     insecure_http: bool = False  #: allow plain HTTP on other than loopback addresses
     manifests: Path | None = None
     recovery: RecoveryOptions = field(default_factory=RecoveryOptions)
@@ -266,7 +267,8 @@ async def _listen(
         bound = TcpAddress(host, port, None if certificate is None else True)
         if certificate is None and not bound.is_loopback and not options.insecure_http:
             raise TlsRequiredError(f"others could read the token and all pods on the network: {address} needs TLS")
-        async with serve_app(app, listener, stopping=stopping, tls=tls):
+        limits = ServerLimits(names=(*options.names, address.host))
+        async with serve_app(app, listener, stopping=stopping, limits=limits, tls=tls):
             yield bound
 
 

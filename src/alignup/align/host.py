@@ -28,8 +28,9 @@ from alignup.align.memory import reserved_memory
 from alignup.align.memory.provider import MemoryPolicy, MemoryProvider, MemorySettings
 from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity
+from alignup.align.release import NEWEST, Release
 from alignup.align.settings import FeatureGates, Policy, TopologySettings
-from alignup.align.workload import Amounts, Pod, validation
+from alignup.align.workload import Amounts, Pod, Resources, validation
 from alignup.align.workload.names import CPU, MEMORY, is_extended
 
 
@@ -40,13 +41,18 @@ class Settings:
     memory_policy: str = MemoryPolicy.NONE
     reserved_memory: tuple[ReservedMemory, ...] = ()
     reservation: Amounts = field(default_factory=dict)  #: kube-reserved, system-reserved and the eviction threshold
-    gates: FeatureGates = field(default_factory=FeatureGates)
+    gates: FeatureGates = field(default_factory=FeatureGates)  #: of the ``release``
+    release: Release = NEWEST  #: of the kubelet
     preferred_allocation: frozenset[str] = frozenset()  #: resources whose plugin supports GetPreferredAllocation
     fit_check: bool = True  #: whether a pod must also fit the host as a whole
     max_pods: int = 110
     pod_policy_annotations: bool = False  #: whether pods can choose policy and scope by annotation
     #: copy those defects of the kubelet that its recorded answers depend on (``docs/why/differences.md``)
     kubelet_faults: bool = False
+
+    def __post_init__(self) -> None:
+        if self.gates.release is not self.release:
+            object.__setattr__(self, "gates", replace(self.gates, release=self.release))
 
 
 class Host:
@@ -76,7 +82,8 @@ class Host:
                     raise SettingsError(
                         f"NUMA node {unknown[0]}: this machine reports no NUMA nodes, so nothing can be aligned"
                     )
-        self.devices = DeviceProvider(view.all_nodes, machine.devices, settings.preferred_allocation)
+        preferred = settings.preferred_allocation
+        self.devices = DeviceProvider(view.all_nodes, machine.devices, preferred, kubelet_release=settings.release)
         with _errors_of("cpu"):
             self.cpus = CpuProvider.create(
                 view,
@@ -127,6 +134,9 @@ class Host:
     def decide(self, pod: Pod, answers: PreferenceAnswers | None = None) -> Decision:
         """Decide on *pod*; *answers* are those to the ``preference_requests`` of an earlier decision."""
         check_pod(pod)
+        if pod.has_pod_level_resources and not self.settings.gates.on("PodLevelResources"):
+            # The kubelet does not see the field, and neither does the API server, which records the QoS class.
+            pod = replace(pod, resources=Resources(), recorded_qos=None)
         providers = (replace(self.devices, answers=answers), *self.providers[1:]) if answers else self.providers
         return decide(pod, self.ledger, providers=providers, rules=self.rules)
 

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from alignup.align.bits import parse_integer, quote
 from alignup.align.errors import ParseError, SettingsError
+from alignup.align.release import NEWEST, FeatureStage, Release
 
 
 class Policy(StrEnum):
@@ -27,54 +28,33 @@ class Scope(StrEnum):
     POD = "pod"
 
 
-class FeatureStage(StrEnum):
-    ALPHA = "alpha"
-    BETA = "beta"
-    GA = "GA"
-
-
-@dataclass(frozen=True, slots=True)
-class FeatureGate:
-    """A feature gate; a locked one cannot be changed from its default."""
-
-    stage: FeatureStage
-    default: bool
-    locked: bool = False
-
-
-#: The gates that affect alignment, as of Kubernetes 1.37.
-FEATURE_GATES: Mapping[str, FeatureGate] = MappingProxyType(
-    {
-        "CPUManagerPolicyAlphaOptions": FeatureGate(FeatureStage.ALPHA, default=False),
-        "CPUManagerPolicyBetaOptions": FeatureGate(FeatureStage.BETA, default=True),
-        "CPUManagerPolicyOptions": FeatureGate(FeatureStage.GA, default=True, locked=True),
-        "InPlacePodVerticalScalingExclusiveCPUs": FeatureGate(FeatureStage.ALPHA, default=False),
-        "PodLevelResourceManagers": FeatureGate(FeatureStage.BETA, default=False),
-        "PodLevelResources": FeatureGate(FeatureStage.BETA, default=True),
-        "PodLevelResourcesFixDefaulting": FeatureGate(FeatureStage.BETA, default=True),
-        "TopologyManagerPolicyAlphaOptions": FeatureGate(FeatureStage.ALPHA, default=False),
-        "TopologyManagerPolicyBetaOptions": FeatureGate(FeatureStage.BETA, default=True),
-        "TopologyManagerPolicyOptions": FeatureGate(FeatureStage.GA, default=True, locked=True),
-    }
-)
+FEATURE_GATES = NEWEST.gates  #: the gates that affect alignment
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureGates:
+    """The feature gates of a kubelet of one release; those that are not changed have its defaults."""
+
     changed: Mapping[str, bool] = field(default_factory=lambda: MappingProxyType({}))
+    release: Release = NEWEST
 
     def __post_init__(self) -> None:
         for name, on in self.changed.items():
-            gate = FEATURE_GATES.get(name)
+            gate = self.release.gates.get(name)
             if gate and gate.locked and on is not gate.default:
                 tried, default = str(on).lower(), str(gate.default).lower()
                 raise SettingsError(f"cannot set feature gate {name} to {tried}, feature is locked to {default}")
 
     def on(self, name: str) -> bool:
-        """Return whether gate *name* is on; ``KeyError`` if it is neither set nor in ``FEATURE_GATES``."""
+        """Return whether gate *name* is on; one that the release does not know is off.
+
+        ``KeyError`` if it is neither set nor in ``FEATURE_GATES``.
+        """
         if name in self.changed:
             return self.changed[name]
-        return FEATURE_GATES[name].default
+        if name in FEATURE_GATES and name not in self.release.gates:
+            return False
+        return self.release.gates[name].default
 
 
 KUBELET_MAX_NODES = 8  #: the kubelet's default limit on the number of NUMA nodes
@@ -90,7 +70,7 @@ class TopologyOptions:
         """Parse ``topologyManagerPolicyOptions``; missing options keep the values of *base*."""
         values: dict[str, Any] = {}
         for name, value in sorted(options.items()):
-            stage = TOPOLOGY_OPTIONS[name].stage if name in TOPOLOGY_OPTIONS else None
+            stage = gates.release.options.get(name) if name in TOPOLOGY_OPTIONS else None
             check_stage(name, stage, gates, manager="Topology")
             option = TOPOLOGY_OPTIONS[name]
             values[option.field] = option.parse(name, value)
@@ -170,7 +150,6 @@ class TopologyOption:
     field: str  #: of :class:`TopologyOptions`
     parse: Callable[[str, str], bool | int] = parse_bool
     values: str = "true or false"  #: for messages
-    stage: FeatureStage = FeatureStage.GA
 
 
 #: By the kubelet's name. Remedies, comparisons, the options of runs and stored settings all follow this table.

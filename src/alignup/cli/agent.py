@@ -14,6 +14,7 @@ from alignup.cli.app import FailureError, Place, Session, define_command
 from alignup.cli.installation import MissingLibraryError
 from alignup.cli.options import (
     HostOptions,
+    allowed_host_option,
     check_exists,
     choice_option,
     count_option,
@@ -46,6 +47,7 @@ class AgentCommandOptions:
         "FILE", "Serve HTTPS with the certificates in FILE (PEM); read again when it changes"
     )
     tls_private_key_file: Path | None = path_option("FILE", "Private key of the certificate (PEM)")
+    allowed_hosts: tuple[str, ...] = allowed_host_option()
     insecure_http: bool = flag_option("Serve HTTP without TLS on non-loopback addresses")
     device_plugin_dir: Path | None = path_option(
         "DIR", "Where device plugins register, as with a kubelet", f"device-plugins {_IN_ROOT}"
@@ -121,6 +123,7 @@ def _daemon_options(host: HostOptions, options: AgentCommandOptions) -> "DaemonO
         token_file=options.token_file,
         certificate=_absolute(options.tls_cert_file),
         private_key=_absolute(options.tls_private_key_file),
+        names=options.allowed_hosts,
         insecure_http=options.insecure_http,
         manifests=_absolute(options.manifest_dir),
         recovery=recovery.RecoveryOptions(

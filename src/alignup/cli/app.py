@@ -10,13 +10,14 @@ import click
 from alignup.align.errors import SourceLocation
 from alignup.cli.exit_codes import FAILED, USAGE
 
-#: Command → summary. A command's module in this package has the same name; ``alignup --help`` does not import it.
+#: Command → summary. A command's module here has its name, with _ for -; ``alignup --help`` does not import it.
 COMMANDS = {
     "why": "Explain why a pod is admitted or rejected, and what would admit it",
     "cluster": "Ask the nodes of a cluster about a pod, and list what they have left",
     "simulate": "Simulate a workload on a node, and compare policies",
     "sweep": "Simulate a cluster for every combination of machines, configurations and strategies",
     "doctor": "Check a kubelet's configuration and state files, and repair them",
+    "upgrade-check": "Say what breaks on a node when its kubelet gets another release",
     "run": "Run a command on aligned CPUs, memory and devices",
     "audit": "Compare intended with actual placement; fix drift with --fix",
     "agent": "Run the node agent, which admits pods and records each decision",
@@ -91,7 +92,7 @@ class LazyGroup(click.Group):
     def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(f"alignup.cli.{cmd_name}").command
+        command: click.Command = import_module(f"alignup.cli.{cmd_name.replace('-', '_')}").command
         return command
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -3,10 +3,11 @@
 ``kubectl alignup`` is the same: the package installs ``kubectl-alignup``.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -19,9 +20,13 @@ from alignup.cli.installation import MissingLibraryError
 from alignup.cli.options import option, output_option, path_option, search_option, with_options, workload_field
 
 if TYPE_CHECKING:
+    from alignup.align.release import Release
     from alignup.kubernetes.api import ApiClient
     from alignup.kubernetes.api.objects import ApiPod
     from alignup.schedule.cluster_snapshot import ClusterView
+    from alignup.schedule.cluster_upgrade import NodeUpgrade
+
+Answer = TypeVar("Answer")
 
 NOT_ADMITTED = FAILED
 ATTEMPTS = 3  #: of a request to an API server that cannot be reached or is overloaded
@@ -91,12 +96,12 @@ def why(*, pod: str | None, pod_options: PodOptions, access: AccessOptions, sear
     if pod_options.files:
         workloads = tuple(inputs.select_workloads(workloads, None, files=pod_options.files))
     with _api_errors(), terminal.waiting_message("Reading the cluster"):
-        view, api_pod = _read(access, pod_options, pod)
+        view, api_pod, reported = _read(access, pod_options, pod)
     terminal.print_notes((*skipped, *view.notes, *cluster_output.doubt_notes(view)))
     with terminal.waiting_message("Searching for changes that would admit it"):
         asked = [cluster_output.ask_about_workload(view, workload, seconds=search) for workload in workloads]
         if api_pod is not None:
-            asked.append(cluster_output.ask_about_pod(view, api_pod, seconds=search))
+            asked.append(cluster_output.ask_about_pod(view, api_pod, seconds=search, reported=reported))
     if output == "json":
         terminal.print_json(cluster_output.answers_document(asked))
     elif output == "wide":
@@ -126,7 +131,7 @@ def nodes(*, names: tuple[str, ...], access: AccessOptions, output: str) -> None
     from alignup.schedule.cluster_snapshot import summarize  # noqa: PLC0415
 
     with _api_errors(), terminal.waiting_message("Reading the cluster"):
-        view, _ = _read(access)
+        view, _, _ = _read(access)
     if missing := [name for name in names if name not in view.nodes]:
         raise ClusterError(f"node {', '.join(missing)} not found", advice="List the nodes with 'kubectl get nodes'.")
     terminal.print_notes(view.notes)
@@ -139,13 +144,62 @@ def nodes(*, names: tuple[str, ...], access: AccessOptions, output: str) -> None
         click.echo("No nodes found.", err=True)
 
 
+@define_command(
+    "upgrade-check",
+    "alignup cluster upgrade-check --to 1.37",
+    summary="Say which running pods kubelets of another release would reject",
+)
+@click.option("--to", "version", metavar="VERSION", required=True, help="Release of the new kubelets, such as 1.37.")
+@with_options("access", AccessOptions)
+@output_option("text", "json")
+def upgrade_check(*, version: str, access: AccessOptions, output: str) -> None:
+    """Say what kubelets of another release would make of the nodes: which running pods they reject or place elsewhere.
+
+    A kubelet that starts admits the pods that run once more, the oldest first. The release of each present kubelet is
+    that of its Node object. What a node holds is known from its HostState; settings that do not affect alignment are
+    not in it: check those with 'alignup upgrade-check' and the files of a node.
+
+    The exit code is 0 when nothing breaks, 1 when something does or cannot be checked, 2 when the input is invalid.
+    """
+    from alignup.cli import cluster_output, inputs  # noqa: PLC0415 - not needed for --help
+
+    release, notes = inputs.read_release(version, option="--to")
+    terminal.print_notes(notes)
+    with _api_errors(), terminal.waiting_message("Reading the cluster"):
+        upgrades = _ask(access, partial(_read_upgrades, release=release))
+    if output == "json":
+        terminal.print_json(cluster_output.upgrades_document(upgrades, release))
+    else:
+        cluster_output.print_upgrades(upgrades, release)
+    if not all(upgrade.safe for upgrade in upgrades):
+        raise click.exceptions.Exit(FAILED)
+
+
 command.add_command(why)
 command.add_command(nodes)
+command.add_command(upgrade_check)
 
 
 def _read(
     access: AccessOptions, pod_options: PodOptions | None = None, pod: str | None = None
-) -> "tuple[ClusterView, ApiPod | None]":
+) -> "tuple[ClusterView, ApiPod | None, str]":
+    """Return the cluster, the pod that is asked about, and what the gate controller last reported about it."""
+
+    async def read(client: "ApiClient", namespace: str) -> "tuple[ClusterView, ApiPod | None, str]":
+        chosen = (pod_options.namespace if pod_options else None) or namespace
+        asked = await _find_pod(client, pod, chosen) if pod is not None else None
+        reported = ""
+        if asked is not None and asked.spec.scheduling_gates:
+            from alignup.gate.pod_events import read_last_event  # noqa: PLC0415 - slow to import
+
+            reported = await read_last_event(client, asked)
+        return await _read_view(client), asked, reported
+
+    return _ask(access, read)
+
+
+def _ask(access: AccessOptions, read: "Callable[[ApiClient, str], Coroutine[Any, Any, Answer]]") -> Answer:
+    """Return what *read* makes of the API server and the namespace of the context."""
     import asyncio  # noqa: PLC0415 - slow to import
 
     try:
@@ -155,14 +209,12 @@ def _read(
         raise MissingLibraryError(error, "cluster") from error
     log_to_stderr(level="warning")
 
-    async def read() -> "tuple[ClusterView, ApiPod | None]":
+    async def connect() -> Answer:
         server = find_access(access.kubeconfig, context=access.context or "")
         async with ApiClient(server, timing=Timing(attempts=ATTEMPTS)) as client:
-            namespace = (pod_options.namespace if pod_options else None) or server.namespace
-            asked = await _find_pod(client, pod, namespace) if pod is not None else None
-            return await _read_view(client), asked
+            return await read(client, server.namespace)
 
-    return asyncio.run(read())
+    return asyncio.run(connect())
 
 
 async def _find_pod(client: "ApiClient", name: str, namespace: str) -> "ApiPod":
@@ -181,12 +233,23 @@ async def _find_pod(client: "ApiClient", name: str, namespace: str) -> "ApiPod":
 
 
 async def _read_view(client: "ApiClient") -> "ClusterView":
-    from alignup.kubernetes.api.errors import NotFoundError  # noqa: PLC0415
-    from alignup.kubernetes.api.host_states import HOST_STATES  # noqa: PLC0415 - slow to import
-    from alignup.schedule.cluster_snapshot import read_cluster  # noqa: PLC0415
+    from alignup.schedule.cluster_snapshot import read_cluster  # noqa: PLC0415 - slow to import
+
+    return await _with_host_states(read_cluster(client))
+
+
+async def _read_upgrades(client: "ApiClient", _namespace: str, *, release: "Release") -> "list[NodeUpgrade]":
+    from alignup.schedule.cluster_upgrade import read_upgrades  # noqa: PLC0415 - slow to import
+
+    return await _with_host_states(read_upgrades(client, release))
+
+
+async def _with_host_states(read: "Coroutine[Any, Any, Answer]") -> Answer:
+    from alignup.kubernetes.api.errors import NotFoundError  # noqa: PLC0415 - slow to import
+    from alignup.kubernetes.api.host_states import HOST_STATES  # noqa: PLC0415
 
     try:
-        return await read_cluster(client)
+        return await read
     except NotFoundError as error:
         raise ClusterError(f"the cluster has no resource {HOST_STATES.full_name}", advice=_INSTALL) from error
 

@@ -1,9 +1,11 @@
 """The output of ``alignup cluster``."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from alignup.align.explain import sentences
+from alignup.align.release import Release
 from alignup.align.workload.names import CPU, MEMORY, is_hugepages
 from alignup.cli import inputs, terminal
 from alignup.cli.app import Place
@@ -12,10 +14,21 @@ from alignup.documents import codec
 from alignup.kubernetes.api.known_pods import known_pod
 from alignup.kubernetes.api.objects import ApiPod, ApiPodSpec
 from alignup.kubernetes.manifests.workloads import Workload
-from alignup.picture.text_format import Cell, Line
+from alignup.picture.text_format import Cell, Line, pluralize
+from alignup.schedule import cluster_upgrade
 from alignup.schedule.cluster_snapshot import NO_HOST_STATE, Amounts, ClusterView, NodeSummary
+from alignup.schedule.cluster_upgrade import NodeUpgrade
 from alignup.schedule.node_selection import scheduling_spec
-from alignup.schedule.pod_answers import AnswerGroup, NodeAnswer, NodeAnswerKind, PodAnswers, ask_nodes
+from alignup.schedule.pod_answers import (
+    AnswerGroup,
+    NodeAnswer,
+    NodeAnswerKind,
+    PodAnswers,
+    ask_nodes,
+    group_answers,
+    iterate_answers,
+)
+from alignup.schedule.rejections import recorded_verdict, rejection_text
 
 VERSION = 1  #: of the JSON documents
 GET_HOST_STATE = "its observer has not published it. Run 'alignup observe' there (docs/observe.md)"
@@ -55,18 +68,27 @@ def ask_about_workload(view: ClusterView, workload: Workload, *, seconds: float)
         return AskedPod(ask_nodes(view, workload.pod, spec, seconds=seconds), view, _gate_notes(spec))
 
 
-def ask_about_pod(view: ClusterView, pod: ApiPod, *, seconds: float) -> AskedPod:
-    """Ask about a pod of the cluster; one that was rejected is asked about as if it were created again."""
+def ask_about_pod(view: ClusterView, pod: ApiPod, *, seconds: float, reported: str = "") -> AskedPod:
+    """Ask about a pod of the cluster; one that was rejected is asked about as if it were created again.
+
+    *reported* is what the gate controller last reported about it, which knows which nodes are kept for other pods.
+    """
     with inputs.input_errors(Place(detail=f"in pod {pod.metadata.full_name}")):
         read = known_pod(pod).pod
         spec = codec.convert({**codec.to_builtins(pod.spec), "nodeName": ""}, ApiPodSpec)
-        return AskedPod(ask_nodes(view, read, spec, seconds=seconds), view, (*_state_notes(pod), *_gate_notes(spec)))
+        answers = [
+            replace(answer, verdict=recorded_verdict(pod, answer.node, answer.verdict))
+            for answer in iterate_answers(view, read, spec)
+        ]
+        asked = group_answers(view, read, answers, seconds=seconds)
+        notes = (*_state_notes(pod), *_gate_notes(spec), *([f"The gate reported: {reported}"] if reported else ()))
+        return AskedPod(asked, view, notes)
 
 
 def _state_notes(pod: ApiPod) -> Iterator[str]:
     host, status = pod.spec.node_name, pod.status
     if status.phase == "Failed":
-        reason = ": ".join(filter(None, (status.reason, status.message)))
+        reason = rejection_text(pod) or ": ".join(filter(None, (status.reason, status.message)))
         yield f"The pod failed{host and ' on node '}{host}{reason and ': '}{reason}"
     elif host:
         yield f"The pod is bound to node {host}, where it keeps what it holds"
@@ -296,3 +318,33 @@ def _node_document(summary: NodeSummary) -> dict[str, Any]:
         "numaNodes": [{"id": node, "free": dict(amounts)} for node, amounts in summary.free.items()],
         "largestRequests": dict(summary.largest),
     }
+
+
+# Upgrades
+
+
+def upgrades_document(upgrades: Sequence[NodeUpgrade], release: Release) -> dict[str, Any]:
+    nodes = [upgrade.to_document() for upgrade in upgrades]
+    safe = all(upgrade.safe for upgrade in upgrades)
+    return {"version": cluster_upgrade.VERSION, "to": release.version, "safe": safe, "nodes": nodes}
+
+
+def print_upgrades(upgrades: Sequence[NodeUpgrade], release: Release) -> None:
+    terminal.print_lines(_upgrade_lines(upgrades, release))
+
+
+def _upgrade_lines(upgrades: Sequence[NodeUpgrade], release: Release) -> Iterator[Line]:
+    broken = [upgrade for upgrade in upgrades if not upgrade.safe]
+    for upgrade in broken:
+        yield from section(f"{upgrade.node} ({upgrade.version or 'unknown version'})")
+        if upgrade.unknown:
+            yield from paragraph(f"cannot be checked: {upgrade.unknown}", prefix="  - ")
+        if upgrade.refused:
+            yield from paragraph(f"a kubelet {release} does not start: {upgrade.refused}", prefix="  - ")
+        for change in upgrade.pods:
+            yield from paragraph(change.describe(release), prefix="  - ")
+    pods = pluralize(sum(upgrade.checked for upgrade in upgrades), "running pod")
+    checked = f"{pods} on {pluralize(len(upgrades), 'node')} checked for Kubernetes {release}"
+    verdict = f"{pluralize(len(broken), 'node')} would break or cannot be checked" if broken else "nothing breaks"
+    yield from ([()] if broken else [])
+    yield from paragraph(f"{checked}: {verdict}", style="warn" if broken else "title")

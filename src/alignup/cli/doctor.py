@@ -68,8 +68,9 @@ def command(*, options: DoctorOptions, output: str) -> None:
     config = options.config
     if config is None and directory is not None and (directory / "config.yaml").is_file():
         config = directory / "config.yaml"
-    source = inputs.configuration_text(config, options.changes, config_dir=options.config_dir)
-    terminal.print_notes(source.notes)
+    release, notes = inputs.read_release(options.kubernetes_version)
+    source = inputs.configuration_text(config, options.changes, config_dir=options.config_dir, release=release)
+    terminal.print_notes((*notes, *source.notes))
     if not (config or options.config_dir or options.changes):
         source = replace(source, file="the kubelet's defaults")
     machine = inputs.read_machine(options.machine, options.devices)

@@ -25,6 +25,7 @@ from alignup.align.errors import (
 )
 from alignup.align.host import Host
 from alignup.align.machine import Machine
+from alignup.align.release import NEWEST, Release, find_release, release_note
 from alignup.atomic_files import open_input
 from alignup.cli.app import NOWHERE, InputError, Place
 from alignup.cli.machine import load_machine, machine_place
@@ -115,14 +116,23 @@ def add_devices(machine: Machine, devices: tuple[str, ...]) -> Machine:
 
 
 def read_configuration(
-    config: Path | None, changes: tuple[str, ...] = (), *, config_dir: Path | None = None
+    config: Path | None, changes: tuple[str, ...] = (), *, config_dir: Path | None = None, release: Release = NEWEST
 ) -> Configuration:
     """Return the configuration; its warnings include what is unknown about it."""
-    return ConfigurationInput(configuration_text(config, changes, config_dir=config_dir), changes).read()
+    source = configuration_text(config, changes, config_dir=config_dir, release=release)
+    return ConfigurationInput(source, changes).read()
+
+
+def read_release(version: str | None, *, option: str = "--kubernetes-version") -> tuple[Release, tuple[str, ...]]:
+    """Return the release that an option names, and a note if it is not known."""
+    if version is None:
+        return NEWEST, ()
+    with input_errors(Place(option)):
+        return find_release(version), tuple(filter(None, [release_note(version)]))
 
 
 def configuration_text(
-    config: Path | None, changes: tuple[str, ...] = (), *, config_dir: Path | None = None
+    config: Path | None, changes: tuple[str, ...] = (), *, config_dir: Path | None = None, release: Release = NEWEST
 ) -> ConfigurationText:
     """Return the text of ``--config`` with the drop-ins of ``--config-dir`` and the overrides of ``--set``."""
     for change in changes:
@@ -134,17 +144,17 @@ def configuration_text(
     if config is not None and config_dir is None and config.is_dir():
         config, config_dir = None, config
     if config is None:
-        source = ConfigurationText.of(_EMPTY, "--set")
+        source = replace(ConfigurationText.of(_EMPTY, "--set"), release=release)
     else:
         text = _read_file(config, option="--config")
         with input_errors(Place(file=str(config)), advice=_GIVE_CONFIGURATION):
-            source = configuration.unwrap(text, name=str(config))
+            source = configuration.unwrap(text, name=str(config), release=release)
     if config_dir is not None:
-        source = _with_drop_ins(source if config else None, config_dir)
+        source = _with_drop_ins(source if config else None, config_dir, release)
     return source.override(changes) if changes else source
 
 
-def _with_drop_ins(base: ConfigurationText | None, directory: Path) -> ConfigurationText:
+def _with_drop_ins(base: ConfigurationText | None, directory: Path, release: Release) -> ConfigurationText:
     advice = "Give a directory of drop-ins, such as /etc/kubernetes/kubelet.conf.d."
     with input_errors(Place("--config-dir"), advice=advice):
         paths = configuration.find_drop_ins(directory)
@@ -154,7 +164,7 @@ def _with_drop_ins(base: ConfigurationText | None, directory: Path) -> Configura
         with input_errors(Place(file=str(path)), advice=_GIVE_DROP_IN):
             drop_ins.append(configuration.parse_drop_in(text, name=str(path)))
     with input_errors(Place(file=str(base.name if base else directory)), advice=_GIVE_CONFIGURATION):
-        return configuration.merge_drop_ins(base, drop_ins, directory=str(directory))
+        return configuration.merge_drop_ins(base, drop_ins, directory=str(directory), release=release)
 
 
 def _read_file(path: Path, *, option: str) -> bytes:
@@ -167,8 +177,9 @@ def _read_file(path: Path, *, option: str) -> bytes:
     return text
 
 
-def read_host(options: HostOptions) -> HostInput:
-    node = build_host(read_machine(options.machine, options.devices), options)
+def read_host(options: HostOptions, *, kubelet_faults: bool = False) -> HostInput:
+    """Return the host of *options*, which copies the kubelet's defects where its decision is predicted."""
+    node = build_host(read_machine(options.machine, options.devices), options, kubelet_faults=kubelet_faults)
     if options.state is not None:
         return _with_state(node, options.state, options.pods)
     if options.pods:
@@ -176,20 +187,21 @@ def read_host(options: HostOptions) -> HostInput:
     return node
 
 
-def build_host(machine: Machine, options: NodeOptions) -> HostInput:
+def build_host(machine: Machine, options: NodeOptions, *, kubelet_faults: bool = False) -> HostInput:
     """Return an empty host with the configuration of *options*."""
-    source = configuration_text(options.config, options.changes, config_dir=options.config_dir)
+    release, notes = read_release(options.kubernetes_version)
+    source = configuration_text(options.config, options.changes, config_dir=options.config_dir, release=release)
     configured = ConfigurationInput(source, options.changes)
     read = configured.read()
     name = options.config or options.config_dir or "this configuration"
     place = Place(detail=f"with {name} on {options.machine or 'this machine'}")
     with input_errors(place, advice=_RUN_DOCTOR, locate=configured.locate):
-        settings = configuration.host_settings(read, machine)
+        settings = replace(configuration.host_settings(read, machine), kubelet_faults=kubelet_faults)
     many = len(machine.nodes) > settings.topology.options.max_nodes
     advice = _RAISE_LIMIT.format(len(machine.nodes)) if many else _RUN_DOCTOR
     with input_errors(place, advice=advice, locate=configured.locate):
         try:
-            return HostInput(Host(machine, settings), read, read.warnings)
+            return HostInput(Host(machine, settings), read, (*notes, *read.warnings))
         except SettingsError as error:
             errors = () if many else configuration.startup_errors(read, machine)
             raise next((located for located in errors if located.manager == error.manager), error) from error

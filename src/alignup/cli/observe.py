@@ -17,6 +17,7 @@ from alignup.cli.exit_codes import FAILED
 from alignup.cli.installation import MissingLibraryError
 from alignup.cli.options import (
     NumberRange,
+    allowed_host_option,
     check_exists,
     choice_option,
     flag_option,
@@ -53,6 +54,7 @@ class ObserveCommandOptions:
     )
     kubelet_address: str = option("HOST:PORT", "Address of the kubelet", "the node's, port 10250", default="")
     listen: str | None = option("HOST:PORT", "Serve /metrics, /healthz and /readyz, for example on :9184", "do not")
+    allowed_hosts: tuple[str, ...] = allowed_host_option()
     fingerprint: str = choice_option(
         ["exclusive", "all"], "Pods in the fingerprint of NodeResourceTopology: those with exclusive resources, or all"
     )
@@ -144,6 +146,7 @@ def _observe_options(options: ObserveCommandOptions) -> "ObserveOptions":
         configz=options.configz,
         kubelet_address=options.kubelet_address,
         listen=None if options.listen is None else parse_listen_address(options.listen, "--listen").pair,
+        names=options.allowed_hosts,
         method=FingerprintMethod.EXCLUSIVE if options.fingerprint == "exclusive" else FingerprintMethod.ALL,
         once=options.once,
         timing=ObserverTiming(period=options.period),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from alignup.align.errors import ParseError
+from alignup.align.release import NEWEST
 from alignup.cli.app import InputError, Place
 from alignup.cli.completers import complete_files, complete_machines
 
@@ -77,6 +78,11 @@ def flag_option(help_text: str, *names: str) -> Any:
     return option("", help_text, "", *names, is_flag=True)
 
 
+def allowed_host_option() -> Any:
+    text = "Name by which clients call this program over plain HTTP, beside localhost and that of this machine"
+    return option("NAME", text, "", "--allowed-host", multiple=True)
+
+
 def check_exists(options: object, *names: str) -> None:
     """Raise an ``InputError`` for the first field called one of *names*, an option, whose file is missing."""
     for name in names:
@@ -131,6 +137,9 @@ class NodeOptions:
         "",
         "--set",
         multiple=True,
+    )
+    kubernetes_version: str | None = option(
+        "VERSION", "Kubernetes release of the kubelet, such as 1.35 or v1.35.8", f"{NEWEST}, the newest known"
     )
 
 

@@ -313,7 +313,7 @@ def _explain(host: "Host", pod: "Pod") -> None:
         click.echo("  'alignup machine show' lists the devices of this machine; an agent also has those of plugins.")
         return
     workload = Workload("Run", pod.name, pod.namespace, 1, pod, SourceLocation("the command line"))
-    why.print_text(host, [why.explain(host, workload, seconds=_SEARCH_SECONDS)])
+    why.print_text(host, [why.explain(host, workload, seconds=_SEARCH_SECONDS)], kubelet=False)
 
 
 def _print_admission(admission: Mapping[str, Any], *, file: TextIO) -> None:

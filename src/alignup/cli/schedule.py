@@ -14,6 +14,7 @@ from alignup.cli.app import InputError, Session, define_command
 from alignup.cli.installation import MissingLibraryError
 from alignup.cli.options import (
     IntegerRange,
+    allowed_host_option,
     check_exists,
     choice_option,
     count_option,
@@ -46,8 +47,10 @@ class ScheduleCommandOptions:
     )
     tls_private_key_file: Path | None = path_option("FILE", "Private key of the certificate (PEM)")
     client_ca_file: Path | None = path_option("FILE", "Require certificates of the authority in FILE from clients")
+    token_file: Path | None = path_option("FILE", "Require the token in FILE from clients")
+    allowed_hosts: tuple[str, ...] = allowed_host_option()
     insecure_http: bool = flag_option("Serve HTTP without TLS on non-loopback addresses")
-    any_client: bool = flag_option("Serve clients without certificates on non-loopback addresses")
+    any_client: bool = flag_option("Serve clients without certificate or token; who can connect can bind pods")
     offered: int | None = option(
         "N",
         "Nodes that a scheduler may choose from, at most",
@@ -57,6 +60,7 @@ class ScheduleCommandOptions:
     unconfirmed: int = count_option(
         1, "Pods with resources of their own that a node may get before its HostState shows them", minimum=1
     )
+    patience: int = count_option(60, "Seconds after which a node is kept for a pod that others overtake", minimum=1)
     choose_victims: str = choice_option(
         ["auto", "yes", "no"],
         "Whether the scheduler lets extenders choose the pods to evict, as kube-scheduler does from 1.38 on",
@@ -80,6 +84,10 @@ class ScheduleCommandOptions:
 class GateCommandOptions:
     gate: bool = flag_option("Choose nodes for pods behind the scheduling gate alignup.dev/placement (docs/gate.md)")
     gate_patience: int = count_option(60, "Seconds after which a node is kept for a pod that others overtake")
+    gate_bind_timeout: int = count_option(30, "Seconds after which a release that is not bound gives its slot back")
+    gate_scheduler: tuple[str, ...] = option(
+        "NAME", "Scheduler that gated pods are released to", "default-scheduler", multiple=True
+    )
     gate_replace_stuck: bool = flag_option("Evict released pods that are not scheduled, if they will be created again")
     webhook_listen: str | None = option(
         "HOST:PORT", "Serve the webhook that adds the gate to pods, for example on :8443", "do not"
@@ -137,7 +145,7 @@ def _schedule_options(options: ScheduleCommandOptions) -> "ScheduleOptions":
 
     listen = parse_listen_address(options.listen, "--listen")
     _check_security(options, listen)
-    check_exists(options, "tls_cert_file", "tls_private_key_file", "client_ca_file")
+    check_exists(options, "tls_cert_file", "tls_private_key_file", "client_ca_file", "token_file")
     health = None
     if options.health_listen is not None:
         health = parse_listen_address(options.health_listen, "--health-listen").pair
@@ -147,10 +155,14 @@ def _schedule_options(options: ScheduleCommandOptions) -> "ScheduleOptions":
         certificate=options.tls_cert_file,
         private_key=options.tls_private_key_file,
         client_authority=options.client_ca_file,
+        token_file=options.token_file,
+        any_client=options.any_client,
+        names=options.allowed_hosts,
         lease=_lease(options) if options.leader_elect else None,
         extender=ExtenderOptions(
             offered=options.offered,
             allow_unknown=options.allow_unknown,
+            patience=options.patience,
             chooses_victims={"auto": None, "yes": True, "no": False}[options.choose_victims],
         ),
         live=LiveClusterOptions(
@@ -186,9 +198,10 @@ def _check_security(options: ScheduleCommandOptions, listen: TcpAddress) -> None
         return
     if not with_tls and not options.insecure_http:
         raise click.UsageError("--listen on the network needs --tls-cert-file, or --insecure-http.")
-    if with_tls and options.client_ca_file is None and not options.any_client:
+    if options.client_ca_file is None and options.token_file is None and not options.any_client:
         raise click.UsageError(
-            "--listen on the network needs --client-ca-file, because clients can bind pods, or --any-client."
+            "--listen on the network needs --client-ca-file, because clients can bind pods, or --token-file, or "
+            "--any-client."
         )
 
 
@@ -201,7 +214,8 @@ def _gate_options(options: GateCommandOptions, *, namespace: str) -> "GateServic
         if options.webhook_listen is not None:
             raise click.UsageError("--webhook-listen needs --gate: nobody would release the pods.")
         return None
-    from alignup.gate.controller import GateOptions  # noqa: PLC0415 - not needed for --help
+    from alignup.gate.admission import SCHEDULERS  # noqa: PLC0415 - not needed for --help
+    from alignup.gate.controller import GateOptions  # noqa: PLC0415
     from alignup.gate.service import GateServiceOptions, WebhookOptions  # noqa: PLC0415
 
     webhook = None
@@ -213,5 +227,10 @@ def _gate_options(options: GateCommandOptions, *, namespace: str) -> "GateServic
             certificate=options.webhook_cert_file,
             private_key=options.webhook_private_key_file,
         )
-    controller = GateOptions(patience=options.gate_patience, replace_stuck=options.gate_replace_stuck)
+    controller = GateOptions(
+        patience=options.gate_patience,
+        unbound=options.gate_bind_timeout,
+        schedulers=frozenset(options.gate_scheduler) or SCHEDULERS,
+        replace_stuck=options.gate_replace_stuck,
+    )
     return GateServiceOptions(webhook=webhook, controller=controller)

@@ -75,7 +75,7 @@ _SEE_GENERATE = "See 'alignup simulate --help' for --count and --load."
 def run(host: HostOptions, options: SimulateOptions, output: str) -> None:
     inputs.check_writable("--svg", options.svg)
     inputs.check_writable("--html", options.html)
-    node = inputs.read_host(host)
+    node = inputs.read_host(host, kubelet_faults=True)
     terminal.print_notes(node.notes)
     events = read_events(options, node.host.machine)
     pods = [event.pod for event in events if isinstance(event, PodArrival)]
@@ -417,7 +417,7 @@ def _read_groups(host: HostOptions, options: SimulateOptions) -> tuple[HostGroup
     if options.cluster is not None and options.nodes is not None:
         raise InputError("--cluster and --nodes exclude each other", advice="Omit one of them.")
     if options.nodes is not None:
-        node = inputs.read_host(host)
+        node = inputs.read_host(host, kubelet_faults=True)
         terminal.print_notes(node.notes)
         machine, settings = node.host.machine, node.host.settings
         return (HostGroup(name="node", machine=machine, settings=settings, count=options.nodes),)
@@ -426,7 +426,9 @@ def _read_groups(host: HostOptions, options: SimulateOptions) -> tuple[HostGroup
     if host.machine or host.devices:
         raise InputError("--machine and --devices are for --nodes", advice="Set them in the groups of the cluster.")
     if openb.is_openb(path):
-        kubelet = inputs.read_configuration(host.config, host.changes, config_dir=host.config_dir)
+        release, notes = inputs.read_release(host.kubernetes_version)
+        terminal.print_notes(notes)
+        kubelet = inputs.read_configuration(host.config, host.changes, config_dir=host.config_dir, release=release)
         with inputs.input_errors(place, advice=_GIVE_CLUSTER):
             return openb.read_nodes(path, lambda machine: configuration.host_settings(kubelet, machine))
     with inputs.input_errors(place, advice=_GIVE_CLUSTER):
@@ -437,10 +439,12 @@ def _read_groups(host: HostOptions, options: SimulateOptions) -> tuple[HostGroup
 def resolve_group(group: GroupDescription, host: HostOptions) -> HostGroup:
     """Return *group* with its machine and settings; without a configuration it has that of *host*."""
     config = Path(group.config) if group.config else host.config
-    options = replace(host, machine=group.machine, config=config, changes=(*host.changes, *group.changes))
+    version = group.kubernetes_version or host.kubernetes_version
+    changes = (*host.changes, *group.changes)
+    options = replace(host, machine=group.machine, config=config, changes=changes, kubernetes_version=version)
     try:
         machine = inputs.read_machine(group.machine, group.devices)
-        settings = inputs.build_host(machine, options).host.settings
+        settings = inputs.build_host(machine, options, kubelet_faults=True).host.settings
     except InputError as error:
         raise name_field(error, group.source) from error.__cause__
     return HostGroup(name=group.name, count=group.count, machine=machine, settings=settings, labels=group.labels)

@@ -114,10 +114,19 @@ def _resolve(machine: GroupDescription, configuration: NamedConfiguration) -> tu
     """Return the hosts of a combination, why their kubelets would not start, and a text of all they depend on."""
     config = Path(configuration.config) if configuration.config else None
     host = HostOptions(
-        machine=None, devices=(), config=config, config_dir=None, changes=configuration.changes, state=None, pods=()
+        machine=None,
+        devices=(),
+        config=config,
+        config_dir=None,
+        changes=configuration.changes,
+        kubernetes_version=configuration.kubernetes_version or None,
+        state=None,
+        pods=(),
     )
     try:
-        text = inputs.configuration_text(config, configuration.changes).text.decode(errors="replace")
+        release, _ = inputs.read_release(configuration.kubernetes_version or None)
+        source = inputs.configuration_text(config, configuration.changes, release=release)
+        text = f"{release}\n{source.text.decode(errors='replace')}"
     except InputError as error:
         raise name_field(error, configuration.source) from error.__cause__
     try:

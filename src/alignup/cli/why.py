@@ -9,11 +9,13 @@ import click
 from alignup.align.decision import Decision
 from alignup.align.explain import sentences
 from alignup.align.explain.changes import Proposal
+from alignup.align.explain.defects import describe_defects
 from alignup.align.explain.remedies import find_remedies
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
+from alignup.align.resize import ResizeOutcome, decide_resize
 from alignup.cli import inputs, terminal
-from alignup.cli.app import Place, define_command
+from alignup.cli.app import InputError, Place, define_command
 from alignup.cli.exit_codes import FAILED
 from alignup.cli.inputs import HostInput
 from alignup.cli.layout import paragraph, section
@@ -45,10 +47,18 @@ _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yam
 @with_options("host", HostOptions)
 @click.option("--pod", "name", metavar="NAME", help="Explain only the workload with this name.")
 @search_option("a rejected pod")
+@click.option("--resize", is_flag=True, help="Say what becomes of a resize of running pods to those in FILE.")
 @click.option("--ignore-missing-devices", "lenient", is_flag=True, help=f"{IGNORE_MISSING_HELP}.")
 @output_option("text", "json", "yaml")
 def command(  # noqa: PLR0913 - options
-    *, host: HostOptions, files: tuple[str, ...], name: str | None, search: float, lenient: bool, output: str
+    *,
+    host: HostOptions,
+    files: tuple[str, ...],
+    name: str | None,
+    search: float,
+    resize: bool,
+    lenient: bool,
+    output: str,
 ) -> None:
     """Explain the decision on a pod: the verdict, each resource's hints, how the NUMA nodes were chosen, the placement.
 
@@ -58,12 +68,17 @@ def command(  # noqa: PLR0913 - options
     A pod that requests devices which no device plugin provides is not schedulable. A kubelet that gets it anyway
     ignores these requests; its verdict is shown, too, and counts with --ignore-missing-devices.
 
+    With --resize, FILE has pods that run on the node of --state and --pods, with the requests that they are to get.
+
     The exit code is 0 when all pods are admitted, 1 when one is not, 2 when the input is invalid.
     """
-    node = inputs.read_host(host)
+    node = inputs.read_host(host, kubelet_faults=True)
     workloads, skipped = inputs.read_workloads(files)
     terminal.print_notes((*node.notes, *skipped))
     chosen = inputs.select_workloads(workloads, name, files=files)
+    if resize:
+        _explain_resizes(node.host, chosen, output)
+        return
     terminal.print_notes(sentences.ignored_requests(node.host, [workload.pod for workload in chosen]))
     with terminal.waiting_message("Searching for changes that would admit it"):
         explanations = [explain(node.host, workload, seconds=search, lenient=lenient) for workload in chosen]
@@ -77,6 +92,32 @@ def command(  # noqa: PLR0913 - options
         raise click.exceptions.Exit(REJECTED)
 
 
+def _explain_resizes(host: Host, workloads: Sequence[Workload], output: str) -> None:
+    """Print what the kubelet does when running pods get the requests of *workloads*."""
+    known = {(admitted.pod.namespace, admitted.pod.name): admitted.pod for admitted in host.ledger.pods.values()}
+    verdicts = []
+    for workload in workloads:
+        running = known.get((workload.pod.namespace, workload.pod.name))
+        if running is None:
+            message = f"pod {workload.pod.namespace}/{workload.pod.name} does not run on the node"
+            advice = "Give --state DIR and --pods FILE with it."
+            raise InputError(message, place=Place.at(workload.source), advice=advice)
+        verdicts.append((running, decide_resize(host, running, workload.pod)))
+    release = host.settings.release
+    if output == "text":
+        for running, verdict in verdicts:
+            terminal.print_lines(paragraph(f"{verdict.describe(running)} (Kubernetes {release})"))
+    else:
+        resizes = [
+            {"pod": f"{running.namespace}/{running.name}", "outcome": str(verdict.outcome), "message": verdict.message}
+            for running, verdict in verdicts
+        ]
+        document = {"version": VERSION, "kubernetes": release.version, "resizes": resizes}
+        terminal.print_json(document) if output == "json" else terminal.print_document(to_yaml(document))
+    if any(verdict.outcome is not ResizeOutcome.DONE for _, verdict in verdicts):
+        raise click.exceptions.Exit(REJECTED)
+
+
 class Explanation(NamedTuple):
     workload: Workload
     decision: Decision  #: of the kubelet, which ignores requests for missing devices
@@ -84,6 +125,7 @@ class Explanation(NamedTuple):
     unsearched: tuple[str, ...] = ()  #: what was not searched for more of them
     missing: tuple[str, ...] = ()  #: requested resources that no device plugin provides
     lenient: bool = False  #: whether the kubelet's decision counts regardless of missing devices
+    defects: tuple[str, ...] = ()  #: known defects of the kubelet that change the decision
 
     @property
     def admitted(self) -> bool:
@@ -101,22 +143,25 @@ def explain(host: Host, workload: Workload, *, seconds: float, lenient: bool = F
     with inputs.input_errors(Place.at(workload.source)):
         decision = host.decide(workload.pod)
         missing = host.missing_devices(workload.pod)
+        defects = tuple(describe_defects(host, workload.pod, decision))
         if decision.admitted:
-            return Explanation(workload, decision, missing=missing, lenient=lenient)
+            return Explanation(workload, decision, missing=missing, lenient=lenient, defects=defects)
         end = time.monotonic() + seconds
         remedies = find_remedies(host, workload.pod, should_stop=lambda: time.monotonic() > end)
-    return Explanation(workload, decision, remedies.proposals, remedies.unsearched, missing, lenient)
+    return Explanation(workload, decision, remedies.proposals, remedies.unsearched, missing, lenient, defects)
 
 
-def print_text(host: Host, explanations: Sequence[Explanation]) -> None:
+def print_text(host: Host, explanations: Sequence[Explanation], *, kubelet: bool = True) -> None:
+    """Print what a kubelet decides, or without *kubelet*, what we decide ourselves."""
+    release = f" · Kubernetes {host.settings.release}" if kubelet else ""
     lines: list[Line] = []
     for explanation in explanations:
         lines += [(), (Cell("─" * terminal.width(), "frame"),), ()] if lines else []
-        lines += _lines(host, explanation)
+        lines += _lines(host, explanation, release)
     terminal.print_lines(lines)
 
 
-def _lines(host: Host, explanation: Explanation) -> Iterator[Line]:
+def _lines(host: Host, explanation: Explanation, release: str) -> Iterator[Line]:
     decision = explanation.decision
     if explanation.workload.template:
         yield from paragraph(f"{explanation.workload.kind} {explanation.workload.title}", style="dim")
@@ -125,7 +170,9 @@ def _lines(host: Host, explanation: Explanation) -> Iterator[Line]:
         yield from paragraph(_other_verdict(explanation))
     if decision.rejection:
         yield from paragraph(decision.rejection.message)
-    yield from paragraph(sentences.describe_rules(decision), style="dim")
+    for defect in explanation.defects:
+        yield from paragraph(f"This is {defect}", style="warn")
+    yield from paragraph(f"{sentences.describe_rules(decision)}{release}", style="dim")
     yield from draw_decision(host, explanation.workload.pod, decision, width=terminal.width())
     if decision.rejection:
         yield from section("What does not fit", sentences.describe_rejection(decision))
@@ -174,8 +221,9 @@ def to_document(node: HostInput, explanations: Sequence[Explanation]) -> dict[st
             "misfits": list(sentences.describe_rejection(explanation.decision)),
             "proposals": [proposal.to_document(node.host.ledger) for proposal in explanation.proposals],
             "unsearched": list(explanation.unsearched),
+            "defects": list(explanation.defects),
             "notes": [*node.notes, *sentences.ignored_requests(node.host, [explanation.workload.pod])],
         }
         for explanation in explanations
     ]
-    return {"version": VERSION, "answers": answers}
+    return {"version": VERSION, "kubernetes": node.host.settings.release.version, "answers": answers}

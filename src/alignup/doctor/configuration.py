@@ -7,6 +7,7 @@ from alignup.align.cpus.provider import CpuProvider
 from alignup.align.errors import ConfigurationError, Problem, ProblemKind
 from alignup.align.machine import Device, Machine
 from alignup.align.memory.ledger import MemoryLedger
+from alignup.align.release import NEWEST, Release
 from alignup.align.settings import FeatureGates
 from alignup.doctor import manager_checks
 from alignup.doctor.findings import Area, Finding, beyond_own_limit, error, warning
@@ -41,11 +42,12 @@ class ConfigurationCheck:
     manager_config: ManagerConfig
 
 
-def check_configuration(
+def check_configuration(  # noqa: PLR0913
     text: bytes,
     machine: Machine,
     *,
     name: str,
+    release: Release = NEWEST,
     ephemeral_storage: int | None = None,
     origin: Callable[[str], str] = lambda _: "",
 ) -> ConfigurationCheck:
@@ -54,12 +56,14 @@ def check_configuration(
     *ephemeral_storage* is in bytes; ``None`` skips its check. *origin* returns the file that sets a field, if one of
     several files does.
     """
-    inputs, errors = read_inputs(text, machine, name=name)
+    inputs, errors = read_inputs(text, machine, name=name, release=release)
     if inputs is None:
-        return ConfigurationCheck(tuple(_startup_errors(errors)), ManagerConfig(gates=FeatureGates()))
+        return ConfigurationCheck(
+            tuple(_startup_errors(errors, release)), ManagerConfig(gates=FeatureGates(release=release))
+        )
     advice = "correct or remove it: the kubelet ignores it"
     findings = [
-        *_startup_errors(errors),
+        *_startup_errors(errors, release),
         *(warning(Area.CONFIGURATION, text, advice=advice) for text in inputs.configuration.warnings),
         *manager_checks.check_topology_manager(inputs),
         *manager_checks.check_cpu_manager(inputs),
@@ -85,7 +89,7 @@ def check_configuration(
     return ConfigurationCheck(tuple(findings), manager_config)
 
 
-def _startup_errors(errors: tuple[ConfigurationError, ...]) -> Iterator[Finding]:
+def _startup_errors(errors: tuple[ConfigurationError, ...], release: Release) -> Iterator[Finding]:
     for failure in errors:
         stage = StartupStage(failure.stage)
         for problem in failure.problems:
@@ -100,12 +104,12 @@ def _startup_errors(errors: tuple[ConfigurationError, ...]) -> Iterator[Finding]
                 area,
                 f"{stops}: {problem.message if problem.field else problem}" if loading else stops,
                 kubelet_message="" if loading else problem.message,
-                advice=_advice(problem, stage),
+                advice=_advice(problem, stage, release),
                 where=problem.field,
             )
 
 
-def _advice(problem: Problem, stage: StartupStage) -> str:
+def _advice(problem: Problem, stage: StartupStage, release: Release) -> str:
     gate = problem.field.removeprefix("featureGates[").removesuffix("]")
     match stage:
         case StartupStage.LOAD if problem.kind is ProblemKind.NOT_A_STRING:
@@ -115,7 +119,7 @@ def _advice(problem: Problem, stage: StartupStage) -> str:
         case StartupStage.LOAD:
             return "provide a KubeletConfiguration of kubelet.config.k8s.io/v1beta1 in YAML or JSON"
         case StartupStage.DEFAULTING_PANIC if problem.kind is ProblemKind.UNKNOWN_GATE:
-            return f"remove {gate}: Kubernetes 1.37 has no such feature gate"
+            return f"remove {gate}: Kubernetes {release} has no such feature gate"
         case StartupStage.DEFAULTING_PANIC if problem.kind is ProblemKind.LOCKED_GATE:
             return f"remove {gate}: it can no longer be changed"
         case StartupStage.DEFAULTING_PANIC:
@@ -137,7 +141,7 @@ def _over_reservations(inputs: ManagerInputs, ephemeral_storage: int | None) -> 
             inputs.configuration, inputs.machine, ephemeral_storage=ephemeral_storage
         )
     except ConfigurationError as failure:
-        yield from _startup_errors((failure,))
+        yield from _startup_errors((failure,), inputs.gates.release)
         return
     areas = {"cpu": Area.CPUS, "memory": Area.MEMORY}
     for excess in started.excess:

@@ -41,7 +41,9 @@ def diagnose(
 
     *pods* are the running ones: uid → namespace/name. ``FileError`` if the directory does not exist.
     """
-    configuration = check_configuration(source.text, machine, name=source.name, origin=source.origin)
+    configuration = check_configuration(
+        source.text, machine, name=source.name, release=source.release, origin=source.origin
+    )
     if directory is None:
         return Diagnosis(DoctorReport(configuration.findings))
     state = check_state(read_state_files(directory), configuration.manager_config, pods=pods)

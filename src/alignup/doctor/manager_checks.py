@@ -19,11 +19,11 @@ from alignup.align.machine import KubeletView, Machine
 from alignup.align.memory import reserved_memory
 from alignup.align.memory.ledger import MemoryLedger
 from alignup.align.memory.provider import MemoryPolicy
+from alignup.align.release import NEWEST, FeatureStage, Release
 from alignup.align.settings import (
     KUBELET_MAX_NODES,
     TOPOLOGY_OPTIONS,
     FeatureGates,
-    FeatureStage,
     Policy,
     Scope,
     TopologyOptions,
@@ -44,12 +44,12 @@ _TYPE_FIELDS = {"", "kind", "apiVersion"}  #: without these the type of the file
 
 
 def read_inputs(
-    text: bytes, machine: Machine, *, name: str
+    text: bytes, machine: Machine, *, name: str, release: Release = NEWEST
 ) -> tuple["ManagerInputs | None", tuple[ConfigurationError, ...]]:
     """Return what can be read of *text*, ``None`` if nothing can, and everything that is wrong with it."""
     errors: list[ConfigurationError] = []
     dropped: set[str] = set()
-    if (settings := _read(text, name, errors, dropped)) is None:
+    if (settings := _read(text, name, release, errors, dropped)) is None:
         return None, tuple(errors)
     while True:
         try:
@@ -63,7 +63,9 @@ def read_inputs(
             return ManagerInputs(settings, machine, reservations, frozenset(dropped)), tuple(errors)
 
 
-def _read(text: bytes, name: str, errors: list[ConfigurationError], dropped: set[str]) -> Configuration | None:
+def _read(
+    text: bytes, name: str, release: Release, errors: list[ConfigurationError], dropped: set[str]
+) -> Configuration | None:
     """Read the configuration without the fields that cannot be read, which are added to *errors* and *dropped*."""
     try:
         document = first_document(text, name=name)
@@ -72,7 +74,7 @@ def _read(text: bytes, name: str, errors: list[ConfigurationError], dropped: set
         return None
     while True:
         try:
-            return configuration.read_document(document, name=name)
+            return configuration.read_document(document, name=name, release=release)
         except ConfigurationError as error:
             errors.append(error)
             single = all(problem.kind in _GATE_KINDS for problem in error.problems)
@@ -122,7 +124,7 @@ class ManagerInputs:
 
     @cached_property
     def gates(self) -> FeatureGates:
-        return feature_gates.resolve(self.configuration.feature_gates)
+        return feature_gates.resolve(self.configuration.feature_gates, self.configuration.release)
 
     @cached_property
     def policy(self) -> Policy | None:
@@ -168,14 +170,23 @@ class ManagerInputs:
         try:
             options = CpuOptions.parse(self.valid_options, gates=self.option_gates)
             count = self.cpu_settings.reserved_count()
-            reserved = select_reserved_cpus(self.view, options, count=count, explicit=self.cpu_settings.explicit)
+            reserved = select_reserved_cpus(
+                self.view, options, count=count, explicit=self.cpu_settings.explicit, release=self.gates.release
+            )
         except SettingsError:
             return None
-        return CpuProvider(view=self.view, policy=CpuPolicy.STATIC, options=options, reserved=reserved)
+        return CpuProvider(
+            view=self.view,
+            policy=CpuPolicy.STATIC,
+            options=options,
+            reserved=reserved,
+            kubelet_release=self.gates.release,
+        )
 
     @cached_property
     def option_gates(self) -> FeatureGates:
-        return FeatureGates({**self.gates.changed, **dict.fromkeys(OPTION_GATES.values(), True)})
+        changed = {**self.gates.changed, **dict.fromkeys(OPTION_GATES.values(), True)}
+        return FeatureGates(changed, self.gates.release)
 
     @cached_property
     def valid_options(self) -> dict[str, str]:
@@ -303,7 +314,7 @@ def _check_cpu_options(inputs: ManagerInputs) -> Iterator[Finding]:
     """Check each option on its own, then the valid ones together, as if the gates they need were enabled."""
     for name, value in inputs.configuration.cpu_manager_policy_options.items():
         if message := error_message(partial(CpuOptions.parse, {name: value}, gates=inputs.gates)):
-            stage, paste = OPTION_STAGES.get(name), ""
+            stage, paste = inputs.gates.release.options.get(name) if name in OPTION_STAGES else None, ""
             advice = "use true or false, in quotes" if stage else f"valid options are {', '.join(OPTION_STAGES)}"
             if stage in OPTION_GATES and not inputs.gates.on(OPTION_GATES[stage]):
                 advice = f"enable the feature gate {OPTION_GATES[stage]}"

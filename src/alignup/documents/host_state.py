@@ -3,14 +3,28 @@
 The object is named after its node and has no namespace. ``machine`` and ``configuration`` change rarely, ``ledger``
 with every pod. It is small, since a cluster has thousands of them: a pod has its name, what it counts for, and what it
 holds exclusively, but not its spec; fields with default values are left out.
+
+Nodes write their objects themselves, so :func:`check_limits` refuses what no node needs before anything is computed.
 """
 
+import re
+from collections.abc import Iterator
 from typing import Any
 
-from alignup.documents.codec import Count, Document, LinuxList
+from alignup.align.errors import OWN_LIMIT, FieldError, ParseError
+from alignup.documents.codec import Count, Document, LinuxList, encode
 from alignup.documents.ledgers import CpuHoldings, MemoryHoldings
 
 GROUP, VERSION, KIND, PLURAL = "alignup.dev", "v1alpha1", "HostState", "hoststates"
+
+MAX_BYTES = 1 << 20  #: of a HostState as JSON
+MAX_DEPTH = 50  #: of nested lists and objects in its machine and configuration
+MAX_CPUS, MAX_NODES = 8_192, 256
+MAX_PODS = 2_000
+MAX_CONTAINERS = 10_000  #: that hold CPUs, memory or devices
+MAX_DEVICES = 50_000
+MAX_RESOURCES = 1_000  #: names of resources
+_LARGE_NUMBER = re.compile(r"[0-9]{6}")  #: in a list of CPUs or NUMA nodes
 
 _NO_CPUS, _NO_MEMORY = CpuHoldings(), MemoryHoldings()
 
@@ -63,3 +77,44 @@ class HostStateDocument(Document, frozen=True, omit_defaults=True, kw_only=True)
     configuration: dict[str, Any] = {}  #: a KubeletConfiguration with the fields that affect alignment
     ledger: HostLedgerDocument | None = None  #: ``None``: unknown, see ``problems``
     problems: list[str] = []  #: what is unknown, and where the kubelet contradicts itself
+
+
+def check_limits(state: HostStateDocument) -> None:
+    """Raise ``ParseError`` if a HostState is larger, or nested deeper, than that of any node."""
+    level: list[Any] = [state.machine, state.configuration]
+    for _ in range(MAX_DEPTH):
+        inner = (value.values() if isinstance(value, dict) else value for value in level)
+        level = [value for values in inner for value in values if isinstance(value, dict | list)]
+    if level:
+        raise ParseError(f"nested more than {MAX_DEPTH} levels deep {OWN_LIMIT}")
+    if (size := len(encode(state))) > MAX_BYTES:
+        raise ParseError(f"{size} bytes, and at most {MAX_BYTES} are read {OWN_LIMIT}")
+    ledger = state.ledger
+    if ledger is None:
+        return
+    resources = {group.resource for group in ledger.devices} | ledger.resources.keys()
+    containers = 0
+    for pod in ledger.pods:
+        containers += len(pod.cpus.containers) + len(pod.memory.containers or ()) + len(pod.devices)
+        resources |= pod.requests.keys()
+    for field, count, limit in (
+        ("pods", len(ledger.pods), MAX_PODS),
+        ("containers", containers, MAX_CONTAINERS),
+        ("devices", sum(len(group.ids) for group in ledger.devices), MAX_DEVICES),
+        ("resources", len(resources), MAX_RESOURCES),
+    ):
+        if count > limit:
+            raise FieldError(f"{count} are listed, and at most {limit} are read {OWN_LIMIT}", field=f"ledger.{field}")
+    if any(map(_LARGE_NUMBER.search, _number_lists(ledger))):
+        raise FieldError(f"a CPU or NUMA node has a number of six digits or more {OWN_LIMIT}", field="ledger")
+
+
+def _number_lists(ledger: HostLedgerDocument) -> Iterator[str]:
+    yield ledger.lost_cpus
+    for group in ledger.devices:
+        yield group.nodes or ""
+    for pod in ledger.pods:
+        yield pod.cpus.pod or ""
+        yield from pod.cpus.containers.values()
+        for blocks in (pod.memory.pod or (), *(pod.memory.containers or {}).values()):
+            yield from (block.nodes for block in blocks)

@@ -497,7 +497,9 @@ def _restore_devices(
     inventories = {}
     for resource, registered in residue.resources.items():
         if resource not in idle.inventories:
-            inventory = DeviceInventory.of(known[resource].values(), machine=idle.nodes)
+            inventory = DeviceInventory.of(
+                known[resource].values(), machine=idle.nodes, hints_all_nodes=idle.hints_all_nodes
+            )
             inventories[resource] = replace(inventory, registered=registered, remembered=True)
     inventories |= idle.inventories
     reusable_devices = None

@@ -1,13 +1,14 @@
 """The admission webhook: which of the pods that are about to be created get the scheduling gate.
 
-No pod is refused. The API server asks only about pods that opted in, by their label or by that of their namespace
-(the selectors of the webhook), so the label is checked here for opting out only. Pods that name their node are left
-alone: with a node name a gate is invalid, and the pods of a DaemonSet have a node affinity for theirs.
+The API server asks only about pods that opted in, by their label or by that of their namespace (the selectors of the
+webhook), so the label is checked here for opting out only. Pods that name their node are left alone: with a node name a
+gate is invalid, and the pods of a DaemonSet have a node affinity for theirs. A pod is refused only if it has
+annotations that the controllers write: with them it would count as released.
 
 An error response makes the API server follow the ``failurePolicy`` of the webhook; its text is in the API server's log.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from enum import StrEnum
 
@@ -29,9 +30,12 @@ from alignup.web.responses import JSON, ProblemError
 
 GATE = f"{GROUP}/placement"  #: the scheduling gate
 LABEL = f"{GROUP}/gate"  #: of a pod or a namespace; with it, pods get the gate
+OUR_ANNOTATIONS = f"{GROUP}/"  #: how annotations begin that only controllers write
 OPT_IN, OPT_OUT = "enabled", "disabled"  #: its values; a pod can opt out of what its namespace has chosen
 REVIEW_VERSION, REVIEW_KIND = "admission.k8s.io/v1", "AdmissionReview"
 MAX_REVIEW_BYTES = 8 << 20  #: an object of the API server has at most 3 MiB
+DEFAULT_SCHEDULER = "default-scheduler"
+SCHEDULERS = frozenset({DEFAULT_SCHEDULER})  #: those that pods are released to, unless others are configured
 _SECONDS = 10.0  #: for a review to arrive
 
 
@@ -43,6 +47,7 @@ class NewPodMeta(ObjectPart, frozen=True):
 
 class NewPodSpec(ObjectPart, frozen=True):
     node_name: str = ""
+    scheduler_name: str = DEFAULT_SCHEDULER
     scheduling_gates: tuple[NamedItem, ...] | None = None
 
 
@@ -67,11 +72,17 @@ class ReviewRequest(ObjectPart, frozen=True):
     sub_resource: str = ""
 
 
+class ReviewStatus(ObjectPart, frozen=True):
+    code: int
+    message: str
+
+
 class ReviewResponse(ObjectPart, frozen=True):
     uid: str
     allowed: bool
     patch_type: str = ""
     patch: bytes = b""  #: JSON, which is sent in base64
+    status: ReviewStatus | None = None  #: of a refusal
 
 
 class AdmissionReview(ObjectPart, frozen=True):
@@ -94,10 +105,17 @@ class ReviewOutcome(StrEnum):
     OPTED_OUT = "opted_out"
     NODE_GIVEN = "node_given"  #: it has a node name, or is the mirror of a static pod
     DAEMON_SET = "daemon_set"
+    OTHER_SCHEDULER = "other_scheduler"  #: one that pods are not released to
+    REFUSED = "refused"  #: it has annotations that only controllers write
     NOT_A_NEW_POD = "not_a_new_pod"  #: another resource or operation, which the webhook should not ask about
 
 
-def answer_review(body: bytes, count: Callable[[ReviewOutcome], object] = lambda _outcome: None) -> bytes:
+def answer_review(
+    body: bytes,
+    count: Callable[[ReviewOutcome], object] = lambda _outcome: None,
+    *,
+    schedulers: Collection[str] = SCHEDULERS,
+) -> bytes:
     """Return the answer to a review; ``ParseError`` if it is not an AdmissionReview of version v1."""
     review = decode(body, AdmissionReview)
     if (review.api_version, review.kind) != (REVIEW_VERSION, REVIEW_KIND):
@@ -105,7 +123,7 @@ def answer_review(body: bytes, count: Callable[[ReviewOutcome], object] = lambda
         raise ParseError(f"expected {REVIEW_VERSION} {REVIEW_KIND}, got {got}: see admissionReviewVersions")
     if review.request is None:
         raise ParseError("request: the review has no request")
-    outcome, pod = review_pod(review.request), review.request.object
+    outcome, pod = review_pod(review.request, schedulers), review.request.object
     count(outcome)
     response = ReviewResponse(uid=review.request.uid, allowed=True)
     if outcome is ReviewOutcome.GATED and pod is not None:
@@ -113,10 +131,14 @@ def answer_review(body: bytes, count: Callable[[ReviewOutcome], object] = lambda
         path, value = "/spec/schedulingGates" + ("" if first else "/-"), {"name": GATE}
         patch = encode([{"op": "add", "path": path, "value": [value] if first else value}])
         response = ReviewResponse(uid=review.request.uid, allowed=True, patch_type="JSONPatch", patch=patch)
+    elif outcome is ReviewOutcome.REFUSED and pod is not None:
+        names = sorted(name for name in pod.metadata.annotations or () if name.startswith(OUR_ANNOTATIONS))
+        message = f"only Alignup writes annotations such as {names[0]}; create the pod without them"
+        response = ReviewResponse(uid=review.request.uid, allowed=False, status=ReviewStatus(403, message))
     return encode(AnsweredReview(response))
 
 
-def review_pod(request: ReviewRequest) -> ReviewOutcome:
+def review_pod(request: ReviewRequest, schedulers: Collection[str] = SCHEDULERS) -> ReviewOutcome:
     """Decide whether the pod of a review gets the gate."""
     pod, resource = request.object, request.resource
     if pod is None or (resource.group, resource.resource, request.sub_resource) != ("", "pods", ""):
@@ -124,6 +146,8 @@ def review_pod(request: ReviewRequest) -> ReviewOutcome:
     if request.operation != "CREATE":
         return ReviewOutcome.NOT_A_NEW_POD
     metadata = pod.metadata
+    if any(name.startswith(OUR_ANNOTATIONS) for name in metadata.annotations or ()):
+        return ReviewOutcome.REFUSED
     if (metadata.labels or {}).get(LABEL) == OPT_OUT:
         return ReviewOutcome.OPTED_OUT
     if pod.spec.node_name or MIRROR_ANNOTATION in (metadata.annotations or {}):
@@ -132,6 +156,8 @@ def review_pod(request: ReviewRequest) -> ReviewOutcome:
         return ReviewOutcome.DAEMON_SET
     if any(gate.name == GATE for gate in pod.spec.scheduling_gates or ()):
         return ReviewOutcome.ALREADY_GATED
+    if pod.spec.scheduler_name not in schedulers:
+        return ReviewOutcome.OTHER_SCHEDULER
     return ReviewOutcome.GATED
 
 

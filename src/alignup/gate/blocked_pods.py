@@ -1,8 +1,9 @@
 """Pods that no node admits: one event for each, a moment after no node admitted it.
 
 The moment lets reasons pass that last less, such as a kubelet that has not confirmed the pod before. Explaining is
-more work than deciding, since all nodes are asked for their reasons, so it is done for a class at most every few
-seconds, and events are repeated only if the reasons are others.
+more work than deciding, since all nodes are asked for their reasons. So it is done for a class at most every few
+seconds, for one class at a time, and only as fast as events are written. Events are repeated only if the reasons are
+others.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +19,7 @@ DELAY = 2.0  #: seconds
 REASON = "NoNode"  #: of the events
 MAX_REASONS = 6  #: in one event
 FULL = "too little left by the Node object"
-RESERVED = "kept for a pod that has waited longer"
+MAX_WAITING_EVENTS = 20  #: events that wait to be written; with more, nothing is explained
 
 Clock = Callable[[], float]
 
@@ -29,8 +30,7 @@ class BlockedPods:
     ) -> None:
         self._live, self._events, self._reservations, self._queue = live, events, reservations, queue
         self._clock = clock
-        self._due: dict[PodClass, float] = {}
-        self._explained: dict[PodClass, tuple[frozenset[str], str]] = {}  #: the reasons, and the text of the events
+        self._due: dict[PodClass, float] = {}  #: the first is the first that is due
 
     def add(self, pod_class: PodClass) -> None:
         """Explain soon that no node admits the pods of a class."""
@@ -38,30 +38,36 @@ class BlockedPods:
 
     def joined(self, waiting: GatedPod, pod_class: PodClass) -> None:
         """Explain a pod that joins a class of blocked pods."""
-        if pod_class in self._explained:
-            self._note(waiting, *self._explained[pod_class])
+        if pod_class.explained is not None:
+            self._note(waiting, *pod_class.explained)
         else:
             self.add(pod_class)
 
     def next_check(self) -> float | None:
         """Return the seconds until something is to be explained; ``None``: nothing is."""
-        return max(min(self._due.values()) - self._clock(), 0.0) if self._due else None
+        if self._events.waiting > MAX_WAITING_EVENTS:
+            return 1.0
+        return max(next(iter(self._due.values())) - self._clock(), 0.0) if self._due else None
 
-    def explain_due(self) -> None:
-        """Write events about the pods that are still blocked."""
-        now, pods = self._clock(), self._queue.of_kind
-        self._explained = {pod_class: note for pod_class, note in self._explained.items() if pods(pod_class)}
-        for pod_class in [pod_class for pod_class, at in self._due.items() if at <= now]:
+    def explain_next(self) -> None:
+        """Write events about the pods of one class that is due, if they are still blocked."""
+        while self._due and self._events.waiting <= MAX_WAITING_EVENTS:
+            pod_class, at = next(iter(self._due.items()))
+            if at > self._clock():
+                return
             del self._due[pod_class]
-            waiting = pods(pod_class)
-            if waiting and pod_class in self._queue.blocked:
-                before = self._explained.get(pod_class)
-                reasons = count_reasons(self._answers(waiting[0], pod_class))
-                message = describe_reasons(reasons, nodes=len(self._live.nodes.objects))
-                self._explained[pod_class] = frozenset(reasons), message
-                if before is None or before[0] != reasons.keys():
-                    for pod in waiting:
-                        self._note(pod, frozenset(reasons), message)
+            if pod_class in self._queue.blocked:
+                self._explain(pod_class)
+                return
+
+    def _explain(self, pod_class: PodClass) -> None:
+        waiting, before = self._queue.of_kind(pod_class), pod_class.explained
+        reasons = count_reasons(self._answers(waiting[0], pod_class))
+        message = describe_reasons(reasons, nodes=len(self._live.nodes.objects))
+        pod_class.explained = frozenset(reasons), message
+        if before is None or before[0] != reasons.keys():
+            for pod in waiting:
+                self._note(pod, *pod_class.explained)
 
     def _answers(self, waiting: GatedPod, pod_class: PodClass) -> Iterator[NodeAnswer]:
         """Yield why each node is not chosen, with the first reason only."""
@@ -70,10 +76,10 @@ class BlockedPods:
             name = node.metadata.name
             excluded = exclusions(node, pod_class.spec)[:1]
             if not excluded and verdicts[name].admits:
-                if name in pod_class.full:
+                if self._reservations.capacity.insufficient(node, waiting.pod):
                     excluded = (FULL,)
                 elif self._reservations.keeps_out(name, waiting):
-                    excluded = (RESERVED,)
+                    excluded = (self._reservations.describe(name),)
             yield NodeAnswer(name, verdicts[name], excluded)
 
     def _note(self, waiting: GatedPod, reasons: frozenset[str], message: str) -> None:

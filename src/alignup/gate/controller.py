@@ -6,7 +6,8 @@ tried again when a node changes that could admit it.
 """
 
 import asyncio
-from collections.abc import Collection, Coroutine
+from collections import Counter
+from collections.abc import Collection, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -15,16 +16,15 @@ import structlog
 
 from alignup.align.errors import AlignError, PodError
 from alignup.align.workload import Pod
-from alignup.gate.admission import GATE
+from alignup.gate.admission import DEFAULT_SCHEDULER, GATE, SCHEDULERS
 from alignup.gate.blocked_pods import BlockedPods
 from alignup.gate.metrics import GateMetrics
 from alignup.gate.pod_events import PodEvents
-from alignup.gate.pod_queue import GatedPod, PodClass, PodQueue, waiting_order
+from alignup.gate.pod_queue import MAX_CHANGED, GatedPod, PodClass, PodQueue, Rank, waiting_order
 from alignup.gate.releases import (
-    SILENT_SECONDS,
-    UNSCHEDULABLE_SECONDS,
+    UNBOUND_SECONDS,
     AvoidedNodes,
-    Release,
+    PodRelease,
     ReleaseOutcome,
     Releases,
     controller_uids,
@@ -40,7 +40,10 @@ from alignup.kubernetes.api.objects import ApiNode, ApiPod
 from alignup.schedule.live_cluster import LiveCluster
 
 INVALID = "InvalidPod"  #: the reason of events about pods that no kubelet can decide on
+OTHER_SCHEDULER = "OtherScheduler"  #: the reason of events about pods whose scheduler is not among the known ones
 _YIELD_SECONDS = 0.02  #: of deciding, after which other tasks run
+_MAX_TRIES = 64  #: of pods, after which other work has its turn
+_RESERVE_SECONDS = 1.0  #: between looking for pods that have waited long, after there was none
 _STALE_SECONDS = 1.0  #: between checks while the API server is not followed
 
 _log = structlog.get_logger()
@@ -50,8 +53,9 @@ _log = structlog.get_logger()
 class GateOptions:
     parallel: int = 32  #: releases that are written at the same time
     patience: float = 60.0  #: seconds after which a node is kept for a pod that others overtake
-    unschedulable: float = UNSCHEDULABLE_SECONDS
-    silent: float = SILENT_SECONDS
+    unbound: float = UNBOUND_SECONDS  #: seconds after which a release that is not bound gives its slot back
+    share: float = 0.5  #: of all slots that one namespace may have while pods of others wait
+    schedulers: frozenset[str] = SCHEDULERS  #: those that pods are released to
     retry: float = 10.0  #: seconds after a release that the API server did not accept
     avoid: float = 600.0  #: seconds for which pods of a controller avoid a node where one was not scheduled
     replace_stuck: bool = False  #: whether to evict released pods that are not scheduled and will be created again
@@ -75,22 +79,32 @@ class GateController:
         self._wake = asyncio.Event()
         self._reset()
         live.on_change(self._hosts_changed)
+        states = {
+            "queued": lambda: len(self.queue) - self._count_blocked(),
+            "blocked": self._count_blocked,
+            "other_gates": lambda: len(self._other_gates),
+            "released": lambda: len(self.releases),
+        }
+        self._metrics.follow(states, reserved_nodes=lambda: len(self.reservations))
 
     def _reset(self) -> None:
         options = self.options
-        self.nodes = NodeFilter(self._live.nodes.objects.values)
+        self.nodes = NodeFilter(self._live.nodes)
         self.queue = PodQueue(self.nodes)
-        self.releases = Releases(unschedulable=options.unschedulable, silent=options.silent)
+        self.releases = Releases(seconds=options.unbound)
         self._capacity = NodeCapacity(self._read)
         self.reservations = Reservations(self._live, self._capacity)
         self._avoided = AvoidedNodes(options.avoid)
         self._events = PodEvents(self._client)
         self._blocked = BlockedPods(self._live, self._events, self.reservations, self.queue, self._clock)
         self._slots = asyncio.Semaphore(options.parallel)  #: for releases that are being written
+        self._writing: Counter[str] = Counter()  #: how many of them, by namespace
         self._other_gates: set[str] = set()  #: uids of pods that have other gates as well
         self._first_seen: dict[str, float] = {}
         self._refused: dict[str, tuple[ApiPod, float]] = {}  #: uid → pod, and when to try again to release it
         self._tasks: set[asyncio.Task[None]] = set()
+        self._node_gone = False  #: whether pods may have been released to a node that is gone since the last check
+        self._reserve_at = 0.0  #: when to look again for pods that have waited long
 
     async def run(self) -> None:
         """Release pods until cancelled."""
@@ -102,18 +116,13 @@ class GateController:
         try:
             while True:
                 self._wake.clear()
-                await self._place_pods()
-                self._blocked.explain_due()
-                self._metrics.waiting(
-                    pods=len(self.queue),
-                    blocked=sum(len(self.queue.of_kind(pod_class)) for pod_class in self.queue.blocked),
-                    other_gates=len(self._other_gates),
-                    released=len(self.releases),
-                    reserved_nodes=len(self.reservations),
-                )
+                if await self._place_pods():
+                    self._wake.set()  # there are more
+                self._blocked.explain_next()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._next_check()):
                         await self._wake.wait()
+                await asyncio.sleep(0)
                 self.check_releases()
         finally:
             self._running = False
@@ -129,6 +138,10 @@ class GateController:
         """Look again soon: time has passed, or something has changed."""
         self._wake.set()
 
+    def describe_kept(self, node: str) -> str:
+        """Return which pod a node is kept for, in words; empty: none."""
+        return self.reservations.describe(node)
+
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
@@ -138,8 +151,11 @@ class GateController:
 
     def _hosts_changed(self, names: Collection[str]) -> None:
         if self._running:
-            self.queue.nodes_changed(names)
-            self._wake.set()
+            taken = self._live.taken
+            self.queue.nodes_changed([name for name in names if name in taken], taken=True)
+            if len(taken) < len(names):
+                self.queue.nodes_changed(name for name in names if name not in taken)
+                self._wake.set()
 
     def _node_changed(self, change: Change[ApiNode]) -> None:
         node = change.object
@@ -151,6 +167,7 @@ class GateController:
                 return  # a heartbeat: nothing has changed that the choice of a node depends on
         if change.type is EventType.DELETED:
             self.nodes.remove(name)
+            self._node_gone = True
         else:
             self.nodes.put(node)
         self.reservations.drop_node(name)
@@ -168,7 +185,7 @@ class GateController:
         elif not _has_gate(pod) or pod.metadata.deletion_timestamp is not None:
             self._stop_waiting(uid)
             node = pinned_node(pod)
-            if node and uid not in self.releases and uid not in self.releases.given_up:
+            if node and self._knows_scheduler(pod) and uid not in self.releases and uid not in self.releases.given_up:
                 self._adopt(pod, node)
             self._wake.set()
         elif uid not in self.releases:
@@ -212,6 +229,11 @@ class GateController:
         if len(pod.spec.scheduling_gates) > 1:
             self._other_gates.add(uid)
             return
+        if not self._knows_scheduler(pod):
+            known = ", ".join(sorted(self.options.schedulers))
+            message = f"pods are released to {known} only; the scheduler of the pod is {pod.spec.scheduler_name}"
+            self._events.note(pod, OTHER_SCHEDULER, message)
+            return
         try:
             read = self._live.read(pod)
         except PodError as error:
@@ -234,7 +256,7 @@ class GateController:
 
     def _adopt(self, pod: ApiPod, node: str) -> None:
         """Count on a pod that another process, or this one before a restart, has released."""
-        release = Release(pod, node, self._clock(), done=True)
+        release = PodRelease(pod, node, self._clock(), done=True)
         self.releases.add(release)
         self._capacity.put_pod(pod, node)
         read = self._read(pod)
@@ -244,34 +266,58 @@ class GateController:
 
     # Decisions
 
-    async def _place_pods(self) -> None:
-        """Try the waiting pods in their order, until none is left that a node admits."""
+    async def _place_pods(self) -> bool:
+        """Try the waiting pods in their order for a while; return whether there are more to try."""
         turn = self._clock()
         self._reserve()
-        while True:
+        for _ in range(_MAX_TRIES):
             await self._slots.acquire()
-            head = None if self._live.problems else next(self.queue.heads(), None)
-            if head is None:
+            released = self.try_next()
+            if not released:
                 self._slots.release()
-                return
-            pod_class, waiting = head
-            node = self._choose(waiting, pod_class)
-            if node is None:
-                self._slots.release()
-                self.queue.blocked.add(pod_class)
-                self._blocked.add(pod_class)
-            else:
-                self._start_release(waiting, node)
+            if released is None:
+                return False
             if self._clock() - turn >= _YIELD_SECONDS:
-                await asyncio.sleep(0)
-                turn = self._clock()
+                break
+        return True
+
+    def try_next(self) -> bool | None:
+        """Try the next pod; return whether it is released, which needs a slot, or ``None`` if there is none to try."""
+        head = None if self._live.problems else self.queue.next_head(self._has_share)
+        if head is None:
+            return None
+        pod_class, waiting = head
+        node = self._choose(waiting, pod_class)
+        if node is None:
+            self.queue.block(pod_class)
+            self._blocked.add(pod_class)
+            return False
+        self.queue.unblock(pod_class)
+        self._start_release(waiting, node)
+        return True
+
+    def _has_share(self, namespace: str) -> bool:
+        """Return whether a namespace has a slot left.
+
+        While pods of other namespaces wait, a namespace gets a share of the releases that are written at a time, and
+        of those that are not bound, for which every node is a slot. While the scheduler does not answer, it gets one.
+        """
+        options = self.options
+        unbound = self.releases.by_namespace[namespace]
+        if self.releases.unanswered:
+            return not unbound
+        if len(self.queue.namespaces) == 1:
+            return True
+        nodes = len(self._live.nodes.objects)
+        writing = self._writing[namespace]
+        return unbound < max(options.share * nodes, 1) and writing < max(options.share * options.parallel, 1)
 
     def _choose(self, waiting: GatedPod, pod_class: PodClass) -> str | None:
         """Return the best node, which is then assumed; ``None`` if there is none."""
         avoided = self._avoided.of(waiting.api, now=self._clock())
         last: list[str] = []
         try:
-            for name in pod_class.candidates(self.nodes.allowed(pod_class.spec), self._live.choose):
+            for name in self.queue.candidates(pod_class, self._rank):
                 if name in avoided:
                     last.append(name)
                 elif self._assume(waiting, pod_class, name):
@@ -281,48 +327,67 @@ class GateController:
             self._events.note(waiting.api, INVALID, f"no kubelet can decide on the pod: {error}")
             return None
 
-    def _assume(self, waiting: GatedPod, pod_class: PodClass, name: str) -> bool:
+    def _rank(self, pod: Pod, names: Collection[str]) -> list[Rank]:
+        record = self._live.cluster.record
+        if len(names) <= MAX_CHANGED:
+            names = [name for name in names if self._has_room(name, pod)]
+        return [
+            (record(ranked.host) is None, -ranked.score.total, ranked.host) for ranked in self._live.choose(pod, names)
+        ]
+
+    def _has_room(self, name: str, pod: Pod) -> bool:
+        """Return whether enough is left on a node by its Node object."""
         node = self._live.nodes.get(name)
-        if node is None:
-            return False
-        if self._capacity.insufficient(node, waiting.pod):
-            pod_class.full.add(name)
+        return node is not None and not self._capacity.insufficient(node, pod)
+
+    def _assume(self, waiting: GatedPod, pod_class: PodClass, name: str) -> bool:
+        if not self._has_room(name, waiting.pod):
+            pod_class.drop(name)
             return False
         if self.reservations.keeps_out(name, waiting):
             return False
         return self._live.assume(waiting.pod, name).admits
 
     def _reserve(self) -> None:
-        """Keep nodes for the first pods that have waited long."""
-        now = self._clock()
-        for pod_class, first in self.queue.heads(blocked=True):
-            if now - first.since >= self.options.patience:
-                node = self.reservations.reserve(first, self.nodes.allowed(pod_class.spec), now=now)
-                if node:
-                    _log.info("node reserved", pod_uid=first.uid, node=node, waited=round(now - first.since))
-                    self.queue.nodes_changed((node,), taken=True)
+        """Keep a node for the first pod that has waited long, and has none."""
+        now, patience, may_reserve = self._clock(), self.options.patience, self.reservations.may_reserve
+        if now < self._reserve_at:
+            return
+        self._reserve_at = now + _RESERVE_SECONDS
+        head = self.queue.first_blocked(lambda pod: now - pod.since >= patience and may_reserve(pod, now=now))
+        if head is not None:
+            pod_class, first = head
+            node = self.reservations.reserve(first, self.nodes.allowed(pod_class.spec), now=now)
+            self._reserve_at = now  # for the next pod
+            if node:
+                name, waited = first.api.metadata.full_name, round(now - first.since)
+                _log.info("node reserved", pod=name, node=node, waited=waited)
+                self.queue.nodes_changed((node,), taken=True)
 
     # Releases
 
     def _start_release(self, waiting: GatedPod, node: str) -> None:
         self._stop_waiting(waiting.uid)
-        release = Release(waiting.api, node, self._clock())
+        self._writing[waiting.api.metadata.namespace] += 1
+        release = PodRelease(waiting.api, node, self._clock())
         self.releases.add(release)
         self._capacity.put_pod(waiting.api, node)
         self.reservations.take(node, waiting)
         self.queue.nodes_changed((node,), taken=True)
         self._start(self._release(release, since=waiting.since))
 
-    async def _release(self, release: Release, *, since: float) -> None:
+    async def _release(self, release: PodRelease, *, since: float) -> None:
         """Write a release whose slot is acquired, and release the slot; the pod has waited *since* then."""
         try:
             written = await write_release(self._client, release)
         finally:
             self._slots.release()
+            self._writing[release.namespace] -= 1
         now = self._clock()
         if written.failure is None:
             waited = now - since
-            release.done, release.since = True, now
+            self.releases.confirm(release, now=now)
+            self._node_gone |= self._live.nodes.get(release.node) is None
             _log.info("pod released", pod=release.pod_name, node=release.node, waited=round(waited, 3))
             self._metrics.released(seconds=waited)
             self._events.forget(release.uid)
@@ -337,7 +402,7 @@ class GateController:
             elif written.current is not None and _has_gate(written.current) and not written.current.spec.node_name:
                 self._wait(written.current)
 
-    def _undo(self, release: Release) -> None:
+    def _undo(self, release: PodRelease) -> None:
         self._live.forget(release.uid)
         self._capacity.remove_pod(release.uid)
         self.reservations.forget_pod(release.uid)
@@ -347,7 +412,9 @@ class GateController:
     def check_releases(self) -> None:
         """Give up releases that have failed, and try refused ones again."""
         now = self._clock()
-        for release in self.releases:
+        releases: Iterable[PodRelease] = self.releases if self._node_gone else self.releases.overdue(now)
+        self._node_gone = False
+        for release in releases:
             metadata = release.pod.metadata
             current = self._live.find_pod(metadata.namespace, metadata.name)
             exists = self._live.nodes.get(release.node) is not None
@@ -358,10 +425,10 @@ class GateController:
             if at <= now:
                 self._wait(pod)
 
-    def _give_up(self, release: Release, current: ApiPod, outcome: ReleaseOutcome) -> None:
+    def _give_up(self, release: PodRelease, current: ApiPod, outcome: ReleaseOutcome) -> None:
         """Forget the prediction, write an event, and replace the pod if that is allowed."""
         name, node = release.pod_name, release.node
-        self.releases.give_up(release)
+        self.releases.give_up(release, outcome)
         self._undo(release)
         self._metrics.ended(outcome)
         self._avoided.add(current, node, now=self._clock())
@@ -379,6 +446,12 @@ class GateController:
 
     # Helpers
 
+    def _count_blocked(self) -> int:
+        return sum(len(self.queue.of_kind(pod_class)) for pod_class in self.queue.blocked)
+
+    def _knows_scheduler(self, pod: ApiPod) -> bool:
+        return (pod.spec.scheduler_name or DEFAULT_SCHEDULER) in self.options.schedulers
+
     def _read(self, pod: ApiPod) -> Pod | None:
         try:
             return self._live.read(pod)
@@ -392,6 +465,7 @@ class GateController:
             return _STALE_SECONDS
         checks = [self.releases.next_check(now), self._blocked.next_check()]
         checks += [max(at - now, 0.1) for _, at in self._refused.values()]
+        checks += [max(self._reserve_at - now, 0.1)] if self.queue.blocked else []
         return min((seconds for seconds in checks if seconds is not None), default=None)
 
 

@@ -1,5 +1,6 @@
 """Metrics of the gate controller and its webhook."""
 
+from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -11,7 +12,7 @@ class GateMetrics:
     """The metrics of one gate, in *registry*; ``None``: in one of their own."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        registry = registry or CollectorRegistry()
+        registry = self.registry = registry or CollectorRegistry()
         self._reviews = Counter(
             "alignup_gate_reviews", "Reviews of new pods by the webhook, by result.", ["outcome"], registry=registry
         )
@@ -38,12 +39,11 @@ class GateMetrics:
     def ended(self, outcome: str) -> None:
         self._releases.labels(outcome).inc()
 
-    def waiting(self, *, pods: int, blocked: int, other_gates: int, released: int, reserved_nodes: int) -> None:
-        self._pods.labels("queued").set(pods - blocked)
-        self._pods.labels("blocked").set(blocked)
-        self._pods.labels("other_gates").set(other_gates)
-        self._pods.labels("released").set(released)
-        self._reserved.set(reserved_nodes)
+    def follow(self, pods: Mapping[str, Callable[[], float]], *, reserved_nodes: Callable[[], float]) -> None:
+        """Call functions for the present numbers, those of pods by their states."""
+        for state, count in pods.items():
+            self._pods.labels(state).set_function(count)
+        self._reserved.set_function(reserved_nodes)
 
     def certificate(self, expiry: datetime) -> None:
         self._expiry.set(expiry.timestamp())

@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 
 import structlog
 
-from alignup.kubernetes.api import ApiClient, Resource
-from alignup.kubernetes.api.errors import ApiError, NotFoundError
+from alignup.kubernetes.api import ApiClient, Query, Resource
+from alignup.kubernetes.api.errors import ApiError, ForbiddenError, NotFoundError
 from alignup.kubernetes.api.objects import ApiPod, PartialObject
+from alignup.kubernetes.manifests.pod_decoder import ObjectPart
 
 COMPONENT = "alignup-gate"
 MAX_MESSAGE = 1024  #: bytes, by the rule of the API server
@@ -17,7 +18,18 @@ REPEAT_SECONDS = 300.0  #: between writes of the same event
 WRITES_PER_SECOND = 20.0
 MAX_KNOWN = 10_000  #: pods whose last event is remembered
 
-EVENTS = Resource(type=PartialObject, kind="Event", plural="events", namespaced=True)
+
+class EventSource(ObjectPart, frozen=True):
+    component: str = ""
+
+
+class PodEvent(PartialObject, frozen=True):
+    message: str = ""
+    last_timestamp: str | None = None
+    source: EventSource = EventSource()
+
+
+EVENTS = Resource(type=PodEvent, kind="Event", plural="events", namespaced=True)
 
 _log = structlog.get_logger()
 
@@ -55,6 +67,11 @@ class PodEvents:
         if last is None or not _alike(last.note, note) or self._client.timing.clock() - last.at >= REPEAT_SECONDS:
             self._waiting[pod.metadata.uid] = note
             self._wake.set()
+
+    @property
+    def waiting(self) -> int:
+        """How many pods have events that are not written yet."""
+        return len(self._waiting)
 
     def forget(self, uid: str) -> None:
         """Drop the events of a pod that is gone or released, also one that is not written yet."""
@@ -97,6 +114,17 @@ class PodEvents:
             else:
                 return
         await self._client.create(EVENTS, _event(written, now), namespace=note.pod.metadata.namespace)
+
+
+async def read_last_event(client: ApiClient, pod: ApiPod) -> str:
+    """Return what the gate controller last reported about a pod; empty if it has not, or that may not be read."""
+    query = Query(namespace=pod.metadata.namespace, fields=f"involvedObject.uid={pod.metadata.uid}")
+    try:
+        events = (await client.list(EVENTS, query)).items
+    except (ForbiddenError, NotFoundError):
+        return ""
+    reported = [event for event in events if event.source.component == COMPONENT]
+    return max(reported, key=lambda event: event.last_timestamp or "").message if reported else ""
 
 
 def _event(written: _Written, now: datetime) -> dict[str, object]:

@@ -6,13 +6,15 @@ term without conditions selects nothing; it cannot gain any, and need not. All o
 
 A released pod cannot be changed any more. If its scheduler does not bind it, it can only be deleted, which is left to
 people unless a setting allows it for pods that a controller will create again. The prediction is forgotten after a time
-limit, so that others can use the node: soon if the scheduler says that the pod does not fit there, late if the
-scheduler has said nothing, since it may be away and bind the pod when it is back.
+limit, so that others can use the node. The scheduler may have said that the pod does not fit there, or nothing: then it
+may be away, and bind the pod when it is back.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import structlog
@@ -31,8 +33,7 @@ from alignup.kubernetes.api.errors import (
 from alignup.kubernetes.api.objects import ApiPod, Condition, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 
 NODE_ANNOTATION = f"{GROUP}/node"  #: of a released pod: the node that was chosen for it
-UNSCHEDULABLE_SECONDS = 30.0  #: after which a pod that its scheduler cannot place is given up
-SILENT_SECONDS = 600.0  #: after which a pod about which its scheduler says nothing is given up
+UNBOUND_SECONDS = 30.0  #: after which a pod that its scheduler has not bound is given up
 
 _log = structlog.get_logger()
 
@@ -52,7 +53,7 @@ class ReleaseOutcome(StrEnum):
 
 
 @dataclass(slots=True)
-class Release:
+class PodRelease:
     pod: ApiPod  #: as it was before
     node: str
     since: float
@@ -63,17 +64,23 @@ class Release:
         return self.pod.metadata.uid
 
     @property
+    def namespace(self) -> str:
+        return self.pod.metadata.namespace
+
+    @property
     def pod_name(self) -> str:
         return self.pod.metadata.full_name
 
 
 class Releases:
-    """All releases whose pods are not bound yet."""
+    """All releases whose pods are not bound yet; *seconds* after which they are given up."""
 
-    def __init__(self, *, unschedulable: float = UNSCHEDULABLE_SECONDS, silent: float = SILENT_SECONDS) -> None:
-        self._limits = unschedulable, silent
-        self._open: dict[str, Release] = {}
+    def __init__(self, *, seconds: float = UNBOUND_SECONDS) -> None:
+        self._seconds = seconds
+        self._open: dict[str, PodRelease] = {}
+        self.by_namespace: Counter[str] = Counter()  #: how many are open
         self.given_up: dict[str, str] = {}  #: uid → node
+        self.unanswered = False  #: whether the last news is that the scheduler has said nothing about a release
 
     def __len__(self) -> int:
         return len(self._open)
@@ -81,55 +88,73 @@ class Releases:
     def __contains__(self, uid: str) -> bool:
         return uid in self._open
 
-    def __iter__(self) -> Iterator[Release]:
+    def __iter__(self) -> Iterator[PodRelease]:
         return iter(tuple(self._open.values()))
 
-    def add(self, release: Release) -> None:
+    def overdue(self, now: float) -> list[PodRelease]:
+        """Return the confirmed releases that are not bound after the time limit."""
+        confirmed = (release for release in self._open.values() if release.done)
+        return list(takewhile(lambda release: now - release.since >= self._seconds, confirmed))
+
+    def add(self, release: PodRelease) -> None:
+        self.end(release.uid)
         self._open[release.uid] = release
+        self.by_namespace[release.namespace] += 1
 
-    def end(self, uid: str) -> Release | None:
-        return self._open.pop(uid, None)
+    def confirm(self, release: PodRelease, *, now: float) -> None:
+        """Note that the API server has confirmed a release, unless it has ended."""
+        release.done, release.since = True, now
+        if self._open.pop(release.uid, None) is not None:
+            self._open[release.uid] = release  # the last confirmed is at the end
 
-    def give_up(self, release: Release) -> None:
-        del self._open[release.uid]
+    def end(self, uid: str) -> PodRelease | None:
+        release = self._open.pop(uid, None)
+        if release is not None:
+            self.by_namespace[release.namespace] -= 1
+            if not self.by_namespace[release.namespace]:
+                del self.by_namespace[release.namespace]
+        return release
+
+    def give_up(self, release: PodRelease, outcome: ReleaseOutcome) -> None:
+        self.end(release.uid)
         self.given_up[release.uid] = release.node
+        self.unanswered = outcome is ReleaseOutcome.NOT_SCHEDULED
 
     def forget(self, uid: str) -> None:
         """Forget a pod that is gone."""
-        self._open.pop(uid, None)
+        self.end(uid)
         self.given_up.pop(uid, None)
 
     def bound(self, uid: str, node: str) -> ReleaseOutcome | None:
         """End the release of a pod that was bound to *node*; return ``None`` if it was not released here."""
         if self.given_up.pop(uid, None) is not None:
+            self.unanswered = False
             return ReleaseOutcome.BOUND_LATE
-        release = self._open.pop(uid, None)
+        release = self.end(uid)
         if release is None:
             return None
+        self.unanswered = False
         return ReleaseOutcome.BOUND if release.node == node else ReleaseOutcome.BOUND_ELSEWHERE
 
     def failure(
-        self, release: Release, current: ApiPod | None, *, now: float, node_exists: bool
+        self, release: PodRelease, current: ApiPod | None, *, now: float, node_exists: bool
     ) -> ReleaseOutcome | None:
         """Return why a release has failed; ``None`` if the pod may still be bound."""
         if not release.done:
             return None
         if not node_exists:
             return ReleaseOutcome.NODE_GONE
-        unschedulable, silent = self._limits
-        age = now - release.since
+        if now - release.since < self._seconds:
+            return None
         condition = scheduled_condition(current) if current is not None else None
-        if age >= unschedulable and condition is not None and condition.reason == "Unschedulable":
+        if condition is not None and condition.reason == "Unschedulable":
             return ReleaseOutcome.UNSCHEDULABLE
-        return ReleaseOutcome.NOT_SCHEDULED if age >= silent else None
+        return ReleaseOutcome.NOT_SCHEDULED
 
     def next_check(self, now: float) -> float | None:
         """Return the seconds until a release may have failed; ``None`` if there is none."""
-        ages = [now - release.since for release in self._open.values() if release.done]
-        if not ages:
-            return None
-        limits = (limit - age for age in ages for limit in self._limits if limit > age)
-        return max(min(limits, default=0.0), 0.1)
+        oldest = next((release.since for release in self._open.values() if release.done), None)
+        return None if oldest is None else max(oldest + self._seconds - now, 0.1)
 
 
 def scheduled_condition(pod: ApiPod) -> Condition | None:
@@ -140,7 +165,7 @@ def scheduled_condition(pod: ApiPod) -> Condition | None:
     return None
 
 
-def describe_failure(release: Release, current: ApiPod, outcome: ReleaseOutcome, *, replaced: bool) -> str:
+def describe_failure(release: PodRelease, current: ApiPod, outcome: ReleaseOutcome, *, replaced: bool) -> str:
     """Return the text of an event about a released pod that is not scheduled."""
     condition = scheduled_condition(current)
     why = "its scheduler has not bound it"
@@ -188,8 +213,17 @@ def pinned(required: NodeSelector | None, node: str) -> NodeSelector:
 
 
 def pinned_node(pod: ApiPod) -> str:
-    """Return the node that a pod was released to; empty if it was not released here."""
-    return pod.metadata.annotations.get(NODE_ANNOTATION, "")
+    """Return the node that a pod was released to; empty if it was not released by a gate controller.
+
+    A pod author can write such a node affinity. The annotation stands for the controller: an admission policy lets
+    nobody else write it.
+    """
+    node = pod.metadata.annotations.get(NODE_ANNOTATION, "")
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
+    required = affinity.required if affinity else None
+    if not node or pod.spec.scheduling_gates or required is None or required != pinned(required, node):
+        return ""
+    return node if any(term.match_fields for term in required.node_selector_terms) else ""
 
 
 def release_patch(pod: ApiPod, node: str) -> Mapping[str, Any]:
@@ -213,7 +247,7 @@ class WrittenRelease(NamedTuple):
     error: str = ""  #: the API server's answer
 
 
-async def write_release(client: ApiClient, release: Release) -> WrittenRelease:
+async def write_release(client: ApiClient, release: PodRelease) -> WrittenRelease:
     """Write a release, and find out whether it was carried out when the response is lost."""
     try:
         await client.patch(PODS.of(release.pod), release_patch(release.pod, release.node))
@@ -228,7 +262,7 @@ async def write_release(client: ApiClient, release: Release) -> WrittenRelease:
     return WrittenRelease()
 
 
-async def _find_out(client: ApiClient, release: Release) -> WrittenRelease:
+async def _find_out(client: ApiClient, release: PodRelease) -> WrittenRelease:
     """Read the pod until the API server answers: nothing may be assumed before."""
     while True:
         try:

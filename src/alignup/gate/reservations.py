@@ -7,16 +7,14 @@ once those have ended that were there when the node was kept. So the waiting pod
 the rest of a large node stays in use.
 """
 
+import heapq
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from alignup.align.errors import AlignError
-from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
 from alignup.gate.pod_queue import GatedPod
 from alignup.gate.schedulable_nodes import NodeCapacity
-from alignup.placement.host_model import HostModel
-from alignup.placement.host_record import HostRecord
+from alignup.placement.kept_hosts import admits_alone, fits_after
 from alignup.schedule.live_cluster import LiveCluster
 
 MAX_RESERVED = 3  #: nodes at a time
@@ -34,7 +32,7 @@ class Reservation:
 
 class Reservations:
     def __init__(self, live: LiveCluster, capacity: NodeCapacity, *, limit: int = MAX_RESERVED) -> None:
-        self._live, self._capacity, self._limit = live, capacity, limit
+        self._live, self.capacity, self._limit = live, capacity, limit
         self._kept: dict[str, Reservation] = {}  #: by node
         self._tried: dict[str, float] = {}  #: pods that no node would admit even without other pods → when
 
@@ -50,9 +48,9 @@ class Reservations:
         if api_node is None or record is None:
             return True
         holder, later = kept.holder.pod, kept.later
-        if self._capacity.insufficient(api_node, holder, beside=(*later.values(), waiting.pod)):
+        if self.capacity.insufficient(api_node, holder, beside=(*later.values(), waiting.pod)):
             return True
-        return not _fits_after(record, holder, waiting.pod, staying={*later, waiting.uid})
+        return not fits_after(record, holder, waiting.pod, staying={*later, waiting.uid})
 
     def take(self, node: str, waiting: GatedPod) -> None:
         """Note that a pod will be on *node*."""
@@ -85,36 +83,34 @@ class Reservations:
         """Drop the reservation of a node that is gone, or has changed so that it may not be suitable."""
         self._kept.pop(node, None)
 
-    def reserve(self, waiting: GatedPod, nodes: Collection[str], *, now: float) -> str:
-        """Keep one of *nodes* for a pod. Return it, or an empty string."""
+    def describe(self, node: str) -> str:
+        """Return why pods are kept out of a node; empty: it is not kept for a pod."""
+        kept = self._kept.get(node)
+        return f"kept for {kept.holder.api.metadata.full_name}, which has waited longer" if kept else ""
+
+    def may_reserve(self, waiting: GatedPod, *, now: float) -> bool:
+        """Return whether a node may be kept for a pod; not for a while after none was suitable."""
         if len(self._kept) >= self._limit or self.node_of(waiting.uid):
+            return False
+        return now - self._tried.get(waiting.uid, -_RETRY_SECONDS) >= _RETRY_SECONDS
+
+    def _has_enough(self, name: str, pod: Pod) -> bool:
+        node = self._live.nodes.get(name)
+        return node is not None and not self.capacity.insufficient(node, pod, beside=())
+
+    def reserve(self, waiting: GatedPod, nodes: Collection[str], *, now: float) -> str:
+        """Keep one of *nodes* for a pod. Return it, or an empty string.
+
+        By its Node object, the node has enough of everything that the pod requests: kubelets ignore extended resources
+        that they do not know, such as GPUs on a node without any.
+        """
+        if not self.may_reserve(waiting, now=now):
             return ""
-        if now - self._tried.get(waiting.uid, -_RETRY_SECONDS) < _RETRY_SECONDS:
-            return ""
-        free = [name for name in nodes if name not in self._kept]
-        for name in sorted(free, key=lambda name: (self._capacity.count_pods(name), name))[:_MAX_TRIED]:
+        free = [name for name in nodes if name not in self._kept and self._has_enough(name, waiting.pod)]
+        for name in heapq.nsmallest(_MAX_TRIED, free, key=lambda name: (self.capacity.count_pods(name), name)):
             record = self._live.cluster.record(name)
-            if record is not None and _admits(record.model, record.ledger, waiting.pod):
+            if record is not None and admits_alone(record.model, record.ledger, waiting.pod):
                 self._kept[name] = Reservation(waiting)
                 return name
         self._tried[waiting.uid] = now
         return ""
-
-
-def _fits_after(record: HostRecord, holder: Pod, newcomer: Pod, *, staying: Collection[str]) -> bool:
-    """Return whether *holder* is admitted after *newcomer*, when all pods have ended but those that stay."""
-    model = record.model
-    try:
-        after = [model.at(ledger).decide_without_plugins(newcomer).after for ledger in record.states().ledgers]
-    except AlignError:
-        return False
-    return bool(after) and all(ledger and _admits(model, ledger, holder, staying=staying) for ledger in after)
-
-
-def _admits(model: HostModel, ledger: Ledger, pod: Pod, *, staying: Collection[str] = ()) -> bool:
-    """Return whether a host admits *pod* after the end of all other pods but those that stay."""
-    ending = [uid for uid in ledger.pods if uid not in staying]
-    try:
-        return model.at(model.without(ledger, ending)).decide_without_plugins(pod).admitted
-    except AlignError:
-        return False

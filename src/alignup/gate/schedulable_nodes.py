@@ -15,6 +15,7 @@ from alignup.align.quantity import Quantity
 from alignup.align.workload import Pod, demand, names
 from alignup.align.workload.demand import FitRequest
 from alignup.align.workload.names import CPU, EPHEMERAL_STORAGE, MEMORY
+from alignup.kubernetes.api import Informer
 from alignup.kubernetes.api.objects import Amount, ApiNode, ApiPod, ApiPodSpec
 from alignup.schedule.node_selection import exclusions
 
@@ -30,9 +31,9 @@ def selection_key(spec: ApiPodSpec) -> Hashable:
 
 
 class NodeFilter:
-    """The nodes that schedulers consider for pods with the same selectors; *nodes* returns all nodes of the cluster."""
+    """The nodes that schedulers consider for pods with the same selectors; *nodes* are all nodes of the cluster."""
 
-    def __init__(self, nodes: Callable[[], Iterable[ApiNode]]) -> None:
+    def __init__(self, nodes: Informer[ApiNode]) -> None:
         self._nodes = nodes
         self._known: OrderedDict[Hashable, tuple[ApiPodSpec, set[str]]] = OrderedDict()
 
@@ -40,11 +41,22 @@ class NodeFilter:
         """Return the names of the nodes; the set is current until the next call."""
         key = selection_key(spec)
         if key not in self._known:
-            self._known[key] = (spec, {node.metadata.name for node in self._nodes() if not exclusions(node, spec)})
+            self._known[key] = (
+                spec,
+                {node.metadata.name for node in self._nodes.objects.values() if not exclusions(node, spec)},
+            )
             if len(self._known) > MAX_SELECTIONS:
                 self._known.popitem(last=False)
         self._known.move_to_end(key)
         return self._known[key][1]
+
+    def allows(self, spec: ApiPodSpec, name: str) -> bool:
+        """Return whether a node exists and is allowed, without looking at others."""
+        known = self._known.get(selection_key(spec))
+        if known is not None:
+            return name in known[1]
+        node = self._nodes.get(name)
+        return node is not None and not exclusions(node, spec)
 
     def put(self, node: ApiNode) -> None:
         """Note that a node was added or has changed."""

@@ -5,6 +5,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,10 +50,12 @@ class WebhookServer(NamedTuple):
     listener: socket.socket
     certificate: CertificateKeeper | ServerCertificate
     metrics: GateMetrics
+    schedulers: frozenset[str]
 
     async def run(self) -> None:
         """Serve the webhook until cancelled."""
-        app = webhook_app(WEBHOOK_PATH, lambda body: answer_review(body, self.metrics.reviewed))
+        answer = partial(answer_review, count=self.metrics.reviewed, schedulers=self.schedulers)
+        app = webhook_app(WEBHOOK_PATH, answer)
         async with asyncio.TaskGroup() as tasks:
             if isinstance(self.certificate, CertificateKeeper):
                 tasks.create_task(self.certificate.run())
@@ -77,6 +80,7 @@ def add_gate(service: ScheduleService, options: GateServiceOptions) -> Iterator[
     client, metrics = service.client, GateMetrics(service.metrics.registry)
     controller = GateController(client, service.live, metrics=metrics, options=options.controller)
     service.leader_tasks.append(controller.run)
+    service.describe_kept = controller.describe_kept
     webhook = options.webhook
     if webhook is None:
         yield None
@@ -93,6 +97,6 @@ def add_gate(service: ScheduleService, options: GateServiceOptions) -> Iterator[
             renewed=metrics.certificate,
         )
     with tcp_socket(webhook.listen[1], webhook.listen[0]) as listener:
-        served = WebhookServer(listener, certificate, metrics)
+        served = WebhookServer(listener, certificate, metrics, options.controller.schedulers)
         service.tasks.append(served.run)
         yield served

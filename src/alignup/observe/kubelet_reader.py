@@ -131,7 +131,7 @@ class KubeletReader:
         """Read everything else, and the machine and configuration if they have not been read."""
         while (known := self._known) is None:
             await self.refresh()
-        gates = feature_gates.resolve(known.configuration.feature_gates)
+        gates = feature_gates.resolve(known.configuration.feature_gates, known.configuration.release)
         for _ in range(_ATTEMPTS):
             before = self._versions()
             files, allocated, file_gaps = self._read_files(gates)

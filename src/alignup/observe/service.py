@@ -10,14 +10,14 @@ import structlog
 from alignup import atomic_files
 from alignup.align.errors import PodError, StateError
 from alignup.kubernetes.api import NODES, PODS, Access, ApiClient, Informer, Query, Timing
-from alignup.kubernetes.api.known_pods import KnownPod, known_pod
+from alignup.kubernetes.api.known_pods import KnownPod, known_pod, kubelet_uid
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
 from alignup.kubernetes.plugins.pod_resources import pod_resources_client
 from alignup.observe.app import ObserverMetrics, observer_app
 from alignup.observe.kubelet_reader import KubeletPaths, KubeletReader
 from alignup.observe.observer import Observer, ObserverTiming, Publisher
 from alignup.observe.published_objects import FingerprintMethod
-from alignup.web.asgi_server import run_until_signal, serve_app
+from alignup.web.asgi_server import ServerLimits, run_until_signal, serve_app
 from alignup.web.sockets import tcp_socket
 
 KUBELET_PORT = 10250
@@ -33,6 +33,7 @@ class ObserveOptions:
     configz: bool = True  #: whether to ask the kubelet for its live configuration
     kubelet_address: str = ""  #: HOST:PORT; empty: the node's internal address
     listen: tuple[str, int] | None = None  #: of the HTTP endpoints
+    names: tuple[str, ...] = ()  #: by which clients call them, beside those of this machine
     method: FingerprintMethod = FingerprintMethod.EXCLUSIVE
     once: bool = False  #: whether to stop after the first write
     timing: ObserverTiming = field(default_factory=ObserverTiming)
@@ -63,7 +64,8 @@ async def observe(access: Access, options: ObserveOptions) -> tuple[str, ...]:
         if options.listen is not None:
             app = observer_app(metrics, alive=observer.is_alive, problems=lambda: (*observer.problems, *pods.problems))
             listener = stack.enter_context(tcp_socket(options.listen[1], options.listen[0]))
-            await stack.enter_async_context(serve_app(app, listener, stopping=asyncio.Event()))
+            limits = ServerLimits(names=(*options.names, options.listen[0]))
+            await stack.enter_async_context(serve_app(app, listener, stopping=asyncio.Event(), limits=limits))
         _log.info("observer started", host=options.host)
         if options.once:
             return await observer.check_once()
@@ -93,11 +95,13 @@ class PodTable:
         if not self._informer.synced:
             return None
         pods: dict[str, tuple[str, KnownPod]] = {}
+        uids = {pod.metadata.uid for pod in self._informer.objects.values()}
         for pod in self._informer.objects.values():
             uid, version = pod.metadata.uid, pod.metadata.resource_version
             before = self._read.get(uid)
             try:
-                pods[uid] = before if before and before[0] == version else (version, known_pod(pod))
+                known = before and before[0] == version
+                pods[uid] = before if before and known else (version, known_pod(pod, uid=kubelet_uid(pod, uids)))
             except PodError as error:
                 _log.warning("pod left out", pod=pod.metadata.full_name, problem=str(error))
         self._read = pods

@@ -13,7 +13,7 @@ number of hosts that changed, not on the number of hosts.
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -22,15 +22,18 @@ from alignup.align.workload import Pod
 from alignup.placement.host_model import HostModel, HostModels
 from alignup.placement.host_record import Binding, HostRecord, RejectedBinding, Replaced
 from alignup.placement.host_report import Cause, HostReport, PodStage
-from alignup.placement.host_verdicts import HostVerdicts
+from alignup.placement.host_verdicts import DefectListener, HostVerdicts
 from alignup.placement.pod_shape import LedgerCompactor
 from alignup.placement.prediction_comparison import placement_difference, pods_ended_before, rejected_after_ends
 from alignup.placement.score import PlacementScore
 from alignup.placement.verdict import NO_REPORT, Feasibility, Verdict
 from alignup.placement.victims import DisruptionBudget, VictimSearch, find_victims
 
+MAX_SINGLE = 64  #: hosts that are asked one by one, without the verdicts of all others
 MAX_SHAPES = 64  #: pod shapes with kept verdicts
+SPARE_MODELS = 64  #: models of hosts that are kept although no host is of this kind any more
 MAX_REPORTS = 3  #: reports about a host that may explain a rejection
+MAX_REJECTED = 4096  #: rejected pods whose causes are remembered
 MAX_ENDED = 100_000  #: ended pods that are remembered, because a late report may still contain them
 
 
@@ -66,7 +69,8 @@ class Cluster:
     pod can end a moment before the API server knows, and the pods bound since then may be placed elsewhere than
     predicted, so more than one is a risk. ``None``: no limit. Verdicts are kept for *max_shapes* pod shapes, and for
     *max_states* states in which no host is any more. With *compact*, ledgers share equal parts, which takes time and
-    saves memory where reports are decoded.
+    saves memory where reports are decoded. With *on_defect*, a decision that fails because of a defect makes one
+    verdict unknown, and the listener is called.
     """
 
     def __init__(
@@ -76,17 +80,24 @@ class Cluster:
         max_shapes: int = MAX_SHAPES,
         max_states: int = 0,
         compact: bool = True,
+        on_defect: DefectListener | None = None,
     ) -> None:
         self._models = HostModels()
         self._pods = LedgerCompactor() if compact else None
         self._records: dict[str, HostRecord] = {}
         self._verdicts = HostVerdicts(
-            self._records, max_unconfirmed=max_unconfirmed, max_shapes=max_shapes, max_states=max_states
+            self._records,
+            max_unconfirmed=max_unconfirmed,
+            max_shapes=max_shapes,
+            max_states=max_states,
+            on_defect=on_defect,
         )
         self._early: dict[str, dict[str, Pod]] = {}  #: observed bindings to hosts without a report
         self._hosts: dict[str, str] = {}  #: uid → host, for unconfirmed pods
         self._stages: OrderedDict[str, PodStage] = OrderedDict()  #: of terminating and ended pods
         self._rejections: list[RejectedPrediction] = []
+        self._foreign_rejections: list[tuple[str, str]] = []
+        self.rejected: OrderedDict[str, RejectedPrediction] = OrderedDict()  #: the last ones, by uid
         self._lists = 0  #: lists of pods so far; pods that were bound before the first report of a host count as one
         self._listed = False  #: whether all pods were listed once
 
@@ -118,7 +129,7 @@ class Cluster:
         record = self._records.get(name)
         if record is not None and report.sequence <= record.report.sequence:
             return ()
-        model = self._models.find(report.machine, report.settings)
+        model = self._find_model(report)
         if self._pods is not None:
             ledger = self._pods.compact(report.ledger)
             report = replace(report, machine=model.machine, settings=model.settings, ledger=ledger)
@@ -174,6 +185,8 @@ class Cluster:
                 self._hosts[uid] = host
         elif host in self._early:
             self._early[host].pop(uid, None)
+            if not self._early[host]:
+                del self._early[host]
         if stage is not PodStage.RUNNING:
             self._enter_stage(record, uid, stage)
         elif self._stages.pop(uid, None) and record is not None:
@@ -214,6 +227,8 @@ class Cluster:
             if not binding.foreign:
                 record.rejected.append(RejectedBinding(binding, reason))
                 self._explain_rejections(record)
+            elif binding.expected:
+                self._foreign_rejections.append((uid, host))
             self._verdicts.touch(host)
 
     def observe_preemption(self, pod: Pod, host: str) -> None:
@@ -230,6 +245,11 @@ class Cluster:
         only after ``MAX_REPORTS`` further reports.
         """
         rejections, self._rejections = self._rejections, []
+        return rejections
+
+    def take_foreign_rejections(self) -> list[tuple[str, str]]:
+        """Return the rejected pods of others (uid and host) that predictions counted on, since the last call."""
+        rejections, self._foreign_rejections = self._foreign_rejections, []
         return rejections
 
     def assume(self, pod: Pod, host: str) -> Verdict:
@@ -279,6 +299,17 @@ class Cluster:
             verdicts[current_host] = self._verdicts.of_one(pod, self._records[current_host])
         return verdicts
 
+    def undecided(self, pod: Pod, hosts: Iterable[str] | None = None) -> list[Callable[[], object]]:
+        """Return the decisions on *pod* that *hosts*, or all, have not made; another thread may call them.
+
+        With them made, questions about the pod are quick. ``PodError`` if no host could decide on it.
+        """
+        return self._verdicts.undecided(pod, self._records if hosts is None else hosts)
+
+    def renew(self, pod: Pod, *, seconds: float) -> bool:
+        """Renew the verdicts of hosts on *pod* for about *seconds*; return whether all are renewed."""
+        return self._verdicts.renew(pod, seconds=seconds)
+
     def best(self, pod: Pod, limit: int, *, among: Collection[str], last: Collection[str] = ()) -> list[str]:
         """Return at most *limit* of the best hosts *among* these, those in *last* after the others.
 
@@ -288,7 +319,11 @@ class Cluster:
 
     def rank(self, pod: Pod, hosts: Iterable[str] | None = None, *, limit: int | None = None) -> list[RankedHost]:
         """Return the hosts that admit *pod*, best first; of *hosts* only, if given, and at most *limit*."""
-        verdicts = self.feasible(pod)
+        verdicts: Mapping[str, Verdict]
+        if isinstance(hosts, Collection) and len(hosts) <= MAX_SINGLE:
+            verdicts = {host: self.verdict(pod, host) for host in hosts if host in self._records}
+        else:
+            verdicts = self.feasible(pod)
         names = verdicts if hosts is None else [host for host in hosts if host in verdicts]
         scored = [
             (-verdict.score.total, host, verdict.score)
@@ -313,6 +348,13 @@ class Cluster:
         return find_victims(record, pod, budgets=budgets, allow_violations=allow_violations)
 
     # Bookkeeping
+
+    def _find_model(self, report: HostReport) -> HostModel:
+        model = self._models.find(report.machine, report.settings)
+        if len(self._models) > 2 * len(self._records) + SPARE_MODELS:
+            self._models.keep({model, *(record.model for record in self._records.values())})
+            self._verdicts.forget_models()
+        return model
 
     def _compact(self, pod: Pod) -> Pod:
         return pod if self._pods is None else self._pods.compact_pod(pod)
@@ -369,7 +411,11 @@ class Cluster:
                 causes = [Cause.APPROXIMATE]
             if not causes:
                 causes = [Cause.HOST_RESOURCES if rejected.reason.startswith("OutOf") else Cause.UNEXPLAINED]
-            self._rejections.append(RejectedPrediction(rejected.binding.uid, record.name, causes[0]))
+            prediction = RejectedPrediction(rejected.binding.uid, record.name, causes[0])
+            self._rejections.append(prediction)
+            self.rejected[prediction.uid] = prediction
+            while len(self.rejected) > MAX_REJECTED:
+                self.rejected.popitem(last=False)
         record.rejected = waiting
 
     def _ended_before(self, binding: Binding, record: HostRecord) -> bool:

@@ -66,6 +66,16 @@ class HostModels:
     def __init__(self) -> None:
         self._models: dict[Hashable, list[HostModel]] = {}
         self._last: tuple[Machine, Settings, HostModel] | None = None
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def keep(self, used: Collection[HostModel]) -> None:
+        """Forget the models that no host is of any more; a host may report another machine every second."""
+        kept = {key: [model for model in models if model in used] for key, models in self._models.items()}
+        self._models = {key: models for key, models in kept.items() if models}
+        self._count = sum(map(len, self._models.values()))
 
     def find(self, machine: Machine, settings: Settings) -> HostModel:
         """Return the model for this machine and these settings; the devices of the machine are in the ledger."""
@@ -79,6 +89,7 @@ class HostModels:
                 break
         else:
             models.append(model := HostModel(replace(machine, devices=(), pci=(), gaps=()), settings))
+            self._count += 1
         self._last = (machine, settings, model)
         return model
 

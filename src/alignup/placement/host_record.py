@@ -16,7 +16,7 @@ from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
 from alignup.placement.host_model import HostModel, unsettled_devices
 from alignup.placement.host_report import Cause, HostReport, PodStage
-from alignup.placement.verdict import TOO_MANY_TERMINATING, TOO_MUCH_WORK, Verdict
+from alignup.placement.verdict import TOO_MANY_TERMINATING, TOO_MUCH_WORK, UNREADABLE_POD, Verdict
 
 MAX_TERMINATING = 3  #: terminating pods on a host; with more, its state counts as unknown
 MAX_STATES = 64  #: possible states of a host
@@ -33,6 +33,7 @@ class Binding:
     causes: set[Cause] = field(default_factory=set)  #: what happened since that can change the kubelet's decision
     verdict: Verdict | None = None  #: the prediction; ``None`` for a foreign pod
     ledger: Ledger | None = None  #: that the prediction started from, one of the possible ones
+    expected: bool = False  #: whether predictions since then count on its admission
 
     @property
     def uid(self) -> str:
@@ -67,6 +68,7 @@ class PossibleStates(NamedTuple):
     #: or whether the order of unconfirmed pods is unknown
     doubtful: bool = False
     problem: str = ""  #: why they cannot be listed
+    detail: str = ""  #: of the problem
 
 
 class Replaced(NamedTuple):
@@ -86,7 +88,7 @@ class HostRecord:
         self._log: list[LogEntry] = []
         self._states: PossibleStates | None = None
         self.rejected: list[RejectedBinding] = []
-        self._skipped: dict[str, Binding] = {}  #: predicted pods of which a report says that they were not admitted
+        self._skipped: dict[str, Binding] = {}  #: pods of which a report says that they were not admitted
         self._steps: dict[tuple[str, int], _Step] = {}  #: by what happened and the identity of the ledger before
 
     @property
@@ -107,7 +109,9 @@ class HostRecord:
         ledger = report.ledger
         confirmed = tuple([binding for binding in self.bindings if binding.uid in ledger.pods])
         skipped = self._find_skipped(confirmed)
-        self._skipped |= {binding.uid: binding for binding in skipped if not binding.foreign}
+        for binding in skipped:
+            self._blame(binding)
+        self._skipped |= {binding.uid: binding for binding in skipped}
         self.model, self.report, self.ledger = model, report, ledger
         self._log = [entry for entry in self._log if entry not in confirmed and entry not in skipped]
         logged = {(entry.uid, entry.stage) for entry in self._log if isinstance(entry, StageChange)}
@@ -172,9 +176,17 @@ class HostRecord:
         binding = self.binding(uid)
         if binding is None:
             return self._skipped.pop(uid, None)
+        self._blame(binding)
         self._log = [entry for entry in self._log if entry.uid != uid]
         self._states = None
         return binding
+
+    def _blame(self, binding: Binding) -> None:
+        """Note at all later pods that a foreign pod was not admitted although their predictions count on it."""
+        if binding.foreign and binding.expected:
+            for later in self._log[self._log.index(binding) + 1 :]:
+                if isinstance(later, Binding):
+                    later.causes.add(Cause.FOREIGN_POD)
 
     def disturb(self, cause: Cause) -> None:
         """Record a cause that can change the kubelet's decision on every unconfirmed pod."""
@@ -207,6 +219,10 @@ class HostRecord:
     def _replay(self) -> PossibleStates:
         if not self._log and not self._terminating:
             return PossibleStates((self.ledger,), 0, frozenset())
+        unreadable = [binding.pod for binding in self.bindings if not binding.pod.all_containers]
+        if unreadable:
+            names = ", ".join(f"{pod.namespace}/{pod.name}" for pod in unreadable[:3])
+            return PossibleStates((), len(unreadable), frozenset(), problem=UNREADABLE_POD, detail=names)
         ledgers: tuple[Ledger, ...] = (self.ledger,)
         terminating = set(self._terminating)
         unconfirmed: set[str] = set()
@@ -220,6 +236,7 @@ class HostRecord:
                     unconfirmed.add(entry.uid)
                 if any(entry.uid not in step.after.pods for step in steps):
                     doubtful.add(entry.uid)
+                entry.expected = entry.expected or any(entry.uid in step.after.pods for step in steps)
                 ledgers = _distinct(step.after for step in steps)
             elif entry.stage is PodStage.TERMINATING:
                 terminating.add(entry.uid)

@@ -9,10 +9,11 @@ Two levels of states share work. Where a pod goes depends on free CPUs, memory a
 dropped.
 """
 
+import time
 from collections import OrderedDict
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from alignup.align import fit
@@ -29,6 +30,7 @@ from alignup.placement.host_record import HostRecord
 from alignup.placement.pod_shape import PodShape, build_shape, shape_key
 from alignup.placement.score import consider_totals, score_placement, score_shared
 from alignup.placement.verdict import (
+    DEFECT,
     TOO_MUCH_WORK,
     UNSETTLED_DEVICES,
     WAITS_FOR_CONFIRMATION,
@@ -38,6 +40,8 @@ from alignup.placement.verdict import (
     rejected,
     unknown,
 )
+
+DefectListener = Callable[[str, Exception], object]  #: called with a host, and what its decision raised
 
 
 @dataclass(eq=False)
@@ -178,6 +182,9 @@ class VerdictCache:
                     state.verdicts.pop(oldest, None)
         return shape
 
+    def forget_models(self) -> None:
+        self._anywhere.clear()
+
     def __len__(self) -> int:
         """Return the number of distinct alignment states of all hosts."""
         return len(self._states)
@@ -222,9 +229,15 @@ class _ShapeTable:
 
 class HostVerdicts:
     def __init__(
-        self, records: Mapping[str, HostRecord], *, max_unconfirmed: int | None, max_shapes: int, max_states: int
+        self,
+        records: Mapping[str, HostRecord],
+        *,
+        max_unconfirmed: int | None,
+        max_shapes: int,
+        max_states: int,
+        on_defect: DefectListener | None = None,
     ) -> None:
-        self._records = records
+        self._records, self._on_defect = records, on_defect
         self._max_unconfirmed = max_unconfirmed
         self._cache = VerdictCache(max_shapes=max_shapes, max_states=max_states)
         self._states: dict[str, tuple[HostState, ...]] = {}  #: host → the states in any of which it may be
@@ -243,6 +256,10 @@ class HostVerdicts:
         self._changed[host] = self._version
         self._changed.move_to_end(host)
         self._states.pop(host, None)
+
+    def forget_models(self) -> None:
+        """Forget verdicts of kinds of hosts, some of which no longer exist."""
+        self._cache.forget_models()
 
     def of_all(self, pod: Pod) -> _ShapeTable:
         """Return the verdicts of all hosts; those of unchanged hosts are kept."""
@@ -266,6 +283,34 @@ class HostVerdicts:
         table.version = self._version
         return table
 
+    def renew(self, pod: Pod, *, seconds: float) -> bool:
+        """Renew verdicts of changed hosts for about *seconds*; return whether all are renewed."""
+        shape, end = self._cache.shape(pod), time.monotonic() + seconds
+        table = self._tables.setdefault(shape, _ShapeTable())
+        for name, version in list(self._changed.items()):
+            if version > table.version:
+                record = self._records.get(name)
+                table.put(name, self._verdict(record, shape) if record else None)
+                table.version = version
+                self.renewed += record is not None
+                if time.monotonic() >= end:
+                    break
+        return table.version == self._version
+
+    def undecided(self, pod: Pod, hosts: Iterable[str]) -> list[Callable[[], object]]:
+        """Return the decisions that verdicts of *hosts* lack; another thread may call them, and they are kept.
+
+        Hosts decide on critical pods by their pods, and no two alike, so these decisions are not kept.
+        """
+        shape = self._cache.shape(pod)
+        records = [self._records[host] for host in hosts if host in self._records and not shape.critical]
+        alignments = [state.alignment for record in records for state in self._host_states(record, shape)]
+        return [
+            partial(alignment.align, shape)
+            for alignment in dict.fromkeys(alignments)
+            if shape not in alignment.verdicts
+        ]
+
     def of_one(self, pod: Pod, record: HostRecord) -> Verdict:
         """Return the verdict of one host; a pod that is on it already keeps its placement."""
         binding = record.binding(pod.uid)
@@ -278,17 +323,20 @@ class HostVerdicts:
         return self._verdict(record, self._cache.shape(pod))
 
     def _verdict(self, record: HostRecord, shape: PodShape) -> Verdict:
+        """Return the verdict of one host; if defects have a listener, one makes only this verdict unknown."""
+        try:
+            return self._decide(record, shape)
+        except Exception as error:
+            if self._on_defect is None or isinstance(error, PodError):
+                raise
+            self._on_defect(record.name, error)
+            return unknown(DEFECT, f"{type(error).__name__}: {error}")
+
+    def _decide(self, record: HostRecord, shape: PodShape) -> Verdict:
         possible = record.states()
         if not possible.ledgers:
-            return unknown(possible.problem)
-        states = self._states.get(record.name)
-        if states is None or shape.critical:
-            # A verdict on a critical pod depends on the pods of the host, which states do not tell.
-            cache = VerdictCache(max_shapes=1) if shape.critical else self._cache
-            approximate = record.report.approximate
-            states = tuple([cache.state(record.model, ledger, approximate=approximate) for ledger in possible.ledgers])
-            if not shape.critical:
-                self._states[record.name] = states
+            return unknown(possible.problem, possible.detail)
+        states = self._host_states(record, shape)
         verdict = states[0].verdict(shape) if len(states) == 1 else combine([state.verdict(shape) for state in states])
         if self._max_unconfirmed is not None:
             full = possible.unconfirmed >= self._max_unconfirmed
@@ -297,6 +345,18 @@ class HostVerdicts:
         if possible.unsettled and not possible.unsettled.isdisjoint(shape.usage.scalars):
             return unknown(UNSETTLED_DEVICES)
         return verdict if verdict.inventories is None else verdict.for_host(record.ledger.devices.inventories)
+
+    def _host_states(self, record: HostRecord, shape: PodShape) -> tuple[HostState, ...]:
+        """Return the states in any of which a host may be."""
+        states = self._states.get(record.name)
+        if states is None or shape.critical:
+            # A verdict on a critical pod depends on the pods of the host, which states do not tell.
+            cache = VerdictCache(max_shapes=1) if shape.critical else self._cache
+            model, approximate = record.model, record.report.approximate
+            states = tuple([cache.state(model, ledger, approximate=approximate) for ledger in record.states().ledgers])
+            if not shape.critical:
+                self._states[record.name] = states
+        return states
 
 
 def used_key(used: UsedResources) -> Hashable:

@@ -79,10 +79,14 @@ def _show(placements: Iterable[Placement]) -> str:
 
 
 def _resources(placements: Iterable[Placement], ledger: Ledger) -> dict[str, object]:
-    """Return what each container holds; of devices their NUMA nodes, since the kubelet takes any of equal ones."""
+    """Return what each container holds; of devices their NUMA nodes, since the kubelet takes any of equal ones.
+
+    Containers that hold nothing are nowhere in particular: they are left out, as they are in reports.
+    """
     return {
         placement.container: (placement.cpus, placement.memory, _device_nodes(placement.devices, ledger))
         for placement in placements
+        if placement.cpus or placement.memory or placement.devices
     }
 
 

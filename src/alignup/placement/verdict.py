@@ -140,7 +140,9 @@ def combine(verdicts: Iterable[Verdict]) -> Verdict:
 
 WAITS_FOR_TERMINATION = "waits for the end of terminating pods"
 WAITS_FOR_CONFIRMATION = "waits until the kubelet has admitted an earlier pod"
+DEFECT = "the decision failed"
 TOO_MANY_TERMINATING = "too many terminating pods"
+UNREADABLE_POD = "a pod that is bound there cannot be read"
 UNSETTLED_DEVICES = "waits until the devices of an earlier pod are known"
 TOO_MUCH_WORK = "the decision would take too much work"
 

@@ -6,7 +6,7 @@ of each kind is tried, and a kind that fits nowhere can be blocked until somethi
 
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from copy import copy
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
@@ -14,7 +14,7 @@ Kind = TypeVar("Kind", bound=Hashable)
 Item = TypeVar("Item")
 
 
-class _Entry(NamedTuple):
+class Entry(NamedTuple):
     order: tuple[Any, ...]
     arrival: int
     uid: str
@@ -27,8 +27,8 @@ class WaitQueue(Generic[Kind, Item]):
 
     def __init__(self) -> None:
         self.blocked: set[Kind] = set()  #: kinds that are not tried; also those of which nothing waits
-        self._entries: dict[str, _Entry] = {}
-        self._kinds: dict[Kind, list[_Entry]] = {}  #: sorted; none of them is empty
+        self._entries: dict[str, Entry] = {}
+        self._kinds: dict[Kind, list[Entry]] = {}  #: sorted; none of them is empty
         self._arrivals = 0
 
     def __len__(self) -> int:
@@ -55,7 +55,7 @@ class WaitQueue(Generic[Kind, Item]):
         if replaced is None:
             self._arrivals += 1
         arrival = self._arrivals if replaced is None else replaced.arrival
-        entry = self._entries[uid] = _Entry(order, arrival, uid, kind, item)
+        entry = self._entries[uid] = Entry(order, arrival, uid, kind, item)
         insort(self._kinds.setdefault(kind, []), entry)
 
     def remove(self, uid: str) -> Item | None:
@@ -91,11 +91,7 @@ class WaitQueue(Generic[Kind, Item]):
             if entries and entries[0] is not head:
                 heapq.heappush(heads, entries[0])
 
-    def unblock(self, may_fit: Callable[[Kind], bool]) -> None:
-        """Try the blocked kinds again that *may_fit* now."""
-        self.blocked = {kind for kind in self.blocked if not may_fit(kind)}
-
-    def _pop(self, uid: str) -> _Entry | None:
+    def _pop(self, uid: str) -> Entry | None:
         entry = self._entries.pop(uid, None)
         if entry is not None:
             entries = self._kinds[entry.kind]

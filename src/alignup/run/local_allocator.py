@@ -26,7 +26,8 @@ from alignup.align.machine import CadvisorNode, Machine, NumaNode
 from alignup.align.memory import reserved_memory
 from alignup.align.memory.provider import MemoryPolicy
 from alignup.align.quantity import Quantity, QuantityFormat
-from alignup.align.settings import FeatureGates, FeatureStage, Policy, Scope, TopologyOptions, TopologySettings
+from alignup.align.release import FeatureStage
+from alignup.align.settings import FeatureGates, Policy, Scope, TopologyOptions, TopologySettings
 from alignup.align.workload import Amounts, Container, Pod, QoS, Resources
 from alignup.align.workload.demand import FitRequest
 from alignup.align.workload.names import CPU, MEMORY
@@ -92,7 +93,7 @@ def build_host(machine: Machine, overrides: PolicyOverrides, *, permitted: CpuSe
         options=TopologyOptions.parse(topology_options, gates=gates, base=topology.options),
     )
     if any(OPTION_STAGES[name] is FeatureStage.ALPHA for name in cpu_options):
-        gates = FeatureGates({**gates.changed, "CPUManagerPolicyAlphaOptions": True})
+        gates = FeatureGates({**gates.changed, "CPUManagerPolicyAlphaOptions": True}, gates.release)
     cpus = replace(settings.cpus, options={**settings.cpus.options, **cpu_options})
     return Host(machine, replace(settings, topology=topology, cpus=cpus, gates=gates))
 

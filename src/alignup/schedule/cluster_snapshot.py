@@ -70,7 +70,8 @@ def build_view(
             notes.append(f"HostState {name} is left out: there is no such node")
             continue
         try:
-            reports[name] = report = reader.read(state)
+            version = known[name].status.node_info.kubelet_version
+            reports[name] = report = reader.read(state, kubelet_version=version)
         except AlignError as error:
             unknown[name] = str(error)
         else:
@@ -98,14 +99,16 @@ def _bound_pods(
 
     Most of them are in the report of their node, which says what they hold. Then their requests need not be read.
     """
-    for pod in sorted(pods, key=binding_time):
-        host = pod.spec.node_name
-        if host in reports and kubelet_uid(pod) in reports[host].ledger.pods:
-            yield plain_pod(pod), host, api_pod_stage(pod)
+    bound_pods = sorted(pods, key=binding_time)
+    uids = {pod.metadata.uid for pod in bound_pods}
+    for pod in bound_pods:
+        host, uid = pod.spec.node_name, kubelet_uid(pod, uids)
+        if host in reports and uid in reports[host].ledger.pods:
+            yield plain_pod(pod, uid=uid), host, api_pod_stage(pod)
             continue
-        bound, problem = bound_pod(pod)
+        bound, problem = bound_pod(pod, uid=uid)
         if problem:
-            notes.append(problem)
+            notes.append(f"the requests of pod {pod.metadata.full_name} cannot be read: {problem}")
         yield bound.pod, host, bound.stage
 
 

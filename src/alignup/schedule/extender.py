@@ -22,8 +22,16 @@ from alignup.documents.decisions import placement_document
 from alignup.kubernetes.api import PODS, ApiClient, ObjectRef
 from alignup.kubernetes.api.errors import ApiError, ServerFailureError, UnreachableError
 from alignup.kubernetes.api.objects import ApiPod
-from alignup.placement.verdict import Verdict
+from alignup.placement.verdict import (
+    TOO_MANY_TERMINATING,
+    UNSETTLED_DEVICES,
+    WAITS_FOR_CONFIRMATION,
+    WAITS_FOR_TERMINATION,
+    Verdict,
+    unknown,
+)
 from alignup.schedule.extender_messages import BindingArgs, BindingResult, ExtenderArgs, FilterResult, HostPriority
+from alignup.schedule.kept_nodes import PATIENCE_SECONDS
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.node_selection import SoftTaints, has_preferences, needs_alignment
 from alignup.schedule.preempt import Preemption
@@ -35,6 +43,8 @@ MAX_PODS = 4096  #: pods that are remembered from filter to binding
 OFFER_SECONDS = 2.0  #: after which a scheduler has bound a pod elsewhere, or not at all
 BIND_SECONDS = 20.0  #: for one binding
 PLACEMENT_ANNOTATION = "alignup.dev/predicted-placement"
+#: Reasons that pass within seconds.
+_PASSING = frozenset({WAITS_FOR_TERMINATION, WAITS_FOR_CONFIRMATION, TOO_MANY_TERMINATING, UNSETTLED_DEVICES})
 NOT_LEADING = "this process does not lead any more; the next one has to bind the pod"
 
 _log = structlog.get_logger()
@@ -45,6 +55,7 @@ class ExtenderOptions:
     #: nodes that filter answers with, at most; ``None``: the best one, or ``MANY`` if the scheduler's scores matter
     offered: int | None = None
     allow_unknown: bool = False  #: whether nodes without HostState pass
+    patience: float = PATIENCE_SECONDS  #: seconds after which a node is kept for a pod that others overtake
     #: whether the scheduler asks for victims where it needs none itself, as from Kubernetes 1.38 on; ``None``: as the
     #: version of the API server suggests
     chooses_victims: bool | None = None
@@ -152,34 +163,45 @@ class Extender:
     ) -> None:
         self.options = options
         self._live, self._binder, self._preemption, self._wake_up = live, binder, preemption, wake_up
+        self._kept_nodes = wake_up.kept_nodes
         self._offers = Offers()
         self._soft_taints = SoftTaints(live.nodes)
         self.records: OrderedDict[str, FilterRecord] = OrderedDict()  #: what filter answered about a pod last, by uid
+        #: uid → why no node was offered, as logged last
+        self._logged: OrderedDict[str, frozenset[str]] = OrderedDict()
 
     def filter(self, args: ExtenderArgs) -> FilterResult:
         names, metadata = args.names, args.pod.metadata
-        verdicts: Mapping[str, Verdict] = {}
+        verdicts: dict[str, Verdict] = {}
+        kept: dict[str, str] = {}
         problem = ""
         try:
             if problems := self._live.problems:
                 problem = f"alignup cannot tell what nodes have: {'; '.join(problems)}"
             else:
                 pod = self._live.read(args.pod)
+                self._kept_nodes.asked(args.pod)
+                kept = self._kept_nodes.refused(pod)
                 if not needs_alignment(pod):
-                    return args.result(list(names))
-                chosen = self._best(args.pod, pod, names)
+                    allowed = list(names)
+                    refused = {name: kept[name] for name in allowed if name in kept} if kept else {}
+                    return args.result([name for name in allowed if name not in refused], unresolvable=refused)
+                chosen = self._best(args.pod, pod, names, kept)
                 verdicts = {} if chosen else self._live.feasible(pod, names)
+                kept = {name: reason for name, reason in kept.items() if name in verdicts and verdicts[name].admits}
+                verdicts |= {name: unknown(reason) for name, reason in kept.items()}
         except PodError as error:
             problem = f"alignup cannot read the pod: {error}"
         if problem:
-            _log.warning("filter", pod=metadata.full_name, uid=metadata.uid, problem=problem)
+            if self._is_new(metadata.uid, [problem]):
+                _log.warning("filter", pod=metadata.full_name, uid=metadata.uid, problem=problem)
             return FilterResult(error=problem)
         self._remember(args.pod, len(names), verdicts, chosen)
         if chosen:
             self._offers.offered(pod.uid, chosen)
             return args.result(chosen)
         self._wake_up.rejected(args.pod, names)
-        resolvable = self._preemption.resolvable(pod, verdicts)
+        resolvable = self._preemption.resolvable(pod, verdicts.keys() - kept.keys())
         failed = {name: verdict.reason for name, verdict in verdicts.items() if name in resolvable}
         unresolvable = {name: verdict.reason for name, verdict in verdicts.items() if name not in resolvable}
         return args.result([], failed, unresolvable)
@@ -229,12 +251,14 @@ class Extender:
         self._offers.offered(pod.uid, ())
         if not problem:
             self._wake_up.scheduled(pod.uid)
+            self._kept_nodes.bound(args.node, pod.uid)
         return problem
 
-    def _best(self, api_pod: ApiPod, pod: Pod, names: Collection[str]) -> list[str]:
-        """Return the best nodes; those that others may get or the pod avoids after them, those without HostState last.
+    def _best(self, api_pod: ApiPod, pod: Pod, names: Collection[str], kept: Collection[str]) -> list[str]:
+        """Return the best nodes but those *kept* for others; those that others may get, or the pod avoids, after them.
 
-        A pod that was not bound after the last offer may need another node, so it gets several.
+        Nodes without HostState are the last. A pod that was not bound after the last offer may need another node, so it
+        gets several.
         """
         limit = self.options.offered
         if limit is None:
@@ -245,14 +269,15 @@ class Extender:
         if pod.uid in self._live.assumed:  # the scheduler tries again, and the assumed node still admits the pod
             chosen = sorted([ranked.host for ranked in cluster.rank(pod, names)], key=lambda name: name in last)
         else:
-            chosen = cluster.best(pod, limit, among=names, last=last)
+            chosen = cluster.best(pod, limit + len(kept), among=names, last=last)
+        chosen = [name for name in chosen if name not in kept]
         if len(chosen) < limit and (self.options.allow_unknown or self._live.options.approximate):
-            unknown = [name for name in names if cluster.record(name) is None]
-            verdicts = self._live.feasible(pod, unknown)
+            unknown_nodes = [name for name in names if cluster.record(name) is None]
+            verdicts = self._live.feasible(pod, unknown_nodes)
             judged = [(-verdict.score.total, name) for name, verdict in verdicts.items() if verdict.score]
             chosen += [name for _, name in sorted(judged) if verdicts[name].admits]
             if self.options.allow_unknown:
-                chosen += [name for name in unknown if not verdicts[name].admits]
+                chosen += [name for name in unknown_nodes if not verdicts[name].admits]
         return chosen[:limit]
 
     def _remember(self, pod: ApiPod, asked: int, verdicts: Mapping[str, Verdict], chosen: list[str]) -> None:
@@ -263,5 +288,19 @@ class Extender:
         self.records.move_to_end(uid)
         while len(self.records) > MAX_PODS:
             self.records.popitem(last=False)
-        detail = {} if chosen else {"reasons": dict(reasons.most_common(5))}
-        _log.info("filter", pod=pod.metadata.full_name, uid=uid, nodes=asked, offered=len(chosen), **detail)
+        if chosen:
+            self._logged.pop(uid, None)
+        if chosen or self._is_new(uid, reasons):
+            detail = {} if chosen else {"reasons": dict(reasons.most_common(5))}
+            _log.info("filter", pod=pod.metadata.full_name, uid=uid, nodes=asked, offered=len(chosen), **detail)
+
+    def _is_new(self, uid: str, reasons: Iterable[str]) -> bool:
+        """Return whether a pod is rejected for other reasons than last time, apart from those that pass in seconds.
+
+        A scheduler asks about a rejected pod again and again, and each answer would be a line of the log.
+        """
+        lasting, last = frozenset(reasons) - _PASSING, self._logged.pop(uid, None)
+        self._logged[uid] = lasting
+        while len(self._logged) > MAX_PODS:
+            self._logged.popitem(last=False)
+        return lasting != last

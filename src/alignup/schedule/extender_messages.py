@@ -13,9 +13,16 @@ from alignup.align.errors import ParseError
 from alignup.kubernetes.api.objects import ApiPod, PartialObject
 
 MAX_SEARCHES = 32  #: each of which takes a twentieth of the time for decoding 5,000 names
+MAX_NODES = 50_000  #: of one request; the largest clusters have a third of that
+MAX_POD_VALUES = 200_000  #: in the JSON of a pod, by its commas; the API server's limit of 3 MB allows no such pod
+MAX_VALUES = 6_000_000  #: in the JSON of all Node objects, or of all victims, by commas: some hundred MB of memory
 
 _T = TypeVar("_T")
 _NULL = b"null"
+
+
+class TooLargeError(ParseError):
+    """A message with more nodes or values than are read."""
 
 
 class _Message(msgspec.Struct, frozen=True, gc=False, rename="pascal"):
@@ -74,6 +81,17 @@ class ExtenderArgs(_Message, frozen=True):
     nodes: NodeList | None = None
     node_names: msgspec.Raw = msgspec.Raw(_NULL)
 
+    @classmethod
+    def read(cls, data: bytes) -> "ExtenderArgs":
+        """Decode a message; ``TooLargeError`` before much memory is needed, ``ParseError`` if it is not a message."""
+        raw = read_message(data, _RawExtenderArgs)
+        _check_values(raw.node_names, "node names", MAX_NODES)
+        _check_values(raw.nodes, "values in its nodes", MAX_VALUES)
+        nodes = _read_optional(raw.nodes, NodeList)
+        if nodes is not None and len(nodes.items) > MAX_NODES:
+            raise TooLargeError(f"the request has more than {MAX_NODES:,} nodes")
+        return cls(_read_pod(raw.pod), nodes, raw.node_names)
+
     @property
     def names(self) -> Collection[str]:
         if memoryview(self.node_names) != _NULL:
@@ -91,6 +109,12 @@ class ExtenderArgs(_Message, frozen=True):
         by_name = memoryview(self.node_names) != _NULL
         nodes = None if by_name else {"items": [{"metadata": {"name": name}} for name in names]}
         return FilterResult(nodes, names if by_name else None, failed or {}, unresolvable or {})
+
+
+class _RawExtenderArgs(_Message, frozen=True):
+    pod: msgspec.Raw
+    nodes: msgspec.Raw = msgspec.Raw(_NULL)
+    node_names: msgspec.Raw = msgspec.Raw(_NULL)
 
 
 class HostPriority(_Message, frozen=True):
@@ -130,6 +154,18 @@ class PreemptionArgs(_Message, frozen=True):
     node_name_to_victims: dict[str, Victims] | None = None
     node_name_to_meta_victims: dict[str, MetaVictims] | None = None
 
+    @classmethod
+    def read(cls, data: bytes) -> "PreemptionArgs":
+        """Decode a message; ``TooLargeError`` before much memory is needed, ``ParseError`` if it is not a message."""
+        raw = read_message(data, _RawPreemptionArgs)
+        for part in (raw.node_name_to_victims, raw.node_name_to_meta_victims):
+            _check_values(part, "values in its victims", MAX_VALUES)
+        victims = _read_optional(raw.node_name_to_victims, dict[str, Victims])
+        meta_victims = _read_optional(raw.node_name_to_meta_victims, dict[str, MetaVictims])
+        if max(len(victims or ()), len(meta_victims or ())) > MAX_NODES:
+            raise TooLargeError(f"the request has more than {MAX_NODES:,} nodes")
+        return cls(_read_pod(raw.pod), victims, meta_victims)
+
     @property
     def victims(self) -> dict[str, MetaVictims]:
         """The pods that the scheduler would evict, by node; none: it found that it need not evict any."""
@@ -141,11 +177,31 @@ class PreemptionArgs(_Message, frozen=True):
         }
 
 
+class _RawPreemptionArgs(_Message, frozen=True):
+    pod: msgspec.Raw
+    node_name_to_victims: msgspec.Raw = msgspec.Raw(_NULL)
+    node_name_to_meta_victims: msgspec.Raw = msgspec.Raw(_NULL)
+
+
 class PreemptionResult(_Message, frozen=True):
     node_name_to_meta_victims: dict[str, MetaVictims]
 
 
-def read_message(data: bytes, type_: type[_T]) -> _T:
+def _read_pod(raw: msgspec.Raw) -> ApiPod:
+    _check_values(raw, "values in its pod", MAX_POD_VALUES)
+    return read_message(raw, ApiPod)
+
+
+def _read_optional(raw: msgspec.Raw, type_: type[_T]) -> _T | None:
+    return None if memoryview(raw) == _NULL else read_message(raw, type_)
+
+
+def _check_values(raw: msgspec.Raw, values: str, limit: int) -> None:
+    if bytes(raw).count(b",") >= limit:
+        raise TooLargeError(f"the request has more than {limit:,} {values}")
+
+
+def read_message(data: bytes | msgspec.Raw, type_: type[_T]) -> _T:
     """Decode a message; ``ParseError`` if it is not one."""
     try:
         return msgspec.json.decode(data, type=type_)

@@ -13,29 +13,33 @@ moment. Pods of the API server are read only if no report contains them: a repor
 import asyncio
 import gc
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, TypeVar
 
 import msgspec
 import structlog
 
-from alignup.align.errors import AlignError
+from alignup.align.errors import AlignError, PodError
 from alignup.align.workload import Pod
+from alignup.align.workload.validation import MIRROR_ANNOTATION
 from alignup.documents.host_state import HostStateDocument
 from alignup.kubernetes.api import NODE_RESOURCE_TOPOLOGIES, NODES, PODS, ApiClient, Change, EventType, Informer
 from alignup.kubernetes.api.errors import NotFoundError
-from alignup.kubernetes.api.host_states import HOST_STATES, HostStateReader, without_content
+from alignup.kubernetes.api.host_states import HOST_STATES, HostStateReader, kubelet_release, without_content
 from alignup.kubernetes.api.known_pods import (
     api_pod_stage,
     binding_time,
     bound_pod,
+    check_container_count,
     kubelet_uid,
     plain_pod,
+    readable_pod,
     was_preempted,
     was_rejected,
 )
 from alignup.kubernetes.api.objects import ApiNode, ApiPod, ApiPodSpec, ApiPodStatus, Condition, ObjectMeta
-from alignup.kubernetes.manifests.pod_decoder import pod_from
 from alignup.placement.cluster import Cluster, RankedHost
 from alignup.placement.host_report import PodStage, pod_stage
 from alignup.placement.verdict import Verdict, unknown
@@ -44,11 +48,13 @@ from alignup.schedule.node_resource_topology import TopologyFallback
 
 NO_NODE = unknown("no such node")
 NO_HOST_STATE = unknown("no HostState")
+UNKNOWN_STATE = "unknown state"
 SILENT_SECONDS = 900.0  #: after which an observer that renews its HostState every few minutes counts as dead
 CHECK_SECONDS = 60.0  #: between looking for such observers
 MAX_DECODED = 4096  #: pods that are kept as they were decoded: a scheduler asks about a pod several times
 GARBAGE = (10_000, 20, 20)  #: after how much garbage is collected; answers to schedulers leave little behind
 MAX_PARTS = 200_000  #: parts of pods that are stored once
+_MAX_WARNING = 300  #: characters about one unreadable object
 _KEPT_SPEC = ("node_name", "containers", "init_containers", "resources", "overhead", "restart_policy", "os")
 _KEPT_STATUS = ("phase", "reason", "qos_class", "container_statuses", "init_container_statuses")
 _UNIQUE_METADATA = ("name", "uid", "resource_version", "deletion_timestamp", "deletion_grace_period_seconds")
@@ -74,7 +80,8 @@ class LiveCluster:
         self, client: ApiClient, *, options: LiveClusterOptions | None = None, metrics: ScheduleMetrics | None = None
     ) -> None:
         self.options = options or LiveClusterOptions()
-        self.cluster = Cluster(max_unconfirmed=self.options.max_unconfirmed)
+        self.cluster = Cluster(max_unconfirmed=self.options.max_unconfirmed, on_defect=self._decision_failed)
+        self.failed_decisions = 0
         self.nodes = Informer(client, NODES)
         self.host_states = Informer(client, HOST_STATES, trim=without_content)
         # Pending and finished ones, too: a watch of unfinished pods does not show why they end.
@@ -88,16 +95,21 @@ class LiveCluster:
         self._reader = HostStateReader()
         self._unknown: dict[str, Verdict] = {}  #: node → why its state is unknown, if it has a HostState
         self._state_uids: dict[str, str] = {}  #: node → uid of the HostState that its host was read from
-        self._bound: dict[str, dict[str, tuple[ApiPod, PodStage]]] = {}  #: node → uid → pod, as observed last
+        #: node → uid that the kubelet uses → pod, as observed last
+        self._bound: dict[str, dict[str, tuple[ApiPod, PodStage]]] = {}
+        self._uids: dict[str, str] = {}  #: uid of every pod → the one that the kubelet uses; empty: not known yet
         #: HostStates that wait until all pods are listed, or until there is a Node
         self._waiting: dict[str, HostStateDocument] = {}
         self.assumed: dict[str, str] = {}  #: uid → node, for pods whose binding was not observed
         self._heard: dict[str, float] = {}  #: node → when its HostState was written last, by our clock
-        self._changed: set[str] = set()  #: nodes about which listeners are not notified yet
+        #: nodes about which listeners are not notified yet → whether nothing happened but that pods were assumed there
+        self._changed: dict[str, bool] = {}
+        self.taken: Collection[str] = ()  #: such nodes, while listeners are notified
         self._listeners: list[ChangeListener] = []
         self.ready = asyncio.Event()  #: set when everything was listed once
         self._decoded: dict[tuple[str, str], Pod] = {}  #: by uid and resource version
         self._pods_wanted = False  #: whether pods are followed, or about to be
+        self._unreadable: dict[str, str] = {}  #: kind and name of an object whose content is invalid → the problem
 
     # Following the API server
 
@@ -138,6 +150,28 @@ class LiveCluster:
             if informer.error is not None and not isinstance(informer.error, NotFoundError)
         )
 
+    @property
+    def unreadable(self) -> dict[str, str]:
+        """Objects that cannot be read, and why. Their nodes count as unknown; answers about others are right."""
+        return self._unreadable | {
+            f"{informer.resource.kind} {namespace}{namespace and '/'}{name}": problem
+            for informer in (*self._informers, self.pods)
+            for (namespace, name), problem in informer.unreadable.items()
+        }
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What health checks tell although answers are right."""
+        unreadable = self.unreadable
+        if not unreadable:
+            return ()
+        first = "; ".join(f"{name}: {problem}"[:_MAX_WARNING] for name, problem in islice(unreadable.items(), 3))
+        return (f"{len(unreadable)} {'object' if len(unreadable) == 1 else 'objects'} cannot be read: {first}",)
+
+    def _decision_failed(self, node: str, error: Exception) -> None:
+        self.failed_decisions += 1
+        _log.error("decision failed", node=node, exc_info=error)
+
     def on_change(self, listener: ChangeListener) -> None:
         """Call *listener* with the names of nodes that changed, soon after they did."""
         self._listeners.append(listener)
@@ -156,23 +190,43 @@ class LiveCluster:
         key = (pod.metadata.uid, pod.metadata.resource_version)
         decoded = self._decoded.get(key)
         if decoded is None:
-            decoded = pod_from(pod)
+            try:
+                check_container_count(len(pod.spec.containers) + len(pod.spec.init_containers))
+                decoded = readable_pod(pod)
+            except PodError as error:
+                self._note_unreadable(pod, str(error))
+                raise
             if all(key):
                 if len(self._decoded) >= MAX_DECODED:
                     self._decoded.clear()
                 self._decoded[key] = decoded
         return decoded
 
-    def _read_bound(self, pod: ApiPod) -> Pod:
+    def _read_bound(self, pod: ApiPod, uid: str) -> Pod:
         """Read a bound pod; without its requests if it has ended, or if the report of its node has what it holds."""
         record = self.cluster.record(pod.spec.node_name)
-        known = record is not None and kubelet_uid(pod) in record.ledger.pods
+        known = record is not None and uid in record.ledger.pods
         if known or api_pod_stage(pod) is PodStage.ENDED:
-            return plain_pod(pod)
-        bound, problem = bound_pod(pod)
+            return plain_pod(pod, uid=uid)
+        bound, problem = bound_pod(pod, uid=uid)
         if problem:
-            _log.warning("cannot read a bound pod", pod=pod.metadata.full_name, problem=problem)
+            self._note_unreadable(pod, problem)
         return bound.pod
+
+    def _kubelet_uid(self, pod: ApiPod) -> str:
+        """Return the uid that the kubelet uses, the same for as long as the pod exists."""
+        uid = self._uids.get(pod.metadata.uid)
+        if not uid:
+            uid = self._uids[pod.metadata.uid] = kubelet_uid(pod, self._uids)
+        return uid
+
+    def _note_unreadable(self, pod: ApiPod, problem: str) -> None:
+        """Name a pod of the cluster that cannot be read; a scheduler may ask about others, too."""
+        name = f"{PODS.kind} {pod.metadata.full_name}"
+        known = self.find_pod(pod.metadata.namespace, pod.metadata.name)
+        if known is not None and known.metadata.uid == pod.metadata.uid and self._unreadable.get(name) != problem:
+            self._unreadable[name] = problem
+            _log.warning("cannot read a pod", pod=pod.metadata.full_name, node=pod.spec.node_name, problem=problem)
 
     def verdict(self, pod: Pod, node: str) -> Verdict:
         """Predict what the kubelet of *node* decides about *pod*."""
@@ -196,6 +250,8 @@ class LiveCluster:
     def _without_report(self, pod: Pod, node: str) -> Verdict:
         if node in self._unknown:
             return self._unknown[node]
+        if problem := self.host_states.unreadable.get(("", node)):
+            return unknown(UNKNOWN_STATE, f"its HostState cannot be read: {problem}")
         approximate = self._fallback.verdict(node, pod)
         if approximate is not None:
             return approximate
@@ -215,7 +271,7 @@ class LiveCluster:
             if not known:
                 self._fallback.assume(node, pod)
             self.assumed[pod.uid] = node
-            self._touch(node)
+            self._touch(node, taken=True)
         return verdict
 
     def forget(self, uid: str) -> None:
@@ -235,6 +291,8 @@ class LiveCluster:
         self._waiting.pop(name, None)
         if change.type is EventType.DELETED:
             del self._heard[name]
+            self._reader.forget(name)
+            self._unreadable.pop(f"{HOST_STATES.kind} {name}", None)
             self._forget_host(name)
         elif self._must_wait or self.nodes.get(name) is None:
             self._waiting[name] = state
@@ -245,7 +303,8 @@ class LiveCluster:
         """Drop nodes whose observer stopped; times of other machines are not compared."""
         now = self._client.timing.clock()
         for (_, name), state in self.host_states.objects.items():
-            if state.observed_at and now - self._heard[name] > SILENT_SECONDS and self.cluster.record(name) is not None:
+            heard = self._heard.get(name, now)
+            if state.observed_at and now - heard > SILENT_SECONDS and self.cluster.record(name) is not None:
                 _log.warning("observer has stopped", node=name)
                 self._unknown[name] = unknown("observer has stopped", f"its last report is of {state.observed_at}")
                 self._drop_host(name)
@@ -259,6 +318,12 @@ class LiveCluster:
                 self._read_host(self._waiting.pop(name))
             elif self.options.approximate:
                 self._topology_changed(name)
+        elif (record := self.cluster.record(name)) is not None:
+            version = change.object.status.node_info.kubelet_version
+            if kubelet_release(version) is not record.report.settings.release:
+                _log.info("kubelet has another release now", node=name, version=version)
+                self._unknown[name] = unknown("new kubelet", f"it is {version} now; its next report counts")
+                self._drop_host(name)
 
     @property
     def _must_wait(self) -> bool:
@@ -274,11 +339,27 @@ class LiveCluster:
     def _topology_changed(self, name: str) -> None:
         """Read a NodeResourceTopology that was written, or that counts from now on, or no longer."""
         counts = self.host_states.get(name) is None and self.nodes.get(name) is not None
-        pods = [(pod, bound_pod(pod)[0].pod) for pod in self.bound_pods(name)] if counts else []
+        bound = self._bound.get(name, {}) if counts else {}
+        pods = [(pod, bound_pod(pod, uid=uid)[0].pod) for uid, (pod, _) in bound.items()]
         self._fallback.update(name, self.topologies.get(name) if counts else None, pods)
         self._touch(name)
 
     def _read_host(self, state: HostStateDocument) -> None:
+        """Read a HostState; whatever is wrong with it, only the state of its own node becomes unknown."""
+        name, label = state.metadata.name, f"{HOST_STATES.kind} {state.metadata.name}"
+        with self.host_states.isolated(("", name)):
+            try:
+                self._update_host(state)
+                self._unreadable.pop(label, None)
+            except Exception as error:
+                self._unknown[name] = unknown(UNKNOWN_STATE, str(error))
+                self._drop_host(name)
+                if not isinstance(error, AlignError):
+                    raise
+                if state.ledger is not None:
+                    self._unreadable[label] = str(error)
+
+    def _update_host(self, state: HostStateDocument) -> None:
         name = state.metadata.name
         if name in self._fallback.nodes:
             self._topology_changed(name)
@@ -287,19 +368,17 @@ class LiveCluster:
         record = self.cluster.record(name)
         if record is not None and state.ledger is not None and record.report.sequence >= state.generation:
             return  # only the Node object changed, or the time of the observation
-        try:
-            report = self._reader.read(state)
-        except AlignError as error:
-            self._unknown[name] = unknown("unknown state", str(error))
-            self._drop_host(name)
-            return
+        node = self.nodes.get(name)
+        version = node.status.node_info.kubelet_version if node else ""
+        report = self._reader.read(state, kubelet_version=version)
         self._unknown.pop(name, None)
         self._state_uids[name] = state.metadata.uid
         for confirmed in self.cluster.confirm(report):
             cause = confirmed.causes[0] if confirmed.causes else "unexplained"
             if not confirmed.as_predicted:
                 uid, difference = confirmed.uid, confirmed.difference
-                _log.warning("pod placed elsewhere", pod_uid=uid, node=name, cause=cause, difference=difference)
+                pod = self._pod_name(name, uid)
+                _log.warning("pod placed elsewhere", pod=pod, node=name, cause=cause, difference=difference)
                 self._metrics.prediction(outcome="placed_elsewhere", cause=cause)
             else:
                 self._metrics.prediction(outcome="as_predicted", cause="")
@@ -312,8 +391,8 @@ class LiveCluster:
         if self.cluster.record(name) is None:
             return
         self.cluster.remove_host(name)
-        for pod, stage in self._bound.get(name, {}).values():
-            self.cluster.observe(bound_pod(pod)[0].pod, name, stage)
+        for uid, (pod, stage) in self._bound.get(name, {}).items():
+            self.cluster.observe(bound_pod(pod, uid=uid)[0].pod, name, stage)
         self._touch(name)
 
     def _pods_listed(self) -> None:
@@ -322,10 +401,11 @@ class LiveCluster:
         self._bound = {}
         listed = []
         for pod in bound:
-            stage, host = api_pod_stage(pod), pod.spec.node_name
-            self._bound.setdefault(host, {})[kubelet_uid(pod)] = (pod, stage)
-            self.assumed.pop(pod.metadata.uid, None)
-            listed.append((self._read_bound(pod), host, stage))
+            with self.pods.isolated((pod.metadata.namespace, pod.metadata.name)):
+                stage, host, uid = api_pod_stage(pod), pod.spec.node_name, self._kubelet_uid(pod)
+                self._bound.setdefault(host, {})[uid] = (pod, stage)
+                self.assumed.pop(pod.metadata.uid, None)
+                listed.append((self._read_bound(pod, uid), host, stage))
         self.cluster.relist(listed)
         waiting, self._waiting = self._waiting, {}
         for name, state in waiting.items():
@@ -338,18 +418,28 @@ class LiveCluster:
         self._touch(*self.cluster.hosts)
 
     def _pod_changed(self, change: Change[ApiPod]) -> None:
-        pod = change.object
-        if change.type is EventType.DELETED and not pod.spec.node_name:
+        pod, deleted = change.object, change.type is EventType.DELETED
+        if self._unreadable.pop(f"{PODS.kind} {pod.metadata.full_name}", None) and not pod.finished:
+            with suppress(PodError):  # it is named again if it still cannot be read, and still exists
+                self.read(pod)
+        self._uids.setdefault(pod.metadata.uid, "")
+        if pod.spec.node_name and not change.listed:
+            self._bound_pod_changed(pod, self._kubelet_uid(pod), deleted=deleted)
+        elif deleted and not pod.spec.node_name:
             self.forget(pod.metadata.uid)
-        if change.listed or not pod.spec.node_name:
-            return
-        host, uid = pod.spec.node_name, kubelet_uid(pod)
+        if deleted:
+            del self._uids[pod.metadata.uid]
+
+    def _bound_pod_changed(self, pod: ApiPod, uid: str, *, deleted: bool) -> None:
+        host = pod.spec.node_name
         self.assumed.pop(uid, None)
         bound = self._bound.setdefault(host, {})
         known = bound.get(uid)
         stage = api_pod_stage(pod)
-        if change.type is EventType.DELETED:
+        if deleted:
             bound.pop(uid, None)
+            if not bound:
+                del self._bound[host]
             force_deleted = stage is not PodStage.ENDED and pod.metadata.deletion_grace_period_seconds == 0
             stage = PodStage.ENDED
             if force_deleted:
@@ -362,9 +452,9 @@ class LiveCluster:
             self.cluster.observe_rejection(uid, host, pod.status.reason)
             self._count_rejections()
         else:
-            read = plain_pod(pod) if stage is PodStage.ENDED else self._read_bound(pod)
+            read = plain_pod(pod, uid=uid) if stage is PodStage.ENDED else self._read_bound(pod, uid)
             if host in self._fallback.nodes and (known is None or stage is PodStage.ENDED):
-                self._fallback.bound(host, pod, read)
+                self._fallback.bound(host, read, ended=stage is PodStage.ENDED)
             if was_preempted(pod):
                 self.cluster.observe_preemption(read, host)
             else:
@@ -373,19 +463,30 @@ class LiveCluster:
 
     def _count_rejections(self) -> None:
         for rejection in self.cluster.take_rejections():
-            _log.warning("pod rejected", pod_uid=rejection.uid, node=rejection.host, cause=rejection.cause)
+            pod = self._pod_name(rejection.host, rejection.uid)
+            _log.warning("pod rejected", pod=pod, node=rejection.host, cause=rejection.cause)
             self._metrics.prediction(outcome="rejected", cause=rejection.cause)
+        for uid, node in self.cluster.take_foreign_rejections():
+            _log.warning("pod of others rejected that predictions counted on", pod=self._pod_name(node, uid), node=node)
+            self._metrics.foreign_rejection()
 
-    def _touch(self, *nodes: str) -> None:
+    def _pod_name(self, node: str, uid: str) -> str:
+        """Return namespace and name of a pod, or its uid if it is gone."""
+        known = self._bound.get(node, {}).get(uid)
+        return known[0].metadata.full_name if known else uid
+
+    def _touch(self, *nodes: str, taken: bool = False) -> None:
         """Notify listeners in the next turn of the event loop."""
         if nodes and not self._changed:
             asyncio.get_running_loop().call_soon(self._notify)
-        self._changed.update(nodes)
+        for node in nodes:
+            self._changed[node] = taken and self._changed.get(node, True)
 
     def _notify(self) -> None:
-        changed, self._changed = self._changed, set()
+        changed, self._changed = self._changed, {}
+        self.taken = {node for node, taken in changed.items() if taken}
         for listener in tuple(self._listeners):
-            listener(changed)
+            listener(changed.keys())
 
 
 class PodTrimmer:
@@ -415,7 +516,8 @@ class PodTrimmer:
         kept = {name: text for name, text in metadata.annotations.items() if name.startswith(_KEPT_ANNOTATIONS)}
         unique = {name: getattr(metadata, name) for name in _UNIQUE_METADATA}
         shared = self._share(metadata, ("namespace", "creation_timestamp", "labels"))
-        return ObjectMeta(**unique, **shared, annotations=self._shared(kept))
+        owners = self._shared(metadata.owner_references) if MIRROR_ANNOTATION in kept else ()
+        return ObjectMeta(**unique, **shared, annotations=self._shared(kept), owner_references=owners)
 
     def _share(self, part: msgspec.Struct, fields: Iterable[str]) -> dict[str, Any]:
         return {name: self._shared(getattr(part, name)) for name in fields}

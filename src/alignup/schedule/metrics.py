@@ -32,6 +32,11 @@ class ScheduleMetrics:
             ["verdict", "outcome", "cause"],
             registry=self.registry,
         )
+        self._foreign_rejections = Counter(
+            "alignup_schedule_foreign_rejections",
+            "Pods of others that a kubelet rejected although predictions counted on them.",
+            registry=self.registry,
+        )
         self._requests = Histogram(
             "alignup_extender_request_duration_seconds",
             "Time to answer a request of a scheduler.",
@@ -47,6 +52,9 @@ class ScheduleMetrics:
     def prediction(self, *, outcome: str, cause: str) -> None:
         self._predictions.labels("admits", outcome, cause).inc()
         self.predictions.add(outcome)
+
+    def foreign_rejection(self) -> None:
+        self._foreign_rejections.inc()
 
     def request(self, verb: str, code: int, seconds: float) -> None:
         child = self._children.get((verb, code))
@@ -66,7 +74,10 @@ class ScheduleMetrics:
 
 
 class PredictionHistory:
-    """Predictions of the last day by what the kubelets did, for the page; *now* is in seconds since 1970."""
+    """Predictions of the last day by what the kubelets did, for the page; *now* is in seconds since 1970.
+
+    The time of day can jump, so an interval may come twice, or before those that were counted earlier.
+    """
 
     def __init__(self, *, now: Callable[[], float] = time.time) -> None:
         self._now = now
@@ -74,7 +85,7 @@ class PredictionHistory:
 
     def add(self, outcome: str) -> None:
         start = self._now() // INTERVAL * INTERVAL
-        if not self._intervals or self._intervals[-1][0] < start:
+        if not self._intervals or self._intervals[-1][0] != start:
             self._intervals.append((start, collections.Counter()))
         self._intervals[-1][1][outcome] += 1
 
@@ -89,9 +100,11 @@ class PredictionHistory:
         """Return the outcomes as SVG, with the intervals in which nothing happened; empty: nothing happened at all."""
         if not self._intervals:
             return ""
-        counts = dict(self._intervals)
+        counts: dict[float, collections.Counter[str]] = {}
+        for start, counted in self._intervals:
+            counts[start] = counts.get(start, collections.Counter()) + counted
         end = self._now() // INTERVAL * INTERVAL
-        first = max(self._intervals[0][0], end - (INTERVALS - 1) * INTERVAL)
+        first = max(min(counts), end - (INTERVALS - 1) * INTERVAL)
         first = min(first, end - 11 * INTERVAL)  # an hour at least
         starts = [first + number * INTERVAL for number in range(round((end - first) / INTERVAL) + 1)]
         series = [

@@ -25,7 +25,7 @@ from alignup.kubernetes.api.pod_fingerprint import pod_fingerprint
 from alignup.placement.free_capacity import MAX_COUNTED, FreeCapacity
 from alignup.placement.host_report import PodStage
 from alignup.placement.score import LOCAL, PlacementScore
-from alignup.placement.verdict import Verdict, VerdictKind, unknown
+from alignup.placement.verdict import UNREADABLE_POD, Verdict, VerdictKind, unknown
 from alignup.schedule.node_selection import needs_alignment
 
 POLICY, SCOPE = "topologyManagerPolicy", "topologyManagerScope"
@@ -167,7 +167,7 @@ def _amounts(zone: TopologyZone, kind: str) -> Requests:
 
 @dataclass(slots=True)
 class _Charge:
-    requests: Requests
+    requests: Requests | None  #: ``None``: the pod cannot be read
     running: bool  #: whether the pod ran when the last object came
 
 
@@ -213,12 +213,12 @@ class TopologyFallback:
             if not started or (pod.uid in known and not known[pod.uid].running):
                 self._charge(node, pod, running=started)
 
-    def bound(self, name: str, api_pod: ApiPod, pod: Pod) -> None:
-        """Count a pod that was bound to a node, or has ended."""
+    def bound(self, name: str, pod: Pod, *, ended: bool) -> None:
+        """Count a pod that was bound to a node, until it has ended."""
         node = self._nodes.get(name)
         if node is None:
             return
-        if api_pod_stage(api_pod) is PodStage.ENDED:
+        if ended:
             node.charges.pop(pod.uid, None)
         else:
             self._charge(node, pod, running=False)
@@ -237,10 +237,13 @@ class TopologyFallback:
         if node is None:
             return None
         others = [charged.requests for uid, charged in node.charges.items() if uid != pod.uid]
-        return zones_verdict(node.zones, pod, others)
+        if None in others:
+            return unknown(UNREADABLE_POD)
+        return zones_verdict(node.zones, pod, [requests for requests in others if requests is not None])
 
     def _charge(self, node: _Node, pod: Pod, *, running: bool) -> None:
-        node.charges[pod.uid] = _Charge(charge(pod, node.zones.resources), running)
+        requests = charge(pod, node.zones.resources) if pod.all_containers else None
+        node.charges[pod.uid] = _Charge(requests, running)
 
     def _counts(self, node: _Node, pods: list[tuple[ApiPod, Pod]]) -> bool:
         """Return whether the object counts exactly these pods."""

@@ -5,7 +5,6 @@ until their node changes, so that a page about thousands of nodes costs little.
 """
 
 import asyncio
-import ipaddress
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +21,7 @@ from alignup.align.explain.remedies import Remedies, find_remedies
 from alignup.align.host import Host
 from alignup.align.workload import Pod
 from alignup.documents import codec
-from alignup.kubernetes.api.known_pods import known_pod
+from alignup.kubernetes.api.known_pods import check_container_count, known_pod
 from alignup.kubernetes.api.objects import ApiNode, ApiPodSpec
 from alignup.kubernetes.manifests import workloads as manifests
 from alignup.picture.machine_svg import draw_parts
@@ -31,10 +30,12 @@ from alignup.picture.occupancy import format_amount
 from alignup.picture.text_format import clean
 from alignup.placement.free_capacity import measure_free_capacity
 from alignup.schedule.cluster_snapshot import ClusterView, present_host
+from alignup.schedule.large_pods import LargePods
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.metrics import OUTCOMES, PredictionHistory
 from alignup.schedule.node_selection import scheduling_spec, show_taint
 from alignup.schedule.pod_answers import NO_REMEDIES, AnswerGroup, NodeAnswerKind, group_answers, iterate_answers
+from alignup.schedule.rejections import rejection_text
 from alignup.web.authentication import count_authenticated
 from alignup.web.event_streams import EventBus, EventStreams
 from alignup.web.pages import PageHandler, Pages, path, read_form, static_routes
@@ -61,16 +62,12 @@ _NOTHING = Pod(name="", namespace="", uid="", containers=())
 Problems = Callable[[], tuple[str, ...]]
 
 
-def page_routes(
-    live: LiveCluster, problems: Problems, predictions: PredictionHistory, *, stopping: asyncio.Event
-) -> list[BaseRoute]:
-    """Build the pages; who can connect may use them, as the scheduler extender beside them."""
-    pages = ClusterPages(live, problems, predictions)
+def page_routes(pages: "ClusterPages", *, stopping: asyncio.Event) -> list[BaseRoute]:
+    """Build the routes of *pages*; who may use them is checked before."""
     streams = EventStreams(pages.events.subscribe, limit=MAX_STREAMS, heartbeat=_HEARTBEAT_SECONDS, stopping=stopping)
 
     async def events(request: Request) -> ASGIApp:
         try:
-            check_host(request)
             count_authenticated(request)
             return streams.response(request)
         except ProblemError as problem:
@@ -86,23 +83,6 @@ def page_routes(
         Route("/where", pages.guard(pages.where), methods=["GET", "POST"]),
         Route(EVENTS, events),
     ]
-
-
-def check_host(request: Request) -> None:
-    """Refuse a name that another site has for this machine: its pages could read everything under that name."""
-    name = request.url.hostname or ""
-    client = request.client
-    if request.url.scheme != "http" or client is None or not _is_address(client.host, loopback=True):
-        return
-    if not (name == "localhost" or name.endswith(".localhost") or _is_address(name)):
-        raise ProblemError(421, f"Open these pages as localhost, not as {name}.")
-
-
-def _is_address(text: str, *, loopback: bool = False) -> bool:
-    try:
-        return ipaddress.ip_address(text).is_loopback or not loopback
-    except ValueError:
-        return False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -146,7 +126,9 @@ class AnsweredPod(NamedTuple):
 class ClusterPages:
     """The handlers of the pages; *problems* says why answers could be wrong."""
 
-    def __init__(self, live: LiveCluster, problems: Problems, predictions: PredictionHistory) -> None:
+    def __init__(
+        self, live: LiveCluster, problems: Problems, predictions: PredictionHistory, large_pods: LargePods
+    ) -> None:
         functions = {
             "chunk_path": lambda query, offset: path("/nodes", **query.parameters(offset)),
             "page_path": lambda query, offset: path("/", **query.parameters(offset)),
@@ -154,7 +136,7 @@ class ClusterPages:
         }
         self.events = EventBus(now=time.time)
         self._templates = Pages("alignup.schedule", links=LINKS, functions=functions)
-        self._live, self._problems, self._predictions = live, problems, predictions
+        self._live, self._problems, self._predictions, self._large_pods = live, problems, predictions, large_pods
         self._computing = asyncio.Semaphore(1)  #: one question about pods at a time
         self._cards: dict[str, NodeCard] = {}
         self._pending = False  #: whether an event is about to be published
@@ -162,7 +144,6 @@ class ClusterPages:
 
     def guard(self, handler: PageHandler) -> PageHandler:
         async def handle(request: Request) -> Response:
-            check_host(request)
             count_authenticated(request)
             return await handler(request)
 
@@ -219,6 +200,8 @@ class ClusterPages:
             raise ProblemError(404, f"There is no pod {namespace}/{name}.")
         spec = codec.convert({**codec.to_builtins(pod.spec), "nodeName": ""}, ApiPodSpec)
         bound = [f"The pod is bound to node {pod.spec.node_name}."] if pod.spec.node_name else []
+        if text := rejection_text(pod):
+            bound = [f"The kubelet of node {pod.spec.node_name} rejected the pod: {text}"]
         async with self._computing:
             answered = await self._ask(pod.metadata.full_name, known_pod(pod).pod, spec, bound)
         document = path("/v1/explain", namespace, name)
@@ -262,6 +245,7 @@ class ClusterPages:
         return answers
 
     async def _ask(self, name: str, pod: Pod, spec: ApiPodSpec, notes: Sequence[str]) -> AnsweredPod:
+        check_container_count(len(pod.containers) + len(pod.init))
         answered, searched = [], 0
         for group in await self.ask_nodes(pod, spec):
             remedies = NO_REMEDIES
@@ -274,6 +258,7 @@ class ClusterPages:
     async def ask_nodes(self, pod: Pod, spec: ApiPodSpec) -> tuple[AnswerGroup, ...]:
         """Ask some nodes at a time: thousands of them can take a second, in which schedulers would wait."""
         cluster = self._live.cluster
+        await self._large_pods.decide(pod)
         for number, name in enumerate(cluster.hosts, start=1):
             cluster.verdict(pod, name)  # is kept
             if number % AT_ONCE == 0:

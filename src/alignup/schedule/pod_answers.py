@@ -21,6 +21,7 @@ from alignup.documents.codec import to_builtins
 from alignup.documents.decisions import placement_document
 from alignup.kubernetes.api.objects import ApiNode, ApiPod, ApiPodSpec
 from alignup.placement.free_capacity import DEVICE
+from alignup.placement.host_record import HostRecord
 from alignup.placement.score import POINT, PlacementScore
 from alignup.placement.verdict import NO_REPORT, Verdict, unknown
 from alignup.schedule.cluster_snapshot import ClusterView, present_host
@@ -155,14 +156,13 @@ def iterate_answers(view: ClusterView, pod: Pod, spec: ApiPodSpec) -> Iterator[N
         if record and record.holds(pod.uid):
             verdict = view.cluster.assume(pod, name)  # changes nothing: the pod is there
         excluded = exclusions(node, spec)
-        if missing := _missing_devices(view, node, pod):
+        if missing := missing_devices(record, node, pod):
             excluded = (*excluded, sentences.no_plugin(missing))
         yield NodeAnswer(name, verdict, excluded)
 
 
-def _missing_devices(view: ClusterView, node: ApiNode, pod: Pod) -> tuple[str, ...]:
+def missing_devices(record: HostRecord | None, node: ApiNode, pod: Pod) -> tuple[str, ...]:
     """Return devices that no plugin provides; an administrator may have added the resource to the node's status."""
-    record = view.cluster.record(node.metadata.name)
     if record is None:
         return ()
     missing = record.model.at(record.ledger).missing_devices(pod)
@@ -179,7 +179,10 @@ def _explain(
         return group
     report = view.reports[node]
     host = Host(report.machine, report.settings, ledger=current.ledger)  # with its devices, for other settings
-    misfits = sentences.describe_rejection(host.decide_without_plugins(pod))
+    decision = host.decide_without_plugins(pod)
+    if decision.admitted:  # it was rejected when the node was in another state
+        return group
+    misfits = sentences.describe_rejection(decision)
     remedies = find_remedies(host, pod, should_stop=lambda: clock() > deadline)
     return replace(group, misfits=misfits, remedies=remedies, host=host)
 

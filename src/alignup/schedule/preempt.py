@@ -18,6 +18,7 @@ from alignup.placement.host_record import HostRecord
 from alignup.placement.pod_shape import build_shape
 from alignup.placement.victims import DisruptionBudget
 from alignup.schedule.extender_messages import MetaPod, MetaVictims
+from alignup.schedule.large_pods import is_large
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.node_selection import holds, needs_alignment
 
@@ -74,7 +75,7 @@ class Preemption:
         priority = pod.priority or 0
         if not any((held.pod.priority or 0) < priority for held in record.ledger.pods.values()):
             return False
-        if not search:
+        if not search or is_large(pod):
             return True
         victims = self._live.cluster.victims(pod, node, allow_violations=True)
         return bool(victims.sets) or not victims.complete
@@ -108,6 +109,8 @@ class Preemption:
             return None
         if proposed and _admits_without(record, pod, proposed):
             return proposed
+        if is_large(pod):  # each of thousands of sets would be a decision
+            return None
         present = {bound.metadata.uid for bound in self._live.bound_pods(node)}
         for violate in (False, True) if budgets else (True,):  # sets that respect all disruption budgets first
             for victims in self._live.cluster.victims(pod, node, budgets=budgets, allow_violations=violate).sets:

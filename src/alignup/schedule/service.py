@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from alignup.align.errors import ParseError, PodError
 from alignup.kubernetes.api import Access, ApiClient, LeaderElection, Timing
 from alignup.kubernetes.api.errors import ApiError
+from alignup.kubernetes.api.objects import ApiPod
 from alignup.schedule.extender import Binder, Extender, ExtenderOptions
 from alignup.schedule.extender_messages import (
     BindingArgs,
@@ -26,17 +27,20 @@ from alignup.schedule.extender_messages import (
     MetaVictims,
     PreemptionArgs,
     PreemptionResult,
+    TooLargeError,
     read_message,
 )
+from alignup.schedule.large_pods import LargePods
 from alignup.schedule.live_cluster import LiveCluster, LiveClusterOptions
 from alignup.schedule.metrics import ScheduleMetrics
-from alignup.schedule.pages import page_routes
+from alignup.schedule.pages import ClusterPages, page_routes
 from alignup.schedule.pod_answers import answers_document
 from alignup.schedule.preempt import CHOOSES_VICTIMS, POD_DISRUPTION_BUDGETS, Preemption
+from alignup.schedule.rejections import RejectionWriter, recorded_verdict, rejection_text
 from alignup.schedule.wake_up import WakeUp
 from alignup.web.api_operations import receive_body
-from alignup.web.asgi_server import run_until_signal, serve_app
-from alignup.web.authentication import count_authenticated
+from alignup.web.asgi_server import ServerLimits, run_until_signal, serve_app
+from alignup.web.authentication import AccessRules, count_authenticated
 from alignup.web.metrics import health_app, health_routes
 from alignup.web.responses import (
     JSON,
@@ -47,7 +51,7 @@ from alignup.web.responses import (
     json_response,
     wrong_method,
 )
-from alignup.web.sockets import ServerCertificate, tcp_socket
+from alignup.web.sockets import ServerCertificate, read_token, tcp_socket
 
 SETTLE_SECONDS = 1.0  #: in which a new leader sees the last bindings of the one before
 END_SECONDS = 10.0  #: for bindings that are being written when the service ends
@@ -55,6 +59,7 @@ EXTENDER = "/v1/extender"  #: the path that kube-scheduler's urlPrefix ends with
 VERBS = ("filter", "prioritize", "bind", "preempt")
 MAX_BODY = 64 << 20  #: bytes; whole Node objects of 5,000 nodes
 BODY_SECONDS = 30.0
+_OPEN_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})  #: that probes read without a token
 
 _log = structlog.get_logger()
 
@@ -76,6 +81,10 @@ class ScheduleOptions:
     certificate: Path | None = None
     private_key: Path | None = None
     client_authority: Path | None = None  #: of the certificates that clients need; ``None``: none
+    token_file: Path | None = None  #: with the token that clients need
+    #: whether clients need neither certificate nor token; otherwise without both, only local ones of the same user
+    any_client: bool = False
+    names: tuple[str, ...] = ()  #: by which clients call this program over plain HTTP, beside those of its machine
     lease: LeaseOptions | None = None  #: ``None``: this is the only process
     extender: ExtenderOptions = field(default_factory=ExtenderOptions)
     live: LiveClusterOptions = field(default_factory=LiveClusterOptions)
@@ -97,11 +106,14 @@ class ScheduleService:
         self.client, self.metrics = client, ScheduleMetrics()
         self.live = LiveCluster(client, options=live, metrics=self.metrics)
         self._binder = Binder(client, self.live, allow_unknown=allow_unknown, leads=lambda: self.leading)
-        self._wake_up = WakeUp(client, self.live)
+        self.large_pods = LargePods(self.live.cluster)
+        self._wake_up = WakeUp(client, self.live, self.large_pods, patience=options.patience)
         self.preemption = Preemption(self.live, chooses=bool(options.chooses_victims), allow_unknown=allow_unknown)
         self.extender = Extender(self.live, self._binder, self.preemption, self._wake_up, options)
         self.tasks: list[Task] = []  #: run beside the extender, until the service ends
-        self.leader_tasks: list[Task] = [self._wake_up.run]  #: run while this process leads
+        #: run while this process leads
+        self.leader_tasks: list[Task] = [self._wake_up.run, RejectionWriter(client, self.live).run]
+        self.describe_kept: Callable[[str], str] = lambda _node: ""  #: which pod a node is kept for, in words
         self.leading = False
         self._election = None
         if lease is not None:
@@ -150,15 +162,19 @@ class ScheduleService:
         if not self.leading:
             raise NotReadyError(self._standby())
         answer: object
-        if verb == "filter":
-            answer = self.extender.filter(read_message(body, ExtenderArgs))
-        elif verb == "prioritize":
-            answer = self.extender.prioritize(read_message(body, ExtenderArgs))
+        if verb in {"filter", "prioritize"}:
+            args = ExtenderArgs.read(body)
+            await self._decide_large(args.pod)
+            answer = self.extender.filter(args) if verb == "filter" else self.extender.prioritize(args)
         elif verb == "preempt":
-            answer = await self._preempt(read_message(body, PreemptionArgs))
+            answer = await self._preempt(PreemptionArgs.read(body))
         else:
             answer = await self.extender.bind(read_message(body, BindingArgs))
         return msgspec.json.encode(answer)
+
+    async def _decide_large(self, pod: ApiPod) -> None:
+        with suppress(PodError):  # which the answer will be about
+            await self.large_pods.decide(self.live.read(pod))
 
     async def _preempt(self, args: PreemptionArgs) -> PreemptionResult:
         """Choose the pods to evict; none while it is unknown what nodes have, or what budgets allow."""
@@ -174,12 +190,20 @@ class ScheduleService:
         _log.info("preempt", pod=name, nodes=len(args.victims), answered=len(victims))
         return PreemptionResult(victims)
 
-    def explain(self, namespace: str, name: str, node: str) -> Mapping[str, Any] | None:
+    async def explain(self, namespace: str, name: str, node: str) -> Mapping[str, Any] | None:
         pod = self.live.find_pod(namespace, name)
         if pod is None:
             return None
         read = self.live.read(pod)
-        document = answers_document(pod, read, self.live.feasible(read, (node,) if node else None))
+        await self.large_pods.decide(read)
+        verdicts = self.live.feasible(read, (node,) if node else None)
+        verdicts = {name: recorded_verdict(pod, name, verdict) for name, verdict in verdicts.items()}
+        document = answers_document(pod, read, verdicts)
+        for row in document["nodes"]:
+            if kept := self.describe_kept(row["node"]):
+                row["kept"] = kept
+        if text := rejection_text(pod):
+            document["rejection"] = {"node": pod.spec.node_name, "reason": text}
         if record := self.extender.records.get(pod.metadata.uid):
             document["lastFilter"] = record.document()
         return document
@@ -196,8 +220,14 @@ class ScheduleService:
             "alignup_schedule_leading": ("Whether this process leads.", float(self.leading)),
             "alignup_schedule_nodes": ("Nodes of the cluster.", len(self.live.nodes.objects)),
             "alignup_schedule_known_nodes": ("Nodes whose state is known.", len(cluster.hosts)),
+            "alignup_schedule_unreadable_objects": ("Objects that cannot be read.", len(self.live.unreadable)),
+            "alignup_schedule_failed_decisions_total": (
+                "Verdicts that a defect prevented.",
+                self.live.failed_decisions,
+            ),
             "alignup_schedule_distinct_states": ("Distinct states of nodes.", cluster.distinct_states),
             "alignup_schedule_waiting_pods": ("Rejected pods that wait for room.", self._wake_up.waiting),
+            "alignup_schedule_kept_nodes": ("Nodes kept for pods that waited long.", len(self._wake_up.kept_nodes)),
             "alignup_schedule_woken_pods_total": ("Waiting pods that got room.", self._wake_up.woken),
             "alignup_schedule_kept_verdicts_total": ("Verdicts that were used again.", cluster.kept_verdicts),
             "alignup_schedule_renewed_verdicts_total": ("Verdicts of changed nodes.", cluster.renewed_verdicts),
@@ -210,12 +240,17 @@ class _ExtenderApp:
     A scheduler waits for every answer, and routing a request takes longer than most of them.
     """
 
-    def __init__(self, service: ScheduleService, others: ASGIApp, max_body: int) -> None:
-        self._service, self._others, self._max_body = service, others, max_body
+    def __init__(self, service: ScheduleService, others: ASGIApp, max_body: int, access: AccessRules) -> None:
+        self._service, self._others, self._max_body, self._access = service, others, max_body, access
         self._verbs = {f"{EXTENDER}/{verb}": verb for verb in VERBS}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        verb = self._verbs.get(scope.get("path", ""))
+        path: str = scope.get("path", "")
+        is_open = self._access.everyone or path in _OPEN_PATHS or path.startswith("/static/")
+        if not is_open and not self._access.allows(Request(scope)):
+            await self._refusal()(scope, receive, send)
+            return
+        verb = self._verbs.get(path)
         if verb is None or scope.get("method") != "POST":
             await self._others(scope, receive, send)
             return
@@ -235,31 +270,46 @@ class _ExtenderApp:
         else:
             await answer(scope, receive, send)
 
+    def _refusal(self) -> Response:
+        detail = "Only root and the user of this program are served here. Others need a token, which it was not given."
+        if self._access.token is not None:
+            detail = "The request needs the token: Authorization: Bearer TOKEN, or the password of HTTP Basic."
+        # Browsers ask for the password then.
+        return ProblemError(401, detail, headers={"WWW-Authenticate": 'Basic realm="alignup"'}).response()
+
 
 def schedule_app(
-    service: ScheduleService, *, stopping: asyncio.Event | None = None, max_body: int = MAX_BODY
+    service: ScheduleService,
+    *,
+    stopping: asyncio.Event | None = None,
+    max_body: int = MAX_BODY,
+    access: AccessRules | None = None,
 ) -> ASGIApp:
-    """Build the application for schedulers and users; event streams end when *stopping* is set."""
+    """Build the application for schedulers and users; event streams end when *stopping* is set.
+
+    *access* says who may use everything but probes and metrics; ``None``: who can connect.
+    """
 
     async def explain(request: Request) -> Response:
         where = request.path_params
         try:
-            answers = service.explain(where["namespace"], where["pod"], request.query_params.get("node", ""))
+            answers = await service.explain(where["namespace"], where["pod"], request.query_params.get("node", ""))
         except PodError as error:
             return ProblemError(422, f"Invalid pod: {error}", errors=error.problems).response()
         if answers is None:
             return ProblemError(404, f"There is no pod {where['namespace']}/{where['pod']}.").response()
         return json_response(answers)
 
+    pages = ClusterPages(service.live, service.problems, service.metrics.predictions, service.large_pods)
     routes = [
         *(Route(f"{EXTENDER}/{verb}", _not_found, methods=["POST"]) for verb in VERBS),  # other methods are wrong
         Route("/v1/explain/{namespace}/{pod}", explain),
-        *health_routes(service.metrics.registry, readiness=service.problems),
-        *page_routes(service.live, service.problems, service.metrics.predictions, stopping=stopping or asyncio.Event()),
+        *health_routes(service.metrics.registry, readiness=service.problems, warnings=lambda: service.live.warnings),
+        *page_routes(pages, stopping=stopping or asyncio.Event()),
     ]
     app = Starlette(routes=routes, exception_handlers={404: _not_found, 405: wrong_method, Exception: internal_error})
     app.router.redirect_slashes = False
-    return _ExtenderApp(service, app, max_body)
+    return _ExtenderApp(service, app, max_body, access or AccessRules(everyone=True))
 
 
 async def _respond(service: ScheduleService, verb: str, request: Request, max_body: int) -> bytes | Response:
@@ -270,7 +320,7 @@ async def _respond(service: ScheduleService, verb: str, request: Request, max_bo
         return await service.respond(verb, body)
     except ParseError as error:
         _log.warning("bad request of a scheduler", verb=verb, problem=str(error))
-        return ProblemError(400, str(error)).response()
+        return ProblemError(413 if isinstance(error, TooLargeError) else 400, str(error)).response()
     except NotReadyError as error:
         return ProblemError(503, str(error), headers=RETRY_SOON).response()
     except ProblemError as problem:
@@ -293,14 +343,19 @@ async def open_service(
         if options.certificate is not None and options.private_key is not None:
             authority = options.client_authority
             tls = ServerCertificate(options.certificate, options.private_key, client_authority=authority).context
+        token = None if options.token_file is None else read_token(options.token_file)
+        everyone = token is None and (options.any_client or options.client_authority is not None)
+        rules = AccessRules(everyone=everyone, token=token, same_user=token is None)
         stopping = asyncio.Event()
+        limits = ServerLimits(names=(*options.names, options.listen[0]))
         listener = stack.enter_context(tcp_socket(options.listen[1], options.listen[0]))
-        app = schedule_app(service, stopping=stopping)
-        await stack.enter_async_context(serve_app(app, listener, stopping=stopping, tls=tls))
+        app = schedule_app(service, stopping=stopping, access=rules)
+        await stack.enter_async_context(serve_app(app, listener, stopping=stopping, limits=limits, tls=tls))
         if options.health is not None:
-            probe_app = health_app(service.metrics.registry, readiness=service.problems)
+            registry, live = service.metrics.registry, service.live
+            probe_app = health_app(registry, readiness=service.problems, warnings=lambda: live.warnings)
             probes = stack.enter_context(tcp_socket(options.health[1], options.health[0]))
-            await stack.enter_async_context(serve_app(probe_app, probes, stopping=stopping))
+            await stack.enter_async_context(serve_app(probe_app, probes, stopping=stopping, limits=limits))
         _log.info("listening", at="{}:{}".format(*listener.getsockname()[:2]))
         yield service
 

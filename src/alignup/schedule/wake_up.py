@@ -19,6 +19,8 @@ from alignup.kubernetes.api import PODS, ApiClient, Change, EventType
 from alignup.kubernetes.api.errors import ApiError
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.placement.wait_queue import WaitQueue
+from alignup.schedule.kept_nodes import KeptNodes
+from alignup.schedule.large_pods import LargePods
 from alignup.schedule.live_cluster import LiveCluster
 
 ANNOTATION = "alignup.dev/room-found"
@@ -38,8 +40,9 @@ class RejectedPod:
 
 
 class WakeUp:
-    def __init__(self, client: ApiClient, live: LiveCluster) -> None:
-        self._client, self._live, self._clock = client, live, client.timing.clock
+    def __init__(self, client: ApiClient, live: LiveCluster, large_pods: LargePods, *, patience: float) -> None:
+        self.kept_nodes = KeptNodes(live, client.timing.clock, self._keep, patience=patience)
+        self._client, self._live, self._large_pods, self._clock = client, live, large_pods, client.timing.clock
         self._waiting: WaitQueue[None, RejectedPod] = WaitQueue()  #: the highest priority first, then the oldest
         self._nodes: tuple[tuple[str, ...], frozenset[str]] = ((), frozenset())  #: of the last pod, to be shared
         self._changed: dict[str, None] = {}
@@ -65,6 +68,11 @@ class WakeUp:
         waiting.woken = known.woken if known else waiting.woken
         self._waiting.put(uid, waiting, kind=None, order=(-(waiting.pod.priority or 0),))
 
+    def _keep(self, pod: ApiPod, node: str) -> None:
+        """Let *pod* wait for *node* as well, which is kept for it."""
+        known = self._waiting.get(pod.metadata.uid)
+        self.rejected(pod, {*(known.nodes if known else ()), node})
+
     def scheduled(self, uid: str) -> None:
         self._waiting.remove(uid)
 
@@ -82,7 +90,9 @@ class WakeUp:
                     await self._wanted.wait()
             except TimeoutError:
                 for waiting in islice(self._waiting, MAX_PER_SWEEP):
-                    if self._may_wake(waiting) and (best := self._live.choose(waiting.pod, waiting.nodes, limit=1)):
+                    await self._large_pods.decide(waiting.pod)
+                    nodes = waiting.nodes - self.kept_nodes.refused(waiting.pod).keys()
+                    if self._may_wake(waiting) and (best := self._live.choose(waiting.pod, nodes, limit=1)):
                         await self._wake(waiting, best[0].host)
                 continue
             self._wanted.clear()
@@ -98,9 +108,11 @@ class WakeUp:
     async def _wake_first(self, node: str) -> None:
         """Wake the first pod that *node* admits."""
         for waiting in self._waiting:
-            if node in waiting.nodes and self._may_wake(waiting) and self._live.verdict(waiting.pod, node).admits:
-                await self._wake(waiting, node)
-                return
+            if node in waiting.nodes and self._may_wake(waiting):
+                await self._large_pods.decide(waiting.pod, (node,))
+                if self._live.verdict(waiting.pod, node).admits and not self.kept_nodes.keeps_out(node, waiting.pod):
+                    await self._wake(waiting, node)
+                    return
 
     def _may_wake(self, waiting: RejectedPod) -> bool:
         return self._clock() >= waiting.woken + AGAIN_SECONDS

@@ -22,9 +22,9 @@ MAX_SEEDS = 10_000
 
 #: The fields of each kind of object.
 CLUSTER_FIELDS = ("apiVersion", "kind", "groups")
-GROUP_FIELDS = ("name", "count", "machine", "devices", "config", "set", "labels")
+GROUP_FIELDS = ("name", "count", "machine", "devices", "config", "set", "kubernetes-version", "labels")
 SWEEP_FIELDS = ("apiVersion", "kind", "machines", "configurations", "strategies", "seeds", "workload", "retries")
-CONFIGURATION_FIELDS = ("name", "config", "set")
+CONFIGURATION_FIELDS = ("name", "config", "set", "kubernetes-version")
 WORKLOAD_FIELDS = ("generate", "pods", "load", "trace", "rate", "stay")
 
 
@@ -36,6 +36,7 @@ class GroupDescription:
     devices: tuple[str, ...] = ()  #: as for ``--devices``
     config: str = ""  #: a KubeletConfiguration; empty: that of the command, or the kubelet's defaults
     changes: tuple[str, ...] = ()  #: as for ``--set``
+    kubernetes_version: str = ""  #: as for ``--kubernetes-version``; empty: that of the command
     labels: Mapping[str, str] = field(default_factory=dict)
     source: ObjectReader | None = field(default=None, repr=False, compare=False)  #: of messages about it
 
@@ -45,6 +46,7 @@ class NamedConfiguration:
     name: str
     config: str = ""  #: a KubeletConfiguration; empty: the kubelet's defaults
     changes: tuple[str, ...] = ()  #: as for ``--set``
+    kubernetes_version: str = ""  #: as for ``--kubernetes-version``
     source: ObjectReader | None = field(default=None, repr=False, compare=False)  #: of messages about it
 
 
@@ -103,6 +105,7 @@ def _read_group(group: ObjectReader, base: Path) -> GroupDescription:
         devices=group.strings("devices"),
         config=_relative(group.text("config"), base),
         changes=group.strings("set"),
+        kubernetes_version=group.text("kubernetes-version"),
         labels=group.map_of("labels", ObjectReader.text),
         source=group,
     )
@@ -145,6 +148,7 @@ def _configuration(owner: ObjectReader, base: Path) -> NamedConfiguration:
         name=owner.required("name"),
         config=str(base / config) if config else "",
         changes=owner.strings("set"),
+        kubernetes_version=owner.text("kubernetes-version"),
         source=owner,
     )
 

@@ -52,6 +52,7 @@ def settings_fingerprint(settings: Settings) -> Fingerprint:
     topology, cpus = settings.topology, settings.cpus
     options = {name: getattr(topology.options, option.field) for name, option in TOPOLOGY_OPTIONS.items()}
     facts = {
+        "release": settings.release,
         "topology manager policy": topology.policy,
         "topology manager scope": topology.scope,
         **(options if topology.limit_nodes else options | {"max-allowable-numa-nodes": "any"}),

@@ -141,14 +141,15 @@ class AgentClient:
         The body of an *endless* response may pause for longer than the timeout.
         """
         content = b"" if body is None else json.dumps(body).encode("ascii")
+        host = str(TcpAddress(*self._address.pair)) if isinstance(self._address, TcpAddress) else "agent"
         head = (
-            f"{method} {target} HTTP/1.0\r\nHost: agent\r\n{self._authorization}"
+            f"{method} {target} HTTP/1.0\r\nHost: {host}\r\n{self._authorization}"
             f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
         )
         try:
             with self._connect() as connection, connection.makefile("rb") as response:
                 with suppress(ConnectionError):  # the agent may answer before it has read the whole request
-                    connection.sendall(head.encode("ascii") + content)
+                    connection.sendall(head.encode("ascii", "replace") + content)
                 status, length = _read_head(response)
                 if status >= 400 and status != accept:
                     document = _read_document(response, length)

@@ -21,6 +21,7 @@ from typing import Any
 import structlog
 from starlette.types import ASGIApp
 
+from alignup.web.authentication import HostCheck
 from alignup.web.served_connection import ServedConnection
 
 _ABORT_SECONDS = 10.0  #: for cancelled requests to send an error
@@ -54,8 +55,10 @@ class ServerLimits:
     idle: float = 30.0  #: seconds before an idle connection is closed
     read: float = 60.0  #: seconds for a client to read a response, or a chunk of a stream
     unauthenticated: float = 30.0  #: seconds before a connection without an authorized request is closed
+    drain: float = 5.0  #: seconds for a client to read the response to a request that it is still sending
     gone: float = 5.0  #: seconds between checks whether a TLS client is still there while nothing is read from it
     end: float = 10.0  #: seconds to finish running requests at shutdown
+    names: tuple[str, ...] = ()  #: by which clients may call the program, beside those that HostCheck allows
     connections: ConnectionLimits = field(default_factory=lambda: ConnectionLimits().within_descriptors())
 
 
@@ -125,11 +128,13 @@ async def serve_app(
 ) -> AsyncIterator[None]:
     """Serve *app* on *listener* inside the context; with *tls*, which is called for every connection, over TLS.
 
+    Requests must call this program by its address, or by a name that :class:`HostCheck` allows.
     On exit, set *stopping*, which ends event streams, and finish running requests within *limits*.
     """
+    limits = limits or ServerLimits()
     listener.settimeout(0)
     listener.listen(_BACKLOG)
-    server = _Server(app, listener, limits or ServerLimits(), tls)
+    server = _Server(HostCheck(app, limits.names), listener, limits, tls)
     server.start()
     try:
         yield

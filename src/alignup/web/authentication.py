@@ -1,13 +1,23 @@
-"""Who may use the API and the pages at an address: clients with the token, and browsers that are signed in."""
+"""Who may use the API and the pages at an address, and under which names the address may be called.
 
+Clients with the token, browsers that are signed in, and perhaps local clients of the same user are served.
+"""
+
+import base64
 import hashlib
 import hmac
+import ipaddress
+import os
+import re
 import secrets
+import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from alignup.web.responses import CLOSE, RETRY_SOON, ProblemError
 from alignup.web.served_connection import CONNECTION, ServedConnection
@@ -17,6 +27,7 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 SIGN_IN = "/sign-in"
 LINK_SECONDS = 600.0  #: in which a sign-in link is valid
 SESSION_SECONDS = 12 * 3600.0  #: without a request, after which a session ends
+_HOST = re.compile(r"(?:\[(?P<address>[^]]+)\]|(?P<name>[^:]*))(?::[0-9]*)?")
 _MAX_LINKS, _MAX_SESSIONS = 64, 1024
 
 
@@ -92,20 +103,74 @@ def _add(known: dict[bytes, float], key: bytes, expires: float, *, most: int) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessRules:
-    """Who may use an address: with *everyone*, who can connect; otherwise a request needs the token, or a session."""
+    """Who may use an address: with *everyone*, who can connect; otherwise a request needs the token, or a session.
+
+    The token can be the password of HTTP Basic as well, which a URL can contain: kube-scheduler sends no other header.
+    """
 
     everyone: bool = False
+    same_user: bool = False  #: whether clients on this machine need no token that are root's, or of our own user
     token: bytes | None = None  #: ``None``: there is none
     sessions: Sessions = field(default_factory=Sessions)
 
     def allows(self, request: Request) -> bool:
         scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
-        has_token = self.is_token(credentials) and scheme.lower() == "bearer"
-        return self.everyone or has_token or (request.method in SAFE_METHODS and self.sessions.has(request))
+        if scheme.lower() == "basic":
+            credentials = _password(credentials)
+        has_token = self.is_token(credentials) and scheme.lower() in {"bearer", "basic"}
+        if self.everyone or has_token or (request.method in SAFE_METHODS and self.sessions.has(request)):
+            return True
+        connection: ServedConnection | None = request.scope.get(CONNECTION)
+        return self.same_user and connection is not None and connection.client_uid in {0, os.geteuid()}
 
     def is_token(self, text: str) -> bool:
         # A comparison in constant time does not reveal how much of the token is right.
         return self.token is not None and hmac.compare_digest(text.strip().encode("utf-8", "replace"), self.token)
+
+
+def _password(credentials: str) -> str:
+    """Return the password of HTTP Basic; empty if there is none."""
+    try:
+        return base64.b64decode(credentials, validate=True).decode().partition(":")[2]
+    except ValueError:
+        return ""
+
+
+class HostCheck:
+    """An ASGI application that passes requests on to *app* if their Host header is a name of this program.
+
+    A page of another site whose name suddenly leads to this address (DNS rebinding) is within its own origin for the
+    browser: it could read everything here, and send anything. Such a page always calls us by a name. So addresses are
+    fine, as are the names of loopback and of this machine, and *names*. Over TLS the certificate is the check, and web
+    pages cannot use unix sockets.
+    """
+
+    def __init__(self, app: ASGIApp, names: Iterable[str] = ()) -> None:
+        self._app = app
+        self._names = {name.lower() for name in (*names, "localhost", socket.gethostname())}
+        self._allows = lru_cache(maxsize=256)(self._is_allowed)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["scheme"] == "http" and scope["server"] is not None:
+            host = next((value for name, value in scope["headers"] if name == b"host"), b"")
+            if not self._allows(host):
+                detail = f"This program is not called {host.decode('latin-1')!a}: use its address, or localhost."
+                await ProblemError(421, detail, headers=CLOSE).response()(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _is_allowed(self, host: bytes) -> bool:
+        match = _HOST.fullmatch(host.decode("latin-1").lower())
+        if match is None:
+            return False
+        name = (match["address"] or match["name"] or "").removesuffix(".")
+        if not host or name in self._names or name.endswith(".localhost"):
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
 
 
 def count_authenticated(request: Request) -> None:

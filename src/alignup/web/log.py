@@ -14,11 +14,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from io import StringIO
 from queue import Empty, SimpleQueue
 from typing import Any, TextIO
 
 import structlog
-from structlog.typing import EventDict, FilteringBoundLogger, Processor
+from structlog.typing import EventDict, ExcInfo, FilteringBoundLogger, Processor
 
 MAX_BYTES = 4 << 20  #: of the lines in the queue
 CLOSE_SECONDS = 2.0  #: for the last lines to be read
@@ -63,12 +64,12 @@ def _configuration(out: "LogQueue | TextIO", *, readable: bool | None = None, le
     renderer: Processor = structlog.processors.JSONRenderer(serializer=_to_json)
     if readable := on_terminal if readable is None else readable:
         renderer = structlog.dev.ConsoleRenderer(
-            colors=on_terminal, pad_event_to=10, sort_keys=False, exception_formatter=structlog.dev.plain_traceback
+            colors=on_terminal, pad_event_to=10, sort_keys=False, exception_formatter=_write_traceback
         )
     processors: list[Processor] = [
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="%H:%M:%S" if readable else "iso", utc=not readable),
-        *([] if readable else [structlog.processors.format_exc_info]),
+        _escape_event if readable else structlog.processors.format_exc_info,
         renderer,
     ]
     return {
@@ -80,11 +81,38 @@ def _configuration(out: "LogQueue | TextIO", *, readable: bool | None = None, le
 
 #: ``json.dumps`` would create an encoder for every line.
 _ENCODER = json.JSONEncoder(ensure_ascii=False, default=repr)
+_ASCII_ENCODER = json.JSONEncoder(default=repr)
 
 
 def _to_json(fields: EventDict, **_options: object) -> str:
-    """Return the line, which begins with the time, the level and the event."""
-    return _ENCODER.encode({name: fields.pop(name) for name in ("timestamp", "level", "event")} | dict(fields))
+    """Return the line, which begins with the time, the level and the event.
+
+    A name can contain line separators and terminal escapes that JSON allows; a line with such is written in ASCII.
+    """
+    ordered = {name: fields.pop(name) for name in ("timestamp", "level", "event")} | dict(fields)
+    line = _ENCODER.encode(ordered)
+    return line if line.isprintable() else _ASCII_ENCODER.encode(ordered)
+
+
+def _escape(text: str, *, keep: str = "") -> str:
+    """Return *text* without what would break a line or control a terminal, other than *keep*."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() or char in keep else char.encode("unicode_escape").decode() for char in text
+    )
+
+
+def _escape_event(_logger: object, _name: str, fields: EventDict) -> EventDict:
+    """Escape the event itself; the renderer does so for the other fields."""
+    fields["event"] = _escape(str(fields["event"]))
+    return fields
+
+
+def _write_traceback(out: TextIO, error: ExcInfo) -> None:
+    text = StringIO()
+    structlog.dev.plain_traceback(text, error)
+    out.write(_escape(text.getvalue(), keep="\n"))
 
 
 class _Writer:

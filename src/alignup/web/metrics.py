@@ -84,14 +84,19 @@ async def metrics_response(registry: CollectorRegistry) -> Response:
     return Response("".join(lines).encode(), media_type=CONTENT_TYPE, headers=HEADERS)
 
 
-def health_routes(registry: CollectorRegistry, *, readiness: Problems, liveness: Problems = tuple) -> list[BaseRoute]:
-    """Build ``/healthz``, ``/readyz`` and ``/metrics``; the first two say why the program is not alive or not ready."""
+def health_routes(
+    registry: CollectorRegistry, *, readiness: Problems, liveness: Problems = tuple, warnings: Problems = tuple
+) -> list[BaseRoute]:
+    """Build ``/healthz``, ``/readyz`` and ``/metrics``; the first two say why the program is not alive or not ready.
+
+    ``/readyz`` also has the *warnings*, with which the program is ready.
+    """
 
     async def healthz(_request: Request) -> Response:
         return _probe(liveness())
 
     async def readyz(_request: Request) -> Response:
-        return _probe(readiness())
+        return _probe(readiness(), warnings())
 
     async def metrics(_request: Request) -> Response:
         return await metrics_response(registry)
@@ -99,16 +104,18 @@ def health_routes(registry: CollectorRegistry, *, readiness: Problems, liveness:
     return [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", metrics)]
 
 
-def health_app(registry: CollectorRegistry, *, readiness: Problems, liveness: Problems = tuple) -> Starlette:
+def health_app(
+    registry: CollectorRegistry, *, readiness: Problems, liveness: Problems = tuple, warnings: Problems = tuple
+) -> Starlette:
     """Build an application for probes and Prometheus only."""
     app = Starlette(
-        routes=health_routes(registry, readiness=readiness, liveness=liveness),
+        routes=health_routes(registry, readiness=readiness, liveness=liveness, warnings=warnings),
         exception_handlers={Exception: internal_error},
     )
     app.router.redirect_slashes = False
     return app
 
 
-def _probe(problems: tuple[str, ...]) -> Response:
-    text = "".join(f"{problem}\n" for problem in problems)
-    return PlainTextResponse(text or "ok\n", status_code=503 if problems else 200)
+def _probe(problems: tuple[str, ...], warnings: tuple[str, ...] = ()) -> Response:
+    lines = (*(problems or ("ok",)), *warnings)
+    return PlainTextResponse("".join(f"{line}\n" for line in lines), status_code=503 if problems else 200)

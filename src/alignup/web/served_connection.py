@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from email.utils import formatdate
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
@@ -20,6 +20,8 @@ from urllib.parse import unquote_to_bytes
 import structlog
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser, parse_url
 from starlette.types import ASGIApp, Message, Scope
+
+from alignup.web.sockets import loopback_uid
 
 if TYPE_CHECKING:
     from alignup.web.asgi_server import ConnectionTable, ServerLimits
@@ -61,6 +63,7 @@ class ServedConnection(asyncio.Protocol):
         self._head_bytes = 0  #: received of the head of the next request, or of a body without its content
         self._body_left = 0  #: bytes of the body that are still to come, if its length is known
         self._ignores_rest = False  #: after an invalid request, or a request to change the protocol
+        self._drains = False  #: whether everything that still arrives is dropped
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._writable = asyncio.Event()
         self._writable.set()
@@ -81,6 +84,12 @@ class ServedConnection(asyncio.Protocol):
         elif self.transport is not None:
             self.transport.close()
 
+    @cached_property
+    def client_uid(self) -> int | None:
+        """The user of the client, if it is on this machine; ``None``: unknown."""
+        addresses = self._addresses
+        return loopback_uid(addresses["client"], addresses["server"]) if addresses.get("client") else None
+
     # What asyncio calls
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # of a stream
@@ -100,6 +109,8 @@ class ServedConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Parse what was received, up to the first request that must wait for another response."""
         self.stop_timer("idle")
+        if self._drains:
+            return
         self._unparsed += data
         transport = self.transport
         if transport is None:  # the connection is lost
@@ -221,7 +232,9 @@ class ServedConnection(asyncio.Protocol):
         self.task = None
         if not exchange.keep_alive:
             self._exchanges.clear()
-            if self.transport is not None:
+            if exchange.more_body:
+                self._drain()
+            elif self.transport is not None:
                 self.transport.close()
         elif self._exchanges:
             self.task = self._loop.create_task(self._exchanges[0].run(self._app))
@@ -230,6 +243,15 @@ class ServedConnection(asyncio.Protocol):
         else:
             self._start_timer("idle", self._limits.idle, self._close_idle)
         self.control_reading()
+
+    def _drain(self) -> None:
+        """Drop what the client still sends: after a reset of the connection, it would not read the response."""
+        transport = self.transport
+        if transport is not None and not transport.is_closing():
+            self._drains, self._unparsed = True, b""
+            if transport.can_write_eof():
+                transport.write_eof()
+            self._start_timer("drain", self._limits.drain, transport.close)
 
     def control_reading(self) -> None:
         """Read nothing while a request waits, or the application does not read the body of one."""

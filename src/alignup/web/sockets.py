@@ -5,11 +5,13 @@ to its path once its mode is set. A TCP address requires a token, from a file th
 """
 
 import fcntl
+import ipaddress
 import os
 import re
 import socket
 import ssl
 import stat
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -26,6 +28,10 @@ _TOKEN = re.compile(rb"[A-Za-z0-9._~+/-]+=*")  #: b64token of RFC 6750
 _POLL_SECONDS = 0.02
 _LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _UNSAFE_MODE = 0o027  #: bits that a private key must not have: the group may read it, others may not
+
+_ESTABLISHED = b"01"  #: the state in the kernel's tables of connections
+_MAPPED = bytes(10) + b"\xff\xff"  #: before an IPv4 address in an IPv6 one
+_STEP = -1 if sys.byteorder == "little" else 1
 
 _log = structlog.get_logger()
 
@@ -85,6 +91,38 @@ def read_token(path: Path) -> bytes:
     if len(content) > _MAX_TOKEN or not _TOKEN.fullmatch(token):
         raise ListenError(f"{path} does not contain a token: one line of letters, digits and -._~+/=")
     return token
+
+
+def loopback_uid(client: tuple[str, int], server: tuple[str, int]) -> int | None:
+    """Return the user of the client of a TCP connection on the loopback interface; ``None``: unknown.
+
+    Only an established socket belongs to a process; the kernel may list a closed one as root's.
+    """
+    ends = [(ipaddress.ip_address(host.partition("%")[0]), port) for host, port in (client, server)]
+    if not all((getattr(address, "ipv4_mapped", None) or address).is_loopback for address, _ in ends):
+        return None
+    for path, six in (("/proc/net/tcp", False), ("/proc/net/tcp6", True)):
+        wanted = b"%s %s %s " % (*(_table_address(address, port, six=six) for address, port in ends), _ESTABLISHED)
+        with suppress(OSError):
+            table = Path(path).read_bytes()
+            place = table.find(wanted)
+            if place >= 0:
+                return int(table[place + len(wanted) : place + 300].split(None, 4)[3])
+    return None
+
+
+def _table_address(address: ipaddress.IPv4Address | ipaddress.IPv6Address, port: int, *, six: bool) -> bytes:
+    """Return an address as the kernel's tables list it: words of four bytes, each in the order of the machine.
+
+    The table of IPv6 (*six*) has IPv4 addresses, too, of sockets that can use both.
+    """
+    packed = address.packed
+    if six and address.version == 4:
+        packed = _MAPPED + packed
+    elif not six:
+        packed = packed.removeprefix(_MAPPED)
+    words = [packed[place : place + 4][::_STEP].hex().upper() for place in range(0, len(packed), 4)]
+    return f"{''.join(words)}:{port:04X}".encode()
 
 
 def _bound_at(path: Path) -> socket.socket:

@@ -62,7 +62,9 @@ def test_distributed(free, count, taken):
     ],
 )
 def test_plan(sizes, count, options, expected):
-    assert plan_distribution(sizes, count, **options) == expected
+    plan = plan_distribution(sizes, count, **options)
+
+    assert (plan and plan[:3]) == expected
 
 
 @given(st.data())
@@ -83,7 +85,7 @@ def test_the_search_equals_brute_force(data):
         nodes, share, dealers = tried
         left = {place: sizes[place] - share for place in dealers}
         rounds = [place for number in range(count) for place in dealers if left[place] // group > number]
-        assert plan == (nodes, share, tuple(rounds[: (count - share * len(nodes)) // group]))
+        assert plan[:3] == (nodes, share, tuple(rounds[: (count - share * len(nodes)) // group]))
 
 
 @given(st.lists(st.integers(1, 64), min_size=MAX_EXACT_NODES + 1, max_size=24), st.data())
@@ -95,7 +97,7 @@ def test_on_many_nodes_the_richest_nodes_are_used(sizes, data):
 
     if plan is None:
         return
-    nodes, share, dealt = plan
+    nodes, share, dealt = plan[:3]
     poorest = min(sizes[place] for place in nodes)
     assert all(size <= poorest for place, size in enumerate(sizes) if place not in nodes)
     assert share * len(nodes) + len(dealt) == count

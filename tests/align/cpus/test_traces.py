@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alignup.align.cpus.selection import PackedSelection
+from alignup.align.release import NEWEST
 from tests.align.cpus.kubelet_traces import Json, KubeletModel, names, pod_json, pod_jsons
 from tests.conformance.test_cpu_trace import Trace, check, create
 from tests.effort import examples
@@ -29,6 +30,7 @@ def trace(pods: list[Json], events: list[Json]) -> Json:
         "topology": TOPOLOGY,
         "options": [],
         "gates": ["PodLevelResourceManagers"],
+        "release": NEWEST,
         "num_reserved": 0,
         "reserved_cpus_flag": "",
         "reserved": "",

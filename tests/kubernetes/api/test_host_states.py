@@ -41,7 +41,7 @@ def test_a_host_reads_back_as_it_was():
     report = through_json(kubelet)
 
     assert (report.host, report.sequence, report.kubelet) == ("n", 7, "1")
-    assert report.settings == kubelet.host.settings
+    assert report.settings == replace(kubelet.host.settings, kubelet_faults=True)
     assert report.machine.kubelet_view() == kubelet.machine.kubelet_view()
     expected = kubelet.host.ledger
     assert report.ledger.alignment_key() == expected.alignment_key()

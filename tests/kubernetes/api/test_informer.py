@@ -2,12 +2,27 @@
 
 import asyncio
 import random
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
-from alignup.kubernetes.api import PODS, UNFINISHED_PODS, ApiClient, Change, Informer, Query, Timing
+from alignup.kubernetes.api import (
+    PODS,
+    UNFINISHED_PODS,
+    ApiClient,
+    Change,
+    EventType,
+    Informer,
+    ObjectPage,
+    Query,
+    ServerVersion,
+    Timing,
+    WatchEvent,
+)
 from alignup.kubernetes.api.access import Access
 from alignup.kubernetes.api.errors import ApiError, ForbiddenError, UnreachableError
+from alignup.kubernetes.api.objects import ApiPod, ObjectMeta
 from alignup.testing.api_server import ApiFault, ApiServer
 from tests.deadlines import until
 from tests.effort import SEED, did, rounds
@@ -281,13 +296,154 @@ async def test_a_version_that_the_server_does_not_know_yet_is_listed_again(serve
     await until(lambda: informer.objects)
 
 
-async def test_a_failing_listener_is_not_ignored(server, client):
-    server.put(pod())
+async def test_a_listener_that_fails_on_one_object_ends_nothing(server, client, follow, log, way):
+    """The object is named, counted and logged; other objects, and other listeners of this one, go on."""
+    server.put(pod("bad"))
     informer = Informer(client, PODS)
-    informer.subscribe(lambda change: int("one"))
 
-    with pytest.raises(ValueError, match="one"):
-        await informer.run()
+    def fail_on_bad(change):
+        if change.object.metadata.name == "bad" and change.object.spec.containers[0].resources.requests != {"cpu": "7"}:
+            raise RecursionError("too deep")
+
+    informer.subscribe(fail_on_bad)
+    changes = recorded(informer)
+    follow(informer.run())
+    await informer.wait_synced()
+    server.put(pod("good"))
+    await until(lambda: "ADDED good" in changes)
+
+    assert changes == ["ADDED bad", "ADDED good"]
+    assert informer.unreadable == {("default", "bad"): "RecursionError: too deep"}
+    assert informer.failures == 1
+    (entry,) = [entry for entry in log if entry["event"] == "object ignored"]
+    assert (entry["kind"], entry["namespace"], entry["name"]) == ("Pod", "default", "bad")
+    assert entry["exc_info"]
+    informer.subscribe(fail_on_bad)  # a late listener, too
+    assert informer.failures == 2
+
+    server.put(pod("bad", cpu="7"))
+    await until(lambda: not informer.unreadable)
+
+
+async def test_a_list_listener_that_fails_ends_nothing(server, client, follow):
+    informer = Informer(client, PODS)
+    informer.subscribe_lists(lambda: int("one"))
+    listed = []
+    informer.subscribe_lists(lambda: listed.append(True))
+    follow(informer.run())
+    await until(lambda: listed)
+    assert informer.failures == 1
+
+
+@pytest.mark.parametrize("depth", [600, 3_000, 9_900])
+async def test_an_object_that_is_nested_too_deeply_does_not_hide_the_others(server, client, follow, way, depth):
+    for name in ("a", "deep", "z"):
+        server.put(pod(name))
+    stored = server.store.find(server.resources.named("pods"), ("default", "deep"))
+    nested = b'{"deep":%b%b,' % (b"[" * depth, b"]" * depth)
+    vars(stored)["text"] = nested + stored.text[1:]  # what the server sends for it
+    informer = Informer(client, PODS)
+    follow(informer.run())
+    await informer.wait_synced()
+
+    names = {name for _, name in informer.objects}
+    assert names == ({"a", "deep", "z"} if depth == 600 else {"a", "z"})
+    assert informer.unreadable == ({} if depth == 600 else {("default", "deep"): "nested too deeply"})
+
+    server.put(pod("b"))
+    await until(lambda: informer.get("b", namespace="default"))
+    server.put(pod("deep", cpu="3"))
+    await until(lambda: not informer.unreadable and informer.get("deep", namespace="default"))
+
+
+async def test_an_unreadable_object_is_named_until_it_is_gone(server, client, follow, way):
+    server.put({**pod("bad"), "spec": {"nodeName": 7}})
+    server.put({**pod("good")})
+    informer = Informer(client, PODS)
+    follow(informer.run())
+    await informer.wait_synced()
+
+    assert [name for _, name in informer.objects] == ["good"]
+    assert list(informer.unreadable) == [("default", "bad")]
+    assert "nodeName" in informer.unreadable["default", "bad"]
+
+    server.put({**pod("good"), "spec": {"nodeName": 8}})
+    await until(lambda: len(informer.unreadable) == 2)
+    assert not informer.objects
+    server.remove("pods", "bad")
+    server.remove("pods", "good")
+    await until(lambda: not informer.unreadable)
+
+
+async def test_a_truncated_list_is_asked_for_again(server, client, follow, log):
+    server.streamed_lists = False
+    server.put(pod("a"))
+    server.inject(ApiFault(garbage=True, times=2), verb="list")
+    informer = Informer(client, PODS)
+    follow(informer.run())
+    await informer.wait_synced()
+
+    assert list(informer.objects) == [("default", "a")]
+    (failure,) = [entry for entry in log if entry["event"] == "cannot follow the API server"]
+    assert "truncated" in failure["problem"]
+
+
+class ScriptedWatch:
+    """A client whose lists and watches are scripted: every watch sends its events, and the last one stays open."""
+
+    def __init__(self, lists, watches, timing):
+        self.timing = timing
+        self.lists, self.watches = list(lists), list(watches)
+
+    async def version(self):
+        return ServerVersion("1", "30")
+
+    async def list(self, resource, query):
+        names, version = self.lists.pop(0)
+        return ObjectPage(tuple(scripted_pod(*name.split()) for name in names), version)
+
+    @asynccontextmanager
+    async def watch(self, resource, query, *, resource_version, initial):
+        events = self.watches.pop(0)
+
+        async def send():
+            for type_, name in events:
+                obj = scripted_pod(*name.split())
+                version = obj.metadata.resource_version
+                yield WatchEvent(EventType(type_), obj, "default", obj.metadata.name, version)
+            if not self.watches:
+                await asyncio.Event().wait()
+
+        yield send()
+
+
+def scripted_pod(name, version, uid=""):
+    return ApiPod(metadata=ObjectMeta(name=name, namespace="default", uid=uid or name, resource_version=version))
+
+
+async def test_events_that_come_twice_are_reported_once(timing, follow):
+    events = [("ADDED", "a 5"), ("ADDED", "a 5"), ("MODIFIED", "a 6"), ("ADDED", "a 5"), ("MODIFIED", "a 6")]
+    events += [("ADDED", "b 7"), ("DELETED", "b 8"), ("DELETED", "b 8"), ("ADDED", "c 9")]
+    client: Any = ScriptedWatch([([], "4")], [events], timing)
+    informer = Informer(client, PODS)
+    changes = recorded(informer)
+    follow(informer.run())
+    await until(lambda: "ADDED c" in changes)
+
+    assert changes == ["ADDED a", "MODIFIED a", "ADDED b", "DELETED b", "ADDED c"]
+
+
+async def test_events_out_of_order_lead_to_a_new_list(timing, follow):
+    """A deleted pod does not come back, and the pod whose event came late is not lost."""
+    events = [("ADDED", "a 5"), ("DELETED", "a 7"), ("MODIFIED", "a 6"), ("ADDED", "never 99")]
+    client: Any = ScriptedWatch([([], "4"), (["b 6"], "8")], [events, [("ADDED", "c 9")]], timing)
+    informer = Informer(client, PODS)
+    changes = recorded(informer)
+    follow(informer.run())
+    await until(lambda: "ADDED c" in changes)
+
+    assert changes == ["ADDED a", "DELETED a", "ADDED b", "ADDED c"]
+    assert informer.error is None
 
 
 class Mirror:
@@ -356,3 +512,4 @@ async def test_the_cache_equals_the_server_after_any_faults(server, client, foll
 
     await until(equal)
     assert mirror.objects == informer.objects
+    assert not informer.failures, informer.unreadable

@@ -4,10 +4,12 @@ import pytest
 
 from alignup.documents.codec import encode
 from alignup.kubernetes.api.client import _decode
-from alignup.kubernetes.api.known_pods import api_pod_stage, known_pod
+from alignup.kubernetes.api.known_pods import api_pod_stage, known_pod, kubelet_uid
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.placement.host_report import PodStage
 from alignup.schedule.live_cluster import PodTrimmer
+
+OWNER = {"apiVersion": "v1", "kind": "Node", "name": "a", "uid": "n", "controller": True}
 
 
 def api_pod(*, status=None, policy="Always", container_policy="", **metadata):
@@ -23,11 +25,32 @@ def api_pod(*, status=None, policy="Always", container_policy="", **metadata):
 def test_a_static_pod_has_the_uid_that_the_kubelet_uses():
     annotations = {"kubernetes.io/config.mirror": "h", "kubernetes.io/config.hash": "h", "note": "x"}
 
-    known = known_pod(api_pod(annotations=annotations, labels={"a": "b"}))
+    known = known_pod(api_pod(annotations=annotations, labels={"a": "b"}, ownerReferences=[OWNER]))
 
     assert (known.pod.uid, known.name) == ("h", ("default", "web"))
     assert (known.pod.labels, known.pod.annotations) == ({}, {})
-    assert known_pod(api_pod(annotations={"kubernetes.io/config.hash": "h"})).pod.uid == "u"
+    assert known_pod(api_pod(annotations={"kubernetes.io/config.hash": "h"}, ownerReferences=[OWNER])).pod.uid == "u"
+
+
+@pytest.mark.parametrize(
+    "owners",
+    [
+        [],
+        [{**OWNER, "name": "b"}],
+        [{**OWNER, "kind": "ReplicaSet"}],
+        [{**OWNER, "apiVersion": "apps/v1"}],
+    ],
+    ids=["no owner", "another node", "no node", "another group"],
+)
+def test_a_forged_mirror_pod_has_its_own_uid(owners):
+    annotations = {"kubernetes.io/config.mirror": "h", "kubernetes.io/config.hash": "h"}
+    assert kubelet_uid(api_pod(annotations=annotations, ownerReferences=owners)) == "u"
+
+
+def test_a_mirror_pod_cannot_have_the_uid_of_a_pod_of_the_api_server():
+    annotations = {"kubernetes.io/config.mirror": "h", "kubernetes.io/config.hash": "h"}
+    mirror = api_pod(annotations=annotations, ownerReferences=[OWNER])
+    assert (kubelet_uid(mirror, {"u", "x"}), kubelet_uid(mirror, {"u", "h"})) == ("h", "u")
 
 
 def test_the_stage_follows_from_phase_and_deletion():

@@ -20,6 +20,7 @@ class SteppedClock:
 
     def __init__(self):
         self.now = 0.0
+        self.day = 0.0  #: the time of day minus this clock's
         self._sleepers = []
 
     async def sleep(self, seconds):
@@ -64,7 +65,7 @@ async def candidate(server, clock, tasks):
                 sleep=clock.sleep,
                 clock=lambda: clock.now,
                 random=lambda: 0.0,
-                time_of_day=lambda: clock.now,
+                time_of_day=lambda: clock.now + clock.day,
                 attempts=1,
             )
             clients.append(ApiClient(Access(server=server.url), timing=timing))
@@ -89,6 +90,19 @@ async def test_the_first_candidate_leads_and_renews(client, clock, candidate):
     assert (first.leading, second.leading) == (True, False)
     assert (lease.holder_identity, lease.lease_duration_seconds, lease.lease_transitions) == ("first", 15, 0)
     assert (lease.acquire_time, lease.renew_time) == ("1970-01-01T00:00:00.000000Z", "1970-01-01T00:00:40.000000Z")
+
+
+async def test_jumps_of_the_time_of_day_end_no_lease(client, clock, candidate):
+    first = candidate("first")
+    await until(lambda: first.leading)
+    second = candidate("second")
+    await until(lambda: second.leader == "first")
+
+    for day in (1e9, 0.0, 4e9, 1.0):
+        clock.day = day
+        await clock.advance(20, candidates=2)
+        assert (first.leading, second.leading) == (True, False)
+    assert (await client.get(REF)).spec.lease_transitions == 0
 
 
 async def test_a_leader_that_stops_gives_up_the_lease(client, clock, candidate, tasks):

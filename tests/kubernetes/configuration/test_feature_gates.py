@@ -5,12 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.align.errors import ConfigurationError
-from alignup.align.settings import FEATURE_GATES, FeatureStage
+from alignup.align.release import RELEASES, FeatureStage, find_release
+from alignup.align.settings import FEATURE_GATES
 from alignup.kubernetes import configuration
 from alignup.kubernetes.configuration import feature_gates
 
 COMPOSITE_NEEDS = "GenericWorkload TopologyAwareWorkloadScheduling"
-NAMES = st.sampled_from([*sorted(feature_gates.KUBELET_GATES), "AllAlpha", "AllBeta"])
+NAMES = st.sampled_from([*sorted(feature_gates.kubelet_gates()), "AllAlpha", "AllBeta"])
 
 
 def messages(chosen):
@@ -18,12 +19,15 @@ def messages(chosen):
 
 
 def test_gates_that_matter_to_alignment_agree_with_align():
-    assert {name: feature_gates.KUBELET_GATES[name] for name in FEATURE_GATES} == FEATURE_GATES
+    for release in RELEASES:
+        known = feature_gates.kubelet_gates(release)
+        assert {name: known[name] for name in release.gates} == release.gates
+        assert not (FEATURE_GATES.keys() - release.gates.keys()) & known.keys()
 
 
 def test_dependencies_are_known_gates():
-    for name, needs in feature_gates.DEPENDENCIES.items():
-        assert {name, *needs} <= feature_gates.KUBELET_GATES.keys()
+    for name, needs in feature_gates.dependencies().items():
+        assert {name, *needs} <= feature_gates.kubelet_gates().keys()
         assert name not in needs
 
 
@@ -108,9 +112,9 @@ def test_accepted_gates_are_consistent(chosen):
 
     for name in FEATURE_GATES.keys() & chosen.keys():
         assert resolved.on(name) is chosen[name]
-    for name in FEATURE_GATES.keys() & feature_gates.DEPENDENCIES.keys():
+    for name in FEATURE_GATES.keys() & feature_gates.dependencies().keys():
         if resolved.on(name):
-            assert all(resolved.on(need) for need in feature_gates.DEPENDENCIES[name] if need in FEATURE_GATES)
+            assert all(resolved.on(need) for need in feature_gates.dependencies()[name] if need in FEATURE_GATES)
     if chosen.get("AllAlpha") is False:
         named = {name for name in chosen if chosen[name]}
         assert not any(
@@ -118,3 +122,20 @@ def test_accepted_gates_are_consistent(chosen):
             for name in FEATURE_GATES.keys() - named
             if FEATURE_GATES[name].stage is FeatureStage.ALPHA
         )
+
+
+def test_a_gate_is_known_in_some_releases_only():
+    chosen = {"MemoryManager": True}
+
+    assert [str(release) for release in RELEASES if not feature_gates.problems(chosen, release)] == [
+        *("1.33", "1.34", "1.35")
+    ]
+    (problem,) = feature_gates.problems(chosen, find_release("1.36"))
+    assert str(problem) == "featureGates[MemoryManager]: unrecognized feature gate: MemoryManager"
+
+
+def test_dependencies_are_checked_since_1_35():
+    chosen = {"DynamicResourceAllocation": False, "DRAPrioritizedList": True}
+
+    assert not feature_gates.problems(chosen, find_release("v1.34.11"))
+    assert feature_gates.problems({"PodLevelResources": False, "PodLevelResourceManagers": True}, find_release("1.37"))

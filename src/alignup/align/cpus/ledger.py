@@ -51,9 +51,14 @@ class CpuLedger:
         """Return the CPUs of its init containers that a pod may reuse, even if it has released them since."""
         return self.reusable[1] if self.reusable and self.reusable[0] == uid else 0
 
-    def give(self, uid: str, container: str, *, cpus: CpuSet, reusable: CpuSet | None = None) -> Self:
-        """Give CPUs that are available or the pod's; the next container may reuse *reusable* (``None``: as before)."""
-        if cpus & ~self.available:
+    def give(
+        self, uid: str, container: str, *, cpus: CpuSet, reusable: CpuSet | None = None, checked: bool = True
+    ) -> Self:
+        """Give CPUs that are available or the pod's; the next container may reuse *reusable* (``None``: as before).
+
+        Without *checked*, any CPUs are given, as a defect of the kubelet does.
+        """
+        if checked and cpus & ~self.available:
             self._check_available(cpus & ~self.owned(uid))
         containers = self.held.get(uid, {})
         owner = None if container in containers else (uid, self.owned(uid) | cpus)
@@ -69,11 +74,15 @@ class CpuLedger:
             last_owner=owner,
         )
 
-    def give_pod(self, uid: str, cpus: CpuSet, *, containers: Mapping[str, CpuSet]) -> Self:
-        """Give *cpus*, all of them available, to a pod as a whole; *containers* are the parts of its containers."""
-        self._check_available(cpus)
+    def give_pod(self, uid: str, cpus: CpuSet, *, containers: Mapping[str, CpuSet], checked: bool = True) -> Self:
+        """Give *cpus*, all of them available, to a pod as a whole; *containers* are the parts of its containers.
+
+        Without *checked*, any CPUs are given, as a defect of the kubelet does.
+        """
+        if checked:
+            self._check_available(cpus)
         outside = bits.union(containers.values()) & ~cpus
-        if outside:
+        if checked and outside:
             raise StateError(f"CPUs {bits.show(outside)} are not CPUs of the pod")
         return replace(
             self,

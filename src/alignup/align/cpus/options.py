@@ -9,7 +9,8 @@ from typing import Self
 from alignup.align.bits import CpuSet, quote
 from alignup.align.errors import SettingsError
 from alignup.align.quantity import Quantity
-from alignup.align.settings import FeatureGates, FeatureStage, Policy, check_stage, parse_bool
+from alignup.align.release import NEWEST, FeatureStage
+from alignup.align.settings import TOPOLOGY_OPTIONS, FeatureGates, Policy, check_stage, parse_bool
 
 
 class CpuPolicy(StrEnum):
@@ -21,16 +22,9 @@ class CpuPolicy(StrEnum):
         raise SettingsError(f"unknown policy: {quote(str(value))}")
 
 
-#: The options of the static policy, by the kubelet's names.
+#: The options of the static policy, by the kubelet's names, with their stages in the newest release.
 OPTION_STAGES: Mapping[str, FeatureStage] = MappingProxyType(
-    {
-        "full-pcpus-only": FeatureStage.GA,
-        "distribute-cpus-across-numa": FeatureStage.BETA,
-        "align-by-socket": FeatureStage.ALPHA,
-        "distribute-cpus-across-cores": FeatureStage.ALPHA,
-        "strict-cpu-reservation": FeatureStage.GA,
-        "prefer-align-cpus-by-uncorecache": FeatureStage.GA,
-    }
+    {name: stage for name, stage in NEWEST.options.items() if name not in TOPOLOGY_OPTIONS}
 )
 
 #: Pairs that exclude each other, in the order they are checked.
@@ -58,7 +52,8 @@ class CpuOptions:
         """Parse ``cpuManagerPolicyOptions``; of several errors, the first by option name is raised."""
         chosen = {}
         for name, value in sorted(options.items()):
-            check_stage(name, OPTION_STAGES.get(name), gates, manager="CPU")
+            stage = gates.release.options.get(name) if name in OPTION_STAGES else None
+            check_stage(name, stage, gates, manager="CPU")
             chosen[name] = parse_bool(name, value)
         for first, second in _CLASHES:
             if chosen.get(first) and chosen.get(second):

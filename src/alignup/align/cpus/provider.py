@@ -20,6 +20,7 @@ from alignup.align.cpus.selection import DistributedSelection, PackedSelection
 from alignup.align.errors import ProviderError, SettingsError, StateError
 from alignup.align.hint import AmountFamily, Hint, HintList, HintsByResource, Need, Provider
 from alignup.align.machine import KubeletView
+from alignup.align.release import NEWEST, Release
 from alignup.align.settings import FeatureGates, Policy
 from alignup.align.workload import Container, Pod, QoS, demand
 from alignup.align.workload.names import CPU
@@ -31,22 +32,31 @@ CpuHints = AmountFamily | HintList
 NO_HINTS = HintList((), preferred=frozenset())
 
 
-def create_selection(view: KubeletView, options: CpuOptions) -> CpuSelection:
+def create_selection(
+    view: KubeletView, options: CpuOptions, release: Release = NEWEST, *, kubelet_faults: bool = False
+) -> CpuSelection:
     if options.distribute_cpus_across_numa:
         group = view.cpus_per_core if options.full_pcpus_only else 1
-        return DistributedSelection(view, group=max(group, 1), by_socket=options.align_by_socket)
+        by_socket = options.align_by_socket and release.distributes_by_socket
+        return DistributedSelection(view, group=max(group, 1), by_socket=by_socket, kubelet_faults=kubelet_faults)
     return PackedSelection(
-        view, spread=options.distribute_cpus_across_cores, by_cache=options.prefer_align_cpus_by_uncorecache
+        view,
+        spread=options.distribute_cpus_across_cores,
+        by_cache=options.prefer_align_cpus_by_uncorecache,
+        splits_cores=release.splits_cores_in_cache,
+        kubelet_faults=kubelet_faults,
     )
 
 
-def select_reserved_cpus(view: KubeletView, options: CpuOptions, *, count: int, explicit: CpuSet = 0) -> CpuSet:
+def select_reserved_cpus(
+    view: KubeletView, options: CpuOptions, *, count: int, explicit: CpuSet = 0, release: Release = NEWEST
+) -> CpuSet:
     """Return the *count* CPUs reserved for the system: the *explicit* ones, or those that are selected first."""
     reserved = explicit
     if not reserved:
         # Like the kubelet, report an impossible count as a set of the wrong size.
         with suppress(ProviderError):
-            reserved = create_selection(view, options).take(view.all_cpus, count)
+            reserved = create_selection(view, options, release).take(view.all_cpus, count)
     if reserved.bit_count() != count:
         raise SettingsError(
             "[cpumanager] unable to reserve the required amount of CPUs "
@@ -115,9 +125,11 @@ class CpuProvider(Provider[CpuLedger]):
     reserved: CpuSet = 0  #: never owned by containers
     #: whether pod-level resources are allocated as a whole (feature gate PodLevelResourceManagers)
     pod_level: bool = False
-    #: copy two defects of the kubelet: a pod with pod-level resources that is admitted again is rejected, or is placed
-    #: again and loses its CPUs (here it keeps them); and a start fails if no shared CPU is left (here it does not)
+    #: copy defects of the kubelet: a pod with pod-level resources that is admitted again is rejected, or is placed
+    #: again and loses its CPUs (here it keeps them); a start fails if no shared CPU is left (here it does not); on
+    #: uneven machines CPUs are taken that are not free; CPUs come from other NUMA nodes than those that were chosen
     kubelet_faults: bool = False
+    kubelet_release: Release = NEWEST
     allocatable: CpuSet = field(init=False)  #: the CPUs that containers can own; none under policy none
     _selection: CpuSelection = field(init=False, compare=False, repr=False)
     _nodes: CpuNodes = field(init=False, compare=False, repr=False)
@@ -127,7 +139,8 @@ class CpuProvider(Provider[CpuLedger]):
     def __post_init__(self) -> None:
         allocatable = 0 if self.policy is CpuPolicy.NONE else self.view.all_cpus & ~self.reserved
         object.__setattr__(self, "allocatable", allocatable)
-        object.__setattr__(self, "_selection", create_selection(self.view, self.options))
+        selection = create_selection(self.view, self.options, self.kubelet_release, kubelet_faults=self.kubelet_faults)
+        object.__setattr__(self, "_selection", selection)
         object.__setattr__(self, "_nodes", CpuNodes(self.view, by_socket=self.options.align_by_socket))
 
     @classmethod
@@ -143,12 +156,14 @@ class CpuProvider(Provider[CpuLedger]):
         """Return the provider a kubelet starts with under these settings and this topology manager policy."""
         if CpuPolicy(settings.policy) is CpuPolicy.NONE:
             settings.check_none()
-            return cls(view=view, policy=CpuPolicy.NONE)
+            return cls(view=view, policy=CpuPolicy.NONE, kubelet_release=gates.release)
         count = settings.reserved_count()
         try:
             options = CpuOptions.parse(settings.options, gates=gates)
             options.check_machine(topology, sockets=view.num_sockets, nodes=view.num_nodes)
-            reserved = select_reserved_cpus(view, options, count=count, explicit=settings.explicit)
+            reserved = select_reserved_cpus(
+                view, options, count=count, explicit=settings.explicit, release=gates.release
+            )
         except SettingsError as error:
             raise SettingsError(f"new static policy error: {error}") from None
         return cls(
@@ -158,6 +173,7 @@ class CpuProvider(Provider[CpuLedger]):
             reserved=reserved,
             pod_level=gates.on("PodLevelResourceManagers") and gates.on("PodLevelResources"),
             kubelet_faults=kubelet_faults,
+            kubelet_release=gates.release,
         )
 
     @cached_property
@@ -232,15 +248,16 @@ class CpuProvider(Provider[CpuLedger]):
         cpus = ledger.holds(pod.uid, container.name)
         reusable = ledger.reusable_by(pod.uid)
         ends = pod.is_ordinary_init(container.name)
+        if self.options.full_pcpus_only and not (cpus is not None and self.kubelet_release.keeps_partial_cores):
+            self._check_smt(ledger, count)
         if cpus is not None:
             return ledger.with_reusable(pod.uid, reusable | cpus if ends else reusable & ~cpus)
-        if self.options.full_pcpus_only:
-            self._check_smt(ledger, count)
         # Released CPUs can belong to another pod by now; the kubelet does not check.
         again = reusable & ledger.owned(pod.uid) if reusable else 0
         cpus = self._select(ledger.available | again, count, affinity=affinity.nodes)
         left = reusable | cpus if ends else reusable & ~cpus
-        return ledger.give(pod.uid, container.name, cpus=cpus, reusable=left)
+        checked = not self.kubelet_faults
+        return ledger.give(pod.uid, container.name, cpus=cpus, reusable=left, checked=checked)
 
     def _allocate_pod(self, ledger: CpuLedger, pod: Pod, affinity: NodeSet | None) -> CpuLedger:
         """Allocate pod-level CPUs as a whole, and divide them among the containers."""
@@ -255,7 +272,8 @@ class CpuProvider(Provider[CpuLedger]):
         if self.options.full_pcpus_only:
             self._check_smt(ledger, count)
         cpus = self._select(ledger.available, count, affinity=affinity)
-        return ledger.give_pod(pod.uid, cpus, containers=self._divide(pod, cpus))
+        parts = self._divide(pod, cpus)
+        return ledger.give_pod(pod.uid, cpus, containers=parts, checked=not self.kubelet_faults)
 
     def release(self, ledger: CpuLedger, uid: str) -> CpuLedger:
         ledger = ledger.take_back_all(uid)

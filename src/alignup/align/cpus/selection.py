@@ -7,7 +7,7 @@ up before a whole one is split. Selection walks down the tree: whole outer group
 groups, optionally whole caches, whole cores, single CPUs. A socket or a core counts as whole only if it has the
 machine's *average* number of CPUs, as in the kubelet; this matters on uneven machines. (The kubelet compares the number
 of *free* CPUs with the average and therefore, on such machines, sometimes takes CPUs that are not free; here all of
-them must be free too.)
+them must be free too, unless its defects are to be copied.)
 
 In a *distributed* selection, a request goes to as few nodes as can hold it on an empty machine, or to more if
 necessary. Each node of a *combination* gives the same share; the remainder is given in rounds, one group of CPUs at a
@@ -24,11 +24,12 @@ a fixed order. The kubelet tries them all, up to 2ⁿ times 2ⁿ. Four facts mak
 Above ``MAX_EXACT_NODES`` nodes, the nodes with most free CPUs are used without a search.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from heapq import heapify, heapreplace
 from itertools import combinations
 from math import isqrt
+from types import MappingProxyType
 from typing import NamedTuple
 
 from alignup.align.bits import Bits, CpuSet, union
@@ -40,33 +41,52 @@ TakeStep = tuple[int, Callable[[CpuSet, int], CpuSet]]
 
 
 class PackedSelection:
-    """Packed selection on one machine; with *spread*, no whole cores; with *by_cache*, in one cache if possible."""
+    """Packed selection on one machine; with *spread*, no whole cores; with *by_cache*, in one cache if possible.
 
-    def __init__(self, view: KubeletView, *, spread: bool = False, by_cache: bool = False) -> None:
+    Without *splits_cores*, only whole cores are taken from a cache that is not taken as a whole.
+    """
+
+    def __init__(
+        self,
+        view: KubeletView,
+        *,
+        spread: bool = False,
+        by_cache: bool = False,
+        splits_cores: bool = True,
+        kubelet_faults: bool = False,
+    ) -> None:
         nodes, sockets = tuple(view.node_cpus.values()), tuple(view.socket_cpus.values())
         cores, caches = tuple(view.core_cpus.values()), tuple(view.cache_cpus.values())
         even_sockets = frozenset(cpus for cpus in sockets if cpus.bit_count() == view.cpus_per_socket)
+        # With its faults, the kubelet takes any socket and core of which the average number of CPUs is free.
+        core_size, socket_size = max(view.cpus_per_core, 1), view.cpus_per_socket
+        large_sockets, self._large_cores = (
+            {group: size for group in groups if kubelet_faults and group.bit_count() > size > 0}
+            for groups, size in ((sockets, socket_size), (cores, core_size))
+        )
+        even_sockets |= large_sockets.keys()
         self._nodes_first = view.num_sockets >= view.num_nodes
         self._outer, self._inner = (nodes, sockets) if self._nodes_first else (sockets, nodes)
-        whole = (frozenset(nodes), even_sockets)
-        whole_outer, whole_inner = whole if self._nodes_first else reversed(whole)
+        whole: tuple[tuple[frozenset[CpuSet], Mapping[CpuSet, int]], ...]
+        whole = ((frozenset(nodes), {}), (even_sockets, large_sockets))
+        whole_outer, whole_inner = whole if self._nodes_first else whole[::-1]
         self._inner_of = _children(self._outer, self._inner)
         self._cores_of = _children(self._inner, cores)
         self._caches_of = _children(nodes, caches)
         self._cores_in_cache = _children(caches, cores)
-        self._core_size = max(view.cpus_per_core, 1)
+        self._core_size = core_size
         self._whole_cores_of = {
-            inner: tuple(core for core in inside if core.bit_count() == self._core_size)
+            inner: tuple(core for core in inside if core.bit_count() == self._core_size or core in self._large_cores)
             for inner, inside in self._cores_of.items()
         }
-        self._cache_size = view.cpus_per_cache
+        self._cache_size, self._splits_cores = view.cpus_per_cache, splits_cores
         self._all = view.all_cpus
         whole_cores: TakeStep = (self._core_size, self._whole_cores)
         last: tuple[TakeStep, ...] = ((1, self._single_spread),) if spread else (whole_cores, (1, self._single))
         cached: tuple[TakeStep, ...] = ((1, self._caches),) if by_cache else ()
         self._steps: tuple[TakeStep, ...] = (
-            self._whole_groups(whole_outer, self._order),
-            self._whole_groups(whole_inner, partial(self._order, inner=True)),
+            self._whole_groups(*whole_outer, self._order),
+            self._whole_groups(*whole_inner, partial(self._order, inner=True)),
             *cached,
             *last,
         )
@@ -83,7 +103,7 @@ class PackedSelection:
             if count >= at_least > 0:  # 0: there are no such groups
                 more = step(left, count)
                 taken |= more
-                left ^= more
+                left &= ~more
                 count -= more.bit_count()
         return taken
 
@@ -101,9 +121,12 @@ class PackedSelection:
         return order
 
     @staticmethod
-    def _whole_groups(whole: frozenset[CpuSet], order: Callable[[CpuSet], list[CpuSet]]) -> TakeStep:
+    def _whole_groups(
+        whole: frozenset[CpuSet], average_sizes: Mapping[CpuSet, int], order: Callable[[CpuSet], list[CpuSet]]
+    ) -> TakeStep:
         def step(free: CpuSet, need: int) -> CpuSet:
-            return _take_whole(filter(whole.__contains__, order(free)), free=free, need=need)
+            groups = filter(whole.__contains__, order(free))
+            return _take_whole(groups, free=free, need=need, average_sizes=average_sizes)
 
         return min(map(int.bit_count, whole - {0}), default=0), step
 
@@ -113,10 +136,13 @@ class PackedSelection:
         taken, used = 0, ~free
         for inner in self._order(free, inner=True):
             for core in self._whole_cores_of[inner]:
-                if not core & used:
+                average = self._large_cores.get(core)
+                if not core & used if average is None else (core & free).bit_count() == average:
+                    if core.bit_count() > need:
+                        continue
                     taken |= core
                     used |= core
-                    need -= size
+                    need -= core.bit_count()
                     if need < size:
                         return taken
         return taken
@@ -155,10 +181,11 @@ class PackedSelection:
     def _inside(self, cache: CpuSet, free: CpuSet, *, need: int) -> CpuSet:
         """Take exactly *need* CPUs on the first cores of *cache*, or none if the numbers do not match."""
         cores = [core & free for core in self._cores_in_cache[cache] if core & cache & free]
+        count = -(-need // self._core_size) if self._splits_cores else need // self._core_size
         chosen = 0
-        for core in cores[: -(-need // self._core_size)]:
+        for core in cores[:count]:
             chosen |= core
-        if need % 2 and self._core_size > 1 and chosen.bit_count() > need:
+        if self._splits_cores and need % 2 and self._core_size > 1 and chosen.bit_count() > need:
             chosen ^= 1 << chosen.bit_length() - 1
         return chosen if chosen.bit_count() == need else 0
 
@@ -187,12 +214,18 @@ def _most_used_first(groups: Iterable[CpuSet], *, within: CpuSet, free: CpuSet) 
     return touched
 
 
-def _take_whole(groups: Iterable[CpuSet], *, free: CpuSet, need: int) -> CpuSet:
-    """Return the CPUs of those *groups* that are entirely free and fit into *need*."""
+def _take_whole(
+    groups: Iterable[CpuSet], *, free: CpuSet, need: int, average_sizes: Mapping[CpuSet, int] = MappingProxyType({})
+) -> CpuSet:
+    """Return the CPUs of those *groups* that are entirely free and fit into *need*.
+
+    Those with an average size count as free if that many of their CPUs are.
+    """
     taken = 0
     used = ~free
     for group in groups:
-        if group & used:
+        average = average_sizes.get(group)
+        if group & used if average is None else (group & free).bit_count() != average:
             continue
         size = group.bit_count()
         if size <= need:
@@ -210,6 +243,8 @@ def _children(parents: Iterable[CpuSet], children: Iterable[CpuSet]) -> dict[Cpu
     return {parent: tuple(child for child in children if child & parent) for parent in parents}
 
 
+#: The error that stands for an endless loop of the kubelet, in which it keeps its lock.
+ENDLESS = "the kubelet does not return from the selection of CPUs"
 MAX_EXACT_NODES = 16  #: the largest number of NUMA nodes with an exact search
 
 Indexes = tuple[int, ...]  #: nodes by their index in a list of nodes
@@ -221,13 +256,36 @@ class DistributionPlan(NamedTuple):
     nodes: Indexes
     share: int
     extra: Indexes
+    #: the nodes that take turns in giving the remainder, and those of which they were chosen
+    turns: Indexes = ()
+    able: Indexes = ()
+    perfect: bool = False  #: whether all nodes have equally many free CPUs afterwards
+    by_socket: bool = False  #: whether sockets count
+
+    def overwritten(self, sizes: Sequence[int], count: int, *, group: int) -> "DistributionPlan":
+        """Return what becomes of the plan in the kubelet, which keeps it in arrays that later combinations overwrite.
+
+        Combinations with the same first nodes share an array. Once a plan is perfect, only one more is tried.
+        """
+        every = tuple(range(len(sizes)))
+        nodes = _last_alike(self.nodes, every)
+        if self.perfect:
+            later = next((later for later in combinations(every, len(self.nodes)) if later > self.nodes), self.nodes)
+            fresh = _fresh_length(len(later))
+            nodes = later if later[:fresh] == self.nodes[:fresh] else self.nodes
+        even = count // len(nodes) // group * group
+        share = min(even, *(sizes[index] // group * group for index in nodes))
+        return DistributionPlan(nodes, share, extra=(), turns=_last_alike(self.turns, self.able))
 
 
 class DistributedSelection:
     """Distributed selection on one machine, *group* CPUs at a time; with *by_socket*, on one socket if possible."""
 
-    def __init__(self, view: KubeletView, *, group: int = 1, by_socket: bool = False) -> None:
-        self._packed = PackedSelection(view)
+    def __init__(
+        self, view: KubeletView, *, group: int = 1, by_socket: bool = False, kubelet_faults: bool = False
+    ) -> None:
+        self._packed = PackedSelection(view, kubelet_faults=kubelet_faults)
+        self._kubelet_faults = kubelet_faults
         self._group = group
         self._groups_per_node = _ceil(_ceil(view.num_cpus, group), view.num_nodes)
         self._all = view.all_cpus
@@ -240,20 +298,41 @@ class DistributedSelection:
             raise not_enough_error(free, count)
         order = tuple(dict.fromkeys(self._packed.nodes(free)))  # a node on two sockets occurs twice
         nodes = [node & free for node in order]
+        fewest = _ceil(count // self._group, self._groups_per_node)
         plan = plan_distribution(
             [node.bit_count() for node in nodes],
             count,
             group=self._group,
-            fewest=_ceil(count // self._group, self._groups_per_node),
+            fewest=fewest,
             sockets=[self._touched(node) for node in order] if self._sockets else None,
         )
         if plan is None:
             return self._packed.take(free, count)
+        if self._kubelet_faults:
+            sizes = [node.bit_count() for node in nodes]
+            widths = range(fewest, len(plan.nodes) + 1)
+            if self._group > 1 and _is_endless(sizes, count, plan, group=self._group, widths=widths):
+                raise ProviderError(ENDLESS)
+            plan = plan.overwritten(sizes, count, group=self._group)
         taken = 0
         for index in plan.nodes:
             taken |= self._packed.take(nodes[index], plan.share)
+        if self._kubelet_faults:
+            return self._take_in_turns(taken, [nodes[index] for index in plan.turns], count)
         for index in plan.extra:
             taken |= self._packed.take(nodes[index] & ~taken, self._group)
+        return taken
+
+    def _take_in_turns(self, taken: CpuSet, nodes: Sequence[CpuSet], count: int) -> CpuSet:
+        """Return *taken* with more groups of CPUs of *nodes*, which take turns, up to *count* CPUs."""
+        while taken.bit_count() < count:
+            before = taken
+            for node in nodes:
+                left = node & ~taken
+                if left.bit_count() >= self._group and taken.bit_count() < count:
+                    taken |= self._packed.take(left, self._group)
+            if taken == before:
+                raise ProviderError(ENDLESS)
         return taken
 
     def _touched(self, node: CpuSet) -> Bits:
@@ -309,7 +388,11 @@ class _Search:
         share, saved = self._even_part(best)
         remainder = self._remainder(best, share)
         chosen = remainder.first(lambda more: self._score(saved + more) <= goal) if self._exact else remainder.richest()
-        return DistributionPlan(best, share, tuple(best[index] for index in remainder.in_rounds(chosen)))
+        able = tuple(index for index in best if self._sizes[index] - share >= self._group)
+        turns = tuple(best[index] for index in chosen)
+        giving = tuple(best[index] for index in remainder.in_rounds(chosen))
+        perfect = goal == 0 and not self._rank(best)[0]
+        return DistributionPlan(best, share, giving, turns, able, perfect, by_socket=bool(self._sockets))
 
     def _first_best(self, known: Indexes) -> Indexes:
         """Return the first of the best combinations; *known* is one to start with."""
@@ -395,7 +478,8 @@ class _Remainder:
             for chosen in combinations(range(window), getting):
                 saved = self._saved([sizes[index] for index in chosen])
                 if saved >= 0 and good(saved):
-                    return tuple(able[index] for index in chosen)
+                    others = range(chosen[-1] + 1, chosen[-1] + 1 + number - getting)
+                    return tuple(able[index] for index in (*chosen, *others))
         return ()
 
     def richest(self) -> Indexes:
@@ -444,6 +528,43 @@ class _Remainder:
             saved += group * (2 * richest - group)
             heapreplace(heap, group - richest)
         return saved
+
+
+def _is_endless(sizes: Sequence[int], count: int, plan: DistributionPlan, *, group: int, widths: range) -> bool:
+    """Return whether the kubelet, on its way to *plan*, tries nodes with enough free CPUs, but not in whole groups."""
+    if len(sizes) > MAX_EXACT_NODES or not any(size % group for size in sizes):
+        return False
+    for width in widths:
+        for chosen in combinations(range(len(sizes)), width):
+            if plan.perfect and width == len(plan.nodes) and chosen > plan.nodes:
+                return False
+            whole = [sizes[index] // group * group for index in chosen]
+            share = count // width // group * group
+            share = min(share, *whole) if plan.by_socket else share
+            left = [sizes[index] - share for index in chosen]
+            if sum(whole) >= count and min(left) >= 0 and _gives_endlessly(left, count - share * width, group=group):
+                return True
+    return False
+
+
+def _gives_endlessly(left: Sequence[int], rest: int, *, group: int) -> bool:
+    able = [size for size in left if size >= group] if rest else []
+    return any(
+        sum(some) >= rest > sum(size // group for size in some) * group
+        for number in range(len(able), 0, -1)
+        for some in combinations(able, number)
+    )
+
+
+def _fresh_length(length: int) -> int:
+    """Return how many of the first nodes of a combination of this length decide which array the kubelet puts it in."""
+    return max((size for size in (1, 2, 3, 5, 9) if size <= length), default=0)
+
+
+def _last_alike(chosen: Indexes, every: Indexes) -> Indexes:
+    """Return the last combination of *every* with the same first nodes as *chosen*."""
+    rest = len(chosen) - _fresh_length(len(chosen))
+    return (*chosen[: len(chosen) - rest], *every[len(every) - rest :]) if rest else chosen
 
 
 def _first_of_each(kinds: Sequence[object], width: int) -> Iterator[Indexes]:

@@ -39,6 +39,7 @@ class DeviceInventory:
 
     devices: tuple[Device, ...]  #: in natural order of their unique ids
     machine: NodeSet  #: the NUMA nodes of the machine
+    hints_all_nodes: bool = False  #: whether hints name all of them, not only those with devices
     preferred_allocation: bool = False  #: whether the plugin supports GetPreferredAllocation
     registered: bool = True  #: ``False``: the plugin is gone for so long that the resource is removed
     remembered: bool = False  #: after a restart, until the plugin is back: only the held devices are known
@@ -48,7 +49,7 @@ class DeviceInventory:
     placed: DeviceSet = field(init=False, compare=False)  #: those on any node, including unknown nodes
     groups: Mapping[NodeSet, DeviceSet] = field(init=False, compare=False)  #: nodes → the devices on exactly these
     weights: Mapping[NodeSet, int] = field(init=False, compare=False)  #: nodes of the machine → the number on these
-    nodes: NodeSet = field(init=False, compare=False)  #: the nodes for hints: nodes with devices, else all nodes
+    nodes: NodeSet = field(init=False, compare=False)  #: the nodes for hints
     on: Mapping[int, DeviceSet] = field(init=False, compare=False)  #: each of ``nodes`` → the devices that touch it
     on_single_nodes: bool = field(init=False, compare=False)  #: whether no device is on several nodes of the machine
     min_widths: dict[int, int] = field(init=False, compare=False, repr=False)  #: known results of ``min_width``
@@ -65,17 +66,18 @@ class DeviceInventory:
             if device.nodes:
                 groups[device.nodes] = groups.get(device.nodes, 0) | 1 << index
                 nodes |= device.nodes & self.machine
+        hinted = nodes if nodes and not self.hints_all_nodes else self.machine
         facts = {
             "indexes": {device.id: index for index, device in enumerate(self.devices)},
             "healthy": healthy,
             "with_topology": with_topology,
             "placed": bits.union(groups.values()),
             "groups": groups,
-            "nodes": nodes or self.machine,
+            "nodes": hinted,
             "min_widths": {},
             "on": {
                 node: bits.union(devices for mask, devices in groups.items() if mask >> node & 1)
-                for node in bits.members(nodes or self.machine)
+                for node in bits.members(hinted)
             },
         }
         for name, fact in facts.items():
@@ -86,11 +88,18 @@ class DeviceInventory:
         object.__setattr__(self, "layout", (places, self.preferred_allocation, self.registered, self.remembered))
 
     @classmethod
-    def of(cls, devices: Iterable[Device], *, machine: NodeSet, preferred_allocation: bool = False) -> Self:
+    def of(
+        cls,
+        devices: Iterable[Device],
+        *,
+        machine: NodeSet,
+        hints_all_nodes: bool = False,
+        preferred_allocation: bool = False,
+    ) -> Self:
         """Return an inventory of *devices*; of two with the same id, the later one counts."""
         known = {device.id: device for device in devices}
         ordered = tuple(known[id_] for id_ in sorted(known, key=natural_sort_key))
-        return cls(ordered, machine, preferred_allocation=preferred_allocation)
+        return cls(ordered, machine, hints_all_nodes, preferred_allocation)
 
     def min_width(self, count: int, *, resource: str) -> int:
         """Return the fewest nodes near *count* devices, if all are healthy and free; all nodes for too few devices.

@@ -27,6 +27,7 @@ class DeviceLedger:
     PROVIDER: ClassVar = "device"
 
     nodes: NodeSet  #: the NUMA nodes of the machine
+    hints_all_nodes: bool = False  #: whether hints name all of them, not only those with devices of the resource
     inventories: Mapping[str, DeviceInventory] = field(default_factory=dict)  #: by resource
     held: Mapping[str, Mapping[str, DeviceIds]] = field(default_factory=dict)  #: pod uid → container → what it holds
     #: the last pod handled, and the devices of its init containers that its next container may reuse
@@ -36,13 +37,18 @@ class DeviceLedger:
 
     @classmethod
     def of_devices(
-        cls, devices: Iterable[Device], *, nodes: NodeSet, preferred_allocation: Collection[str] = ()
+        cls,
+        devices: Iterable[Device],
+        *,
+        nodes: NodeSet,
+        preferred_allocation: Collection[str] = (),
+        hints_all_nodes: bool = False,
     ) -> "DeviceLedger":
         """Return the ledger of an idle machine; *preferred_allocation* are the resources whose plugin supports it."""
         by_resource: dict[str, list[Device]] = {}
         for device in devices:
             by_resource.setdefault(device.resource, []).append(device)
-        ledger = cls(nodes=nodes)
+        ledger = cls(nodes=nodes, hints_all_nodes=hints_all_nodes)
         for resource, inventory_devices in by_resource.items():
             ledger = ledger.announce(resource, inventory_devices, preferred_allocation=resource in preferred_allocation)
         return ledger
@@ -90,15 +96,19 @@ class DeviceLedger:
         return counts
 
     def announce(self, resource: str, devices: Iterable[Device], *, preferred_allocation: bool = False) -> Self:
-        return self._with_inventory(
-            resource, DeviceInventory.of(devices, machine=self.nodes, preferred_allocation=preferred_allocation)
+        inventory = DeviceInventory.of(
+            devices,
+            machine=self.nodes,
+            hints_all_nodes=self.hints_all_nodes,
+            preferred_allocation=preferred_allocation,
         )
+        return self._with_inventory(resource, inventory)
 
     def stop(self, resource: str) -> Self:
         """Mark all devices as unhealthy, because the plugin is gone."""
         known = self.inventories[resource]
         ill = tuple(replace(device, healthy=False) for device in known.devices)
-        stopped = DeviceInventory(ill, self.nodes, registered=known.registered, remembered=known.remembered)
+        stopped = replace(known, devices=ill, preferred_allocation=False)
         return self._with_inventory(resource, stopped)
 
     def give_up(self, resource: str) -> Self:
@@ -129,6 +139,7 @@ class DeviceLedger:
         containers = with_item(self.held.get(uid, {}), container, container_devices)
         return type(self)(
             nodes=self.nodes,
+            hints_all_nodes=self.hints_all_nodes,
             inventories=self.inventories,
             held=with_item(self.held, uid, containers),
             reusable=self.reusable,
@@ -154,6 +165,7 @@ class DeviceLedger:
                     free[resource] |= inventory.find(ids) & inventory.healthy
         return type(self)(
             nodes=self.nodes,
+            hints_all_nodes=self.hints_all_nodes,
             inventories=self.inventories,
             held=without_item(self.held, uid),
             reusable=reusable,

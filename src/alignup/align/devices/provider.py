@@ -19,6 +19,7 @@ from alignup.align.devices.ledger import DeviceLedger
 from alignup.align.errors import ProviderError
 from alignup.align.hint import AnyHints, Hint, Need, Provider
 from alignup.align.machine import Device
+from alignup.align.release import NEWEST, Release
 from alignup.align.workload import Container, Pod, demand
 
 
@@ -73,11 +74,17 @@ class DeviceProvider(Provider[DeviceLedger]):
     devices: tuple[Device, ...] = ()  #: on the idle machine
     preferred_allocation: frozenset[str] = frozenset()  #: resources whose plugin supports GetPreferredAllocation
     answers: PreferenceAnswers = field(default_factory=dict)  #: for this decision
+    kubelet_release: Release = NEWEST
 
     name = DeviceLedger.PROVIDER
 
     def initial_ledger(self) -> DeviceLedger:
-        return DeviceLedger.of_devices(self.devices, nodes=self.nodes, preferred_allocation=self.preferred_allocation)
+        return DeviceLedger.of_devices(
+            self.devices,
+            nodes=self.nodes,
+            preferred_allocation=self.preferred_allocation,
+            hints_all_nodes=not self.kubelet_release.hints_device_nodes_only,
+        )
 
     def needs(self, ledger: DeviceLedger, pod: Pod, container: Container | None) -> Mapping[str, Need]:
         return {
@@ -105,7 +112,8 @@ class DeviceProvider(Provider[DeviceLedger]):
             elif held_ids := held.get(resource, ()):
                 # A device that is gone restricts no set. The kubelet crashes here.
                 known = inventory.find(held_ids)
-                family = device_family(inventory, known, resource=resource, need=known.bit_count())
+                need = known.bit_count() if self.kubelet_release.crashes_on_gone_devices else len(held_ids)
+                family = device_family(inventory, known, resource=resource, need=need)
                 hints[resource] = (family if len(held_ids) == count else None) or ()
             else:
                 free = ledger.free[resource]

@@ -15,8 +15,11 @@ from alignup.align.hint import Hint, HintList, HintsByResource, Need, Provider
 from alignup.align.machine import NumaNode
 from alignup.align.memory.hints import memory_family
 from alignup.align.memory.ledger import EMPTY_TABLE, Block, MemoryLedger, Sizes
+from alignup.align.release import NEWEST, Release
 from alignup.align.settings import FeatureGates
 from alignup.align.workload import Container, Pod, QoS, demand
+
+_NO_DEFAULT = "[memorymanager] failed to get the default NUMA affinity, no NUMA nodes with enough memory is available"
 
 
 class MemoryPolicy(StrEnum):
@@ -38,11 +41,12 @@ class MemorySettings:
     #: copy two defects of the kubelet: one node of a group is allocated alone (here the container joins the group), and
     #: a pod with pod-level resources that is admitted again is placed and charged again (here it stays)
     kubelet_faults: bool = False
+    release: Release = NEWEST
 
     @classmethod
     def of_gates(cls, policy: MemoryPolicy, gates: FeatureGates, *, kubelet_faults: bool = False) -> Self:
         both = gates.on("PodLevelResources") and gates.on("PodLevelResourceManagers")
-        return cls(policy, pod_level_managers=both, kubelet_faults=kubelet_faults)
+        return cls(policy, pod_level_managers=both, kubelet_faults=kubelet_faults, release=gates.release)
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,7 @@ class MemoryProvider(Provider[MemoryLedger]):
             need = self.need(pod, container)
         except ProviderError:
             return None
-        if not need:
+        if not need and not self._places_empty_request(pod, container):
             return None
         if container is not None:
             blocks = ledger.blocks(pod.uid, container.name)
@@ -100,21 +104,36 @@ class MemoryProvider(Provider[MemoryLedger]):
             for other in pod.all_containers:
                 if other.name in held:
                     return _hints_for_held(held[other.name], need)
-        family = memory_family(ledger, need, pod=pod.uid)
+        family = memory_family(ledger, need, pod=pod.uid) if need else None
         return {} if family is None else dict.fromkeys(need, family)
 
     def allocate(self, ledger: MemoryLedger, pod: Pod, container: Container | None, *, affinity: Hint) -> MemoryLedger:
         if container is None:
             return self._allocate_pod(ledger, pod, affinity)
         need = self.need(pod, container)
-        if not need:
+        if not need and not self._places_empty_request(pod, container):
             return ledger
         init = pod.is_ordinary_init(container.name)
         if ledger.blocks(pod.uid, container.name) is not None:
             return ledger.give_again(pod.uid, container.name, init=init)
+        if not need and affinity.nodes is None:
+            raise ProviderError(_NO_DEFAULT)
         nodes = self._place(ledger, need, pod=pod.uid, affinity=affinity)
+        if not need:
+            return ledger
         earlier = pod.ended_before(container.name)
         return ledger.give(pod.uid, container.name, blocks=_blocks(nodes, need), init=init, earlier=earlier)
+
+    def _places_empty_request(self, pod: Pod, container: Container | None) -> bool:
+        """Return whether the kubelet places a container of a pod placed as a whole that requests no memory."""
+        return (
+            not self.settings.release.skips_empty_memory_requests
+            and self.settings.pod_level_managers
+            and self.settings.policy is MemoryPolicy.STATIC
+            and container is not None
+            and pod.has_pod_level_resources
+            and pod.qos is QoS.GUARANTEED
+        )
 
     def _allocate_pod(self, ledger: MemoryLedger, pod: Pod, affinity: Hint) -> MemoryLedger:
         """Allocate pod-level memory as a whole: containers with requests get their share, all others share the rest."""
@@ -170,12 +189,8 @@ def _best(ledger: MemoryLedger, need: Sizes, *, pod: str, start: Hint) -> NodeSe
     family = memory_family(ledger, need, pod=pod)
     nodes = family.best(start.nodes or 0) if family else None
     if family is None or nodes is None:
-        problem = (
-            "failed to get the default NUMA affinity, no NUMA nodes with enough memory is available"
-            if start.nodes is None
-            else "failed to find NUMA nodes to extend the current topology hint"
-        )
-        raise ProviderError(f"[memorymanager] {problem}")
+        extended = "[memorymanager] failed to find NUMA nodes to extend the current topology hint"
+        raise ProviderError(_NO_DEFAULT if start.nodes is None else extended)
     if start.preferred and not family.prefers(nodes):
         kind = "default" if start.nodes is None else "extended"
         raise ProviderError(f"[memorymanager] failed to find the {kind} preferred hint")

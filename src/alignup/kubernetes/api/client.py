@@ -1,8 +1,9 @@
 """The operations of the Kubernetes API that Alignup needs, on objects of any type."""
 
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from typing import Any, Generic, Self, TypeVar
@@ -13,16 +14,22 @@ import structlog
 from alignup.kubernetes.api.access import Access
 from alignup.kubernetes.api.connection import ApiRequest, Connection
 from alignup.kubernetes.api.errors import GoneError, NotFoundError, UnreadableError, status_error
-from alignup.kubernetes.api.objects import ApiPod, PartialObject
+from alignup.kubernetes.api.objects import ApiPod, Metadata, ObjectMeta, PartialObject
 from alignup.kubernetes.api.resource import ALL, Object, ObjectRef, Query, Resource
 from alignup.kubernetes.api.timing import Timing
 
 PAGE_SIZE = 500  #: objects in one response
 MANAGER = "alignup"  #: the default field manager
+MAX_DEPTH = 100  #: of nested lists and objects in a response that is too deep for the decoder
 _INITIAL_EVENTS_END = "k8s.io/initial-events-end"
+_CUT = b'"(nested too deeply for alignup)"'  #: stands for what was nested too deeply
+_BRACKETS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
+_UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _log = structlog.get_logger()
 _T = TypeVar("_T")
+
+ObjectKey = tuple[str, str]  #: namespace (empty: none) and name
 
 
 class PatchType(StrEnum):
@@ -45,7 +52,7 @@ class EventType(StrEnum):
 class WatchEvent(Generic[Object]):
     """An event of a watch.
 
-    ``object`` is ``None`` for a bookmark, and for an object that cannot be decoded, which counts as deleted.
+    ``object`` is ``None`` for a bookmark, and for an object that cannot be decoded: ``problem`` says why.
     ``initial_events_end`` marks the bookmark after the last object of a streamed list.
     """
 
@@ -55,6 +62,7 @@ class WatchEvent(Generic[Object]):
     name: str
     resource_version: str
     initial_events_end: bool = False
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +71,7 @@ class ObjectPage(Generic[Object]):
 
     items: tuple[Object, ...]
     resource_version: str
+    unreadable: Mapping[ObjectKey, str] = field(default_factory=dict)  #: objects that cannot be decoded, and why
 
 
 class ServerVersion(msgspec.Struct, frozen=True):
@@ -131,7 +140,8 @@ class ApiClient:
             pages = [page async for page in self.pages(resource, query)]
         except GoneError:  # the list took so long that its version is no longer available
             pages = [page async for page in self.pages(resource, query, size=0)]
-        return ObjectPage(tuple([obj for page in pages for obj in page.items]), pages[-1].resource_version)
+        unreadable = {key: problem for page in pages for key, problem in page.unreadable.items()}
+        return ObjectPage(tuple([obj for page in pages for obj in page.items]), pages[-1].resource_version, unreadable)
 
     async def pages(
         self, resource: Resource[Object], query: Query = ALL, *, size: int = PAGE_SIZE
@@ -270,34 +280,65 @@ def _delete_options(uid: str, grace_period: int | None) -> dict[str, object]:
 
 
 def _decode(body: bytes | msgspec.Raw, type_: type[_T]) -> _T:
+    decoder = _decoder(type_)  # type: ignore[arg-type]  # types are hashable
     try:
-        decoded: _T = _decoder(type_).decode(body)  # type: ignore[arg-type]  # types are hashable
-    except msgspec.DecodeError as error:
+        decoded: _T
+        try:
+            decoded = decoder.decode(body)
+        except RecursionError:
+            decoded = decoder.decode(_without_deep_values(bytes(body)))
+    except _UNDECODABLE as error:
         raise UnreadableError(f"the API server sent an unreadable {type_.__name__}: {error}") from None
     return decoded
 
 
+def _without_deep_values(body: bytes) -> bytes:
+    """Return JSON with a text in place of everything that is nested more than ``MAX_DEPTH`` levels deep."""
+    parts, begin, depth = [], 0, 0
+    for match in _BRACKETS.finditer(body):
+        token = match[0]
+        if token in (b"{", b"["):
+            depth += 1
+            if depth == MAX_DEPTH + 1:
+                parts += [body[begin : match.start()], _CUT]
+        elif token in (b"}", b"]"):
+            if depth == MAX_DEPTH + 1:
+                begin = match.end()
+            depth -= 1
+    return b"".join([*parts, body[begin:]])
+
+
 def _decode_page(body: bytes, resource: Resource[Object]) -> tuple[ObjectPage[Object], str]:
-    """Return the objects of a response, and the token for the next part; unreadable objects are skipped."""
+    """Return the objects of a response, and the token for the next part; unreadable objects are skipped, and named."""
+    unreadable: dict[ObjectKey, str] = {}
     try:
         page = _decoder(_Page[resource.type]).decode(body)  # type: ignore[name-defined]
         items = page.items or ()
-    except msgspec.ValidationError:
+    except _UNDECODABLE:
         page = _decode(body, _Page[msgspec.Raw])
         decoded = [_decode_object(item, resource) for item in page.items or ()]
-        items = tuple(obj for obj, _ in decoded if obj is not None)
-    return ObjectPage(items, page.metadata.resource_version), page.metadata.next_page
+        items = tuple(obj for obj, _, _ in decoded if obj is not None)
+        unreadable = {(metadata.namespace, metadata.name): problem for _, metadata, problem in decoded if problem}
+    return ObjectPage(items, page.metadata.resource_version, unreadable), page.metadata.next_page
 
 
-def _decode_object(item: msgspec.Raw, resource: Resource[Object]) -> tuple[Object | None, PartialObject]:
-    """Return an object with its metadata; ``None`` if it does not have the expected form."""
+def _decode_object(item: msgspec.Raw, resource: Resource[Object]) -> tuple[Object | None, Metadata, str]:
+    """Return an object, its metadata, and why it cannot be decoded."""
+    problem = "nested too deeply"
+    if _CUT not in bytes(item):
+        try:
+            obj: Object = _decoder(resource.type).decode(item)
+        except _UNDECODABLE as error:
+            problem = str(error)
+        else:
+            return obj, obj.metadata, ""
     try:
-        obj = _decoder(resource.type).decode(item)
-    except msgspec.ValidationError as error:
-        partial: PartialObject = _decode(item, PartialObject)
-        _log.warning("object ignored", kind=resource.kind, name=partial.metadata.name, problem=str(error))
-        return None, partial
-    return obj, obj
+        metadata = _decode(item, PartialObject).metadata
+    except UnreadableError:
+        metadata = ObjectMeta()  # not even a name
+    namespace, name = metadata.namespace, metadata.name
+    _log.warning("object ignored", kind=resource.kind, namespace=namespace, name=name, problem=problem)
+    return None, metadata, problem
 
 
 def _decode_event(line: bytes, resource: Resource[Object], description: str) -> WatchEvent[Object]:
@@ -310,7 +351,5 @@ def _decode_event(line: bytes, resource: Resource[Object], description: str) -> 
         return WatchEvent(EventType.BOOKMARK, None, "", "", metadata.resource_version, initial_events_end=end)
     if event.type not in EventType.__members__:
         raise UnreadableError(f"{description}: unknown event {event.type}")
-    obj, partial = _decode_object(event.object, resource)
-    meta = partial.metadata
-    type_ = EventType(event.type) if obj is not None else EventType.DELETED
-    return WatchEvent(type_, obj, meta.namespace, meta.name, meta.resource_version)
+    obj, meta, problem = _decode_object(event.object, resource)
+    return WatchEvent(EventType(event.type), obj, meta.namespace, meta.name, meta.resource_version, problem=problem)

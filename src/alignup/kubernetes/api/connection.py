@@ -6,6 +6,7 @@ import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from urllib.parse import urlencode
 
 import httpx2
 
@@ -31,7 +32,8 @@ _KEEPALIVE = [
         if hasattr(socket, name)
     ),
 ]
-_LIMITS = httpx2.Limits(max_connections=200, max_keepalive_connections=20, keepalive_expiry=30.0)
+#: More connections are kept than requests are sent at a time: another TLS handshake costs more than a request.
+_LIMITS = httpx2.Limits(max_connections=200, max_keepalive_connections=64, keepalive_expiry=30.0)
 _NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 _PASSING = frozenset({429, 502, 503, 504})  #: status codes of failures that pass
 
@@ -127,20 +129,21 @@ class Connection:
     async def _send_once(self, request: ApiRequest, credential: Credential, read_timeout: float) -> httpx2.Response:
         client = await self._client_for(credential.certificate)
         timing, access = self.timing, self.access
-        headers = [*access.headers, ("Accept", request.accept)]
+        headers = [*access.headers, ("User-Agent", access.user_agent), ("Accept", request.accept)]
         headers += [("Accept-Encoding", "gzip" if access.compress else "identity")]
         if credential.authorization:
             headers.append(("Authorization", credential.authorization))
         if request.body is not None:
             headers.append(("Content-Type", request.content_type))
-        built = client.build_request(
+        query = f"?{urlencode(request.parameters)}" if request.parameters else ""
+        timeout = httpx2.Timeout(timing.response, connect=timing.connect, read=read_timeout)
+        extensions = {"sni_hostname": access.server_name} if access.server_name else {}
+        built = httpx2.Request(  # not by the client, which would merge it with its settings
             request.method,
-            access.server + request.path,
-            params=request.parameters or None,
+            access.server + request.path + query,
             content=request.body,
             headers=headers,
-            timeout=httpx2.Timeout(timing.response, connect=timing.connect, read=read_timeout),
-            extensions={"sni_hostname": access.server_name} if access.server_name else None,
+            extensions={**extensions, "timeout": timeout.as_dict()},
         )
         try:
             return await client.send(built, stream=True)
@@ -165,9 +168,7 @@ class Connection:
                 proxy = f" by proxy {access.proxy}" if access.proxy else ""
                 raise AccessError(f"{access.source}: cannot use {access.server}{proxy}: {error}") from None
             oldest, self._previous, self._certificate = self._previous, self._client, certificate
-            self._client = httpx2.AsyncClient(
-                transport=transport, trust_env=False, headers={"User-Agent": access.user_agent}
-            )
+            self._client = httpx2.AsyncClient(transport=transport, trust_env=False)
             if oldest is not None:
                 await oldest.aclose()
         return self._client

@@ -5,18 +5,19 @@ the full spec under the same uid.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from alignup.align import bits
 from alignup.align.devices.ledger import DeviceLedger
-from alignup.align.devices.provider import DeviceProvider
-from alignup.align.errors import StateError
+from alignup.align.errors import OWN_LIMIT, AlignError, SettingsError, StateError
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Device, Machine
 from alignup.align.quantity import Quantity, QuantityFormat
+from alignup.align.release import NEWEST, Release, find_release
 from alignup.align.workload.demand import FitRequest
 from alignup.align.workload.names import CPU, EPHEMERAL_STORAGE, MEMORY
 from alignup.documents import host_state as schema
@@ -26,6 +27,7 @@ from alignup.documents.host_state import (
     HeldResourcesDocument,
     HostLedgerDocument,
     HostStateDocument,
+    check_limits,
 )
 from alignup.documents.ledgers import (
     CpuResidue,
@@ -51,6 +53,7 @@ HOST_STATES = Resource(
 )
 
 HEARTBEAT_SECONDS = 300.0  #: after which an unchanged object is written again
+MAX_MESSAGE = 2_000  #: characters about what is wrong with an object
 STALE_SECONDS = 3 * HEARTBEAT_SECONDS  #: after which its observer has probably stopped
 
 
@@ -83,24 +86,50 @@ def staleness(state: HostStateDocument, now: float) -> str:
     return f"its observer last reported {age // seconds:.0f} {unit} ago; see the log of its pod"
 
 
+def kubelet_release(version: str) -> Release:
+    """Return the release of a Node's kubelet, or the newest if its version is missing or not one of Kubernetes."""
+    with suppress(SettingsError):
+        return find_release(version)
+    return NEWEST
+
+
 class HostStateReader:
     """Reads HostState objects; those with the same machine and configuration share what follows from them."""
 
     def __init__(self) -> None:
-        self._idle: dict[str, Host] = {}  #: without devices, by the texts of machine and configuration
+        self._idle: dict[str, Host] = {}  #: without devices, by release and the texts of machine and configuration
+        self._keys: dict[str, str] = {}  #: node → the key of its host: what no node has any more is forgotten
 
-    def read(self, state: HostStateDocument) -> HostReport:
-        """Return the report; ``StateError`` if the ledger is unknown, ``AlignError`` if the object is invalid."""
+    def read(self, state: HostStateDocument, *, kubelet_version: str = "") -> HostReport:
+        """Return the report of a node with this *kubelet_version*; empty or strange ones count as the newest.
+
+        ``StateError`` if the ledger is unknown, ``AlignError`` if the object is invalid.
+        """
+        try:
+            return self._read(state, kubelet_release(kubelet_version))
+        except AlignError as error:
+            if len(str(error)) > MAX_MESSAGE:
+                raise StateError(f"{str(error)[:MAX_MESSAGE]}…") from None
+            raise
+
+    def forget(self, node: str) -> None:
+        """Forget a node that is gone, and its machine and configuration unless another node has them, too."""
+        key = self._keys.pop(node, None)
+        if key is not None and key not in self._keys.values():
+            self._idle.pop(key, None)
+
+    def _read(self, state: HostStateDocument, release: Release) -> HostReport:
         if state.ledger is None:
             why = "; ".join(state.problems) or "no reason is given"
             raise StateError(f"what node {state.metadata.name} holds is unknown: {why}")
-        idle = self._idle_host(state)
+        check_limits(state)
+        idle = self._idle_host(state, release)
         devices = tuple(
             Device(group.resource, id_, parse_or_none(group.nodes), healthy=group.healthy)
             for group in state.ledger.devices
             for id_ in group.ids
         )
-        provider = DeviceProvider(idle.view.all_nodes, devices, idle.settings.preferred_allocation)
+        provider = replace(idle.devices, devices=devices)
         return HostReport(
             host=state.metadata.name,
             machine=replace(idle.machine, devices=devices),
@@ -110,14 +139,21 @@ class HostStateReader:
             kubelet=state.kubelet,
         )
 
-    def _idle_host(self, state: HostStateDocument) -> Host:
-        key = f"{to_json(state.machine)}\n{to_json(state.configuration)}"
+    def _idle_host(self, state: HostStateDocument, release: Release) -> Host:
+        key = f"{release}\n{to_json(state.machine)}\n{to_json(state.configuration)}"
+        if self._keys.get(state.metadata.name) != key:
+            self.forget(state.metadata.name)
+            self._keys[state.metadata.name] = key
         if key not in self._idle:
             name = f"HostState {state.metadata.name}"
             machine = replace(machine_from_document(state.machine, name=name), devices=())
+            if len(machine.cpus) > schema.MAX_CPUS or len(machine.nodes) > schema.MAX_NODES:
+                limits = f"{schema.MAX_CPUS} CPUs on {schema.MAX_NODES} NUMA nodes"
+                raise StateError(f"{name}: more than {limits} are not read {OWN_LIMIT}")
             document = ParsedDocument(1, 1, state.configuration)
-            configuration = kubelet_configuration.read_document(document, name=name)
-            self._idle[key] = Host(machine, kubelet_configuration.host_settings(configuration, machine))
+            configuration = kubelet_configuration.read_document(document, name=name, release=release)
+            settings = kubelet_configuration.host_settings(configuration, machine)
+            self._idle[key] = Host(machine, replace(settings, kubelet_faults=True))
         return self._idle[key]
 
 
@@ -181,6 +217,12 @@ def _device_groups(ledger: DeviceLedger) -> Iterator[DeviceGroupDocument]:
 
 
 def _read_ledger(document: HostLedgerDocument, idle: Ledger) -> Ledger:
+    taken = 0
+    for pod in document.pods:
+        cpus = bits.union(map(bits.parse, (pod.cpus.pod or "", *pod.cpus.containers.values())))
+        if cpus & taken:  # here, since a complete list of who holds what twice can be very long
+            raise StateError(f"CPUs {bits.show(cpus & taken)} of pod {pod.namespace}/{pod.name} are held twice")
+        taken |= cpus
     for resource, registered in document.resources.items():
         if resource in idle.devices.inventories and not registered:
             idle = replace(idle, devices=idle.devices.give_up(resource))

@@ -1,18 +1,23 @@
 """A cache of the objects of one resource that follows the API server, with every change in order.
 
 The objects are listed once and then watched. A watch that ends is resumed at the last resource version. If that version
-is no longer available, the objects are listed again, and only the differences are reported.
+is no longer available, or events do not come in order, the objects are listed again, and only the differences are
+reported.
+
+One bad object ends nothing: an object that cannot be decoded, or that a listener fails on, is logged with its name and
+kept in ``unreadable`` until it changes or is gone, and the others are followed.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Generic
 
 import structlog
 
-from alignup.kubernetes.api.client import ApiClient, EventType, WatchEvent
+from alignup.kubernetes.api.client import ApiClient, EventType, ObjectKey, WatchEvent
 from alignup.kubernetes.api.errors import (
     ApiError,
     ApiStatusError,
@@ -20,11 +25,10 @@ from alignup.kubernetes.api.errors import (
     InvalidObjectError,
     ServerFailureError,
     UnreachableError,
+    UnreadableError,
 )
 from alignup.kubernetes.api.resource import ALL, Object, Query, Resource
 from alignup.kubernetes.api.timing import RetryDelay
-
-ObjectKey = tuple[str, str]  #: namespace (empty: none) and name
 
 _STREAMED_LISTS = (1, 34)  #: the first version of Kubernetes in which every API server streams lists
 _SHORT_WATCH = 1.0  #: seconds; a watch that ends without an event before this counts as failed
@@ -67,6 +71,9 @@ class Informer(Generic[Object]):
     ) -> None:
         self.resource, self.query = resource, query
         self.error: ApiError | None = None  #: why the cache does not follow the API server now; ``None``: it does
+        #: objects that cannot be decoded, which are not among ``objects``, or that a listener failed on, and why
+        self.unreadable: dict[ObjectKey, str] = {}
+        self.failures = 0  #: how often a listener has failed
         self._client, self._trim = client, trim
         self._objects: dict[ObjectKey, Object] = {}
         self.objects: Mapping[ObjectKey, Object] = MappingProxyType(self._objects)
@@ -95,14 +102,25 @@ class Informer(Generic[Object]):
 
     def subscribe(self, listener: Listener[Object]) -> Callable[[], None]:
         """Call *listener* with every object as an addition now, and then with every change; return how to stop that."""
-        for obj in tuple(self._objects.values()):
-            listener(Change(EventType.ADDED, obj))
+        for key, obj in tuple(self._objects.items()):
+            with self.isolated(key):
+                listener(Change(EventType.ADDED, obj))
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     def subscribe_lists(self, listener: Callable[[], object]) -> None:
         """Call *listener* whenever the differences of a list have been applied, and reported one by one."""
         self._list_listeners.append(listener)
+
+    @contextmanager
+    def isolated(self, key: ObjectKey) -> Iterator[None]:
+        """Keep what goes wrong with one object from the others: log it, count it, and go on after the block."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - whatever an object causes
+            self.failures += 1
+            self.unreadable[key] = f"{type(error).__name__}: {error}"
+            _log.exception("object ignored", kind=self.resource.kind, namespace=key[0], name=key[1])
 
     async def changes(self) -> AsyncGenerator[Change[Object], None]:
         """Like :meth:`subscribe`, as an iterator; changes wait until they are taken."""
@@ -123,7 +141,7 @@ class Informer(Generic[Object]):
                     self._streamed = (await self._client.version()).number >= _STREAMED_LISTS
                 if not self._version and not self._streamed:
                     listed = await self._client.list(self.resource, self.query)
-                    self._replace(listed.items, listed.resource_version)
+                    self._replace(listed.items, listed.resource_version, listed.unreadable)
                 await self._watch(delay)
             except ApiError as error:
                 # A server with an etcd before 3.4.25 fails to stream only when it is asked, and not with its own error.
@@ -142,6 +160,7 @@ class Informer(Generic[Object]):
     async def _watch(self, delay: RetryDelay) -> None:
         """Follow one watch to its end; it begins with a streamed list if there is no version to resume at."""
         initial: dict[ObjectKey, Object] | None = None if self._version else {}
+        unreadable: dict[ObjectKey, str] = {}
         clock = self._client.timing.clock
         started, received = clock(), False
         async with self._client.watch(
@@ -155,13 +174,17 @@ class Informer(Generic[Object]):
                     self._apply(event)
                     delay.reset()
                 elif event.initial_events_end:
-                    self._replace(initial.values(), event.resource_version)
+                    self._replace(initial.values(), event.resource_version, unreadable)
                     self._recovered()
                     initial = None
-                elif event.type is EventType.DELETED:
-                    initial.pop((event.namespace, event.name), None)
-                elif event.object is not None:
-                    initial[event.namespace, event.name] = event.object
+                else:
+                    key = (event.namespace, event.name)
+                    initial.pop(key, None)
+                    unreadable.pop(key, None)
+                    if event.problem and event.type is not EventType.DELETED:
+                        unreadable[key] = event.problem
+                    elif event.object is not None and event.type is not EventType.DELETED:
+                        initial[key] = event.object
         if initial is not None:
             self._streamed = False
             raise UnreachableError(f"watch {self.resource.full_name}: ended before the list was complete")
@@ -173,27 +196,44 @@ class Informer(Generic[Object]):
             self.error = None
             _log.info("following the API server again", resource=self.resource.full_name)
 
-    def _replace(self, objects: Iterable[Object], version: str) -> None:
+    def _replace(self, objects: Iterable[Object], version: str, unreadable: Mapping[ObjectKey, str]) -> None:
         """Take a whole new list; report deletions first, and then the other changes in the order of their versions."""
         fresh = {(obj.metadata.namespace, obj.metadata.name): obj for obj in objects}
         self._replacing = True
         for key in [key for key in self._objects if key not in fresh]:
             self._remove(key)
+        self.unreadable = {key: problem for key, problem in self.unreadable.items() if key in fresh} | dict(unreadable)
         for key, obj in sorted(fresh.items(), key=lambda item: _number(item[1].metadata.resource_version)):
             self._put(key, obj)
         self._replacing = False
         self._version = version
         self._synced.set()
         for listener in tuple(self._list_listeners):
-            listener()
+            with self.isolated(("", "(list)")):
+                listener()
 
     def _apply(self, event: WatchEvent[Object]) -> None:
         key = (event.namespace, event.name)
-        if event.type is EventType.DELETED:
+        if event.type is not EventType.BOOKMARK and self._is_old(key, event.resource_version):
+            return
+        if event.type is EventType.DELETED or event.problem:
             self._remove(key, event.object)
+            if event.type is not EventType.DELETED:
+                self.unreadable[key] = event.problem
         elif event.object is not None:
             self._put(key, event.object)
         self._version = event.resource_version
+
+    def _is_old(self, key: ObjectKey, version: str) -> bool:
+        """Return whether an event came twice; if it came late, list again: others may be missing."""
+        number, last = _number(version), _number(self._version)
+        if not number or number > last:
+            return False
+        current = self._objects.get(key)
+        if number == last or (current is not None and _number(current.metadata.resource_version) >= number):
+            return True
+        self._version = ""
+        raise UnreadableError(f"watch {self.resource.full_name}: events out of order: {number} after {last}")
 
     def _put(self, key: ObjectKey, obj: Object) -> None:
         old = self._objects.get(key)
@@ -202,17 +242,23 @@ class Informer(Generic[Object]):
             old = None
         if old is not None and old.metadata.resource_version == obj.metadata.resource_version:
             return
-        self._objects[key] = obj if self._trim is None else self._trim(obj)
-        self._notify(Change(EventType.ADDED if old is None else EventType.MODIFIED, obj, old, self._replacing))
+        self.unreadable.pop(key, None)
+        self._objects[key] = obj
+        if self._trim is not None:
+            with self.isolated(key):
+                self._objects[key] = self._trim(obj)
+        self._notify(key, Change(EventType.ADDED if old is None else EventType.MODIFIED, obj, old, self._replacing))
 
     def _remove(self, key: ObjectKey, last: Object | None = None) -> None:
+        self.unreadable.pop(key, None)
         old = self._objects.pop(key, None)
         if old is not None:
-            self._notify(Change(EventType.DELETED, last if last is not None else old, old, self._replacing))
+            self._notify(key, Change(EventType.DELETED, last if last is not None else old, old, self._replacing))
 
-    def _notify(self, change: Change[Object]) -> None:
+    def _notify(self, key: ObjectKey, change: Change[Object]) -> None:
         for listener in tuple(self._listeners):
-            listener(change)
+            with self.isolated(key):
+                listener(change)
 
 
 def _needs_list(error: ApiError) -> bool:

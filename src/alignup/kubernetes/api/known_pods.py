@@ -1,14 +1,17 @@
 """Pods as the API server has them: what they request, what they are to the kubelet, and how they ended."""
 
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 
-from alignup.align.errors import PodError
-from alignup.align.workload import Pod
+from alignup.align.errors import PodError, Problem, ProblemKind, QuantityError
+from alignup.align.workload import Amounts, Pod, demand
 from alignup.align.workload.validation import MIRROR_ANNOTATION
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.kubernetes.manifests.pod_decoder import pod_from
 from alignup.placement.host_report import PodStage, pod_stage
 
+MAX_CONTAINERS = 500  #: of a pod that the cluster service decides on
+_LARGE_POWER = 100  #: of ten; only sums of amounts that are much further apart fail
 _HASH_ANNOTATION = "kubernetes.io/config.hash"  #: on a mirror pod: the uid of its static pod
 
 
@@ -26,40 +29,77 @@ class KnownPod:
         return self.pod.namespace, self.pod.name
 
 
-def known_pod(pod: ApiPod) -> KnownPod:
-    """Read a pod of the API server; ``PodError`` if it is invalid."""
-    decoded = replace(pod_from(pod), uid=kubelet_uid(pod), labels={}, annotations={})
+def readable_pod(pod: ApiPod) -> Pod:
+    """Read what a pod requests; ``PodError`` if it is invalid, or if its amounts cannot be added up.
+
+    The API server accepts amounts such as ``1e20000``.
+    """
+    decoded = pod_from(pod)
+    if any(amount.power > _LARGE_POWER for amounts in _amounts(decoded) for amount in amounts.values()):
+        try:
+            demand.fit_used(decoded), demand.limits(decoded)
+        except QuantityError as error:
+            raise PodError([Problem("spec", f"cannot add up the amounts: {error}")]) from error
+    return decoded
+
+
+def _amounts(pod: Pod) -> Iterator[Amounts]:
+    for container in pod.all_containers:
+        yield container.resources.requests
+        yield container.resources.limits
+    yield from (pod.resources.requests, pod.resources.limits, pod.overhead)
+    for status in pod.statuses.values():
+        yield from (status.allocated, status.actual)
+
+
+def check_container_count(count: int) -> None:
+    """Raise ``PodError`` for a pod with so many containers and init containers that decisions would take seconds."""
+    if count > MAX_CONTAINERS:
+        message = f"the pod has {count} containers and init containers; alignup decides on pods with {MAX_CONTAINERS}"
+        raise PodError([Problem("spec", f"{message} at most", ProblemKind.OWN_LIMIT)])
+
+
+def known_pod(pod: ApiPod, *, uid: str = "") -> KnownPod:
+    """Read a pod of the API server; ``PodError`` if it is invalid. *uid*: the kubelet's, if it is known."""
+    decoded = replace(readable_pod(pod), uid=uid or kubelet_uid(pod), labels={}, annotations={})
     status = pod.status
     reported = pod.finished or bool(status.container_statuses or status.init_container_statuses)
     return KnownPod(pod=decoded, stage=api_pod_stage(pod), finished=pod.finished, reported=reported)
 
 
-def bound_pod(pod: ApiPod) -> tuple[KnownPod, str]:
-    """Read a pod that is bound, and return what is wrong with it; an invalid one requests nothing.
+def bound_pod(pod: ApiPod, *, uid: str = "") -> tuple[KnownPod, str]:
+    """Read a pod that is bound, and return what is wrong with it; an invalid one has no containers.
 
-    It still counts as bound, so that it does not seem to have ended.
+    It still counts as bound, so that it does not seem to have ended, and makes the state of its node unknown.
     """
     try:
-        return known_pod(pod), ""
+        check_container_count(len(pod.spec.containers) + len(pod.spec.init_containers))
+        return known_pod(pod, uid=uid), ""
     except PodError as error:
-        plain = plain_pod(pod)
+        plain = plain_pod(pod, uid=uid)
         stage = PodStage.TERMINATING if pod.metadata.deletion_timestamp else PodStage.RUNNING
-        problem = f"the requests of pod {plain.namespace}/{plain.name} are left out: {error}"
-        return KnownPod(pod=plain, stage=stage, finished=False), problem
+        return KnownPod(pod=plain, stage=stage, finished=False), str(error)
 
 
-def plain_pod(pod: ApiPod) -> Pod:
+def plain_pod(pod: ApiPod, *, uid: str = "") -> Pod:
     """Return the names of a pod without what it requests."""
     metadata = pod.metadata
-    return Pod(name=metadata.name, namespace=metadata.namespace, uid=kubelet_uid(pod), containers=())
+    return Pod(name=metadata.name, namespace=metadata.namespace, uid=uid or kubelet_uid(pod), containers=())
 
 
-def kubelet_uid(pod: ApiPod) -> str:
-    """Return the uid that the kubelet uses: another one for a static pod, whose mirror pod the API server has."""
+def kubelet_uid(pod: ApiPod, others: Container[str] = ()) -> str:
+    """Return the uid that the kubelet uses: another one for a static pod, whose mirror pod the API server has.
+
+    *others*: the uids of all pods of the API server. Anyone who may create pods can write the annotations of a mirror
+    pod; a real one belongs to its Node, and its uid to no pod of the API server.
+    """
     annotations = pod.metadata.annotations
-    if MIRROR_ANNOTATION in annotations and annotations.get(_HASH_ANNOTATION):
-        return annotations[_HASH_ANNOTATION]
-    return pod.metadata.uid
+    static_uid = annotations.get(_HASH_ANNOTATION, "")
+    if MIRROR_ANNOTATION not in annotations or not static_uid or static_uid in others:
+        return pod.metadata.uid
+    node = ("v1", "Node", pod.spec.node_name)
+    owners = ((owner.api_version, owner.kind, owner.name) for owner in pod.metadata.owner_references)
+    return static_uid if node in owners else pod.metadata.uid
 
 
 def api_pod_stage(pod: ApiPod) -> PodStage:

@@ -157,6 +157,7 @@ class Toleration(ObjectPart, frozen=True):
 class ApiPodSpec(PodSpec, frozen=True):
     node_name: str = ""
     restart_policy: str = ""
+    scheduler_name: str = ""  #: of pods of the API server never empty
     scheduling_gates: tuple[NamedItem, ...] = ()
     node_selector: Labels = {}
     affinity: PodAffinity | None = None

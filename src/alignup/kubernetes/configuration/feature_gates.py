@@ -1,52 +1,66 @@
-"""The feature gates of the kubelet 1.37: for each its default, whether it is locked, and its dependencies.
+"""The feature gates of the kubelets: for each release their defaults, whether they are locked, and their dependencies.
 
 A kubelet does not start with an unknown gate, with a locked gate set to another value, or with a gate enabled whose
-dependencies are disabled. So all gates are listed, not only those that matter to alignment
-(``align.settings.FEATURE_GATES``). ``AllAlpha`` and ``AllBeta`` set every gate of that stage that is not set itself.
+dependencies are disabled. So all gates are listed, not only those that matter to alignment (``Release.gates``).
+``AllAlpha`` and ``AllBeta`` set every gate of that stage that is not set itself.
+
+In the table, a gate has an entry for each minor release that changes it: ``[33, "alpha", false, false]`` has its stage,
+its default and whether it is locked from 1.33 on, and ``[36]`` says that 1.36 has removed it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any
 
 from alignup.align.errors import Problem, ProblemKind
-from alignup.align.settings import FEATURE_GATES, FeatureGate, FeatureGates, FeatureStage
+from alignup.align.release import NEWEST, FeatureGate, FeatureStage, Release
+from alignup.align.settings import FeatureGates
 from alignup.kubernetes.configuration.fields import KUBELET_TABLES
-
-#: Deprecated gates count as GA: only their own name sets them.
-KUBELET_GATES: Mapping[str, FeatureGate] = {
-    name: FeatureGate(FeatureStage(group["stage"]), default=group["default"], locked=group["locked"])
-    for group in KUBELET_TABLES["gates"]
-    for name in group["names"]
-}
-#: A required gate → the gates that depend on it.
-_DEPENDENTS: Mapping[str, list[str]] = KUBELET_TABLES["dependents"]
-#: Gate → the gates that it requires, in the kubelet's order.
-DEPENDENCIES: Mapping[str, tuple[str, ...]] = {
-    name: tuple(required for required, dependents in _DEPENDENTS.items() if name in dependents)
-    for name in sorted({name for dependents in _DEPENDENTS.values() for name in dependents})
-}
 
 _ALL = {"AllAlpha": FeatureStage.ALPHA, "AllBeta": FeatureStage.BETA}
 
 
-def problems(chosen: Mapping[str, bool]) -> tuple[Problem, ...]:
+@cache
+def kubelet_gates(release: Release = NEWEST) -> Mapping[str, FeatureGate]:
+    """Return all gates of a release; deprecated ones count as GA: only their own name sets them."""
+    gates = ((name, _in_release(history, release)) for name, history in KUBELET_TABLES["gates"].items())
+    return {name: FeatureGate(FeatureStage(known[0]), *known[1:]) for name, known in gates if known}
+
+
+@cache
+def dependencies(release: Release = NEWEST) -> Mapping[str, Sequence[str]]:
+    """Return gate → the gates that it requires, in the kubelet's order."""
+    gates = ((name, _in_release(history, release)) for name, history in KUBELET_TABLES["dependencies"].items())
+    return {name: known[0] for name, known in gates if known and known[0]}
+
+
+def _in_release(history: Sequence[Sequence[Any]], release: Release) -> Sequence[Any]:
+    """Return the facts of the last entry up to *release*; none if there is no such entry."""
+    return next((facts for minor, *facts in reversed(history) if minor <= release.minor), ())
+
+
+def problems(chosen: Mapping[str, bool], release: Release = NEWEST) -> tuple[Problem, ...]:
     """Return the kubelet's errors about the gates *chosen* in a file; of several it reports random ones."""
-    if rejected := tuple(unsettable(chosen)):
+    if rejected := tuple(unsettable(chosen, release)):
         return rejected
-    unmet = {name: [need for need in needs if not is_enabled(need, chosen)] for name, needs in DEPENDENCIES.items()}
+    unmet = {
+        name: [need for need in needs if not is_enabled(need, chosen, release)]
+        for name, needs in dependencies(release).items()
+    }
     return tuple(
         Problem(
             f"featureGates[{name}]", f"{name} is enabled, but depends on features that are disabled: [{' '.join(off)}]"
         )
         for name, off in unmet.items()
-        if off and is_enabled(name, chosen)
+        if off and is_enabled(name, chosen, release)
     )
 
 
-def unsettable(chosen: Mapping[str, bool]) -> Iterator[Problem]:
+def unsettable(chosen: Mapping[str, bool], release: Release = NEWEST) -> Iterator[Problem]:
     """Yield the problems of the gates that do not exist, or that are locked to another value."""
     for name, on in sorted(chosen.items()):
         field = f"featureGates[{name}]"
-        gate = KUBELET_GATES.get(name)
+        gate = kubelet_gates(release).get(name)
         if gate is None and name not in _ALL:
             yield Problem(field, f"unrecognized feature gate: {name}", ProblemKind.UNKNOWN_GATE)
         if gate and gate.locked and on is not gate.default:
@@ -55,18 +69,19 @@ def unsettable(chosen: Mapping[str, bool]) -> Iterator[Problem]:
             yield Problem(field, message, ProblemKind.LOCKED_GATE)
 
 
-def resolve(chosen: Mapping[str, bool]) -> FeatureGates:
+def resolve(chosen: Mapping[str, bool], release: Release = NEWEST) -> FeatureGates:
     """Return the gates that matter to alignment; *chosen* must have no problems."""
     if not chosen:
-        return FeatureGates()
-    changed = {name: is_enabled(name, chosen) for name in FEATURE_GATES}
-    return FeatureGates({name: on for name, on in changed.items() if on is not FEATURE_GATES[name].default})
+        return FeatureGates(release=release)
+    changed = {name: is_enabled(name, chosen, release) for name in release.gates}
+    defaults = release.gates
+    return FeatureGates({name: on for name, on in changed.items() if on is not defaults[name].default}, release)
 
 
-def is_enabled(name: str, chosen: Mapping[str, bool]) -> bool:
+def is_enabled(name: str, chosen: Mapping[str, bool], release: Release = NEWEST) -> bool:
     if name in chosen:
         return chosen[name]
-    gate = KUBELET_GATES[name]
+    gate = kubelet_gates(release)[name]
     for word, stage in _ALL.items():
         if word in chosen and gate.stage is stage:
             return chosen[word]

@@ -18,6 +18,7 @@ from typing import Any, Self
 from alignup.align.bits import quote
 from alignup.align.errors import ParseError
 from alignup.align.memory.reserved_memory import ReservedMemory
+from alignup.align.release import NEWEST, Release
 from alignup.kubernetes.manifests.documents import NumberLiteral
 from alignup.kubernetes.manifests.object_reader import ObjectReader, type_of
 
@@ -27,8 +28,8 @@ KIND = "KubeletConfiguration"
 StringMap = Mapping[str, str]
 FieldDecoder = Callable[[ObjectReader, str], Any]  #: returns a field's value, or records why it cannot
 
-#: The feature gates of the kubelet 1.37 with their dependencies, and the fields of plain types.
-KUBELET_TABLES: Mapping[str, Any] = json.loads(Path(__file__).with_name("kubelet_1_37.json").read_text("utf-8"))
+#: The feature gates of all releases with their dependencies, and the fields of plain types.
+KUBELET_TABLES: Mapping[str, Any] = json.loads(Path(__file__).with_name("kubelet.json").read_text("utf-8"))
 
 DEFAULT_EVICTION_HARD: StringMap = {
     "memory.available": "100Mi",
@@ -135,6 +136,7 @@ class Configuration:
     warnings: tuple[str, ...] = ()  #: what the kubelet ignores: unknown fields, duplicate keys
     given: frozenset[str] = frozenset()  #: the fields that the file sets, under their names there
     source: str = field(default="", compare=False)  #: the name of the file, for messages
+    release: Release = NEWEST  #: of the kubelet
 
 
 _ATTRIBUTES = {field.name.replace("_", ""): field.name for field in fields(Configuration)}

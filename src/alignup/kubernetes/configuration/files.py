@@ -29,6 +29,7 @@ from typing import Any
 
 from alignup.align.bits import quote
 from alignup.align.errors import OWN_LIMIT, ConfigurationError, FileError, ParseError, Problem
+from alignup.align.release import NEWEST, Release
 from alignup.kubernetes.configuration import feature_gates
 from alignup.kubernetes.configuration.fields import FIELDS, KIND, USED_FIELDS, VERSION, Configuration, StartupStage
 from alignup.kubernetes.configuration.load import (
@@ -73,6 +74,7 @@ class ConfigurationText:
     parsed: ParsedDocument | None = field(default=None, compare=False, repr=False)
     part: str = ""  #: the field of the file that contains it, such as ``data.kubelet``
     number: int = 0  #: of the document that contains it; 0: the only one
+    release: Release = NEWEST  #: of the kubelet that reads it
 
     @classmethod
     def of(
@@ -94,7 +96,7 @@ class ConfigurationText:
 
     def read(self) -> Configuration:
         """Return the configuration with defaults; :class:`ConfigurationError` if the kubelet would reject it."""
-        return read_document(self.document, name=self.name)
+        return read_document(self.document, name=self.name, release=self.release)
 
     def override(self, changes: Sequence[str]) -> "ConfigurationText":
         """Apply ``FIELD=VALUE`` or ``FIELD.KEY=VALUE`` for each of *changes*; ``ParseError`` for an unknown field."""
@@ -114,11 +116,15 @@ class ConfigurationText:
         return self.origins.get(path) or self.origins.get(path.partition("[")[0].partition(".")[0], "")
 
 
-def unwrap(text: bytes, *, name: str) -> ConfigurationText:
+def unwrap(text: bytes, *, name: str, release: Release = NEWEST) -> ConfigurationText:
     """Return the KubeletConfiguration in *text*; a text in another form is returned as it is.
 
     :class:`ConfigurationError` if *text* is one of the objects above, but without a configuration.
     """
+    return replace(_unwrap(text, name, release), release=release)
+
+
+def _unwrap(text: bytes, name: str, release: Release) -> ConfigurationText:
     try:
         parsed = documents.read(text)
     except ParseError:
@@ -127,7 +133,7 @@ def unwrap(text: bytes, *, name: str) -> ConfigurationText:
         return ConfigurationText(text, name)
     value = parsed[0].value
     if "kind" not in value and isinstance(value.get("kubeletconfig"), Mapping):
-        return _live_configuration(value["kubeletconfig"], name)
+        return _live_configuration(value["kubeletconfig"], name, release)
     if value.get("kind") == "List" and isinstance(items := value.get("items"), list):
         value = _only_item(items, name)
     version, kind = str(value.get("apiVersion")), value.get("kind")
@@ -145,20 +151,20 @@ def unwrap(text: bytes, *, name: str) -> ConfigurationText:
         return ConfigurationText(text, name)  # the same when it is read
 
 
-def _live_configuration(live: Mapping[str, Any], name: str) -> ConfigurationText:
+def _live_configuration(live: Mapping[str, Any], name: str, release: Release) -> ConfigurationText:
     """Return a running kubelet's configuration, in which absent fields are empty: its defaults are already set.
 
-    A kubelet of another release may have feature gates that 1.37 does not know. They do not keep it from running.
+    A kubelet of another release may have feature gates that *release* does not know. They do not keep it from running.
     """
     fields: dict[str, Any] = {**_TYPE, "evictionHard": {}, "enforceNodeAllocatable": [], **live}
     fields.pop("mergeDefaultEvictionSettings", None)  # evictionHard has the defaults that it added
     notes = []
     gates = fields.get("featureGates")
     if isinstance(gates, Mapping) and all(isinstance(on, bool) for on in gates.values()):
-        unsettable = {problem.field: problem for problem in feature_gates.unsettable(gates)}
+        unsettable = {problem.field: problem for problem in feature_gates.unsettable(gates, release)}
         fields["featureGates"] = {gate: on for gate, on in gates.items() if f"featureGates[{gate}]" not in unsettable}
         notes = [
-            f"{name}: ignored {problem.field}, which Kubernetes 1.37 rejects: {problem.message}"
+            f"{name}: ignored {problem.field}, which Kubernetes {release} rejects: {problem.message}"
             for problem in unsettable.values()
         ]
     return ConfigurationText.of(fields, name, notes, part="kubeletconfig")
@@ -236,9 +242,13 @@ def parse_drop_in(text: bytes, *, name: str) -> ConfigurationText:
 
 
 def merge_drop_ins(
-    base: ConfigurationText | None, drop_ins: Sequence[ConfigurationText], *, directory: str
+    base: ConfigurationText | None,
+    drop_ins: Sequence[ConfigurationText],
+    *,
+    directory: str,
+    release: Release = NEWEST,
 ) -> ConfigurationText:
-    """Merge *drop_ins* of *directory* in order into *base*, the kubelet's first file.
+    """Merge *drop_ins* of *directory* in order into *base*, the kubelet's first file; *release* counts without one.
 
     :class:`ConfigurationError` if *base* cannot be loaded. Invalid fields of drop-ins are found when the result is
     read, since a later drop-in may replace them.
@@ -247,7 +257,7 @@ def merge_drop_ins(
     notes: list[str] = []
     origins: dict[str, str] = {}
     if base is not None:
-        loaded = decode_document(base.document, name=base.name)
+        loaded = decode_document(base.document, name=base.name, release=base.release)
         notes += [*base.notes, *(f"{base.name}: {warning}" for warning in loaded.warnings)]
         document = _encoded(base, loaded)
         _record(origins, document, base.name)
@@ -265,7 +275,8 @@ def merge_drop_ins(
     merged = {name: value for name, value in _fold_names(document).items() if name in FIELDS and value is not None}
     merged.pop(_MERGE_EVICTION, None)
     name = f"{base.name} with the drop-ins of {directory}" if base else f"the drop-ins of {directory}"
-    return replace(ConfigurationText.of({**_TYPE, _EVICTION: {}, **merged}, name, notes), origins=origins)
+    text = ConfigurationText.of({**_TYPE, _EVICTION: {}, **merged}, name, notes)
+    return replace(text, origins=origins, release=base.release if base else release)
 
 
 def _walk(directory: Path) -> Iterator[Path]:

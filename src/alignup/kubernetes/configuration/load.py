@@ -15,6 +15,7 @@ from alignup.align.bits import quote
 from alignup.align.errors import ConfigurationError, DocumentError, FieldError, ParseError, Problem, ProblemKind
 from alignup.align.memory import reserved_memory
 from alignup.align.memory.reserved_memory import ReservedMemory
+from alignup.align.release import NEWEST, Release
 from alignup.align.settings import FEATURE_GATES, Policy, Scope
 from alignup.kubernetes.configuration import feature_gates
 from alignup.kubernetes.configuration.fields import (
@@ -57,17 +58,17 @@ _MAX_WARNINGS = 100  # of one sort
 _MAX_NAME = 200  # characters
 
 
-def read(text: str | bytes, *, name: str = "kubelet.yaml") -> Configuration:
+def read(text: str | bytes, *, name: str = "kubelet.yaml", release: Release = NEWEST) -> Configuration:
     """Return the configuration in *text*, with defaults; :class:`ConfigurationError` if the kubelet would reject it.
 
     Like the kubelet, read only the first of several YAML documents.
     """
-    return read_document(first_document(text, name=name), name=name)
+    return read_document(first_document(text, name=name), name=name, release=release)
 
 
-def read_document(document: ParsedDocument, *, name: str) -> Configuration:
+def read_document(document: ParsedDocument, *, name: str, release: Release = NEWEST) -> Configuration:
     """Like :func:`read`, for a document that is parsed already."""
-    configuration = decode_document(document, name=name)
+    configuration = decode_document(document, name=name, release=release)
     invalid = dict.fromkeys((*_field_problems(configuration), *_enforcement_problems(configuration)))
     if configuration.reserved_system_cpus:
         invalid |= dict.fromkeys(_reserved_cpu_problems(configuration))
@@ -79,7 +80,7 @@ def read_document(document: ParsedDocument, *, name: str) -> Configuration:
     return configuration
 
 
-def decode_document(document: ParsedDocument, *, name: str) -> Configuration:
+def decode_document(document: ParsedDocument, *, name: str, release: Release = NEWEST) -> Configuration:
     """Like :func:`read_document`, without validation, which the kubelet leaves until drop-ins are merged."""
     top = ObjectReader.of(document.value)
     read = read_fields(top) if has_type(top) else {}
@@ -87,11 +88,11 @@ def decode_document(document: ParsedDocument, *, name: str) -> Configuration:
         raise ConfigurationError(top.diagnostics.problems, stage=StartupStage.LOAD, source=name)
     used = {field: value for field, value in read.items() if field in USED_FIELDS}
     gates = used.get("featureGates")
-    if gates and (problems := feature_gates.problems(gates)):
-        # Unknown gates were most often removed since.
+    if gates and (problems := feature_gates.problems(gates, release)):
+        # Unknown gates are most often those of another release.
         unknown = [problem for problem in problems if problem.kind is ProblemKind.UNKNOWN_GATE]
         names = [problem.field.removeprefix("featureGates[").removesuffix("]") for problem in unknown]
-        advice = f"remove {', '.join(names)}: Kubernetes 1.37 has no such feature gate" if names else None
+        advice = f"remove {', '.join(names)}: Kubernetes {release} has no such feature gate" if names else None
         raise ConfigurationError(problems, stage=StartupStage.DEFAULTING_PANIC, source=name, advice=advice)
     for field in _DEFAULT_IF_ZERO:
         if not used.get(field, True):
@@ -113,6 +114,7 @@ def decode_document(document: ParsedDocument, *, name: str) -> Configuration:
         warnings=tuple(warnings),
         given=frozenset(read) - {"kind", "apiVersion"},
         source=name,
+        release=release,
     )
 
 

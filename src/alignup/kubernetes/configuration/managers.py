@@ -106,7 +106,7 @@ def host_settings(configuration: Configuration, machine: Machine, *, limit_nodes
     manager that depend on the machine. Without *limit_nodes* the kubelet's limit on NUMA nodes does not apply.
     """
     reservations = compute_reservations(configuration, machine)
-    gates = feature_gates.resolve(configuration.feature_gates)
+    gates = feature_gates.resolve(configuration.feature_gates, configuration.release)
     try:
         topology = _topology_settings(configuration, gates, limit_nodes=limit_nodes)
     except SettingsError as error:
@@ -119,6 +119,7 @@ def host_settings(configuration: Configuration, machine: Machine, *, limit_nodes
         reserved_memory=configuration.reserved_memory,
         reservation=reservations.reservation,
         gates=gates,
+        release=configuration.release,
         max_pods=_max_pods(configuration, machine),
     )
 
@@ -208,7 +209,8 @@ def compute_node_allocatable(
 def _manager_errors(
     configuration: Configuration, view: KubeletView, reservations: NodeReservations, *, limit_nodes: bool
 ) -> Iterator[ConfigurationError]:
-    gates, reservation = feature_gates.resolve(configuration.feature_gates), reservations.reservation
+    gates = feature_gates.resolve(configuration.feature_gates, configuration.release)
+    reservation = reservations.reservation
     try:
         topology = _topology_settings(configuration, gates, limit_nodes=limit_nodes)
         topology.check_machine(nodes=len(view.nodes), distances=view.distances is not None)

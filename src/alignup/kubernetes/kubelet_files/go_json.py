@@ -221,9 +221,14 @@ class GoField:
 STRING = GoType("string", Kind.STRING)
 
 
-def decode(struct: GoType, text: bytes, *, into: dict[str, Value] | None = None) -> tuple[dict[str, Value], str | None]:
-    """Decode *text* into a struct that contains *into*; return it with Go's error, if any, as far as it was decoded."""
-    decoder = _Decoder()
+def decode(
+    struct: GoType, text: bytes, *, into: dict[str, Value] | None = None, names_map_keys: bool = False
+) -> tuple[dict[str, Value], str | None]:
+    """Decode *text* into a struct that contains *into*; return it with Go's error, if any, as far as it was decoded.
+
+    With *names_map_keys*, errors name the keys of maps on the path to a value, as Go 1.27 does.
+    """
+    decoder = _Decoder(names_map_keys=names_map_keys)
     value: dict[str, Value] = into or struct.zero
     try:
         decoder.read(struct, parse(text), value)
@@ -237,6 +242,7 @@ class _Decoder:
     struct: str = ""  #: the innermost struct
     fields: tuple[str, ...] = ()  #: the path to the current value
     error: str | None = None
+    names_map_keys: bool = False
 
     def read(self, type_: GoType, tree: GoValue, into: Value) -> Value:
         """Return the value of a variable that contains *into* after *tree* is decoded into it.
@@ -269,9 +275,12 @@ class _Decoder:
         return self.mismatch(_JSON_KINDS[type(tree)], type_.name, into)
 
     def read_map(self, type_: GoType, pairs: GoPairs, entries: dict[Any, Value]) -> dict[Any, Value]:
+        outside = self.fields
         for name, member in pairs:
             nil = type_.kind is Kind.POINTER_MAP and member is None
+            self.fields = (*outside, name) if self.names_map_keys else outside
             value = None if nil else self.read(type_.elem, member, type_.elem.zero)
+            self.fields = outside
             key = name if type_.key is None else _integer(type_.key, name.removeprefix("+"))
             if key is None:
                 self.mismatch(f"number {name}", type_.key.name)

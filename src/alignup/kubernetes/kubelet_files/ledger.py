@@ -180,7 +180,7 @@ def _devices(provider: DeviceProvider, state: DeviceState | None, gaps: list[Gap
     """Return the device ledger in *state*, with the devices of the machine as far as they are known."""
     if state is None:
         return provider.initial_ledger()
-    ledger = DeviceLedger(nodes=provider.nodes)
+    ledger = replace(provider, devices=()).initial_ledger()
     for restored in restore_devices(provider.devices, state):
         resource = restored.resource
         preferred = resource in provider.preferred_allocation

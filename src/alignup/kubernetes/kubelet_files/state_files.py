@@ -28,6 +28,7 @@ from alignup.align.bits import CpuSet, NodeSet, quote
 from alignup.align.errors import FileError, ParseError, Problem, QuantityError, StateError
 from alignup.align.memory.ledger import Block, MemoryTable, NodeMemory
 from alignup.align.quantity import Quantity
+from alignup.align.release import Release
 from alignup.align.settings import FeatureGates
 from alignup.align.workload import Resources
 from alignup.kubernetes.kubelet_files.go_json import STRING, GoField, GoType, Kind, checksum_text, decode, encode
@@ -76,7 +77,8 @@ class ChecksumError(ParseError):
 class OlderVersion:
     number: int
     struct: GoType
-    checksum_optional: bool = False  #: whether a checksum that is 0 or missing is accepted
+    #: whether a checksum that is 0 or missing is accepted
+    checksum_optional: Callable[[Release], bool] = lambda _release: False
     #: whether a checksum with its own struct name is accepted besides one with the name that all versions share
     accepts_own_name: Callable[[FeatureGates], bool] = lambda _gates: False
 
@@ -93,12 +95,18 @@ class StateFileFormat:
     data: GoType  #: what is wrapped
     name: str  #: the type name of the newest version, and once of all versions
     older: tuple[OlderVersion, ...]  #: newest first
+    first: GoType | None = None  #: the first version, which is not read any more
 
     @property
     def newest(self) -> GoType:
         """The whole file: the fields of the oldest version, and the wrapped contents."""
         wrapped = _struct(self.name, data=STRING, dataChecksum=_CHECKSUM)
         return replace(wrapped, fields=self.older[-1].struct.fields + wrapped.fields)
+
+    def older_versions(self, gates: FeatureGates) -> tuple[OlderVersion, ...]:
+        """Return the older versions that a kubelet reads, newest first; one that does not wrap writes the first."""
+        with_pods = gates.release.stores_pods_as_whole and gates.on(PODS_GATE)
+        return self.older if gates.release.wraps_state_files or with_pods else self.older[-1:]
 
 
 def _parse_state_file(  # noqa: PLR0913 - the first two describe the file
@@ -127,6 +135,8 @@ def _parse_state_file(  # noqa: PLR0913 - the first two describe the file
 
 def load_state_file(format_: StateFileFormat, text: bytes, *, gates: FeatureGates) -> tuple[int, Contents]:
     """Return the version and the contents; ``ParseError`` with the kubelet's message if the kubelet would reject it."""
+    if not gates.release.wraps_state_files:
+        return _load_older(format_, text, gates)
     whole, error = decode(format_.newest, text, into=format_.newest.empty)
     contents: Contents = {}
     if error is not None:
@@ -141,23 +151,37 @@ def load_state_file(format_: StateFileFormat, text: bytes, *, gates: FeatureGate
         return format_.number, contents
     if whole["data"] or whole["dataChecksum"]:
         raise ParseError(f"could not load v{format_.number} checkpoint: {error}")
-    for version in format_.older:
-        contents, error = decode(version.struct, text, into=version.struct.empty)
+    return _load_older(format_, text, gates)
+
+
+def _load_older(format_: StateFileFormat, text: bytes, gates: FeatureGates) -> tuple[int, Contents]:
+    error = None
+    for version in format_.older_versions(gates):
+        # Releases that have one version only call it as all versions are called in checksums.
+        name = version.struct.name if gates.release.stores_pods_as_whole else format_.name
+        contents, error = decode(replace(version.struct, name=name), text, into=version.struct.empty)
         if error is None and _checksum_matches(format_, version, contents, gates):
             return version.number, format_.data.empty | contents
+    if format_.first is not None and gates.release.reads_corrupt_cpus_as_v1:
+        _, error = decode(format_.first, text, into=format_.first.empty, names_map_keys=True)
     raise ChecksumError(CORRUPT) if error is None else ParseError(error)
 
 
 def _checksum_matches(format_: StateFileFormat, version: OlderVersion, contents: Contents, gates: FeatureGates) -> bool:
     checksum = contents["checksum"]
-    if version.checksum_optional and not checksum:
+    if not checksum and version.checksum_optional(gates.release):
         return True
     names = [format_.name, version.struct.name] if version.accepts_own_name(gates) else [format_.name]
     return checksum in (fnv1a(struct_checksum_text(version.struct, contents, name=name)) for name in names)
 
 
-def _encode_state_file(format_: StateFileFormat, contents: Contents) -> bytes:
-    """Return a file of the newest version."""
+def _encode_state_file(format_: StateFileFormat, contents: Contents, gates: FeatureGates) -> bytes:
+    """Return a file as the kubelet of a release writes it."""
+    if not gates.release.wraps_state_files:
+        struct = format_.older_versions(gates)[0].struct
+        kept = {field.key: contents[field.key] for field in struct.fields if field.key != "checksum"}
+        checksum = fnv1a(struct_checksum_text(struct, kept, name=format_.name))
+        return encode(struct, {**kept, "checksum": checksum}).encode()
     data = encode(format_.data, contents)
     copy, checksum = copy_for_older_kubelets(format_, contents)
     wrapped = {"data": data, "dataChecksum": fnv1a(data_checksum_text(data))}
@@ -231,9 +255,14 @@ CPU_FORMAT = StateFileFormat(
         OlderVersion(
             2,
             _struct("state.CPUManagerCheckpointV2", **_CPU_FIELDS, checksum=_CHECKSUM),
-            checksum_optional=True,
+            checksum_optional=lambda _release: True,
             accepts_own_name=lambda gates: not gates.on(PODS_GATE),
         ),
+    ),
+    first=_struct(
+        "state.CPUManagerCheckpointV1",
+        **_CPU_FIELDS | {"entries": GoType("map[string]string", Kind.MAP, STRING)},
+        checksum=_CHECKSUM,
     ),
 )
 
@@ -263,11 +292,13 @@ def dump_cpu_state(state: CpuState, *, gates: FeatureGates) -> bytes:
             "podEntries": state.pod_entries if gates.on(PODS_GATE) else {},
             "baselines": state.baselines if gates.on(BASELINES_GATE) else {},
         },
+        gates,
     )
 
 
 def _cpu_state(version: int, contents: Contents, gates: FeatureGates) -> CpuState:
-    default = _parse_cpus(contents["defaultCpuSet"], "default CPU set")
+    kind = "default CPU set" if gates.release.wraps_state_files else "default cpu set"
+    default = _parse_cpus(contents["defaultCpuSet"], kind)
     entries = {
         uid: {
             name: _parse_cpus(cpus, "cpuset", owner=f" for container {quote(name)} in pod {quote(uid)}")
@@ -331,7 +362,9 @@ MEMORY_FORMAT = StateFileFormat(
             2, _struct("state.MemoryManagerCheckpointV2", **_MEMORY_FIELDS, podEntries=_MEMORY_PODS, checksum=_CHECKSUM)
         ),
         OlderVersion(
-            1, _struct("state.MemoryManagerCheckpointV1", **_MEMORY_FIELDS, checksum=_CHECKSUM), checksum_optional=True
+            1,
+            _struct("state.MemoryManagerCheckpointV1", **_MEMORY_FIELDS, checksum=_CHECKSUM),
+            checksum_optional=lambda release: release.accepts_memory_without_checksum,
         ),
     ),
 )
@@ -375,6 +408,7 @@ def dump_memory_state(state: MemoryState, *, gates: FeatureGates) -> bytes:
             "entries": entries,
             "podEntries": {uid: {"memoryBlocks": block_contents(blocks)} for uid, blocks in pods.items()},
         },
+        gates,
     )
 
 

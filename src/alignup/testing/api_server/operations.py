@@ -31,6 +31,8 @@ def update(store: ObjectStore, call: ApiCall, document: Document) -> StoredObjec
     if call.subresource == "status":
         preconditions = {name: metadata[name] for name in ("uid", "resourceVersion") if metadata.get(name)}
         unconditional = {name: value for name, value in old["metadata"].items() if name != "resourceVersion"}
+        if not resource.group:  # other than for custom resources, these are not reset
+            preconditions |= {name: metadata[name] for name in ("labels", "annotations") if name in metadata}
         document = {**old, "metadata": unconditional | preconditions, "status": document.get("status", {})}
     elif resource.status:
         document.pop("status", None)

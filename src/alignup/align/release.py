@@ -1,0 +1,177 @@
+"""The releases of Kubernetes: what the kubelet of each one does differently.
+
+A behavior that changed has a name here, and the code that has it asks for that name; nothing else compares versions. A
+new release is one entry in ``RELEASES``, plus the code of a behavior that is new. Patch releases of one minor release
+decide alike.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Self
+
+from alignup.align.bits import quote
+from alignup.align.errors import SettingsError
+
+_VERSION = re.compile(r"v?1\.(\d{1,4})(?:\.\d{1,6})?(?:[-+][0-9A-Za-z.+_-]*)?", re.ASCII)
+
+
+class FeatureStage(StrEnum):
+    ALPHA = "alpha"
+    BETA = "beta"
+    GA = "GA"
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureGate:
+    """A feature gate; a locked one cannot be changed from its default."""
+
+    stage: FeatureStage
+    default: bool
+    locked: bool = False
+
+
+_ALPHA = FeatureGate(FeatureStage.ALPHA, default=False)
+_BETA = FeatureGate(FeatureStage.BETA, default=True)
+_BETA_OFF = FeatureGate(FeatureStage.BETA, default=False)
+_GA = FeatureGate(FeatureStage.GA, default=True)
+_LOCKED = FeatureGate(FeatureStage.GA, default=True, locked=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """A minor release: its feature gates and policy options that affect alignment, and the behavior of its managers."""
+
+    minor: int  #: 37 for 1.37
+    gates: Mapping[str, FeatureGate] = field(repr=False, compare=False)
+    options: Mapping[str, FeatureStage] = field(repr=False, compare=False)  #: of the CPU and the topology manager
+    complete: bool = True  #: whether all its differences are known
+    #: A device that a pod holds and no plugin lists any more crashes the kubelet; before, it is one without nodes.
+    crashes_on_gone_devices: bool = False
+    #: Hints for devices name only NUMA nodes with devices of the resource; before, all nodes of the machine.
+    hints_device_nodes_only: bool = False
+    #: With align-by-socket, distribute-cpus-across-numa prefers nodes on few sockets.
+    distributes_by_socket: bool = False
+    #: An odd number of CPUs in one cache takes a part of a core; before, it is not taken from one cache.
+    splits_cores_in_cache: bool = False
+    #: A container that has CPUs keeps them under full-pcpus-only; before, it is checked as if it came again.
+    keeps_partial_cores: bool = False
+    #: Containers of a pod placed as a whole that request no memory are left out; before, an empty request is placed.
+    skips_empty_memory_requests: bool = False
+    #: A resize is infeasible if it exceeds the allocatable resources of the host; later it is deferred then.
+    checks_capacity_of_resizes: bool = False
+    #: Under a static policy, a Guaranteed pod can be resized in the resources that the policy does not manage.
+    resizes_by_resource: bool = False
+    #: The state files of the CPU and the memory manager have a version for pods placed as a whole, if that gate is on.
+    stores_pods_as_whole: bool = False
+    #: These files wrap their contents in a string, and older versions are read always.
+    wraps_state_files: bool = False
+    #: A file of the CPU manager with a wrong checksum is read as one of the first version, whose error is reported.
+    reads_corrupt_cpus_as_v1: bool = False
+    #: A file of the memory manager without checksum is read.
+    accepts_memory_without_checksum: bool = False
+
+    @property
+    def version(self) -> str:
+        return f"1.{self.minor}"
+
+    def __str__(self) -> str:
+        return self.version
+
+    def after(self, *, gates: Mapping[str, FeatureGate], options: Mapping[str, FeatureStage], **changes: bool) -> Self:
+        """Return the next minor release, which changes these gates, options and behaviors."""
+        return replace(
+            self,
+            minor=self.minor + 1,
+            gates=MappingProxyType({**self.gates, **gates}),
+            options=MappingProxyType({**self.options, **options}),
+            **changes,
+        )
+
+
+_33 = Release(
+    minor=33,
+    gates=MappingProxyType(
+        {
+            "CPUManagerPolicyAlphaOptions": _ALPHA,
+            "CPUManagerPolicyBetaOptions": _BETA,
+            "CPUManagerPolicyOptions": _LOCKED,
+            "InPlacePodVerticalScaling": _BETA,
+            "InPlacePodVerticalScalingExclusiveCPUs": _ALPHA,
+            "PodLevelResources": _ALPHA,
+            "TopologyManagerPolicyAlphaOptions": _ALPHA,
+            "TopologyManagerPolicyBetaOptions": _BETA,
+            "TopologyManagerPolicyOptions": _GA,
+        }
+    ),
+    options=MappingProxyType(
+        {
+            "full-pcpus-only": FeatureStage.GA,
+            "distribute-cpus-across-numa": FeatureStage.BETA,
+            "align-by-socket": FeatureStage.ALPHA,
+            "distribute-cpus-across-cores": FeatureStage.ALPHA,
+            "strict-cpu-reservation": FeatureStage.BETA,
+            "prefer-align-cpus-by-uncorecache": FeatureStage.ALPHA,
+            "prefer-closest-numa-nodes": FeatureStage.GA,
+            "max-allowable-numa-nodes": FeatureStage.BETA,
+        }
+    ),
+    checks_capacity_of_resizes=True,
+)
+_34 = _33.after(
+    gates={"InPlacePodVerticalScalingExclusiveMemory": _ALPHA, "PodLevelResources": _BETA},
+    options={"prefer-align-cpus-by-uncorecache": FeatureStage.BETA},
+    resizes_by_resource=True,
+    splits_cores_in_cache=True,
+    crashes_on_gone_devices=True,
+)
+_35 = _34.after(
+    gates={"InPlacePodVerticalScaling": _LOCKED},
+    options={"strict-cpu-reservation": FeatureStage.GA, "max-allowable-numa-nodes": FeatureStage.GA},
+)
+_36 = _35.after(
+    gates={"PodLevelResourceManagers": _ALPHA, "TopologyManagerPolicyOptions": _LOCKED},
+    options={"prefer-align-cpus-by-uncorecache": FeatureStage.GA},
+    checks_capacity_of_resizes=False,
+    hints_device_nodes_only=True,
+    stores_pods_as_whole=True,
+    reads_corrupt_cpus_as_v1=True,
+    accepts_memory_without_checksum=True,
+)
+_37 = _36.after(
+    gates={"PodLevelResourceManagers": _BETA_OFF, "PodLevelResourcesFixDefaulting": _BETA},
+    options={},
+    distributes_by_socket=True,
+    keeps_partial_cores=True,
+    skips_empty_memory_requests=True,
+    wraps_state_files=True,
+    reads_corrupt_cpus_as_v1=False,
+)
+#: Not released when this was written: what is known to change in it is not implemented yet.
+_38 = _37.after(gates={}, options={}, complete=False)
+
+RELEASES = (_33, _34, _35, _36, _37, _38)
+NEWEST = _37  #: the newest release of which all differences are known
+
+
+def find_release(version: str) -> Release:
+    """Return the release of a version such as ``1.35`` or ``v1.35.8``; of unknown ones, the nearest known.
+
+    ``SettingsError`` if *version* is not one of Kubernetes.
+    """
+    match = _VERSION.fullmatch(version.strip())
+    if match is None:
+        raise SettingsError(f"{quote(version)} is not a version of Kubernetes; write 1.35 or v1.35.8")
+    return min(RELEASES, key=lambda release: abs(release.minor - int(match[1])))
+
+
+def release_note(version: str) -> str:
+    """Say how far the answers for a *version* are known to be those of its kubelet; empty if they are."""
+    release = find_release(version)
+    match = _VERSION.fullmatch(version.strip())
+    minor = int(match[1]) if match else release.minor
+    if minor != release.minor:
+        return f"Kubernetes 1.{minor} is not known: the answers are those of {release}"
+    return "" if release.complete else f"not all changes of Kubernetes {release} are known"

@@ -1,0 +1,88 @@
+"""A resize of a running pod (``kubectl edit --subresource resize``): what the kubelet does with new requests.
+
+A resize that can never be done there is *infeasible*. One for which the host has not enough left now is *deferred*: the
+kubelet tries it again later. Under the static policies of the CPU and the memory manager, a Guaranteed pod cannot be
+resized, even if it has no exclusive CPUs.
+"""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from alignup.align.cpus.options import CpuPolicy
+from alignup.align.fit import check_fit
+from alignup.align.host import Host
+from alignup.align.memory.provider import MemoryPolicy
+from alignup.align.workload import Pod, QoS, demand
+from alignup.align.workload.names import CPU, MEMORY
+
+
+class ResizeOutcome(StrEnum):
+    DONE = "done"
+    DEFERRED = "deferred"
+    INFEASIBLE = "infeasible"
+
+
+class ResizeVerdict(NamedTuple):
+    outcome: ResizeOutcome
+    message: str = ""  #: the kubelet's
+
+    def describe(self, pod: Pod) -> str:
+        """Return a sentence such as ``The resize of pod default/web is deferred: …``."""
+        detail = f": {self.message}" if self.message else ""
+        return f"The resize of pod {pod.namespace}/{pod.name} is {self.outcome}{detail}"
+
+
+def decide_resize(host: Host, running: Pod, resized: Pod) -> ResizeVerdict:
+    """Return what the kubelet of *host* does when *running*, one of its pods, is to become *resized*."""
+    if not host.settings.gates.on("InPlacePodVerticalScaling"):
+        return ResizeVerdict(ResizeOutcome.INFEASIBLE, "InPlacePodVerticalScaling is disabled")
+    if running.qos is QoS.GUARANTEED and (message := _static_policy(host, running, resized)):
+        return ResizeVerdict(ResizeOutcome.INFEASIBLE, message)
+    allocatable = host.rules.allocatable
+    if allocatable is None:
+        return ResizeVerdict(ResizeOutcome.DONE)
+    request = demand.fit_request(resized)
+    if host.settings.release.checks_capacity_of_resizes:
+        for name, requested, capacity in (
+            (MEMORY, request.memory, allocatable.memory),
+            (CPU, request.milli_cpu, allocatable.milli_cpu),
+        ):
+            if requested > capacity:
+                message = f"Node didn't have enough capacity: {name}, requested: {requested}, capacity: {capacity}"
+                return ResizeVerdict(ResizeOutcome.INFEASIBLE, message)
+    known = host.ledger.pods.get(running.uid)
+    used = host.ledger.used if known is None else host.ledger.used.plus(known.usage, by=-1)
+    others = (admitted.pod for uid, admitted in host.ledger.pods.items() if uid != running.uid)
+    devices = host.ledger.devices.allocatable(running.uid)
+    failure = check_fit(resized, used=used, allocatable=allocatable.with_devices(devices), others=others)
+    return ResizeVerdict(ResizeOutcome.DEFERRED, failure.message) if failure else ResizeVerdict(ResizeOutcome.DONE)
+
+
+def _static_policy(host: Host, running: Pod, resized: Pod) -> str:
+    """Return the kubelet's message if a static policy forbids to resize a Guaranteed pod; empty if none does."""
+    gates, by_resource = host.settings.gates, host.settings.release.resizes_by_resource
+    for resource, static, manager, policy, gate in (
+        (CPU, host.cpus.policy is CpuPolicy.STATIC, "CPU", "static", "InPlacePodVerticalScalingExclusiveCPUs"),
+        (
+            *(MEMORY, host.memory.settings.policy is MemoryPolicy.STATIC, "Memory", "Static"),
+            # The first release with resizes has one gate for both.
+            "InPlacePodVerticalScalingExclusiveMemory" if by_resource else "InPlacePodVerticalScalingExclusiveCPUs",
+        ),
+    ):
+        if not static or gates.on(gate):
+            continue
+        if not by_resource:
+            return f"Resize is infeasible for Guaranteed Pods alongside {manager} Manager static policy"
+        if _is_changed(running, resized, resource):
+            return f'Resize is infeasible for Guaranteed Pods alongside {manager} Manager policy "{policy}"'
+    return ""
+
+
+def _is_changed(running: Pod, resized: Pod, resource: str) -> bool:
+    """Return whether a container or sidecar requests another amount; other init containers have ended."""
+    before = {container.name: container.resources.requests.get(resource) for container in running.all_containers}
+    return any(
+        container.resources.requests.get(resource) != before.get(container.name)
+        for container in resized.all_containers
+        if not resized.is_ordinary_init(container.name)
+    )

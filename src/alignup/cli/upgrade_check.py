@@ -1,0 +1,90 @@
+"""``alignup upgrade-check``: what changes for a node and its pods when its kubelet gets another release."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import click
+
+from alignup.align.release import Release
+from alignup.cli import inputs, terminal
+from alignup.cli.app import InputError, Place, define_command
+from alignup.cli.exit_codes import FAILED
+from alignup.cli.layout import paragraph, section
+from alignup.cli.options import HostOptions, option, output_option, with_options
+from alignup.doctor import upgrade
+from alignup.doctor.upgrade import UpgradeReport
+from alignup.picture.text_format import Line, pluralize
+
+_NODE = "--config examples/node/kubelet.yaml --machine examples/node/machine.yaml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpgradeOptions:
+    from_version: str = option("VERSION", "Release of the kubelet that runs now", "", "--from", required=True)
+    to_version: str = option("VERSION", "Release of the kubelet that replaces it", "", "--to", required=True)
+
+
+@define_command(
+    "upgrade-check",
+    f"alignup upgrade-check --from 1.35 --to 1.37 {_NODE}",
+    f"alignup upgrade-check --from 1.35 --to 1.37 {_NODE} --state examples/node/state",
+)
+@with_options("options", UpgradeOptions)
+@with_options("host", HostOptions)
+@output_option("text", "json")
+def command(*, options: UpgradeOptions, host: HostOptions, output: str) -> None:
+    """Say what a kubelet of another release makes of a node: its configuration, its state files and its pods.
+
+    The new kubelet reads the configuration and the state files of --state, and admits the pods of --pods once more, the
+    oldest first. Everything that it refuses, ignores or does otherwise than the present one is listed.
+
+    The exit code is 0 when nothing breaks, 1 when something does, 2 when the input is invalid.
+    """
+    if host.kubernetes_version is not None:
+        raise click.UsageError("--kubernetes-version: give --from and --to instead")
+    releases = [_read(options.from_version, "--from"), _read(options.to_version, "--to")]
+    source = inputs.configuration_text(host.config, host.changes, config_dir=host.config_dir, release=releases[0])
+    machine = inputs.read_machine(host.machine, host.devices)
+    workloads, skipped = inputs.read_workloads(host.pods) if host.pods else ((), ())
+    terminal.print_notes((*source.notes, *skipped))
+    if host.pods and host.state is None:
+        raise InputError("--pods requires --state", advice="Add --state DIR.")
+    running = sorted(
+        (work for work in workloads if work.has_uid and not work.finished),
+        key=lambda work: str(work.manifest.get("metadata", {}).get("creationTimestamp") or ""),
+    )
+    advice = "Give a kubelet's directory, such as /var/lib/kubelet."
+    with inputs.input_errors(Place("--state", file=str(host.state or "")), advice=advice):
+        pods = [work.pod for work in running]
+        report = upgrade.check_upgrade(source, machine, directory=host.state, pods=pods, releases=releases)
+    if output == "json":
+        terminal.print_json(report.to_document())
+    else:
+        terminal.print_lines(_lines(report))
+    if not report.safe:
+        raise click.exceptions.Exit(FAILED)
+
+
+def _read(version: str, name: str) -> Release:
+    release, notes = inputs.read_release(version, option=name)
+    terminal.print_notes(notes)
+    return release
+
+
+def _lines(report: UpgradeReport) -> Iterator[Line]:
+    yield from paragraph(f"From Kubernetes {report.old} to {report.new}", style="title")
+    if report.findings:
+        yield from section("What the new kubelet refuses or ignores")
+    for finding in report.findings:
+        where = f"{finding.where}: " if finding.where else ""
+        yield from paragraph(f"{where}{finding.kubelet_message or finding.summary}", prefix="  - ")
+        if finding.advice:
+            yield from paragraph(f"→ {finding.advice}", prefix="    ", style="dim")
+    if report.pods:
+        yield from section("Running pods that it treats otherwise")
+    for change in report.pods:
+        yield from paragraph(change.describe(report.new), prefix="  - ")
+    yield ()
+    checked = f"{pluralize(report.checked, 'running pod')} checked"
+    verdict = "nothing breaks" if report.safe else "the upgrade breaks something"
+    yield from paragraph(f"{checked}: {verdict}", style="title" if report.safe else "warn")

@@ -1,0 +1,88 @@
+"""Rejections by kubelets: why a pod was rejected then, whatever its node would decide now.
+
+The kubelet's reason is in the status of the pod. If the pod was predicted to be admitted, the cause of the difference
+follows from what was observed of the node at that time. It is written to an annotation of the pod, so that it is known
+as long as the pod is.
+"""
+
+import asyncio
+from collections.abc import Collection
+
+import structlog
+
+from alignup.kubernetes.api import PODS, ApiClient, Change, EventType
+from alignup.kubernetes.api.errors import ApiError
+from alignup.kubernetes.api.known_pods import kubelet_uid, was_rejected
+from alignup.kubernetes.api.objects import ApiPod
+from alignup.placement.host_report import Cause
+from alignup.placement.verdict import Verdict, VerdictKind
+from alignup.schedule.live_cluster import LiveCluster
+
+ANNOTATION = "alignup.dev/rejection-cause"
+CAUSES = {
+    Cause.FOREIGN_POD: "another pod came to the node that no scheduler had asked about",
+    Cause.CONFIGURATION: "the configuration or the machine of the node changed",
+    Cause.KUBELET_RESTART: "the kubelet was restarted",
+    Cause.DEVICES: "devices of the node came, went, or changed their health",
+    Cause.PREEMPTION: "the kubelet ended pods for a critical one",
+    Cause.POD_END: "another pod ended between the prediction and the admission, so containers were placed elsewhere",
+    Cause.HOST_RESOURCES: "the node as a whole had no room",
+    Cause.APPROXIMATE: "the report about the node was not exact",
+    Cause.UNEXPLAINED: "no cause was found; please report it",
+}
+
+_log = structlog.get_logger()
+
+
+def rejection_text(pod: ApiPod) -> str:
+    """Return why the kubelet rejected *pod*, with the cause if it is recorded; empty: it did not."""
+    if not was_rejected(pod):
+        return ""
+    cause = pod.metadata.annotations.get(ANNOTATION, "")
+    return f"{pod.status.reason}: {pod.status.message}" + (f" (cause: {cause})" if cause else "")
+
+
+def recorded_verdict(pod: ApiPod, node: str, verdict: Verdict) -> Verdict:
+    """Return *verdict*, or that of the kubelet at the time it rejected *pod*, if the present one is unknown."""
+    text = rejection_text(pod) if pod.spec.node_name == node and verdict.kind is VerdictKind.UNKNOWN else ""
+    if not text:
+        return verdict
+    return Verdict(VerdictKind.REJECTS, f"its kubelet rejected the pod: {text}", note=f"now: {verdict.reason}")
+
+
+class RejectionWriter:
+    """Writes the causes of rejections to the pods."""
+
+    def __init__(self, client: ApiClient, live: LiveCluster) -> None:
+        self._client, self._live = client, live
+        self._rejected: dict[str, ApiPod] = {}  #: by the uid that the kubelet uses, pods without a cause
+        self._changed = asyncio.Event()
+        live.pods.subscribe(self._pod_changed)
+        live.on_change(self._nodes_changed)
+
+    def _pod_changed(self, change: Change[ApiPod]) -> None:
+        pod, uid = change.object, kubelet_uid(change.object)
+        if change.type is EventType.DELETED:
+            self._rejected.pop(uid, None)
+        elif was_rejected(pod) and not change.listed and ANNOTATION not in pod.metadata.annotations:
+            self._rejected[uid] = pod
+
+    def _nodes_changed(self, _nodes: Collection[str]) -> None:
+        if self._rejected:
+            self._changed.set()
+
+    async def run(self) -> None:
+        """Write causes until cancelled."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            for uid in [uid for uid in self._rejected if uid in self._live.cluster.rejected]:
+                await self._write(self._rejected.pop(uid), self._live.cluster.rejected[uid].cause)
+
+    async def _write(self, pod: ApiPod, cause: Cause) -> None:
+        ref = PODS.of(pod, subresource="status")  # annotations may be changed there, the spec may not
+        annotations = {ANNOTATION: f"{cause}: {CAUSES[cause]}"}
+        try:
+            await self._client.patch(ref, {"metadata": {"uid": pod.metadata.uid, "annotations": annotations}})
+        except ApiError as error:
+            _log.warning("cannot record a cause", pod=pod.metadata.full_name, cause=cause, problem=str(error))

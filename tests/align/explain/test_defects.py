@@ -1,0 +1,61 @@
+"""A defect of the kubelet that changes a decision is named, with its issue."""
+
+from dataclasses import replace
+
+from alignup.align import bits
+from alignup.align.cpus.options import CpuSettings
+from alignup.align.explain.defects import describe_defects
+from alignup.align.host import Host, Settings
+from alignup.align.quantity import Quantity
+from alignup.documents.machines import machine_from_document
+from alignup.machines.synthetic import parse
+from tests.align.hosts import pod
+
+#: Two large cores with two CPUs each, and four small ones: 8 // 6 = 1 CPU on average.
+HYBRID = machine_from_document(
+    {
+        "alignup": "machine/v1",
+        "cpus": [{"socket": 0, "node": 0, "cores": "0,1 2,3 4 5 6 7"}],
+        "nodes": [{"id": 0, "memory": "8Gi"}],
+    },
+    name="hybrid",
+)
+STATIC = Settings(cpus=CpuSettings(policy="static", reservation=Quantity.parse("1"), explicit=1), kubelet_faults=True)
+
+
+def test_cpus_that_are_not_free_are_named():
+    host, asked = Host(HYBRID, STATIC), pod("asked", cpu="2")
+    decision = host.decide(asked)
+
+    (sentence,) = describe_defects(host, asked, decision)
+
+    assert bits.show(decision.placements[0].cpus) == "0-1"
+    assert "CPUs 0 are not free" in sentence
+    assert sentence.endswith("issues/140498)")
+
+
+def test_the_safe_decision_has_no_defect():
+    host, asked = Host(HYBRID, replace(STATIC, kubelet_faults=False)), pod("asked", cpu="2")
+    decision = host.decide(asked)
+
+    assert bits.show(decision.placements[0].cpus) == "4-5"
+    assert not list(describe_defects(host, asked, decision))
+
+
+def test_a_decision_that_no_defect_changes_has_none():
+    host, asked = Host(HYBRID, STATIC), pod("asked", cpu="1")
+    decision = host.decide(asked)
+
+    assert not list(describe_defects(host, asked, decision))
+
+
+def test_other_nodes_than_the_chosen_ones_are_named():
+    cpus = replace(STATIC.cpus, options={"distribute-cpus-across-numa": "true"}, explicit=0)
+    host = Host(parse("pack:8 numa:1(memory=8GiB) core:4 pu:1"), replace(STATIC, cpus=cpus))
+    host.admit(pod("first", cpu="1"))
+    asked = pod("asked", cpu="13")
+
+    (sentence,) = describe_defects(host, asked, host.decide(asked))
+
+    assert "other NUMA nodes than it chose" in sentence
+    assert sentence.endswith("issues/141238)")

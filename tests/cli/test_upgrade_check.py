@@ -1,0 +1,113 @@
+"""``alignup upgrade-check``."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from alignup.align.host import Host
+from alignup.kubernetes import configuration
+from alignup.kubernetes.kubelet_files.ledger import export_ledger
+from alignup.kubernetes.kubelet_files.state_files import write_state_files
+from alignup.kubernetes.manifests.pod_decoder import read_pod
+from alignup.machines.synthetic import parse
+from tests.cli.commands import in_process
+
+NODE = Path(__file__).parents[2] / "examples" / "node"
+ON_NODE = ("--machine", NODE / "machine.yaml", "--config", NODE / "kubelet.yaml")
+MACHINE = "pack:1 numa:1(memory=8GiB) core:3 pu:2"
+CONFIGURATION = {
+    "apiVersion": "kubelet.config.k8s.io/v1beta1",
+    "kind": "KubeletConfiguration",
+    "cpuManagerPolicy": "static",
+    "cpuManagerPolicyOptions": {"full-pcpus-only": "true"},
+    "reservedSystemCPUs": "0-1",
+}
+
+
+def upgrade_check(old: str, new: str, *words: str | Path):
+    return in_process("upgrade-check", "--from", old, "--to", new, *words)
+
+
+def test_nothing_breaks_on_the_node_of_the_examples():
+    run = upgrade_check(
+        "1.35", "v1.37.2", *ON_NODE, "--state", NODE / "state", "--pods", NODE / "running.yaml", "-o", "json"
+    )
+
+    report = json.loads(run.stdout)
+    assert run.returncode == 0
+    assert (report["from"], report["to"], report["safe"], report["checkedPods"]) == ("1.35", "1.37", True, 5)
+
+
+@pytest.mark.parametrize(
+    ("change", "finding"),
+    [
+        ("featureGates.MemoryManager=true", "unrecognized feature gate: MemoryManager"),
+        ("featureGates.TopologyManagerPolicyOptions=false", "feature is locked to true"),
+    ],
+)
+def test_a_setting_that_the_new_kubelet_refuses_breaks_the_upgrade(change, finding):
+    run = upgrade_check("1.35", "1.37", *ON_NODE, "--set", change)
+
+    assert run.returncode == 1
+    assert finding in " ".join(run.stdout.split())
+    assert "the upgrade breaks something" in run.stdout
+
+
+def test_what_both_kubelets_refuse_is_not_the_upgrade():
+    run = upgrade_check("1.36", "1.37", *ON_NODE, "--set", "featureGates.MemoryManager=true")
+
+    assert run.returncode == 0
+
+
+@pytest.fixture
+def full_node(tmp_path):
+    """A node whose cores are all taken, with its state files: the options that name it."""
+    machine = parse(MACHINE)
+    host = Host(machine, configuration.host_settings(configuration.read(json.dumps(CONFIGURATION)), machine))
+    manifests = []
+    for day, name in ((2, "young"), (1, "old")):
+        amounts = {"cpu": "2", "memory": "1Gi"}
+        containers = [{"name": "app", "image": "none", "resources": {"requests": amounts, "limits": amounts}}]
+        metadata = {"name": name, "uid": name, "creationTimestamp": f"2026-01-0{day}T00:00:00Z"}
+        manifests.append({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": containers}})
+        assert host.admit(read_pod(manifests[-1])).admitted
+    (tmp_path / "pods.yaml").write_text(yaml.safe_dump_all(manifests))
+    (tmp_path / "kubelet.yaml").write_text(yaml.safe_dump(CONFIGURATION))
+    write_state_files(tmp_path / "state", export_ledger(host), gates=host.settings.gates)
+    words = ("--config", tmp_path / "kubelet.yaml", "--state", tmp_path / "state", "--pods", tmp_path / "pods.yaml")
+    return ("--machine", MACHINE, *words)
+
+
+def test_pods_that_the_new_kubelet_rejects_are_named_oldest_first(full_node):
+    """Up to 1.36, a restarted kubelet checks under full-pcpus-only whether the container would fit once more."""
+    run = upgrade_check("1.37", "1.36", *full_node)
+
+    text = " ".join(run.stdout.split())
+    rejected = "default/{} is rejected when a kubelet 1.36 starts: SMTAlignmentError"
+    assert run.returncode == 1
+    assert 0 < text.index(rejected.format("old")) < text.index(rejected.format("young"))
+    assert "present kubelet" not in text
+    assert upgrade_check("1.36", "1.37", *full_node).returncode == 0
+
+
+def test_what_a_restart_does_already_is_said(full_node):
+    (change, _) = json.loads(upgrade_check("1.35", "1.36", *full_node, "-o", "json").stdout)["pods"]
+
+    assert (change["pod"], change["reason"], change["alsoNow"]) == ("default/old", "SMTAlignmentError", True)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--kubernetes-version", "1.36"), "give --from and --to instead"),
+        (("--pods", NODE / "running.yaml"), "--pods requires --state"),
+        (("--state", "missing"), "missing"),
+    ],
+)
+def test_unusable_input_is_refused(words, message):
+    run = upgrade_check("1.35", "1.37", *ON_NODE, *words)
+
+    assert run.returncode == 2
+    assert message in run.stderr

@@ -1,0 +1,66 @@
+"""Kubelets of another release on the nodes of a cluster."""
+
+import pytest
+
+from alignup.align.release import find_release
+from alignup.documents.codec import convert
+from alignup.documents.host_state import HostStateDocument
+from alignup.kubernetes.api.objects import ApiNode, ApiPod
+from alignup.schedule.cluster_upgrade import check_nodes
+from tests.align.hosts import pod
+from tests.observe.api_objects import api_pod, node, state_of
+from tests.observe.kubelets import SimulatedKubelet
+
+PODS = [pod("young", cpu="2", memory="1Gi"), pod("old", cpu="4", memory="1Gi")]
+
+
+def check(version: str, changes=None, *, present="v1.37.0"):
+    """What kubelets of *version* make of a full node ``a`` and of ``b`` without observer."""
+    kubelet = SimulatedKubelet()
+    documents = []
+    for day, held in enumerate(PODS):
+        kubelet.admit(held)
+        document = api_pod(held, "a")
+        document["metadata"]["creationTimestamp"] = f"2026-01-0{9 - day}T00:00:00Z"
+        documents.append(convert(document, ApiPod))
+    state = state_of("a", kubelet)
+    state["configuration"] = {**state["configuration"], **(changes or {})}
+    nodes = [{**node(name), "status": {"nodeInfo": {"kubeletVersion": present}}} for name in ("b", "a")]
+    states = [convert(state, HostStateDocument)]
+    return list(check_nodes([convert(each, ApiNode) for each in nodes], states, documents, find_release(version)))
+
+
+def test_nothing_breaks_where_both_releases_decide_alike():
+    (a, b) = check("1.36")
+
+    assert (a.node, a.version, a.safe, a.checked) == ("a", "v1.37.0", True, 2)
+    assert (b.node, b.safe, b.unknown) == ("b", False, "no HostState")
+
+
+def test_pods_that_new_kubelets_reject_are_named_oldest_first():
+    """Up to 1.36, a restarted kubelet checks under full-pcpus-only whether the container would fit once more."""
+    options = {"cpuManagerPolicyOptions": {"full-pcpus-only": "true"}}
+
+    (a, _) = check("1.36", options)
+
+    assert [change.pod for change in a.pods] == ["default/old", "default/young"]
+    assert a.pods[0].reason == "SMTAlignmentError"
+    assert not a.pods[0].also_now
+    (again, _) = check("1.35", options, present="v1.36.4")
+    assert again.pods[0].also_now
+
+
+def test_a_configuration_that_new_kubelets_refuse_is_named():
+    gates = {"featureGates": {"PodLevelResourceManagers": True}}
+
+    (a, _) = check("1.35", gates)
+
+    assert "unrecognized feature gate: PodLevelResourceManagers" in a.refused
+    assert a.to_document()["safe"] is False
+
+
+@pytest.mark.parametrize("present", ["v1.36.4", "v1.36.0"])
+def test_patch_releases_are_the_same_release(present):
+    (a, _) = check("1.36", present=present)
+
+    assert a.safe
