@@ -13,8 +13,8 @@ from alignup.align.workload import Pod
 from alignup.kubernetes import configuration
 from alignup.kubernetes.api.known_pods import KnownPod
 from alignup.kubernetes.kubelet_files import state_files
+from alignup.kubernetes.kubelet_files.allocated_pods import ALLOCATED_PODS_FILE, AllocatedPod
 from alignup.kubernetes.kubelet_files.ledger import export_ledger
-from alignup.kubernetes.kubelet_files.state_files import AllocatedPod
 from alignup.kubernetes.manifests.documents import to_json
 from alignup.kubernetes.plugins.pod_resources import (
     ListedPod,
@@ -123,7 +123,7 @@ class SimulatedKubelet:
     def write(self, directory: Path) -> None:
         """Write the files as a kubelet does, ``allocated_pods_state`` last."""
         state_files.write_state_files(directory, self.files, gates=self.host.settings.gates)
-        atomic_files.write(directory / state_files.ALLOCATED_PODS_FILE, dump_allocated_pods(self.allocated))
+        atomic_files.write(directory / ALLOCATED_PODS_FILE, dump_allocated_pods(self.allocated))
 
     def sources(self, **changes: Any) -> Sources:
         made = Sources(

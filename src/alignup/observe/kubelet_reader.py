@@ -19,7 +19,8 @@ from alignup.kubernetes import configuration
 from alignup.kubernetes.api.known_pods import KnownPod
 from alignup.kubernetes.configuration import Configuration, feature_gates
 from alignup.kubernetes.kubelet_files import state_files
-from alignup.kubernetes.kubelet_files.state_files import AllocatedPods, KnownFiles, KubeletFiles
+from alignup.kubernetes.kubelet_files.allocated_pods import ALLOCATED_PODS_FILE, AllocatedPods, read_allocated_pods
+from alignup.kubernetes.kubelet_files.state_files import KnownFiles, KubeletFiles
 from alignup.kubernetes.plugins.pod_resources import PodResourcesClient
 from alignup.machines import machine_source
 from alignup.observe.observation import Sources
@@ -49,7 +50,7 @@ class KubeletPaths:
             state_files.CPU_FILE,
             state_files.MEMORY_FILE,
             state_files.DEVICE_PATH,
-            state_files.ALLOCATED_PODS_FILE,
+            ALLOCATED_PODS_FILE,
         )
         return tuple(self.directory / name for name in names)
 
@@ -168,7 +169,7 @@ class KubeletReader:
                 raise
             return KubeletFiles(), None, [str(error)]
         try:
-            return files, state_files.read_allocated_pods(self.paths.directory, known=self._files), []
+            return files, read_allocated_pods(self.paths.directory, known=self._files), []
         except AlignError as error:
             return files, None, [str(error)]
 

@@ -30,11 +30,10 @@ from alignup.align.workload.names import MEMORY
 from alignup.kubernetes import configuration as kubelet_configuration
 from alignup.kubernetes.api.known_pods import KnownPod
 from alignup.kubernetes.configuration import Configuration
+from alignup.kubernetes.kubelet_files.allocated_pods import AllocatedPod, AllocatedPods
 from alignup.kubernetes.kubelet_files.ledger import GapKind, RestoredLedger, restore_ledger
 from alignup.kubernetes.kubelet_files.state_files import (
     NO_NODE,
-    AllocatedPod,
-    AllocatedPods,
     CpuState,
     DeviceEntry,
     DeviceState,

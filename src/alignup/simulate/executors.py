@@ -249,7 +249,7 @@ class DaskEngine(Engine):
 
     def results(self, job: Job, parcels: Sequence[bytes]) -> Iterator[Row]:
         from distributed import as_completed  # noqa: PLC0415 - an extra, as above
-        from distributed.scheduler import KilledWorker  # noqa: PLC0415
+        from distributed.scheduler import KilledWorker  # noqa: PLC0415 - an extra, as above
 
         futures = self.client.map(job, parcels, pure=False, retries=MAX_LOSSES)
         try:

@@ -3,7 +3,8 @@
 import json
 
 from alignup.align.workload import Resources
-from alignup.kubernetes.kubelet_files.state_files import AllocatedPods, data_checksum_text, fnv1a
+from alignup.kubernetes.kubelet_files.allocated_pods import AllocatedPods
+from alignup.kubernetes.kubelet_files.state_files import data_checksum_text, fnv1a
 
 
 def dump_allocated_pods(pods: AllocatedPods) -> bytes:

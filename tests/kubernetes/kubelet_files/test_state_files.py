@@ -13,11 +13,15 @@ from alignup.align.memory.ledger import Block, MemoryTable, NodeMemory
 from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates
 from alignup.align.workload import Resources
-from alignup.kubernetes.kubelet_files.state_files import (
+from alignup.kubernetes.kubelet_files.allocated_pods import (
     ALLOCATED_PODS_FILE,
+    AllocatedPod,
+    parse_allocated_pods,
+    read_allocated_pods,
+)
+from alignup.kubernetes.kubelet_files.state_files import (
     CPU_FORMAT,
     MEMORY_FORMAT,
-    AllocatedPod,
     CpuState,
     DeviceEntry,
     DeviceState,
@@ -27,11 +31,9 @@ from alignup.kubernetes.kubelet_files.state_files import (
     dump_device_state,
     dump_memory_state,
     fnv1a,
-    parse_allocated_pods,
     parse_cpu_state,
     parse_device_state,
     parse_memory_state,
-    read_allocated_pods,
     read_state_files,
     struct_checksum_text,
     write_state_files,

@@ -6,8 +6,6 @@
     the memory of each NUMA node, and the memory of each container
 ``device-plugins/kubelet_internal_checkpoint``
     the devices of each container, and the healthy devices
-``allocated_pods_state``
-    the requests and limits that the kubelet has admitted, for every pod with its uid
 
 The newest version of the first two wraps its contents as JSON in a string, with a checksum of that string. A copy in
 the format of the oldest version lets older kubelets read the file; it is ignored if the wrapped contents are usable,
@@ -25,12 +23,10 @@ from typing import Any, TypeVar
 from alignup import atomic_files
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet, quote
-from alignup.align.errors import FileError, ParseError, Problem, QuantityError, StateError
+from alignup.align.errors import FileError, ParseError, Problem, StateError
 from alignup.align.memory.ledger import Block, MemoryTable, NodeMemory
-from alignup.align.quantity import Quantity
 from alignup.align.release import Release
 from alignup.align.settings import FeatureGates
-from alignup.align.workload import Resources
 from alignup.kubernetes.kubelet_files.go_json import STRING, GoField, GoType, Kind, checksum_text, decode, encode
 
 T = TypeVar("T")
@@ -41,7 +37,6 @@ MEMORY_FILE = "memory_manager_state"
 PLUGINS_DIR = "device-plugins"
 DEVICE_FILE = "kubelet_internal_checkpoint"
 DEVICE_PATH = f"{PLUGINS_DIR}/{DEVICE_FILE}"
-ALLOCATED_PODS_FILE = "allocated_pods_state"
 
 PODS_GATE = "PodLevelResourceManagers"
 BASELINES_GATE = "InPlacePodVerticalScalingExclusiveCPUs"
@@ -57,7 +52,7 @@ _GO_NAMES = {
 _OMIT_EMPTY = {"entries", "podEntries", "baselines", "memoryBlocks", "limits", "requests"}
 
 
-def _struct(name: str, **types: GoType) -> GoType:
+def go_struct(name: str, **types: GoType) -> GoType:
     """Return a struct; most fields have the same name in Go and in JSON, but for the first letter."""
     fields = [
         GoField(key, _GO_NAMES.get(key, f"{key[0].upper()}{key[1:]}"), type_, omit_empty=key in _OMIT_EMPTY)
@@ -66,7 +61,7 @@ def _struct(name: str, **types: GoType) -> GoType:
     return GoType(name, Kind.STRUCT, fields=tuple(fields))
 
 
-_CHECKSUM = GoType("checksum.Checksum", Kind.UINT)
+CHECKSUM = GoType("checksum.Checksum", Kind.UINT)
 
 
 class ChecksumError(ParseError):
@@ -100,7 +95,7 @@ class StateFileFormat:
     @property
     def newest(self) -> GoType:
         """The whole file: the fields of the oldest version, and the wrapped contents."""
-        wrapped = _struct(self.name, data=STRING, dataChecksum=_CHECKSUM)
+        wrapped = go_struct(self.name, data=STRING, dataChecksum=CHECKSUM)
         return replace(wrapped, fields=self.older[-1].struct.fields + wrapped.fields)
 
     def older_versions(self, gates: FeatureGates) -> tuple[OlderVersion, ...]:
@@ -244,25 +239,25 @@ CPU_FORMAT = StateFileFormat(
     called="CPU manager",
     prefix="",
     number=4,
-    data=_struct("state.CPUManagerCheckpointData", **_CPU_FIELDS, podEntries=_CPU_PODS, baselines=_BASELINES),
+    data=go_struct("state.CPUManagerCheckpointData", **_CPU_FIELDS, podEntries=_CPU_PODS, baselines=_BASELINES),
     name="state.CPUManagerCheckpoint",
     older=(
         OlderVersion(
             3,
-            _struct("state.CPUManagerCheckpointV3", **_CPU_FIELDS, podEntries=_CPU_PODS, checksum=_CHECKSUM),
+            go_struct("state.CPUManagerCheckpointV3", **_CPU_FIELDS, podEntries=_CPU_PODS, checksum=CHECKSUM),
             accepts_own_name=lambda _gates: True,
         ),
         OlderVersion(
             2,
-            _struct("state.CPUManagerCheckpointV2", **_CPU_FIELDS, checksum=_CHECKSUM),
+            go_struct("state.CPUManagerCheckpointV2", **_CPU_FIELDS, checksum=CHECKSUM),
             checksum_optional=lambda _release: True,
             accepts_own_name=lambda gates: not gates.on(PODS_GATE),
         ),
     ),
-    first=_struct(
+    first=go_struct(
         "state.CPUManagerCheckpointV1",
         **_CPU_FIELDS | {"entries": GoType("map[string]string", Kind.MAP, STRING)},
-        checksum=_CHECKSUM,
+        checksum=CHECKSUM,
     ),
 )
 
@@ -335,10 +330,10 @@ _INT = GoType("int", Kind.INT)
 _INTS = GoType("[]int", Kind.SLICE, _INT)
 _SIZE = GoType("uint64", Kind.UINT)
 _TABLE_KEYS = ("total", "systemReserved", "allocatable", "reserved", "free")
-_TABLE = _struct("state.MemoryTable", **dict.fromkeys(_TABLE_KEYS, _SIZE))
+_TABLE = go_struct("state.MemoryTable", **dict.fromkeys(_TABLE_KEYS, _SIZE))
 _TABLES = GoType("map[v1.ResourceName]*state.MemoryTable", Kind.POINTER_MAP, _TABLE)
-_NODE = _struct("state.NUMANodeState", numberOfAssignments=_INT, memoryMap=_TABLES, cells=_INTS)
-_BLOCK = _struct("state.Block", numaAffinity=_INTS, type=GoType("v1.ResourceName", Kind.STRING), size=_SIZE)
+_NODE = go_struct("state.NUMANodeState", numberOfAssignments=_INT, memoryMap=_TABLES, cells=_INTS)
+_BLOCK = go_struct("state.Block", numaAffinity=_INTS, type=GoType("v1.ResourceName", Kind.STRING), size=_SIZE)
 _BLOCKS = GoType("[]state.Block", Kind.SLICE, _BLOCK)
 _MEMORY_FIELDS = {
     "policyName": STRING,
@@ -347,7 +342,7 @@ _MEMORY_FIELDS = {
         "state.ContainerMemoryAssignments", Kind.MAP, GoType("map[string][]state.Block", Kind.MAP, _BLOCKS)
     ),
 }
-_MEMORY_PODS = GoType("state.PodMemoryAssignments", Kind.MAP, _struct("state.PodEntry", memoryBlocks=_BLOCKS))
+_MEMORY_PODS = GoType("state.PodMemoryAssignments", Kind.MAP, go_struct("state.PodEntry", memoryBlocks=_BLOCKS))
 
 MEMORY_FORMAT = StateFileFormat(
     file_name=MEMORY_FILE,
@@ -355,15 +350,16 @@ MEMORY_FORMAT = StateFileFormat(
     called="memory manager",
     prefix="[memorymanager] ",
     number=3,
-    data=_struct("state.MemoryManagerCheckpointData", **_MEMORY_FIELDS, podEntries=_MEMORY_PODS),
+    data=go_struct("state.MemoryManagerCheckpointData", **_MEMORY_FIELDS, podEntries=_MEMORY_PODS),
     name="state.MemoryManagerCheckpoint",
     older=(
         OlderVersion(
-            2, _struct("state.MemoryManagerCheckpointV2", **_MEMORY_FIELDS, podEntries=_MEMORY_PODS, checksum=_CHECKSUM)
+            2,
+            go_struct("state.MemoryManagerCheckpointV2", **_MEMORY_FIELDS, podEntries=_MEMORY_PODS, checksum=CHECKSUM),
         ),
         OlderVersion(
             1,
-            _struct("state.MemoryManagerCheckpointV1", **_MEMORY_FIELDS, checksum=_CHECKSUM),
+            go_struct("state.MemoryManagerCheckpointV1", **_MEMORY_FIELDS, checksum=CHECKSUM),
             checksum_optional=lambda release: release.accepts_memory_without_checksum,
         ),
     ),
@@ -455,7 +451,7 @@ parse_memory_state = partial(_parse_state_file, MEMORY_FORMAT, _memory_state)
 
 
 _IDS = GoType("[]string", Kind.SLICE, STRING)
-_DEVICE_ENTRY = _struct(
+_DEVICE_ENTRY = go_struct(
     "checkpoint.PodDevicesEntry",
     PodUID=STRING,
     ContainerName=STRING,
@@ -463,12 +459,12 @@ _DEVICE_ENTRY = _struct(
     DeviceIDs=GoType("checkpoint.DevicesPerNUMA", Kind.MAP, _IDS, GoType("int64", Kind.INT)),
     AllocResp=GoType("[]uint8", Kind.BYTES),
 )
-_DEVICE_DATA = _struct(
+_DEVICE_DATA = go_struct(
     "checkpoint.checkpointData",
     PodDeviceEntries=GoType("[]checkpoint.PodDevicesEntry", Kind.SLICE, _DEVICE_ENTRY),
     RegisteredDevices=GoType("map[string][]string", Kind.MAP, _IDS),
 )
-_DEVICE_STRUCT = _struct("checkpoint.Data", Data=_DEVICE_DATA, Checksum=_CHECKSUM)
+_DEVICE_STRUCT = go_struct("checkpoint.Data", Data=_DEVICE_DATA, Checksum=CHECKSUM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -546,63 +542,6 @@ def device_contents(state: DeviceState) -> Contents:
     return {"PodDeviceEntries": entries or None, "RegisteredDevices": state.registered}
 
 
-# allocated_pods_state
-#
-# The kubelet writes it last in an admission, and only if the pod is admitted. After a resize in place it differs from
-# the pod's spec, and it is what the kubelet counts with. An ended pod stays in the file until the next admission.
-
-_AMOUNTS = GoType("v1.ResourceList", Kind.MAP, STRING)
-_RESOURCES = _struct("v1.ResourceRequirements", limits=_AMOUNTS, requests=_AMOUNTS)
-_ALLOCATED_POD = _struct(
-    "state.PodResourceInfo",
-    ContainerResources=GoType("map[string]v1.ResourceRequirements", Kind.MAP, _RESOURCES),
-    PodLevelResources=_RESOURCES,
-)
-_ALLOCATED_PODS = _struct(
-    "state.PodResourceCheckpointInfo", entries=GoType("state.PodResourceInfoMap", Kind.MAP, _ALLOCATED_POD)
-)
-_ALLOCATED_PODS_STRUCT = _struct("state.Checkpoint", data=STRING, checksum=_CHECKSUM)
-
-
-@dataclass(frozen=True, slots=True)
-class AllocatedPod:
-    containers: Mapping[str, Resources] = field(default_factory=dict)  #: by name, init containers included
-    resources: Resources = field(default_factory=Resources)  #: of the pod as a whole
-
-
-AllocatedPods = Mapping[str, AllocatedPod]  #: by uid
-
-
-def parse_allocated_pods(text: bytes, *, path: str) -> AllocatedPods:
-    """Decode the file at *path*; ``StateError`` if a kubelet would not start with it."""
-
-    def resources(contents: Contents) -> Resources:
-        requests, limits = (
-            {name: Quantity.parse(amount) for name, amount in (contents[key] or {}).items()}
-            for key in ("requests", "limits")
-        )
-        return Resources(requests, limits)
-
-    file, error = decode(_ALLOCATED_PODS_STRUCT, text)
-    if error is None and file["checksum"] != fnv1a(data_checksum_text(file["data"])):
-        error = CORRUPT
-    data: Contents = {}
-    if error is None:
-        data, error = decode(_ALLOCATED_PODS, file["data"].encode())
-    try:
-        if error is None:
-            return {
-                uid: AllocatedPod(
-                    {name: resources(amounts) for name, amounts in (pod["ContainerResources"] or {}).items()},
-                    resources(pod["PodLevelResources"]),
-                )
-                for uid, pod in (data["entries"] or {}).items()
-            }
-    except QuantityError as invalid:
-        error = str(invalid)
-    raise StateError(f"could not read the checkpoint file of allocated resources {quote(path)}: {error}")
-
-
 # The directory
 
 KnownFiles = dict[Path, tuple[bytes, Any]]  #: the last contents of each file, and the same decoded
@@ -660,7 +599,7 @@ def read_state_files(  # noqa: PLR0913 - all but the first are optional
         try:
             text = atomic_files.read(path)
             if text is not None:
-                states[kind] = _decode(parse, text, path, known)
+                states[kind] = decode_once(parse, text, path, known)
                 continue
             missing += 1
             if kind != "devices" or not devices_optional:
@@ -673,14 +612,8 @@ def read_state_files(  # noqa: PLR0913 - all but the first are optional
     return KubeletFiles(**states, problems=tuple(problems), gaps=tuple(gaps))
 
 
-def read_allocated_pods(directory: Path, *, known: KnownFiles | None = None) -> AllocatedPods | None:
-    """Read ``allocated_pods_state``; ``None`` if it does not exist, as with older kubelets."""
-    path = directory / ALLOCATED_PODS_FILE
-    text = atomic_files.read(path)
-    return None if text is None else _decode(parse_allocated_pods, text, path, known)
-
-
-def _decode(parse: Callable[..., T], text: bytes, path: Path, known: KnownFiles | None) -> T:
+def decode_once(parse: Callable[..., T], text: bytes, path: Path, known: KnownFiles | None) -> T:
+    """Return what *parse* makes of a file, or what it was decoded to before, if *known* has the same text."""
     before = known.get(path) if known else None
     if before is not None and before[0] == text:
         state: T = before[1]
