@@ -54,6 +54,10 @@ class Release:
     hints_device_nodes_only: bool = False
     #: With align-by-socket, distribute-cpus-across-numa prefers nodes on few sockets.
     distributes_by_socket: bool = False
+    #: A core is taken as a whole only if all its CPUs are free; before, if as many are as the average core has.
+    takes_whole_cores: bool = False
+    #: The remainder of distributed CPUs is given in whole groups only; before, an attempt at it may not end.
+    distributes_in_groups: bool = False
     #: An odd number of CPUs in one cache takes a part of a core; before, it is not taken from one cache.
     splits_cores_in_cache: bool = False
     #: A container that has CPUs keeps them under full-pcpus-only; before, it is checked as if it came again.
@@ -149,8 +153,8 @@ _37 = _36.after(
     wraps_state_files=True,
     reads_corrupt_cpus_as_v1=False,
 )
-#: Not released when this was written: what is known to change in it is not implemented yet.
-_38 = _37.after(gates={}, options={}, complete=False)
+#: Not released when this was written: of what is known to change in it, only these two are implemented.
+_38 = _37.after(gates={}, options={}, complete=False, takes_whole_cores=True, distributes_in_groups=True)
 
 RELEASES = (_33, _34, _35, _36, _37, _38)
 NEWEST = _37  #: the newest release of which all differences are known

@@ -4,12 +4,14 @@ from dataclasses import replace
 
 from alignup.align import bits
 from alignup.align.cpus.options import CpuSettings
-from alignup.align.explain.defects import describe_defects
+from alignup.align.explain.defects import DEFECTS, describe_defects
 from alignup.align.host import Host, Settings
 from alignup.align.quantity import Quantity
+from alignup.align.release import find_release
 from alignup.documents.machines import machine_from_document
 from alignup.machines.synthetic import parse
 from tests.align.hosts import pod
+from tests.console_runner import ROOT
 
 #: Two large cores with two CPUs each, and four small ones: 8 // 6 = 1 CPU on average.
 HYBRID = machine_from_document(
@@ -59,3 +61,37 @@ def test_other_nodes_than_the_chosen_ones_are_named():
 
     assert "other NUMA nodes than it chose" in sentence
     assert sentence.endswith("issues/141238)")
+
+
+def test_an_endless_loop_is_named():
+    cpus = replace(
+        STATIC.cpus,
+        options={"distribute-cpus-across-numa": "true", "full-pcpus-only": "true"},
+        reservation=Quantity.parse("8"),
+        explicit=bits.of(range(0, 64, 8)),
+    )
+    host = Host(parse("pack:2 numa:4(memory=8GiB) core:4 pu:2"), replace(STATIC, cpus=cpus))
+    asked = pod("asked", cpu="22")
+    decision = host.decide(asked)
+
+    (sentence,) = describe_defects(host, asked, decision)
+
+    assert decision.rejection is not None
+    assert decision.rejection.reason == "KubeletHangs"
+    assert sentence.endswith("issues/140730)")
+    fixed = Host(host.machine, replace(host.settings, release=find_release("1.38")))
+    assert fixed.decide(asked).admitted
+
+
+def test_the_page_of_defects_has_all_of_them():
+    rows = []
+    for defect in DEFECTS:
+        anchor = defect.title.lower().replace(" ", "-")
+        releases = f"1.{defect.first} to 1.{defect.last}" if defect.last else f"1.{defect.first} and later"
+        upstream = f"[#{defect.issue}]({defect.link}): {defect.status}"
+        rows.append(f"| [{defect.title}](#{anchor}) | {releases} | {upstream} |")
+
+    page = (ROOT / "docs" / "kubelet-defects.md").read_text("utf-8")
+
+    assert [line for line in page.splitlines() if line.startswith("| [")] == rows
+    assert all(f"\n## {defect.title}\n" in page for defect in DEFECTS)

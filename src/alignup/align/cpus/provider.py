@@ -35,16 +35,17 @@ NO_HINTS = HintList((), preferred=frozenset())
 def create_selection(
     view: KubeletView, options: CpuOptions, release: Release = NEWEST, *, kubelet_faults: bool = False
 ) -> CpuSelection:
+    faults_of = release if kubelet_faults else None
     if options.distribute_cpus_across_numa:
         group = view.cpus_per_core if options.full_pcpus_only else 1
         by_socket = options.align_by_socket and release.distributes_by_socket
-        return DistributedSelection(view, group=max(group, 1), by_socket=by_socket, kubelet_faults=kubelet_faults)
+        return DistributedSelection(view, group=max(group, 1), by_socket=by_socket, faults_of=faults_of)
     return PackedSelection(
         view,
         spread=options.distribute_cpus_across_cores,
         by_cache=options.prefer_align_cpus_by_uncorecache,
         splits_cores=release.splits_cores_in_cache,
-        kubelet_faults=kubelet_faults,
+        faults_of=faults_of,
     )
 
 

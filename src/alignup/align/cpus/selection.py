@@ -35,6 +35,7 @@ from typing import NamedTuple
 from alignup.align.bits import Bits, CpuSet, union
 from alignup.align.errors import ProviderError
 from alignup.align.machine import KubeletView
+from alignup.align.release import Release
 
 #: Takes at most this many of the free CPUs; not called for fewer than the number before it.
 TakeStep = tuple[int, Callable[[CpuSet, int], CpuSet]]
@@ -43,7 +44,8 @@ TakeStep = tuple[int, Callable[[CpuSet, int], CpuSet]]
 class PackedSelection:
     """Packed selection on one machine; with *spread*, no whole cores; with *by_cache*, in one cache if possible.
 
-    Without *splits_cores*, only whole cores are taken from a cache that is not taken as a whole.
+    Without *splits_cores*, only whole cores are taken from a cache that is not taken as a whole. The defects of the
+    release *faults_of* are copied.
     """
 
     def __init__(
@@ -53,16 +55,17 @@ class PackedSelection:
         spread: bool = False,
         by_cache: bool = False,
         splits_cores: bool = True,
-        kubelet_faults: bool = False,
+        faults_of: Release | None = None,
     ) -> None:
         nodes, sockets = tuple(view.node_cpus.values()), tuple(view.socket_cpus.values())
         cores, caches = tuple(view.core_cpus.values()), tuple(view.cache_cpus.values())
         even_sockets = frozenset(cpus for cpus in sockets if cpus.bit_count() == view.cpus_per_socket)
-        # With its faults, the kubelet takes any socket and core of which the average number of CPUs is free.
         core_size, socket_size = max(view.cpus_per_core, 1), view.cpus_per_socket
+        # A kubelet takes any socket of which the average number of CPUs is free, and most releases such cores.
+        average_cores = cores if faults_of and not faults_of.takes_whole_cores else ()
         large_sockets, self._large_cores = (
-            {group: size for group in groups if kubelet_faults and group.bit_count() > size > 0}
-            for groups, size in ((sockets, socket_size), (cores, core_size))
+            {group: size for group in groups if group.bit_count() > size > 0}
+            for groups, size in ((sockets if faults_of else (), socket_size), (average_cores, core_size))
         )
         even_sockets |= large_sockets.keys()
         self._nodes_first = view.num_sockets >= view.num_nodes
@@ -244,7 +247,7 @@ def _children(parents: Iterable[CpuSet], children: Iterable[CpuSet]) -> dict[Cpu
 
 
 #: The error that stands for an endless loop of the kubelet, in which it keeps its lock.
-ENDLESS = "the kubelet does not return from the selection of CPUs"
+ENDLESS, ENDLESS_REASON = "the kubelet does not return from the selection of CPUs", "KubeletHangs"
 MAX_EXACT_NODES = 16  #: the largest number of NUMA nodes with an exact search
 
 Indexes = tuple[int, ...]  #: nodes by their index in a list of nodes
@@ -282,10 +285,10 @@ class DistributedSelection:
     """Distributed selection on one machine, *group* CPUs at a time; with *by_socket*, on one socket if possible."""
 
     def __init__(
-        self, view: KubeletView, *, group: int = 1, by_socket: bool = False, kubelet_faults: bool = False
+        self, view: KubeletView, *, group: int = 1, by_socket: bool = False, faults_of: Release | None = None
     ) -> None:
-        self._packed = PackedSelection(view, kubelet_faults=kubelet_faults)
-        self._kubelet_faults = kubelet_faults
+        self._packed = PackedSelection(view, faults_of=faults_of)
+        self._faults_of = faults_of
         self._group = group
         self._groups_per_node = _ceil(_ceil(view.num_cpus, group), view.num_nodes)
         self._all = view.all_cpus
@@ -308,16 +311,17 @@ class DistributedSelection:
         )
         if plan is None:
             return self._packed.take(free, count)
-        if self._kubelet_faults:
+        if self._faults_of is not None:
             sizes = [node.bit_count() for node in nodes]
             widths = range(fewest, len(plan.nodes) + 1)
-            if self._group > 1 and _is_endless(sizes, count, plan, group=self._group, widths=widths):
-                raise ProviderError(ENDLESS)
+            endless = self._group > 1 and not self._faults_of.distributes_in_groups
+            if endless and _is_endless(sizes, count, plan, group=self._group, widths=widths):
+                raise ProviderError(ENDLESS, reason=ENDLESS_REASON)
             plan = plan.overwritten(sizes, count, group=self._group)
         taken = 0
         for index in plan.nodes:
             taken |= self._packed.take(nodes[index], plan.share)
-        if self._kubelet_faults:
+        if self._faults_of is not None:
             return self._take_in_turns(taken, [nodes[index] for index in plan.turns], count)
         for index in plan.extra:
             taken |= self._packed.take(nodes[index] & ~taken, self._group)
@@ -332,7 +336,7 @@ class DistributedSelection:
                 if left.bit_count() >= self._group and taken.bit_count() < count:
                     taken |= self._packed.take(left, self._group)
             if taken == before:
-                raise ProviderError(ENDLESS)
+                raise ProviderError(ENDLESS, reason=ENDLESS_REASON)
         return taken
 
     def _touched(self, node: CpuSet) -> Bits:
