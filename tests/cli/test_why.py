@@ -68,6 +68,27 @@ def test_the_answer_is_that_of_the_release(manifest, version, hints):
     assert f"│ hints      {hints} " in run.stdout
 
 
+@pytest.mark.parametrize(
+    ("program", "release"),
+    [
+        ("echo Kubernetes v1.35.8", "1.35"),
+        ("echo Kubernetes v1.35.8; exit 1", "1.37"),
+        ("echo something else", "1.37"),
+    ],
+)
+def test_on_this_machine_the_installed_kubelet_is_asked(manifest, tmp_path, monkeypatch, program, release):
+    kubelet = tmp_path / "kubelet"
+    kubelet.write_text(f"#!/bin/sh\n{program}\n")
+    kubelet.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    words = ("why", "-f", manifest(pod(cpu="1")), "-o", "json")
+
+    here = json.loads(in_process(*words).stdout)
+    elsewhere = json.loads(in_process(*words, *SMALL).stdout)
+
+    assert (here["kubernetes"], elsewhere["kubernetes"]) == (release, "1.37")
+
+
 def test_feature_gates_are_those_of_the_release(manifest):
     words = ("why", "-f", manifest(pod(cpu="1")), *SMALL, "--set", "featureGates.MemoryManager=true")
 

@@ -68,7 +68,7 @@ def command(*, options: DoctorOptions, output: str) -> None:
     config = options.config
     if config is None and directory is not None and (directory / "config.yaml").is_file():
         config = directory / "config.yaml"
-    release, notes = inputs.read_release(options.kubernetes_version)
+    release, notes = inputs.node_release(options)
     source = inputs.configuration_text(config, options.changes, config_dir=options.config_dir, release=release)
     terminal.print_notes((*notes, *source.notes))
     if not (config or options.config_dir or options.changes):

@@ -33,6 +33,7 @@ from alignup.cli.options import HostOptions, NodeOptions
 from alignup.documents.line_numbers import find_line
 from alignup.kubernetes import configuration
 from alignup.kubernetes.configuration import Configuration, ConfigurationText, StartupStage
+from alignup.kubernetes.kubelet_files.kubelet_version import find_kubelet_version
 from alignup.kubernetes.manifests import workloads as manifests
 from alignup.kubernetes.manifests.workloads import Workload
 from alignup.machines import machine_source
@@ -131,6 +132,14 @@ def read_release(version: str | None, *, option: str = "--kubernetes-version") -
         return find_release(version), tuple(filter(None, [release_note(version)]))
 
 
+def node_release(options: NodeOptions) -> tuple[Release, tuple[str, ...]]:
+    """Return the release of the kubelet of *options*: the one they name, or on this machine the installed one."""
+    if options.kubernetes_version is None and options.machine is None and (installed := find_kubelet_version()):
+        with suppress(SettingsError):
+            return find_release(installed), (f"the kubelet of this machine is {installed}",)
+    return read_release(options.kubernetes_version)
+
+
 def configuration_text(
     config: Path | None, changes: tuple[str, ...] = (), *, config_dir: Path | None = None, release: Release = NEWEST
 ) -> ConfigurationText:
@@ -189,7 +198,7 @@ def read_host(options: HostOptions, *, kubelet_faults: bool = False) -> HostInpu
 
 def build_host(machine: Machine, options: NodeOptions, *, kubelet_faults: bool = False) -> HostInput:
     """Return an empty host with the configuration of *options*."""
-    release, notes = read_release(options.kubernetes_version)
+    release, notes = node_release(options)
     source = configuration_text(options.config, options.changes, config_dir=options.config_dir, release=release)
     configured = ConfigurationInput(source, options.changes)
     read = configured.read()

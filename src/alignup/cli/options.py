@@ -139,7 +139,9 @@ class NodeOptions:
         multiple=True,
     )
     kubernetes_version: str | None = option(
-        "VERSION", "Kubernetes release of the kubelet, such as 1.35 or v1.35.8", f"{NEWEST}, the newest known"
+        "VERSION",
+        "Kubernetes release of the kubelet, such as 1.35 or v1.35.8",
+        f"that of this machine's kubelet, or {NEWEST}, the newest known",
     )
 
 
