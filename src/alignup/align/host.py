@@ -140,6 +140,11 @@ class Host:
         providers = (replace(self.devices, answers=answers), *self.providers[1:]) if answers else self.providers
         return decide(pod, self.ledger, providers=providers, rules=self.rules)
 
+    def without_faults(self) -> "Host":
+        """Return this host as it would be without the defects of the kubelet: it does the safe thing."""
+        settings = replace(self.settings, kubelet_faults=False)
+        return Host(self.machine, settings, ledger=self.ledger, others=self.others)
+
     def missing_devices(self, pod: Pod) -> tuple[str, ...]:
         """Return the extended resources that *pod* requests and no device plugin provides.
 

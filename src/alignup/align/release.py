@@ -45,6 +45,7 @@ class Release:
     """A minor release: its feature gates and policy options that affect alignment, and the behavior of its managers."""
 
     minor: int  #: 37 for 1.37
+    version: str  #: 1.37
     gates: Mapping[str, FeatureGate] = field(repr=False, compare=False)
     options: Mapping[str, FeatureStage] = field(repr=False, compare=False)  #: of the CPU and the topology manager
     complete: bool = True  #: whether all its differences are known
@@ -77,10 +78,6 @@ class Release:
     #: A file of the memory manager without checksum is read.
     accepts_memory_without_checksum: bool = False
 
-    @property
-    def version(self) -> str:
-        return f"1.{self.minor}"
-
     def __str__(self) -> str:
         return self.version
 
@@ -89,6 +86,7 @@ class Release:
         return replace(
             self,
             minor=self.minor + 1,
+            version=f"1.{self.minor + 1}",
             gates=MappingProxyType({**self.gates, **gates}),
             options=MappingProxyType({**self.options, **options}),
             **changes,
@@ -97,6 +95,7 @@ class Release:
 
 _33 = Release(
     minor=33,
+    version="1.33",
     gates=MappingProxyType(
         {
             "CPUManagerPolicyAlphaOptions": _ALPHA,

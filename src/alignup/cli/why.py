@@ -9,7 +9,6 @@ import click
 from alignup.align.decision import Decision
 from alignup.align.explain import sentences
 from alignup.align.explain.changes import Proposal
-from alignup.align.explain.defects import describe_defects
 from alignup.align.explain.remedies import find_remedies
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
@@ -143,7 +142,8 @@ def explain(host: Host, workload: Workload, *, seconds: float, lenient: bool = F
     with inputs.input_errors(Place.at(workload.source)):
         decision = host.decide(workload.pod)
         missing = host.missing_devices(workload.pod)
-        defects = tuple(describe_defects(host, workload.pod, decision))
+        safe = host.without_faults().decide(workload.pod)
+        defects = tuple(sentences.describe_defects(decision, safe))
         if decision.admitted:
             return Explanation(workload, decision, missing=missing, lenient=lenient, defects=defects)
         end = time.monotonic() + seconds
@@ -153,7 +153,7 @@ def explain(host: Host, workload: Workload, *, seconds: float, lenient: bool = F
 
 def print_text(host: Host, explanations: Sequence[Explanation], *, kubelet: bool = True) -> None:
     """Print what a kubelet decides, or without *kubelet*, what we decide ourselves."""
-    release = f" · Kubernetes {host.settings.release}" if kubelet else ""
+    release = f" · Kubernetes {host.settings.release.version}" if kubelet else ""
     lines: list[Line] = []
     for explanation in explanations:
         lines += [(), (Cell("─" * terminal.width(), "frame"),), ()] if lines else []

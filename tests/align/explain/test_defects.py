@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from alignup.align import bits
 from alignup.align.cpus.options import CpuSettings
-from alignup.align.explain.defects import DEFECTS, describe_defects
+from alignup.align.explain.defects import DEFECTS, ISSUES
+from alignup.align.explain.sentences import describe_defects
 from alignup.align.host import Host, Settings
 from alignup.align.quantity import Quantity
 from alignup.align.release import find_release
@@ -29,7 +30,7 @@ def test_cpus_that_are_not_free_are_named():
     host, asked = Host(HYBRID, STATIC), pod("asked", cpu="2")
     decision = host.decide(asked)
 
-    (sentence,) = describe_defects(host, asked, decision)
+    (sentence,) = describe_defects(decision, host.without_faults().decide(asked))
 
     assert bits.show(decision.placements[0].cpus) == "0-1"
     assert "CPUs 0 are not free" in sentence
@@ -41,14 +42,14 @@ def test_the_safe_decision_has_no_defect():
     decision = host.decide(asked)
 
     assert bits.show(decision.placements[0].cpus) == "4-5"
-    assert not list(describe_defects(host, asked, decision))
+    assert not list(describe_defects(decision, host.without_faults().decide(asked)))
 
 
 def test_a_decision_that_no_defect_changes_has_none():
     host, asked = Host(HYBRID, STATIC), pod("asked", cpu="1")
     decision = host.decide(asked)
 
-    assert not list(describe_defects(host, asked, decision))
+    assert not list(describe_defects(decision, host.without_faults().decide(asked)))
 
 
 def test_other_nodes_than_the_chosen_ones_are_named():
@@ -57,7 +58,7 @@ def test_other_nodes_than_the_chosen_ones_are_named():
     host.admit(pod("first", cpu="1"))
     asked = pod("asked", cpu="13")
 
-    (sentence,) = describe_defects(host, asked, host.decide(asked))
+    (sentence,) = describe_defects(host.decide(asked), host.without_faults().decide(asked))
 
     assert "other NUMA nodes than it chose" in sentence
     assert sentence.endswith("issues/141238)")
@@ -74,7 +75,7 @@ def test_an_endless_loop_is_named():
     asked = pod("asked", cpu="22")
     decision = host.decide(asked)
 
-    (sentence,) = describe_defects(host, asked, decision)
+    (sentence,) = describe_defects(decision, host.without_faults().decide(asked))
 
     assert decision.rejection is not None
     assert decision.rejection.reason == "KubeletHangs"
@@ -88,7 +89,7 @@ def test_the_page_of_defects_has_all_of_them():
     for defect in DEFECTS:
         anchor = defect.title.lower().replace(" ", "-")
         releases = f"1.{defect.first} to 1.{defect.last}" if defect.last else f"1.{defect.first} and later"
-        upstream = f"[#{defect.issue}]({defect.link}): {defect.status}"
+        upstream = f"[#{defect.issue}]({ISSUES}/{defect.issue}): {defect.status}"
         rows.append(f"| [{defect.title}](#{anchor}) | {releases} | {upstream} |")
 
     page = (ROOT / "docs" / "kubelet-defects.md").read_text("utf-8")

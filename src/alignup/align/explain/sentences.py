@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 from alignup.align import bits
 from alignup.align.bits import NodeSet
+from alignup.align.cpus.selection import ENDLESS_REASON
 from alignup.align.decision import Decision, MergeStep, Outcome, Placement, Rejection, ResourceHints, shown_hints
+from alignup.align.explain import defects
 from alignup.align.hint import Hint, preferred_single_nodes
 from alignup.align.merging.merge import MergeRule
 from alignup.align.settings import Policy
@@ -318,3 +320,19 @@ def _second_best(step: MergeStep) -> str:
         return f"the best set of {needed}, which is what the widest request needs"
     other = "fewer" if step.rule is MergeRule.NARROWER else "more"
     return f"no set of {needed}, which is what the widest request needs, is possible, so one of {other}"
+
+
+def describe_defects(decision: Decision, safe: Decision) -> Iterator[str]:
+    """Yield a sentence for the defect of the kubelet that makes *decision* differ from the *safe* one."""
+    if (safe.outcome, safe.placements) == (decision.outcome, decision.placements):
+        return
+    given, expected = (bits.union(placement.cpus or 0 for placement in each.placements) for each in (decision, safe))
+    taken = given & ~decision.before.cpus.available if decision.before else 0
+    defect, detail = defects.SPLIT_GROUP, ""
+    if decision.rejection is not None and decision.rejection.reason == ENDLESS_REASON:
+        defect = defects.ENDLESS_LOOP
+    elif taken:
+        defect, detail = defects.CPUS_NOT_FREE, f"CPUs {bits.show(taken)} are not free; "
+    elif given != expected and decision.admitted:
+        defect = defects.OTHER_NODES
+    yield f"a defect of the kubelet: {detail}{defect.sentence} ({defects.ISSUES}/{defect.issue})"
