@@ -76,7 +76,7 @@ class KeptNodes:
         if len(self._schedulers) < MAX_SCHEDULERS:
             self._schedulers.add(pod.spec.scheduler_name)
         now = self._clock()
-        if now - self._checked >= CHECK_SECONDS:
+        if (self._waiting or self._kept) and now - self._checked >= CHECK_SECONDS:
             self._checked = now
             self._drop_unsuitable(now)
             if len(self._kept) < MAX_KEPT:

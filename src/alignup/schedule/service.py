@@ -19,7 +19,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from alignup.align.errors import ParseError, PodError
 from alignup.kubernetes.api import Access, ApiClient, LeaderElection, Timing
 from alignup.kubernetes.api.errors import ApiError
-from alignup.kubernetes.api.objects import ApiPod
 from alignup.schedule.extender import Binder, Extender, ExtenderOptions
 from alignup.schedule.extender_messages import (
     BindingArgs,
@@ -164,17 +163,14 @@ class ScheduleService:
         answer: object
         if verb in {"filter", "prioritize"}:
             args = ExtenderArgs.read(body)
-            await self._decide_large(args.pod)
+            with suppress(PodError):  # which the answer will be about
+                await self.large_pods.decide(self.live.read(args.pod))
             answer = self.extender.filter(args) if verb == "filter" else self.extender.prioritize(args)
         elif verb == "preempt":
             answer = await self._preempt(PreemptionArgs.read(body))
         else:
             answer = await self.extender.bind(read_message(body, BindingArgs))
         return msgspec.json.encode(answer)
-
-    async def _decide_large(self, pod: ApiPod) -> None:
-        with suppress(PodError):  # which the answer will be about
-            await self.large_pods.decide(self.live.read(pod))
 
     async def _preempt(self, args: PreemptionArgs) -> PreemptionResult:
         """Choose the pods to evict; none while it is unknown what nodes have, or what budgets allow."""

@@ -1,10 +1,10 @@
 """Pods as the API server has them: what they request, what they are to the kubelet, and how they ended."""
 
-from collections.abc import Container, Iterator
+from collections.abc import Container
 from dataclasses import dataclass, replace
 
 from alignup.align.errors import PodError, Problem, ProblemKind, QuantityError
-from alignup.align.workload import Amounts, Pod, demand
+from alignup.align.workload import Pod, demand
 from alignup.align.workload.validation import MIRROR_ANNOTATION
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.kubernetes.manifests.pod_decoder import pod_from
@@ -35,21 +35,15 @@ def readable_pod(pod: ApiPod) -> Pod:
     The API server accepts amounts such as ``1e20000``.
     """
     decoded = pod_from(pod)
-    if any(amount.power > _LARGE_POWER for amounts in _amounts(decoded) for amount in amounts.values()):
+    resources = [decoded.resources, *(container.resources for container in decoded.all_containers)]
+    every = [decoded.overhead, *(amounts for each in resources for amounts in (each.requests, each.limits))]
+    every += [amounts for status in decoded.statuses.values() for amounts in (status.allocated, status.actual)]
+    if any(amount.power > _LARGE_POWER for amounts in every for amount in amounts.values()):
         try:
             demand.fit_used(decoded), demand.limits(decoded)
         except QuantityError as error:
             raise PodError([Problem("spec", f"cannot add up the amounts: {error}")]) from error
     return decoded
-
-
-def _amounts(pod: Pod) -> Iterator[Amounts]:
-    for container in pod.all_containers:
-        yield container.resources.requests
-        yield container.resources.limits
-    yield from (pod.resources.requests, pod.resources.limits, pod.overhead)
-    for status in pod.statuses.values():
-        yield from (status.allocated, status.actual)
 
 
 def check_container_count(count: int) -> None:
