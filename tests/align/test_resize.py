@@ -79,3 +79,13 @@ def test_resizes_can_be_disabled_up_to_1_34():
     gates = FeatureGates({"InPlacePodVerticalScaling": False}, find_release("1.34"))
 
     assert resize(GUARANTEED, release="1.34", gates=gates).message == "InPlacePodVerticalScaling is disabled"
+
+
+def test_without_a_fit_check_any_size_is_done():
+    assert resize(pod("web", cpu="100", memory="1Gi"), fit_check=False, **NO_POLICIES).outcome is ResizeOutcome.DONE
+
+
+def test_a_small_resize_is_done_in_1_35():
+    verdict = resize(pod("web", cpu="3", memory="1Gi"), release="1.35", **NO_POLICIES)
+
+    assert verdict.describe(pod("web")) == "The resize of pod default/web is done"

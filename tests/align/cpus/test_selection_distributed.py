@@ -5,9 +5,16 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from alignup.align import bits
-from alignup.align.cpus.selection import MAX_EXACT_NODES, DistributedSelection, PackedSelection, plan_distribution
+from alignup.align.cpus.selection import (
+    ENDLESS,
+    MAX_EXACT_NODES,
+    DistributedSelection,
+    PackedSelection,
+    plan_distribution,
+)
 from alignup.align.errors import ProviderError
 from alignup.align.machine import Cpu, KubeletView, NumaNode
+from alignup.align.release import NEWEST
 from alignup.machines import synthetic
 from tests.align.cpus import naive
 from tests.strategies import cpu_sets, machines
@@ -141,3 +148,21 @@ def test_a_request_that_is_not_a_multiple_of_the_group_is_packed():
 def test_a_request_for_too_much():
     with pytest.raises(ProviderError, match="requested=33, available=32"):
         DistributedSelection(FOUR).take(FOUR.all_cpus, 33)
+
+
+class TestDefects:
+    """With the kubelet's defects; ``tests/conformance/test_cpu_take.py`` compares all of them."""
+
+    VIEW = synthetic.parse("pack:2 numa:2 core:3 pu:2").kubelet_view()
+
+    def test_a_perfect_combination_ends_the_search(self):
+        free = bits.parse("0,6-10,12,18-22")  # 1, 5, 1 and 5 CPUs of the nodes: 4 of the large ones leave 1 each
+        selection = DistributedSelection(self.VIEW, group=2, faults_of=NEWEST)
+
+        assert selection.take(free, 8) == DistributedSelection(self.VIEW, group=2).take(free, 8)
+
+    def test_turns_that_give_nothing_do_not_end(self):
+        selection = DistributedSelection(self.VIEW, group=2, faults_of=NEWEST)
+
+        with pytest.raises(ProviderError, match=ENDLESS):
+            selection._take_in_turns(0, [0b1], 2)  # noqa: SLF001 - no combination with this effect is known

@@ -7,12 +7,17 @@ from alignup.align.cpus.options import CpuSettings
 from alignup.align.explain.defects import DEFECTS, ISSUES
 from alignup.align.explain.sentences import describe_defects
 from alignup.align.host import Host, Settings
+from alignup.align.machine import Device
+from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity
 from alignup.align.release import find_release
+from alignup.align.settings import Policy, TopologySettings
+from alignup.align.workload import Pod
 from alignup.documents.machines import machine_from_document
 from alignup.machines.synthetic import parse
-from tests.align.hosts import pod
+from tests.align.hosts import GPU, pod
 from tests.console_runner import ROOT
+from tests.strategies_pods import guaranteed
 
 #: Two large cores with two CPUs each, and four small ones: 8 // 6 = 1 CPU on average.
 HYBRID = machine_from_document(
@@ -82,6 +87,27 @@ def test_an_endless_loop_is_named():
     assert sentence.endswith("issues/140730)")
     fixed = Host(host.machine, replace(host.settings, release=find_release("1.38")))
     assert fixed.decide(asked).admitted
+
+
+def test_a_node_that_leaves_its_memory_group_is_named():
+    """The large container makes a group of both NUMA nodes; the GPU of the small one is on one of them."""
+    machine = parse("pack:2 numa:1(memory=8GiB) core:4 pu:1")
+    reserved = Quantity.parse("1Gi")
+    settings = replace(
+        STATIC,
+        topology=TopologySettings(policy=Policy.BEST_EFFORT),
+        memory_policy="Static",
+        reserved_memory=(ReservedMemory(0, {"memory": reserved}),),
+        reservation={"memory": reserved},
+    )
+    host = Host(replace(machine, devices=(Device(GPU, "gpu-1", nodes=0b10),)), settings)
+    large = guaranteed("large", {"cpu": "1", "memory": "10Gi"})
+    small = guaranteed("small", {"cpu": "1", "memory": "1Gi", GPU: "1"})
+    asked = Pod(name="asked", uid="asked", containers=(large, small))
+
+    (sentence,) = describe_defects(host.decide(asked), host.without_faults().decide(asked))
+
+    assert sentence.endswith("issues/113035)")
 
 
 def test_the_page_of_defects_has_all_of_them():

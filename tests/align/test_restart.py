@@ -1,0 +1,59 @@
+"""What a restarted kubelet does with the pods that run."""
+
+from dataclasses import replace
+
+from alignup.align.cpus.options import CpuSettings
+from alignup.align.quantity import Quantity
+from alignup.align.release import find_release
+from alignup.align.restart import compare_restarts, restart
+from alignup.align.settings import FeatureGates, Scope
+from alignup.align.workload import Resources
+from tests.align.hosts import make_host, pod
+from tests.strategies_pods import amounts
+
+WHOLE_CORES = CpuSettings(
+    policy="static", options={"full-pcpus-only": "true"}, reservation=Quantity.parse("2"), explicit=0b11
+)
+PODS = [pod("first", cpu="2", memory="1Gi"), pod("second", cpu="2", memory="1Gi")]
+
+
+def running(**settings):
+    host = make_host(shape="pack:1 numa:1 core:3 pu:2", cpus=WHOLE_CORES, kubelet_faults=True, **settings)
+    assert all(host.admit(each).admitted for each in PODS)
+    return host
+
+
+def test_pods_keep_what_they_have():
+    host = running()
+
+    assert restart(host, host.ledger, PODS) == {}
+
+
+def test_up_to_1_36_a_full_node_rejects_its_pods_under_full_pcpus_only():
+    host = running(release=find_release("1.36"))
+    new = running(release=find_release("1.35"))
+
+    changes = compare_restarts(restart(host, host.ledger, PODS), restart(new, new.ledger, PODS))
+
+    assert [(change.uid, change.reason, change.also_now) for change in changes] == [
+        ("first", "SMTAlignmentError", True),
+        ("second", "SMTAlignmentError", True),
+    ]
+    assert changes[0].describe(new.settings.release).endswith("; a restart of the present kubelet does the same")
+    assert changes[0].to_document()["alsoNow"] is True
+
+
+def test_a_pod_that_is_placed_elsewhere_is_named():
+    """A defect: pods with pod-level resources are placed again at every start."""
+    gates = FeatureGates({"PodLevelResourceManagers": True})
+    host = make_host(scope=Scope.POD, gates=gates, kubelet_faults=True)
+    whole = amounts({"cpu": "2", "memory": "1Gi"})
+    placed = replace(pod("placed", cpu="2", memory="1Gi"), resources=Resources(whole, whole))
+    assert host.admit(placed).admitted
+
+    (change,) = restart(host, host.ledger, [placed]).values()
+
+    assert change.reason == ""
+    assert change.describe(host.settings.release) == (
+        f"{placed.namespace}/placed gets other resources when a kubelet 1.37 starts: its CPUs change"
+    )
