@@ -100,9 +100,11 @@ class ObservedNode:
         until("the service account of pods exists", self._service_account_exists)
 
     def install_observer(self) -> None:
-        """Start the observer with a token of its service account."""
+        """Start the observer with a token of its service account, which names the node as that of a pod there does."""
         path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{ACCOUNT}/token"
-        token = self.api.request("POST", path, {"spec": {"expirationSeconds": 86400}})["status"]["token"]
+        node = {"apiVersion": "v1", "kind": "Node", "name": self.guest.name}
+        request = {"spec": {"expirationSeconds": 86400, "boundObjectRef": node}}
+        token = self.api.request("POST", path, request)["status"]["token"]
         self.guest.ask("write", path=ACCESS, text=self.guest.kubeconfig(token))
         self.start_observer()
 
