@@ -33,7 +33,6 @@ from alignup.cli.options import HostOptions, NodeOptions
 from alignup.documents.line_numbers import find_line
 from alignup.kubernetes import configuration
 from alignup.kubernetes.configuration import Configuration, ConfigurationText, StartupStage
-from alignup.kubernetes.kubelet_files.kubelet_version import find_kubelet_version
 from alignup.kubernetes.manifests import workloads as manifests
 from alignup.kubernetes.manifests.workloads import Workload
 from alignup.machines import machine_source
@@ -134,7 +133,10 @@ def read_release(version: str | None, *, option: str = "--kubernetes-version") -
 
 def node_release(options: NodeOptions) -> tuple[Release, tuple[str, ...]]:
     """Return the release of the kubelet of *options*: the one they name, or on this machine the installed one."""
-    if options.kubernetes_version is None and options.machine is None and (installed := find_kubelet_version()):
+    if options.kubernetes_version is None and options.machine is None:
+        from alignup.kubernetes.kubelet_files import kubelet_version  # noqa: PLC0415 - starts a process, seldom needed
+
+        installed = kubelet_version.find_kubelet_version()
         with suppress(SettingsError):
             return find_release(installed), (f"the kubelet of this machine is {installed}",)
     return read_release(options.kubernetes_version)
