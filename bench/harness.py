@@ -108,7 +108,7 @@ def _reference_work() -> int:
 def show(value: float, unit: str) -> str:
     """Format a value; a time in a suitable unit."""
     if unit != "s":
-        return f"{value:.3g} {unit}"
+        return f"{value:.0f} {unit}" if value >= 1000 else f"{value:.3g} {unit}"
     for name, scale in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
         if value * scale >= 1:
             return f"{value * scale:.3g} {name}"
