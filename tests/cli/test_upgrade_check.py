@@ -55,10 +55,30 @@ def test_a_setting_that_the_new_kubelet_refuses_breaks_the_upgrade(change, findi
     assert "the upgrade breaks something" in run.stdout
 
 
-def test_what_both_kubelets_refuse_is_not_the_upgrade():
-    run = upgrade_check("1.36", "1.37", *ON_NODE, "--set", "featureGates.MemoryManager=true")
+@pytest.mark.parametrize("change", ["featureGates.MemoryManager=true", "cpuManagerPolicy=nonsense"])
+def test_what_both_kubelets_refuse_is_named_and_no_pod_counts_as_checked(change):
+    words = (*ON_NODE, "--state", NODE / "state", "--pods", NODE / "running.yaml", "--set", change)
 
-    assert run.returncode == 0
+    run = upgrade_check("1.36", "1.37", *words)
+
+    assert run.returncode == 1
+    assert "What both kubelets refuse: neither starts" in run.stdout
+    assert run.stdout.endswith("0 running pods checked: no kubelet starts\n")
+
+
+def test_a_file_that_cannot_be_read_is_no_safe_upgrade(tmp_path):
+    (tmp_path / "kubelet.yaml").write_text("kind: [")
+
+    run = upgrade_check("1.35", "1.37", "--machine", MACHINE, "--config", tmp_path / "kubelet.yaml")
+
+    assert run.returncode == 1
+    assert "the kubelet stops at load" in run.stdout
+
+
+def test_a_setting_that_only_the_present_kubelet_refuses_breaks_nothing():
+    run = upgrade_check("1.35", "1.36", *ON_NODE, "--set", "featureGates.PodLevelResourceManagers=true")
+
+    assert (run.returncode, run.stdout.splitlines()[-1]) == (0, "0 running pods checked: nothing breaks")
 
 
 @pytest.fixture

@@ -31,7 +31,8 @@ def check(case: Case) -> None:
         except AssertionError as error:
             raise AssertionError(f"event {number} ({event['op']}): {error}") from error
 
-    if counted := case.get("metrics"):
+    if not case.get("differs_from_1_37"):  # those were not measured again
+        counted = case["metrics"]
         assert replay.counts["requests"] == counted["kubelet_memory_manager_pinning_requests_total"]
         assert replay.counts["errors"] == counted["kubelet_memory_manager_pinning_errors_total"]
     check_without_faults(Replay(case, pods, kubelet_faults=False), events)

@@ -164,17 +164,20 @@ def find_release(version: str) -> Release:
 
     ``SettingsError`` if *version* is not one of Kubernetes.
     """
-    match = _VERSION.fullmatch(version.strip())
-    if match is None:
-        raise SettingsError(f"{quote(version)} is not a version of Kubernetes; write 1.35 or v1.35.8")
-    return min(RELEASES, key=lambda release: abs(release.minor - int(match[1])))
+    minor = _parse_minor(version)
+    return min(RELEASES, key=lambda release: abs(release.minor - minor))
 
 
 def release_note(version: str) -> str:
     """Say how far the answers for a *version* are known to be those of its kubelet; empty if they are."""
-    release = find_release(version)
-    match = _VERSION.fullmatch(version.strip())
-    minor = int(match[1]) if match else release.minor
+    minor, release = _parse_minor(version), find_release(version)
     if minor != release.minor:
         return f"Kubernetes 1.{minor} is not known: the answers are those of {release}"
     return "" if release.complete else f"not all changes of Kubernetes {release} are known"
+
+
+def _parse_minor(version: str) -> int:
+    match = _VERSION.fullmatch(version.strip())
+    if match is None:
+        raise SettingsError(f"{quote(version)} is not a version of Kubernetes; write 1.35 or v1.35.8")
+    return int(match[1])

@@ -73,18 +73,23 @@ def _read(version: str, name: str) -> Release:
 
 def _lines(report: UpgradeReport) -> Iterator[Line]:
     yield from paragraph(f"From Kubernetes {report.old} to {report.new}", style="title")
-    if report.findings:
-        yield from section("What the new kubelet refuses or ignores")
-    for finding in report.findings:
-        where = f"{finding.where}: " if finding.where else ""
-        yield from paragraph(f"{where}{finding.kubelet_message or finding.summary}", prefix="  - ")
-        if finding.advice:
-            yield from paragraph(f"→ {finding.advice}", prefix="    ", style="dim")
+    for title, findings in (
+        ("What the new kubelet refuses or ignores", report.findings),
+        ("What both kubelets refuse: neither starts", report.shared),
+    ):
+        if findings:
+            yield from section(title)
+        for finding in findings:
+            where = f"{finding.where}: " if finding.where else ""
+            yield from paragraph(f"{where}{finding.kubelet_message or finding.summary}", prefix="  - ")
+            if finding.advice:
+                yield from paragraph(f"→ {finding.advice}", prefix="    ", style="dim")
     if report.pods:
         yield from section("Running pods that it treats otherwise")
     for change in report.pods:
         yield from paragraph(change.describe(report.new), prefix="  - ")
     yield ()
     checked = f"{pluralize(report.checked, 'running pod')} checked"
-    verdict = "nothing breaks" if report.safe else "the upgrade breaks something"
+    broken = "no kubelet starts" if report.shared else "the upgrade breaks something"
+    verdict = "nothing breaks" if report.safe else broken
     yield from paragraph(f"{checked}: {verdict}", style="title" if report.safe else "warn")

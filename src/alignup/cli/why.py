@@ -112,7 +112,10 @@ def _explain_resizes(host: Host, workloads: Sequence[Workload], output: str) -> 
             for running, verdict in verdicts
         ]
         document = {"version": VERSION, "kubernetes": release.version, "resizes": resizes}
-        terminal.print_json(document) if output == "json" else terminal.print_document(to_yaml(document))
+        if output == "json":
+            terminal.print_json(document)
+        else:
+            terminal.print_document(to_yaml(document))
     if any(verdict.outcome is not ResizeOutcome.DONE for _, verdict in verdicts):
         raise click.exceptions.Exit(REJECTED)
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from alignup.align.errors import AlignError
 from alignup.align.host import Host
 from alignup.align.machine import Machine
 from alignup.align.release import Release
@@ -29,12 +28,13 @@ class UpgradeReport:
     old: Release
     new: Release
     findings: tuple[Finding, ...]  #: of the new kubelet, which the old one does not have
+    shared: tuple[Finding, ...]  #: errors with which neither kubelet starts
     pods: tuple[PodChange, ...]
-    checked: int  #: running pods
+    checked: int  #: running pods; none if the new kubelet does not start
 
     @property
     def safe(self) -> bool:
-        return not self.pods and not any(finding.severity is Severity.ERROR for finding in self.findings)
+        return not self.pods and not self.shared and not any(map(_is_error, self.findings))
 
     def to_document(self) -> dict[str, Any]:
         return {
@@ -43,6 +43,7 @@ class UpgradeReport:
             "to": self.new.version,
             "safe": self.safe,
             "findings": [finding.to_document() for finding in self.findings],
+            "sharedErrors": [finding.to_document() for finding in self.shared],
             "checkedPods": self.checked,
             "pods": [pod.to_document() for pod in self.pods],
         }
@@ -58,7 +59,7 @@ def check_upgrade(
 ) -> UpgradeReport:
     """Compare kubelets of two *releases*, the present one first, on a node; *pods* run there, the oldest first.
 
-    ``FileError`` if the *directory* of state files does not exist.
+    ``FileError`` if the *directory* of state files does not exist, ``AlignError`` if its files do not fit the machine.
     """
     old, new = releases
     names = {pod.uid: f"{pod.namespace}/{pod.name}" for pod in pods}
@@ -72,12 +73,18 @@ def check_upgrade(
         for finding in reports[1].findings
         if finding.severity in {Severity.ERROR, Severity.WARNING} and _identity(finding) not in known
     )
-    changes: tuple[PodChange, ...] = ()
-    if directory is not None and not any(finding.severity is Severity.ERROR for finding in findings):
+    shared = tuple(finding for finding in filter(_is_error, reports[1].findings) if _identity(finding) in known)
+    if directory is None or any(map(_is_error, reports[1].findings)):
+        return UpgradeReport(old=old, new=new, findings=findings, shared=shared, pods=(), checked=0)
+    before = {}
+    if not any(map(_is_error, reports[0].findings)):
         before = _restart(source, machine, directory, pods, old)
-        after = _restart(source, machine, directory, pods, new)
-        changes = compare_restarts(before, after)
-    return UpgradeReport(old=old, new=new, findings=findings, pods=changes, checked=len(pods))
+    changes = compare_restarts(before, _restart(source, machine, directory, pods, new))
+    return UpgradeReport(old=old, new=new, findings=findings, shared=shared, pods=changes, checked=len(pods))
+
+
+def _is_error(finding: Finding) -> bool:
+    return finding.severity is Severity.ERROR
 
 
 def _identity(finding: Finding) -> tuple[str, str, str]:
@@ -87,12 +94,8 @@ def _identity(finding: Finding) -> tuple[str, str, str]:
 def _restart(
     source: ConfigurationText, machine: Machine, directory: Path, pods: Iterable[Pod], release: Release
 ) -> dict[str, PodChange]:
-    """Return the changes when a kubelet of *release* starts, by uid; none if it does not start."""
-    try:
-        settings = host_settings(replace(source, release=release).read(), machine)
-        host = Host(machine, replace(settings, kubelet_faults=True))
-        files = read_state_files(directory, gates=settings.gates, devices_optional=True)
-        restored = restore_ledger(host, files, pods).ledger
-    except AlignError:
-        return {}
-    return restart(host, restored, pods)
+    """Return the changes when a kubelet of *release* starts, by uid; ``AlignError`` if it does not start."""
+    settings = host_settings(replace(source, release=release).read(), machine)
+    host = Host(machine, replace(settings, kubelet_faults=True))
+    files = read_state_files(directory, gates=settings.gates, devices_optional=True)
+    return restart(host, restore_ledger(host, files, pods).ledger, pods)

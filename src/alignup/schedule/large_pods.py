@@ -30,7 +30,7 @@ class LargePods:
 
     async def decide(self, pod: Pod, hosts: Collection[str] | None = None) -> None:
         """Let *hosts*, or all, decide on *pod*, so that their verdicts are known; do nothing if it is not large."""
-        if len(pod.containers) + len(pod.init) <= LARGE:
+        if not is_large(pod):
             return
         async with self._turn:
             with suppress(Exception):  # the question itself raises an error of the pod, and names and counts a defect
