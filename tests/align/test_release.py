@@ -24,7 +24,9 @@ def test_other_texts_are_not_versions(version):
 
 def test_unknown_releases_are_answered_by_the_nearest_and_noted():
     assert find_release("1.99") is RELEASES[-1]
-    assert release_note("1.99") == "Kubernetes 1.99 is not known: the answers are those of 1.38"
+    assert release_note("1.99") == (
+        "Kubernetes 1.99 is not known: the answers are those of 1.38, of which not all changes are known"
+    )
     assert find_release("1.20") is RELEASES[0]
     assert release_note("1.20") == "Kubernetes 1.20 is not known: the answers are those of 1.33"
 

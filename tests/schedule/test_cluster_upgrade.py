@@ -8,7 +8,7 @@ from alignup.documents.host_state import HostStateDocument
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
 from alignup.schedule.cluster_upgrade import check_nodes
 from tests.align.hosts import pod
-from tests.observe.api_objects import api_pod, node, state_of
+from tests.observe.api_objects import api_pod, node, overflowing_pod, state_of
 from tests.observe.kubelets import SimulatedKubelet
 
 PODS = [pod("young", cpu="2", memory="1Gi"), pod("old", cpu="4", memory="1Gi")]
@@ -64,3 +64,14 @@ def test_patch_releases_are_the_same_release(present):
     (a, _) = check("1.36", present=present)
 
     assert a.safe
+
+
+def test_a_node_with_a_pod_that_cannot_be_read_cannot_be_checked():
+    nodes = [convert(node("a"), ApiNode)]
+    states = [convert(state_of("a", SimulatedKubelet()), HostStateDocument)]
+    pods = [convert(overflowing_pod("large", "a"), ApiPod)]
+
+    (a,) = check_nodes(nodes, states, pods, find_release("1.36"))
+
+    assert not a.safe
+    assert a.unknown.startswith("pod default/large cannot be read: ")

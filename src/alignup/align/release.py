@@ -172,7 +172,8 @@ def release_note(version: str) -> str:
     """Say how far the answers for a *version* are known to be those of its kubelet; empty if they are."""
     minor, release = _parse_minor(version), find_release(version)
     if minor != release.minor:
-        return f"Kubernetes 1.{minor} is not known: the answers are those of {release}"
+        doubt = "" if release.complete else ", of which not all changes are known"
+        return f"Kubernetes 1.{minor} is not known: the answers are those of {release}{doubt}"
     return "" if release.complete else f"not all changes of Kubernetes {release} are known"
 
 

@@ -59,14 +59,18 @@ def check_nodes(
     """Yield what kubelets of *release* make of the nodes, by name."""
     reader, known = HostStateReader(), {state.metadata.name: state for state in states}
     running: dict[str, list[Pod]] = {}
+    unreadable: dict[str, str] = {}  #: node → why one of its pods cannot be checked
     # The kubelet admits the oldest pods first when it starts.
     for pod in sorted(pods, key=lambda pod: pod.metadata.creation_timestamp or ""):
-        running.setdefault(pod.spec.node_name, []).append(bound_pod(pod)[0].pod)
+        bound, problem = bound_pod(pod)
+        running.setdefault(pod.spec.node_name, []).append(bound.pod)
+        if problem:
+            unreadable[pod.spec.node_name] = f"pod {pod.metadata.full_name} cannot be read: {problem}"
     for node in sorted(nodes, key=lambda node: node.metadata.name):
         name, version = node.metadata.name, node.status.node_info.kubelet_version
         state = known.get(name)
-        if state is None:
-            yield NodeUpgrade(node=name, version=version, unknown="no HostState")
+        if state is None or name in unreadable:
+            yield NodeUpgrade(node=name, version=version, unknown=unreadable.get(name, "no HostState"))
         else:
             yield _check_node(reader, state, running.get(name, []), version, release)
 
