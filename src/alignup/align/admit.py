@@ -181,8 +181,10 @@ class _Admission:
         rejection: Rejection | None = None,
         preference_requests: tuple[PreferenceRequest, ...] = (),
     ) -> Decision:
-        after = None
-        if outcome is Outcome.ADMITTED:
+        after = residue = None
+        if outcome is Outcome.REJECTED:
+            residue = self.ledger.with_providers(self.ledgers)
+        elif outcome is Outcome.ADMITTED:
             after = self.ledger.with_pod(AdmittedPod(self.pod, self.hints, self.usage), self.ledgers)
         pod = self.pod
         return Decision(
@@ -199,6 +201,7 @@ class _Admission:
             preference_requests=preference_requests,
             before=self.ledger,
             after=after,
+            residue=residue,
         )
 
     def _not_aligned(self, step: MergeStep) -> Rejection:

@@ -20,7 +20,7 @@ from alignup.align.cpus.provider import CpuProvider
 from alignup.align.decision import Decision, Outcome
 from alignup.align.devices.provider import DeviceProvider, PreferenceAnswers
 from alignup.align.errors import AlignError, PodError, Problem, SettingsError, StateError
-from alignup.align.fit import NodeAllocatable
+from alignup.align.fit import NodeAllocatable, UsedResources
 from alignup.align.hint import Provider
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Device, Machine
@@ -59,7 +59,8 @@ class Host:
     """One machine, its settings, and its ledger.
 
     With *ledger*, the host continues where another host with this machine and these settings stopped; a provider of
-    *others* that is not in it starts with its initial ledger. ``SettingsError`` if a kubelet would not start.
+    *others* that is not in it starts with its initial ledger. A *starting* host is a kubelet that starts: it knows what
+    the containers that run hold, but has admitted no pod yet. ``SettingsError`` if a kubelet would not start.
     """
 
     def __init__(
@@ -69,8 +70,10 @@ class Host:
         *,
         ledger: Ledger | None = None,
         others: Sequence[Provider[Any]] = (),
+        starting: bool = False,
     ) -> None:
         self.machine = machine
+        self.starting = starting
         self.settings = settings = settings or Settings()
         self.view = view = machine.kubelet_view()
         gates = settings.gates
@@ -83,7 +86,9 @@ class Host:
                         f"NUMA node {unknown[0]}: this machine reports no NUMA nodes, so nothing can be aligned"
                     )
         preferred = settings.preferred_allocation
-        self.devices = DeviceProvider(view.all_nodes, machine.devices, preferred, kubelet_release=settings.release)
+        self.devices = DeviceProvider(
+            view.all_nodes, machine.devices, preferred, kubelet_release=settings.release, starting=starting
+        )
         with _errors_of("cpu"):
             self.cpus = CpuProvider.create(
                 view,
@@ -116,6 +121,8 @@ class Host:
             pod_policy_annotations=settings.pod_policy_annotations,
         )
         self.ledger = ledger or self.initial_ledger()
+        if starting:
+            self.ledger = replace(self.ledger, pods={}, used=UsedResources())
         if foreign := self.ledger.others.keys() - names:
             listed = ", ".join(sorted(foreign))
             raise StateError(f"the ledger belongs to another host: unknown provider {listed}")
@@ -178,7 +185,18 @@ class Host:
         decision = self.decide(pod, answers)
         if decision.admitted:
             self.apply(decision)
+        elif self.settings.kubelet_faults:
+            self.leave_residue(decision)
         return decision
+
+    def leave_residue(self, decision: Decision) -> None:
+        """Do as the kubelet does after a rejection: it takes back what the containers got later, or not at its start.
+
+        The memory of a group of NUMA nodes may be spread over it otherwise then.
+        """
+        if decision.residue is not None:
+            left = decision.residue
+            self.ledger = left if self.starting else self.without_holdings(left, decision.uid)
 
     def start_container(self, uid: str, container: str) -> None:
         """Record that a container of an admitted pod starts, so the init containers before it have ended."""
@@ -199,10 +217,14 @@ class Host:
     def release(self, uid: str) -> None:
         """Release everything the pod holds; does nothing for an unknown pod."""
         if uid in self.ledger.pods:
-            ledgers = self.ledger.by_provider()
-            for provider in self.providers:
-                ledgers[provider.name] = provider.release(ledgers[provider.name], uid)
-            self.ledger = self.ledger.without_pod(uid, ledgers)
+            self.ledger = self.ledger.without_pod(uid, self.without_holdings(self.ledger, uid).by_provider())
+
+    def without_holdings(self, ledger: Ledger, uid: str) -> Ledger:
+        """Return *ledger* without what the containers of a pod hold, whether or not it was admitted."""
+        ledgers = ledger.by_provider()
+        for provider in self.providers:
+            ledgers[provider.name] = provider.release(ledgers[provider.name], uid)
+        return ledger.with_providers(ledgers)
 
     def update_devices(self, resource: str, devices: Iterable[Device]) -> None:
         devices = tuple(devices)

@@ -75,6 +75,8 @@ class DeviceProvider(Provider[DeviceLedger]):
     preferred_allocation: frozenset[str] = frozenset()  #: resources whose plugin supports GetPreferredAllocation
     answers: PreferenceAnswers = field(default_factory=dict)  #: for this decision
     kubelet_release: Release = NEWEST
+    #: A kubelet that starts does not check the devices of containers that run, since their plugins may come later.
+    starting: bool = False
 
     name = DeviceLedger.PROVIDER
 
@@ -134,7 +136,11 @@ class DeviceProvider(Provider[DeviceLedger]):
         requested = demand.devices(pod, container, ledger.handled)
         if not requested and not pod.init and ledger.reusable is None:
             return ledger
+        keeps = self.starting and not pod.is_ordinary_init(container.name)
+        held = ledger.holds(pod.uid, container.name) if keeps else {}
         for resource, count in sorted(requested.items()):
+            if resource in held and len(held[resource]) == count:
+                continue
             request = DeviceRequest(pod.uid, container.name, resource, count)
             picked = devices_to_allocate(ledger, request, affinity=affinity.nodes, answers=self.answers)
             if isinstance(picked, PreferenceRequest):
