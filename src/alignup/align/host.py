@@ -217,14 +217,17 @@ class Host:
     def release(self, uid: str) -> None:
         """Release everything the pod holds; does nothing for an unknown pod."""
         if uid in self.ledger.pods:
-            self.ledger = self.ledger.without_pod(uid, self.without_holdings(self.ledger, uid).by_provider())
+            self.ledger = self.ledger.without_pod(uid, self._take_back(self.ledger, uid))
 
     def without_holdings(self, ledger: Ledger, uid: str) -> Ledger:
         """Return *ledger* without what the containers of a pod hold, whether or not it was admitted."""
+        return ledger.with_providers(self._take_back(ledger, uid))
+
+    def _take_back(self, ledger: Ledger, uid: str) -> dict[str, Any]:
         ledgers = ledger.by_provider()
         for provider in self.providers:
             ledgers[provider.name] = provider.release(ledgers[provider.name], uid)
-        return ledger.with_providers(ledgers)
+        return ledgers
 
     def update_devices(self, resource: str, devices: Iterable[Device]) -> None:
         devices = tuple(devices)
