@@ -20,7 +20,7 @@ from alignup.align.cpus.provider import CpuProvider
 from alignup.align.decision import Decision, Outcome
 from alignup.align.devices.provider import DeviceProvider, PreferenceAnswers
 from alignup.align.errors import AlignError, PodError, Problem, SettingsError, StateError
-from alignup.align.fit import NodeAllocatable
+from alignup.align.fit import ClaimRule, NodeAllocatable
 from alignup.align.hint import Provider
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Device, Machine
@@ -83,7 +83,14 @@ class Host:
                         f"NUMA node {unknown[0]}: this machine reports no NUMA nodes, so nothing can be aligned"
                     )
         preferred = settings.preferred_allocation
-        self.devices = DeviceProvider(view.all_nodes, machine.devices, preferred, kubelet_release=settings.release)
+        self.devices = DeviceProvider(
+            view.all_nodes,
+            machine.devices,
+            preferred,
+            kubelet_release=settings.release,
+            claims=settings.release.allocates_unclaimed_devices and gates.on("DRAExtendedResource"),
+            hints_claimed_requests=settings.kubelet_faults,
+        )
         with _errors_of("cpu"):
             self.cpus = CpuProvider.create(
                 view,
@@ -146,7 +153,7 @@ class Host:
         return Host(self.machine, settings, ledger=self.ledger, others=self.others)
 
     def missing_devices(self, pod: Pod) -> tuple[str, ...]:
-        """Return the extended resources that *pod* requests and no device plugin provides.
+        """Return the extended resources that *pod* requests and neither a device plugin nor a DeviceClass provides.
 
         A scheduler finds no node for such a pod. A kubelet that gets it anyway ignores these requests, and so does
         :meth:`decide`.
@@ -155,7 +162,8 @@ class Host:
         missing: set[str] = set()
         for container in pod.all_containers:
             for name, amount in container.resources.requests.items():
-                if name not in provided and is_extended(name) and amount.milli():
+                served = name in provided or name in pod.class_resources
+                if not served and is_extended(name) and amount.milli():
                     missing.add(name)
         return tuple(sorted(missing)) if missing else ()
 
@@ -239,7 +247,17 @@ def node_allocatable(machine: Machine, settings: Settings) -> NodeAllocatable:
         ephemeral_storage=_UNLIMITED,
         pods=settings.max_pods,
         scalars=left,
+        claim_rule=_claim_rule(settings),
     )
+
+
+def _claim_rule(settings: Settings) -> ClaimRule:
+    release = settings.release
+    if not settings.gates.on("DRAExtendedResource"):
+        return ClaimRule.COUNTED
+    if release.fit_ignores_claimed_requests:
+        return ClaimRule.CLAIMED_IGNORED
+    return ClaimRule.ABSENT_IGNORED if release.fit_ignores_absent_resources else ClaimRule.UNKNOWN_IGNORED
 
 
 _UNLIMITED = (1 << 63) - 1  #: an unknown capacity rejects no pod; that of disks is always unknown
