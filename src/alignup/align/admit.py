@@ -11,7 +11,7 @@ return new ledgers, which take effect only if the pod is admitted.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from operator import attrgetter
+from operator import attrgetter, is_
 from typing import Any
 
 from alignup.align import fit
@@ -183,7 +183,8 @@ class _Admission:
     ) -> Decision:
         after = residue = None
         if outcome is Outcome.REJECTED:
-            residue = self.ledger.with_providers(self.ledgers)
+            unchanged = all(map(is_, self.ledgers.values(), self.ledger.by_provider().values()))
+            residue = None if unchanged else self.ledger.with_providers(self.ledgers)
         elif outcome is Outcome.ADMITTED:
             after = self.ledger.with_pod(AdmittedPod(self.pod, self.hints, self.usage), self.ledgers)
         pod = self.pod

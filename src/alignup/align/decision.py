@@ -205,7 +205,7 @@ class Decision:
     #: the ledgers before and after, for ``Host.apply``; ``None`` in a decision read from a document
     before: Ledger | None = field(default=None, compare=False, repr=False)
     after: Ledger | None = field(default=None, compare=False, repr=False)
-    #: of a rejected pod: the ledger with what its containers had got by then, which a kubelet takes back a moment later
+    #: of a rejected pod: the ledger with what its containers had got by then, if any, which a kubelet takes back later
     residue: Ledger | None = field(default=None, compare=False, repr=False)
 
     @property

@@ -20,7 +20,7 @@ from alignup.align.cpus.provider import CpuProvider
 from alignup.align.decision import Decision, Outcome
 from alignup.align.devices.provider import DeviceProvider, PreferenceAnswers
 from alignup.align.errors import AlignError, PodError, Problem, SettingsError, StateError
-from alignup.align.fit import NodeAllocatable, UsedResources
+from alignup.align.fit import ClaimRule, NodeAllocatable, UsedResources
 from alignup.align.hint import Provider
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Device, Machine
@@ -87,7 +87,13 @@ class Host:
                     )
         preferred = settings.preferred_allocation
         self.devices = DeviceProvider(
-            view.all_nodes, machine.devices, preferred, kubelet_release=settings.release, starting=starting
+            view.all_nodes,
+            machine.devices,
+            preferred,
+            kubelet_release=settings.release,
+            claims=settings.release.allocates_unclaimed_devices and gates.on("DRAExtendedResource"),
+            hints_claimed_requests=settings.kubelet_faults,
+            starting=starting,
         )
         with _errors_of("cpu"):
             self.cpus = CpuProvider.create(
@@ -153,7 +159,7 @@ class Host:
         return Host(self.machine, settings, ledger=self.ledger, others=self.others)
 
     def missing_devices(self, pod: Pod) -> tuple[str, ...]:
-        """Return the extended resources that *pod* requests and no device plugin provides.
+        """Return the extended resources that *pod* requests and neither a device plugin nor a DeviceClass provides.
 
         A scheduler finds no node for such a pod. A kubelet that gets it anyway ignores these requests, and so does
         :meth:`decide`.
@@ -162,7 +168,8 @@ class Host:
         missing: set[str] = set()
         for container in pod.all_containers:
             for name, amount in container.resources.requests.items():
-                if name not in provided and is_extended(name) and amount.milli():
+                served = name in provided or name in pod.class_resources
+                if not served and is_extended(name) and amount.milli():
                     missing.add(name)
         return tuple(sorted(missing)) if missing else ()
 
@@ -185,16 +192,16 @@ class Host:
         decision = self.decide(pod, answers)
         if decision.admitted:
             self.apply(decision)
-        elif self.settings.kubelet_faults:
+        else:
             self.leave_residue(decision)
         return decision
 
     def leave_residue(self, decision: Decision) -> None:
         """Do as the kubelet does after a rejection: it takes back what the containers got later, or not at its start.
 
-        The memory of a group of NUMA nodes may be spread over it otherwise then.
+        The memory of a group of NUMA nodes may be spread over it otherwise then. A host without defects does nothing.
         """
-        if decision.residue is not None:
+        if decision.residue is not None and self.settings.kubelet_faults:
             left = decision.residue
             self.ledger = left if self.starting else self.without_holdings(left, decision.uid)
 
@@ -264,7 +271,17 @@ def node_allocatable(machine: Machine, settings: Settings) -> NodeAllocatable:
         ephemeral_storage=_UNLIMITED,
         pods=settings.max_pods,
         scalars=left,
+        claim_rule=_claim_rule(settings),
     )
+
+
+def _claim_rule(settings: Settings) -> ClaimRule:
+    release = settings.release
+    if not settings.gates.on("DRAExtendedResource"):
+        return ClaimRule.COUNTED
+    if release.fit_ignores_claimed_requests:
+        return ClaimRule.CLAIMED_IGNORED
+    return ClaimRule.ABSENT_IGNORED if release.fit_ignores_absent_resources else ClaimRule.UNKNOWN_IGNORED
 
 
 _UNLIMITED = (1 << 63) - 1  #: an unknown capacity rejects no pod; that of disks is always unknown

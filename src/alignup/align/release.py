@@ -65,6 +65,14 @@ class Release:
     keeps_partial_cores: bool = False
     #: Containers of a pod placed as a whole that request no memory are left out; before, an empty request is placed.
     skips_empty_memory_requests: bool = False
+    #: With DRAExtendedResource, the fit check ignores resources that the host does not have.
+    fit_ignores_unknown_resources: bool = False
+    #: With DRAExtendedResource, the fit check also ignores resources of which the host has 0.
+    fit_ignores_absent_resources: bool = False
+    #: With DRAExtendedResource, the fit check ignores requests that a claim serves, and only these.
+    fit_ignores_claimed_requests: bool = False
+    #: With DRAExtendedResource, the device manager allocates nothing for requests that a claim serves.
+    allocates_unclaimed_devices: bool = False
     #: A resize is infeasible if it exceeds the allocatable resources of the host; later it is deferred then.
     checks_capacity_of_resizes: bool = False
     #: Under a static policy, a Guaranteed pod can be resized in the resources that the policy does not manage.
@@ -124,8 +132,13 @@ _33 = Release(
     checks_capacity_of_resizes=True,
 )
 _34 = _33.after(
-    gates={"InPlacePodVerticalScalingExclusiveMemory": _ALPHA, "PodLevelResources": _BETA},
+    gates={
+        "DRAExtendedResource": _ALPHA,
+        "InPlacePodVerticalScalingExclusiveMemory": _ALPHA,
+        "PodLevelResources": _BETA,
+    },
     options={"prefer-align-cpus-by-uncorecache": FeatureStage.BETA},
+    fit_ignores_unknown_resources=True,
     resizes_by_resource=True,
     splits_cores_in_cache=True,
     crashes_on_gone_devices=True,
@@ -133,10 +146,19 @@ _34 = _33.after(
 _35 = _34.after(
     gates={"InPlacePodVerticalScaling": _LOCKED},
     options={"strict-cpu-reservation": FeatureStage.GA, "max-allowable-numa-nodes": FeatureStage.GA},
+    fit_ignores_absent_resources=True,
+    allocates_unclaimed_devices=True,
 )
 _36 = _35.after(
-    gates={"PodLevelResourceManagers": _ALPHA, "TopologyManagerPolicyOptions": _LOCKED},
+    gates={
+        "DRAExtendedResource": _BETA,
+        "PodLevelResourceManagers": _ALPHA,
+        "TopologyManagerPolicyOptions": _LOCKED,
+    },
     options={"prefer-align-cpus-by-uncorecache": FeatureStage.GA},
+    fit_ignores_unknown_resources=False,
+    fit_ignores_absent_resources=False,
+    fit_ignores_claimed_requests=True,
     checks_capacity_of_resizes=False,
     hints_device_nodes_only=True,
     stores_pods_as_whole=True,
@@ -144,7 +166,11 @@ _36 = _35.after(
     accepts_memory_without_checksum=True,
 )
 _37 = _36.after(
-    gates={"PodLevelResourceManagers": _BETA_OFF, "PodLevelResourcesFixDefaulting": _BETA},
+    gates={
+        "DRAExtendedResource": _LOCKED,
+        "PodLevelResourceManagers": _BETA_OFF,
+        "PodLevelResourcesFixDefaulting": _BETA,
+    },
     options={},
     distributes_by_socket=True,
     keeps_partial_cores=True,

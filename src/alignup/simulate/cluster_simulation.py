@@ -213,6 +213,7 @@ class ClusterSimulation:
             self._rejections[decision.rejection.reason] += 1
             self._rejected[host.group.name] += 1
             self._meter.rejections += 1
+            host.kubelet.leave_residue(decision)
         else:
             host.kubelet.apply(decision)
             self._running[pod.uid] = placement

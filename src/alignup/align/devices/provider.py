@@ -75,6 +75,9 @@ class DeviceProvider(Provider[DeviceLedger]):
     preferred_allocation: frozenset[str] = frozenset()  #: resources whose plugin supports GetPreferredAllocation
     answers: PreferenceAnswers = field(default_factory=dict)  #: for this decision
     kubelet_release: Release = NEWEST
+    claims: bool = False  #: whether nothing is allocated for requests that a ResourceClaim serves
+    #: whether such requests still take part in the merge: a defect of the kubelet (``explain.defects``)
+    hints_claimed_requests: bool = False
     #: A kubelet that starts does not check the devices of containers that run, since their plugins may come later.
     starting: bool = False
 
@@ -93,12 +96,12 @@ class DeviceProvider(Provider[DeviceLedger]):
             resource: Need(count, ledger.free_on(resource), free_total=ledger.free[resource].bit_count())
             if resource in ledger.inventories
             else Need(count, {})
-            for resource, count in demand.devices(pod, container, ledger.handled).items()
+            for resource, count in self._hinted(ledger, pod, container).items()
         }
 
     def hints(self, ledger: DeviceLedger, pod: Pod, container: Container | None) -> Mapping[str, AnyHints]:
         """Return hints by resource; ``None`` for a resource without topology, an empty tuple for an impossible one."""
-        requested = demand.devices(pod, container, ledger.handled)
+        requested = self._hinted(ledger, pod, container)
         if not requested:
             return {}
         if container is None:
@@ -134,6 +137,8 @@ class DeviceProvider(Provider[DeviceLedger]):
         chosen: dict[str, tuple[str, ...]] = {}
         needed: list[PreferenceRequest] = []
         requested = demand.devices(pod, container, ledger.handled)
+        if self.claims and (pod.claimed_requests or pod.class_resources):
+            requested = self._unclaimed(ledger, pod, container)
         if not requested and not pod.init and ledger.reusable is None:
             return ledger
         keeps = self.starting and not pod.is_ordinary_init(container.name)
@@ -153,6 +158,21 @@ class DeviceProvider(Provider[DeviceLedger]):
         if not pod.init and after.reusable is None:
             return after
         return after.with_reusable(pod.uid, _reusable_after(after, pod, container, requested))
+
+    def _hinted(self, ledger: DeviceLedger, pod: Pod, container: Container | None) -> dict[str, int]:
+        """Return the number of devices by resource that the merge considers."""
+        if self.claims and not self.hints_claimed_requests and (pod.claimed_requests or pod.class_resources):
+            return self._unclaimed(ledger, pod, container)
+        return demand.devices(pod, container, ledger.handled)
+
+    @staticmethod
+    def _unclaimed(ledger: DeviceLedger, pod: Pod, container: Container | None) -> dict[str, int]:
+        """Return the number of devices by resource without requests that a ResourceClaim serves."""
+        claimed = demand.claimed_requests(pod, ledger.allocatable(pod.uid))
+        if container is None:
+            return demand.devices(pod.without_requests(claimed), None, ledger.handled)
+        requested = demand.devices(pod, container, ledger.handled)
+        return {name: count for name, count in requested.items() if (container.name, name) not in claimed}
 
     def release(self, ledger: DeviceLedger, uid: str) -> DeviceLedger:
         return ledger.take_back(uid)

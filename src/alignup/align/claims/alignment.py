@@ -1,0 +1,206 @@
+"""Whether CPUs and memory are beside the devices of claims, and where these are."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from alignup.align import bits
+from alignup.align.bits import NodeSet
+from alignup.align.claims.allocation import Matches, allocate
+from alignup.align.claims.objects import AttributeValue, Claim, ClaimObjects, DeviceId, SliceDevice
+from alignup.align.decision import Decision
+from alignup.align.errors import AlignError
+from alignup.align.host import Host
+from alignup.align.machine import Machine
+from alignup.align.workload import Pod
+
+NUMA_NODE = "resource.kubernetes.io/numaNode"
+PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
+PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
+
+
+def numa_nodes(attributes: Mapping[str, AttributeValue], machine: Machine | None) -> NodeSet | None:
+    """Return the NUMA nodes of a device; ``None`` if they are unknown.
+
+    They are an attribute, or those of its PCI address or root on the *machine*. A node that has memory but no CPUs, as
+    that of some GPUs, stands for the nearest nodes with CPUs.
+    """
+    value = attributes.get(NUMA_NODE)
+    listed = value if isinstance(value, tuple) else (value,)
+    ids = [node for node in listed if isinstance(node, int) and not isinstance(node, bool)]
+    if machine is None:
+        return bits.of(node for node in ids if node >= 0) or None
+    known = {node.id for node in machine.nodes}
+    nodes = {node for node in ids if node in known} or _pci_nodes(attributes, machine)
+    return bits.of(near for node in nodes for near in _with_cpus(node, machine)) or None
+
+
+def wrong_numa_nodes(attributes: Mapping[str, AttributeValue], machine: Machine) -> tuple[int, ...]:
+    """Return the NUMA nodes in the attributes of a device that the *machine* does not have; -1 means unknown."""
+    value = attributes.get(NUMA_NODE)
+    listed = value if isinstance(value, tuple) else (value,)
+    known = {-1, *(node.id for node in machine.nodes)}
+    return tuple(node for node in listed if isinstance(node, int) and node not in known)
+
+
+def _pci_nodes(attributes: Mapping[str, AttributeValue], machine: Machine) -> set[int]:
+    address, root = attributes.get(PCI_BUS_ID), attributes.get(PCIE_ROOT)
+    if isinstance(address, str):
+        bus = address.lower()
+        nodes = {device.node for device in machine.pci if device.address.lower() == bus and device.node is not None}
+        if nodes:
+            return nodes
+    if isinstance(root, str) and root.startswith("pci"):
+        domain_bus = f"{root.removeprefix('pci').lower()}:"  # a root complex is named after its first bus
+        return {
+            device.node
+            for device in machine.pci
+            if device.address.lower().startswith(domain_bus) and device.node is not None
+        }
+    return set()
+
+
+def _with_cpus(node: int, machine: Machine) -> Iterable[int]:
+    """Return *node*, or the nearest nodes with CPUs if it has none."""
+    with_cpus = {cpu.node for cpu in machine.cpus if cpu.node is not None}
+    distances = machine.distances
+    if node in with_cpus or distances is None or node not in distances.ids:
+        return (node,)
+    near = {other: distances.between(node, other) for other in with_cpus if other in distances.ids}
+    return [other for other, distance in near.items() if distance == min(near.values())]
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimState:
+    """A claim of a pod and its devices, as far as they are known."""
+
+    name: str  #: in the pod; of an extended resource that a DeviceClass offers, the resource
+    claim: Claim | None  #: ``None``: its object is missing
+    #: allocated devices, or if there are none yet, those that match: request → its devices
+    devices: tuple[tuple[str, SliceDevice], ...] = ()
+    allocated: bool = False
+    problem: str = ""  #: why its devices are not known
+
+    @property
+    def nodes(self) -> NodeSet | None:
+        """The NUMA nodes of the allocated devices; ``None`` if one is unknown or nothing is allocated."""
+        if not self.allocated or any(device.nodes is None for _, device in self.devices):
+            return None
+        return bits.union(device.nodes or 0 for _, device in self.devices)
+
+
+def decided_nodes(pod: Pod, decision: Decision, claim: str, machine: Machine) -> NodeSet:
+    """Return the NUMA nodes of the CPUs and memory of the containers that use *claim*; empty: nothing exclusive."""
+    users = {
+        container.name
+        for container in pod.all_containers
+        if claim in container.resources.claims or claim in container.resources.limits
+    }
+    node_of = {cpu.id: cpu.node for cpu in machine.cpus}
+    nodes = 0
+    for placement in decision.placements:
+        if placement.container in users:
+            cpus = (node_of.get(cpu) for cpu in bits.members(placement.cpus or 0))
+            nodes |= bits.of(node for node in cpus if node is not None)
+            nodes |= bits.union(block.nodes for block in placement.memory)
+    return nodes
+
+
+def is_aligned(devices: NodeSet, decided: NodeSet) -> bool:
+    """Return whether everything decided is on NUMA nodes of the devices."""
+    return not decided & ~devices
+
+
+def describe_alignment(pod: Pod, decision: Decision, state: ClaimState, machine: Machine) -> str:
+    """Say in one sentence whether CPUs and memory are beside the devices of a claim; empty if that is unknown."""
+    subject = _describe_devices(state)
+    if not state.devices:
+        return ""
+    decided = decided_nodes(pod, decision, state.name, machine) if decision.admitted else 0
+    where = _on_nodes(decided)
+    if not state.allocated:
+        places = sorted({device.nodes for _, device in state.devices if device.nodes is not None})
+        if not places:
+            return f"the NUMA nodes of {subject} are not known"
+        listed = " or ".join(bits.show(nodes) for nodes in places)
+        if not decided:
+            return f"{subject} will be on NUMA node {listed}"
+        if all(is_aligned(nodes, decided) for nodes in places):
+            return f"{subject} will be on NUMA node {listed}, CPUs and memory {where}: aligned"
+        if not any(is_aligned(nodes, decided) for nodes in places):
+            return f"{subject} will be on NUMA node {listed}, CPUs and memory {where}: not aligned"
+        return f"{subject} will be on NUMA node {listed}, as the scheduler chooses, CPUs and memory {where}"
+    nodes = state.nodes
+    verb = "is" if len(state.devices) == 1 else "are"
+    if nodes is None:
+        return f"the NUMA nodes of {subject} are not known"
+    if not decided:
+        return f"{subject} {verb} {_on_nodes(nodes)}"
+    verdict = "aligned" if is_aligned(nodes, decided) else "not aligned"
+    return f"{subject} {verb} {_on_nodes(nodes)}, the CPUs and memory will be {where}: {verdict}"
+
+
+def _describe_devices(state: ClaimState) -> str:
+    names = sorted({device.id.device for _, device in state.devices})
+    if state.allocated:
+        return f"device {names[0]}" if len(names) == 1 else f"devices {', '.join(names)}"
+    return f"the device of claim {state.name}"
+
+
+def _on_nodes(nodes: NodeSet) -> str:
+    return f"on NUMA node{'s' if nodes.bit_count() > 1 else ''} {bits.show(nodes)}"
+
+
+def place_devices(devices: Iterable[SliceDevice], machine: Machine | None) -> tuple[SliceDevice, ...]:
+    """Return *devices* with their NUMA nodes on the *machine*."""
+    return tuple(replace(device, nodes=numa_nodes(device.attributes, machine)) for device in devices)
+
+
+class HostClaims(NamedTuple):
+    """What is known of claims on one host."""
+
+    objects: ClaimObjects
+    devices: tuple[SliceDevice, ...]  #: that the host can use, with their NUMA nodes
+    matches: Matches
+
+    def states(self, pod: Pod, host: Host) -> tuple[ClaimState, ...]:
+        """Return the claims of *pod* with their allocated devices, or with those that they can get."""
+        by_id = {device.id: device for device in self.devices}
+        states = []
+        for name, claim in self.objects.claims_of(pod, capacity=host.ledger.devices.allocatable(pod.uid)):
+            if isinstance(claim, str):
+                states.append(ClaimState(name, None, problem=claim))
+            elif claim.allocated is not None:
+                states.append(_allocated_state(name, claim, by_id, pod))
+            else:
+                states.append(self._open_state(name, claim))
+        return tuple(states)
+
+    def _open_state(self, name: str, claim: Claim) -> ClaimState:
+        """Return a claim without devices, and all free devices that match one of its requests."""
+        if classes := self.objects.missing_classes([claim]):
+            return ClaimState(name, claim, problem=f"DeviceClass {', '.join(classes)} is not known")
+        taken = self.objects.taken()
+        try:
+            candidates = tuple(
+                (request.name, device)
+                for alternatives in claim.requests
+                for request in alternatives
+                for device in self.devices
+                if (device.id not in taken or request.admin_access) and self.matches(request, device)
+            )
+            possible = allocate([claim], self.devices, matches=self.matches, taken=taken) is not None
+        except AlignError as error:
+            return ClaimState(name, claim, problem=str(error))
+        problem = "" if possible else "this node does not have enough free devices that match"
+        return ClaimState(name, claim, candidates, problem=problem)
+
+
+def _allocated_state(name: str, claim: Claim, devices: Mapping[DeviceId, SliceDevice], pod: Pod) -> ClaimState:
+    known = tuple((each.request, devices.get(each.id) or SliceDevice(each.id)) for each in claim.allocated or ())
+    problem = ""
+    if missing := [str(each.id) for each in claim.allocated or () if each.id not in devices]:
+        problem = f"no ResourceSlice of this node has {', '.join(missing)}"
+    elif pod.uid and claim.reserved_for and pod.uid not in claim.reserved_for:
+        problem = f"{claim.title} is reserved for other pods"
+    return ClaimState(name, claim, known, allocated=True, problem=problem)
