@@ -11,6 +11,7 @@ from typing import Any
 from xxhash import xxh64_intdigest
 
 from alignup.align import bits
+from alignup.align.errors import AlignError
 from alignup.align.host import Host
 from alignup.documents.codec import convert
 from alignup.documents.host_state import HostStateDocument
@@ -110,8 +111,8 @@ class KubeletView:
         return response
 
 
-def host_state_differences(state: Document, kubelet: KubeletView) -> list[str]:
-    """Return how a HostState differs from what its kubelet says."""
+def host_state_differences(state: Document, kubelet: KubeletView, version: str) -> list[str]:
+    """Return how a HostState differs from what its kubelet of this *version* says."""
     if state.get("ledger") is None:
         return [f"the ledger is unknown: {state.get('problems')}"]
     differences = [f"problem: {problem}" for problem in state.get("problems", ())]
@@ -127,12 +128,16 @@ def host_state_differences(state: Document, kubelet: KubeletView) -> list[str]:
         shown = {name: held for name, held in published.items() if name in listed.get(names[uid], {})}
         if shown != listed.get(names[uid]):
             differences.append(f"{names[uid]} holds {published}, but PodResources lists {listed.get(names[uid])}")
-    differences += _allocatable_differences(state, kubelet)
+    differences += _allocatable_differences(state, kubelet, version)
     return differences
 
 
-def _allocatable_differences(state: Document, kubelet: KubeletView) -> Iterator[str]:
-    report = HostStateReader().read(convert(state, HostStateDocument))
+def _allocatable_differences(state: Document, kubelet: KubeletView, version: str) -> Iterator[str]:
+    try:
+        report = HostStateReader().read(convert(state, HostStateDocument), kubelet_version=version)
+    except AlignError as error:
+        yield f"the HostState cannot be read: {error}"
+        return
     host = Host(report.machine, report.settings, ledger=report.ledger)
     devices = {
         (group["resource"], id_): tuple(bits.members(bits.parse(group.get("nodes", ""))))

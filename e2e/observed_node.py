@@ -123,6 +123,11 @@ class ObservedNode:
     def view(self) -> KubeletView:
         return KubeletView(self.guest.ask("snapshot"))
 
+    def kubelet_version(self) -> str:
+        """Return the version in the Node object."""
+        node = self.api.get(f"{NODES}/{self.name}") or {"status": {}}
+        return str(node["status"].get("nodeInfo", {}).get("kubeletVersion", ""))
+
     def state(self) -> Document:
         return self.api.get(f"{HOST_STATES}/{self.name}") or {}
 
@@ -141,7 +146,7 @@ class ObservedNode:
             return [f"{problem} is not a problem"]
         known = {**state, "problems": [text for text in state.get("problems", ()) if text not in expected]}
         return [
-            *host_state_differences(known, kubelet),
+            *host_state_differences(known, kubelet, self.kubelet_version()),
             *topology_differences(topology, kubelet, self.guest.shape, self.pods(), state),
         ]
 

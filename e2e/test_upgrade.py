@@ -92,7 +92,8 @@ class Upgrade:
 
     def predict(self) -> tuple[int, Document]:
         """Return the exit code and the report of ``alignup upgrade-check`` on the node."""
-        pods = {"apiVersion": "v1", "kind": "List", "items": [{**pod, "kind": "Pod"} for pod in self.node.pods()]}
+        items = [{"apiVersion": "v1", "kind": "Pod", **pod} for pod in self.node.pods()]
+        pods = {"apiVersion": "v1", "kind": "List", "items": items}
         for path, document in ((NEXT_CONFIG, self.config), (RUNNING, pods)):
             self.node.guest.ask("write", path=path, text=json.dumps(document))
         words = ["upgrade-check", "--from", self.old.version, "--to", self.new.version, "--config", NEXT_CONFIG]
@@ -221,7 +222,7 @@ def test_a_kubelet_stops_at_state_files_that_were_said_to_stop_it(
     node.guest.ask("stop_process", name="kubelet")
     node.guest.ask("start_kubelet", config=PLAIN, program=old.program)
     stopped = node.guest.ask("wait_exit", name="kubelet")
-    log = node.guest.ask("log", name="kubelet")
+    log = node.guest.ask("log", name="kubelet").replace('\\"', '"')
     node.guest.ask("remove", names=FILES)
     node.guest.ask("start_kubelet", config=PLAIN, program=old.program)
 
