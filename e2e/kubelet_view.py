@@ -16,6 +16,7 @@ from alignup.align.host import Host
 from alignup.documents.codec import convert
 from alignup.documents.host_state import HostStateDocument
 from alignup.kubernetes.api.host_states import HostStateReader
+from alignup.placement.host_report import HostReport
 from e2e.guest import Shape
 
 Document = dict[str, Any]
@@ -128,16 +129,14 @@ def host_state_differences(state: Document, kubelet: KubeletView, version: str) 
         shown = {name: held for name, held in published.items() if name in listed.get(names[uid], {})}
         if shown != listed.get(names[uid]):
             differences.append(f"{names[uid]} holds {published}, but PodResources lists {listed.get(names[uid])}")
-    differences += _allocatable_differences(state, kubelet, version)
-    return differences
-
-
-def _allocatable_differences(state: Document, kubelet: KubeletView, version: str) -> Iterator[str]:
     try:
         report = HostStateReader().read(convert(state, HostStateDocument), kubelet_version=version)
     except AlignError as error:
-        yield f"the HostState cannot be read: {error}"
-        return
+        return [*differences, f"the HostState cannot be read: {error}"]
+    return [*differences, *_allocatable_differences(state, report, kubelet)]
+
+
+def _allocatable_differences(state: Document, report: HostReport, kubelet: KubeletView) -> Iterator[str]:
     host = Host(report.machine, report.settings, ledger=report.ledger)
     devices = {
         (group["resource"], id_): tuple(bits.members(bits.parse(group.get("nodes", ""))))

@@ -45,8 +45,8 @@ class Kubelet:
 def kubelets() -> list[Kubelet]:
     """Return the kubelets of all releases, the oldest first."""
     directories = [directory for directory in control_plane.directories() if (directory / "kubelet").is_file()]
-    found = [Kubelet(directory, control_plane.version(directory)) for directory in directories]
-    return sorted({kubelet.minor: kubelet for kubelet in found}.values(), key=lambda kubelet: kubelet.minor)
+    every = [Kubelet(directory, control_plane.version(directory)) for directory in directories]
+    return sorted({kubelet.minor: kubelet for kubelet in every}.values(), key=lambda kubelet: kubelet.minor)
 
 
 KUBELETS = kubelets()
@@ -116,6 +116,10 @@ class Upgrade:
         held = self.node.view().stored
         self.node.restart_kubelet(self.config, program=self.new.program)
         self._wait_admissions()
+        import time; time.sleep(30)
+        print("DEBUG", json.dumps([(p["metadata"]["name"], p["status"].get("phase"), p["status"].get("reason")) for p in self.node.pods()]), flush=True)
+        log = self.node.guest.ask("log", name="kubelet", characters=400000)
+        Path("/tmp/k8s/kubelet-debug.log").write_text(log)
         changes, kept = {}, self.node.view().stored
         for name, pod in before.items():
             status = (self.node.api.pod(name) or pod)["status"]

@@ -80,6 +80,7 @@ def test_a_kubelet_leaves_nothing_of_a_rejected_pod_but_the_spread_of_memory():
         decision = host.admit(greedy)
 
         assert not decision.admitted
+        assert decision.residue is not None
         assert decision.residue.cpus.held.keys() == {"parts"}
         assert host.ledger == before
         assert (host.ledger is before) is not faults

@@ -23,7 +23,7 @@ from alignup.align.errors import AlignError, PodError, Problem, SettingsError, S
 from alignup.align.fit import ClaimRule, NodeAllocatable, UsedResources
 from alignup.align.hint import Provider
 from alignup.align.ledger import Ledger
-from alignup.align.machine import Device, Machine
+from alignup.align.machine import Device, KubeletView, Machine
 from alignup.align.memory import reserved_memory
 from alignup.align.memory.provider import MemoryPolicy, MemoryProvider, MemorySettings
 from alignup.align.memory.reserved_memory import ReservedMemory
@@ -78,13 +78,7 @@ class Host:
         self.view = view = machine.kubelet_view()
         gates = settings.gates
         with _errors_of("topology"):
-            settings.topology.check_machine(nodes=len(view.nodes), distances=view.distances is not None)
-            if settings.topology.policy is not Policy.NONE or settings.pod_policy_annotations:
-                unknown = [node.id for node in view.nodes if node.id < 0]
-                if unknown:  # made up by cAdvisor on a system without NUMA nodes and known sockets
-                    raise SettingsError(
-                        f"NUMA node {unknown[0]}: this machine reports no NUMA nodes, so nothing can be aligned"
-                    )
+            _check_topology(settings, view)
         preferred = settings.preferred_allocation
         self.devices = DeviceProvider(
             view.all_nodes,
@@ -126,15 +120,17 @@ class Host:
             allocatable=node_allocatable(machine, settings) if settings.fit_check else None,
             pod_policy_annotations=settings.pod_policy_annotations,
         )
-        self.ledger = ledger or self.initial_ledger()
-        if starting:
-            self.ledger = replace(self.ledger, pods={}, used=UsedResources())
-        if foreign := self.ledger.others.keys() - names:
+        self.ledger = self.initial_ledger() if ledger is None else self._adopt(ledger)
+
+    def _adopt(self, ledger: Ledger) -> Ledger:
+        """Return the ledger of another host as this one continues it."""
+        if foreign := ledger.others.keys() - {provider.name for provider in self.providers}:
             listed = ", ".join(sorted(foreign))
             raise StateError(f"the ledger belongs to another host: unknown provider {listed}")
-        if new := [provider for provider in self.others if provider.name not in self.ledger.others]:
+        if new := [provider for provider in self.others if provider.name not in ledger.others]:
             added = {provider.name: provider.initial_ledger() for provider in new}
-            self.ledger = replace(self.ledger, others={**self.ledger.others, **added})
+            ledger = replace(ledger, others={**ledger.others, **added})
+        return replace(ledger, pods={}, used=UsedResources()) if self.starting else ledger
 
     def initial_ledger(self) -> Ledger:
         return Ledger(
@@ -285,6 +281,16 @@ def _claim_rule(settings: Settings) -> ClaimRule:
 
 
 _UNLIMITED = (1 << 63) - 1  #: an unknown capacity rejects no pod; that of disks is always unknown
+
+
+def _check_topology(settings: Settings, view: KubeletView) -> None:
+    settings.topology.check_machine(nodes=len(view.nodes), distances=view.distances is not None)
+    if settings.topology.policy is not Policy.NONE or settings.pod_policy_annotations:
+        unknown = [node.id for node in view.nodes if node.id < 0]
+        if unknown:  # made up by cAdvisor on a system without NUMA nodes and known sockets
+            raise SettingsError(
+                f"NUMA node {unknown[0]}: this machine reports no NUMA nodes, so nothing can be aligned"
+            )
 
 
 @contextmanager
