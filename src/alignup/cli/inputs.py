@@ -143,8 +143,10 @@ def node_release(options: NodeOptions, machine: Machine) -> tuple[Release, tuple
         from alignup.kubernetes.kubelet_files import kubelet_version  # noqa: PLC0415 - starts a process, seldom needed
 
         version, place = kubelet_version.find_kubelet_version(), "of this machine"
-    with suppress(SettingsError):
-        return find_release(version), tuple(filter(None, (f"the kubelet {place} is {version}", release_note(version))))
+    if version:
+        with suppress(SettingsError):
+            notes = (f"the kubelet {place} is {version}", release_note(version))
+            return find_release(version), tuple(filter(None, notes))
     return NEWEST, ()
 
 
