@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from alignup.run import cgroup, claims
+from alignup.run import cgroup, run_claims
 from alignup.run.process import ProcessIdentity
 from alignup.run.request import RunRecord
 from alignup.run.run_claims import RunClaims
@@ -223,7 +223,7 @@ def test_only_regular_files_that_others_cannot_change_count(mine, directory, tmp
 
 
 def test_a_user_has_a_bounded_number_of_claims(mine, directory, monkeypatch):
-    monkeypatch.setattr(claims, "_MAX_PER_USER", 3)
+    monkeypatch.setattr(run_claims, "_MAX_PER_USER", 3)
     for number in range(5):
         write_claim(directory, str(number))
 
@@ -235,7 +235,7 @@ def test_a_run_goes_on_when_the_file_system_is_full(directory, monkeypatch):
         raise OSError(28, "No space left on device")
 
     notes: list[str] = []
-    monkeypatch.setattr(claims, "_write", full)
+    monkeypatch.setattr(run_claims, "_write", full)
 
     assert RunClaims((directory,), notes.append).make("a", cpus=1, devices=NO_GPU)
     assert notes == [f"other users may get the same CPUs and devices: {directory}: No space left on device"]
@@ -270,8 +270,8 @@ def test_the_environment_chooses_the_directory(directory):
     def chosen(environment):
         return RunClaims.of_environment(environment, print)
 
-    assert chosen({claims.VARIABLE: str(directory)}).directory == directory
-    assert (chosen({claims.VARIABLE: ""}).directory, chosen({claims.VARIABLE: ""}).problem) == (
+    assert chosen({run_claims.VARIABLE: str(directory)}).directory == directory
+    assert (chosen({run_claims.VARIABLE: ""}).directory, chosen({run_claims.VARIABLE: ""}).problem) == (
         None,
         "ALIGNUP_CLAIMS_DIR is empty",
     )

@@ -165,6 +165,7 @@ class Host:
         for container in pod.all_containers:
             for name, amount in container.resources.requests.items():
                 served = name in provided or name in pod.class_resources
+                served = served or (container.name, name) in pod.claimed_requests
                 if not served and is_extended(name) and amount.milli():
                     missing.add(name)
         return tuple(sorted(missing)) if missing else ()
