@@ -43,6 +43,8 @@ async def test_it_publishes_prepares_and_stops_on_sigterm(directory, server, tmp
         assert driver.stdout is not None
         assert driver.stderr is not None
         printed = await driver.stdout.readline()
+        await kubelet.register()
+        again = await driver.stdout.readline()
         slices = server.objects("resourceslices")
         prepared = await kubelet.prepare(claim)
         missing = await kubelet.prepare(make_claim("b"))
@@ -52,7 +54,8 @@ async def test_it_publishes_prepares_and_stops_on_sigterm(directory, server, tmp
         assert await asyncio.wait_for(driver.wait(), 60) == 0
         errors = await driver.stderr.read()
 
-    assert (printed, errors) == (b"registered gpu.example.com: 1\n", b"")
+    assert (printed, again) == (b"registered gpu.example.com: 1\n", b"registered gpu.example.com: 2\n")
+    assert errors == b""
     assert [entry["name"] for part in slices for entry in part["spec"]["devices"]] == ["gpu-0", "gpu-1"]
     assert [device.device_name for device in prepared["a"]] == ["gpu-1"]
     assert missing == {"b": "ResourceClaim default/b does not exist"}

@@ -27,10 +27,10 @@ import msgspec
 
 from alignup.align.errors import AlignError, ParseError
 from alignup.kubernetes.api import ApiClient, Resource, find_access
-from alignup.kubernetes.api.errors import ApiError
+from alignup.kubernetes.api.errors import AlreadyExistsError, ApiError
 from alignup.kubernetes.api.objects import PartialObject
 from alignup.testing import script
-from alignup.testing.dra_server import GROUP, PREPARE, UNPREPARE, ClaimError, ClaimFault, Document, DraDriver
+from alignup.testing.dra_server import GROUP, PREPARE, UNPREPARE, ClaimError, ClaimFault, Document, DraDriver, ReadClaim
 from alignup.testing.faulty_server import Fault
 from alignup.testing.script import Action, Actions, Arguments, fault_action
 from alignup.wire import dra_health_pb2 as health_wire
@@ -101,13 +101,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     client = ApiClient(access)
 
-    async def read_claim(namespace: str, name: str) -> Document | None:
-        try:
-            claim = await client.find(CLAIMS.at(name, namespace=namespace))
-        except ApiError as error:
-            raise ClaimError(str(error)) from error
-        return {"metadata": {"uid": claim.metadata.uid}, "status": claim.status} if claim else None
-
     async def publish_slices(driver: DraDriver) -> None:
         seen = 0
         async with client:
@@ -116,14 +109,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 seen = driver.registrations
                 try:
                     for document in driver.slices():
-                        await client.apply(SLICES.at(document["metadata"]["name"]), document)
+                        await _publish(client, document)
                 except ApiError as error:
                     sys.stderr.write(f"{error}\n")
                 sys.stdout.write(f"registered {driver.name}: {seen}\n")
                 sys.stdout.flush()
 
-    driver.read_claim = read_claim
+    driver.read_claim = claim_reader(client)
     return script.main(lambda: driver, ACTIONS, file=options.script, report=publish_slices)
+
+
+async def _publish(client: ApiClient, document: Document) -> None:
+    """Create a ResourceSlice or change it; a kubelet's credentials do not allow to create one by a patch."""
+    try:
+        await client.create(SLICES, document)
+    except AlreadyExistsError:
+        await client.apply(SLICES.at(document["metadata"]["name"]), document)
+
+
+def claim_reader(client: ApiClient) -> ReadClaim:
+    """Return a function for ``DraDriver.read_claim`` that asks the API server."""
+
+    async def read_claim(namespace: str, name: str) -> Document | None:
+        try:
+            claim = await client.find(CLAIMS.at(name, namespace=namespace))
+        except ApiError as error:
+            raise ClaimError(str(error)) from error
+        return {"metadata": {"uid": claim.metadata.uid}, "status": claim.status} if claim else None
+
+    return read_claim
 
 
 if __name__ == "__main__":
