@@ -3,6 +3,7 @@
 import asyncio
 import json
 from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
 
 import grpc
 import pytest
@@ -18,13 +19,15 @@ pytestmark = pytest.mark.anyio
 
 GPU = "gpu.example.com"
 PREPARE = "NodePrepareResources"
+RECORDINGS = Path(__file__).parents[1] / "kubernetes" / "data" / "dra"
+RECORDED = ("resource_claim", "pod_resources")
 
 
 @asynccontextmanager
-async def registered(directory, devices="2@0,2@1"):
+async def registered(directory, devices="2@0,2@1", node="worker"):
     """Yield a driver and the kubelet that it is registered with."""
     kubelet = ScriptedKubelet(directory)
-    async with DraDriver(GPU, devices, directory=directory, node="worker") as driver:
+    async with DraDriver(GPU, devices, directory=directory, node=node) as driver:
         await kubelet.register()
         yield driver, kubelet
 
@@ -173,6 +176,19 @@ class TestClaims:
             edits = {"name": "uid-of-a-gpu-0", "containerEdits": {"env": ["DRA_GPU_0=gpu-0"]}}
             assert (document["kind"], document["devices"]) == (f"{GPU}/device", [edits])
             assert not path.exists()
+
+    @pytest.mark.parametrize("name", ["claimed", "extended", "implicit"])
+    async def test_a_real_claim_is_prepared_as_a_real_kubelet_listed_it(self, directory, name):
+        claim, response = (json.loads((RECORDINGS / f"{kind}_{name}.json").read_text()) for kind in RECORDED)
+        async with registered(directory, "1@0,1@1,1@2,1@3", node="node-a") as (driver, kubelet):
+            driver.put_claim(claim)
+
+            ((claim_name, prepared),) = (await kubelet.prepare(claim)).items()
+
+        (resources,) = response["pod_resources"][0]["containers"][0]["dynamic_resources"]
+        listed = [(device["pool_name"], device["device_name"]) for device in resources["claim_resources"]]
+        assert resources["claim_name"] == claim_name
+        assert listed == [(device.pool_name, device.device_name) for device in prepared]
 
 
 class TestFaults:
