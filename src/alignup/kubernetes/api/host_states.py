@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from alignup.align import bits
+from alignup.align.claims.ledger import MODEL, ClaimLedger
+from alignup.align.claims.objects import DeviceId, SliceDevice
 from alignup.align.devices.ledger import DeviceLedger
 from alignup.align.errors import OWN_LIMIT, AlignError, SettingsError, StateError
 from alignup.align.host import Host
@@ -23,6 +25,7 @@ from alignup.align.workload.names import CPU, EPHEMERAL_STORAGE, MEMORY
 from alignup.documents import host_state as schema
 from alignup.documents.codec import parse_or_none, show_or_none, to_builtins
 from alignup.documents.host_state import (
+    ClaimDeviceGroup,
     DeviceGroupDocument,
     HeldResourcesDocument,
     HostLedgerDocument,
@@ -174,6 +177,7 @@ def ledger_document(ledger: Ledger) -> HostLedgerDocument:
         pods=[_held_resources(ledger, uid) for uid in ledger.pods],
         devices=list(_device_groups(ledger.devices)),
         resources={**empty, **stopped},
+        claim_devices=list(_claim_device_groups(ledger.claims)) if ledger.claims else [],
         lost_cpus=left.cpus.lost,
         group_memory=left.memory.reserved,
     )
@@ -193,6 +197,10 @@ def _held_resources(ledger: Ledger, uid: str) -> HeldResourcesDocument:
         devices={
             container: {resource: list(ids) for resource, ids in resources.items()}
             for container, resources in ledger.devices.held.get(uid, {}).items()
+        },
+        claims={
+            container: {claim: list(map(str, ids)) for claim, ids in claims.items()}
+            for container, claims in (ledger.claims.held.get(uid, {}) if ledger.claims else {}).items()
         },
     )
 
@@ -216,6 +224,43 @@ def _device_groups(ledger: DeviceLedger) -> Iterator[DeviceGroupDocument]:
             yield DeviceGroupDocument(resource=resource, ids=ids, nodes=show_or_none(nodes), healthy=healthy)
 
 
+def _claim_device_groups(ledger: ClaimLedger) -> Iterator[ClaimDeviceGroup]:
+    groups: dict[tuple[str, str, int | None, str], list[str]] = {}
+    for device in ledger.devices:
+        driver, pool, name = device.id
+        groups.setdefault((driver, pool, device.nodes, str(device.attributes.get(MODEL, ""))), []).append(name)
+    for (driver, pool, nodes, model), names in groups.items():
+        yield ClaimDeviceGroup(driver=driver, pool=pool, devices=names, nodes=show_or_none(nodes), model=model)
+
+
+def _read_claims(document: HostLedgerDocument) -> ClaimLedger | None:
+    held = {
+        pod.uid: {
+            container: {claim: tuple(map(_device_id, ids)) for claim, ids in claims.items()}
+            for container, claims in pod.claims.items()
+        }
+        for pod in document.pods
+        if pod.claims
+    }
+    devices = tuple(
+        SliceDevice(
+            DeviceId(group.driver, group.pool, name),
+            {MODEL: group.model} if group.model else {},
+            nodes=parse_or_none(group.nodes),
+        )
+        for group in document.claim_devices
+        for name in group.devices
+    )
+    return ClaimLedger(devices, held) if devices or held else None
+
+
+def _device_id(text: str) -> DeviceId:
+    """Read driver/pool/device; only names of pools can have slashes."""
+    driver, _, rest = text.partition("/")
+    pool, _, device = rest.rpartition("/")
+    return DeviceId(driver, pool, device)
+
+
 def _read_ledger(document: HostLedgerDocument, idle: Ledger) -> Ledger:
     taken = 0
     for pod in document.pods:
@@ -235,7 +280,8 @@ def _read_ledger(document: HostLedgerDocument, idle: Ledger) -> Ledger:
         devices=DeviceResidue(reusable=None, resources=resources),
         providers={},
     )
-    return restore_ledger([_pod_entry(pod, idle.devices) for pod in document.pods], left, idle=idle)
+    ledger = restore_ledger([_pod_entry(pod, idle.devices) for pod in document.pods], left, idle=idle)
+    return replace(ledger, claims=_read_claims(document))
 
 
 def _pod_entry(held: HeldResourcesDocument, devices: DeviceLedger) -> PodEntryDocument:
