@@ -127,8 +127,8 @@ def check_limits(state: HostStateDocument) -> None:
 
 def _number_lists(ledger: HostLedgerDocument) -> Iterator[str]:
     yield ledger.lost_cpus
-    for group in (*ledger.devices, *ledger.claim_devices):
-        yield group.nodes or ""
+    yield from (group.nodes or "" for group in ledger.devices)
+    yield from (group.nodes or "" for group in ledger.claim_devices)
     for pod in ledger.pods:
         yield pod.cpus.pod or ""
         yield from pod.cpus.containers.values()

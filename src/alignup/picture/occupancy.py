@@ -230,5 +230,7 @@ def _holders(ledger: Ledger) -> Iterator[Holder]:
                 rest, letter = divmod(rest - 1, 26)
                 key = chr(ord("A") + letter) + key
             name = ledger.pod_name(uid)
-            yield Holder(key, index, name, cpus=owned, devices=ids, memory=blocks, uid=uid, claims=tuple(sorted(claims)))
+            yield Holder(
+                key, index, name, cpus=owned, devices=ids, memory=blocks, uid=uid, claims=tuple(sorted(claims))
+            )
             index += 1

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from alignup.align import bits
+from alignup.align.bits import NodeSet
 from alignup.align.claims.ledger import MODEL, ClaimLedger
 from alignup.align.claims.objects import DeviceId, SliceDevice
 from alignup.align.devices.ledger import DeviceLedger
@@ -133,11 +134,12 @@ class HostStateReader:
             for id_ in group.ids
         )
         provider = replace(idle.devices, devices=devices)
+        nodes = bits.of(node.id for node in idle.machine.nodes if node.id >= 0)
         return HostReport(
             host=state.metadata.name,
             machine=replace(idle.machine, devices=devices),
             settings=idle.settings,
-            ledger=_read_ledger(state.ledger, replace(idle.ledger, devices=provider.initial_ledger())),
+            ledger=_read_ledger(state.ledger, replace(idle.ledger, devices=provider.initial_ledger()), nodes),
             sequence=state.generation,
             kubelet=state.kubelet,
         )
@@ -233,7 +235,8 @@ def _claim_device_groups(ledger: ClaimLedger) -> Iterator[ClaimDeviceGroup]:
         yield ClaimDeviceGroup(driver=driver, pool=pool, devices=names, nodes=show_or_none(nodes), model=model)
 
 
-def _read_claims(document: HostLedgerDocument) -> ClaimLedger | None:
+def _read_claims(document: HostLedgerDocument, nodes: NodeSet) -> ClaimLedger | None:
+    """Read the devices of claims; *nodes* are the NUMA nodes of the machine."""
     held = {
         pod.uid: {
             container: {claim: tuple(map(_device_id, ids)) for claim, ids in claims.items()}
@@ -246,7 +249,7 @@ def _read_claims(document: HostLedgerDocument) -> ClaimLedger | None:
         SliceDevice(
             DeviceId(group.driver, group.pool, name),
             {MODEL: group.model} if group.model else {},
-            nodes=parse_or_none(group.nodes),
+            nodes=(parse_or_none(group.nodes) or 0) & nodes or None,
         )
         for group in document.claim_devices
         for name in group.devices
@@ -261,7 +264,7 @@ def _device_id(text: str) -> DeviceId:
     return DeviceId(driver, pool, device)
 
 
-def _read_ledger(document: HostLedgerDocument, idle: Ledger) -> Ledger:
+def _read_ledger(document: HostLedgerDocument, idle: Ledger, nodes: NodeSet) -> Ledger:
     taken = 0
     for pod in document.pods:
         cpus = bits.union(map(bits.parse, (pod.cpus.pod or "", *pod.cpus.containers.values())))
@@ -281,7 +284,7 @@ def _read_ledger(document: HostLedgerDocument, idle: Ledger) -> Ledger:
         providers={},
     )
     ledger = restore_ledger([_pod_entry(pod, idle.devices) for pod in document.pods], left, idle=idle)
-    return replace(ledger, claims=_read_claims(document))
+    return replace(ledger, claims=_read_claims(document, nodes))
 
 
 def _pod_entry(held: HeldResourcesDocument, devices: DeviceLedger) -> PodEntryDocument:
