@@ -6,14 +6,13 @@ import tempfile
 from collections.abc import Awaitable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from alignup.align.machine import Device
 from alignup.align.workload import Pod
 from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.kubernetes.plugins.pod_resources import serve_pod_resources
 from alignup.machines.synthetic import parse
-from alignup.testing.api_server import ApiServer, ServedResource
+from alignup.testing.api_server import ApiServer
 from bench.bench_admit import GIB, GPU, pod
 from bench.harness import Figure, user_environment
 from tests.discover import kernel
@@ -21,7 +20,6 @@ from tests.observe import api_objects
 from tests.observe.kubelets import SimulatedKubelet
 
 HOST = "host-a"
-SLICES = ServedResource(kind="ResourceSlice", plural="resourceslices", group="resource.k8s.io", namespaced=False)
 RUNNING = 40  #: pods
 REST_SECONDS = 62.0  #: with one full check, which comes every minute
 BUSY_SECONDS, POD_SECONDS = 30.0, 2.0
@@ -51,8 +49,8 @@ class Node:
         self.server = ApiServer()
         self.server.serve(api_objects.SERVED)
         self.server.put(api_objects.node(HOST))
-        self.server.serve(SLICES)
-        self.server.put(network_cards())
+        self.server.serve(api_objects.SLICES)
+        self.server.put(api_objects.resource_slice(host=HOST, devices=8))
         for number in range(RUNNING):
             self.kubelet.admit(self.show(new_pod(number, exclusive=number % 4 == 0), "Running"))
         self.kubelet.write(self.directory)
@@ -104,18 +102,6 @@ class Node:
             await asyncio.sleep(POD_SECONDS / 4)
         (state,) = self.server.objects(HOST_STATES.plural)
         assert state["generation"] - max(generations) >= BUSY_SECONDS / POD_SECONDS / 2
-
-
-def network_cards() -> dict[str, Any]:
-    """A ResourceSlice with eight cards for claims."""
-    devices = [
-        {"name": f"nic-{number}", "attributes": {"resource.kubernetes.io/numaNode": {"int": number // 4}}}
-        for number in range(8)
-    ]
-    pool = {"name": HOST, "generation": 1, "resourceSliceCount": 1}
-    spec = {"driver": "nic.example.com", "nodeName": HOST, "pool": pool, "devices": devices}
-    metadata = {"name": f"{HOST}-nic", "uid": "slice"}
-    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": metadata, "spec": spec}
 
 
 def new_pod(number: int, *, exclusive: bool) -> Pod:

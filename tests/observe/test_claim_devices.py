@@ -7,13 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.align.claims.alignment import NUMA_NODE, PCI_BUS_ID
+from alignup.align.claims.ledger import ClaimLedger
 from alignup.align.claims.objects import DeviceId, Slice, SliceDevice
 from alignup.align.machine import PciDevice
 from alignup.align.workload import PodClaim
 from alignup.documents.host_state import MAX_CLAIM_DEVICES
 from alignup.machines.synthetic import parse
 from alignup.observe.claim_devices import place_slices
-from alignup.observe.observation import IdleHost, join
+from alignup.observe.observation import IdleHost, Observation, join
 from tests.align.hosts import pod
 from tests.observe.kubelets import SimulatedKubelet
 
@@ -33,6 +34,12 @@ def on_node(number: int, node: int, **attributes: str) -> SliceDevice:
     return SliceDevice(gpu(number), {NUMA_NODE: node, **attributes})
 
 
+def claims_in(observation: Observation) -> ClaimLedger:
+    claims = observation.host.ledger.claims
+    assert claims is not None
+    return claims
+
+
 @pytest.fixture
 def kubelet():
     """Two GPUs in a slice, one on each NUMA node; pod a holds the first through a claim, pod b nothing."""
@@ -47,7 +54,7 @@ def kubelet():
 def test_claimed_devices_have_numa_nodes_models_and_holders(kubelet):
     observation = join(kubelet.sources(), settled=False)
 
-    claims = observation.host.ledger.claims
+    claims = claims_in(observation)
     assert [(device.id, device.nodes, dict(device.attributes)) for device in claims.devices] == [
         (gpu(0), 1, {"model": "H100"}),
         (gpu(1), 2, {}),
@@ -67,10 +74,10 @@ def test_a_host_without_devices_for_claims_has_no_ledger_of_them(kubelet):
 
 def test_devices_are_placed_again_only_if_slices_or_machine_change(kubelet):
     hosts = IdleHost()
-    first = join(kubelet.sources(), hosts=hosts).host.ledger.claims.devices
+    first = claims_in(join(kubelet.sources(), hosts=hosts)).devices
 
-    assert join(kubelet.sources(), hosts=hosts).host.ledger.claims.devices is first
-    other = join(kubelet.sources(slices=(slice_of(on_node(0, 1)),)), hosts=hosts).host.ledger.claims.devices
+    assert claims_in(join(kubelet.sources(), hosts=hosts)).devices is first
+    other = claims_in(join(kubelet.sources(slices=(slice_of(on_node(0, 1)),)), hosts=hosts)).devices
     assert [device.nodes for device in other] == [2]
 
 
@@ -117,7 +124,7 @@ def test_a_held_device_that_no_slice_has_is_kept_without_a_numa_node(kubelet):
     assert observation.contradictions == (
         f"pod default/b holds device {gpu(8)} of claim default/other, which no ResourceSlice of this node has",
     )
-    groups = observation.host.ledger.claims.groups
+    groups = claims_in(observation).groups
     assert [(device.id, device.nodes) for group in groups.values() for device in group if device.id == gpu(8)] == [
         (gpu(8), None)
     ]
@@ -154,7 +161,7 @@ def test_pods_may_share_a_claim_and_claims_a_device_that_can_be_shared(kubelet):
 def test_without_slices_the_holders_are_known_and_their_numa_nodes_are_not(kubelet):
     observation = join(kubelet.sources(slices=None))
 
-    assert observation.host.ledger.claims.claims_of("a") == {"default/gpus": (gpu(0),)}
+    assert claims_in(observation).claims_of("a") == {"default/gpus": (gpu(0),)}
     assert observation.gaps == (
         "the NUMA nodes of claimed devices are unknown: no ResourceSlices of this node could be read",
     )
@@ -162,7 +169,7 @@ def test_without_slices_the_holders_are_known_and_their_numa_nodes_are_not(kubel
 
 def test_claims_of_ended_pods_and_of_unknown_uids_count_for_nobody(kubelet):
     finished = {**kubelet.pods, "a": replace(kubelet.pods["a"], finished=True)}
-    assert join(kubelet.sources(pods=finished)).host.ledger.claims.held == {}
+    assert claims_in(join(kubelet.sources(pods=finished))).held == {}
 
     del kubelet.allocated["a"]
     listed = replace(

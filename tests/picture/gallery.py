@@ -153,10 +153,22 @@ def hosts(draw: st.DrawFn) -> Host:
         host = Host(machine, settings)
     except SettingsError:  # the one CPU a node claims cannot be reserved
         reject()
+    names = st.sampled_from(("web", "<b>", "a\nb", "\u202e"))
     for turn, cpus in enumerate(draw(st.lists(st.sampled_from(("1", "2", "3", "500m")), max_size=30))):
-        host.admit(
-            pod(draw(st.sampled_from(("web", "<b>", "a\nb", "\u202e"))) + str(turn), cpu=cpus, memory="1Mi", gpu="1")
+        host.admit(pod(draw(names) + str(turn), cpu=cpus, memory="1Mi", gpu="1"))
+    devices = draw(
+        st.lists(
+            st.builds(
+                SliceDevice,
+                st.builds(DeviceId, names, names, st.text(max_size=20)),
+                nodes=st.none() | st.integers(1, 7),
+            ),
+            max_size=8,
         )
+    )
+    uids = st.sampled_from([*host.ledger.pods, "ended"])
+    held = {draw(uids): {"main": {draw(names): (device.id, devices[0].id)}} for device in devices}
+    host.ledger = replace(host.ledger, claims=ClaimLedger(tuple(devices), held))
     return host
 
 

@@ -33,6 +33,7 @@ class UseState(StrEnum):
     PLAIN = "plain"  #: hardware only: there is no ledger
 
 
+_MAX_HOLDERS = 4  #: of one device that are named
 _MAX_DEVICES = 16  #: the most devices of one resource in one place that are all listed
 _MARKS = {UseState.SHARED: "s", UseState.RESERVED: "r", UseState.LOST: "x", UseState.UNSEEN: "u"}
 
@@ -57,8 +58,8 @@ class UseInfo(NamedTuple):
     @property
     def mark(self) -> str:
         """The keys of the holders or a lower-case letter; empty if free or plain."""
-        keys = [holder.key for holder in (self.holder, *self.others) if holder]
-        return ",".join(keys) or _MARKS.get(self.state, "")
+        keys = [holder.key for holder in self._first_holders]
+        return ",".join(keys + self._more) or _MARKS.get(self.state, "")
 
     @property
     def label(self) -> str:
@@ -70,8 +71,17 @@ class UseInfo(NamedTuple):
 
     @property
     def description(self) -> str:
-        names = [holder.name for holder in (self.holder, *self.others) if holder]
-        return f"held by {', '.join(names)}" if names else str(self.state)
+        names = [holder.name for holder in self._first_holders]
+        return f"held by {', '.join(names + self._more)}" if names else str(self.state)
+
+    @property
+    def _first_holders(self) -> list[Holder]:
+        return [holder for holder in (self.holder, *self.others[: _MAX_HOLDERS - 1]) if holder]
+
+    @property
+    def _more(self) -> list[str]:
+        more = len(self.others) + 1 - _MAX_HOLDERS
+        return [f"+{more}"] if more > 0 else []
 
 
 PLAIN, FREE = UseInfo(UseState.PLAIN), UseInfo(UseState.FREE)

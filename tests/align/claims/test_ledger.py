@@ -9,10 +9,10 @@ def gpu(number: int, *, pool: str = "host-a", driver: str = "gpu.example.com") -
 
 
 def test_a_claim_of_several_containers_is_one_claim():
-    held = {"u": {"a": {"ml/c": (gpu(0), gpu(1))}, "b": {"ml/c": (gpu(0),), "ml/d": (gpu(2),)}}}
+    ledger = ClaimLedger(held={"u": {"a": {"ml/c": (gpu(0), gpu(1))}, "b": {"ml/c": (gpu(0),), "ml/d": (gpu(2),)}}})
 
-    assert ClaimLedger((), held).claims_of("u") == {"ml/c": (gpu(0), gpu(1)), "ml/d": (gpu(2),)}
-    assert ClaimLedger((), held).claims_of("v") == {}
+    assert ledger.claims_of("u") == {"ml/c": (gpu(0), gpu(1)), "ml/d": (gpu(2),)}
+    assert ledger.claims_of("v") == {}
 
 
 def test_groups_name_the_driver_the_model_and_several_pools():

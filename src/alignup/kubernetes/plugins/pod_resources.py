@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -212,7 +212,7 @@ class PodResourcesClient:
     async def allocatable(self) -> ListedResources:
         request, kind = wire.AllocatableResourcesRequest(), wire.AllocatableResourcesResponse
         response = await self._call("GetAllocatableResources", request, kind)
-        return _listed_resources(response)
+        return _listed_resources(response, {})
 
     async def read(self) -> tuple[tuple[ListedPod, ...], ListedResources]:
         """Return the pods, and what can be allocated."""
@@ -248,7 +248,7 @@ def _listed_pod(pod: wire.PodResources) -> ListedPod:
         namespace=pod.namespace,
         name=pod.name,
         containers={
-            container.name: replace(_listed_resources(container), claims=_listed_claims(container.dynamic_resources))
+            container.name: _listed_resources(container, _listed_claims(container.dynamic_resources))
             for container in pod.containers
         },
         cpus=_members(pod.cpu_ids),
@@ -256,8 +256,10 @@ def _listed_pod(pod: wire.PodResources) -> ListedPod:
     )
 
 
-def _listed_resources(listed: wire.ContainerResources | wire.AllocatableResourcesResponse) -> ListedResources:
-    return ListedResources(_members(listed.cpu_ids), _blocks(listed.memory), _listed_devices(listed.devices))
+def _listed_resources(
+    listed: wire.ContainerResources | wire.AllocatableResourcesResponse, claims: Mapping[str, tuple[DeviceId, ...]]
+) -> ListedResources:
+    return ListedResources(_members(listed.cpu_ids), _blocks(listed.memory), _listed_devices(listed.devices), claims)
 
 
 def _listed_claims(claims: Iterable[wire.DynamicResource]) -> dict[str, tuple[DeviceId, ...]]:
