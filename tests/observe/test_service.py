@@ -230,6 +230,13 @@ async def test_changes_of_slices_are_noticed(server, client):
         server.put({**resource_slice(), "status": {}})  # the same devices
         server.put(resource_slice(node=1))
         await notices.get()
+        unreadable = resource_slice()
+        unreadable["spec"]["devices"][0]["capacity"] = {"memory": {"value": "much"}}
+        server.put(unreadable)
+        await notices.get()
+        assert slices.known() == ((), "")
+        server.put(resource_slice())
+        await notices.get()
         server.remove("resourceslices", "slice")
         await notices.get()
 

@@ -177,12 +177,14 @@ class SliceTable:
         def changed(change: Change[ResourceSlice]) -> None:
             name = change.object.metadata.name
             self._read.pop(name, None)
-            if change.type is not EventType.DELETED:
-                self._read[name] = slices_from(change.object)
-            known = tuple(slice_ for slices in self._read.values() for slice_ in slices)
-            if known != self._known:
-                self._known = known
-                notify()
+            try:
+                if change.type is not EventType.DELETED:
+                    self._read[name] = slices_from(change.object)
+            finally:  # an unreadable slice is logged, and does not count
+                known = tuple(slice_ for slices in self._read.values() for slice_ in slices)
+                if known != self._known:
+                    self._known = known
+                    notify()
 
         self._informer.subscribe(changed)
         self._informer.subscribe_lists(notify)
