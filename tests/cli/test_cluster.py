@@ -9,6 +9,8 @@ from unittest import mock
 import pytest
 
 from alignup import cli
+from alignup.align.claims.alignment import NUMA_NODE
+from alignup.align.claims.objects import DeviceId, Slice, SliceDevice
 from alignup.testing.api_server import ApiFault, ApiServer
 from tests.align.hosts import pod
 from tests.cli.commands import in_process
@@ -32,14 +34,20 @@ spec:
 """
 
 
+#: One on each NUMA node.
+NICS = tuple(SliceDevice(DeviceId("nic.example.com", "b", f"nic-{number}"), {NUMA_NODE: number}) for number in range(2))
+
+
 def cluster():
     """``a`` is idle, ``b`` has no CPUs left on one NUMA node, ``c`` has no observer, ``d`` is cordoned."""
     server = ApiServer()
     server.serve(SERVED)
     busy = SimulatedKubelet()
+    busy.slices = (Slice("slice", "nic.example.com", "b", 1, 1, devices=NICS),)
     held = [pod("x", cpu="2", memory="1Gi"), pod("y", cpu="2", memory="1Gi")]
     for held_pod in held:
         busy.admit(held_pod)
+        busy.claims[held_pod.uid] = {"default/nic": (NICS[0].id,)}
         server.put(api_pod(held_pod, "b"))
     server.put(node("a", labels={"zone": "1"}))
     server.put(node("b"))
@@ -182,6 +190,8 @@ def test_named_nodes_are_listed_in_full(ask):
     assert [row.split()[0] for row in rows] == ["d", "b"]
     assert "unschedulable" in rows[0]
     assert rows[1].endswith("a gap")
+    assert "1 example.com/gpu, 0 nic.example.com (DRA); 1: " in rows[1]
+    assert "1 example.com/gpu, 1 nic.example.com (DRA)  " in rows[1]
 
 
 def test_nodes_as_json(ask):
