@@ -10,7 +10,7 @@ Nothing takes time but the pods: schedulers, bindings and reports are immediate.
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import NamedTuple
@@ -95,6 +95,7 @@ class ClusterSimulation:
         self._rejections: Counter[str] = Counter()  #: by reason
         self._started: Counter[str] = Counter()  #: by group
         self._rejected: Counter[str] = Counter()  #: by group
+        self._torn_gangs = 0
         self._waits: list[float] = []  #: seconds, of pods that started
         self._events: list[tuple[float, int, str, int, PodUnit | None]] = []
         self._order = count()
@@ -172,29 +173,37 @@ class ClusterSimulation:
 
     def _try(self, unit: PodUnit) -> bool:
         """Bind all pods of *unit*; false if there is no room for all."""
-        chosen: list[_Placement] = []
+        members: dict[str, tuple[PodSubmission, EqualPods, Pod]] = {}
         for submission, pod_class in zip(unit.pods, unit.classes, strict=True):
             pod = submission.pod
             if unit.attempt:
                 pod = replace(pod, uid=f"{pod.uid}-{unit.attempt}")
-            host = self._scheduler.choose(pod_class, pod)
-            if host is None:
-                for placement in reversed(chosen):
-                    self._scheduler.forget(placement.pod, placement.host)
-                return False
-            chosen.append(_Placement(pod, pod_class, host))
+            members[pod.uid] = (submission, pod_class, pod)
+        hosts = self._scheduler.choose_all([(pod_class, pod) for _, pod_class, pod in members.values()])
+        if hosts is None:
+            return False
+        chosen = []
+        for uid, host in hosts.items():
+            submission, pod_class, pod = members[uid]
+            chosen.append((submission, _Placement(pod, pod_class, host)))
         self._bind(unit, chosen)
         return True
 
-    def _bind(self, unit: PodUnit, chosen: Sequence[_Placement]) -> None:
-        decisions = list(map(self._admit, chosen))
-        if not all(decision.admitted for decision in decisions):
-            for decision in decisions:
-                if decision.admitted:
-                    self._end(decision.uid)
-            self._retry(unit, [not decision.admitted for decision in decisions])
+    def _bind(self, unit: PodUnit, chosen: Sequence[tuple[PodSubmission, _Placement]]) -> None:
+        decisions = [self._admit(placement) for _, placement in chosen]
+        admitted = [decision.uid for decision in decisions if decision.admitted]
+        if len(admitted) < len(decisions):
+            for uid in admitted:
+                self._end(uid)
+            self._torn_gangs += bool(admitted)
+            rejected = {
+                submission.pod.uid
+                for (submission, _), decision in zip(chosen, decisions, strict=True)
+                if not decision.admitted
+            }
+            self._retry(unit, rejected)
             return
-        for submission, (pod, _, host), decision in zip(unit.pods, chosen, decisions, strict=True):
+        for (submission, (pod, _, host)), decision in zip(chosen, decisions, strict=True):
             run = self._runs[submission.pod.uid]
             self._runs[submission.pod.uid] = run._replace(host=host.name, started=self._time)
             self._started[host.group.name] += 1
@@ -220,11 +229,13 @@ class ClusterSimulation:
         self._scheduler.decided(pod, host, decision)
         return decision
 
-    def _retry(self, unit: PodUnit, rejected: Sequence[bool]) -> None:
+    def _retry(self, unit: PodUnit, rejected: Collection[str]) -> None:
+        """Create a unit again, of which kubelets *rejected* these pods."""
         failed = unit.attempt >= self._retries
-        for submission, was_rejected in zip(unit.pods, rejected, strict=True):
-            run = self._runs[submission.pod.uid]
-            self._runs[submission.pod.uid] = run._replace(rejections=run.rejections + was_rejected, failed=failed)
+        for submission in unit.pods:
+            uid = submission.pod.uid
+            run = self._runs[uid]
+            self._runs[uid] = run._replace(rejections=run.rejections + (uid in rejected), failed=failed)
         if failed:
             self._done += len(unit.pods)
             return
@@ -242,6 +253,8 @@ class ClusterSimulation:
 
     def _result(self, peak_time: float, at_peak: Sequence[Ledger]) -> FleetResult:
         runs = self.runs
+        gangs = {run.submission.gang for run in runs} - {""}
+        incomplete = {run.submission.gang for run in runs if not run.host}
         pods = [submission.pod for submission in self._submissions]
         return FleetResult(
             strategy=self.strategy,
@@ -252,6 +265,9 @@ class ClusterSimulation:
             pending=sum(not run.host and not run.failed for run in runs),
             rejections=dict(self._rejections.most_common()),
             rejected_pods=sum(bool(run.rejections) for run in runs),
+            gangs=len(gangs),
+            started_gangs=len(gangs - incomplete),
+            torn_gangs=self._torn_gangs,
             mispredictions=self._scheduler.mispredictions,
             waiting=summarize_waiting(self._waits),
             use=self._meter.use(),
