@@ -184,15 +184,15 @@ class StateIndex:
         return None if best is None else self._hosts[best]
 
 
-Members = Sequence[tuple[EqualPods, Pod]]  #: the pods of a gang, or a single one
+Members = Sequence[tuple[EqualPods, Pod]]  #: the pods of a gang
 
 
 class Scheduler(Protocol):
     def choose(self, pod_class: EqualPods, pod: Pod) -> SimulatedHost | None:
         """Return the host for *pod*, which counts on it from now on; ``None``: no host at present."""
 
-    def choose_all(self, members: Members) -> dict[str, SimulatedHost] | None:
-        """Return the host of each member by uid, in the order of binding; ``None``: not all fit at present."""
+    def choose_together(self, members: Members) -> dict[str, SimulatedHost] | None:
+        """Return hosts for pods by uid, in the order of binding, although choosing one by one has failed."""
 
     def forget(self, pod: Pod, host: SimulatedHost) -> None:
         """Forget a chosen host: the pod is not bound after all."""
@@ -206,19 +206,6 @@ class Scheduler(Protocol):
     @property
     def mispredictions(self) -> int:
         """The number of placements that were predicted and turned out otherwise."""
-
-
-def choose_each(scheduler: Scheduler, members: Members) -> dict[str, SimulatedHost] | None:
-    """Choose hosts for one member after the other; forget all if one has none."""
-    chosen: dict[str, tuple[Pod, SimulatedHost]] = {}
-    for pod_class, pod in members:
-        host = scheduler.choose(pod_class, pod)
-        if host is None:
-            for earlier, its_host in reversed(chosen.values()):
-                scheduler.forget(earlier, its_host)
-            return None
-        chosen[pod.uid] = (pod, host)
-    return {uid: host for uid, (_, host) in chosen.items()}
 
 
 class Scoring(StrEnum):
@@ -277,8 +264,8 @@ class TotalsScheduler:
             self.index.touch(best.name)
         return best
 
-    def choose_all(self, members: Members) -> dict[str, SimulatedHost] | None:
-        return choose_each(self, members)
+    def choose_together(self, members: Members) -> dict[str, SimulatedHost] | None:  # noqa: ARG002 - of the protocol
+        return None
 
     def forget(self, pod: Pod, host: SimulatedHost) -> None:
         self._reserved.get(host.name, {}).pop(pod.uid, None)
@@ -435,14 +422,7 @@ class PredictingScheduler:
         self.index.touch(best.name)
         return best
 
-    def choose_all(self, members: Members) -> dict[str, SimulatedHost] | None:
-        """Choose hosts for one member after the other; if that fails, search for hosts for all of them.
-
-        Equal members fit whatever the order of their choices, or not at all.
-        """
-        chosen = choose_each(self, members)
-        if chosen is not None or len({pod_class for pod_class, _ in members}) == 1:
-            return chosen
+    def choose_together(self, members: Members) -> dict[str, SimulatedHost] | None:
         eligible = {pod.uid: pod_class.hosts for pod_class, pod in members}
         answer = self.cluster.feasible_gang([pod for _, pod in members], eligible=lambda pod: eligible[pod.uid])
         if not answer.fits or not all(verdict.admits for verdict in self.cluster.assume_gang(answer.bindings)):
