@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import permutations, product
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,9 +15,9 @@ from alignup.align.settings import Policy, Scope
 from alignup.align.workload import Pod
 from alignup.placement.cluster import Cluster
 from alignup.placement.gang import GangAnswer
-from alignup.placement.host_model import unsettled_devices
+from alignup.placement.host_model import HostModel, unsettled_devices
 from alignup.placement.host_report import PodStage
-from alignup.placement.verdict import UNSETTLED_DEVICES, WAITS_FOR_CONFIRMATION
+from alignup.placement.verdict import DEFECT, UNSETTLED_DEVICES, WAITS_FOR_CONFIRMATION
 from tests.align.hosts import GPU, admit, arrivals, hosts, make_host, make_pod
 from tests.effort import examples
 from tests.placement.clusters import cluster_of, host_with, report, shared_pod
@@ -110,7 +111,7 @@ small_pods = st.sampled_from(
 
 
 class TestEqualToTryingEverything:
-    @settings(max_examples=examples(500), deadline=None)
+    @settings(max_examples=examples(250), deadline=None)
     @given(st.data())
     def test_the_largest_part_is_found(self, data):
         cluster = Cluster()
@@ -218,6 +219,28 @@ class TestSearch:
         assert Cluster().feasible_gang([]).fits
         answer = Cluster().feasible_gang(gang({}))
         assert (len(answer.rest), answer.proved) == (1, True)
+
+    def test_a_defect_on_one_host_leaves_the_others(self, monkeypatch):
+        failed = []
+        cluster, unaware = Cluster(on_defect=lambda host, error: failed.append((host, str(error)))), Cluster()
+        for name, host in (("a", make_host()), ("b", make_host(Policy.RESTRICTED))):
+            cluster.confirm(report(name, host))
+            unaware.confirm(report(name, host))
+        align = HostModel.align
+
+        def fail(self, ledger, pod):
+            if self.settings.topology.policy is Policy.RESTRICTED and ledger.pods:
+                raise ZeroDivisionError("a defect")
+            return align(self, ledger, pod)
+
+        monkeypatch.setattr(HostModel, "align", fail)
+        answer = cluster.feasible_gang(gang(*[{"gpu": "1"}] * 4))
+
+        assert sorted(answer.hosts.values()) == ["a", "a", "b"]
+        assert answer.verdicts["member-3"]["b"].reason == DEFECT
+        assert set(failed) == {("b", "a defect")}
+        with pytest.raises(ZeroDivisionError):
+            unaware.feasible_gang(gang(*[{"gpu": "1"}] * 4))
 
 
 class TestUnconfirmedPods:

@@ -196,7 +196,7 @@ class _Search:
             for placed in paths.get(host, ()):
                 current = current and self._after[current, placed]
             if current:
-                verdicts[host] = current.verdict(kind.shape)
+                verdicts[host] = self._verdicts.of_tentative(host, current, kind.shape)
         return Feasibility(verdicts)
 
     def _count_admitting(self, number: int) -> int:

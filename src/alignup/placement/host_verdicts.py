@@ -420,6 +420,15 @@ class HostVerdicts:
         states = [_own_state(model, ledger, approximate=approximate) for ledger in possible.ledgers]
         return self._tentative(record, tuple(states), beside)
 
+    def of_tentative(self, host: str, tentative: TentativeHost, shape: PodShape) -> Verdict:
+        """Return the verdict of the host *tentative*; if defects have a listener, one makes it unknown."""
+        try:
+            return tentative.verdict(shape)
+        except Exception as error:
+            if not self._is_reported(host, error):
+                raise
+            return unknown(DEFECT, f"{type(error).__name__}: {error}")
+
     def admit_tentatively(self, host: str, tentative: TentativeHost, shape: PodShape) -> TentativeHost | None:
         """Return the host *tentative* after it has admitted a pod; ``None``: it does not."""
         try:
