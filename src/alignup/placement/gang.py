@@ -20,7 +20,7 @@ from alignup.placement.host_verdicts import HostVerdicts, TentativeHost
 from alignup.placement.pod_shape import PodShape
 from alignup.placement.verdict import Feasibility
 
-MAX_STEPS = 3000  #: of one search; a step is a decision, or the addition of ``_ADDITIONS`` numbers of members
+MAX_STEPS = 2500  #: of one search; a step is a decision, or the addition of ``_ADDITIONS`` numbers of members
 _ADDITIONS = 400
 
 EligibleHosts = Callable[[Pod], Collection[str]]  #: the hosts that a scheduler considers for a member

@@ -179,11 +179,10 @@ class ClusterSimulation:
 
     def _try(self, unit: PodUnit) -> bool:
         """Bind all pods of *unit*; false if there is no room for all."""
-        suffix = f"-{unit.attempt}" if unit.attempt else ""
-        members = [
-            (submission, pod_class, replace(submission.pod, uid=f"{submission.pod.uid}{suffix}"))
-            for submission, pod_class in zip(unit.pods, unit.classes, strict=True)
-        ]
+        pods = [submission.pod for submission in unit.pods]
+        if unit.attempt:
+            pods = [replace(pod, uid=f"{pod.uid}-{unit.attempt}") for pod in pods]
+        members = list(zip(unit.pods, unit.classes, pods, strict=True))
         hosts = self._choose_all([(pod_class, pod) for _, pod_class, pod in members])
         if hosts is None:
             return False
