@@ -9,6 +9,7 @@ from pathlib import Path
 from hypothesis import reject
 from hypothesis import strategies as st
 
+from alignup import load
 from alignup.align.claims.ledger import MODEL, ClaimLedger
 from alignup.align.claims.objects import DeviceId, SliceDevice
 from alignup.align.cpus.options import CpuSettings
@@ -97,6 +98,18 @@ def busy() -> Host:
     return host
 
 
+def tutorial() -> Host:
+    """The machine of the tutorial, with the pods that run on it."""
+    settings = Settings(
+        topology=TopologySettings(policy=Policy.SINGLE_NUMA_NODE),
+        cpus=CpuSettings(policy="static", reservation=Quantity.parse("1"), explicit=1),
+    )
+    host = Host(load(str(PICTURES.parents[1] / "examples" / "tutorial" / "machine.yaml")), settings)
+    for name in ("database", "cache"):
+        assert host.admit(pod(name, cpu="2", memory="4Gi")).admitted, name
+    return host
+
+
 def claimed() -> Host:
     """The server with GPUs for claims instead of a plugin: one pod holds two, two pods share one, and one is free."""
     machine = server()
@@ -174,7 +187,7 @@ def hosts(draw: st.DrawFn) -> Host:
 
 def drawn() -> dict[str, str]:
     """The pictures of the documentation, by file name."""
-    with_pods = {"busy.svg": busy(), "claimed.svg": claimed()}
+    with_pods = {"busy.svg": busy(), "claimed.svg": claimed(), "tutorial.svg": tutorial()}
     pictures = {name: draw_svg(host.machine, host.ledger) for name, host in with_pods.items()}
     return {"superchip.svg": draw_svg(superchip()), **pictures}
 
