@@ -96,7 +96,8 @@ $(DOCS)/.ready: lock/docs.txt
 docs: $(READY) $(DOCS)/.ready
 	$(BIN)/python -m tools.reference build/site-source
 	$(DOCS)/bin/mkdocs build --strict --quiet
-	@echo "open build/site/index.html"
+	@! grep -rl --include='*.html' '```' build/site || { echo "code fences that are no code blocks" >&2; exit 1; }
+	@echo "open build/site/index.html, or with search: python3 -m http.server --directory build/site"
 
 image: $(READY)
 	$(BIN)/python -m tools.image

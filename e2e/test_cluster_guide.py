@@ -22,7 +22,7 @@ WHY = cluster_guest.missing() or control_plane.missing(["kubectl"]) or not_insta
 pytestmark = pytest.mark.skipif(WHY is not None, reason=WHY or "")
 
 PAGE = ROOT / "docs" / "cluster.md"
-BLOCK = "console cluster"  #: the language of blocks that need a cluster
+BLOCK = "console-cluster"  #: the language of blocks that need a cluster
 
 
 @pytest.fixture(scope="module")

@@ -56,6 +56,15 @@ def test_links_lead_to_files(page: Path):
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_code_fences_are_rendered_as_code(page: Path):
+    fences = [line for line in page.read_text("utf-8").splitlines() if "```" in line]
+
+    assert [fence for fence in fences if not re.fullmatch(r"```[\w-]*", fence)] == [], "the site shows them literally"
+    assert all(not closing.strip("`") for closing in fences[1::2])
+    assert len(fences) % 2 == 0
+
+
 def test_the_contributing_guide_names_paths_that_exist():
     text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
     paths = re.findall(r"`((?:bench|docs|e2e|examples|src|tests)/[\w./-]+)`", text)
