@@ -92,7 +92,7 @@ def test_html_has_the_means_of_the_results(spec, tmp_path):
     ("before", "after", "message"),
     [
         pytest.param("kind: Sweep", "kind: Trace", "kind: must be Sweep", id="kind"),
-        pytest.param("[alignup]", "[best]", "strategies: unknown strategy best; expected one of", id="strategy"),
+        pytest.param("[alignup]", "[best]", 'strategies[0]: Unsupported value: "best"', id="strategy"),
         pytest.param("generate: telco", "generate: x", "workload.generate: Unsupported value", id="profile"),
         pytest.param("load: 2", "load: 0", "workload.load: Invalid value: 0: must be a number", id="load"),
         pytest.param("name: static", "name: none", "configurations: every name must be given once", id="names"),

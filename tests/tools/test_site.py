@@ -14,6 +14,7 @@ from alignup.cli import exit_codes
 from alignup.documents.machines import MachineDocument
 from alignup.kubernetes.configuration.fields import USED_FIELDS, Configuration
 from alignup.simulate import cluster_files, trace
+from alignup.simulate.file_structs import field_names
 from tests.console_runner import ROOT
 from tools import reference
 from tools.command_tree import walk
@@ -95,11 +96,12 @@ def rows(heading: str) -> set[str]:
     [
         ("KubeletConfiguration", USED_FIELDS.keys() - {"apiVersion", "kind"}),
         ("Feature gates that change decisions", FEATURE_GATES.keys()),
-        ("Cluster", cluster_files.CLUSTER_FIELDS),
-        ("Cluster: an entry of groups; Sweep: an entry of machines", cluster_files.GROUP_FIELDS),
-        ("Sweep", cluster_files.SWEEP_FIELDS),
-        ("Sweep: an entry of configurations", cluster_files.CONFIGURATION_FIELDS),
-        ("Sweep: workload", cluster_files.WORKLOAD_FIELDS),
+        ("Cluster", field_names(cluster_files.ClusterDocument)),
+        ("Cluster: an entry of groups; Sweep: an entry of machines", field_names(cluster_files.GroupDocument)),
+        ("Sweep", field_names(cluster_files.SweepDocument)),
+        ("Sweep: an entry of configurations", field_names(cluster_files.ConfigurationDocument)),
+        ("Sweep: workload", field_names(cluster_files.WorkloadDescription)),
+        ("Trace", field_names(trace.TraceDocument)),
         ("Trace: an event", {name for names in trace._EVENT_FIELDS.values() for name in names}),
     ],
 )

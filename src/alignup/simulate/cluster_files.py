@@ -7,25 +7,87 @@ and seeds to combine. Machines and configurations are only named here; the calle
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated, TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from alignup.align.errors import DocumentError, TraceError
 from alignup.kubernetes.manifests import documents
 from alignup.kubernetes.manifests.object_reader import ObjectReader
 from alignup.simulate.cluster_hosts import MAX_HOSTS
 from alignup.simulate.cluster_simulation import RETRIES
+from alignup.simulate.file_structs import FileStruct, check_header, describe, equal_to, one_of, read_struct
 from alignup.simulate.generate import Profile
 from alignup.simulate.schedulers import STRATEGIES
-from alignup.simulate.trace import FirstProblem, check_header, read_bytes, reject_unknown
+from alignup.simulate.trace import API_VERSION, FirstProblem, read_bytes
 
 MAX_BYTES = 1 << 20
 MAX_SEEDS = 10_000
 
-#: The fields of each kind of object.
-CLUSTER_FIELDS = ("apiVersion", "kind", "groups")
-GROUP_FIELDS = ("name", "count", "machine", "devices", "config", "set", "kubernetes-version", "labels")
-SWEEP_FIELDS = ("apiVersion", "kind", "machines", "configurations", "strategies", "seeds", "workload", "retries")
-CONFIGURATION_FIELDS = ("name", "config", "set", "kubernetes-version")
-WORKLOAD_FIELDS = ("generate", "pods", "load", "trace", "rate", "stay")
+_T = TypeVar("_T", bound=FileStruct)
+
+_RENAMED = {"changes": "set", "kubernetes_version": "kubernetes-version"}
+_Name = Annotated[str, describe("Name in the results.", min_length=1)]
+_Changes = Annotated[tuple[str, ...], describe("As for --set.")]
+_Version = Annotated[str, describe("As for --kubernetes-version: the release of the kubelets.")]
+_Config = Annotated[str, describe("KubeletConfiguration, a file beside this one.")]
+
+
+class GroupDocument(FileStruct, frozen=True, kw_only=True, rename=_RENAMED):
+    """Equal nodes of a cluster."""
+
+    name: _Name
+    count: Annotated[int, describe("Number of nodes.", ge=1, le=MAX_HOSTS)] = 1
+    machine: Annotated[str, describe("As for --machine, or a file beside this one.", min_length=1)]
+    devices: Annotated[tuple[str, ...], describe("As for --devices.")] = ()
+    config: _Config = ""
+    changes: _Changes = ()
+    kubernetes_version: _Version = ""
+    labels: Annotated[dict[str, str], describe("Labels of the nodes.")] = msgspec.field(default_factory=dict)
+
+
+class ClusterDocument(FileStruct, frozen=True, kw_only=True, rename="camel"):
+    """A cluster file."""
+
+    api_version: Annotated[str, equal_to(API_VERSION)]
+    kind: Annotated[str, equal_to("Cluster")]
+    groups: Annotated[tuple[GroupDocument, ...], describe("Groups of equal nodes.", min_length=1)]
+
+
+class ConfigurationDocument(FileStruct, frozen=True, kw_only=True, rename=_RENAMED):
+    """A configuration of kubelets."""
+
+    name: _Name
+    config: _Config = ""
+    changes: _Changes = ()
+    kubernetes_version: _Version = ""
+
+
+class WorkloadDescription(FileStruct, frozen=True, kw_only=True, rename={"profile": "generate"}):
+    """A generated workload, or a trace."""
+
+    profile: Annotated[str, one_of(Profile, description="Kind of generated pods; this or trace is required.")] = ""
+    pods: Annotated[int, describe("Number of generated pods.", ge=1, le=1_000_000)] = 1000
+    load: Annotated[float, describe("Share of the cluster that they request on average.", gt=0)] = 0.9
+    trace: Annotated[str, describe("A trace, or the pods of openb as CSV, beside this file.")] = ""
+    rate: Annotated[float, describe("How many times as fast pods are created.", gt=0)] = 1.0
+    stay: Annotated[bool, describe("Whether all pods stay.")] = False
+
+
+class SweepDocument(FileStruct, frozen=True, kw_only=True, rename="camel"):
+    """A sweep file."""
+
+    api_version: Annotated[str, equal_to(API_VERSION)]
+    kind: Annotated[str, equal_to("Sweep")]
+    machines: Annotated[tuple[GroupDocument, ...], describe("Groups of nodes, each a cluster.", min_length=1)]
+    configurations: Annotated[tuple[ConfigurationDocument, ...], describe("Configurations to combine them with.")] = ()
+    strategies: Annotated[
+        tuple[Annotated[str, one_of(STRATEGIES)], ...], describe("Strategies of the scheduler; without them, all.")
+    ] = ()
+    seeds: Annotated[int, describe("Number of random seeds.", ge=1, le=MAX_SEEDS)] = 1
+    workload: Annotated[WorkloadDescription, describe("The pods.")]
+    retries: Annotated[int, describe("How often a rejected pod is created again.", ge=0, le=1000)] = RETRIES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,18 +113,6 @@ class NamedConfiguration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadDescription:
-    """A generated workload, or a trace."""
-
-    profile: str = ""
-    pods: int = 1000
-    load: float = 0.9
-    trace: str = ""
-    rate: float = 1.0
-    stay: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SweepSpec:
     machines: tuple[GroupDescription, ...]
     configurations: tuple[NamedConfiguration, ...]
@@ -72,8 +122,8 @@ class SweepSpec:
     retries: int
 
 
-def _read_document(path: Path, *, kind: str, fields: tuple[str, ...]) -> ObjectReader:
-    """Return the only document of a file, with its type and field names checked; ``TraceError`` if it is unusable."""
+def _read_document(path: Path, type_: type[_T]) -> tuple[_T, ObjectReader]:
+    """Return the only document of a file, and its reader for errors; ``TraceError`` if it is unusable."""
     text = read_bytes(path, limit=MAX_BYTES)
     try:
         objects = documents.read(text)
@@ -82,32 +132,33 @@ def _read_document(path: Path, *, kind: str, fields: tuple[str, ...]) -> ObjectR
     if len(objects) != 1:
         raise TraceError(f"must have one document, not {len(objects)}", file=str(path))
     top = ObjectReader.of(objects[0].value, FirstProblem(file=str(path), text=text))
-    check_header(top, kind, fields)
-    return top
+    check_header(top, type_)
+    return read_struct(top, type_), top
 
 
 def read_cluster(path: Path) -> tuple[GroupDescription, ...]:
     """Return the groups of a cluster file; :class:`TraceError` names the place of an error."""
-    top = _read_document(path, kind="Cluster", fields=CLUSTER_FIELDS)
-    groups = tuple(_read_group(group, path.parent) for group in top.children("groups"))
-    if not groups:
-        top.error("groups", "Required value")
-    return groups
+    cluster, top = _read_document(path, ClusterDocument)
+    return _groups(cluster.groups, top.children("groups"), path.parent)
 
 
-def _read_group(group: ObjectReader, base: Path) -> GroupDescription:
-    """Return a group; relative paths are relative to *base*."""
-    reject_unknown(group, GROUP_FIELDS)
-    return GroupDescription(
-        name=group.required("name"),
-        count=group.number("count", low=1, high=MAX_HOSTS) or 1,
-        machine=_relative(group.required("machine"), base),
-        devices=group.strings("devices"),
-        config=_relative(group.text("config"), base),
-        changes=group.strings("set"),
-        kubernetes_version=group.text("kubernetes-version"),
-        labels=group.map_of("labels", ObjectReader.text),
-        source=group,
+def _groups(
+    groups: tuple[GroupDocument, ...], sources: tuple[ObjectReader, ...], base: Path
+) -> tuple[GroupDescription, ...]:
+    """Return groups of nodes; relative paths are relative to *base*."""
+    return tuple(
+        GroupDescription(
+            name=group.name,
+            count=group.count,
+            machine=_relative(group.machine, base),
+            devices=group.devices,
+            config=_relative(group.config, base),
+            changes=group.changes,
+            kubernetes_version=group.kubernetes_version,
+            labels=group.labels,
+            source=source,
+        )
+        for group, source in zip(groups, sources, strict=True)
     )
 
 
@@ -119,63 +170,33 @@ def _relative(text: str, base: Path) -> str:
 
 def read_sweep(path: Path) -> SweepSpec:
     """Return the sweep of a file; ``TraceError`` names the place of an error."""
-    top = _read_document(path, kind="Sweep", fields=SWEEP_FIELDS)
-    machines = tuple(_read_group(machine, path.parent) for machine in top.children("machines"))
-    configurations = tuple(_configuration(owner, path.parent) for owner in top.children("configurations"))
-    strategies = tuple(dict.fromkeys(top.strings("strategies"))) or tuple(STRATEGIES)
-    for name in strategies:
-        if name not in STRATEGIES:
-            top.error("strategies", f"unknown strategy {name}; expected one of {', '.join(STRATEGIES)}")
-    for field_name, described in (("machines", machines), ("configurations", configurations)):
+    sweep, top = _read_document(path, SweepDocument)
+    strategies = tuple(dict.fromkeys(sweep.strategies)) or tuple(STRATEGIES)
+    for field_name, described in (("machines", sweep.machines), ("configurations", sweep.configurations)):
         if len({description.name for description in described}) < len(described):
             top.error(field_name, "every name must be given once")
-    if not machines:
-        top.error("machines", "Required value")
+    workload = sweep.workload
+    if bool(workload.profile) is bool(workload.trace):
+        top.error("workload", "give either generate or trace")
+    configurations = tuple(
+        NamedConfiguration(
+            name=owner.name,
+            config=_beside(owner.config, path.parent),
+            changes=owner.changes,
+            kubernetes_version=owner.kubernetes_version,
+            source=source,
+        )
+        for owner, source in zip(sweep.configurations, top.children("configurations"), strict=True)
+    )
     return SweepSpec(
-        machines=machines,
+        machines=_groups(sweep.machines, top.children("machines"), path.parent),
         configurations=configurations or (NamedConfiguration(name="default"),),
         strategies=strategies,
-        seeds=tuple(range(top.number("seeds", low=1, high=MAX_SEEDS) or 1)),
-        workload=_workload(top.child("workload"), path.parent),
-        retries=top.count("retries", default=RETRIES, high=1000),
+        seeds=tuple(range(sweep.seeds)),
+        workload=replace(workload, trace=_beside(workload.trace, path.parent)),
+        retries=sweep.retries,
     )
 
 
-def _configuration(owner: ObjectReader, base: Path) -> NamedConfiguration:
-    reject_unknown(owner, CONFIGURATION_FIELDS)
-    config = owner.text("config")
-    return NamedConfiguration(
-        name=owner.required("name"),
-        config=str(base / config) if config else "",
-        changes=owner.strings("set"),
-        kubernetes_version=owner.text("kubernetes-version"),
-        source=owner,
-    )
-
-
-def _workload(owner: ObjectReader, base: Path) -> WorkloadDescription:
-    reject_unknown(owner, WORKLOAD_FIELDS)
-    profile = owner.choice("generate", tuple(Profile))
-    trace = owner.text("trace")
-    if bool(profile) is bool(trace):
-        owner.error("", "give either generate or trace")
-    return WorkloadDescription(
-        profile=profile,
-        pods=owner.number("pods", low=1, high=1_000_000) or 1000,
-        load=_factor(owner, "load", 0.9),
-        trace=str(base / trace) if trace else "",
-        rate=_factor(owner, "rate", 1.0),
-        stay=owner.flag("stay"),
-    )
-
-
-def _factor(owner: ObjectReader, name: str, default: float) -> float:
-    if not owner.has(name):
-        return default
-    try:
-        value = float(str(owner.fields[name]))
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1e6:
-        owner.error(name, f"Invalid value: {owner.fields[name]}: must be a number greater than 0")
-    return value
+def _beside(name: str, base: Path) -> str:
+    return str(base / name) if name else ""

@@ -5,11 +5,13 @@ every line is one document (JSON Lines), which is what :func:`write` produces.
 """
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Annotated, Any, TextIO
+
+import msgspec
 
 from alignup.align.errors import DocumentError, PodError, Problem, TraceError
 from alignup.align.workload import Amounts, Container, Pod, Resources, names
@@ -28,9 +30,35 @@ from alignup.simulate.arrivals import (
     find_invalid_event,
     sort_by_time,
 )
+from alignup.simulate.file_structs import (
+    FileStruct,
+    check_header,
+    describe,
+    equal_to,
+    field_names,
+    reject_unknown,
+    show_value,
+)
 
-API_VERSION, KIND = "alignup.dev/v1", "Trace"
+API_VERSION = "alignup.dev/v1"
 MAX_BYTES = 256 << 20  #: a million pods and more
+
+
+class TemplateDocument(FileStruct, frozen=True, kw_only=True, rename="camel"):
+    """Either field."""
+
+    pod: Annotated[dict[str, Any] | None, describe("A Pod without a name.")] = None
+    requests: Annotated[dict[str, Any] | None, describe("Requests of a Guaranteed pod with one container.")] = None
+
+
+class TraceDocument(FileStruct, frozen=True, kw_only=True, rename="camel"):
+    """The header of a trace."""
+
+    api_version: Annotated[str, equal_to(API_VERSION)]
+    kind: Annotated[str, equal_to("Trace")]
+    templates: Annotated[dict[str, TemplateDocument], describe("Pods by name.")] = msgspec.field(default_factory=dict)
+    events: Annotated[tuple[dict[str, Any], ...], describe("Events, here or as one document each.")] = ()
+
 
 _EVENT_FIELDS = {
     "arrive": (
@@ -128,19 +156,19 @@ class _TraceReader:
 
     def sorted_events(self) -> tuple[WorkloadEvent, ...]:
         if not self.has_header:
-            raise TraceError(f"not a trace: it must start with apiVersion: {API_VERSION}, kind: {KIND}", file=self.file)
+            raise TraceError(f"not a trace: it must start with apiVersion: {API_VERSION}, kind: Trace", file=self.file)
         events = sort_by_time(self.events)
         if invalid := find_invalid_event(events):
             self.sources[id(invalid[0])].error("", invalid[1])
         return events
 
     def add_header(self, header: ObjectReader) -> None:
-        check_header(header, KIND, ("apiVersion", "kind", "templates", "events"))
+        check_header(header, TraceDocument)
         self.has_header = True
         templates = header.child("templates")
         for name in templates.fields:
             template = templates.child(name)
-            reject_unknown(template, ("pod", "requests"))
+            reject_unknown(template, field_names(TemplateDocument))
             if len(template.fields) != 1:
                 template.error("", "a template must have either requests or a pod")
             if "requests" in template.fields:
@@ -184,7 +212,7 @@ class _TraceReader:
         if event.has("lifetime"):
             end = round(time + _seconds(event, "lifetime"), _DIGITS)
             if end <= time:
-                event.error("lifetime", f"{_show(event.fields['lifetime'])} is too short: must be greater than 0")
+                event.error("lifetime", f"{show_value(event.fields['lifetime'])} is too short: must be greater than 0")
             self._append(event, PodDeparture(end, pod.uid))
 
     def _append(self, source: ObjectReader, event: WorkloadEvent) -> None:
@@ -244,27 +272,8 @@ def _seconds(event: ObjectReader, name: str) -> float:
     except (ValueError, OverflowError):
         time = -1.0
     if not isfinite(time) or time < 0:
-        event.error(name, f"{_show(value)} is not a time: must be a number of seconds, 0 or more")
+        event.error(name, f"{show_value(value)} is not a time: must be a number of seconds, 0 or more")
     return time
-
-
-def check_header(header: ObjectReader, kind: str, fields: Collection[str]) -> None:
-    """Check the type of a document and the names of its fields."""
-    for name, expected in (("apiVersion", API_VERSION), ("kind", kind)):
-        if header.fields.get(name) != expected:
-            header.error(name, f"must be {expected}, not {_show(header.fields.get(name))}")
-    reject_unknown(header, fields)
-
-
-def reject_unknown(owner: ObjectReader, known: Collection[str]) -> None:
-    for name in owner.fields:
-        if name not in known:
-            owner.error(name, f"unknown field; expected one of {', '.join(known)}")
-
-
-def _show(value: object) -> str:
-    text = str(value) if isinstance(value, NumberLiteral) else json.dumps(value, default=str, ensure_ascii=False)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _to_documents(events: tuple[WorkloadEvent, ...]) -> Iterator[dict[str, Any]]:
@@ -298,7 +307,7 @@ def _to_documents(events: tuple[WorkloadEvent, ...]) -> Iterator[dict[str, Any]]
             {"nodeSelector": {name: list(values) for name, values in event.selector.items()}} if event.selector else {}
         )
         lines.append(present.setdefault(pod.uid, {**line, "template": shapes[text]}))
-    yield {"apiVersion": API_VERSION, "kind": KIND, "templates": templates}
+    yield {"apiVersion": API_VERSION, "kind": "Trace", "templates": templates}
     yield from lines
 
 
