@@ -30,6 +30,7 @@ COMMANDS = {
     "observe": "Publish what the kubelet of this node holds",
     "schedule": "Tell schedulers which nodes will admit a pod",
     "machine": "Show or record the topology of a machine",
+    "schema": "Print the JSON Schema of a kind of file, for editors",
     "completion": "Print the shell completion script",
 }
 

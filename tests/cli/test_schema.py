@@ -1,0 +1,93 @@
+"""``alignup schema``: the schemas accept what the readers accept."""
+
+import json
+
+import jsonschema_rs
+import pytest
+import yaml
+
+from alignup.align.errors import AlignError
+from alignup.cli.schema import TYPES
+from alignup.machines import load
+from alignup.simulate import cluster_files, trace
+from tests.cli.commands import in_process
+from tests.console_runner import ROOT
+
+READERS = {
+    "machine": lambda path: load(str(path)),
+    "cluster": cluster_files.read_cluster,
+    "sweep": cluster_files.read_sweep,
+    "trace": trace.read_file,
+}
+TRACE = """
+apiVersion: alignup.dev/v1
+kind: Trace
+templates: {web: {requests: {cpu: 2}}}
+events: [{at: 0, arrive: a, template: web}]
+"""
+FLEET = ROOT / "examples" / "fleet"
+TEXTS = {
+    "machine": (FLEET / "telco-machine.yaml").read_text("utf-8"),
+    "cluster": (FLEET / "telco.yaml").read_text("utf-8"),
+    "sweep": (FLEET / "sweep.yaml").read_text("utf-8"),
+    "trace": TRACE,
+}
+
+
+@pytest.fixture
+def accepts(tmp_path):
+    """Return whether the reader and the schema accept a text."""
+
+    def decide(kind: str, text: str) -> tuple[bool, bool]:
+        path = tmp_path / "file.yaml"
+        path.write_text(text, "utf-8")
+        run = in_process("schema", kind)
+        assert run.returncode == 0
+        try:
+            READERS[kind](path)
+        except AlignError:
+            read = False
+        else:
+            read = True
+        return read, jsonschema_rs.is_valid(json.loads(run.stdout), yaml.safe_load(text))
+
+    return decide
+
+
+def test_every_kind_is_tried():
+    assert TYPES.keys() == READERS.keys() == TEXTS.keys()
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+def test_the_examples_are_valid(kind, accepts):
+    assert accepts(kind, TEXTS[kind]) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "before", "after"),
+    [
+        pytest.param("machine", "nodes:", "node:", id="machine: unknown field"),
+        pytest.param("cluster", "kind: Cluster", "kind: Sweep", id="cluster: other kind"),
+        pytest.param("cluster", "count: 60", "count: 0", id="cluster: no nodes"),
+        pytest.param("cluster", "count: 60", "size: 60", id="cluster: unknown field"),
+        pytest.param("cluster", "name: edge", 'name: ""', id="cluster: no name"),
+        pytest.param("sweep", "[alignup, ", "[best, ", id="sweep: unknown strategy"),
+        pytest.param("sweep", "seeds: 2", "seeds: two", id="sweep: not a number"),
+        pytest.param("sweep", "generate: training", "generate: x", id="sweep: unknown profile"),
+        pytest.param("sweep", "load: 1.2", "load: 0", id="sweep: no load"),
+        pytest.param("sweep", "workload:", "work:", id="sweep: no workload"),
+        pytest.param("trace", "templates:", "template:", id="trace: unknown field"),
+        pytest.param("trace", "requests:", "request:", id="trace: unknown field of a template"),
+    ],
+)
+def test_reader_and_schema_reject_the_same(kind, before, after, accepts):
+    assert before in TEXTS[kind]
+
+    assert accepts(kind, TEXTS[kind].replace(before, after, 1)) == (False, False)
+
+
+def test_an_unknown_kind_is_an_error():
+    run = in_process("schema", "pod")
+
+    assert run.returncode == 2
+    assert "'pod' is not one of 'machine', 'cluster', 'sweep', 'trace'" in run.stderr
