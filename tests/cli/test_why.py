@@ -179,7 +179,7 @@ def test_finished_pods_and_pods_without_a_uid_do_not_count_as_running(manifest):
 
     run = in_process("why", "-f", TRAINER, *ON_NODE, "--pods", file)
 
-    assert run.stderr.startswith(f"note: {file}, line ")
+    assert run.stderr.startswith(f"note: {file}:")
     assert "skipped Pod web: without a uid it cannot be found in the state files\n" in run.stderr
     assert "note: a pod in the state files but not in the list counted as running" in run.stderr
     assert "shop/indexer" not in run.stdout
@@ -194,7 +194,7 @@ def test_json_and_yaml_hold_the_decision_and_the_proposals(output, read):
     rejection = from_document(answer["decision"]).rejection
     assert rejection is not None
     assert rejection.reason == "TopologyAffinityError"
-    assert answer["workload"] == {"kind": "StatefulSet", "name": "trainer", "source": f"{TRAINER}, line 1"}
+    assert answer["workload"] == {"kind": "StatefulSet", "name": "trainer", "source": f"{TRAINER}:1"}
     kinds = [change["kind"] for proposal in answer["proposals"] for change in proposal["changes"]]
     assert {"request", "setting", "leaving"} <= set(kinds)
     assert all(proposal["sentence"] and proposal["placements"] for proposal in answer["proposals"])
@@ -418,3 +418,26 @@ def test_shell_completion():
 
     assert "_ALIGNUP_COMPLETE=bash_complete" in shown.stdout
     assert asked.stdout.split() == ["plain,text", "plain,json", "plain,yaml"]
+
+
+def test_a_misspelt_field_is_an_error_with_a_proposal(manifest):
+    text = (NODE / "trainer.yaml").read_text("utf-8").replace("limits:", "limit:")
+    file = manifest(text, "trainer.yaml")
+    line = next(number for number, line in enumerate(text.splitlines(), 1) if "limit:" in line)
+
+    run = in_process("why", "-f", file, *ON_NODE)
+
+    assert run.returncode == 2
+    assert run.stdout == ""
+    assert f"alignup: {file}:{line}: spec.template.spec.containers[0].resources.limit: unknown field" in run.stderr
+    assert "did you mean limits?" in run.stderr
+    assert "--ignore-unknown-fields" in run.stderr
+
+
+def test_unknown_fields_can_be_ignored(manifest):
+    file = manifest((NODE / "trainer.yaml").read_text("utf-8").replace("limits:", "limit:"), "trainer.yaml")
+
+    run = in_process("why", "-f", file, *ON_NODE, "--ignore-unknown-fields")
+
+    assert run.returncode == 0
+    assert "ignored spec.template.spec.containers[0].resources.limit: unknown field" in run.stderr

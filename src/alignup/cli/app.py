@@ -81,6 +81,7 @@ class Session:
     debug: bool = False
     advice: str = ""  #: printed below an error in the input
     failure_code: int = 0  #: exit code of every failure; 0: that of the error
+    ignore_unknown_fields: bool = False  #: of manifests
 
 
 class LazyGroup(click.Group):
@@ -100,9 +101,9 @@ class LazyGroup(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-def _set_debug(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's way
+def _set_in_session(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's way
     if value:
-        ctx.ensure_object(Session).debug = True
+        setattr(ctx.ensure_object(Session), str(parameter.name), True)
 
 
 def _print_version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's way
@@ -119,8 +120,16 @@ DEBUG_OPTION = click.Option(
     ["--debug"],
     is_flag=True,
     expose_value=False,
-    callback=_set_debug,
+    callback=_set_in_session,
     help="Print the Python traceback of an error (or set ALIGNUP_DEBUG).",
+)
+#: Of the commands that read manifests.
+_IGNORE_UNKNOWN_OPTION = click.Option(
+    ["--ignore-unknown-fields"],
+    is_flag=True,
+    expose_value=False,
+    callback=_set_in_session,
+    help="Read manifests with fields that Kubernetes does not have, and name them in notes.",
 )
 
 
@@ -132,6 +141,8 @@ def define_command(
     def decorate(function: Callable[..., None]) -> click.Command:
         summarized = summary or COMMANDS[name]
         command = click.command(name, cls, short_help=summarized, epilog=examples(*lines))(function)
+        if any(isinstance(param, click.Option) and param.name in {"files", "pods"} for param in command.params):
+            command.params.append(_IGNORE_UNKNOWN_OPTION)
         command.params.append(DEBUG_OPTION)
         return command
 

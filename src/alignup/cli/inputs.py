@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+import click
+
 from alignup.align.errors import (
     OWN_LIMIT,
     AlignError,
@@ -27,7 +29,7 @@ from alignup.align.host import Host
 from alignup.align.machine import Machine
 from alignup.align.release import NEWEST, Release, find_release, release_note
 from alignup.atomic_files import open_input
-from alignup.cli.app import NOWHERE, InputError, Place
+from alignup.cli.app import NOWHERE, InputError, Place, Session
 from alignup.cli.machine import load_machine, machine_place
 from alignup.cli.options import HostOptions, NodeOptions
 from alignup.documents.line_numbers import find_line
@@ -220,10 +222,12 @@ def build_host(machine: Machine, options: NodeOptions, *, kubelet_faults: bool =
 
 def read_workloads(files: tuple[str, ...]) -> tuple[tuple[Workload, ...], tuple[str, ...]]:
     """Return the workloads in *files*, and notes on what was skipped."""
-    with input_errors(
-        NOWHERE, advice="Give manifests as kubectl takes them: files, directories, or - for standard input."
-    ):
-        reading = manifests.read_paths(files, standard_input() if "-" in files else None)
+    context = click.get_current_context(silent=True)
+    session = (context.find_object(Session) if context else None) or Session()
+    advice = "Give manifests as kubectl takes them: files, directories, or - for standard input."
+    with input_errors(NOWHERE, advice=advice):
+        standard = standard_input() if "-" in files else None
+        reading = manifests.read_paths(files, standard, ignore_unknown_fields=session.ignore_unknown_fields)
     return reading.workloads, reading.warnings
 
 
@@ -286,6 +290,8 @@ def input_errors(place: Place, *, advice: str = "", locate: Callable[[Problem], 
     except ConfigurationError as error:
         raise _configuration_error(error, place, advice, locate) from error
     except ManifestError as error:
+        if all(located.problem.kind is ProblemKind.UNKNOWN_FIELD for located in error.problems):
+            advice = "Correct the names, or leave such fields out of account with --ignore-unknown-fields."
         if len(error.problems) > 1:
             raise InputError(*error.lines(), advice=advice) from error
         (located,) = error.problems

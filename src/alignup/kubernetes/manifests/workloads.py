@@ -7,8 +7,13 @@ product of the counts in the objects around the template; without any, it is unk
 
 Objects that run no pods are skipped and counted in one warning, so a whole application directory or a full cluster
 export can be given. All problems are reported at once, each with file, document, line and field; then nothing is read.
+
+A field that no release has is a problem, as for ``kubectl apply``: a typing error such as ``limit`` would otherwise
+change the answer silently. It is only a warning in the pod templates of custom APIs, which may have fields of their
+own, and in objects with a uid: the API server that stored them knows more fields than ``fields.json``.
 """
 
+import json
 import re
 import uuid
 from collections import Counter
@@ -44,6 +49,8 @@ SUFFIXES = (".json", ".yaml", ".yml")  #: of the files read in a directory
 _SHOW_VALUE = {ProblemKind.NOT_A_STRING, ProblemKind.OTHER_TYPE, ProblemKind.QUANTITY}
 _MAX_KINDS = 10  # in the warning that counts skipped objects
 _UID_NAMESPACE = uuid.UUID("6f5a2f2b-6f0e-5c39-9a53-0c1a3d0f7c55")  # must never change: derived uids depend on it
+_MAX_SEARCHED = 100  # objects in which a misplaced field is searched
+_EXACT_LINES = 20  # problems whose line is searched in the text
 _PATH_STEP = re.compile(r"\.?([A-Za-z]+)|\[([^]]*)\]")
 
 #: Kinds that create pods → the path of their pod template.
@@ -57,6 +64,9 @@ _TEMPLATES = {
     ("batch/v1", "CronJob"): "spec.jobTemplate.spec.template",
     ("batch/v1", "Job"): "spec.template",
 }
+#: Type → field → the type of its value or of the elements of its list, empty if it has arbitrary or no fields;
+#: tools/manifest_fields.py writes it.
+_FIELDS: Mapping[str, Mapping[str, str]] = json.loads(Path(__file__).with_name("fields.json").read_text("utf-8"))
 _POD_KINDS = {"Pod", *(kind for _, kind in _TEMPLATES)}
 #: Removed API → the release without it, and its successor.
 _REMOVED = {
@@ -80,6 +90,9 @@ _MAX_NAME = 40  # characters of a pod's name that tell its template
 _ObjectKey = tuple[str, str, str]  # kind, namespace, name
 _Step = tuple[Mapping[str, Any], str, str]  # an object, the path to it, and what it is called in its surroundings
 
+_TypePath = tuple[tuple[str, str], ...]  # types of objects, from the outside in, each with the path to it
+_UnknownField = tuple[_TypePath, str]  # where it is, and its name
+
 #: Validates and defaults a pod as the API server does; raises :class:`PodError` to reject it.
 Accept = Callable[[Pod], Pod]
 
@@ -93,6 +106,7 @@ class ObjectLocation:
     part: Any
     path: str = ""  #: in the document
     several: bool = False  #: whether the file has other documents
+    text: str | bytes = field(default="", repr=False, compare=False)  #: of the file
 
     def field(self, inner: str) -> str:
         """Return a path in this object as a path in the document."""
@@ -108,6 +122,12 @@ class ObjectLocation:
             inner = find_line(document.json[document.start :], self.field(field)) if field else 0  # only for problems
             line = document.line + inner - 1 if inner else line if self.several else None
         return SourceLocation(self.file, document.number if self.several else None, line)
+
+    def exact_source(self, field: str) -> SourceLocation:
+        """Return where *field* itself is, which takes as long as parsing the file."""
+        source = self.source(field)
+        line = 0 if self.document.json else find_line(self.text, self.field(field), document=self.document.number)
+        return replace(source, line=line) if line else source
 
     def along(self, field: str) -> Iterator[object]:
         """Yield the value at each step of the path *field*; ``None`` where it is absent."""
@@ -170,6 +190,7 @@ class PodTemplate:
     metadata: Mapping[str, Any]
     spec: Any
     counts: Mapping[str, int] = field(default_factory=dict)  #: field → its number; their product is the number of pods
+    is_task: bool = False  #: a step of a workflow, with fields of its own
 
     @property
     def replicas(self) -> int | None:
@@ -183,12 +204,14 @@ class PodTemplate:
         return f"-{text}" if text else ""
 
 
-def read_paths(paths: Iterable[str | Path], stdin: BinaryIO | None = None) -> LoadedWorkloads:
+def read_paths(
+    paths: Iterable[str | Path], stdin: BinaryIO | None = None, *, ignore_unknown_fields: bool = False
+) -> LoadedWorkloads:
     """Read files and directories; ``-`` is *stdin*. :class:`ManifestError` lists every problem.
 
     Like ``kubectl -f``, a directory stands for its files that end in ``SUFFIXES``, in the order of their names.
     """
-    collector = _Collector(validation.accept)
+    collector = _Collector(validation.accept, strict=not ignore_unknown_fields)
     for path in paths:
         if str(path) == "-":
             collector.add_file(stdin, "standard input")
@@ -197,9 +220,11 @@ def read_paths(paths: Iterable[str | Path], stdin: BinaryIO | None = None) -> Lo
     return collector.result()
 
 
-def read_workloads(text: str | bytes, *, name: str, accept: Accept = validation.accept) -> LoadedWorkloads:
+def read_workloads(
+    text: str | bytes, *, name: str, accept: Accept = validation.accept, ignore_unknown_fields: bool = False
+) -> LoadedWorkloads:
     """Like :func:`read_paths`, for a YAML or JSON text that messages call *name*."""
-    collector = _Collector(accept)
+    collector = _Collector(accept, strict=not ignore_unknown_fields)
     collector.add(text, name)
     return collector.result()
 
@@ -207,6 +232,7 @@ def read_workloads(text: str | bytes, *, name: str, accept: Accept = validation.
 @dataclass
 class _Collector:
     accept: Accept
+    strict: bool = True  #: whether unknown fields are problems
     workloads: dict[_ObjectKey, dict[str, Workload]] = field(default_factory=dict)  #: each by template
     owners: set[_ObjectKey] = field(default_factory=set)  #: from the owner references of workloads
     warnings: list[str] = field(default_factory=list)
@@ -263,7 +289,7 @@ class _Collector:
             self._fail(SourceLocation(name), "is empty")
         several = len(parsed) > 1 or any(document.number > 1 for document in parsed)
         for document in parsed:
-            place = ObjectLocation(name, document, document.value, several=several)
+            place = ObjectLocation(name, document, document.value, several=several, text=text)
             source = place.source()
             self.warnings += [f"{replace(source, line=key.line)}: {key}" for key in document.repeated]
             self._add_object(place, {})
@@ -304,6 +330,9 @@ class _Collector:
         """Read a Pod, or an object of a built-in kind that creates pods."""
         kind = top.fields["kind"]
         path = _TEMPLATES.get((top.fields["apiVersion"], kind))
+        if unknown := tuple(_unknown_fields(top.fields, ((kind, ""),))):
+            stored = bool(_mapping(top.fields.get("metadata")).get("uid"))
+            self._report_unknown(place, unknown, f"{kind} {_name(top.fields)}", strict=self.strict and not stored)
         try:
             if path is None:
                 workload = self._single_pod(place, top)
@@ -339,6 +368,9 @@ class _Collector:
                     placeholders = f"skipped {title}: {template.path} has placeholders"
                     self.warnings.append(f"{place.source()}: {placeholders}")
             else:
+                inner = () if template.is_task else (("PodTemplateSpec", template.path),)
+                unknown = _unknown_fields({"metadata": template.metadata, "spec": template.spec}, inner)
+                self._report_unknown(place, unknown, title, strict=False)
                 prefix = f"{workload.name}{template.suffix}"
                 workload = replace(workload, source=place.source(template.path), template=template.label, prefix=prefix)
                 workloads.append(replace(workload, pod=workload.replica(0)))
@@ -398,15 +430,65 @@ class _Collector:
             if isinstance(owner, dict):
                 self.owners.add((str(owner.get("kind")), workload.namespace, str(owner.get("name"))))
 
+    def _report_unknown(
+        self, place: ObjectLocation, unknown: Iterable[_UnknownField], name: str, *, strict: bool
+    ) -> None:
+        problems = [
+            Problem(path, message, ProblemKind.UNKNOWN_FIELD) for path, message in map(_describe_unknown, unknown)
+        ]
+        if strict:
+            self._report(problems, place, name)
+        else:
+            self.warnings += [f"{place.source(problem.field)}: ignored {problem} ({name})" for problem in problems]
+
     def _report(self, problems: Iterable[Problem], place: ObjectLocation, name: str = "") -> None:
         for problem in problems:
             *_, value = None, *place.along(problem.field)
             message = problem.message
             if problem.kind in _SHOW_VALUE and isinstance(value, str) and value:
                 message += f" (got {value[:40] if isinstance(value, NumberLiteral) else quote(value[:40])})"
-            self.problems.append(
-                LocatedProblem(place.source(problem.field), Problem(place.field(problem.field), message), name)
-            )
+            source = place.exact_source if len(self.problems) < _EXACT_LINES else place.source
+            located = replace(problem, field=place.field(problem.field), message=message)
+            self.problems.append(LocatedProblem(source(problem.field), located, name))
+
+
+def _unknown_fields(value: object, types: _TypePath) -> Iterator[_UnknownField]:
+    """Yield the fields in *value* that do not exist; *types* are the types and paths on the way to it, itself last."""
+    if not isinstance(value, Mapping) or not types:
+        return
+    type_, path = types[-1]
+    known = _FIELDS[type_]
+    for name, inner in value.items():
+        below = known.get(name)
+        if below is None:
+            yield types, name
+        elif below:
+            where = f"{path}.{name}" if path else name
+            if not isinstance(inner, list):
+                yield from _unknown_fields(inner, (*types, (below, where)))
+                continue
+            for index, item in enumerate(inner):
+                yield from _unknown_fields(item, (*types, (below, f"{where}[{index}]")))
+
+
+def _describe_unknown(unknown: _UnknownField) -> tuple[str, str]:
+    """Return the path of a field that does not exist, and what is probably meant."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only for problems
+
+    types, name = unknown
+    type_, path = types[-1]
+    inside: list[str] = []
+    level = {"": type_}  # path → type of the objects below, one level at a time
+    while level and len(inside) != 1 and len(level) < _MAX_SEARCHED:
+        fields = {
+            _join(above, field): (field, below) for above, of in level.items() for field, below in _FIELDS[of].items()
+        }
+        inside = [field for field, (last, _) in fields.items() if last.lower() == name.lower()]
+        level = {field: below for field, (_, below) in fields.items() if below}
+    equal, similar = (get_close_matches(name, _FIELDS[type_], n=1, cutoff=cutoff) for cutoff in (0.85, 0.7))
+    outside = [_join(above, name) for of, above in reversed(types[:-1]) if name in _FIELDS[of]]
+    meant = equal or (inside if len(inside) == 1 else []) or similar or outside
+    return _join(path, name), f"unknown field; did you mean {meant[0]}?" if meant else "unknown field"
 
 
 def _is_built_in(version: str) -> bool:
@@ -477,7 +559,7 @@ def _search(steps: Sequence[_Step]) -> Iterator[PodTemplate]:
         yield PodTemplate(path, _label(steps), _mapping(value.get("metadata")), spec, _counts(steps))
         return
     if path and (task := _task_spec(value)) is not None:
-        yield PodTemplate(path, _label(steps), _mapping(value.get("metadata")), task, _counts(steps))
+        yield PodTemplate(path, _label(steps), _mapping(value.get("metadata")), task, _counts(steps), is_task=True)
         return
     for key, inner in value.items():
         where = _join(path, key)
