@@ -247,7 +247,7 @@ def test_a_pod_without_a_device_plugin_is_not_schedulable(manifest, options, cod
 
     assert (run.returncode, run.stderr) == (code, "")
     text = " ".join(run.stdout.split())
-    assert text.startswith(f"{first} {second}")
+    assert f" memoryManagerPolicy None {first} {second}" in text
     assert (answer["verdict"], answer["kubeletVerdict"]) == (first, "Pod default/p is admitted")
     assert (answer["schedulable"], answer["missingDevices"]) == (False, ["example.com/gpu"])
 

@@ -66,8 +66,8 @@ def command(*, options: DoctorOptions, output: str) -> None:
     if options.write and directory is None:
         raise click.UsageError("--write repairs state files: add --kubelet-dir DIR")
     config = options.config
-    if config is None and directory is not None and (directory / "config.yaml").is_file():
-        config = directory / "config.yaml"
+    if config is None and directory is not None and (directory / inputs.KUBELET_FILE).is_file():
+        config = directory / inputs.KUBELET_FILE
     release, notes = inputs.node_release(options)
     source = inputs.configuration_text(config, options.changes, config_dir=options.config_dir, release=release)
     terminal.print_notes((*notes, *source.notes))

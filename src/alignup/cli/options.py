@@ -127,7 +127,8 @@ class NodeOptions:
     )
     config: Path | None = path_option(
         "FILE",
-        "KubeletConfiguration of the node, also as /configz, kubelet-config ConfigMap or OpenShift object",
+        "KubeletConfiguration of the node, also as /configz, kubelet-config ConfigMap or OpenShift object, "
+        "or a directory with config.yaml or drop-ins",
         "the kubelet's defaults",
     )
     config_dir: Path | None = path_option("DIR", "Directory of drop-ins (*.conf) that the kubelet merges into its file")

@@ -46,7 +46,8 @@ def command(*, options: UpgradeOptions, host: HostOptions, output: str) -> None:
     source = inputs.configuration_text(host.config, host.changes, config_dir=host.config_dir, release=releases[0])
     machine = inputs.read_machine(host.machine, host.devices)
     workloads, skipped = inputs.read_workloads(host.pods) if host.pods else ((), ())
-    terminal.print_notes((*source.notes, *skipped))
+    defaults = () if host.config or host.config_dir else (inputs.describe_defaults(host.changes),)
+    terminal.print_notes((*defaults, *source.notes, *skipped))
     if host.pods and host.state is None:
         raise InputError("--pods requires --state", advice="Add --state DIR.")
     running = sorted(

@@ -82,6 +82,8 @@ def command(  # noqa: PLR0913 - options
     with terminal.waiting_message("Searching for changes that would admit it"):
         explanations = [explain(node.host, workload, seconds=search, lenient=lenient) for workload in chosen]
     if output == "text":
+        if node.defaults:
+            terminal.print_lines(paragraph(node.defaults, style="dim"))
         print_text(node.host, explanations)
     elif output == "json":
         terminal.print_json(to_document(node, explanations))
@@ -225,7 +227,11 @@ def to_document(node: HostInput, explanations: Sequence[Explanation]) -> dict[st
             "proposals": [proposal.to_document(node.host.ledger) for proposal in explanation.proposals],
             "unsearched": list(explanation.unsearched),
             "defects": list(explanation.defects),
-            "notes": [*node.notes, *sentences.ignored_requests(node.host, [explanation.workload.pod])],
+            "notes": [
+                *filter(None, [node.defaults]),
+                *node.notes,
+                *sentences.ignored_requests(node.host, [explanation.workload.pod]),
+            ],
         }
         for explanation in explanations
     ]
