@@ -16,7 +16,6 @@ from alignup.cli import terminal
 from alignup.cli.app import COMMANDS, DEBUG_OPTION, InputError, define_command, examples
 from alignup.cli.completers import complete_cluster_nodes, complete_cluster_pods
 from alignup.cli.exit_codes import FAILED
-from alignup.cli.installation import MissingLibraryError
 from alignup.cli.options import option, output_option, path_option, search_option, with_options, workload_field
 
 if TYPE_CHECKING:
@@ -202,11 +201,9 @@ def _ask(access: AccessOptions, read: "Callable[[ApiClient, str], Coroutine[Any,
     """Return what *read* makes of the API server and the namespace of the context."""
     import asyncio  # noqa: PLC0415 - slow to import
 
-    try:
-        from alignup.kubernetes.api import ApiClient, Timing, find_access  # noqa: PLC0415
-        from alignup.web.log import log_to_stderr  # noqa: PLC0415
-    except ImportError as error:
-        raise MissingLibraryError(error, "cluster") from error
+    from alignup.kubernetes.api import ApiClient, Timing, find_access  # noqa: PLC0415
+    from alignup.web.log import log_to_stderr  # noqa: PLC0415
+
     log_to_stderr(level="warning")
 
     async def connect() -> Answer:

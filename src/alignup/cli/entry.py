@@ -43,14 +43,23 @@ def run(arguments: Sequence[str]) -> int:
             import traceback  # noqa: PLC0415 - only for --debug
 
             traceback.print_exception(error)
-        from alignup.cli.agent_client import input_error  # noqa: PLC0415 - only for errors
-        from alignup.web.agent_client import AgentError  # noqa: PLC0415
-
-        described = input_error(error) if isinstance(error, AgentError) else error
+        described = _describe(error, arguments)
         _report(described, session)
         _discard_output()
         return session.failure_code or getattr(described, "exit_code", FAILED)
     return code
+
+
+def _describe(error: Exception, arguments: Sequence[str]) -> Exception:
+    """Return *error* as an error in the input, or a missing library, if it is one."""
+    if isinstance(error, ImportError):
+        from alignup.cli.installation import describe_import_error  # noqa: PLC0415 - only for errors
+
+        return describe_import_error(error, next((word for word in arguments if not word.startswith("-")), ""))
+    from alignup.cli.agent_client import input_error  # noqa: PLC0415
+    from alignup.web.agent_client import AgentError  # noqa: PLC0415
+
+    return input_error(error) if isinstance(error, AgentError) else error
 
 
 def _report(error: Exception, session: Session) -> None:
