@@ -13,7 +13,7 @@ import click
 
 from alignup.align.errors import AlignError
 from alignup.cli import terminal
-from alignup.cli.app import COMMANDS, DEBUG_OPTION, InputError, define_command, examples
+from alignup.cli.app import COMMANDS, DEBUG_OPTION, VERSION_OPTION, InputError, define_command, examples
 from alignup.cli.completers import complete_cluster_nodes, complete_cluster_pods
 from alignup.cli.exit_codes import FAILED
 from alignup.cli.options import option, output_option, path_option, search_option, with_options, workload_field
@@ -43,7 +43,7 @@ class ClusterError(InputError, AlignError):
 @click.group(
     short_help=COMMANDS["cluster"],
     epilog=examples("alignup cluster why trainer-0 -n ml", "alignup cluster nodes"),
-    params=[DEBUG_OPTION],
+    params=[VERSION_OPTION, DEBUG_OPTION],
 )
 def command() -> None:
     """Ask the nodes of a cluster about a pod, and list what they have left.

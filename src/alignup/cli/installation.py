@@ -10,6 +10,7 @@ from alignup.cli.app import FailureError
 EXTRAS = {
     "agent": ("google", "grpc", "h11", "httptools", "jinja2", "prometheus_client", "starlette", "structlog"),
     "cluster": ("cryptography", "httpx2", "structlog", "xxhash"),
+    "claims": ("cel_expr_python",),
     "fleet": ("dask", "distributed"),
     "gpu": ("pynvml",),
 }

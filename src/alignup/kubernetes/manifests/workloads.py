@@ -67,6 +67,9 @@ _TEMPLATES = {
 #: Type → field → the type of its value or of the elements of its list, empty if it has arbitrary or no fields;
 #: tools/manifest_fields.py writes it.
 _FIELDS: Mapping[str, Mapping[str, str]] = json.loads(Path(__file__).with_name("fields.json").read_text("utf-8"))
+#: Kinds of Dynamic Resource Allocation, which are read where a pod refers to them.
+CLAIM_KINDS = ("DeviceClass", "ResourceClaim", "ResourceClaimTemplate", "ResourceSlice")
+_CLAIM_GROUP = "resource.k8s.io/"
 _POD_KINDS = {"Pod", *(kind for _, kind in _TEMPLATES)}
 #: Removed API → the release without it, and its successor.
 _REMOVED = {
@@ -181,6 +184,7 @@ class Workload:
 class LoadedWorkloads:
     workloads: tuple[Workload, ...] = ()
     warnings: tuple[str, ...] = ()  #: skipped objects and likely mistakes
+    claims: tuple[ObjectLocation, ...] = ()  #: ResourceClaims and others, which ``manifests.claims`` reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +241,7 @@ class _Collector:
     owners: set[_ObjectKey] = field(default_factory=set)  #: from the owner references of workloads
     warnings: list[str] = field(default_factory=list)
     problems: list[LocatedProblem] = field(default_factory=list)
+    claims: list[ObjectLocation] = field(default_factory=list)
     without_pods: Counter[str] = field(default_factory=Counter)  #: skipped objects that run no pods, by kind
 
     def result(self) -> LoadedWorkloads:
@@ -253,7 +258,7 @@ class _Collector:
             noun = "object that runs" if count == 1 else "objects that run"
             self.warnings.append(f"skipped {count} {noun} no pods: {', '.join(kinds)}")
         workloads = (workload for templates in self.workloads.values() for workload in templates.values())
-        return LoadedWorkloads(tuple(workloads), tuple(self.warnings))
+        return LoadedWorkloads(tuple(workloads), tuple(self.warnings), tuple(self.claims))
 
     def add_path(self, path: Path) -> None:
         files = [path]
@@ -318,6 +323,8 @@ class _Collector:
             self._add_workload(place, top)
         elif not _is_built_in(version):
             self._add_custom(place, top)
+        elif kind in CLAIM_KINDS and version.startswith(_CLAIM_GROUP):
+            self.claims.append(place if place.part is top.fields else replace(place, part=top.fields))
         elif kind not in _POD_KINDS:
             self.without_pods[kind] += 1
         else:
@@ -388,7 +395,7 @@ class _Collector:
             raise PodError(top.diagnostics.problems)
         inner = {
             **template.metadata,
-            "name": _named(metadata, place),
+            "name": metadata.get("name") or _generated_name(metadata, place),
             "namespace": metadata.get("namespace"),
             "uid": None,
         }
@@ -411,7 +418,7 @@ class _Collector:
         phase, host = status.text("phase"), spec.text("nodeName")
         if top.diagnostics.problems:
             raise PodError(top.diagnostics.problems)
-        pod = self.accept(read_pod({**top.fields, "metadata": {**metadata, "name": _named(metadata, place)}}))
+        pod = self.accept(read_pod({**top.fields, "metadata": {**metadata, "name": metadata.get("name") or _generated_name(metadata, place)}}))
         has_uid = bool(pod.uid)
         pod = pod if has_uid else replace(pod, uid=derive_uid("Pod", pod.namespace, pod.name))
         workload = Workload("Pod", pod.name, pod.namespace, 1, pod, place.source(), phase=phase, host=host)
@@ -442,14 +449,18 @@ class _Collector:
             self.warnings += [f"{place.source(problem.field)}: ignored {problem} ({name})" for problem in problems]
 
     def _report(self, problems: Iterable[Problem], place: ObjectLocation, name: str = "") -> None:
-        for problem in problems:
-            *_, value = None, *place.along(problem.field)
-            message = problem.message
-            if problem.kind in _SHOW_VALUE and isinstance(value, str) and value:
-                message += f" (got {value[:40] if isinstance(value, NumberLiteral) else quote(value[:40])})"
-            source = place.exact_source if len(self.problems) < _EXACT_LINES else place.source
-            located = replace(problem, field=place.field(problem.field), message=message)
-            self.problems.append(LocatedProblem(source(problem.field), located, name))
+        exact = len(self.problems) < _EXACT_LINES
+        self.problems += [locate_problem(problem, place, name, exact=exact) for problem in problems]
+
+
+def locate_problem(problem: Problem, place: ObjectLocation, name: str = "", *, exact: bool = True) -> LocatedProblem:
+    """Return a problem of an object with its line, and with the value if that tells what is wrong."""
+    *_, value = None, *place.along(problem.field)
+    message = problem.message
+    if problem.kind in _SHOW_VALUE and isinstance(value, str) and value:
+        message += f" (got {value[:40] if isinstance(value, NumberLiteral) else quote(value[:40])})"
+    source = place.exact_source(problem.field) if exact else place.source(problem.field)
+    return LocatedProblem(source, replace(problem, field=place.field(problem.field), message=message), name)
 
 
 def _unknown_fields(value: object, types: _TypePath) -> Iterator[_UnknownField]:
@@ -523,11 +534,11 @@ def derive_uid(*names: str) -> str:
     return str(uuid.uuid5(_UID_NAMESPACE, "/".join(names)))
 
 
-def _named(metadata: Mapping[str, Any], place: ObjectLocation) -> object:
-    """Return the name, or one generated from ``generateName``, the same on every call."""
-    name, prefix = metadata.get("name"), metadata.get("generateName")
-    if name or type(prefix) is not str or not prefix:
-        return name
+def _generated_name(metadata: Mapping[str, Any], place: ObjectLocation) -> object:
+    """Return a name generated from ``generateName``, the same on every call; without one, the invalid name."""
+    prefix = metadata.get("generateName")
+    if type(prefix) is not str or not prefix:
+        return metadata.get("name")
     return prefix + derive_uid(place.file, str(place.document.number), place.path)[:5]
 
 
