@@ -473,7 +473,7 @@ def _read_submissions(options: SimulateOptions, groups: Sequence[HostGroup]) -> 
             )
     elif options.trace and openb.is_openb(options.trace):
         with inputs.input_errors(Place("--trace"), advice=_GIVE_TRACE):
-            submissions = openb.read_pods(options.trace)
+            submissions = openb.read_pods(options.trace, note=lambda note: terminal.print_notes([note]))
     else:
         submissions = from_events(read_events(options, groups[0].machine, with_selectors=True))
     return change_pace(submissions, rate=options.rate, stay=options.stay)

@@ -163,7 +163,10 @@ def test_objects_of_an_api_server_are_decoded_at_once():
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        (SLICE.replace("80Gi", "80 GB"), "claims.yaml:18: spec.devices[0].capacity[memory].value: quantities must match"),
+        (
+            SLICE.replace("80Gi", "80 GB"),
+            "claims.yaml:18: spec.devices[0].capacity[memory].value: not a quantity; write 80G or 80Gi",
+        ),
         (SLICE.replace("driver: gpu.example.com", "driver: ''"), "claims.yaml:6: spec.driver: Required value"),
         (
             SLICE.replace("{int: 1}", "{int: one}"),

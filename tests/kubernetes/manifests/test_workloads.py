@@ -522,3 +522,52 @@ def test_problems_of_the_accept_function_name_the_field():
         "spec.template.spec.nodeName",
         "spec.template.metadata.labels[app]",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(
+            "kind: Pod\n{{- if .Values.on }}\na: 1\n{{- end }}\n", "this is a Helm template; try helm", id="broken"
+        ),
+        pytest.param(
+            json.dumps(pod() | {"spec": {"containers": [{"name": "{{ .Values.name }}"}]}}),
+            "this is a Helm template; try helm template CHART | alignup why -f -",
+            id="valid YAML",
+        ),
+        pytest.param(
+            "kind: {{ .kind }}\n", "this is a Go template, not a manifest; render it first", id="without values"
+        ),
+        pytest.param("kind: {{inputs.parameters.kind}}\n", "", id="another language"),
+    ],
+)
+def test_templates_are_recognized(text, expected):
+    (problem,) = problems_of(text)
+
+    assert problem.startswith(f"some.yaml: {expected}") if expected else "template" not in problem
+
+
+def test_templates_in_valid_manifests_are_data():
+    rules = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"a": "{{ .Values.x }}"}}
+
+    assert names(read(rules, pod())) == ["web"]
+
+
+def test_an_invalid_quantity_is_explained_without_a_regular_expression():
+    (problem,) = problems_of(
+        json.dumps(pod() | {"spec": {"containers": [{"name": "a", "resources": {"limits": {"memory": "1GB"}}}]}})
+    )
+
+    assert 'limits[memory]: not a quantity; write 1G or 1Gi (got "1GB") (Pod web)' in problem
+
+
+def test_files_of_alignup_among_manifests_are_skipped_with_a_note(folder):
+    (folder / "machine.yaml").write_text("alignup: machine/v1\ncpus: []\n")
+    (folder / "sweep.yaml").write_text("apiVersion: alignup.dev/v1\nkind: Sweep\n")
+
+    loaded = read_paths([folder])
+
+    assert names(loaded) == ["a", "b", "c"]
+    assert loaded.warnings == tuple(
+        f"{folder}/{name}.yaml:1: skipped a file of alignup, which is not a manifest" for name in ("machine", "sweep")
+    )

@@ -34,6 +34,7 @@ from alignup.align.errors import (
     ProblemKind,
     SourceLocation,
 )
+from alignup.align.quantity import propose_spelling
 from alignup.align.workload import Pod, names, validation
 from alignup.atomic_files import open_input
 from alignup.documents.line_numbers import find_line
@@ -51,6 +52,11 @@ _MAX_KINDS = 10  # in the warning that counts skipped objects
 _UID_NAMESPACE = uuid.UUID("6f5a2f2b-6f0e-5c39-9a53-0c1a3d0f7c55")  # must never change: derived uids depend on it
 _MAX_SEARCHED = 100  # objects in which a misplaced field is searched
 _EXACT_LINES = 20  # problems whose line is searched in the text
+_OWN_FILES = (("alignup", "machine/"), ("apiVersion", "alignup.dev/"))  # field → how it begins in files of Alignup
+_GO_TEMPLATE = re.compile(
+    rb"\{\{-?\s*(?:[.$(\"]|/\*|end\b|else\b|(?:if|with|range|define|include|template|block|toYaml)\s)"
+)
+_HELM = re.compile(rb"\.Values\b|\.Release\b|\.Chart\b|\binclude\s")
 _PATH_STEP = re.compile(r"\.?([A-Za-z]+)|\[([^]]*)\]")
 
 #: Kinds that create pods → the path of their pod template.
@@ -284,20 +290,28 @@ class _Collector:
             self.add(text, name)
 
     def add(self, text: str | bytes, name: str) -> None:
+        before = len(self.problems)
         try:
             parsed = documents.read(text)
+            if not parsed:
+                self._fail(SourceLocation(name), "is empty")
         except DocumentError as error:
+            parsed = ()
             where = SourceLocation(name, error.document if error.document > 1 else None, error.line)
             self._fail(where, error.message)
-            return
-        if not parsed:
-            self._fail(SourceLocation(name), "is empty")
         several = len(parsed) > 1 or any(document.number > 1 for document in parsed)
         for document in parsed:
             place = ObjectLocation(name, document, document.value, several=several, text=text)
             source = place.source()
             self.warnings += [f"{replace(source, line=key.line)}: {key}" for key in document.repeated]
-            self._add_object(place, {})
+            if isinstance(place.part, dict) and any(
+                str(place.part.get(key)).startswith(own) for key, own in _OWN_FILES
+            ):
+                self.warnings.append(f"{source}: skipped a file of alignup, which is not a manifest")
+            else:
+                self._add_object(place, {})
+        if len(self.problems) > before and (message := _describe_template(text)):
+            self.problems[before:] = [LocatedProblem(SourceLocation(name), Problem("", message))]
 
     def _fail(self, location: SourceLocation, problem: str | Exception) -> None:
         """Record a problem with a whole file; an exception means that it cannot be read."""
@@ -418,7 +432,14 @@ class _Collector:
         phase, host = status.text("phase"), spec.text("nodeName")
         if top.diagnostics.problems:
             raise PodError(top.diagnostics.problems)
-        pod = self.accept(read_pod({**top.fields, "metadata": {**metadata, "name": metadata.get("name") or _generated_name(metadata, place)}}))
+        pod = self.accept(
+            read_pod(
+                {
+                    **top.fields,
+                    "metadata": {**metadata, "name": metadata.get("name") or _generated_name(metadata, place)},
+                }
+            )
+        )
         has_uid = bool(pod.uid)
         pod = pod if has_uid else replace(pod, uid=derive_uid("Pod", pod.namespace, pod.name))
         workload = Workload("Pod", pod.name, pod.namespace, 1, pod, place.source(), phase=phase, host=host)
@@ -458,6 +479,8 @@ def locate_problem(problem: Problem, place: ObjectLocation, name: str = "", *, e
     *_, value = None, *place.along(problem.field)
     message = problem.message
     if problem.kind in _SHOW_VALUE and isinstance(value, str) and value:
+        if problem.kind is ProblemKind.QUANTITY:
+            message = f"not a quantity; {propose_spelling(value)}"
         message += f" (got {value[:40] if isinstance(value, NumberLiteral) else quote(value[:40])})"
     source = place.exact_source(problem.field) if exact else place.source(problem.field)
     return LocatedProblem(source, replace(problem, field=place.field(problem.field), message=message), name)
@@ -500,6 +523,16 @@ def _describe_unknown(unknown: _UnknownField) -> tuple[str, str]:
     outside = [_join(above, name) for of, above in reversed(types[:-1]) if name in _FIELDS[of]]
     meant = equal or (inside if len(inside) == 1 else []) or similar or outside
     return _join(path, name), f"unknown field; did you mean {meant[0]}?" if meant else "unknown field"
+
+
+def _describe_template(text: str | bytes) -> str:
+    """Return what to do with *text* if it is a template of a manifest; else an empty text."""
+    content = text.encode() if isinstance(text, str) else text
+    if not _GO_TEMPLATE.search(content):
+        return ""
+    if _HELM.search(content):
+        return "this is a Helm template; try helm template CHART | alignup why -f -"
+    return "this is a Go template, not a manifest; render it first"
 
 
 def _is_built_in(version: str) -> bool:
