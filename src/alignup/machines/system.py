@@ -1,7 +1,7 @@
 """A whole machine from one tree of files: the hardware, cAdvisor's report, and what is unknown.
 
 GPUs of the running system come from ``/proc/driver/nvidia``, or where that lacks a UUID, from NVML (``nvidia-ml-py``).
-They become devices as NVIDIA's device plugin announces them, with its UUIDs and the NUMA node of their PCI device. Where
+They become devices as NVIDIA's device plugin announces them, with its UUIDs and the NUMA node of their PCI device. If
 that is unknown, it is the only NUMA node, or that of the CPUs near the GPU. Recordings leave GPUs out, because UUIDs
 identify the machine.
 """
