@@ -295,7 +295,7 @@ def test_other_kinds_are_skipped_with_a_note(manifest):
 BAD = {
     "an empty file": ((), "", "is empty"),
     "invalid YAML": ((), "a: [", "flow"),
-    "an invalid quantity": ((), pod(cpu="two"), "spec.containers[0].resources.limits[cpu]: quantities must match"),
+    "an invalid quantity": ((), pod(cpu="two"), "spec.containers[0].resources.limits[cpu]: not a quantity; write"),
     "an unknown policy": (("--set", "topologyManagerPolicy=strict"), pod(), "topologyManagerPolicy"),
     "an unknown feature gate": (("--set", "featureGates.Nonsense=true"), pod(), "unrecognized feature gate: Nonsense"),
     "an unknown field": (("--set", "topologyPolicy=none"), pod(), "did you mean topologyManagerPolicy?"),
@@ -521,3 +521,24 @@ class TestClaims:
 
         assert run.returncode == 0
         assert "is not valid" in run.stdout
+
+
+def test_a_file_needs_no_option():
+    assert in_process("why", TRAINER, *ON_NODE).stdout == in_process("why", "-f", TRAINER, *ON_NODE).stdout
+
+
+@pytest.mark.parametrize(
+    "name", ["trainer", "ml/trainer", "ml/trainer-0", "sts/trainer", "statefulset/trainer", "pod/trainer-0"]
+)
+def test_a_workload_is_named_as_for_kubectl(name):
+    run = in_process("why", "-f", TRAINER, *ON_NODE, "--pod", name)
+
+    assert "Pod ml/trainer-0 " in run.stdout
+
+
+@pytest.mark.parametrize("name", ["shop/trainer", "deploy/trainer", "ml/other"])
+def test_other_workloads_are_not_found(name):
+    run = in_process("why", "-f", TRAINER, *ON_NODE, "--pod", name)
+
+    assert run.returncode == 2
+    assert f"workload {name!r} not found" in run.stderr

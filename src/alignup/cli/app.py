@@ -165,9 +165,11 @@ def examples(*lines: str) -> str:
     return "\b\n" + "\n".join(["Examples:" if len(lines) > 1 else "Example:", *(f"  {line}" for line in lines)])
 
 
+HELP_OPTIONS = ["-h", "--help"]
+
+
 @click.group(
     cls=LazyGroup,
-    context_settings={"help_option_names": ["-h", "--help"]},
     epilog=examples(
         "alignup machine show", "alignup why -f examples/node/trainer.yaml --machine examples/node/machine.yaml"
     ),

@@ -267,6 +267,15 @@ def standard_input() -> BinaryIO | None:
 
 def select_workloads(workloads: Sequence[Workload], name: str | None, *, files: Sequence[str]) -> list[Workload]:
     chosen = [work for work in workloads if name is None or name in (work.name, work.title, work.prefix)]
+    if not chosen and name is not None and "/" in name:
+        from alignup.cli.object_names import parse_object_name  # noqa: PLC0415 - only for such names
+
+        kind, namespace, short = parse_object_name(name)
+        chosen = [
+            work
+            for work in workloads
+            if kind in ("Pod", work.kind) and namespace in ("", work.namespace) and short in (work.name, work.pod.name)
+        ]
     if not chosen:
         known = ", ".join(work.title for work in workloads)
         named = ", ".join(files)

@@ -173,10 +173,12 @@ def _reject_nan(_ctx: click.Context, _parameter: click.Parameter, seconds: float
     return seconds
 
 
+workload_argument: Decorator = click.argument(
+    "paths", nargs=-1, metavar="[FILE]...", shell_complete=complete_files
+)  #: like ``-f``
 workload_option: Decorator = click.option(
     *("-f", "--filename", "files"),
     multiple=True,
-    required=True,
     metavar="FILE",
     help=f"{_WORKLOADS}. Repeatable.",
     shell_complete=complete_files,

@@ -92,8 +92,8 @@ def run(host: HostOptions, options: SimulateOptions, output: str) -> None:
     if options.save:
         save_trace(options.save, events, pods=len(pods))
     comparison = None if options.compare is None else _compare(node.host, events, options, claims)
-    if node.defaults and output == "text":
-        terminal.print_lines(paragraph(node.defaults, style="dim"))
+    defaults = node.defaults if output == "text" else ""
+    terminal.print_lines(paragraph(defaults, style="dim") if defaults else ())
     if comparison is not None and options.html is None:
         _print_comparison(comparison, output)
         return

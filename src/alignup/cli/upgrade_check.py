@@ -31,7 +31,7 @@ class UpgradeOptions:
 )
 @with_options("options", UpgradeOptions)
 @with_options("host", HostOptions)
-@output_option("text", "json")
+@output_option("text", "json", "yaml")
 def command(*, options: UpgradeOptions, host: HostOptions, output: str) -> None:
     """Say what a kubelet of another release makes of a node: its configuration, its state files and its pods.
 
@@ -58,8 +58,8 @@ def command(*, options: UpgradeOptions, host: HostOptions, output: str) -> None:
     with inputs.input_errors(Place("--state", file=str(host.state or "")), advice=advice):
         pods = [work.pod for work in running]
         report = upgrade.check_upgrade(source, machine, directory=host.state, pods=pods, releases=releases)
-    if output == "json":
-        terminal.print_json(report.to_document())
+    if output in terminal.DOCUMENTS:
+        terminal.print_as(output, report.to_document())
     else:
         terminal.print_lines(_lines(report))
     if not report.safe:
