@@ -103,7 +103,7 @@ def test_a_table_fits_the_terminal_and_is_unlimited_elsewhere(capsys, monkeypatc
     def lines(*, terminal_columns: int | None, wide: bool = False) -> list[str]:
         monkeypatch.setattr(terminal, "table_width", lambda: terminal_columns)
         layout.print_table(heads, rows, wide=wide)
-        return capsys.readouterr().out.splitlines()
+        return list(capsys.readouterr().out.splitlines())
 
     assert len(lines(terminal_columns=None)) == len(lines(terminal_columns=60, wide=True)) == 2
     narrow = lines(terminal_columns=60)

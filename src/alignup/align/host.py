@@ -55,6 +55,9 @@ class Settings:
             object.__setattr__(self, "gates", replace(self.gates, release=self.release))
 
 
+_DEFAULTS = Settings()
+
+
 class Host:
     """One machine, its settings, and its ledger.
 
@@ -65,13 +68,16 @@ class Host:
     def __init__(
         self,
         machine: Machine,
-        settings: Settings | None = None,
+        settings: Settings = _DEFAULTS,
         *,
         ledger: Ledger | None = None,
         others: Sequence[Provider[Any]] = (),
     ) -> None:
-        self.machine = machine
-        self.settings = settings = settings or Settings()
+        for argument, type_, source in ((machine, Machine, "load_machine"), (settings, Settings, "load_settings")):
+            if not isinstance(argument, type_):
+                given = type(argument).__name__
+                raise TypeError(f"Host needs a {type_.__name__}, not {given}; alignup.{source} reads one from a file")
+        self.machine, self.settings = machine, settings
         self.view = view = machine.kubelet_view()
         gates = settings.gates
         with _errors_of("topology"):
@@ -266,6 +272,8 @@ def _errors_of(manager: str) -> Iterator[None]:
 
 def check_pod(pod: Pod) -> None:
     """Raise ``PodError`` if *pod* would corrupt a ledger."""
+    if not isinstance(pod, Pod):
+        raise TypeError(f"a decision needs a Pod, not {type(pod).__name__}; alignup.load_pods reads pods from files")
     if not pod.uid or not pod.is_consistent:
         missing = () if pod.uid else (Problem("metadata.uid", "Required value"),)
         raise PodError((*missing, *validation.validation_problems(pod)))

@@ -230,6 +230,15 @@ def read_paths(
     return collector.result()
 
 
+def load_pods(*paths: str | Path, ignore_unknown_fields: bool = False) -> tuple[Pod, ...]:
+    """Return the pods in files and directories, accepted as the API server does: every replica of every workload.
+
+    :class:`ManifestError` lists every problem.
+    """
+    loaded = read_paths(paths, ignore_unknown_fields=ignore_unknown_fields)
+    return tuple(pod for workload in loaded.workloads for pod in workload.pods())
+
+
 def read_workloads(
     text: str | bytes, *, name: str, accept: Accept = validation.accept, ignore_unknown_fields: bool = False
 ) -> LoadedWorkloads:
