@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -561,6 +562,7 @@ def test_a_device_is_on_one_node_or_on_a_set_of_nodes():
     assert Device("example.com/gpu", "a", node=2) == Device("example.com/gpu", "a", nodes=0b100)
     assert replace(Device("example.com/gpu", "a", node=2), healthy=False).nodes == 0b100
     assert Device("example.com/gpu", "a").nodes is None
-    for wrong in ({"node": 1, "nodes": 0b10}, {"node": -1}):
+    both: dict[str, Any] = {"node": 1, "nodes": 0b10}
+    for wrong in (both, {"node": -1}):
         with pytest.raises(ValueError, match="either a node"):
             Device("example.com/gpu", "a", **wrong)

@@ -201,7 +201,7 @@ class StoreFullError(StoreError):
     """The ledger would have more bytes than it may have; nothing was written."""
 
     def __init__(self, where: str, *, size: int, limit: int) -> None:
-        message = f"the ledger is full: it would have {size} bytes, and the limit is {limit}"
+        message = f"the ledger is full: it would have {size:,} bytes, and the limit is {limit:,} bytes"
         advice = "release pods, or admit pods with fewer labels and annotations"
         super().__init__(message, where=where, advice=advice, kind=StoreProblem.FULL)
 

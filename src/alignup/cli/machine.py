@@ -99,6 +99,7 @@ def record(*, file: Path | None, root: Path, force: bool, script: bool) -> None:
     """
     from alignup.machines import record as write  # noqa: PLC0415 - not needed for --help
     from alignup.machines import record_script  # noqa: PLC0415
+    from alignup.picture.text_format import format_size, pluralize  # noqa: PLC0415
 
     if script == (file is not None):
         raise click.UsageError("Give either FILE or --script.")
@@ -116,8 +117,8 @@ def record(*, file: Path | None, root: Path, force: bool, script: bool) -> None:
         _input_errors("Give a directory with sys and proc in it.", Place("--root", file=str(root))),
     ):
         recorded = write(root, file)
-    cpus, nodes = len(recorded.cpus), len(recorded.nodes)
-    click.echo(f"Recorded {cpus} CPUs and {nodes} NUMA nodes in {file} ({file.stat().st_size} bytes).", err=True)
+    cpus, nodes = pluralize(len(recorded.cpus), "CPU"), pluralize(len(recorded.nodes), "NUMA node")
+    click.echo(f"Recorded {cpus} and {nodes} in {file} ({format_size(file.stat().st_size)}).", err=True)
 
 
 command.add_command(show)

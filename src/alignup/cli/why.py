@@ -192,7 +192,10 @@ def _lines(host: Host, explanation: Explanation, release: str) -> Iterator[Line]
     decision = explanation.decision
     if explanation.workload.template:
         yield from paragraph(f"{explanation.workload.kind} {explanation.workload.title}", style="dim")
-    yield from paragraph(explanation.verdict, style="title" if explanation.admitted else "warn")
+    verdict = explanation.verdict
+    if explanation.workload.kind == "Run":
+        verdict = verdict.replace(f"Pod {decision.namespace}/", "Run ", 1)
+    yield from paragraph(verdict, style="title" if explanation.admitted else "warn")
     if explanation.missing:
         yield from paragraph(_other_verdict(explanation))
     if decision.rejection:

@@ -17,6 +17,7 @@ from alignup.align.errors import SourceError
 from alignup.align.machine import MAX_NODE_ID, MAX_NODES, MAX_PCI_DEVICES, CadvisorReport, Device, Machine, PciDevice
 from alignup.machines import cadvisor, topology
 from alignup.machines.file_reader import FileReader
+from alignup.picture.text_format import format_size
 
 BUS = "sys/bus/pci/devices"
 DRIVER = "proc/driver/nvidia/gpus"  #: a directory for each GPU, named by its PCI address
@@ -49,7 +50,8 @@ def read_machine(files: FileReader, *, name: str) -> Machine:
         # They are read at different times; a large difference means that memory was added or removed.
         total = sum(node.memory or 0 for node in nodes)
         if abs(memory - total) > memory // 16:
-            files.add_gap(f"the NUMA nodes have {total} bytes of memory in total, but the machine reports {memory}")
+            shown = f"the NUMA nodes have {format_size(total)} of memory in total"
+            files.add_gap(f"{shown}, but the machine reports {format_size(memory)}")
     if not files.has(_HUGEPAGES):
         files.add_gap("the huge pages of the whole machine are unknown")
     return Machine(
