@@ -561,7 +561,8 @@ def test_a_running_agent_decides(bench, tmp_path):
         assert "does not let pods choose another" in other[2]
         assert (absent[0], absent_dry[0]) == (124, 124)
         assert absent[2] == (
-            "not schedulable: no device plugin of the agent provides example.com/x\nTo wait until it fits, use --wait.\n"
+            "not schedulable: no device plugin of the agent provides example.com/x\n"
+            "To wait until it fits, use --wait.\n"
         )
         assert "no device plugin of the agent provides example.com/x" in absent_dry[1]
         assert left == {}

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,8 +15,11 @@ from alignup.align.settings import Policy, TopologySettings
 from alignup.align.workload import Container, Pod, PodClaim, Resources
 from alignup.machines.synthetic import parse
 from alignup.simulate import node_simulation
-from alignup.simulate.arrivals import PodArrival, PodDeparture, WorkloadEvent
+from alignup.simulate.arrivals import GANG_LABEL, PodArrival, PodDeparture, PodSubmission, WorkloadEvent
+from alignup.simulate.cluster_hosts import HostGroup
+from alignup.simulate.cluster_simulation import ClusterSimulation
 from alignup.simulate.node_simulation import SimulationResult
+from alignup.simulate.schedulers import STRATEGIES
 from tests.align.claims.samples import any_device, claim, device
 
 MACHINE = parse("pack:2 numa:1(memory=8GiB) core:8 pu:1")
@@ -123,3 +127,42 @@ def test_no_device_is_given_twice_and_none_is_lost(workload):
         else:
             held.pop(event.uid)
     assert len(devices["last"]) == 4
+
+
+class TestClusters:
+    GPUS = HostGroup(name="gpu", machine=MACHINE, settings=SETTINGS, claims=HostClaims(OBJECTS, DEVICES, any_device))
+    CPUS = HostGroup(name="cpu", machine=MACHINE, settings=SETTINGS, claims=HostClaims(OBJECTS, (), any_device))
+
+    def run(self, *pods: Pod, strategy: str = "alignup", duration: float = 10) -> ClusterSimulation:
+        submissions = [PodSubmission(time, pod, duration) for time, pod in enumerate(pods)]
+        simulation = ClusterSimulation([self.CPUS, self.GPUS], submissions, strategy)
+        self.result = simulation.run()
+        return simulation
+
+    @pytest.mark.parametrize("strategy", STRATEGIES)
+    def test_pods_go_where_their_claims_have_devices(self, strategy):
+        pods = [pod("a", template="two"), pod("b", extended=1), pod("c"), pod("d", claim="shared")]
+
+        runs = self.run(*pods, strategy=strategy).runs
+
+        assert [run.host for run in runs if run.submission.pod.name != "c"] == ["gpu-0"] * 3
+        assert self.result.started == 4
+        assert self.result.claims.aligned + self.result.claims.unaligned == 3
+
+    def test_a_pod_waits_until_devices_are_free(self):
+        runs = self.run(pod("a", extended=4), pod("b", template="one")).runs
+
+        assert [run.started for run in runs] == [0, 10]
+
+    def test_a_pod_whose_claim_no_node_serves_stays_pending(self):
+        self.run(pod("a", extended=5), pod("b", claim="gone"))
+
+        assert (self.result.started, self.result.pending) == (0, 2)
+
+    def test_a_gang_gets_devices_for_all_or_none(self):
+        members = [replace(pod(name, template="two"), labels={GANG_LABEL: "job"}) for name in ("a", "b", "c")]
+        submissions = [PodSubmission(0, member, 10) for member in members]
+        simulation = ClusterSimulation([self.GPUS], [*submissions, PodSubmission(1, pod("d", extended=4), 10)])
+        result = simulation.run()
+
+        assert (result.started, result.pending) == (1, 3)

@@ -29,7 +29,7 @@ from alignup.documents import codec
 from alignup.documents.line_numbers import find_line
 from alignup.kubernetes import configuration
 from alignup.kubernetes.manifests.object_reader import ObjectReader
-from alignup.kubernetes.manifests.workloads import Workload
+from alignup.kubernetes.manifests.workloads import LoadedWorkloads, Workload
 from alignup.picture.machine_svg import draw_svg
 from alignup.picture.text_format import Cell, Line, clean, display_width, pluralize
 from alignup.simulate import (
@@ -63,6 +63,7 @@ from alignup.simulate.sweeps import change_pace
 from alignup.simulate.usage import format_amount
 
 Events = tuple[WorkloadEvent, ...]
+Submissions = tuple[PodSubmission, ...]
 
 _MAX_ROWS = 20  #: of pods or combinations
 _MAX_EXAMPLES = 4  #: combinations listed per error
@@ -144,11 +145,8 @@ def write_html(path: Path, text: str) -> None:
     click.echo(f"Wrote {path}.", err=True)
 
 
-def read_events(options: SimulateOptions, machine: Machine, *, with_selectors: bool = False) -> Events:
-    """Return the workload of a command for *machine*; *with_selectors*: and the node selectors of manifests."""
-    if options.files:
-        workloads, skipped = inputs.read_workloads(options.files)
-        return _file_events(workloads, skipped, options.files, with_selectors=with_selectors)
+def read_events(options: SimulateOptions, machine: Machine) -> Events:
+    """Return a trace, or a workload that is generated for *machine*."""
     if options.trace:
         with inputs.input_errors(
             Place("--trace"), advice="See docs/simulate.md for the format; --save writes an example."
@@ -397,8 +395,7 @@ def run_cluster(host: HostOptions, options: SimulateOptions, output: str) -> Non
     if output == "csv" and len(strategies) > 1:
         raise InputError("-o csv is for one strategy", advice="Give one --strategy, or use -o json.")
     inputs.check_writable("--html", options.html)
-    groups = _read_groups(host, options)
-    submissions = _read_submissions(options, groups)
+    groups, submissions = _read_cluster(host, options)
     if options.save:
         _save(submissions, options.save)
     results: list[FleetResult] = []
@@ -435,6 +432,14 @@ def _strategy_names(text: str) -> tuple[str, ...]:
         if not names:
             raise SettingsError("no strategy")
     return names
+
+
+def _read_cluster(host: HostOptions, options: SimulateOptions) -> tuple[tuple[HostGroup, ...], Submissions]:
+    groups = _read_groups(host, options)
+    loaded = inputs.read_manifests(options.files) if options.files else None
+    if loaded is not None and (loaded.claims or any(workload.pod.uses_claims for workload in loaded.workloads)):
+        groups = claims_output.claims_of_groups(loaded, groups)
+    return groups, _read_submissions(options, groups, loaded)
 
 
 def _read_groups(host: HostOptions, options: SimulateOptions) -> tuple[HostGroup, ...]:
@@ -487,7 +492,9 @@ def name_field(error: InputError, source: ObjectReader | None) -> InputError:
     return InputError(*problems, place=place, advice=error.advice)
 
 
-def _read_submissions(options: SimulateOptions, groups: Sequence[HostGroup]) -> tuple[PodSubmission, ...]:
+def _read_submissions(
+    options: SimulateOptions, groups: Sequence[HostGroup], loaded: LoadedWorkloads | None
+) -> Submissions:
     if options.generate:
         with inputs.input_errors(Place("--generate"), advice=_SEE_GENERATE):
             profile, seed = generate.Profile(options.generate), options.seed
@@ -497,8 +504,11 @@ def _read_submissions(options: SimulateOptions, groups: Sequence[HostGroup]) -> 
     elif options.trace and openb.is_openb(options.trace):
         with inputs.input_errors(Place("--trace"), advice=_GIVE_TRACE):
             submissions = openb.read_pods(options.trace, note=lambda note: terminal.print_notes([note]))
+    elif loaded is not None:
+        events = _file_events(loaded.workloads, loaded.warnings, options.files, with_selectors=True)
+        submissions = from_events(events)
     else:
-        submissions = from_events(read_events(options, groups[0].machine, with_selectors=True))
+        submissions = from_events(read_events(options, groups[0].machine))
     return change_pace(submissions, rate=options.rate, stay=options.stay)
 
 

@@ -210,9 +210,10 @@ def _claim(host: Host, event: PodArrival, claims: SimulatedClaims) -> PodOutcome
     pod = claims.prepare(event.pod)
     if not pod.uses_claims and not pod.class_resources:
         return None
-    states = claims.allocate(pod, host)
+    states = claims.find(pod, host)
     if isinstance(states, str):
         return PodOutcome(event.time, pod, Rejection(NOT_SCHEDULABLE, states))
+    claims.allocate(pod, states)
     outcome = _arrive(host, replace(event, pod=pod), lenient=False)
     if not outcome.admitted:
         claims.release(pod.uid)

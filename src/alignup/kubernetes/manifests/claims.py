@@ -20,11 +20,11 @@ from alignup.align.claims.objects import (
     ClaimRequest,
     DeviceClass,
     DeviceId,
+    DeviceTaint,
+    DeviceToleration,
     MatchAttribute,
     Slice,
     SliceDevice,
-    Taint,
-    Toleration,
 )
 from alignup.align.errors import OWN_LIMIT, LocatedProblem, ManifestError, Problem, ProblemKind, QuantityError
 from alignup.kubernetes.manifests.object_reader import ObjectReader, parse_amounts
@@ -43,7 +43,7 @@ class SelectorSpec(ObjectPart, frozen=True):
     cel: CelSelector = CelSelector()
 
 
-class TolerationSpec(ObjectPart, frozen=True):
+class DeviceTolerationSpec(ObjectPart, frozen=True):
     key: str = ""
     operator: str = ""  #: Exists, Equal; empty: Equal
     value: str = ""
@@ -59,7 +59,7 @@ class RequestSpec(ObjectPart, frozen=True):
     allocation_mode: str = ""  #: ExactCount, All; empty: ExactCount
     count: int | None = None
     admin_access: bool = False
-    tolerations: tuple[TolerationSpec, ...] = ()
+    tolerations: tuple[DeviceTolerationSpec, ...] = ()
     capacity: Any = None
 
 
@@ -169,7 +169,7 @@ class CapacitySpec(ObjectPart, frozen=True):
     value: Any = None
 
 
-class TaintSpec(ObjectPart, frozen=True):
+class DeviceTaintSpec(ObjectPart, frozen=True):
     key: str = ""
     value: str = ""
     effect: str = ""
@@ -184,12 +184,12 @@ class BasicDevice(ObjectPart, frozen=True):
     capacity: Capacities = {}
 
 
-class DeviceSpec(BasicDevice, frozen=True):
+class SliceDeviceSpec(BasicDevice, frozen=True):
     name: str = ""
     basic: BasicDevice | None = None  #: of v1beta1, which has the fields there
     node_name: str = ""
     node_selector: NodeTerms | None = None
-    taints: tuple[TaintSpec, ...] = ()
+    taints: tuple[DeviceTaintSpec, ...] = ()
     allow_multiple_allocations: bool = False
     consumes_counters: Any = None
 
@@ -207,7 +207,7 @@ class SliceSpec(ObjectPart, frozen=True):
     node_selector: NodeTerms | None = None
     all_nodes: bool = False
     per_device_node_selection: bool = False
-    devices: tuple[DeviceSpec, ...] = ()
+    devices: tuple[SliceDeviceSpec, ...] = ()
 
 
 class ResourceSlice(ObjectPart, frozen=True):
@@ -292,7 +292,7 @@ def _request(request: RequestSpec, name: str) -> ClaimRequest:
         _expressions(request.selectors),
         request.admin_access,
         tuple(
-            Toleration(each.key, None if each.operator == "Exists" else each.value, each.effect)
+            DeviceToleration(each.key, None if each.operator == "Exists" else each.value, each.effect)
             for each in request.tolerations
         ),
         request.capacity is not None,
@@ -303,7 +303,7 @@ def _expressions(selectors: Iterable[SelectorSpec]) -> tuple[str, ...]:
     return tuple(selector.cel.expression for selector in selectors if selector.cel.expression)
 
 
-def _device(device: DeviceSpec, spec: SliceSpec) -> SliceDevice:
+def _device(device: SliceDeviceSpec, spec: SliceSpec) -> SliceDevice:
     described = device.basic or device
     values = {_qualified(name, spec.driver): value for name, value in described.attributes.items()}
     capacity = parse_amounts({name: amount.value for name, amount in described.capacity.items()})
@@ -312,7 +312,9 @@ def _device(device: DeviceSpec, spec: SliceSpec) -> SliceDevice:
         {name: _attribute(value) for name, value in values.items()},
         frozenset(name for name, value in values.items() if value.version is not None),
         {_qualified(name, spec.driver): amount for name, amount in capacity.items()},
-        taints=tuple(Taint(taint.key, taint.value, taint.effect) for taint in device.taints if taint.effect != "None"),
+        taints=tuple(
+            DeviceTaint(taint.key, taint.value, taint.effect) for taint in device.taints if taint.effect != "None"
+        ),
         shared=device.allow_multiple_allocations or device.consumes_counters is not None,
     )
 
