@@ -75,10 +75,8 @@ class Host:
         others: Sequence[Provider[Any]] = (),
         starting: bool = False,
     ) -> None:
-        for argument, type_, source in ((machine, Machine, "load_machine"), (settings, Settings, "load_settings")):
-            if not isinstance(argument, type_):
-                given = type(argument).__name__
-                raise TypeError(f"Host needs a {type_.__name__}, not {given}; alignup.{source} reads one from a file")
+        if not isinstance(machine, Machine) or not isinstance(settings, Settings):
+            raise _type_error(machine, settings)
         self.machine, self.settings = machine, settings
         self.starting = starting
         self.view = view = machine.kubelet_view()
@@ -299,6 +297,13 @@ def _errors_of(manager: str) -> Iterator[None]:
     except SettingsError as error:
         error.manager = manager
         raise
+
+
+def _type_error(machine: object, settings: object) -> TypeError:
+    argument, type_ = (settings, Settings) if isinstance(machine, Machine) else (machine, Machine)
+    name = type_.__name__
+    reader = f"alignup.load_{name.lower()} reads one from a file"
+    return TypeError(f"Host needs a {name}, not {type(argument).__name__}; {reader}")
 
 
 def check_pod(pod: Pod) -> None:

@@ -114,11 +114,11 @@ def why(*, names: tuple[str, ...], pod_options: PodOptions, access: AccessOption
     if pod_options.files:
         workloads = tuple(inputs.select_workloads(workloads, None, files=pod_options.files))
     with _api_errors(), terminal.waiting_message("Reading the cluster"):
-        view, pods, found = _read(access, pod_options, names)
+        view, pods, stored = _read(access, pod_options, names)
     terminal.print_notes((*skipped, *view.notes, *cluster_output.doubt_notes(view)))
     with terminal.waiting_message("Searching for changes that would admit it"):
         ask = partial(cluster_output.ask_about_workload, view, seconds=search)
-        asked = [ask(workload) for workload in (*workloads, *found)]
+        asked = [ask(workload) for workload in (*workloads, *stored)]
         for pod, reported in pods:
             asked.append(cluster_output.ask_about_pod(view, pod, seconds=search, reported=reported))
     if output in terminal.DOCUMENTS:
@@ -275,12 +275,12 @@ async def _find_workload(client: "ApiClient", name: "ObjectName") -> "tuple[Work
     from alignup.kubernetes.manifests.workloads import read_workloads  # noqa: PLC0415
 
     resource = WORKLOADS[name.kind]
-    found = await client.find(resource.at(name.name, namespace=name.namespace))
-    if found is None:
+    workload = await client.find(resource.at(name.name, namespace=name.namespace))
+    if workload is None:
         message = f"{name.kind.lower()} {name.name} not found in namespace {name.namespace}"
         raise ClusterError(message, advice=_CHOOSE_NAMESPACE)
     metadata = {"name": name.name, "namespace": name.namespace}
-    document = {"apiVersion": resource.api_version, "kind": name.kind, "metadata": metadata, "spec": found.spec}
+    document = {"apiVersion": resource.api_version, "kind": name.kind, "metadata": metadata, "spec": workload.spec}
     text = codec.encode(document)
     return read_workloads(text, name=f"{name.kind} {name.name}", ignore_unknown_fields=True).workloads
 

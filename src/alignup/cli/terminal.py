@@ -57,19 +57,13 @@ def columns() -> int:
     return 80
 
 
-def supports_unicode() -> bool:
-    try:
-        "┌─│·…█▓▒░".encode(sys.stdout.encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
-
-
 def print_lines(lines: "Iterable[Line]") -> None:
     """Print lines of styled cells, in ASCII where the output supports nothing else."""
     from alignup.picture.text_format import plain, to_ascii  # noqa: PLC0415 - not needed by every command
 
-    if not supports_unicode():
+    try:
+        "┌─│·…█▓▒░".encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
         lines = map(to_ascii, lines)
     if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         for line in lines:

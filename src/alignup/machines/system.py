@@ -175,8 +175,8 @@ def add_gpus(machine: Machine, files: FileReader) -> Machine:
             device = replace(device, names=names, node=_nearest_node(device, machine))  # noqa: PLW2901 - with its names
             nodes[_bus(device.address)] = device.node
         pci.append(device)
-    found = [(gpu.uuid, nodes.get(_bus(gpu.address))) for gpu in gpus]
-    devices = [Device(GPU_RESOURCE, uuid, nodes=None if node is None else 1 << node) for uuid, node in found]
+    placed = [(gpu.uuid, nodes.get(_bus(gpu.address))) for gpu in gpus]
+    devices = [Device(GPU_RESOURCE, uuid, nodes=None if node is None else 1 << node) for uuid, node in placed]
     return replace(machine, devices=(*machine.devices, *devices), pci=tuple(pci)).checked()
 
 

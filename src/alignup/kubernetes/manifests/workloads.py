@@ -314,7 +314,7 @@ class _Collector:
             source = place.source()
             self.warnings += [f"{replace(source, line=key.line)}: {key}" for key in document.repeated]
             if isinstance(place.part, dict) and any(
-                str(place.part.get(key)).startswith(own) for key, own in _OWN_FILES
+                str(place.part.get(key)).startswith(start) for key, start in _OWN_FILES
             ):
                 self.warnings.append(f"{source}: skipped a file of alignup, which is not a manifest")
             else:
@@ -340,8 +340,9 @@ class _Collector:
             if top.diagnostics.problems:
                 self._report(top.diagnostics.problems, place)
             inherited = {"kind": kind.removesuffix("List"), "apiVersion": version} if kind != "List" else {}
+            prefix = f"{place.path}.items" if place.path else "items"
             for index, item in enumerate(items):
-                self._add_object(replace(place, part=item, path=place.field(f"items[{index}]")), inherited)
+                self._add_object(replace(place, part=item, path=f"{prefix}[{index}]"), inherited)
         elif (version, kind) in _TEMPLATES or kind == "Pod":
             self._add_workload(place, top)
         elif not _is_built_in(version):
