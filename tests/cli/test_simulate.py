@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.cli.commands import in_process, into_a_closed_pipe
 
@@ -225,10 +226,21 @@ def test_an_error_in_a_trace_names_the_file(tmp_path):
 
     assert run.returncode == 2
     assert "trace.yaml" in run.stderr
-    assert "quantities must match" in run.stderr
+    assert "not a quantity; write a number" in run.stderr
 
 
 def test_a_closed_pipe_ends_quietly():
     generated = ("--generate", "telco", "--count", "100")
 
     assert into_a_closed_pipe("simulate", *generated, *ON_NODE, "-o", "csv") == (141, "")
+
+
+@pytest.mark.parametrize(
+    "more", [(), ("--compare", "scope", "--jobs", "1"), ("--nodes", "2")], ids=["node", "comparison", "cluster"]
+)
+def test_yaml_says_what_json_says(more):
+    words = ("simulate", "-f", NODE / "running.yaml", *ON_NODE, *more)
+
+    assert yaml.safe_load(in_process(*words, "-o", "yaml").stdout) == json.loads(
+        in_process(*words, "-o", "json").stdout
+    )

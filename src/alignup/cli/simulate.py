@@ -89,7 +89,7 @@ class SimulateOptions:
 )
 @with_options("options", SimulateOptions)
 @with_options("host", HostOptions)
-@output_option("text", "json", "csv")
+@output_option("text", "json", "yaml", "csv")
 def command(*, host: HostOptions, options: SimulateOptions, output: str) -> None:
     """Simulate a workload on a node: which pods are admitted and where, which are rejected and why, how full it gets.
 

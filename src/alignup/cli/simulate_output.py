@@ -114,8 +114,8 @@ def run(host: HostOptions, options: SimulateOptions, output: str) -> None:
         write_html(options.html, html_reports.render_node(result, events, title=title, comparison=comparison))
     if comparison is not None:
         _print_comparison(comparison, output)
-    elif output == "json":
-        terminal.print_json(node_report.to_document(result))
+    elif output in terminal.DOCUMENTS:
+        terminal.print_as(output, node_report.to_document(result))
     elif output == "csv":
         node_report.write_rows(node_report.COLUMNS, node_report.rows(result), sys.stdout)
     else:
@@ -123,8 +123,8 @@ def run(host: HostOptions, options: SimulateOptions, output: str) -> None:
 
 
 def _print_comparison(comparison: Comparison, output: str) -> None:
-    if output == "json":
-        terminal.print_json(compare.to_document(comparison))
+    if output in terminal.DOCUMENTS:
+        terminal.print_as(output, compare.to_document(comparison))
     elif output == "csv":
         node_report.write_rows(compare.columns(comparison), compare.rows(comparison), sys.stdout)
     else:
@@ -414,8 +414,8 @@ def run_cluster(host: HostOptions, options: SimulateOptions, output: str) -> Non
 
         title = f"Simulation of {_pods_on_nodes(results[0])}"
         write_html(options.html, html_reports.render_cluster(report, title=title))
-    if output == "json":
-        terminal.print_json(json.loads(codec.encode(report)))
+    if output in terminal.DOCUMENTS:
+        terminal.print_as(output, json.loads(codec.encode(report)))
     elif output == "text":
         terminal.print_lines(_cluster_lines(results))
 
