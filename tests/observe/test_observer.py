@@ -10,6 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from alignup import atomic_files
+from alignup.align.claims.objects import DeviceId
 from alignup.align.errors import PluginError
 from alignup.kubernetes.api import Access, ApiClient, Timing
 from alignup.kubernetes.api.host_states import HEARTBEAT_SECONDS, HOST_STATES, HostStateReader
@@ -127,6 +128,20 @@ async def test_a_device_plugin_that_stops_is_noticed_at_its_socket(served, clien
     after = await report(client)
     assert all(device.healthy for device in before.machine.devices)
     assert not any(device.healthy for device in after.machine.devices)
+
+
+async def test_a_prepared_claim_is_noticed_at_the_file_of_claims(served, client, kubelet, make, tmp_path):
+    """Claims are prepared after the admission, when the other files are written."""
+    gpu = DeviceId("gpu.example.com", "n", "gpu-0")
+    async with running(make()):
+        await served.wait_requests("PATCH", "hoststates/n")
+        kubelet.claims["a"] = {"default/gpu": (gpu,)}
+        atomic_files.write(tmp_path / "dra_manager_state", b"{}")
+        await served.wait_requests("PATCH", "hoststates/n", 2)
+
+    claims = (await report(client)).ledger.claims
+    assert claims is not None
+    assert claims.claims_of("a") == {"default/gpu": (gpu,)}
 
 
 async def test_nothing_is_written_if_nothing_has_changed(served, make):

@@ -98,13 +98,13 @@ def why(*, names: tuple[str, ...], pod_options: PodOptions, access: AccessOption
     """Explain for every node whether its kubelet would admit a pod, where it would go, and what would admit it.
 
     POD is a pod of the cluster, pending or rejected: NAME, NAMESPACE/NAME or pod/NAME; deployment/NAME and the like
-    stand for a new pod of a workload. With -f, it is every workload in FILE, which need not exist yet. Nodes that
-    answer alike are listed together. What a kubelet holds is known from the HostState that 'alignup observe'
-    publishes on each node. A node is not considered if it is unschedulable, or if its taints, the node selector or the
-    required node affinity of the pod exclude it.
+    stand for a workload. With -f, it is every workload in FILE, which need not exist yet. Of a workload: how many of
+    its pods fit together, and one of each template in detail. Nodes that answer alike are listed together. What a
+    kubelet holds is known from the HostState that 'alignup observe' publishes on each node. A node is not considered
+    if it is unschedulable, or if its taints, the node selector or the required node affinity of the pod exclude it.
 
-    The exit code is 0 when a node that is considered admits each pod, 1 when none does or the cluster does not answer,
-    and 2 when the input is invalid.
+    The exit code is 0 when a node that is considered admits each pod and all pods of a workload fit together, 1 when
+    not or when the cluster does not answer, and 2 when the input is invalid.
     """
     if (bool(names) or pod_options.all_namespaces or pod_options.selector is not None) is bool(pod_options.files):
         raise click.UsageError("Give either POD or -f FILE.")
@@ -117,8 +117,7 @@ def why(*, names: tuple[str, ...], pod_options: PodOptions, access: AccessOption
         view, pods, stored = _read(access, pod_options, names)
     terminal.print_notes((*skipped, *view.notes, *cluster_output.doubt_notes(view)))
     with terminal.waiting_message("Searching for changes that would admit it"):
-        ask = partial(cluster_output.ask_about_workload, view, seconds=search)
-        asked = [ask(workload) for workload in (*workloads, *stored)]
+        asked = list(cluster_output.ask_about_workloads(view, (*workloads, *stored), seconds=search))
         for pod, reported in pods:
             asked.append(cluster_output.ask_about_pod(view, pod, seconds=search, reported=reported))
     if output in terminal.DOCUMENTS:

@@ -7,7 +7,7 @@ and the beta versions, whose requests have the fields of ``exactly`` themselves.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -29,7 +29,9 @@ from alignup.align.claims.objects import (
 from alignup.align.errors import OWN_LIMIT, LocatedProblem, ManifestError, Problem, ProblemKind, QuantityError
 from alignup.kubernetes.manifests.object_reader import ObjectReader, parse_amounts
 from alignup.kubernetes.manifests.pod_decoder import ObjectPart, PodMetadata
-from alignup.kubernetes.manifests.workloads import ObjectLocation, locate_problem
+
+if TYPE_CHECKING:
+    from alignup.kubernetes.manifests.workloads import ObjectLocation
 
 EXTENDED_CLAIM = "resource.kubernetes.io/extended-resource-claim"  #: annotation of claims for extended resources
 MAX_DEVICES = 100_000  #: in all slices of an input
@@ -360,7 +362,7 @@ class ReadClaims:
     notes: tuple[str, ...] = ()  #: likely mistakes
 
 
-def read_objects(places: Iterable[ObjectLocation]) -> ReadClaims:
+def read_objects(places: "Iterable[ObjectLocation]") -> ReadClaims:
     """Read documents of the kinds in ``CLAIM_KINDS``; :class:`ManifestError` lists every problem."""
     reader = _Reader()
     for place in places:
@@ -377,7 +379,7 @@ class _Reader:
         self._problems: list[LocatedProblem] = []
         self._devices = 0
 
-    def add(self, place: ObjectLocation) -> None:
+    def add(self, place: "ObjectLocation") -> None:
         top = ObjectReader.of(place.part)
         match place.part.get("kind"):
             case "ResourceSlice":
@@ -400,32 +402,38 @@ class _Reader:
             ClaimObjects(self._classes, self._claims, self._templates), tuple(self._slices), tuple(self._notes())
         )
 
-    def _read(self, place: ObjectLocation, top: ObjectReader, type_: type[_Object]) -> _Object | None:
+    def _read(self, place: "ObjectLocation", top: ObjectReader, type_: type[_Object]) -> _Object | None:
         read = top.read_struct(type_)
         if not getattr(read, "metadata", PodMetadata()).name:
             top.child("metadata").error("name", "Required value")
-        self._problems += [locate_problem(problem, place) for problem in top.diagnostics.problems]
+        self._refuse(place, top.diagnostics.problems)
         return None if top.diagnostics.problems else read
 
-    def _add(self, place: ObjectLocation, known: dict[tuple[str, str], Claim], claim: Claim) -> None:
+    def _refuse(self, place: "ObjectLocation", problems: Iterable[Problem]) -> None:
+        from alignup.kubernetes.manifests.workloads import locate_problem  # noqa: PLC0415 - 1 MB, not for observers
+
+        self._problems += [locate_problem(problem, place) for problem in problems]
+
+    def _add(self, place: "ObjectLocation", known: dict[tuple[str, str], Claim], claim: Claim) -> None:
         for index, alternatives in enumerate(claim.requests):
             for request in alternatives:
                 if not request.device_class:
                     path = f"spec.devices.requests[{index}]"
                     message = "Required value: name the DeviceClass in exactly.deviceClassName"
-                    self._problems.append(locate_problem(Problem(path, message), place))
+                    self._refuse(place, [Problem(path, message)])
         known[claim.namespace, claim.name] = claim
 
-    def _add_slices(self, place: ObjectLocation, slice_: ResourceSlice) -> None:
+    def _add_slices(self, place: "ObjectLocation", slice_: ResourceSlice) -> None:
         for name, value in (("driver", slice_.spec.driver), ("pool.name", slice_.spec.pool.name)):
             if not value:
-                self._problems.append(locate_problem(Problem(f"spec.{name}", "Required value"), place))
+                self._refuse(place, [Problem(f"spec.{name}", "Required value")])
         self._devices += len(slice_.spec.devices)
         if self._devices > MAX_DEVICES:
             message = f"slices with more than {MAX_DEVICES} devices {OWN_LIMIT}"
-            raise ManifestError([locate_problem(Problem("spec.devices", message), place)])
+            self._refuse(place, [Problem("spec.devices", message)])
+            raise ManifestError(self._problems)
         wrong = list(_capacity_problems(slice_.spec))
-        self._problems += [locate_problem(problem, place) for problem in wrong]
+        self._refuse(place, wrong)
         self._slices += () if wrong else slices_from(slice_)
 
     def _notes(self) -> Iterable[str]:

@@ -3,7 +3,7 @@
 The pod templates of custom APIs, such as a JobSet, a PyTorchJob, a RayCluster or a Workflow, are recognized by their
 shape, not by the kind of the object around them: an object whose ``spec.containers`` all have names. A step of a
 workflow is one as well: an object with a ``container`` or ``script`` that has an image. The number of pods is the
-product of the counts in the objects around the template; without any, it is unknown.
+product of the counts in the objects around the template; without any, it is unknown. A TrainJob needs its runtime.
 
 Objects that run no pods are skipped and counted in one warning, so a whole application directory or a full cluster
 export can be given. All problems are reported at once, each with file, document, line and field; then nothing is read.
@@ -13,7 +13,6 @@ change the answer silently. It is only a warning in the pod templates of custom 
 own, and in objects with a uid: the API server that stored them knows more fields than ``fields.json``.
 """
 
-import json
 import re
 import uuid
 from collections import Counter
@@ -40,6 +39,14 @@ from alignup.atomic_files import open_input
 from alignup.documents.line_numbers import find_line
 from alignup.kubernetes.manifests import documents
 from alignup.kubernetes.manifests.documents import NumberLiteral, ParsedDocument
+from alignup.kubernetes.manifests.mistakes import (
+    FIELDS,
+    TypePath,
+    UnknownField,
+    describe_template,
+    describe_unknown,
+    join_path,
+)
 from alignup.kubernetes.manifests.object_reader import ObjectReader
 from alignup.kubernetes.manifests.pod_decoder import read_pod, read_type
 from alignup.picture.text_format import pluralize
@@ -50,13 +57,8 @@ SUFFIXES = (".json", ".yaml", ".yml")  #: of the files read in a directory
 _SHOW_VALUE = {ProblemKind.NOT_A_STRING, ProblemKind.OTHER_TYPE, ProblemKind.QUANTITY}
 _MAX_KINDS = 10  # in the warning that counts skipped objects
 _UID_NAMESPACE = uuid.UUID("6f5a2f2b-6f0e-5c39-9a53-0c1a3d0f7c55")  # must never change: derived uids depend on it
-_MAX_SEARCHED = 100  # objects in which a misplaced field is searched
 _EXACT_LINES = 20  # problems whose line is searched in the text
 _OWN_FILES = (("alignup", "machine/"), ("apiVersion", "alignup.dev/"))  # field → how it begins in files of Alignup
-_GO_TEMPLATE = re.compile(
-    rb"\{\{-?\s*(?:[.$(\"]|/\*|end\b|else\b|(?:if|with|range|define|include|template|block|toYaml)\s)"
-)
-_HELM = re.compile(rb"\.Values\b|\.Release\b|\.Chart\b|\binclude\s")
 _PATH_STEP = re.compile(r"\.?([A-Za-z]+)|\[([^]]*)\]")
 
 #: Kinds that create pods → the path of their pod template.
@@ -70,9 +72,6 @@ _TEMPLATES = {
     ("batch/v1", "CronJob"): "spec.jobTemplate.spec.template",
     ("batch/v1", "Job"): "spec.template",
 }
-#: Type → field → the type of its value or of the elements of its list, empty if it has arbitrary or no fields;
-#: tools/manifest_fields.py writes it.
-_FIELDS: Mapping[str, Mapping[str, str]] = json.loads(Path(__file__).with_name("fields.json").read_text("utf-8"))
 #: Kinds of Dynamic Resource Allocation, which are read where a pod refers to them.
 CLAIM_KINDS = ("DeviceClass", "ResourceClaim", "ResourceClaimTemplate", "ResourceSlice")
 _CLAIM_GROUP = "resource.k8s.io/"
@@ -87,7 +86,7 @@ _REMOVED = {
 }
 
 # In objects of custom APIs:
-_PLAIN_KEY = re.compile(r"[A-Za-z]+")
+_TRAINER_GROUP = "trainer.kubeflow.org/"
 _SUFFIX = re.compile(r"(?:PodTemplate|Template|Group|Replica|Task|Job|Cluster|Pod)?(?:Spec|Template|Config)?$")
 _USUAL_KEYS = {"", "spec", "template", "jobTemplate", "podTemplate"}
 _NAME_FIELDS = ("name", "groupName", "role")
@@ -98,9 +97,6 @@ _MAX_NAME = 40  # characters of a pod's name that tell its template
 
 _ObjectKey = tuple[str, str, str]  # kind, namespace, name
 _Step = tuple[Mapping[str, Any], str, str]  # an object, the path to it, and what it is called in its surroundings
-
-_TypePath = tuple[tuple[str, str], ...]  # types of objects, from the outside in, each with the path to it
-_UnknownField = tuple[_TypePath, str]  # where it is, and its name
 
 #: Validates and defaults a pod as the API server does; raises :class:`PodError` to reject it.
 Accept = Callable[[Pod], Pod]
@@ -253,6 +249,7 @@ class _Collector:
     accept: Accept
     strict: bool = True  #: whether unknown fields are problems
     workloads: dict[_ObjectKey, dict[str, Workload]] = field(default_factory=dict)  #: each by template
+    of_trainer: list[tuple[ObjectLocation, ObjectReader]] = field(default_factory=list)  #: TrainJobs and their runtimes
     owners: set[_ObjectKey] = field(default_factory=set)  #: from the owner references of workloads
     warnings: list[str] = field(default_factory=list)
     problems: list[LocatedProblem] = field(default_factory=list)
@@ -260,6 +257,8 @@ class _Collector:
     without_pods: Counter[str] = field(default_factory=Counter)  #: skipped objects that run no pods, by kind
 
     def result(self) -> LoadedWorkloads:
+        if self.of_trainer:
+            self._add_train_jobs()
         if self.problems:
             raise ManifestError(self.problems)
         # A cluster export has the same pods three times: as a Deployment, its ReplicaSet and its Pods.
@@ -319,7 +318,7 @@ class _Collector:
                 self.warnings.append(f"{source}: skipped a file of alignup, which is not a manifest")
             else:
                 self._add_object(place, {})
-        if len(self.problems) > before and (message := _describe_template(text)):
+        if len(self.problems) > before and (message := describe_template(text)):
             self.problems[before:] = [LocatedProblem(SourceLocation(name), Problem("", message))]
 
     def _fail(self, location: SourceLocation, problem: str | Exception) -> None:
@@ -346,7 +345,8 @@ class _Collector:
         elif (version, kind) in _TEMPLATES or kind == "Pod":
             self._add_workload(place, top)
         elif not _is_built_in(version):
-            self._add_custom(place, top)
+            add = self._defer if version.startswith(_TRAINER_GROUP) else self._add_custom
+            add(place, top)
         elif kind in CLAIM_KINDS and version.startswith(_CLAIM_GROUP):
             self.claims.append(place if place.part is top.fields else replace(place, part=top.fields))
         elif kind not in _POD_KINDS:
@@ -356,6 +356,28 @@ class _Collector:
             if removed := _REMOVED.get(version):
                 reason = f"Kubernetes {removed[0]} removed this API; use {removed[1]}"
             self.warnings.append(f"{place.source()}: skipped {kind} {_name(top.fields)} of {version}: {reason}")
+
+    def _defer(self, place: ObjectLocation, top: ObjectReader) -> None:
+        """Keep a TrainJob or its runtime until both are known."""
+        self.of_trainer.append((place, top))
+
+    def _add_train_jobs(self) -> None:
+        """Read TrainJobs with the pod templates of their runtimes, which run no pods themselves, and all others."""
+        from alignup.kubernetes.manifests import train_jobs  # noqa: PLC0415 - rarely needed
+
+        runtimes = {train_jobs.runtime_name(top.fields): top.fields for _, top in self.of_trainer}
+        jobs = [top.fields for _, top in self.of_trainer if top.fields["kind"] == train_jobs.KIND]
+        used = {train_jobs.runtime_of(job) for job in jobs}
+        for place, top in self.of_trainer:
+            name = train_jobs.runtime_of(top.fields)
+            if top.fields["kind"] != train_jobs.KIND:
+                if train_jobs.runtime_name(top.fields) not in used:
+                    self._add_custom(place, top)
+            elif name in runtimes:
+                self._add_custom(place, replace(top, fields=train_jobs.expand(top.fields, runtimes[name])))
+            else:
+                reason = f"its pods are described by {name.kind} {name.name}; give that object, too"
+                self.warnings.append(f"{place.source()}: skipped {train_jobs.KIND} {_name(top.fields)}: {reason}")
 
     def _add_workload(self, place: ObjectLocation, top: ObjectReader) -> None:
         """Read a Pod, or an object of a built-in kind that creates pods."""
@@ -469,10 +491,10 @@ class _Collector:
                 self.owners.add((str(owner.get("kind")), workload.namespace, str(owner.get("name"))))
 
     def _report_unknown(
-        self, place: ObjectLocation, unknown: Iterable[_UnknownField], name: str, *, strict: bool
+        self, place: ObjectLocation, unknown: Iterable[UnknownField], name: str, *, strict: bool
     ) -> None:
         problems = [
-            Problem(path, message, ProblemKind.UNKNOWN_FIELD) for path, message in map(_describe_unknown, unknown)
+            Problem(path, message, ProblemKind.UNKNOWN_FIELD) for path, message in map(describe_unknown, unknown)
         ]
         if strict:
             self._report(problems, place, name)
@@ -496,12 +518,12 @@ def locate_problem(problem: Problem, place: ObjectLocation, name: str = "", *, e
     return LocatedProblem(source, replace(problem, field=place.field(problem.field), message=message), name)
 
 
-def _unknown_fields(value: object, types: _TypePath) -> Iterator[_UnknownField]:
+def _unknown_fields(value: object, types: TypePath) -> Iterator[UnknownField]:
     """Yield the fields in *value* that do not exist; *types* are the types and paths on the way to it, itself last."""
     if not isinstance(value, Mapping) or not types:
         return
     type_, path = types[-1]
-    known = _FIELDS[type_]
+    known = FIELDS[type_]
     for name, inner in value.items():
         below = known.get(name)
         if below is None:
@@ -513,36 +535,6 @@ def _unknown_fields(value: object, types: _TypePath) -> Iterator[_UnknownField]:
                 continue
             for index, item in enumerate(inner):
                 yield from _unknown_fields(item, (*types, (below, f"{where}[{index}]")))
-
-
-def _describe_unknown(unknown: _UnknownField) -> tuple[str, str]:
-    """Return the path of a field that does not exist, and what is probably meant."""
-    from difflib import get_close_matches  # noqa: PLC0415 - only for problems
-
-    types, name = unknown
-    type_, path = types[-1]
-    inside: list[str] = []
-    level = {"": type_}  # path → type of the objects below, one level at a time
-    while level and len(inside) != 1 and len(level) < _MAX_SEARCHED:
-        fields = {
-            _join(above, field): (field, below) for above, of in level.items() for field, below in _FIELDS[of].items()
-        }
-        inside = [field for field, (last, _) in fields.items() if last.lower() == name.lower()]
-        level = {field: below for field, (_, below) in fields.items() if below}
-    equal, similar = (get_close_matches(name, _FIELDS[type_], n=1, cutoff=cutoff) for cutoff in (0.85, 0.7))
-    outside = [_join(above, name) for of, above in reversed(types[:-1]) if name in _FIELDS[of]]
-    meant = equal or (inside if len(inside) == 1 else []) or similar or outside
-    return _join(path, name), f"unknown field; did you mean {meant[0]}?" if meant else "unknown field"
-
-
-def _describe_template(text: str | bytes) -> str:
-    """Return what to do with *text* if it is a template of a manifest; else an empty text."""
-    content = text.encode() if isinstance(text, str) else text
-    if not _GO_TEMPLATE.search(content):
-        return ""
-    if _HELM.search(content):
-        return "this is a Helm template; try helm template CHART | alignup why -f -"
-    return "this is a Go template, not a manifest; render it first"
 
 
 def _is_built_in(version: str) -> bool:
@@ -616,7 +608,7 @@ def _search(steps: Sequence[_Step]) -> Iterator[PodTemplate]:
         yield PodTemplate(path, _label(steps), _mapping(value.get("metadata")), task, _counts(steps), is_task=True)
         return
     for key, inner in value.items():
-        where = _join(path, key)
+        where = join_path(path, key)
         if isinstance(inner, Mapping):
             yield from _search([*steps, (inner, where, key)])
         elif isinstance(inner, list) and not key.endswith("Overrides"):  # parts of templates that are elsewhere
@@ -660,7 +652,7 @@ def _counts(steps: Sequence[_Step]) -> dict[str, int]:
             size = reader.integer("size")
             numbers["size"] = size if size is None or not reader.has("leaderTemplate") else size - 1
         counts |= {
-            _join(path, field): number for field, number in numbers.items() if number is not None and number >= 0
+            join_path(path, field): number for field, number in numbers.items() if number is not None and number >= 0
         }
     return counts
 
@@ -673,12 +665,6 @@ def _label(steps: Sequence[_Step]) -> str:
         if step not in _USUAL_KEYS:
             return _SUFFIX.sub("", step) or step
     return ""
-
-
-def _join(path: str, key: str) -> str:
-    if not _PLAIN_KEY.fullmatch(key):
-        return f"{path}[{key}]"
-    return f"{path}.{key}" if path else key
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
