@@ -1,0 +1,237 @@
+"""Assist mode: beside a kubelet whose static CPU manager stays in charge, shared containers get a NUMA-aware part.
+
+Containers with exclusive CPUs are left alone. The others get the part of the kubelet's shared pool that
+:mod:`alignup.align.shared_pool` chooses for their pod: when they are created, when the kubelet updates them (its
+reconcile loop sends the whole pool to every container after each change of the pool; a resize changes requests), when
+other containers come and go, and when the kubelet's state file changes. As long as that file cannot be read, containers
+keep what they have, and new ones get what the kubelet says.
+
+Runtimes tell neither requests nor the QoS class, so CPU requests are computed from CPU shares, and the memory that a
+pod may use is its limit.
+"""
+# ruff: noqa: ARG002 - the arguments are those of Plugin
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from alignup.align import bits
+from alignup.align.bits import CpuSet, NodeSet
+from alignup.align.errors import AlignError, ParseError
+from alignup.align.shared_pool import PoolShare, SharedPod, divide_pool
+from alignup.nri.kubelet_pool import KubeletPool
+from alignup.nri.metrics import NriMetrics
+from alignup.nri.plugin import Plugin, PluginConnection
+from alignup.nri.ttrpc import RpcError
+from alignup.wire import nri_pb2 as wire
+
+_SHARES_PER_CPU = 1024
+_LEAST_SHARES = 2  #: of a container that requests no CPU
+_MAX_ROUNDS = 3  #: of updates in a row, when the pool changes while they are on their way
+
+_log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class _Container:
+    """A container that runs or is about to."""
+
+    id: str
+    pod: str  #: the uid
+    name: str
+    cpu: int = 0  #: requested milli-CPUs
+    memory: int | None = None  #: limit in bytes
+    cpus: CpuSet = 0  #: that it may use now; 0: all
+    memory_nodes: NodeSet = 0  #: the same
+    exclusive: bool = False  #: whether the kubelet ever gave it CPUs of its own
+
+    def take(self, resources: wire.LinuxResources) -> None:
+        """Take over what *resources* sets; runtimes leave out, or send 0 for, what stays."""
+        if shares := resources.cpu.shares.value:
+            # The kubelet rounds down.
+            self.cpu = -(-shares * 1000 // _SHARES_PER_CPU) if shares > _LEAST_SHARES else 0
+        if resources.memory.limit.value > 0:
+            self.memory = resources.memory.limit.value
+        self.cpus = _set(resources.cpu.cpus) or self.cpus
+        self.memory_nodes = _set(resources.cpu.mems) or self.memory_nodes
+
+
+_Changes = list[tuple[_Container, wire.ContainerUpdate]]
+
+
+class AssistPlugin(Plugin):
+    """The containers of a runtime, and the part of the pool that *read_pool* returns for each shared one."""
+
+    def __init__(self, read_pool: Callable[[], KubeletPool], metrics: NriMetrics) -> None:
+        self._read_pool, self._metrics = read_pool, metrics
+        self._containers: dict[str, _Container] = {}  #: by id
+        self._shares: dict[str, PoolShare] = {}  #: by pod uid; of pods without containers, too, which may restart
+        self._settled: KubeletPool | None = None  #: the pool of which every container has its part
+        self.problem = ""  #: why the pool is not known
+
+    async def synchronize(
+        self, pods: Sequence[wire.PodSandbox], containers: Sequence[wire.Container]
+    ) -> Sequence[wire.ContainerUpdate]:
+        uids = {pod.id: pod.uid for pod in pods}
+        self._containers.clear()
+        for container in containers:
+            if container.state != wire.CONTAINER_STOPPED and container.pod_sandbox_id in uids:
+                self._add(uids[container.pod_sandbox_id], container)
+        self._metrics.connected.set(1)
+        _log.info("containers listed", pods=len(pods), containers=len(self._containers))
+        return self._answer(self._divide())
+
+    async def disconnected(self) -> None:
+        self._metrics.connected.set(0)
+
+    async def create_container(self, pod: wire.PodSandbox, container: wire.Container) -> wire.CreateContainerResponse:
+        self._add(pod.uid, container)
+        response = wire.CreateContainerResponse()
+        for update in self._answer(self._divide()):
+            if update.container_id == container.id:
+                response.adjust.linux.resources.CopyFrom(update.linux.resources)
+            else:
+                response.update.append(update)
+        return response
+
+    async def update_container(
+        self, pod: wire.PodSandbox, container: wire.Container, resources: wire.LinuxResources
+    ) -> Sequence[wire.ContainerUpdate]:
+        updated = self._containers.get(container.id) or self._add(pod.uid, container)
+        updated.take(resources)
+        changes = self._divide()
+        sent = _set(resources.cpu.cpus)
+        for changed, update in changes:
+            if changed is not updated:
+                continue
+            update.ignore_failure = False
+            cpu = update.linux.resources.cpu
+            if cpu.cpus and sent:  # never more than the kubelet has just said, though it may be an older state
+                cpu.cpus = bits.show(_set(cpu.cpus) & sent)
+                self._settled = None
+        return self._answer(changes)
+
+    async def stop_container(self, pod: wire.PodSandbox, container: wire.Container) -> Sequence[wire.ContainerUpdate]:
+        self._containers.pop(container.id, None)
+        return self._answer(self._divide())
+
+    async def remove_container(self, pod: wire.PodSandbox, container: wire.Container) -> None:
+        self._containers.pop(container.id, None)
+
+    async def remove_pod_sandbox(self, pod: wire.PodSandbox) -> None:
+        self._shares.pop(pod.uid, None)
+
+    async def rebalance(self, connection: PluginConnection) -> None:
+        """Change containers for which the pool has changed; what fails is tried again in the next call."""
+        for _ in range(_MAX_ROUNDS):
+            if self._settled is not None and self._settled is self._pool():
+                return
+            changes = self._divide()
+            if not changes:
+                return
+            self._settled = None
+            try:
+                failed = await connection.update_containers([update for _, update in changes])
+            except RpcError as error:
+                _log.warning("containers were not updated", problem=str(error))
+                self._metrics.updates.labels("error").inc(len(changes))
+                return
+            # An event may have changed a container meanwhile, in whatever order the runtime did both: the next round
+            # assumes that what was sent here is what it has, and corrects it.
+            ids = {update.container_id for update in failed}
+            self._answer([change for change in changes if change[0].id not in ids])
+            if ids:
+                _log.warning("containers were not updated", containers=sorted(ids))
+                self._metrics.updates.labels("error").inc(len(ids))
+                return
+
+    def _add(self, uid: str, container: wire.Container) -> _Container:
+        added = _Container(container.id, uid, container.name)
+        added.take(container.linux.resources)
+        self._containers[container.id] = added
+        return added
+
+    def _answer(self, changes: _Changes) -> list[wire.ContainerUpdate]:
+        """Return the updates, and remember what the containers get by them."""
+        for container, update in changes:
+            container.take(update.linux.resources)
+        self._metrics.updates.labels("ok").inc(len(changes))
+        return [update for _, update in changes]
+
+    def _pool(self) -> KubeletPool | None:
+        """Read the pool; ``None`` if it is unknown, which is logged once."""
+        try:
+            pool = self._read_pool()
+        except AlignError as error:
+            if self.problem != str(error):
+                _log.warning("the shared pool is unknown; containers stay as they are", problem=str(error))
+            self.problem = str(error)
+            return None
+        self.problem = ""
+        return pool
+
+    def _divide(self) -> _Changes:
+        """Divide the pool anew; return the shared containers that do not have their part, and what to change."""
+        pool = self._settled = self._pool()
+        if pool is None:
+            return []
+        for container in self._containers.values():
+            container.exclusive = container.exclusive or not pool.shares(container.pod, container.name)
+        shared = [container for container in self._containers.values() if not container.exclusive]
+        division = divide_pool(pool.shared, _pods(pool, shared), self._kept(pool, shared))
+        self._shares.update(division)
+        self._metrics.show(pool, division)
+        changes = ((container, _update(container, division.get(container.pod), pool)) for container in shared)
+        return [(container, update) for container, update in changes if update is not None]
+
+    def _kept(self, pool: KubeletPool, shared: Iterable[_Container]) -> dict[str, PoolShare]:
+        """Return the previous division; that of containers which an earlier process changed is read from their CPUs."""
+        kept = dict(self._shares)
+        for container in shared:
+            inside = container.cpus & pool.shared.cpus
+            if container.pod not in kept and inside and inside != pool.shared.cpus:
+                nodes = bits.of(node for node, cpus in pool.shared.node_cpus.items() if cpus & inside)
+                kept[container.pod] = PoolShare(nodes, inside, container.memory_nodes)
+        return kept
+
+
+def _pods(pool: KubeletPool, containers: Iterable[_Container]) -> list[SharedPod]:
+    """Return the pods of *containers*, with what these need together."""
+    pods: dict[str, SharedPod] = {}
+    for container in containers:
+        pod = pods.get(container.pod, SharedPod(container.pod, memory=0))
+        limited = pod.memory is not None and container.memory is not None
+        pods[container.pod] = SharedPod(
+            container.pod,
+            cpu=pod.cpu + container.cpu,
+            memory=(pod.memory or 0) + (container.memory or 0) if limited else None,
+            pinned=pod.pinned | pool.pinned.get(container.pod, {}).get(container.name, 0),
+        )
+    return list(pods.values())
+
+
+def _update(container: _Container, share: PoolShare | None, pool: KubeletPool) -> wire.ContainerUpdate | None:
+    """Return the change from what *container* has to *share*; ``None`` if there is none.
+
+    An empty set would mean no change to the runtime, and is never sent as one.
+    """
+    if share is None:
+        return None
+    cpu = wire.LinuxCPU()
+    if (container.cpus or pool.all_cpus) != share.cpus:
+        cpu.cpus = bits.show(share.cpus)
+    if share.memory_nodes and (container.memory_nodes or bits.of(pool.shared.node_memory)) != share.memory_nodes:
+        cpu.mems = bits.show(share.memory_nodes)
+    if not cpu.cpus and not cpu.mems:
+        return None
+    linux = wire.LinuxContainerUpdate(resources=wire.LinuxResources(cpu=cpu))
+    return wire.ContainerUpdate(container_id=container.id, linux=linux, ignore_failure=True)
+
+
+def _set(text: str) -> bits.Bits:
+    """Return a set of CPUs or nodes; the empty one if the runtime sends none, or no list."""
+    try:
+        return bits.parse(text)
+    except ParseError:
+        return 0
