@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from grpc_tools import protoc
+from grpc_tools import protoc  # type: ignore[import-untyped]
 
 from e2e.containerd import BUSYBOX
 
@@ -35,9 +35,7 @@ class CriClient:
     def run_sandbox(self, name: str, uid: str) -> str:
         wire = self._wire
         options = wire.NamespaceOption(network=_HOST_NETWORK)
-        linux = wire.LinuxPodSandboxConfig(
-            security_context=wire.LinuxSandboxSecurityContext(namespace_options=options)
-        )
+        linux = wire.LinuxPodSandboxConfig(security_context=wire.LinuxSandboxSecurityContext(namespace_options=options))
         metadata = wire.PodSandboxMetadata(name=name, uid=uid, namespace="default")
         config = wire.PodSandboxConfig(metadata=metadata, linux=linux)
         sandbox: str = self._call("RunPodSandbox", wire.RunPodSandboxRequest(config=config), "SandboxId").pod_sandbox_id
@@ -77,6 +75,12 @@ class CriClient:
     def remove_sandbox(self, sandbox: str) -> None:
         for method in ("StopPodSandbox", "RemovePodSandbox"):
             self._call(method, self._wire.SandboxId(pod_sandbox_id=sandbox))
+        del self._configs[sandbox]
+
+    def remove_all(self) -> None:
+        """Remove every sandbox that this client has created."""
+        for sandbox in list(self._configs):
+            self.remove_sandbox(sandbox)
 
     def allowed(self, container: str) -> tuple[str, str]:
         """Return the CPUs and the memory nodes that the processes of *container* may use, as the kernel says."""
