@@ -10,8 +10,8 @@ from typing import TypeVar
 from google.protobuf.message import Message
 
 from alignup.nri.frames import PLUGIN_CHANNEL, RUNTIME_CHANNEL
-from alignup.nri.plugin import PLUGIN_SERVICE, RUNTIME_SERVICE
-from alignup.nri.ttrpc import Code, Connection, RpcError, Service
+from alignup.nri.nri_plugin import PLUGIN_SERVICE, RUNTIME_SERVICE
+from alignup.nri.ttrpc import Code, TtrpcConnection, RpcError, Service
 from alignup.wire import nri_pb2 as wire
 
 T = TypeVar("T", bound=Message)
@@ -28,8 +28,8 @@ class ScriptedRuntime:
         self.updates: list[wire.ContainerUpdate] = []
         self.failing: set[str] = set()
         self.rejects: RpcError | None = None
-        self.connections: list[Connection] = []
-        self.plugins: asyncio.Queue[Connection] = asyncio.Queue()  #: those that have registered
+        self.connections: list[TtrpcConnection] = []
+        self.plugins: asyncio.Queue[TtrpcConnection] = asyncio.Queue()  #: those that have registered
 
     @asynccontextmanager
     async def listening(self, path: Path) -> AsyncIterator["ScriptedRuntime"]:
@@ -46,11 +46,11 @@ class ScriptedRuntime:
             return await self._serve(connection, method, payload)
 
         service = Service(RUNTIME_SERVICE, RUNTIME_CHANNEL, serve)
-        connection = Connection(reader, writer, service=service, channel=PLUGIN_CHANNEL)
+        connection = TtrpcConnection(reader, writer, service=service, channel=PLUGIN_CHANNEL)
         self.connections.append(connection)
         await connection.run()
 
-    async def _serve(self, connection: Connection, method: str, payload: bytes) -> bytes:
+    async def _serve(self, connection: TtrpcConnection, method: str, payload: bytes) -> bytes:
         if method == "RegisterPlugin":
             if (error := self.rejects) is not None:
                 self.rejects = None
@@ -75,7 +75,7 @@ class ScriptedRuntime:
 class CalledPlugin:
     """A registered plugin, as the runtime calls it."""
 
-    connection: Connection
+    connection: TtrpcConnection
     events: int = field(default=0, init=False)
 
     async def call(self, method: str, request: Message, answer: type[T], *, timeout: float = 30.0) -> T:  # noqa: ASYNC109

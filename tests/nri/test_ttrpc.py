@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alignup.nri.frames import MAX_DATA, Decoder, FrameError, Message, MessageType, encode
-from alignup.nri.ttrpc import Code, Connection, ConnectionClosedError, RpcError, Service
+from alignup.nri.ttrpc import Code, TtrpcConnection, ConnectionClosedError, RpcError, Service
 from alignup.wire import ttrpc_pb2 as wire
 from tests.short_paths import short_directory
 
@@ -33,16 +33,16 @@ async def echo(method: str, payload: bytes) -> bytes:
 async def peers(call=echo):
     """Yield a connection that calls, and one that serves *call*; both run."""
     with short_directory() as place:
-        accepted: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
+        accepted: asyncio.Future[TtrpcConnection] = asyncio.get_running_loop().create_future()
 
         async def accept(reader, writer):
-            connection = Connection(reader, writer, service=Service("test.Echo", SERVED, call), channel=CALLED)
+            connection = TtrpcConnection(reader, writer, service=Service("test.Echo", SERVED, call), channel=CALLED)
             accepted.set_result(connection)
             await connection.run()
 
         server = await asyncio.start_unix_server(accept, place / "s")
         streams = await asyncio.open_unix_connection(str(place / "s"))
-        client = Connection(*streams, service=Service("test.Back", CALLED, echo), channel=SERVED)
+        client = TtrpcConnection(*streams, service=Service("test.Back", CALLED, echo), channel=SERVED)
         running = asyncio.create_task(client.run())
         served = await accepted
         try:
@@ -60,7 +60,7 @@ async def raw_peer():
     with short_directory() as place:
 
         async def accept(reader, writer):
-            connection = Connection(reader, writer, service=Service("test.Echo", SERVED, echo), channel=CALLED)
+            connection = TtrpcConnection(reader, writer, service=Service("test.Echo", SERVED, echo), channel=CALLED)
             ended.set_result((await asyncio.gather(connection.run(), return_exceptions=True))[0])
 
         ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
@@ -74,7 +74,7 @@ async def raw_peer():
             server.close()
 
 
-async def call(connection: Connection, method: str, payload: bytes = b"", *, seconds: float = 60.0) -> bytes:
+async def call(connection: TtrpcConnection, method: str, payload: bytes = b"", *, seconds: float = 60.0) -> bytes:
     return await connection.call("test.Echo", method, payload, timeout=seconds)
 
 
@@ -257,7 +257,7 @@ def test_a_response_that_is_broken_or_an_error_fails_the_call_and_strange_ones_a
 
             server = await asyncio.start_unix_server(accept, place / "s")
             streams = await asyncio.open_unix_connection(str(place / "s"))
-            client = Connection(*streams, service=Service("test.Back", CALLED, echo), channel=SERVED)
+            client = TtrpcConnection(*streams, service=Service("test.Back", CALLED, echo), channel=SERVED)
             running = asyncio.create_task(client.run())
             with pytest.raises(RpcError):
                 await call(client, "Echo")

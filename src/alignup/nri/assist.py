@@ -9,7 +9,7 @@ keep what they have, and new ones get what the kubelet says.
 Runtimes tell neither requests nor the QoS class, so CPU requests are computed from CPU shares, and the memory that a
 pod may use is its limit.
 """
-# ruff: noqa: ARG002 - the arguments are those of Plugin
+# ruff: noqa: ARG002 - the arguments are those of NriPlugin
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from alignup.align.errors import AlignError, ParseError
 from alignup.align.shared_pool import PoolShare, SharedPod, divide_pool
 from alignup.nri.kubelet_pool import KubeletPool
 from alignup.nri.metrics import NriMetrics
-from alignup.nri.plugin import Plugin, PluginConnection
+from alignup.nri.nri_plugin import NriPlugin, PluginConnection
 from alignup.nri.ttrpc import RpcError
 from alignup.wire import nri_pb2 as wire
 
@@ -60,7 +60,7 @@ class _Container:
 _Changes = list[tuple[_Container, wire.ContainerUpdate]]
 
 
-class AssistPlugin(Plugin):
+class AssistPlugin(NriPlugin):
     """The containers of a runtime, and the part of the pool that *read_pool* returns for each shared one."""
 
     def __init__(self, read_pool: Callable[[], KubeletPool], metrics: NriMetrics) -> None:

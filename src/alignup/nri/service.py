@@ -11,7 +11,7 @@ from alignup.machines import machine_source
 from alignup.nri.assist import AssistPlugin
 from alignup.nri.kubelet_pool import NONE_POLICY, KubeletPoolReader
 from alignup.nri.metrics import NriMetrics
-from alignup.nri.plugin import SOCKET, PluginConnection
+from alignup.nri.nri_plugin import SOCKET, PluginConnection
 from alignup.web.asgi_server import ServerLimits, run_until_signal, serve_app
 from alignup.web.metrics import health_app
 from alignup.web.sockets import tcp_socket

@@ -58,7 +58,7 @@ class Service:
     call: Callable[[str, bytes], Awaitable[bytes]]
 
 
-class Connection:
+class TtrpcConnection:
     """A trunk on two streams of asyncio, which serves *service* and calls the peer's service on *channel*."""
 
     def __init__(

@@ -1,8 +1,8 @@
 """NRI plugins: the events of a container runtime as methods, and the connection to the runtime.
 
-Subclass :class:`Plugin`, override the methods of the events that matter, and run it with :class:`PluginConnection`:
+Subclass :class:`NriPlugin`, override the methods of the events that matter, and run it with :class:`PluginConnection`:
 
-    class Logger(Plugin):
+    class Logger(NriPlugin):
         async def create_container(self, pod, container):
             print(pod.name, container.name)
             return wire.CreateContainerResponse()
@@ -29,7 +29,7 @@ import structlog
 from google.protobuf.message import DecodeError, Message
 
 from alignup.nri.frames import PLUGIN_CHANNEL, RUNTIME_CHANNEL, FrameError
-from alignup.nri.ttrpc import Code, Connection, ConnectionClosedError, RpcError, Service
+from alignup.nri.ttrpc import Code, TtrpcConnection, ConnectionClosedError, RpcError, Service
 from alignup.wire import nri_pb2 as wire
 
 SOCKET = Path("/var/run/nri/nri.sock")
@@ -38,7 +38,7 @@ VERSION = "v0.12.0"  #: of NRI, whose messages are understood
 PLUGIN_SERVICE = "nri.pkg.api.v1alpha1.Plugin"
 RUNTIME_SERVICE = "nri.pkg.api.v1alpha1.Runtime"
 
-#: Method of the plugin service → event. The methods of :class:`Plugin` have the names of events in lower case.
+#: Method of the plugin service → event. The methods of :class:`NriPlugin` have the names of events in lower case.
 EVENTS = {name.title().replace("_", ""): event for name, event in wire.Event.items() if event}
 
 _POD_NOTIFICATIONS = {
@@ -58,7 +58,7 @@ _INDEX = re.compile(r"[0-9]{2}", re.ASCII)
 _log = structlog.get_logger()
 
 
-class Plugin:
+class NriPlugin:
     """A plugin that changes nothing; it subscribes to the events whose methods a subclass overrides."""
 
     async def configure(self, request: wire.ConfigureRequest) -> None:
@@ -114,13 +114,13 @@ class Plugin:
         return ""
 
 
-def subscription(plugin: Plugin, request: wire.ConfigureRequest) -> int:
+def subscription(plugin: NriPlugin, request: wire.ConfigureRequest) -> int:
     """Return the mask of the events of *plugin* that the runtime knows; it rejects plugins that want others."""
     names = [wire.Event.Name(event).lower() for event in EVENTS.values()]
     wanted = sum(
         1 << event - 1
         for name, event in zip(names, EVENTS.values(), strict=True)
-        if getattr(type(plugin), name) is not getattr(Plugin, name)
+        if getattr(type(plugin), name) is not getattr(NriPlugin, name)
     )
     return wanted & (_ALL_EVENTS if _knows_all_events(request) else _FIRST_EVENTS)
 
@@ -135,7 +135,7 @@ def _knows_all_events(request: wire.ConfigureRequest) -> bool:
 class PluginDispatcher:
     """The plugin service: turns the calls of a runtime into calls of *plugin*."""
 
-    def __init__(self, plugin: Plugin, *, synchronized: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, plugin: NriPlugin, *, synchronized: Callable[[], None] = lambda: None) -> None:
         self._plugin = plugin
         self._synchronized = synchronized
         self._pods: list[wire.PodSandbox] = []  #: of requests that announce more
@@ -236,7 +236,7 @@ class PluginConnection:
 
     def __init__(
         self,
-        plugin: Plugin,
+        plugin: NriPlugin,
         *,
         name: str,
         index: str,
@@ -248,7 +248,7 @@ class PluginConnection:
         self._index = os.environ.get("NRI_PLUGIN_IDX", index)
         if not _NAME.fullmatch(self._name) or not _INDEX.fullmatch(self._index):
             raise ValueError(f"{self._index}-{self._name} is no plugin: expected two digits, and a name")
-        self._connection: Connection | None = None
+        self._connection: TtrpcConnection | None = None
         self.synchronized = False  #: whether events come
         self.problem = "not connected yet"  #: the last reason why not
 
@@ -275,7 +275,7 @@ class PluginConnection:
         """
         dispatcher = PluginDispatcher(self._plugin, synchronized=self._mark_synchronized)
         service = Service(PLUGIN_SERVICE, PLUGIN_CHANNEL, dispatcher.call)
-        connection = Connection(*await self._open(), service=service, channel=RUNTIME_CHANNEL)
+        connection = TtrpcConnection(*await self._open(), service=service, channel=RUNTIME_CHANNEL)
         serving = asyncio.ensure_future(connection.run())
         self._connection = connection
         request = wire.RegisterPluginRequest(plugin_name=self._name, plugin_idx=self._index, NRI_version=VERSION)

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from alignup.nri.plugin import EVENTS, ConnectionTiming, Plugin, PluginConnection, subscription
+from alignup.nri.nri_plugin import EVENTS, ConnectionTiming, NriPlugin, PluginConnection, subscription
 from alignup.nri.ttrpc import Code, ConnectionClosedError, RpcError
 from alignup.wire import nri_pb2 as wire
 from tests.deadlines import until
@@ -20,7 +20,7 @@ VALIDATED = wire.ValidateContainerAdjustmentResponse
 NEW = {"version": "2.3.4", "nri": "v0.12.0"}  #: how a runtime of the second generation configures plugins
 
 
-class Recorder(Plugin):
+class Recorder(NriPlugin):
     """Overrides every method, and notes each call."""
 
     def __init__(self):
@@ -74,7 +74,7 @@ for method in NOTIFICATIONS.values():
     setattr(Recorder, method, _noting(method))
 
 
-class Silent(Plugin):
+class Silent(NriPlugin):
     """Wants nothing but new containers."""
 
     async def create_container(self, pod, container):
@@ -183,7 +183,7 @@ def test_calls_with_an_answer():
 
 def test_a_plugin_that_overrides_nothing_answers_every_call():
     async def scenario():
-        async with connected(Plugin()) as (_, called, _):
+        async with connected(NriPlugin()) as (_, called, _):
             await called.configure(**NEW)
             assert await called.synchronize([POD], [CONTAINER]) == wire.SynchronizeResponse()
             for method in EVENTS:
@@ -308,14 +308,14 @@ def test_a_runtime_that_is_missing_or_refuses_is_tried_again():
 @pytest.mark.parametrize(("name", "index"), [("two words", "10"), ("", "10"), ("good", "1"), ("good", "ab")])
 def test_names_that_runtimes_reject_are_rejected_at_once(name, index):
     with pytest.raises(ValueError, match="expected two digits, and a name"):
-        PluginConnection(Plugin(), name=name, index=index)
+        PluginConnection(NriPlugin(), name=name, index=index)
 
 
 def test_a_plugin_that_the_runtime_starts_uses_its_socket_and_name():
     program = """
 import asyncio
-from alignup.nri.plugin import Plugin, PluginConnection
-asyncio.run(PluginConnection(Plugin(), name="unused", index="99", path="/nowhere").run_once())
+from alignup.nri.nri_plugin import NriPlugin, PluginConnection
+asyncio.run(PluginConnection(NriPlugin(), name="unused", index="99", path="/nowhere").run_once())
 """
 
     async def scenario():
