@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 
 from alignup.nri.frames import PLUGIN_CHANNEL, RUNTIME_CHANNEL
 from alignup.nri.nri_plugin import PLUGIN_SERVICE, RUNTIME_SERVICE
-from alignup.nri.ttrpc import Code, TtrpcConnection, RpcError, Service
+from alignup.nri.ttrpc import Code, RpcError, Service, TtrpcConnection
 from alignup.wire import nri_pb2 as wire
 
 T = TypeVar("T", bound=Message)

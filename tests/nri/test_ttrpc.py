@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alignup.nri.frames import MAX_DATA, Decoder, FrameError, Message, MessageType, encode
-from alignup.nri.ttrpc import Code, TtrpcConnection, ConnectionClosedError, RpcError, Service
+from alignup.nri.ttrpc import Code, ConnectionClosedError, RpcError, Service, TtrpcConnection
 from alignup.wire import ttrpc_pb2 as wire
 from tests.short_paths import short_directory
 

@@ -29,7 +29,7 @@ import structlog
 from google.protobuf.message import DecodeError, Message
 
 from alignup.nri.frames import PLUGIN_CHANNEL, RUNTIME_CHANNEL, FrameError
-from alignup.nri.ttrpc import Code, TtrpcConnection, ConnectionClosedError, RpcError, Service
+from alignup.nri.ttrpc import Code, ConnectionClosedError, RpcError, Service, TtrpcConnection
 from alignup.wire import nri_pb2 as wire
 
 SOCKET = Path("/var/run/nri/nri.sock")
