@@ -44,6 +44,7 @@ class _Container:
     memory: int | None = None  #: limit in bytes
     cpus: CpuSet = 0  #: that it may use now; 0: all
     memory_nodes: NodeSet = 0  #: the same
+    listed: bool = False  #: whether it was there before this process, and may have its part from an earlier one
     exclusive: bool = False  #: whether the kubelet ever gave it CPUs of its own
 
     def take(self, resources: wire.LinuxResources) -> None:
@@ -77,7 +78,7 @@ class AssistPlugin(NriPlugin):
         self._containers.clear()
         for container in containers:
             if container.state != wire.CONTAINER_STOPPED and container.pod_sandbox_id in uids:
-                self._add(uids[container.pod_sandbox_id], container)
+                self._add(uids[container.pod_sandbox_id], container).listed = True
         self._metrics.connected.set(1)
         _log.info("containers listed", pods=len(pods), containers=len(self._containers))
         return self._answer(self._divide())
@@ -182,7 +183,9 @@ class AssistPlugin(NriPlugin):
         division = divide_pool(pool.shared, _pods(pool, shared), self._kept(pool, shared))
         self._shares.update(division)
         self._metrics.show(pool, division)
-        changes = ((container, _update(container, division.get(container.pod), pool)) for container in shared)
+        everything = PoolShare(pool.shared.nodes, pool.all_cpus, bits.of(pool.shared.node_memory))
+        wanted = ((container, division[container.pod]) for container in shared if container.pod in division)
+        changes = ((container, _update(container, share, everything)) for container, share in wanted)
         return [(container, update) for container, update in changes if update is not None]
 
     def _kept(self, pool: KubeletPool, shared: Iterable[_Container]) -> dict[str, PoolShare]:
@@ -190,7 +193,7 @@ class AssistPlugin(NriPlugin):
         kept = dict(self._shares)
         for container in shared:
             inside = container.cpus & pool.shared.cpus
-            if container.pod not in kept and inside and inside != pool.shared.cpus:
+            if container.listed and container.pod not in kept and inside and inside != pool.shared.cpus:
                 nodes = bits.of(node for node, cpus in pool.shared.node_cpus.items() if cpus & inside)
                 kept[container.pod] = PoolShare(nodes, inside, container.memory_nodes)
         return kept
@@ -211,17 +214,16 @@ def _pods(pool: KubeletPool, containers: Iterable[_Container]) -> list[SharedPod
     return list(pods.values())
 
 
-def _update(container: _Container, share: PoolShare | None, pool: KubeletPool) -> wire.ContainerUpdate | None:
+def _update(container: _Container, share: PoolShare, everything: PoolShare) -> wire.ContainerUpdate | None:
     """Return the change from what *container* has to *share*; ``None`` if there is none.
 
-    An empty set would mean no change to the runtime, and is never sent as one.
+    An empty set would mean no change to the runtime, and is never sent as one. A container without a set has
+    *everything*.
     """
-    if share is None:
-        return None
     cpu = wire.LinuxCPU()
-    if (container.cpus or pool.all_cpus) != share.cpus:
+    if (container.cpus or everything.cpus) != share.cpus:
         cpu.cpus = bits.show(share.cpus)
-    if share.memory_nodes and (container.memory_nodes or bits.of(pool.shared.node_memory)) != share.memory_nodes:
+    if share.memory_nodes and (container.memory_nodes or everything.memory_nodes) != share.memory_nodes:
         cpu.mems = bits.show(share.memory_nodes)
     if not cpu.cpus and not cpu.mems:
         return None
