@@ -119,12 +119,20 @@ class AssistedNode:
 
 
 @pytest.fixture(scope="module")
-def assisted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AssistedNode]:
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AssistedNode]:
     with ClusterBed(tmp_path_factory.mktemp("cluster"), {NODE: NARROW}, images={}) as bed:
         node = AssistedNode(bed.nodes[NODE])
         node.start_plugin()
         yield node
         print(node.log()[-6000:])  # noqa: T201
+
+
+@pytest.fixture
+def assisted(started: AssistedNode) -> Iterator[AssistedNode]:
+    """Yield the node, without pods."""
+    yield started
+    for name in list(started.kinds):
+        started.remove(name)
 
 
 def test_shared_pods_are_spread_with_their_memory(assisted: AssistedNode) -> None:
@@ -133,8 +141,6 @@ def test_shared_pods_are_spread_with_their_memory(assisted: AssistedNode) -> Non
     assert sorted(NODES.index(sets[name][0]) for name in names) == [0, 1, 2, 3]
     for name in names:
         assert sets[name][1] == 1 << NODES.index(sets[name][0])
-    for name in names:
-        assisted.remove(name)
 
 
 def test_pods_come_and_go_beside_exclusive_ones(assisted: AssistedNode) -> None:

@@ -1,7 +1,7 @@
 """A kubelet with a static CPU manager and a runtime that applies what plugins say, for tests of assist mode."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from alignup.kubernetes.kubelet_files.state_files import (
 from alignup.nri.assist import AssistPlugin
 from alignup.nri.kubelet_pool import KubeletPoolReader
 from alignup.nri.metrics import NriMetrics
-from alignup.nri.ttrpc import ConnectionClosedError
+from alignup.nri.ttrpc import Code, ConnectionClosedError, RpcError
 from alignup.wire import nri_pb2 as wire
 
 GIB = 1 << 30
@@ -52,8 +52,10 @@ class KubeletNode:
     state: CpuState
     memory: MemoryState | None = None
     containers: dict[str, RunningContainer] = field(default_factory=dict)
+    creating: set[str] = field(default_factory=set)  #: containers that the runtime does not update yet
     failing: set[str] = field(default_factory=set)
     synchronized: bool = True
+    meanwhile: Callable[[], Awaitable[None]] | None = None  #: what happens while the next update is on its way
     sent: int = 0  #: unsolicited updates
 
     @classmethod
@@ -113,14 +115,27 @@ class KubeletNode:
         self.state = replace(self.state, default=self.state.default | cpus, entries=entries)
         self.write()
 
-    def create(self, uid: str, name: str = "app", *, milli: int = 0, memory: int = 0) -> str:
+    def create(self, uid: str, name: str = "app", **amounts: int) -> str:
         """Create a container with the CPUs that the kubelet says, and return its id."""
+        id_ = asyncio.run(self.begin(uid, name, **amounts))
+        self.finish(id_)
+        return id_
+
+    def finish(self, id_: str) -> None:
+        """End the creation of a container."""
+        self.creating.remove(id_)
+        run = self.containers[id_]
+        asyncio.run(self.plugin.post_create_container(run.pod, run.container))
+
+    async def begin(self, uid: str, name: str = "app", *, milli: int = 0, memory: int = 0) -> str:
+        """Create a container that the runtime does not update before :meth:`finish`."""
         held = self.state.entries.get(uid, {}).get(name)
         cpus = bits.show(self.state.default if held is None else held)
         pod = wire.PodSandbox(id=f"sandbox-{uid}", uid=uid, name=uid)
         container = wire.Container(id=f"{uid}-{name}", pod_sandbox_id=pod.id, name=name)
         container.linux.resources.CopyFrom(resources(cpus=cpus, milli=milli, memory=memory))
-        answer = asyncio.run(self.plugin.create_container(pod, container))
+        self.creating.add(container.id)
+        answer = await self.plugin.create_container(pod, container)
         cpu = answer.adjust.linux.resources.cpu
         self.containers[container.id] = RunningContainer(pod, container, cpu.cpus or cpus, cpu.mems)
         self._apply(answer.update)
@@ -153,15 +168,21 @@ class KubeletNode:
     async def update_containers(self, updates: Iterable[wire.ContainerUpdate]) -> list[wire.ContainerUpdate]:
         if not self.synchronized:
             raise ConnectionClosedError
+        if (meanwhile := self.meanwhile) is not None:
+            self.meanwhile = None
+            await meanwhile()
         updates = list(updates)
         self.sent += len(updates)
         self._apply(update for update in updates if update.container_id not in self.failing)
-        return [update for update in updates if update.container_id in self.failing]
+        if any(update.container_id in self.failing for update in updates):
+            raise RpcError(Code.UNKNOWN, "NRI update of some containers failed")
+        return []
 
     def _apply(self, updates: Iterable[wire.ContainerUpdate]) -> None:
         for update in updates:
-            run, cpu = self.containers[update.container_id], update.linux.resources.cpu
-            run.cpus, run.mems = cpu.cpus or run.cpus, cpu.mems or run.mems
+            if update.container_id not in self.creating and update.container_id in self.containers:
+                run, cpu = self.containers[update.container_id], update.linux.resources.cpu
+                run.cpus, run.mems = cpu.cpus or run.cpus, cpu.mems or run.mems
 
     def shown(self) -> dict[str, str]:
         return {id_: run.cpus for id_, run in sorted(self.containers.items())}

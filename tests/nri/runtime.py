@@ -20,13 +20,15 @@ T = TypeVar("T", bound=Message)
 class ScriptedRuntime:
     """Accepts plugins, and calls them as the test says; ``updates`` are the changes that plugins ask for by themselves.
 
-    ``rejects`` is an error for the next registration; ``failing`` are containers whose updates fail.
+    ``rejects`` is an error for the next registration; ``failing`` are containers whose updates fail, and
+    ``names_failures`` whether it says which those are: containerd does not.
     """
 
     def __init__(self) -> None:
         self.registered: list[wire.RegisterPluginRequest] = []
         self.updates: list[wire.ContainerUpdate] = []
         self.failing: set[str] = set()
+        self.names_failures = False
         self.rejects: RpcError | None = None
         self.connections: list[TtrpcConnection] = []
         self.plugins: asyncio.Queue[TtrpcConnection] = asyncio.Queue()  #: those that have registered
@@ -63,6 +65,8 @@ class ScriptedRuntime:
         updates = wire.UpdateContainersRequest.FromString(payload).update
         self.updates += updates
         failed = [update for update in updates if update.container_id in self.failing]
+        if failed and not self.names_failures:
+            raise RpcError(Code.UNKNOWN, "NRI update of some containers failed")
         return wire.UpdateContainersResponse(failed=failed).SerializeToString()
 
     def disconnect(self) -> None:

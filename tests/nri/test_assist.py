@@ -1,5 +1,6 @@
 """Assist mode beside a kubelet: shared containers get a part of the pool, and nothing is taken from exclusive ones."""
 
+import asyncio
 from contextlib import contextmanager
 
 import pytest
@@ -192,6 +193,46 @@ def test_without_a_readable_state_file_everything_stays_as_it_is(two_nodes, dama
     assert two_nodes.plugin.problem == ""
 
 
+def test_a_container_that_is_being_created_gets_its_part_as_soon_as_it_can_be_updated(two_nodes):
+    asyncio.run(two_nodes.begin("a", milli=1000))
+    asyncio.run(two_nodes.begin("b", milli=1000))
+    two_nodes.give_away("exclusive", 4)
+    two_nodes.create("exclusive", milli=4000)
+    assert two_nodes.shown()["b-app"] == "4-7"  # the runtime has skipped it
+    two_nodes.check_pool()
+    assert two_nodes.shown()["b-app"] == "4-7"
+    two_nodes.finish("a-app")
+    assert not two_nodes.plugin.wake.is_set()
+    two_nodes.finish("b-app")
+    assert two_nodes.plugin.wake.is_set()
+    two_nodes.check_pool()
+    assert two_nodes.shown() == {"a-app": "0-3", "b-app": "0-3", "exclusive-app": "4-7"}
+
+
+def test_an_update_that_is_overtaken_by_an_event_is_corrected(two_nodes):
+    two_nodes.create("a", milli=500)
+    two_nodes.create("b", milli=500)
+    two_nodes.give_away("first", 1)
+
+    async def meanwhile():
+        two_nodes.give_away("second", 3)
+        await two_nodes.begin("second", milli=3000)
+
+    two_nodes.meanwhile = meanwhile
+    two_nodes.check_pool()
+    assert two_nodes.shown() == {"a-app": "0-3", "b-app": "0-3", "second-app": "4-6"}
+
+
+def test_what_was_changed_in_an_answer_is_confirmed_once(two_nodes):
+    for uid in "ab":
+        two_nodes.create(uid, milli=1000)
+    two_nodes.give_away("exclusive", 4)
+    two_nodes.create("exclusive", milli=4000)
+    for _ in range(2):
+        two_nodes.check_pool()
+        assert two_nodes.sent == 1
+
+
 def test_an_update_that_fails_is_tried_again(two_nodes):
     two_nodes.create("a", milli=1000)
     two_nodes.create("b", milli=1000)
@@ -208,6 +249,7 @@ def test_an_update_that_fails_is_tried_again(two_nodes):
     assert two_nodes.shown()["b-app"] == "0-3"
     text = "".join(metrics_lines(two_nodes.plugin._metrics.registry))  # noqa: SLF001
     assert 'alignup_nri_updates_total{result="error"} 2' in text
+    assert 'alignup_nri_updates_total{result="ok"} 1' in text
     assert 'alignup_nri_pool_cpus{numa_node="0"} 4' in text
     assert 'alignup_nri_shared_pods{numa_nodes="1"} 2' in text
 
@@ -216,7 +258,7 @@ actions = st.one_of(
     st.tuples(st.just("shared"), st.integers(0, 5000), st.sampled_from([0, GIB, 40 * GIB])),
     st.tuples(st.just("exclusive"), st.integers(1, 6), st.just(0)),
     st.tuples(st.sampled_from(["stop", "resize"]), st.integers(0, 20), st.integers(1, 8000)),
-    st.tuples(st.sampled_from(["reconcile", "restart"]), st.just(0), st.just(0)),
+    st.tuples(st.sampled_from(["reconcile", "restart", "check"]), st.just(0), st.just(0)),
 )
 
 
@@ -241,6 +283,8 @@ def act(started: KubeletNode, number: int, action: str, first: int, second: int)
             started.reconcile()
         case "restart":
             started.restart_plugin()
+        case "check":
+            started.check_pool()
 
 
 @settings(max_examples=40)

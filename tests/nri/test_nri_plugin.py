@@ -234,8 +234,11 @@ def test_a_plugin_changes_containers_by_itself_and_learns_which_changes_failed()
             await called.synchronize()
             runtime.failing.add("c2")
             updates = [wire.ContainerUpdate(container_id=id_) for id_ in ("c1", "c2")]
+            with pytest.raises(RpcError, match="NRI update of some containers failed"):
+                await connection.update_containers(updates)
+            runtime.names_failures = True
             assert [update.container_id for update in await connection.update_containers(updates)] == ["c2"]
-            assert [update.container_id for update in runtime.updates] == ["c1", "c2"]
+            assert [update.container_id for update in runtime.updates] == ["c1", "c2"] * 2
 
     asyncio.run(scenario())
 

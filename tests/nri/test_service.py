@@ -17,7 +17,13 @@ from tests.nri.runtime import ScriptedRuntime, next_plugin
 from tests.short_paths import short_directory
 
 EVENTS = (
-    *(wire.CREATE_CONTAINER, wire.UPDATE_CONTAINER, wire.STOP_CONTAINER, wire.REMOVE_CONTAINER),
+    *(
+        wire.CREATE_CONTAINER,
+        wire.POST_CREATE_CONTAINER,
+        wire.UPDATE_CONTAINER,
+        wire.STOP_CONTAINER,
+        wire.REMOVE_CONTAINER,
+    ),
     wire.REMOVE_POD_SANDBOX,
 )
 
@@ -63,6 +69,10 @@ def get(port, path):
         return error.code, error.read().decode()
 
 
+def shown(updates):
+    return [(update.container_id, update.linux.resources.cpu.cpus) for update in updates]
+
+
 def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -92,11 +102,10 @@ def test_it_registers_assists_follows_the_pool_and_stops():
             assert "alignup_nri_connected 1" in metrics
             assert 'alignup_nri_shared_pods{numa_nodes="1"} 2' in metrics
 
+            await until(lambda: shown(runtime.updates) == [("c-a", "0-1")])  # once more, since that can fail
+            await called.notify(wire.POST_CREATE_CONTAINER, other, second)
             write_state(place, 0b0011)
-            await until(lambda: runtime.updates)
-            assert [(update.container_id, update.linux.resources.cpu.cpus) for update in runtime.updates] == [
-                ("c-b", "0-1")
-            ]
+            await until(lambda: shown(runtime.updates) == [("c-a", "0-1"), ("c-b", "0-1")])
             runtime.disconnect()
             await (await next_plugin(runtime)).synchronize()
             process.send_signal(signal.SIGTERM)

@@ -6,11 +6,16 @@ reconcile loop sends the whole pool to every container after each change of the 
 other containers come and go, and when the kubelet's state file changes. As long as that file cannot be read, containers
 keep what they have, and new ones get what the kubelet says.
 
+A runtime does not say whether the changes in an answer succeeded, skips containers whose creation is still under way,
+and may apply an update of the kubelet after a later one of the plugin. So each change in an answer is sent once more as
+an update of its own, which fails visibly.
+
 Runtimes tell neither requests nor the QoS class, so CPU requests are computed from CPU shares, and the memory that a
 pod may use is its limit.
 """
 # ruff: noqa: ARG002 - the arguments are those of NriPlugin
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -23,7 +28,7 @@ from alignup.align.shared_pool import PoolShare, SharedPod, divide_pool
 from alignup.nri.kubelet_pool import KubeletPool
 from alignup.nri.metrics import NriMetrics
 from alignup.nri.nri_plugin import NriPlugin, PluginConnection
-from alignup.nri.ttrpc import RpcError
+from alignup.nri.ttrpc import Code, RpcError
 from alignup.wire import nri_pb2 as wire
 
 _SHARES_PER_CPU = 1024
@@ -57,6 +62,10 @@ class _Container:
         self.cpus = _set(resources.cpu.cpus) or self.cpus
         self.memory_nodes = _set(resources.cpu.mems) or self.memory_nodes
 
+    def as_update(self) -> wire.ContainerUpdate:
+        """Return an update to what the container has by now; an empty set means no change to the runtime."""
+        return _container_update(self.id, self.cpus, self.memory_nodes)
+
 
 _Changes = list[tuple[_Container, wire.ContainerUpdate]]
 
@@ -68,14 +77,19 @@ class AssistPlugin(NriPlugin):
         self._read_pool, self._metrics = read_pool, metrics
         self._containers: dict[str, _Container] = {}  #: by id
         self._shares: dict[str, PoolShare] = {}  #: by pod uid; of pods without containers, too, which may restart
-        self._settled: KubeletPool | None = None  #: the pool of which every container has its part
+        self._settled: KubeletPool | None = None  #: the pool of which every container has been given its part
+        self._created: set[str] = set()  #: containers that the runtime does not update yet
+        self._unconfirmed: set[str] = set()  #: containers that may not have what they were given
+        self._failing: set[str] = set()  #: containers whose last update failed
         self.problem = ""  #: why the pool is not known
+        self.wake = asyncio.Event()  #: when :meth:`rebalance` should be called at once
 
     async def synchronize(
         self, pods: Sequence[wire.PodSandbox], containers: Sequence[wire.Container]
     ) -> Sequence[wire.ContainerUpdate]:
         uids = {pod.id: pod.uid for pod in pods}
-        self._containers.clear()
+        for known in (self._containers, self._created, self._unconfirmed):
+            known.clear()
         for container in containers:
             if container.state != wire.CONTAINER_STOPPED and container.pod_sandbox_id in uids:
                 self._add(uids[container.pod_sandbox_id], container).listed = True
@@ -88,13 +102,20 @@ class AssistPlugin(NriPlugin):
 
     async def create_container(self, pod: wire.PodSandbox, container: wire.Container) -> wire.CreateContainerResponse:
         self._add(pod.uid, container)
+        self._created.add(container.id)
         response = wire.CreateContainerResponse()
         for update in self._answer(self._divide()):
             if update.container_id == container.id:
                 response.adjust.linux.resources.CopyFrom(update.linux.resources)
+                self._unconfirmed.discard(container.id)  # it is created with it, or not at all
             else:
                 response.update.append(update)
         return response
+
+    async def post_create_container(self, pod: wire.PodSandbox, container: wire.Container) -> None:
+        self._created.discard(container.id)
+        if container.id in self._unconfirmed:
+            self.wake.set()
 
     async def update_container(
         self, pod: wire.PodSandbox, container: wire.Container, resources: wire.LinuxResources
@@ -104,48 +125,47 @@ class AssistPlugin(NriPlugin):
         changes = self._divide()
         sent = _set(resources.cpu.cpus)
         for changed, update in changes:
-            if changed is not updated:
-                continue
-            update.ignore_failure = False
             cpu = update.linux.resources.cpu
-            if cpu.cpus and sent:  # never more than the kubelet has just said, though it may be an older state
+            if changed is updated and cpu.cpus and sent:  # never more than the kubelet has just said, if only for now
                 cpu.cpus = bits.show(_set(cpu.cpus) & sent)
                 self._settled = None
         return self._answer(changes)
 
     async def stop_container(self, pod: wire.PodSandbox, container: wire.Container) -> Sequence[wire.ContainerUpdate]:
-        self._containers.pop(container.id, None)
+        self._forget(container.id)
         return self._answer(self._divide())
 
     async def remove_container(self, pod: wire.PodSandbox, container: wire.Container) -> None:
-        self._containers.pop(container.id, None)
+        self._forget(container.id)
 
     async def remove_pod_sandbox(self, pod: wire.PodSandbox) -> None:
         self._shares.pop(pod.uid, None)
 
     async def rebalance(self, connection: PluginConnection) -> None:
-        """Change containers for which the pool has changed; what fails is tried again in the next call."""
+        """Change containers for which the pool has changed, and confirm earlier changes; retry failures next time."""
         for _ in range(_MAX_ROUNDS):
-            if self._settled is not None and self._settled is self._pool():
+            self.wake.clear()
+            if self._settled is not None and self._settled is self._pool() and not self._unconfirmed - self._created:
                 return
-            changes = self._divide()
-            if not changes:
+            self._answer(self._divide())
+            ids = self._unconfirmed - self._created
+            if not ids:
                 return
-            self._settled = None
-            try:
-                failed = await connection.update_containers([update for _, update in changes])
-            except RpcError as error:
-                _log.warning("containers were not updated", problem=str(error))
-                self._metrics.updates.labels("error").inc(len(changes))
+            self._unconfirmed -= ids  # an event may add some again while the updates are on their way
+            failed = await _send(connection, [self._containers[id_].as_update() for id_ in sorted(ids)])
+            self._unconfirmed |= failed & self._containers.keys()
+            self._metrics.updates.labels("ok").inc(len(ids - failed))
+            self._metrics.updates.labels("error").inc(len(failed))
+            if failed != self._failing:
+                self._failing = failed
+                _log.warning("updates of containers failed", containers=sorted(failed))
+            if failed:
                 return
-            # An event may have changed a container meanwhile, in whatever order the runtime did both: the next round
-            # assumes that what was sent here is what it has, and corrects it.
-            ids = {update.container_id for update in failed}
-            self._answer([change for change in changes if change[0].id not in ids])
-            if ids:
-                _log.warning("containers were not updated", containers=sorted(ids))
-                self._metrics.updates.labels("error").inc(len(ids))
-                return
+
+    def _forget(self, id_: str) -> None:
+        self._containers.pop(id_, None)
+        self._created.discard(id_)
+        self._unconfirmed.discard(id_)
 
     def _add(self, uid: str, container: wire.Container) -> _Container:
         added = _Container(container.id, uid, container.name)
@@ -154,10 +174,10 @@ class AssistPlugin(NriPlugin):
         return added
 
     def _answer(self, changes: _Changes) -> list[wire.ContainerUpdate]:
-        """Return the updates, and remember what the containers get by them."""
+        """Return the updates, and remember what the containers get by them, which is to be confirmed."""
         for container, update in changes:
             container.take(update.linux.resources)
-        self._metrics.updates.labels("ok").inc(len(changes))
+            self._unconfirmed.add(container.id)
         return [update for _, update in changes]
 
     def _pool(self) -> KubeletPool | None:
@@ -215,20 +235,31 @@ def _pods(pool: KubeletPool, containers: Iterable[_Container]) -> list[SharedPod
 
 
 def _update(container: _Container, share: PoolShare, everything: PoolShare) -> wire.ContainerUpdate | None:
-    """Return the change from what *container* has to *share*; ``None`` if there is none.
+    """Return the change from what *container* has to *share*; a container without a set has *everything*."""
+    cpus = share.cpus if (container.cpus or everything.cpus) != share.cpus else 0
+    wanted = share.memory_nodes
+    memory_nodes = wanted if (container.memory_nodes or everything.memory_nodes) != wanted else 0
+    return _container_update(container.id, cpus, memory_nodes) if cpus or memory_nodes else None
 
-    An empty set would mean no change to the runtime, and is never sent as one. A container without a set has
-    *everything*.
-    """
-    cpu = wire.LinuxCPU()
-    if (container.cpus or everything.cpus) != share.cpus:
-        cpu.cpus = bits.show(share.cpus)
-    if share.memory_nodes and (container.memory_nodes or everything.memory_nodes) != share.memory_nodes:
-        cpu.mems = bits.show(share.memory_nodes)
-    if not cpu.cpus and not cpu.mems:
-        return None
+
+def _container_update(id_: str, cpus: CpuSet, memory_nodes: NodeSet) -> wire.ContainerUpdate:
+    cpu = wire.LinuxCPU(cpus=bits.show(cpus), mems=bits.show(memory_nodes))
     linux = wire.LinuxContainerUpdate(resources=wire.LinuxResources(cpu=cpu))
-    return wire.ContainerUpdate(container_id=container.id, linux=linux, ignore_failure=True)
+    return wire.ContainerUpdate(container_id=id_, linux=linux)
+
+
+async def _send(connection: PluginConnection, updates: Sequence[wire.ContainerUpdate]) -> set[str]:
+    """Send *updates*; return the containers that were not updated.
+
+    Runtimes do all the others, too, but answer with an error that does not say which failed.
+    """
+    try:
+        return {update.container_id for update in await connection.update_containers(updates)}
+    except RpcError as error:
+        ids = {update.container_id for update in updates}
+        if error.code in {Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED} or len(updates) == 1:
+            return ids
+        return set().union(*[await _send(connection, [update]) for update in updates])
 
 
 def _set(text: str) -> bits.Bits:

@@ -293,7 +293,11 @@ class PluginConnection:
                 await serving
 
     async def update_containers(self, updates: Sequence[wire.ContainerUpdate]) -> list[wire.ContainerUpdate]:
-        """Change containers without being asked; return the updates that failed, or ``RpcError`` if all did."""
+        """Change containers without being asked; return the updates that failed.
+
+        ``RpcError`` if the runtime says that some failed, but not which. It skips containers that it does not know,
+        also those that are being created.
+        """
         request = wire.UpdateContainersRequest(update=updates)
         payload = await self._call("UpdateContainers", request, self._timing.update)
         return list(wire.UpdateContainersResponse.FromString(payload).failed)

@@ -1,7 +1,7 @@
 """``alignup nri`` as a program: the plugin, its checks of the kubelet's state, and its HTTP endpoints."""
 
 import asyncio
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,6 +57,8 @@ async def _run(plugin: AssistPlugin, connection: PluginConnection, period: float
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(connection.run())
         while True:
-            await asyncio.sleep(period)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(plugin.wake.wait(), period)
+            plugin.wake.clear()
             if connection.synchronized:
                 await plugin.rebalance(connection)
