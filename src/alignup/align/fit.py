@@ -5,10 +5,11 @@ former to the cluster's scheduler. The kubelet preempts other pods for a critica
 a pod is rejected like any other, with the kubelet's special message only if even preemption would not help.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from alignup.align.quantity import Quantity
+from alignup.align.release import ClaimRule
 from alignup.align.workload import Pod, demand, names
 from alignup.align.workload.demand import FitRequest
 from alignup.align.workload.names import CPU, EPHEMERAL_STORAGE, MEMORY
@@ -33,6 +34,7 @@ class NodeAllocatable(NamedTuple):
     ephemeral_storage: int = 0
     pods: int = 0
     scalars: Mapping[str, int] = _NO_SCALARS  #: by resource; 0: known, but the host has none
+    claim_rule: ClaimRule = ClaimRule.COUNTED
 
     def with_devices(self, devices: Mapping[str, int]) -> "NodeAllocatable":
         return self._replace(scalars={**self.scalars, **devices}) if devices else self
@@ -125,6 +127,15 @@ def check_fit(
 def effective_request(pod: Pod, allocatable: NodeAllocatable, *, request: FitRequest | None = None) -> FitRequest:
     """Return the request of *pod* on this host; of extended resources unknown to the host, only overhead counts."""
     request = request or demand.fit_request(pod)
+    match allocatable.claim_rule:
+        case ClaimRule.CLAIMED_IGNORED:
+            if pod.claimed_requests or pod.class_resources:
+                claimed = demand.claimed_requests(pod, allocatable.scalars)
+                request = demand.fit_request(pod.without_requests(claimed)) if claimed else request
+        case ClaimRule.UNKNOWN_IGNORED:
+            return _only(request, allocatable.scalars)
+        case ClaimRule.ABSENT_IGNORED:
+            return _only(request, [name for name, amount in allocatable.scalars.items() if amount > 0])
     if request.scalars.keys() <= allocatable.scalars.keys():
         return request
     unknown = [name for name in request.scalars if name not in allocatable.scalars and names.is_extended(name)]
@@ -134,6 +145,10 @@ def effective_request(pod: Pod, allocatable: NodeAllocatable, *, request: FitReq
         if name in pod.overhead:
             scalars[name] = max(0, pod.overhead[name].value())
     return request._replace(scalars=scalars)
+
+
+def _only(request: FitRequest, kept: Collection[str]) -> FitRequest:
+    return request._replace(scalars={name: amount for name, amount in request.scalars.items() if name in kept})
 
 
 def insufficient_resources(

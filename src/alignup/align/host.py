@@ -28,7 +28,7 @@ from alignup.align.memory import reserved_memory
 from alignup.align.memory.provider import MemoryPolicy, MemoryProvider, MemorySettings
 from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity
-from alignup.align.release import NEWEST, Release
+from alignup.align.release import NEWEST, ClaimRule, Release
 from alignup.align.settings import FeatureGates, Policy, TopologySettings
 from alignup.align.workload import Amounts, Pod, Resources, validation
 from alignup.align.workload.names import CPU, MEMORY, is_extended
@@ -83,7 +83,14 @@ class Host:
                         f"NUMA node {unknown[0]}: this machine reports no NUMA nodes, so nothing can be aligned"
                     )
         preferred = settings.preferred_allocation
-        self.devices = DeviceProvider(view.all_nodes, machine.devices, preferred, kubelet_release=settings.release)
+        self.devices = DeviceProvider(
+            view.all_nodes,
+            machine.devices,
+            preferred,
+            kubelet_release=settings.release,
+            claims=settings.release.allocates_unclaimed_devices and gates.on("DRAExtendedResource"),
+            hints_claimed_requests=settings.kubelet_faults,
+        )
         with _errors_of("cpu"):
             self.cpus = CpuProvider.create(
                 view,
@@ -146,7 +153,7 @@ class Host:
         return Host(self.machine, settings, ledger=self.ledger, others=self.others)
 
     def missing_devices(self, pod: Pod) -> tuple[str, ...]:
-        """Return the extended resources that *pod* requests and no device plugin provides.
+        """Return the extended resources that *pod* requests and neither a device plugin nor a DeviceClass provides.
 
         A scheduler finds no node for such a pod. A kubelet that gets it anyway ignores these requests, and so does
         :meth:`decide`.
@@ -155,7 +162,8 @@ class Host:
         missing: set[str] = set()
         for container in pod.all_containers:
             for name, amount in container.resources.requests.items():
-                if name not in provided and is_extended(name) and amount.milli():
+                served = name in provided or name in pod.class_resources
+                if not served and is_extended(name) and amount.milli():
                     missing.add(name)
         return tuple(sorted(missing)) if missing else ()
 
@@ -239,6 +247,7 @@ def node_allocatable(machine: Machine, settings: Settings) -> NodeAllocatable:
         ephemeral_storage=_UNLIMITED,
         pods=settings.max_pods,
         scalars=left,
+        claim_rule=settings.release.claim_rule if settings.gates.on("DRAExtendedResource") else ClaimRule.COUNTED,
     )
 
 

@@ -5,7 +5,7 @@ from operator import attrgetter
 from typing import Any
 
 from alignup.align.quantity import Quantity, QuantityFormat
-from alignup.align.workload import Amounts, Container, ContainerStatus, Pod, QoS, Resources
+from alignup.align.workload import Amounts, Container, ContainerStatus, Pod, PodClaim, QoS, Resources
 from alignup.documents.codec import Document, build
 
 
@@ -40,6 +40,12 @@ class ContainerStatusDocument(Document, frozen=True):
     actual: AmountsDocument
 
 
+class PodClaimDocument(Document, frozen=True, omit_defaults=True):
+    name: str
+    claim: str = ""
+    template: str = ""
+
+
 class PodDocument(Document, frozen=True, omit_defaults=True, kw_only=True):
     name: str
     namespace: str
@@ -50,7 +56,10 @@ class PodDocument(Document, frozen=True, omit_defaults=True, kw_only=True):
     limits: AmountsDocument = {}
     claims: tuple[str, ...] = ()
     overhead: AmountsDocument = {}
-    pod_claims: tuple[str, ...] = ()
+    pod_claims: tuple[PodClaimDocument, ...] = ()
+    claimed_requests: tuple[tuple[str, str], ...] = ()
+    extended_claim: str = ""
+    class_resources: tuple[str, ...] = ()
     qos: QoS | None = None
     statuses: dict[str, ContainerStatusDocument] = {}
     resize_infeasible: bool = False
@@ -77,7 +86,7 @@ def pod_document(pod: Pod) -> PodDocument:
             for kind, containers in (("init", pod.init), ("containers", pod.containers))
         },
         overhead=_amounts_document(pod.overhead),
-        pod_claims=pod.claims,
+        pod_claims=tuple([build(PodClaimDocument, claim) for claim in pod.claims]),
         qos=pod.recorded_qos,
         statuses={
             name: ContainerStatusDocument(_amounts_document(status.allocated), _amounts_document(status.actual))
@@ -95,7 +104,7 @@ def read_pod(document: PodDocument) -> Pod:
         containers=tuple(map(_container, document.containers)),
         resources=_resources(document),
         overhead=_amounts(document.overhead),
-        claims=document.pod_claims,
+        claims=tuple([build(PodClaim, claim) for claim in document.pod_claims]),
         recorded_qos=document.qos,
         statuses={
             name: ContainerStatus(_amounts(status.allocated), _amounts(status.actual))

@@ -76,6 +76,8 @@ def shape_key(pod: Pod) -> Hashable:
         _amounts(pod.overhead),
         pod.recorded_qos,
         pod.resize_infeasible,
+        pod.claimed_requests,
+        pod.class_resources,
         tuple(
             [
                 (name, _amounts(status.allocated), _amounts(status.actual))

@@ -115,7 +115,8 @@ def test_the_page_of_defects_has_all_of_them():
     for defect in DEFECTS:
         anchor = defect.title.lower().replace(" ", "-")
         releases = f"1.{defect.first} to 1.{defect.last}" if defect.last else f"1.{defect.first} and later"
-        upstream = f"[#{defect.issue}]({ISSUES}/{defect.issue}): {defect.status}"
+        issue = f"[#{defect.issue}]({ISSUES}/{defect.issue}): " if defect.issue else ""
+        upstream = f"{issue}{defect.status}"
         rows.append(f"| [{defect.title}](#{anchor}) | {releases} | {upstream} |")
 
     page = (ROOT / "docs" / "kubelet-defects.md").read_text("utf-8")

@@ -75,6 +75,9 @@ class DeviceProvider(Provider[DeviceLedger]):
     preferred_allocation: frozenset[str] = frozenset()  #: resources whose plugin supports GetPreferredAllocation
     answers: PreferenceAnswers = field(default_factory=dict)  #: for this decision
     kubelet_release: Release = NEWEST
+    claims: bool = False  #: whether nothing is allocated for requests that a ResourceClaim serves
+    #: whether such requests still take part in the merge: a defect of the kubelet (``explain.defects``)
+    hints_claimed_requests: bool = False
 
     name = DeviceLedger.PROVIDER
 
@@ -91,12 +94,12 @@ class DeviceProvider(Provider[DeviceLedger]):
             resource: Need(count, ledger.free_on(resource), free_total=ledger.free[resource].bit_count())
             if resource in ledger.inventories
             else Need(count, {})
-            for resource, count in demand.devices(pod, container, ledger.handled).items()
+            for resource, count in self._requested(ledger, pod, container, hinted=True).items()
         }
 
     def hints(self, ledger: DeviceLedger, pod: Pod, container: Container | None) -> Mapping[str, AnyHints]:
         """Return hints by resource; ``None`` for a resource without topology, an empty tuple for an impossible one."""
-        requested = demand.devices(pod, container, ledger.handled)
+        requested = self._requested(ledger, pod, container, hinted=True)
         if not requested:
             return {}
         if container is None:
@@ -131,7 +134,7 @@ class DeviceProvider(Provider[DeviceLedger]):
             return ledger
         chosen: dict[str, tuple[str, ...]] = {}
         needed: list[PreferenceRequest] = []
-        requested = demand.devices(pod, container, ledger.handled)
+        requested = self._requested(ledger, pod, container)
         if not requested and not pod.init and ledger.reusable is None:
             return ledger
         for resource, count in sorted(requested.items()):
@@ -147,6 +150,19 @@ class DeviceProvider(Provider[DeviceLedger]):
         if not pod.init and after.reusable is None:
             return after
         return after.with_reusable(pod.uid, _reusable_after(after, pod, container, requested))
+
+    def _requested(
+        self, ledger: DeviceLedger, pod: Pod, container: Container | None, *, hinted: bool = False
+    ) -> dict[str, int]:
+        """Return the number of devices by resource to allocate, or that the merge considers if *hinted*."""
+        requested = demand.devices(pod, container, ledger.handled)
+        claimed = requested and self.claims and (pod.claimed_requests or pod.class_resources)
+        if not claimed or (hinted and self.hints_claimed_requests):
+            return requested
+        served = demand.claimed_requests(pod, ledger.allocatable(pod.uid))
+        if container is None:
+            return demand.devices(pod.without_requests(served), None, ledger.handled)
+        return {name: count for name, count in requested.items() if (container.name, name) not in served}
 
     def release(self, ledger: DeviceLedger, uid: str) -> DeviceLedger:
         return ledger.take_back(uid)

@@ -12,7 +12,7 @@ ISSUES = "https://github.com/kubernetes/kubernetes/issues"
 class Defect(NamedTuple):
     title: str
     sentence: str  #: what the kubelet does
-    issue: int  #: upstream
+    issue: int | None  #: upstream; ``None``: none was found
     status: str  #: of the issue
     last: int | None = None  #: the last minor release that has it; ``None``: not fixed
     first: int = 33  #: the first known minor release that has it
@@ -43,4 +43,12 @@ SPLIT_GROUP = Defect(
     113035,
     "closed, still reproduces",
 )
-DEFECTS = (CPUS_NOT_FREE, OTHER_NODES, ENDLESS_LOOP, SPLIT_GROUP)
+CLAIMED_HINTS = Defect(
+    "Hints for devices of a claim",
+    "it aligns the pod with devices of a plugin that have the name of the requested resource, although a ResourceClaim "
+    "serves the request",
+    None,
+    "none found",
+    first=35,
+)
+DEFECTS = (CPUS_NOT_FREE, OTHER_NODES, ENDLESS_LOOP, SPLIT_GROUP, CLAIMED_HINTS)

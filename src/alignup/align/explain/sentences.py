@@ -12,6 +12,7 @@ from alignup.align import bits
 from alignup.align.bits import NodeSet
 from alignup.align.cpus.selection import ENDLESS_REASON
 from alignup.align.decision import Decision, MergeStep, Outcome, Placement, Rejection, ResourceHints, shown_hints
+from alignup.align.devices.ledger import DeviceLedger
 from alignup.align.explain import defects
 from alignup.align.hint import Hint, preferred_single_nodes
 from alignup.align.merging.merge import MergeRule
@@ -333,6 +334,15 @@ def describe_defects(decision: Decision, safe: Decision) -> Iterator[str]:
         defect = defects.ENDLESS_LOOP
     elif taken:
         defect, detail = defects.CPUS_NOT_FREE, f"CPUs {bits.show(taken)} are not free; "
+    elif claimed := sorted(_device_resources(decision) - _device_resources(safe)):
+        defect, detail = defects.CLAIMED_HINTS, f"{' and '.join(claimed)}: "
     elif given != expected and decision.admitted:
         defect = defects.OTHER_NODES
-    yield f"a defect of the kubelet: {detail}{defect.sentence} ({defects.ISSUES}/{defect.issue})"
+    upstream = f"{defects.ISSUES}/{defect.issue}" if defect.issue else "no upstream issue was found"
+    yield f"a defect of the kubelet: {detail}{defect.sentence} ({upstream})"
+
+
+def _device_resources(decision: Decision) -> set[str]:
+    """Return the resources of device plugins whose hints were merged."""
+    merged = (resource for step in decision.steps for resource in step.resources)
+    return {each.resource for each in merged if each.provider == DeviceLedger.PROVIDER and each.resource}

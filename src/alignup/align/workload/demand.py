@@ -164,6 +164,24 @@ def devices(pod: Pod, container: Container | None, resources: Collection[str]) -
     return {name: amount.value() for name, amount in named.items() if name in resources}
 
 
+def claimed_requests(pod: Pod, capacity: Mapping[str, int]) -> tuple[tuple[str, str], ...]:
+    """Return the (container, resource) requests that a ResourceClaim serves on a host with this *capacity*.
+
+    The status of a bound pod has them. Before, the scheduler uses a claim for every resource of a DeviceClass that the
+    host has not got from a device plugin.
+    """
+    if pod.claimed_requests:
+        return pod.claimed_requests
+    return tuple(
+        [
+            (container.name, name)
+            for container in pod.all_containers
+            for name in container.resources.requests
+            if name in pod.class_resources and capacity.get(name, 0) <= 0
+        ]
+    )
+
+
 def _bytes(resources: Resources) -> Mapping[str, int]:
     """Return the amounts the memory provider manages; it accepts only whole bytes."""
     sizes = resources.memory

@@ -41,6 +41,9 @@ _STANDARD = (
     | {prefix + name for prefix in ("", "requests.", "limits.") for name in _COMPUTE}
 )
 
+#: Before the name of a DeviceClass: every class can be requested as an extended resource with this prefix.
+DEVICE_CLASS_PREFIX = "deviceclass.resource.kubernetes.io/"
+
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _NAME_PART = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
@@ -80,6 +83,11 @@ def is_counted(name: str) -> bool:
 def is_scalar(name: str) -> bool:
     """Return whether the fit check counts it besides cpu, memory and ephemeral storage."""
     return is_extended(name) or "kubernetes.io/" in name or is_hugepages(name) or name.startswith("attachable-volumes-")
+
+
+def is_device_class(name: str) -> bool:
+    """Return whether *name* requests devices of a DeviceClass by its name."""
+    return name.startswith(DEVICE_CLASS_PREFIX)
 
 
 def is_pod_level(name: str) -> bool:

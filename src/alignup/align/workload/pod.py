@@ -3,11 +3,12 @@
 A missing list of amounts and an empty one mean the same, so both are an empty mapping.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from itertools import accumulate
+from typing import Self
 
 from alignup.align.quantity import Quantity
 from alignup.align.workload import names
@@ -84,6 +85,15 @@ class ContainerStatus:
     actual: Amounts = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class PodClaim:
+    """One entry of a pod's resource claims."""
+
+    name: str  #: in the pod
+    claim: str = ""  #: the name of the ResourceClaim; empty: unknown, or not created yet
+    template: str = ""  #: the name of the ResourceClaimTemplate that it is made from
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pod:
     """A pod, with the fields that alignment, the fit check and messages need."""
@@ -95,7 +105,14 @@ class Pod:
     containers: tuple[Container, ...] = ()
     resources: Resources = field(default_factory=Resources)  #: pod-level resources
     overhead: Amounts = field(default_factory=dict)  #: of running the pod, beyond its containers
-    claims: tuple[str, ...] = ()  #: names of its resource claims
+    claims: tuple[PodClaim, ...] = ()
+    #: (container, extended resource) requests that a ResourceClaim serves, not a device plugin; from the status, which
+    #: the scheduler writes before it binds the pod
+    claimed_requests: tuple[tuple[str, str], ...] = ()
+    extended_claim: str = ""  #: the name of the ResourceClaim that serves them
+    #: extended resources that a DeviceClass of the cluster offers, sorted; a host without such devices of a plugin
+    #: serves them by a claim
+    class_resources: tuple[str, ...] = ()
     recorded_qos: QoS | None = None  #: from the pod's status; ``None``: unknown
     statuses: Mapping[str, ContainerStatus] = field(default_factory=dict)  #: by container; not every container has one
     resize_infeasible: bool = False  #: from the status: the requested resize is impossible
@@ -145,6 +162,25 @@ class Pod:
                 if amount.unscaled < 0:
                     return False
         return len(containers) == 1 or len({container.name for container in containers}) == len(containers)
+
+    def without_requests(self, requests: Collection[tuple[str, str]]) -> Self:
+        """Return the pod without these (container, resource) requests and limits."""
+
+        def strip(container: Container) -> Container:
+            kept = [
+                {name: amount for name, amount in amounts.items() if (container.name, name) not in requests}
+                for amounts in (container.resources.requests, container.resources.limits)
+            ]
+            return replace(container, resources=replace(container.resources, requests=kept[0], limits=kept[1]))
+
+        return replace(self, init=tuple(map(strip, self.init)), containers=tuple(map(strip, self.containers)))
+
+    @property
+    def uses_claims(self) -> bool:
+        """Whether it has resource claims, or extended resources that only a claim can serve."""
+        requested = [name for container in self.all_containers for name in container.resources.requests]
+        by_class = [name for name in requested if name.startswith(names.DEVICE_CLASS_PREFIX)]
+        return bool(self.claims or self.claimed_requests or by_class)
 
     @property
     def has_pod_level_resources(self) -> bool:

@@ -18,7 +18,7 @@ from operator import is_
 from alignup.align.bits import quote
 from alignup.align.errors import PodError, Problem, QuantityError
 from alignup.align.quantity import Quantity
-from alignup.align.workload import Pod, Resources, demand, names
+from alignup.align.workload import Pod, PodClaim, Resources, demand, names
 from alignup.align.workload.names import CPU, MEMORY
 
 RESTART_POLICIES = ("Always", "Never", "OnFailure")  #: of a container
@@ -169,7 +169,7 @@ def _resource_problems(
     field: str,
     resources: Resources,
     *,
-    claims: tuple[str, ...] = (),
+    claims: tuple[PodClaim, ...] = (),
     name_problems: Callable[[str], Iterable[str]] = names.container_resource_problems,
 ) -> Iterator[Problem]:
     listed = [("limits", name, amount) for name, amount in resources.limits.items()]
@@ -195,7 +195,7 @@ def _resource_problems(
         yield from _claim_problems(field, resources, claims)
 
 
-def _claim_problems(field: str, resources: Resources, claims: tuple[str, ...]) -> Iterator[Problem]:
+def _claim_problems(field: str, resources: Resources, claims: tuple[PodClaim, ...]) -> Iterator[Problem]:
     for index, name in enumerate(resources.claims):
         where = f"{field}.claims[{index}]"
         if not name:
@@ -203,7 +203,7 @@ def _claim_problems(field: str, resources: Resources, claims: tuple[str, ...]) -
             continue
         if name in resources.claims[:index]:
             yield Problem(where, f"Duplicate value: {quote(name)}")
-        if name not in claims:
+        if all(name != claim.name for claim in claims):
             yield Problem(where, f"Not found: {quote(name)}: must be one of the names in pod.spec.resourceClaims")
 
 

@@ -200,10 +200,20 @@ def _reader_of(type_: Any) -> "_FieldReader":  # noqa: ANN401 - any type of a fi
         case origin, (element, _) if origin is tuple:
             return partial(ObjectReader.list_of, read=_reader_of(element))
         case origin, (_, element) if origin is dict:
-            return partial(ObjectReader.map_of, read=ObjectReader.text) if element is str else ObjectReader.quantities
+            return ObjectReader.quantities if element is Any else partial(ObjectReader.map_of, read=_reader_of(element))
         case typing.Annotated, _:
             return ObjectReader.integer
-    return ObjectReader.text if type_ is str else lambda reader, name: reader.child(name).read_struct(type_)
+    if type_ is Any:
+        return lambda reader, name: reader.fields.get(name)
+    simple = _SIMPLE_READERS.get(type_)
+    return simple or (lambda reader, name: reader.child(name).read_struct(type_))
+
+
+_SIMPLE_READERS: dict[Any, "_FieldReader"] = {
+    str: ObjectReader.text,
+    bool: ObjectReader.flag,
+    int: partial(ObjectReader.integer, bits=64),
+}
 
 
 def parse_amounts(values: Mapping[str, Any]) -> dict[str, Quantity]:

@@ -15,7 +15,7 @@ import msgspec
 
 from alignup.align.bits import quote
 from alignup.align.errors import DocumentError, PodError
-from alignup.align.workload import Amounts, Container, ContainerStatus, Pod, QoS, Resources
+from alignup.align.workload import Amounts, Container, ContainerStatus, Pod, PodClaim, QoS, Resources
 from alignup.align.workload.validation import RESTART_POLICIES
 from alignup.kubernetes.manifests import documents
 from alignup.kubernetes.manifests.documents import NumberLiteral
@@ -57,12 +57,18 @@ class PodMetadata(ObjectPart, frozen=True):
     annotations: Labels = {}
 
 
+class PodClaimSpec(ObjectPart, frozen=True):
+    name: str = ""
+    resource_claim_name: str = ""
+    resource_claim_template_name: str = ""
+
+
 class PodSpec(ObjectPart, frozen=True):
     init_containers: tuple[ContainerSpec, ...] = ()
     containers: tuple[ContainerSpec, ...] = ()
     resources: ResourceRequirements | None = None
     overhead: ResourceAmounts = {}
-    resource_claims: tuple[NamedItem, ...] = ()
+    resource_claims: tuple[PodClaimSpec, ...] = ()
     priority: Int32 | None = None
     os: NamedItem | None = None
 
@@ -80,11 +86,32 @@ class PodCondition(ObjectPart, frozen=True):
     reason: str = ""
 
 
+class PodClaimStatus(ObjectPart, frozen=True):
+    """The ResourceClaim that was created from a template for a claim of the pod."""
+
+    name: str = ""
+    resource_claim_name: str = ""
+
+
+class ClaimedRequest(ObjectPart, frozen=True):
+    """An extended resource of a container that a ResourceClaim serves."""
+
+    container_name: str = ""
+    resource_name: str = ""
+
+
+class ExtendedResourceClaim(ObjectPart, frozen=True):
+    resource_claim_name: str = ""
+    request_mappings: tuple[ClaimedRequest, ...] = ()
+
+
 class PodStatus(ObjectPart, frozen=True):
     qos_class: str = ""
     init_container_statuses: tuple[ReportedContainer, ...] = ()
     container_statuses: tuple[ReportedContainer, ...] = ()
     conditions: tuple[PodCondition, ...] = ()
+    resource_claim_statuses: tuple[PodClaimStatus, ...] = ()
+    extended_resource_claim_status: ExtendedResourceClaim | None = None
 
 
 class PodObject(ObjectPart, frozen=True):
@@ -160,7 +187,12 @@ def pod_to_dict(pod: Pod) -> dict[str, Any]:
         containers=list(map(_container_to_dict, pod.containers)),
         resources=_resources_to_dict(pod.resources),
         overhead=amounts_to_dict(pod.overhead),
-        resourceClaims=[{"name": name} for name in pod.claims],
+        resourceClaims=[
+            _present(name=claim.name, resourceClaimTemplateName=claim.template)
+            if claim.template
+            else _present(name=claim.name, resourceClaimName=claim.claim)
+            for claim in pod.claims
+        ],
         priority=pod.priority,
         os=_present(name=pod.os),
     )
@@ -173,7 +205,15 @@ def pod_to_dict(pod: Pod) -> dict[str, Any]:
         for name, status in pod.statuses.items()
     ]
     resize = [{"type": "PodResizePending", "reason": "Infeasible"}] if pod.resize_infeasible else []
-    status = _present(qosClass=str(pod.recorded_qos or ""), conditions=resize, containerStatuses=statuses)
+    created = [claim for claim in pod.claims if claim.template and claim.claim]
+    mappings = [{"containerName": container, "resourceName": name} for container, name in pod.claimed_requests]
+    status = _present(
+        qosClass=str(pod.recorded_qos or ""),
+        conditions=resize,
+        containerStatuses=statuses,
+        resourceClaimStatuses=[{"name": claim.name, "resourceClaimName": claim.claim} for claim in created],
+        extendedResourceClaimStatus=_present(resourceClaimName=pod.extended_claim, requestMappings=mappings),
+    )
     return _present(apiVersion="v1", kind="Pod", metadata=metadata, spec=spec, status=status)
 
 
@@ -185,6 +225,7 @@ def _pod(pod: PodObject) -> Pod:
     metadata, spec, status = pod.metadata, pod.spec, pod.status
     reported = (*status.init_container_statuses, *status.container_statuses)
     resize = next((condition for condition in status.conditions if condition.type == "PodResizePending"), None)
+    claim = status.extended_resource_claim_status
     return Pod(
         name=metadata.name,
         namespace=metadata.namespace,
@@ -195,7 +236,9 @@ def _pod(pod: PodObject) -> Pod:
         containers=tuple(map(_container, spec.containers)),
         resources=_resources(spec.resources),
         overhead=parse_amounts(spec.overhead),
-        claims=tuple([claim.name for claim in spec.resource_claims]),
+        claims=_claims(spec, status) if spec.resource_claims else (),
+        claimed_requests=_claimed_requests(claim) if claim else (),
+        extended_claim=claim.resource_claim_name if claim else "",
         priority=spec.priority,
         os=spec.os.name if spec.os else "",
         recorded_qos=QoS(status.qos_class) if status.qos_class else None,
@@ -206,6 +249,22 @@ def _pod(pod: PodObject) -> Pod:
         },
         resize_infeasible=resize is not None and resize.reason == "Infeasible",
     )
+
+
+def _claims(spec: PodSpec, status: PodStatus) -> tuple[PodClaim, ...]:
+    created = {claim.name: claim.resource_claim_name for claim in status.resource_claim_statuses}
+    return tuple(
+        PodClaim(
+            claim.name,
+            claim.resource_claim_name or created.get(claim.name, ""),
+            claim.resource_claim_template_name,
+        )
+        for claim in spec.resource_claims
+    )
+
+
+def _claimed_requests(claim: ExtendedResourceClaim) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted({(mapping.container_name, mapping.resource_name) for mapping in claim.request_mappings}))
 
 
 def _container(container: ContainerSpec) -> Container:

@@ -57,6 +57,9 @@ _TEMPLATES = {
     ("batch/v1", "CronJob"): "spec.jobTemplate.spec.template",
     ("batch/v1", "Job"): "spec.template",
 }
+#: Kinds of Dynamic Resource Allocation, which are read where a pod refers to them.
+CLAIM_KINDS = ("DeviceClass", "ResourceClaim", "ResourceClaimTemplate", "ResourceSlice")
+_CLAIM_GROUP = "resource.k8s.io/"
 _POD_KINDS = {"Pod", *(kind for _, kind in _TEMPLATES)}
 #: Removed API → the release without it, and its successor.
 _REMOVED = {
@@ -161,6 +164,7 @@ class Workload:
 class LoadedWorkloads:
     workloads: tuple[Workload, ...] = ()
     warnings: tuple[str, ...] = ()  #: skipped objects and likely mistakes
+    claims: tuple[ObjectLocation, ...] = ()  #: ResourceClaims and others, which ``manifests.claims`` reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +215,7 @@ class _Collector:
     owners: set[_ObjectKey] = field(default_factory=set)  #: from the owner references of workloads
     warnings: list[str] = field(default_factory=list)
     problems: list[LocatedProblem] = field(default_factory=list)
+    claims: list[ObjectLocation] = field(default_factory=list)
     without_pods: Counter[str] = field(default_factory=Counter)  #: skipped objects that run no pods, by kind
 
     def result(self) -> LoadedWorkloads:
@@ -227,7 +232,7 @@ class _Collector:
             noun = "object that runs" if count == 1 else "objects that run"
             self.warnings.append(f"skipped {count} {noun} no pods: {', '.join(kinds)}")
         workloads = (workload for templates in self.workloads.values() for workload in templates.values())
-        return LoadedWorkloads(tuple(workloads), tuple(self.warnings))
+        return LoadedWorkloads(tuple(workloads), tuple(self.warnings), tuple(self.claims))
 
     def add_path(self, path: Path) -> None:
         files = [path]
@@ -292,6 +297,8 @@ class _Collector:
             self._add_workload(place, top)
         elif not _is_built_in(version):
             self._add_custom(place, top)
+        elif kind in CLAIM_KINDS and version.startswith(_CLAIM_GROUP):
+            self.claims.append(place if place.part is top.fields else replace(place, part=top.fields))
         elif kind not in _POD_KINDS:
             self.without_pods[kind] += 1
         else:
@@ -399,14 +406,16 @@ class _Collector:
                 self.owners.add((str(owner.get("kind")), workload.namespace, str(owner.get("name"))))
 
     def _report(self, problems: Iterable[Problem], place: ObjectLocation, name: str = "") -> None:
-        for problem in problems:
-            *_, value = None, *place.along(problem.field)
-            message = problem.message
-            if problem.kind in _SHOW_VALUE and isinstance(value, str) and value:
-                message += f" (got {value[:40] if isinstance(value, NumberLiteral) else quote(value[:40])})"
-            self.problems.append(
-                LocatedProblem(place.source(problem.field), Problem(place.field(problem.field), message), name)
-            )
+        self.problems += [locate_problem(problem, place, name) for problem in problems]
+
+
+def locate_problem(problem: Problem, place: ObjectLocation, name: str = "") -> LocatedProblem:
+    """Return a problem of an object with its line, and with the value if that tells what is wrong."""
+    *_, value = None, *place.along(problem.field)
+    message = problem.message
+    if problem.kind in _SHOW_VALUE and isinstance(value, str) and value:
+        message += f" (got {value[:40] if isinstance(value, NumberLiteral) else quote(value[:40])})"
+    return LocatedProblem(place.source(problem.field), Problem(place.field(problem.field), message), name)
 
 
 def _is_built_in(version: str) -> bool:

@@ -1,0 +1,296 @@
+"""Whether CPUs and memory are beside the devices of claims, and where these are."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from alignup.align import bits
+from alignup.align.bits import NodeSet
+from alignup.align.claims.allocation import Matches, allocate
+from alignup.align.claims.objects import AttributeValue, Claim, ClaimObjects, DeviceId, SliceDevice
+from alignup.align.decision import Decision
+from alignup.align.errors import AlignError
+from alignup.align.host import Host
+from alignup.align.machine import Machine
+from alignup.align.workload import Pod
+
+NUMA_NODE = "resource.kubernetes.io/numaNode"
+PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
+PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
+_MAX_NAMED = 4  #: devices that a sentence names
+
+
+def numa_nodes(attributes: Mapping[str, AttributeValue], machine: Machine | None) -> NodeSet | None:
+    """Return the NUMA nodes of a device; ``None`` if they are unknown.
+
+    They are an attribute, or those of its PCI address or root on the *machine*. A node that has memory but no CPUs, as
+    that of some GPUs, stands for the nearest nodes with CPUs.
+    """
+    value = attributes.get(NUMA_NODE)
+    listed = value if isinstance(value, tuple) else (value,)
+    ids = [node for node in listed if isinstance(node, int) and not isinstance(node, bool)]
+    if machine is None:
+        return bits.of(node for node in ids if node >= 0) or None
+    known = {node.id for node in machine.nodes}
+    nodes = {node for node in ids if node in known} or _pci_nodes(attributes, machine)
+    return bits.of(near for node in nodes for near in _with_cpus(node, machine)) or None
+
+
+def wrong_numa_nodes(attributes: Mapping[str, AttributeValue], machine: Machine) -> tuple[int, ...]:
+    """Return the NUMA nodes in the attributes of a device that the *machine* does not have; -1 means unknown."""
+    value = attributes.get(NUMA_NODE)
+    listed = value if isinstance(value, tuple) else (value,)
+    known = {-1, *(node.id for node in machine.nodes)}
+    return tuple(node for node in listed if isinstance(node, int) and node not in known)
+
+
+def _pci_nodes(attributes: Mapping[str, AttributeValue], machine: Machine) -> set[int]:
+    address, root = attributes.get(PCI_BUS_ID), attributes.get(PCIE_ROOT)
+    if isinstance(address, str):
+        bus = address.lower()
+        nodes = {device.node for device in machine.pci if device.address.lower() == bus and device.node is not None}
+        if nodes:
+            return nodes
+    if isinstance(root, str) and root.startswith("pci"):
+        domain_bus = f"{root.removeprefix('pci').lower()}:"  # a root complex is named after its first bus
+        return {
+            device.node
+            for device in machine.pci
+            if device.address.lower().startswith(domain_bus) and device.node is not None
+        }
+    return set()
+
+
+def _with_cpus(node: int, machine: Machine) -> Iterable[int]:
+    """Return *node*, or the nearest nodes with CPUs if it has none."""
+    with_cpus = {cpu.node for cpu in machine.cpus if cpu.node is not None}
+    distances = machine.distances
+    if node in with_cpus or distances is None or node not in distances.ids:
+        return (node,)
+    near = {other: distances.between(node, other) for other in with_cpus if other in distances.ids}
+    return [other for other, distance in near.items() if distance == min(near.values())]
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimState:
+    """A claim of a pod and its devices, as far as they are known."""
+
+    name: str  #: in the pod; of an extended resource that a DeviceClass offers, the resource
+    claim: Claim | None  #: ``None``: its object is missing
+    #: allocated devices, or if there are none yet, those that match: request → its devices
+    devices: tuple[tuple[str, SliceDevice], ...] = ()
+    allocated: bool = False
+    problem: str = ""  #: why its devices are not known
+
+    @property
+    def nodes(self) -> NodeSet | None:
+        """The NUMA nodes of the allocated devices; ``None`` if one is unknown or nothing is allocated."""
+        if not self.allocated or any(device.nodes is None for _, device in self.devices):
+            return None
+        return bits.union(device.nodes or 0 for _, device in self.devices)
+
+
+class DecidedNodes(NamedTuple):
+    """The NUMA nodes of what the containers that use a claim get; empty: nothing exclusive."""
+
+    cpus: NodeSet = 0
+    memory: NodeSet = 0
+
+    @property
+    def all(self) -> NodeSet:
+        return self.cpus | self.memory
+
+    def __str__(self) -> str:
+        subject = " and ".join(name for name, nodes in (("CPUs", self.cpus), ("memory", self.memory)) if nodes)
+        return f"the {subject} will be {_on_nodes(self.all)}"
+
+
+def decided_nodes(pod: Pod, decision: Decision, claim: str, machine: Machine) -> DecidedNodes:
+    """Return where *decision* puts the containers that use *claim*, or the extended resource of this name."""
+    users = {
+        container.name
+        for container in pod.all_containers
+        if claim in container.resources.claims or claim in container.resources.limits
+    }
+    node_of = {cpu.id: cpu.node for cpu in machine.cpus}
+    cpus = memory = 0
+    for placement in decision.placements:
+        if placement.container in users:
+            nodes = (node_of.get(cpu) for cpu in bits.members(placement.cpus or 0))
+            cpus |= bits.of(node for node in nodes if node is not None)
+            memory |= bits.union(block.nodes for block in placement.memory)
+    return DecidedNodes(cpus, memory)
+
+
+def is_aligned(devices: NodeSet, decided: NodeSet) -> bool:
+    """Return whether everything decided is on NUMA nodes of the devices."""
+    return not decided & ~devices
+
+
+def _on_nodes(nodes: NodeSet) -> str:
+    return f"on NUMA node{'s' if nodes.bit_count() > 1 else ''} {bits.show(nodes)}"
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedClaim:
+    """A claim of a pod beside a decision on this pod."""
+
+    state: ClaimState
+    decided: DecidedNodes
+    #: free devices on these nodes that the claim could have instead
+    better: tuple[SliceDevice, ...] = ()
+
+    @property
+    def aligned(self) -> bool | None:
+        """Whether CPUs and memory are beside the devices; ``None`` if that is unknown, or there are none."""
+        places = self._places()
+        if not self.decided.all or not places or None in places:
+            return None
+        verdicts = {is_aligned(nodes or 0, self.decided.all) for nodes in places}
+        return verdicts.pop() if len(verdicts) == 1 else None
+
+    def sentence(self) -> str:
+        """Say where the devices are and whether CPUs and memory are beside them; empty if no device is known."""
+        state, places = self.state, self._places()
+        if not state.devices:
+            return ""
+        names = sorted({device.id.device for _, device in state.devices})
+        subject = f"device{'s' if len(names) > 1 else ''} {', '.join(names)}"
+        if not state.allocated:
+            subject = f"the device of claim {state.name}"
+        known = sorted(nodes for nodes in places if nodes is not None)
+        if not known or (state.allocated and None in places):
+            return f"the NUMA node of {subject} is not known"
+        if state.allocated:
+            where = f"{subject} {'is' if len(names) == 1 else 'are'} {_on_nodes(bits.union(known))}"
+        else:
+            where = f"{subject} will be on NUMA node {' or '.join(map(bits.show, known))}"
+        if not self.decided.all:
+            return where
+        verdict = {True: ": aligned", False: ": not aligned", None: ": aligned or not, as the scheduler chooses"}
+        return f"{where}, {self.decided}{verdict[self.aligned]}"
+
+    def remedy(self) -> str:
+        """Say which change, which was tried, brings the devices to the CPUs; empty if there is none."""
+        if self.aligned or not self.better:
+            return ""
+        names = ", ".join(device.id.device for device in self.better[:_MAX_NAMED])
+        names += ", …" if len(self.better) > _MAX_NAMED else ""
+        nodes = self.decided.all
+        text = f"claim a device {_on_nodes(nodes)} ({names})"
+        if nodes.bit_count() == 1 and all(NUMA_NODE in device.attributes for device in self.better):
+            domain, _, name = NUMA_NODE.rpartition("/")
+            text += f' with the selector device.attributes["{domain}"].{name} == {bits.show(nodes)}'
+        return text
+
+    def to_document(self) -> dict[str, Any]:
+        state = self.state
+        return {
+            "name": state.name,
+            "claim": state.claim.title if state.claim else None,
+            "allocated": state.allocated,
+            "devices": [
+                {
+                    "request": request,
+                    "driver": device.id.driver,
+                    "pool": device.id.pool,
+                    "device": device.id.device,
+                    "numaNodes": None if device.nodes is None else list(bits.members(device.nodes)),
+                    "attributes": dict(device.attributes),
+                }
+                for request, device in state.devices
+            ],
+            "problem": state.problem,
+            "cpuNumaNodes": list(bits.members(self.decided.cpus)),
+            "memoryNumaNodes": list(bits.members(self.decided.memory)),
+            "aligned": self.aligned,
+            "sentence": self.sentence(),
+            "remedy": self.remedy(),
+        }
+
+    def _places(self) -> set[NodeSet | None]:
+        """Return the NUMA nodes of all allocated devices together, or of each device that the claim can get."""
+        if self.state.allocated:
+            return {self.state.nodes}
+        return {device.nodes for _, device in self.state.devices}
+
+
+def place_devices(devices: Iterable[SliceDevice], machine: Machine | None) -> tuple[SliceDevice, ...]:
+    """Return *devices* with their NUMA nodes on the *machine*."""
+    return tuple(replace(device, nodes=numa_nodes(device.attributes, machine)) for device in devices)
+
+
+class HostClaims(NamedTuple):
+    """What is known of claims on one host."""
+
+    objects: ClaimObjects
+    devices: tuple[SliceDevice, ...]  #: that the host can use, with their NUMA nodes
+    matches: Matches
+
+    def states(self, pod: Pod, host: Host) -> tuple[ClaimState, ...]:
+        """Return the claims of *pod* with their allocated devices, or with those that they can get."""
+        by_id = {device.id: device for device in self.devices}
+        states = []
+        for name, claim in self.objects.claims_of(pod, capacity=host.ledger.devices.allocatable(pod.uid)):
+            if isinstance(claim, str):
+                states.append(ClaimState(name, None, problem=claim))
+            elif claim.allocated is not None:
+                states.append(_allocated_state(name, claim, by_id, pod))
+            else:
+                states.append(self._open_state(name, claim))
+        return tuple(states)
+
+    def explain(self, pod: Pod, decision: Decision, host: Host) -> tuple[ExplainedClaim, ...]:
+        """Return the claims of *pod* beside *decision*, which *host* made about it."""
+        explained = []
+        for state in self.states(pod, host):
+            claim = ExplainedClaim(state, decided_nodes(pod, decision, state.name, host.machine))
+            if claim.decided.all and state.claim is not None and not claim.aligned:
+                claim = replace(claim, better=self._devices_beside(state.claim, claim.decided.all))
+            explained.append(claim)
+        return tuple(explained)
+
+    def _devices_beside(self, claim: Claim, nodes: NodeSet) -> tuple[SliceDevice, ...]:
+        """Return the free devices on *nodes* that match *claim*, if they suffice for it."""
+        taken = self.objects.taken() - {device.id for device in claim.allocated or ()}
+        near = [device for device in self.devices if device.nodes is not None and is_aligned(device.nodes, nodes)]
+        try:
+            if allocate([claim], near, matches=self.matches, taken=taken) is None:
+                return ()
+            requests = [request for alternatives in claim.requests for request in alternatives]
+            return tuple(
+                device
+                for device in near
+                if device.id not in taken and any(self.matches(request, device) for request in requests)
+            )
+        except AlignError:
+            return ()
+
+    def _open_state(self, name: str, claim: Claim) -> ClaimState:
+        """Return a claim without devices, and all free devices that match one of its requests."""
+        if classes := self.objects.missing_classes([claim]):
+            return ClaimState(name, claim, problem=f"DeviceClass {', '.join(classes)} is not known")
+        taken = self.objects.taken()
+        try:
+            candidates = tuple(
+                (request.name, device)
+                for alternatives in claim.requests
+                for request in alternatives
+                for device in self.devices
+                if (device.id not in taken or request.admin_access) and self.matches(request, device)
+            )
+            possible = allocate([claim], self.devices, matches=self.matches, taken=taken) is not None
+        except AlignError as error:
+            return ClaimState(name, claim, problem=str(error))
+        problem = "" if possible else "this node does not have enough free devices that match"
+        return ClaimState(name, claim, candidates, problem=problem)
+
+
+def _allocated_state(name: str, claim: Claim, devices: Mapping[DeviceId, SliceDevice], pod: Pod) -> ClaimState:
+    known = tuple((each.request, devices.get(each.id) or SliceDevice(each.id)) for each in claim.allocated or ())
+    problem = ""
+    if missing := [str(each.id) for each in claim.allocated or () if each.id not in devices]:
+        problem = f"no ResourceSlice of this node has {', '.join(missing)}"
+    elif pod.uid and claim.reserved_for and pod.uid not in claim.reserved_for:
+        problem = f"{claim.title} is reserved for other pods"
+    return ClaimState(name, claim, known, allocated=True, problem=problem)

@@ -1,0 +1,131 @@
+"""Which devices claims can get, as the scheduler allocates them.
+
+The scheduler visits pools in random order, so only it knows which of several suitable devices a claim will get.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+
+from alignup.align import bits
+from alignup.align.bits import NodeSet
+from alignup.align.claims.objects import AllocatedDevice, Claim, ClaimRequest, DeviceId, SliceDevice
+from alignup.align.errors import WorkLimitError
+
+MAX_STEPS = 100_000  #: devices that an allocation tries
+
+#: Whether a device matches the selectors of a request and its class.
+Matches = Callable[[ClaimRequest, SliceDevice], bool]
+
+
+def allocate(
+    claims: Sequence[Claim],
+    devices: Sequence[SliceDevice],
+    *,
+    matches: Matches,
+    taken: Collection[DeviceId] = (),
+) -> dict[str, tuple[AllocatedDevice, ...]] | None:
+    """Return devices for *claims* by their titles, as the scheduler could allocate them; ``None``: there are none.
+
+    *devices* are those that the host can use. ``WorkLimitError`` if too many combinations would have to be tried.
+    """
+    search = _Search(claims, devices, matches, set(taken))
+    return search.result() if search.allocate(0, 0) else None
+
+
+def feasible_nodes(
+    claims: Sequence[Claim], devices: Sequence[SliceDevice], *, matches: Matches, taken: Collection[DeviceId] = ()
+) -> NodeSet:
+    """Return the NUMA nodes on each of which devices for all *claims* are free."""
+    nodes = 0
+    for node in bits.members(bits.union(device.nodes or 0 for device in devices)):
+        near = [device for device in devices if device.nodes is not None and device.nodes >> node & 1]
+        if allocate(claims, near, matches=matches, taken=taken) is not None:
+            nodes |= 1 << node
+    return nodes
+
+
+class _Search:
+    """A depth-first search for devices: claim by claim, request by request, device by device."""
+
+    def __init__(
+        self, claims: Sequence[Claim], devices: Sequence[SliceDevice], matches: Matches, taken: set[DeviceId]
+    ) -> None:
+        self._claims, self._devices, self._matches, self._taken = claims, devices, matches, taken
+        self._chosen: list[list[tuple[str, SliceDevice]]] = [[] for _ in claims]
+        self._candidates: dict[tuple[int, int, int], tuple[SliceDevice, ...]] = {}
+        self._steps = 0
+
+    def result(self) -> dict[str, tuple[AllocatedDevice, ...]]:
+        return {
+            claim.title: tuple(AllocatedDevice(request, device.id) for request, device in chosen)
+            for claim, chosen in zip(self._claims, self._chosen, strict=True)
+        }
+
+    def allocate(self, claim: int, request: int) -> bool:
+        """Allocate devices for the requests of the claims from this one on."""
+        if claim == len(self._claims):
+            return True
+        if request == len(self._claims[claim].requests):
+            return self.allocate(claim + 1, 0)
+        return any(
+            self._allocate_alternative(claim, request, alternative, 0, 0)
+            for alternative in range(len(self._claims[claim].requests[request]))
+        )
+
+    def _allocate_alternative(self, claim: int, request: int, alternative: int, start: int, count: int) -> bool:
+        wanted = self._claims[claim].requests[request][alternative]
+        candidates = self._candidates_of(claim, request, alternative)
+        needed = len(candidates) if wanted.count is None else wanted.count
+        if not candidates:
+            return needed == 0 and wanted.count is not None and self.allocate(claim, request + 1)
+        if count == needed:
+            return self.allocate(claim, request + 1)
+        last = start + 1 if wanted.count is None else len(candidates)  # all devices: each must be free
+        for index in range(start, last):
+            device = candidates[index]
+            self._count_step()
+            in_use = device.id in self._taken and not wanted.admin_access
+            if in_use or not self._satisfies(claim, wanted.name, device):
+                continue
+            self._chosen[claim].append((wanted.name, device))
+            if exclusive := not wanted.admin_access and not device.shared:
+                self._taken.add(device.id)
+            if self._allocate_alternative(claim, request, alternative, index + 1, count + 1):
+                return True
+            self._chosen[claim].pop()
+            if exclusive:
+                self._taken.discard(device.id)
+        return False
+
+    def _count_step(self) -> None:
+        self._steps += 1
+        if self._steps > MAX_STEPS:
+            titles = [claim.title for claim in self._claims]
+            raise WorkLimitError(f"no devices for the claims were found within {MAX_STEPS} steps", sources=titles)
+
+    def _candidates_of(self, claim: int, request: int, alternative: int) -> tuple[SliceDevice, ...]:
+        key = (claim, request, alternative)
+        if key not in self._candidates:
+            wanted = self._claims[claim].requests[request][alternative]
+            self._candidates[key] = tuple(
+                device for device in self._devices if _tolerates(wanted, device) and self._matches(wanted, device)
+            )
+        return self._candidates[key]
+
+    def _satisfies(self, claim: int, request: str, device: SliceDevice) -> bool:
+        for attribute, requests in self._claims[claim].constraints:
+            if not _applies(requests, request):
+                continue
+            if attribute not in device.attributes:
+                return False
+            for other_request, other in self._chosen[claim]:
+                if _applies(requests, other_request) and other.attributes[attribute] != device.attributes[attribute]:
+                    return False
+        return True
+
+
+def _tolerates(request: ClaimRequest, device: SliceDevice) -> bool:
+    return all(any(toleration.covers(taint) for toleration in request.tolerations) for taint in device.taints)
+
+
+def _applies(requests: frozenset[str], request: str) -> bool:
+    return not requests or request in requests or request.partition("/")[0] in requests

@@ -1,0 +1,209 @@
+"""Slices, claims and device classes, as far as they decide which devices a claim gets."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from alignup.align.bits import NodeSet
+from alignup.align.quantity import Quantity
+from alignup.align.workload import Pod, demand, names
+
+AttributeValue = bool | int | str | tuple[bool | int | str, ...]
+
+
+class DeviceId(NamedTuple):
+    driver: str
+    pool: str
+    device: str
+
+    def __str__(self) -> str:
+        return "/".join(self)
+
+
+@dataclass(frozen=True, slots=True)
+class SliceDevice:
+    """A device of a ResourceSlice."""
+
+    id: DeviceId
+    attributes: Mapping[str, AttributeValue] = field(default_factory=dict)  #: by qualified name
+    versions: frozenset[str] = frozenset()  #: those of the attributes that are semantic versions
+    capacity: Mapping[str, Quantity] = field(default_factory=dict)  #: by qualified name
+    nodes: NodeSet | None = None  #: NUMA nodes; ``None``: unknown
+    taints: tuple["Taint", ...] = ()
+    #: whether several claims can share it or it shares counters with other devices, which is not computed here
+    shared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRequest:
+    """One request of a claim, or one alternative of it."""
+
+    name: str  #: ``gpu``, or ``gpu/large`` for an alternative
+    device_class: str
+    count: int | None = 1  #: ``None``: all that match
+    selectors: tuple[str, ...] = ()  #: CEL expressions of the request; those of its class count, too
+    admin_access: bool = False  #: the devices may be in use
+    tolerations: tuple["Toleration", ...] = ()
+    capacity: bool = False  #: whether it asks for a part of a device, which is not computed here
+
+
+class Taint(NamedTuple):
+    """A taint that keeps claims from a device, unless they tolerate it."""
+
+    key: str
+    value: str
+    effect: str
+
+
+class Toleration(NamedTuple):
+    key: str  #: empty: all keys
+    value: str | None  #: ``None``: all values
+    effect: str  #: empty: all effects
+
+    def covers(self, taint: Taint) -> bool:
+        return self.key in ("", taint.key) and self.value in (None, taint.value) and self.effect in ("", taint.effect)
+
+
+class AllocatedDevice(NamedTuple):
+    request: str
+    id: DeviceId
+
+
+class MatchAttribute(NamedTuple):
+    """A constraint: the devices of these requests (empty: of all) have the same value of an attribute."""
+
+    attribute: str
+    requests: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    name: str
+    namespace: str = "default"
+    uid: str = ""
+    requests: tuple[tuple[ClaimRequest, ...], ...] = ()  #: each with its alternatives, best first
+    constraints: tuple[MatchAttribute, ...] = ()
+    allocated: tuple[AllocatedDevice, ...] | None = None  #: ``None``: not allocated
+    host: str = ""  #: the only host where the allocated devices can be used; empty: unknown, or several
+    reserved_for: frozenset[str] = frozenset()  #: uids of pods
+
+    @property
+    def title(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceClass:
+    name: str
+    selectors: tuple[str, ...] = ()  #: CEL expressions
+    extended_resource: str = ""  #: that pods can request instead of a claim
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A ResourceSlice: a part of a pool of devices."""
+
+    name: str
+    driver: str
+    pool: str
+    generation: int
+    slice_count: int  #: of the pool in this generation
+    host: str = ""  #: where its devices can be used; empty: everywhere, or where ``selector`` says
+    selector: object = None  #: a node selector, for those who know the labels of hosts
+    devices: tuple[SliceDevice, ...] = ()
+
+
+def usable_devices(slices: Iterable[Slice]) -> tuple[tuple[SliceDevice, ...], tuple[str, ...]]:
+    """Return the devices in *slices* that can be allocated, and what is wrong with the others.
+
+    Slices of an older generation do not count. The scheduler uses no pool that is incomplete, or that has two devices
+    of the same name.
+    """
+    pools: dict[tuple[str, str], list[Slice]] = {}
+    for slice_ in slices:
+        pools.setdefault((slice_.driver, slice_.pool), []).append(slice_)
+    devices: list[SliceDevice] = []
+    problems = []
+    for (driver, pool), parts in pools.items():
+        newest = max(part.generation for part in parts)
+        current = [part for part in parts if part.generation == newest]
+        ids = [device.id for part in current for device in part.devices]
+        expected = current[0].slice_count
+        if len(current) < expected:
+            problems.append(f"pool {pool} of driver {driver} has {len(current)} of its {expected} slices")
+        elif len(set(ids)) < len(ids):
+            twice = next(id_.device for index, id_ in enumerate(ids) if id_ in ids[:index])
+            problems.append(f"pool {pool} of driver {driver} has device {twice} twice")
+        else:
+            devices += [device for part in current for device in part.devices]
+    return tuple(devices), tuple(problems)
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimObjects:
+    """The objects of a cluster, or of files, that claims of pods refer to."""
+
+    classes: Mapping[str, DeviceClass] = field(default_factory=dict)
+    claims: Mapping[tuple[str, str], Claim] = field(default_factory=dict)  #: by namespace and name
+    templates: Mapping[tuple[str, str], Claim] = field(default_factory=dict)  #: by namespace and name
+
+    def class_of(self, resource: str) -> DeviceClass | None:
+        """Return the class that offers an extended resource; of several, the first by name."""
+        if names.is_device_class(resource):
+            return self.classes.get(resource.removeprefix(names.DEVICE_CLASS_PREFIX))
+        offering = [each for each in self.classes.values() if each.extended_resource == resource]
+        return min(offering, key=lambda each: each.name, default=None)
+
+    def with_class_resources(self, pod: Pod) -> Pod:
+        """Return a *pod* that is not bound yet with the extended resources that a DeviceClass offers.
+
+        A class that is requested by its own name counts even if it is not known.
+        """
+        offered = {each.extended_resource for each in self.classes.values()}
+        requested = {name for container in pod.all_containers for name in container.resources.requests}
+        served = [name for name in requested if name in offered or names.is_device_class(name)]
+        return replace(pod, class_resources=tuple(sorted(served))) if served else pod
+
+    def claims_of(self, pod: Pod, *, capacity: Mapping[str, int]) -> Iterator[tuple[str, Claim | str]]:
+        """Yield the name of each claim of *pod* with its claim, or with the reason why that is unknown.
+
+        *capacity* is what device plugins of the host offer: other extended resources of a DeviceClass need a claim.
+        """
+        for named in pod.claims:
+            if named.claim:
+                claim = self.claims.get((pod.namespace, named.claim))
+                yield named.name, claim or f"ResourceClaim {pod.namespace}/{named.claim} is not known"
+            elif named.template:
+                template = self.templates.get((pod.namespace, named.template))
+                missing = f"ResourceClaimTemplate {pod.namespace}/{named.template} is not known"
+                yield named.name, replace(template, name=f"{pod.name}-{named.name}") if template else missing
+            else:
+                yield named.name, "it names neither a ResourceClaim nor a template"
+        served = demand.claimed_requests(pod, capacity)
+        if served and pod.extended_claim:
+            claim = self.claims.get((pod.namespace, pod.extended_claim))
+            missing = f"ResourceClaim {pod.namespace}/{pod.extended_claim} is not known"
+            yield from ((name, claim or missing) for name in sorted({name for _, name in served}))
+        elif served:
+            yield from self._extended_claims(pod, served)
+
+    def _extended_claims(self, pod: Pod, served: Collection[tuple[str, str]]) -> Iterator[tuple[str, Claim | str]]:
+        """Yield the claims that the scheduler will make for extended resources."""
+        for name in sorted({name for _, name in served}):
+            device_class = self.class_of(name)
+            count = demand.requests(pod)[name].value()
+            if device_class is None:
+                yield name, f"no DeviceClass is known that offers {name}"
+            elif count:
+                request = ClaimRequest(name, device_class.name, count)
+                title = f"{pod.name}-extended-resources"
+                yield name, Claim(name=title, namespace=pod.namespace, requests=((request,),))
+
+    def taken(self) -> set[DeviceId]:
+        """Return the devices that claims hold."""
+        return {device.id for claim in self.claims.values() for device in claim.allocated or ()}
+
+    def missing_classes(self, claims: Iterable[Claim]) -> tuple[str, ...]:
+        """Return the device classes that *claims* name and that do not exist."""
+        named = {each.device_class for claim in claims for request in claim.requests for each in request}
+        return tuple(sorted(named - self.classes.keys()))
