@@ -143,18 +143,6 @@ class KubernetesNode:
             if first == second:
                 return second
 
-    async def container_pages(self, id_: str) -> dict[str, int]:
-        """Return how many anonymous pages the processes of a container have on each NUMA node."""
-        pages: dict[str, int] = {}
-        for group in GROUPS.glob(f"kubepods/**/{id_}"):
-            for pid in (group / "cgroup.procs").read_text().split():
-                for mapping in Path(f"/proc/{pid}/numa_maps").read_text().splitlines():
-                    for word in mapping.split() if " anon=" in mapping else ():
-                        node, _, count = word.partition("=")
-                        if node.startswith("N") and node[1:].isdigit():
-                            pages[node[1:]] = pages.get(node[1:], 0) + int(count)
-        return pages
-
     async def restart_runtime(self) -> None:
         """Kill containerd, and start it again; containers run on."""
         await asyncio.to_thread((await self._runtime).restart)
