@@ -9,7 +9,9 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +37,7 @@ pytestmark = [
 ]
 SECONDS = 60.0
 BOTH = "0-1"
+MANY = 40  #: pods
 
 
 def until(condition: Callable[[], object], describe: Callable[[], str]) -> None:
@@ -101,7 +104,7 @@ class AssistedNode:
         path = self.place / "plugin.log"
         return path.read_text("utf-8", "replace") if path.exists() else ""
 
-    def shared_pod(self, name: str, *, shares: int = 512) -> str:
+    def shared_pod(self, name: str, *, shares: int = 20) -> str:
         """Run a pod with a container in the shared pool; return the id of the container."""
         given = bits.union(cpus for containers in self.entries.values() for cpus in containers.values())
         sandbox = self.cri.run_sandbox(name, f"uid-{name}")
@@ -185,6 +188,15 @@ def test_a_plugin_that_is_killed_comes_back_to_the_same_choice(node: AssistedNod
     node.start_plugin()
     assert node.cpus(first, second) == before
     until(lambda: node.cpus(unseen) in (["0"], ["1"]), node.log)
+
+
+def test_many_pods_at_once_are_balanced_and_the_plugin_stays_connected(
+    node: AssistedNode, pods: Callable[[str], str]
+) -> None:
+    with ThreadPoolExecutor(MANY) as threads:
+        containers = list(threads.map(pods, (f"pod-{number}" for number in range(MANY))))
+    until(lambda: Counter(node.cpus(*containers)) == {"0": MANY // 2, "1": MANY // 2}, node.log)
+    assert "not connected" not in node.log().rpartition("synchronized with the runtime")[2]
 
 
 def test_the_plugin_connects_again_after_the_runtime_has_restarted() -> None:

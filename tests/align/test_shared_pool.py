@@ -90,6 +90,15 @@ def test_pods_move_when_their_node_loses_its_cpus_and_back_when_the_loads_differ
     assert sorted(show(grown).values()) == ["0-3", "0-3", "4-7", "4-7"]
 
 
+@pytest.mark.parametrize("count", [2, 3, 10])
+def test_idle_pods_do_not_leave_a_node_empty_that_has_come_back(count):
+    pods = [SharedPod(f"p{number}") for number in range(count)]
+    grown = divide_pool(pool("0-7"), pods, divide_pool(pool("0-3"), pods))
+    sizes = [list(show(grown).values()).count(cpus) for cpus in ("0-3", "4-7")]
+
+    assert min(sizes) * 3 >= max(sizes) - 1
+
+
 def test_a_wide_pod_shrinks_as_soon_as_there_is_room_on_one_node():
     pods = [SharedPod("a", 3000), SharedPod("b", 3000), SharedPod("c", 2000)]
     before = divide_pool(pool("0-7"), pods)

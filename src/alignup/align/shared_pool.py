@@ -18,9 +18,9 @@ from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.machine import Machine
 
-_UNIT = 1000  #: loads are in thousandths of a milli-CPU, so that those of pods on several nodes are whole numbers
+_UNIT = 1_000_000  #: loads are in millionths of a milli-CPU, so that what is lost by rounding does not matter
 _PER_POD = 10  #: milli-CPUs that each pod counts for in addition, so that pods without requests are spread, too
-_WORTH_MOVING = 5  #: a pod moves for balance alone if the nodes' loads differ by a tenth of a node after that
+_ROUNDING = 4096  #: differences between divisions that may be due to rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +163,10 @@ class _Division:
         self._charge(pod, before, sign=-1)
         now, after = self._cost(pod, before), self.best(pod)
         then = self._cost(pod, after)
-        gain = (pod.cpu + _PER_POD) * _UNIT // _WORTH_MOVING
-        worth = then[:-1] < now[:-1] or (then[:-1] == now[:-1] and now.imbalance - then.imbalance > gain)
+        # For balance alone a pod moves if the loads of the nodes still differ by a tenth of a node after that, or if
+        # what it adds to the imbalance is halved: with few or idle pods, no node stays empty.
+        least = max(min((pod.cpu + _PER_POD) * _UNIT // 5, now.imbalance // 2), _ROUNDING)
+        worth = then[:-1] < now[:-1] or (then[:-1] == now[:-1] and now.imbalance - then.imbalance >= least)
         self.put(pod, after if worth else before)
         return worth
 
