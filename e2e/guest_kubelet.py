@@ -72,14 +72,14 @@ class KubernetesNode:
         """Wait until containerd has the images."""
         await asyncio.wait_for(asyncio.shield(self._runtime), TIMEOUT)
 
-    async def start_kubelet(self, config: Document) -> None:
+    async def start_kubelet(self, config: Document, program: str = os.fspath(KUBELET)) -> None:
         """Start the kubelet with *config*, without waiting."""
         KUBELET_DIR.mkdir(parents=True, exist_ok=True)
         KUBELET_CONFIG.write_text(json.dumps(config))
         await self.start_process(
             "kubelet",
             [
-                os.fspath(KUBELET),
+                program,
                 f"--config={KUBELET_CONFIG}",
                 f"--kubeconfig={KUBELET_ACCESS}",
                 f"--hostname-override={self.name}",
@@ -90,6 +90,12 @@ class KubernetesNode:
     async def start_alignup(self, name: str, words: list[str]) -> None:
         """Start a command of this project as the process *name*."""
         await self.start_process(name, [sys.executable, "-m", "alignup", *words])
+
+    async def run_alignup(self, words: list[str]) -> Document:
+        """Run a command of this project; return its exit status and output."""
+        command = [sys.executable, "-m", "alignup", *words]
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+        return {"code": done.returncode, "stdout": done.stdout, "stderr": done.stderr}
 
     async def start_process(self, name: str, words: list[str]) -> None:
         if await self.is_running(name):
@@ -114,6 +120,10 @@ class KubernetesNode:
                 return
             self._processes["kubelet"].send_signal(signal.SIGCONT)
             await asyncio.sleep(0.05)
+
+    async def wait_exit(self, name: str) -> int:
+        """Wait until a process has exited by itself; return its exit status."""
+        return await asyncio.to_thread(self._processes.pop(name).wait, TIMEOUT)
 
     async def is_running(self, name: str) -> bool:
         return name in self._processes and self._processes[name].poll() is None

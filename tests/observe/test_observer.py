@@ -1,6 +1,7 @@
 """The observer's loop with a simulated kubelet, real files and the API server for tests."""
 
 import asyncio
+import json
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from unittest.mock import AsyncMock
@@ -382,6 +383,31 @@ async def test_the_live_configuration_counts_and_the_file_fills_in(kubelet, answ
     assert sources.gaps[0] == (
         f"the live configuration is unknown: forbidden; using {file}, without the flags of the kubelet"
     )
+
+
+@pytest.mark.parametrize(
+    ("gates", "expected"),
+    [
+        ({"MemoryManager": True}, ("1.35", False)),
+        ({"TopologyManagerPolicyOptions": False}, ("1.35", False)),
+        ({"PodLevelResourceManagers": True}, ("1.37", False)),
+        ({"MemoryManager": True, "PodLevelResourceManagers": True}, ("1.37", True)),
+    ],
+)
+async def test_the_live_configuration_is_read_as_by_a_release_that_accepts_it(
+    kubelet, answers, tmp_path, gates, expected
+):
+    async def configz():
+        return json.dumps({"kubeletconfig": {"featureGates": gates}}).encode()
+
+    paths = KubeletPaths(directory=tmp_path)
+    reader = KubeletReader(
+        paths, pod_resources=answers, configz=configz, discover=lambda _root: kubelet.machine, pods=dict
+    )
+    sources = await reader.read()
+
+    ignored = any("ignored featureGates" in gap for gap in sources.gaps)
+    assert (sources.configuration.release.version, ignored) == expected
 
 
 async def test_drop_in_files_are_part_of_the_configuration(kubelet, answers, tmp_path):

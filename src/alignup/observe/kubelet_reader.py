@@ -14,10 +14,11 @@ from pathlib import Path
 from alignup import atomic_files
 from alignup.align.errors import AlignError, FileError, PluginError
 from alignup.align.machine import Machine
+from alignup.align.release import NEWEST, RELEASES
 from alignup.align.settings import FeatureGates
 from alignup.kubernetes import configuration
 from alignup.kubernetes.api.known_pods import KnownPod
-from alignup.kubernetes.configuration import Configuration, feature_gates
+from alignup.kubernetes.configuration import Configuration, ConfigurationText, feature_gates
 from alignup.kubernetes.kubelet_files import state_files
 from alignup.kubernetes.kubelet_files.allocated_pods import ALLOCATED_PODS_FILE, AllocatedPods, read_allocated_pods
 from alignup.kubernetes.kubelet_files.state_files import KnownFiles, KubeletFiles
@@ -178,7 +179,7 @@ class KubeletReader:
         reason = ""
         if self._configz is not None:
             try:
-                live = configuration.unwrap(await self._configz(), name="/configz")
+                live = _live_configuration(await self._configz())
                 return live.read(), live.notes
             except AlignError as error:
                 reason = f"the live configuration is unknown: {error}"
@@ -199,6 +200,15 @@ class KubeletReader:
 
     def _versions(self) -> FileVersions:
         return tuple(map(_version, self.paths.state_files))
+
+
+def _live_configuration(text: bytes) -> ConfigurationText:
+    """Return a kubelet's live configuration, read as by the newest release that accepts all its feature gates."""
+    releases = (release for release in reversed(RELEASES) if release.minor <= NEWEST.minor)
+    readings = [configuration.unwrap(text, name="/configz", release=next(releases))]
+    while readings[-1].notes and (release := next(releases, None)):
+        readings.append(configuration.unwrap(text, name="/configz", release=release))
+    return readings[0] if readings[-1].notes else readings[-1]
 
 
 def _version(path: Path) -> tuple[int, int, int] | None:

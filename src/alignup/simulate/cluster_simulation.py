@@ -250,6 +250,7 @@ class ClusterSimulation:
             self._rejections[decision.rejection.reason] += 1
             self._rejected[host.group.name] += 1
             self._meter.rejections += 1
+            host.kubelet.leave_residue(decision)
             self._release_claims(pod.uid, host)
         else:
             host.kubelet.apply(decision)
