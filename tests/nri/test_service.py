@@ -92,7 +92,7 @@ def test_it_registers_assists_follows_the_pool_and_stops():
         async with runtime.listening(place / "nri.sock"), started(place, "--listen", f"127.0.0.1:{port}") as process:
             called = await next_plugin(runtime)
             assert (await asyncio.to_thread(get, port, "/readyz"))[0] == 503
-            assert await called.configure() == sum(1 << event - 1 for event in EVENTS)
+            assert await called.configure(nri="v0.12.2") == sum(1 << event - 1 for event in EVENTS)
             synchronized = await called.synchronize([pod], [first])
             assert [update.linux.resources.cpu.cpus for update in synchronized.update] == ["0-1"]
             created = await called.create(other, second)

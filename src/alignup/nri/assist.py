@@ -10,12 +10,16 @@ A runtime does not say whether the changes in an answer succeeded, skips contain
 and may apply an update of the kubelet after a later one of the plugin. So each change in an answer is sent once more as
 an update of its own, which fails visibly.
 
+Up to NRI 0.12.0 an update that nobody asked for can block the runtime for good, since it takes two locks in another order
+than events do. There the plugin connects again instead, and sends the changes in its answer to the synchronization.
+
 Runtimes tell neither requests nor the QoS class, so CPU requests are computed from CPU shares, and the memory that a
 pod may use is its limit.
 """
 # ruff: noqa: ARG002 - the arguments are those of NriPlugin
 
 import asyncio
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -32,6 +36,8 @@ from alignup.nri.ttrpc import Code, RpcError
 from alignup.wire import nri_pb2 as wire
 
 _SHARES_PER_CPU = 1024
+_VERSION = re.compile(r"v?(\d{1,9})\.(\d{1,9})\.(\d{1,9})", re.ASCII)
+_FIRST_SAFE = (0, 12, 1)
 _LEAST_SHARES = 2  #: of a container that requests no CPU
 _MAX_ROUNDS = 3  #: of updates in a row, when the pool changes while they are on their way
 
@@ -81,6 +87,7 @@ class AssistPlugin(NriPlugin):
         self._created: set[str] = set()  #: containers that the runtime does not update yet
         self._unconfirmed: set[str] = set()  #: containers that may not have what they were given
         self._failing: set[str] = set()  #: containers whose last update failed
+        self._updates_safe = False  #: whether the runtime bears updates that it has not asked for
         self.problem = ""  #: why the pool is not known
         self.wake = asyncio.Event()  #: when :meth:`rebalance` should be called at once
 
@@ -96,6 +103,10 @@ class AssistPlugin(NriPlugin):
         self._metrics.connected.set(1)
         _log.info("containers listed", pods=len(pods), containers=len(self._containers))
         return self._answer(self._divide())
+
+    async def configure(self, request: wire.ConfigureRequest) -> None:
+        numbers = _VERSION.match(request.NRI_version)  # which runtimes send since 0.12
+        self._updates_safe = numbers is not None and tuple(map(int, numbers.groups())) >= _FIRST_SAFE
 
     async def disconnected(self) -> None:
         self._metrics.connected.set(0)
@@ -120,7 +131,9 @@ class AssistPlugin(NriPlugin):
     async def update_container(
         self, pod: wire.PodSandbox, container: wire.Container, resources: wire.LinuxResources
     ) -> Sequence[wire.ContainerUpdate]:
-        updated = self._containers.get(container.id) or self._add(pod.uid, container)
+        updated = self._containers.get(container.id)
+        if updated is None:  # it has stopped, though the kubelet does not know yet
+            return ()
         updated.take(resources)
         changes = self._divide()
         sent = _set(resources.cpu.cpus)
@@ -147,9 +160,14 @@ class AssistPlugin(NriPlugin):
             self.wake.clear()
             if self._settled is not None and self._settled is self._pool() and not self._unconfirmed - self._created:
                 return
-            self._answer(self._divide())
+            changed = self._answer(self._divide())
             ids = self._unconfirmed - self._created
             if not ids:
+                return
+            if not self._updates_safe:
+                self._unconfirmed.clear()
+                if changed:
+                    connection.reconnect()
                 return
             self._unconfirmed -= ids  # an event may add some again while the updates are on their way
             failed = await _send(connection, [self._containers[id_].as_update() for id_ in sorted(ids)])

@@ -292,11 +292,17 @@ class PluginConnection:
             with suppress(asyncio.CancelledError, FrameError):
                 await serving
 
+    def reconnect(self) -> None:
+        """Close the connection; :meth:`run` opens another one, and the runtime synchronizes the plugin again."""
+        if self._connection is not None:
+            self._connection.close()
+
     async def update_containers(self, updates: Sequence[wire.ContainerUpdate]) -> list[wire.ContainerUpdate]:
         """Change containers without being asked; return the updates that failed.
 
         ``RpcError`` if the runtime says that some failed, but not which. It skips containers that it does not know,
-        also those that are being created.
+        also those that are being created. Up to NRI 0.12.0 it can block the runtime for good, if an event comes at the
+        same time.
         """
         request = wire.UpdateContainersRequest(update=updates)
         payload = await self._call("UpdateContainers", request, self._timing.update)
