@@ -175,6 +175,8 @@ def test_shared_containers_make_way_for_exclusive_ones_and_come_back(
     node.cri.remove_sandbox(sandbox)
     node.entries.clear()
     node.write_state()
+    for container in (first, second):  # the kubelet's reconcile loop
+        node.cri.update_container(container, cpuset_cpus=BOTH)
     until(lambda: sorted(node.cpus(first, second)) == ["0", "1"], node.log)
 
 

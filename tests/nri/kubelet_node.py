@@ -58,7 +58,6 @@ class KubeletNode:
     meanwhile: Callable[[], Awaitable[None]] | None = None  #: what happens while the next update is on its way
     sent: int = 0  #: unsolicited updates
     nri: str = "v0.12.1"
-    reconnected: int = 0
 
     @classmethod
     def started(
@@ -93,12 +92,6 @@ class KubeletNode:
         self.write()
         self.plugin = AssistPlugin(KubeletPoolReader(self.directory, self.machine).read, NriMetrics())
         asyncio.run(self.plugin.configure(wire.ConfigureRequest(NRI_version=self.nri)))
-        self.synchronize()
-
-    def reconnect(self) -> None:
-        self.reconnected += 1
-
-    def synchronize(self) -> None:
         pods = {run.pod.id: run.pod for run in self.containers.values()}
         listed = []
         for run in self.containers.values():

@@ -10,8 +10,9 @@ A runtime does not say whether the changes in an answer succeeded, skips contain
 and may apply an update of the kubelet after a later one of the plugin. So each change in an answer is sent once more as
 an update of its own, which fails visibly.
 
-Up to NRI 0.12.0 an update that nobody asked for can block the runtime for good, since it takes two locks in another order
-than events do. There the plugin connects again instead, and sends the changes in its answer to the synchronization.
+Up to NRI 0.12.0 an update that nobody asked for can block the runtime for good, since it takes two locks in another
+order than events do. There all changes wait for the next event; the kubelet's reconcile loop brings one for every
+shared container within ten seconds after a change of the pool.
 
 Runtimes tell neither requests nor the QoS class, so CPU requests are computed from CPU shares, and the memory that a
 pod may use is its limit.
@@ -156,18 +157,15 @@ class AssistPlugin(NriPlugin):
 
     async def rebalance(self, connection: PluginConnection) -> None:
         """Change containers for which the pool has changed, and confirm earlier changes; retry failures next time."""
+        if not self._updates_safe:
+            return
         for _ in range(_MAX_ROUNDS):
             self.wake.clear()
             if self._settled is not None and self._settled is self._pool() and not self._unconfirmed - self._created:
                 return
-            changed = self._answer(self._divide())
+            self._answer(self._divide())
             ids = self._unconfirmed - self._created
             if not ids:
-                return
-            if not self._updates_safe:
-                self._unconfirmed.clear()
-                if changed:
-                    connection.reconnect()
                 return
             self._unconfirmed -= ids  # an event may add some again while the updates are on their way
             failed = await _send(connection, [self._containers[id_].as_update() for id_ in sorted(ids)])

@@ -292,11 +292,6 @@ class PluginConnection:
             with suppress(asyncio.CancelledError, FrameError):
                 await serving
 
-    def reconnect(self) -> None:
-        """Close the connection; :meth:`run` opens another one, and the runtime synchronizes the plugin again."""
-        if self._connection is not None:
-            self._connection.close()
-
     async def update_containers(self, updates: Sequence[wire.ContainerUpdate]) -> list[wire.ContainerUpdate]:
         """Change containers without being asked; return the updates that failed.
 
