@@ -28,6 +28,7 @@ COMMANDS = {
     "watch": "Print the agent's events as they happen",
     "web": "Print a link to the agent's web pages",
     "observe": "Publish what the kubelet of this node holds",
+    "nri": "Place containers on NUMA nodes beside a kubelet",
     "schedule": "Tell schedulers which nodes will admit a pod",
     "machine": "Show or record the topology of a machine",
     "completion": "Print the shell completion script",
