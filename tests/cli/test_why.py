@@ -418,3 +418,83 @@ def test_shell_completion():
 
     assert "_ALIGNUP_COMPLETE=bash_complete" in shown.stdout
     assert asked.stdout.split() == ["plain,text", "plain,json", "plain,yaml"]
+
+
+CLAIMS = ROOT / "examples" / "claims"
+WITH_GPUS = ("--machine", CLAIMS / "machine.yaml", "--config", CLAIMS / "kubelet.yaml")
+
+
+class TestClaims:
+    def test_devices_of_claims_are_listed_with_their_numa_nodes(self):
+        run = in_process("why", "-f", CLAIMS / "trainer.yaml", "-f", CLAIMS / "gpus.yaml", *WITH_GPUS)
+
+        assert (run.returncode, run.stderr) == (0, "")
+        assert "gpu: gpu-3 · NUMA node 1 · driver gpu.example.com · pool node-a" in " ".join(run.stdout.split())
+        assert "→ the device of claim gpu will be on NUMA node 1, the CPUs will be on NUMA node 0: not aligned" in (
+            " ".join(run.stdout.split())
+        )
+
+    def test_a_machine_can_read_them(self):
+        run = in_process("why", "-f", CLAIMS / "trainer.yaml", "-f", CLAIMS / "gpus.yaml", *WITH_GPUS, "-o", "json")
+
+        (claim,) = json.loads(run.stdout)["answers"][0]["claims"]
+        assert (claim["name"], claim["claim"], claim["aligned"]) == ("gpu", "ml/trainer-gpu", False)
+        assert [device["device"] for device in claim["devices"]] == ["gpu-3"]
+
+    def test_missing_objects_are_named(self, manifest):
+        document = {"name": "gpu", "resourceClaimName": "mine"}
+        claiming = json.loads(pod(cpu="1", memory="1Gi"))
+        claiming["spec"]["resourceClaims"] = [document]
+
+        run = in_process("why", "-f", manifest(json.dumps(claiming)), *SMALL)
+
+        assert run.returncode == 0
+        assert "! ResourceClaim default/mine is not known" in run.stdout
+
+    @pytest.mark.parametrize("resource", ["example.com/gpu", "deviceclass.resource.kubernetes.io/gpu.example.com"])
+    def test_extended_resources_of_a_class_are_served_by_a_claim(self, manifest, resource):
+        extended = manifest(pod(cpu="1", memory="1Gi", gpu="1").replace("example.com/gpu", resource))
+
+        run = in_process("why", "-f", extended, "-f", CLAIMS / "gpus.yaml", *SMALL, *STATIC)
+
+        assert run.returncode == 0, run.stdout
+        assert run.stdout.startswith("Pod default/p is admitted\n")
+        shown = " ".join(run.stdout.split())
+        assert f"- {resource}: claim default/p-extended-resources, not allocated yet" in shown
+
+    def test_an_older_kubelet_rejects_a_class_by_its_own_name(self, manifest):
+        implicit = "deviceclass.resource.kubernetes.io/gpu.example.com"
+        extended = manifest(pod(cpu="1", memory="1Gi", gpu="1").replace("example.com/gpu", implicit))
+
+        run = in_process("why", "-f", extended, *SMALL, *STATIC, "--kubernetes-version", "1.35")
+
+        assert run.returncode == 1
+        assert run.stdout.startswith(f"Pod default/p is rejected:\nOutOf{implicit}\n")
+
+    def test_a_numa_node_that_does_not_exist_is_noted(self, manifest):
+        slices = manifest(
+            (CLAIMS / "gpus.yaml").read_text().replace("numaNode: {int: 1}", "numaNode: {int: 7}"), "s.yaml"
+        )
+
+        run = in_process("why", "-f", CLAIMS / "trainer.yaml", "-f", slices, *WITH_GPUS)
+
+        assert "note: device gpu.example.com/node-a/gpu-3 says NUMA node 7, which this machine does not have" in (
+            run.stderr
+        )
+        assert "the NUMA node of the device of claim gpu is not known" in " ".join(run.stdout.split())
+
+    def test_slices_of_several_nodes_are_refused(self, manifest):
+        other = manifest((CLAIMS / "gpus.yaml").read_text().replace("node-a", "node-b"), "b.yaml")
+
+        run = in_process("why", "-f", CLAIMS / "trainer.yaml", "-f", CLAIMS / "gpus.yaml", "-f", other, *WITH_GPUS)
+
+        assert run.returncode == 2
+        assert "the ResourceSlices belong to several nodes: node-a, node-b" in run.stderr
+
+    def test_a_selector_that_is_not_valid_is_named(self, manifest):
+        broken = (CLAIMS / "trainer.yaml").read_text().replace(">= 0", ">=")
+
+        run = in_process("why", "-f", manifest(broken), "-f", CLAIMS / "gpus.yaml", *WITH_GPUS)
+
+        assert run.returncode == 0
+        assert "is not valid" in run.stdout

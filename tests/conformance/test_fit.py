@@ -6,6 +6,7 @@ from typing import Any
 from alignup.align import fit
 from alignup.align.fit import FitFailure, NodeAllocatable, UsedResources
 from alignup.align.quantity import Quantity
+from alignup.align.release import ClaimRule
 from alignup.align.workload import Pod, demand
 from alignup.align.workload.demand import FitRequest
 from alignup.align.workload.names import is_scalar
@@ -84,6 +85,7 @@ def allocatable_of(listed: dict[str, str]) -> NodeAllocatable:
         ephemeral_storage=values.get("ephemeral-storage", 0),
         pods=values.get("pods", 0),
         scalars={name: value for name, value in values.items() if is_scalar(name)},
+        claim_rule=ClaimRule.CLAIMED_IGNORED,
     )
 
 
@@ -93,6 +95,7 @@ def pod_of(document: Case) -> Pod:
 
 def written(amounts: FitRequest | NodeAllocatable | UsedResources) -> dict[str, Any]:
     fields = amounts._asdict()
+    fields.pop("claim_rule", None)
     return fields | {"scalar": fields.pop("scalars")}
 
 

@@ -19,7 +19,7 @@ from alignup.align.ledger import Ledger
 from alignup.align.machine import Device, Machine
 from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, Policy, Scope
-from alignup.align.workload import Container, ContainerStatus, Pod, QoS, Resources
+from alignup.align.workload import Container, ContainerStatus, Pod, PodClaim, QoS, Resources
 from alignup.documents import codec
 from alignup.documents.ledgers import (
     PodEntryDocument,
@@ -543,7 +543,10 @@ def test_every_field_of_a_pod_is_stored():
         containers=(guaranteed("app", {"memory": "1.5Gi"}),),
         resources=claimed,
         overhead=amounts({"memory": "1Mi"}),
-        claims=("gpu", "nic"),
+        claims=(PodClaim("gpu", template="gpu-of-node"), PodClaim("nic", "nic-7")),
+        claimed_requests=(("app", "example.com/gpu"),),
+        extended_claim="a-extended-resources-x7k2p",
+        class_resources=("example.com/gpu",),
         recorded_qos=QoS.BURSTABLE,
         statuses={"app": ContainerStatus(amounts({"cpu": "1"}), {})},
         resize_infeasible=True,

@@ -6,10 +6,10 @@ a pod is rejected like any other, with the kubelet's special message only if eve
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from enum import StrEnum
 from typing import NamedTuple
 
 from alignup.align.quantity import Quantity
+from alignup.align.release import ClaimRule
 from alignup.align.workload import Pod, demand, names
 from alignup.align.workload.demand import FitRequest
 from alignup.align.workload.names import CPU, EPHEMERAL_STORAGE, MEMORY
@@ -26,15 +26,6 @@ _NOTHING_TO_EVICT = (
     "error finding a set of pods to preempt: no set of running pods found to reclaim resources: "
 )
 _NO_SCALARS: Mapping[str, int] = {}
-
-
-class ClaimRule(StrEnum):
-    """How the fit check treats extended resources that ResourceClaims serve, by release and feature gate."""
-
-    COUNTED = "counted"  #: like all others
-    UNKNOWN_IGNORED = "unknown ignored"  #: resources unknown to the host are ignored, native ones too
-    ABSENT_IGNORED = "absent ignored"  #: so are those of which the host has 0
-    CLAIMED_IGNORED = "claimed ignored"  #: exactly the requests that a claim serves are ignored
 
 
 class NodeAllocatable(NamedTuple):
@@ -138,7 +129,7 @@ def effective_request(pod: Pod, allocatable: NodeAllocatable, *, request: FitReq
     request = request or demand.fit_request(pod)
     match allocatable.claim_rule:
         case ClaimRule.CLAIMED_IGNORED:
-            if pod.claimed_requests or pod.class_resources or any(map(names.is_device_class, request.scalars)):
+            if pod.claimed_requests or pod.class_resources:
                 claimed = demand.claimed_requests(pod, allocatable.scalars)
                 request = demand.fit_request(pod.without_requests(claimed)) if claimed else request
         case ClaimRule.UNKNOWN_IGNORED:

@@ -20,7 +20,7 @@ from alignup.align.cpus.provider import CpuProvider
 from alignup.align.decision import Decision, Outcome
 from alignup.align.devices.provider import DeviceProvider, PreferenceAnswers
 from alignup.align.errors import AlignError, PodError, Problem, SettingsError, StateError
-from alignup.align.fit import ClaimRule, NodeAllocatable
+from alignup.align.fit import NodeAllocatable
 from alignup.align.hint import Provider
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Device, Machine
@@ -28,7 +28,7 @@ from alignup.align.memory import reserved_memory
 from alignup.align.memory.provider import MemoryPolicy, MemoryProvider, MemorySettings
 from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity
-from alignup.align.release import NEWEST, Release
+from alignup.align.release import NEWEST, ClaimRule, Release
 from alignup.align.settings import FeatureGates, Policy, TopologySettings
 from alignup.align.workload import Amounts, Pod, Resources, validation
 from alignup.align.workload.names import CPU, MEMORY, is_extended
@@ -247,17 +247,8 @@ def node_allocatable(machine: Machine, settings: Settings) -> NodeAllocatable:
         ephemeral_storage=_UNLIMITED,
         pods=settings.max_pods,
         scalars=left,
-        claim_rule=_claim_rule(settings),
+        claim_rule=settings.release.claim_rule if settings.gates.on("DRAExtendedResource") else ClaimRule.COUNTED,
     )
-
-
-def _claim_rule(settings: Settings) -> ClaimRule:
-    release = settings.release
-    if not settings.gates.on("DRAExtendedResource"):
-        return ClaimRule.COUNTED
-    if release.fit_ignores_claimed_requests:
-        return ClaimRule.CLAIMED_IGNORED
-    return ClaimRule.ABSENT_IGNORED if release.fit_ignores_absent_resources else ClaimRule.UNKNOWN_IGNORED
 
 
 _UNLIMITED = (1 << 63) - 1  #: an unknown capacity rejects no pod; that of disks is always unknown

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Self
+from typing import Any, Self
 
 from alignup.align.bits import quote
 from alignup.align.errors import SettingsError
@@ -40,6 +40,15 @@ _GA = FeatureGate(FeatureStage.GA, default=True)
 _LOCKED = FeatureGate(FeatureStage.GA, default=True, locked=True)
 
 
+class ClaimRule(StrEnum):
+    """How the fit check treats extended resources that ResourceClaims serve."""
+
+    COUNTED = "counted"  #: like all others
+    UNKNOWN_IGNORED = "unknown ignored"  #: resources unknown to the host are ignored, native ones too
+    ABSENT_IGNORED = "absent ignored"  #: so are those of which the host has 0
+    CLAIMED_IGNORED = "claimed ignored"  #: exactly the requests that a claim serves are ignored
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
     """A minor release: its feature gates and policy options that affect alignment, and the behavior of its managers."""
@@ -65,12 +74,8 @@ class Release:
     keeps_partial_cores: bool = False
     #: Containers of a pod placed as a whole that request no memory are left out; before, an empty request is placed.
     skips_empty_memory_requests: bool = False
-    #: With DRAExtendedResource, the fit check ignores resources that the host does not have.
-    fit_ignores_unknown_resources: bool = False
-    #: With DRAExtendedResource, the fit check also ignores resources of which the host has 0.
-    fit_ignores_absent_resources: bool = False
-    #: With DRAExtendedResource, the fit check ignores requests that a claim serves, and only these.
-    fit_ignores_claimed_requests: bool = False
+    #: How the fit check treats extended resources with the gate DRAExtendedResource.
+    claim_rule: ClaimRule = ClaimRule.COUNTED
     #: With DRAExtendedResource, the device manager allocates nothing for requests that a claim serves.
     allocates_unclaimed_devices: bool = False
     #: A resize is infeasible if it exceeds the allocatable resources of the host; later it is deferred then.
@@ -89,7 +94,13 @@ class Release:
     def __str__(self) -> str:
         return self.version
 
-    def after(self, *, gates: Mapping[str, FeatureGate], options: Mapping[str, FeatureStage], **changes: bool) -> Self:
+    def after(
+        self,
+        *,
+        gates: Mapping[str, FeatureGate],
+        options: Mapping[str, FeatureStage],
+        **changes: Any,  # noqa: ANN401 - any field
+    ) -> Self:
         """Return the next minor release, which changes these gates, options and behaviors."""
         return replace(
             self,
@@ -138,7 +149,7 @@ _34 = _33.after(
         "PodLevelResources": _BETA,
     },
     options={"prefer-align-cpus-by-uncorecache": FeatureStage.BETA},
-    fit_ignores_unknown_resources=True,
+    claim_rule=ClaimRule.UNKNOWN_IGNORED,
     resizes_by_resource=True,
     splits_cores_in_cache=True,
     crashes_on_gone_devices=True,
@@ -146,7 +157,7 @@ _34 = _33.after(
 _35 = _34.after(
     gates={"InPlacePodVerticalScaling": _LOCKED},
     options={"strict-cpu-reservation": FeatureStage.GA, "max-allowable-numa-nodes": FeatureStage.GA},
-    fit_ignores_absent_resources=True,
+    claim_rule=ClaimRule.ABSENT_IGNORED,
     allocates_unclaimed_devices=True,
 )
 _36 = _35.after(
@@ -156,9 +167,7 @@ _36 = _35.after(
         "TopologyManagerPolicyOptions": _LOCKED,
     },
     options={"prefer-align-cpus-by-uncorecache": FeatureStage.GA},
-    fit_ignores_unknown_resources=False,
-    fit_ignores_absent_resources=False,
-    fit_ignores_claimed_requests=True,
+    claim_rule=ClaimRule.CLAIMED_IGNORED,
     checks_capacity_of_resizes=False,
     hints_device_nodes_only=True,
     stores_pods_as_whole=True,

@@ -34,7 +34,7 @@ from alignup.documents.line_numbers import find_line
 from alignup.kubernetes import configuration
 from alignup.kubernetes.configuration import Configuration, ConfigurationText, StartupStage
 from alignup.kubernetes.manifests import workloads as manifests
-from alignup.kubernetes.manifests.workloads import Workload
+from alignup.kubernetes.manifests.workloads import LoadedWorkloads, Workload
 from alignup.machines import machine_source
 
 MAX_CONFIG = 1 << 20  #: bytes of a configuration file
@@ -218,13 +218,21 @@ def build_host(machine: Machine, options: NodeOptions, *, kubelet_faults: bool =
             raise next((located for located in errors if located.manager == error.manager), error) from error
 
 
-def read_workloads(files: tuple[str, ...]) -> tuple[tuple[Workload, ...], tuple[str, ...]]:
-    """Return the workloads in *files*, and notes on what was skipped."""
+def read_manifests(files: tuple[str, ...]) -> LoadedWorkloads:
+    """Return what is in *files*, with notes on what was skipped."""
     with input_errors(
         NOWHERE, advice="Give manifests as kubectl takes them: files, directories, or - for standard input."
     ):
-        reading = manifests.read_paths(files, standard_input() if "-" in files else None)
-    return reading.workloads, reading.warnings
+        return manifests.read_paths(files, standard_input() if "-" in files else None)
+
+
+def read_workloads(files: tuple[str, ...]) -> tuple[tuple[Workload, ...], tuple[str, ...]]:
+    """Return the workloads in *files* without their claims, and notes on what was skipped."""
+    loaded = read_manifests(files)
+    if not loaded.claims:
+        return loaded.workloads, loaded.warnings
+    kinds = ", ".join(sorted({place.part["kind"] for place in loaded.claims}))
+    return loaded.workloads, (*loaded.warnings, f"skipped {kinds}: this command does not consider them")
 
 
 def standard_input() -> BinaryIO | None:
@@ -249,7 +257,8 @@ def _with_state(node: HostInput, directory: Path, pod_files: tuple[str, ...]) ->
     from alignup.kubernetes.kubelet_files.ledger import GapKind, restore_ledger  # noqa: PLC0415 - only with --state
     from alignup.kubernetes.kubelet_files.state_files import read_state_files  # noqa: PLC0415
 
-    workloads, skipped = read_workloads(pod_files) if pod_files else ((), ())
+    loaded = read_manifests(pod_files) if pod_files else LoadedWorkloads()
+    workloads = loaded.workloads
     nameless = tuple(
         f"{work.source}: skipped {work.kind} {work.name}: without a uid it cannot be found in the state files"
         for work in workloads
@@ -264,7 +273,7 @@ def _with_state(node: HostInput, directory: Path, pod_files: tuple[str, ...]) ->
     node.host.ledger = restored.ledger
     advice = {GapKind.PODS: "; give them with --pods", GapKind.DEVICE_TOPOLOGY: "; give --devices {resource}=..."}
     gaps = (f"{gap.text}{advice.get(gap.kind, '').format(resource=gap.resource)}" for gap in restored.gaps)
-    return node._replace(notes=(*node.notes, *skipped, *nameless, *gaps))
+    return node._replace(notes=(*node.notes, *loaded.warnings, *nameless, *gaps))
 
 
 def check_writable(option: str, path: Path | None) -> None:

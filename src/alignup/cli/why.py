@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -30,6 +31,9 @@ from alignup.kubernetes.manifests.documents import to_yaml
 from alignup.kubernetes.manifests.workloads import Workload
 from alignup.picture.decision_text import draw_decision
 from alignup.picture.text_format import Cell, Line
+
+if TYPE_CHECKING:
+    from alignup.align.claims.alignment import ExplainedClaim, HostClaims
 
 VERSION = 1  #: of the JSON document
 REJECTED = FAILED
@@ -72,15 +76,22 @@ def command(  # noqa: PLR0913 - options
     The exit code is 0 when all pods are admitted, 1 when one is not, 2 when the input is invalid.
     """
     node = inputs.read_host(host, kubelet_faults=True)
-    workloads, skipped = inputs.read_workloads(files)
-    terminal.print_notes((*node.notes, *skipped))
-    chosen = inputs.select_workloads(workloads, name, files=files)
+    loaded = inputs.read_manifests(files)
+    terminal.print_notes((*node.notes, *loaded.warnings))
+    chosen = inputs.select_workloads(loaded.workloads, name, files=files)
     if resize:
         _explain_resizes(node.host, chosen, output)
         return
+    claims = None
+    if loaded.claims or any(workload.pod.uses_claims for workload in chosen):
+        from alignup.cli import claims_output  # noqa: PLC0415 - most pods have no claims
+
+        claims = claims_output.read_claims(loaded, node.host.machine)
     terminal.print_notes(sentences.ignored_requests(node.host, [workload.pod for workload in chosen]))
     with terminal.waiting_message("Searching for changes that would admit it"):
-        explanations = [explain(node.host, workload, seconds=search, lenient=lenient) for workload in chosen]
+        explanations = [
+            explain(node.host, workload, seconds=search, lenient=lenient, claims=claims) for workload in chosen
+        ]
     if output == "text":
         print_text(node.host, explanations)
     elif output == "json":
@@ -128,6 +139,7 @@ class Explanation(NamedTuple):
     missing: tuple[str, ...] = ()  #: requested resources that no device plugin provides
     lenient: bool = False  #: whether the kubelet's decision counts regardless of missing devices
     defects: tuple[str, ...] = ()  #: known defects of the kubelet that change the decision
+    claims: "tuple[ExplainedClaim, ...]" = ()
 
     @property
     def admitted(self) -> bool:
@@ -140,18 +152,29 @@ class Explanation(NamedTuple):
         return sentences.not_schedulable(self.workload.pod, self.missing)
 
 
-def explain(host: Host, workload: Workload, *, seconds: float, lenient: bool = False) -> Explanation:
+def explain(
+    host: Host, workload: Workload, *, seconds: float, lenient: bool = False, claims: "HostClaims | None" = None
+) -> Explanation:
     """Decide on one replica of *workload*; if it is rejected, search up to *seconds* for changes that admit it."""
     with inputs.input_errors(Place.at(workload.source)):
+        if claims is not None and not workload.host:
+            workload = replace(workload, pod=claims.objects.with_class_resources(workload.pod))
         decision = host.decide(workload.pod)
         missing = host.missing_devices(workload.pod)
         safe = host.without_faults().decide(workload.pod)
-        defects = tuple(sentences.describe_defects(decision, safe))
+        explanation = Explanation(
+            workload,
+            decision,
+            missing=missing,
+            lenient=lenient,
+            defects=tuple(sentences.describe_defects(decision, safe)),
+            claims=claims.explain(workload.pod, decision, host) if claims is not None else (),
+        )
         if decision.admitted:
-            return Explanation(workload, decision, missing=missing, lenient=lenient, defects=defects)
+            return explanation
         end = time.monotonic() + seconds
         remedies = find_remedies(host, workload.pod, should_stop=lambda: time.monotonic() > end)
-    return Explanation(workload, decision, remedies.proposals, remedies.unsearched, missing, lenient, defects)
+    return explanation._replace(proposals=remedies.proposals, unsearched=remedies.unsearched)
 
 
 def print_text(host: Host, explanations: Sequence[Explanation], *, kubelet: bool = True) -> None:
@@ -177,6 +200,10 @@ def _lines(host: Host, explanation: Explanation, release: str) -> Iterator[Line]
         yield from paragraph(f"This is {defect}", style="warn")
     yield from paragraph(f"{sentences.describe_rules(decision)}{release}", style="dim")
     yield from draw_decision(host, explanation.workload.pod, decision, width=terminal.width())
+    if explanation.claims:
+        from alignup.cli import claims_output  # noqa: PLC0415
+
+        yield from claims_output.claim_lines(explanation.claims)
     if decision.rejection:
         yield from section("What does not fit", sentences.describe_rejection(decision))
         yield from _proposal_lines(explanation, host.ledger)
@@ -225,6 +252,7 @@ def to_document(node: HostInput, explanations: Sequence[Explanation]) -> dict[st
             "proposals": [proposal.to_document(node.host.ledger) for proposal in explanation.proposals],
             "unsearched": list(explanation.unsearched),
             "defects": list(explanation.defects),
+            "claims": [claim.to_document() for claim in explanation.claims],
             "notes": [*node.notes, *sentences.ignored_requests(node.host, [explanation.workload.pod])],
         }
         for explanation in explanations

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from alignup.align.errors import PodError
 from alignup.align.quantity import Quantity
-from alignup.align.workload import Container, Pod, QoS, Resources, demand
+from alignup.align.workload import Container, Pod, PodClaim, QoS, Resources, demand
 from alignup.align.workload.validation import PodSource, accept, apply_defaults, validation_problems
 from alignup.kubernetes.manifests.pod_decoder import read_pod
 from tests.strategies_pods import DEVICES, amounts, container, guaranteed, pods
@@ -228,7 +228,7 @@ def test_resources_of_the_pod_as_a_whole(pod, named):
             id="an init container's name is taken",
         ),
         pytest.param(
-            replace(POD, claims=("a",), containers=(Container("c", Resources(claims=("a", "b", "a", ""))),)),
+            replace(POD, claims=(PodClaim("a"),), containers=(Container("c", Resources(claims=("a", "b", "a", ""))),)),
             [f"{R}.claims[1]", f"{R}.claims[2]", f"{R}.claims[3]"],
             id="claims must exist, be named, and be named once",
         ),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from alignup.align.errors import AlignError, DocumentError, PodError
 from alignup.align.quantity import Quantity
-from alignup.align.workload import Container, ContainerStatus, Pod, QoS, Resources
+from alignup.align.workload import Container, ContainerStatus, Pod, PodClaim, QoS, Resources
 from alignup.align.workload.validation import accept
 from alignup.kubernetes.manifests.pod_decoder import (
     PodObject,
@@ -70,7 +70,7 @@ def test_all_used_fields_are_read():
         containers=(Container("main", Resources(amounts({"cpu": "2"}), amounts({"x.y/gpu": "1"}), ("net",))),),
         resources=Resources(limits=amounts({"cpu": "4"})),
         overhead=amounts({"memory": "1Mi"}),
-        claims=("net",),
+        claims=(PodClaim("net"),),
         recorded_qos=QoS.BURSTABLE,
         priority=1000,
         labels={"app": "x"},
@@ -470,7 +470,12 @@ def test_pods_round_trip(pod):
     "changes",
     [
         pytest.param({"labels": {"app": "web"}, "annotations": {"a/b": "c"}}, id="labels and annotations"),
-        pytest.param({"claims": ("gpu",)}, id="resource claims"),
+        pytest.param({"claims": (PodClaim("gpu", "gpu-7"), PodClaim("nic", template="nic"))}, id="resource claims"),
+        pytest.param({"claims": (PodClaim("gpu", "web-gpu-x7k2p", "gpu"),)}, id="a claim made from a template"),
+        pytest.param(
+            {"claimed_requests": (("app", "x.y/gpu"),), "extended_claim": "web-extended-resources-x7k2p"},
+            id="extended resources of a claim",
+        ),
         pytest.param({"priority": 0, "os": "linux"}, id="priority and operating system"),
         pytest.param({"statuses": {"app": ContainerStatus(TWO, TWO)}}, id="container statuses"),
         pytest.param({"resize_infeasible": True}, id="an infeasible resize"),

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from alignup.align import bits
 from alignup.align.bits import NodeSet
@@ -17,6 +17,7 @@ from alignup.align.workload import Pod
 NUMA_NODE = "resource.kubernetes.io/numaNode"
 PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
 PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
+_MAX_NAMED = 4  #: devices that a sentence names
 
 
 def numa_nodes(attributes: Mapping[str, AttributeValue], machine: Machine | None) -> NodeSet | None:
@@ -89,21 +90,36 @@ class ClaimState:
         return bits.union(device.nodes or 0 for _, device in self.devices)
 
 
-def decided_nodes(pod: Pod, decision: Decision, claim: str, machine: Machine) -> NodeSet:
-    """Return the NUMA nodes of the CPUs and memory of the containers that use *claim*; empty: nothing exclusive."""
+class DecidedNodes(NamedTuple):
+    """The NUMA nodes of what the containers that use a claim get; empty: nothing exclusive."""
+
+    cpus: NodeSet = 0
+    memory: NodeSet = 0
+
+    @property
+    def all(self) -> NodeSet:
+        return self.cpus | self.memory
+
+    def __str__(self) -> str:
+        subject = " and ".join(name for name, nodes in (("CPUs", self.cpus), ("memory", self.memory)) if nodes)
+        return f"the {subject} will be {_on_nodes(self.all)}"
+
+
+def decided_nodes(pod: Pod, decision: Decision, claim: str, machine: Machine) -> DecidedNodes:
+    """Return where *decision* puts the containers that use *claim*, or the extended resource of this name."""
     users = {
         container.name
         for container in pod.all_containers
         if claim in container.resources.claims or claim in container.resources.limits
     }
     node_of = {cpu.id: cpu.node for cpu in machine.cpus}
-    nodes = 0
+    cpus = memory = 0
     for placement in decision.placements:
         if placement.container in users:
-            cpus = (node_of.get(cpu) for cpu in bits.members(placement.cpus or 0))
-            nodes |= bits.of(node for node in cpus if node is not None)
-            nodes |= bits.union(block.nodes for block in placement.memory)
-    return nodes
+            nodes = (node_of.get(cpu) for cpu in bits.members(placement.cpus or 0))
+            cpus |= bits.of(node for node in nodes if node is not None)
+            memory |= bits.union(block.nodes for block in placement.memory)
+    return DecidedNodes(cpus, memory)
 
 
 def is_aligned(devices: NodeSet, decided: NodeSet) -> bool:
@@ -111,44 +127,92 @@ def is_aligned(devices: NodeSet, decided: NodeSet) -> bool:
     return not decided & ~devices
 
 
-def describe_alignment(pod: Pod, decision: Decision, state: ClaimState, machine: Machine) -> str:
-    """Say in one sentence whether CPUs and memory are beside the devices of a claim; empty if that is unknown."""
-    subject = _describe_devices(state)
-    if not state.devices:
-        return ""
-    decided = decided_nodes(pod, decision, state.name, machine) if decision.admitted else 0
-    where = _on_nodes(decided)
-    if not state.allocated:
-        places = sorted({device.nodes for _, device in state.devices if device.nodes is not None})
-        if not places:
-            return f"the NUMA nodes of {subject} are not known"
-        listed = " or ".join(bits.show(nodes) for nodes in places)
-        if not decided:
-            return f"{subject} will be on NUMA node {listed}"
-        if all(is_aligned(nodes, decided) for nodes in places):
-            return f"{subject} will be on NUMA node {listed}, CPUs and memory {where}: aligned"
-        if not any(is_aligned(nodes, decided) for nodes in places):
-            return f"{subject} will be on NUMA node {listed}, CPUs and memory {where}: not aligned"
-        return f"{subject} will be on NUMA node {listed}, as the scheduler chooses, CPUs and memory {where}"
-    nodes = state.nodes
-    verb = "is" if len(state.devices) == 1 else "are"
-    if nodes is None:
-        return f"the NUMA nodes of {subject} are not known"
-    if not decided:
-        return f"{subject} {verb} {_on_nodes(nodes)}"
-    verdict = "aligned" if is_aligned(nodes, decided) else "not aligned"
-    return f"{subject} {verb} {_on_nodes(nodes)}, the CPUs and memory will be {where}: {verdict}"
-
-
-def _describe_devices(state: ClaimState) -> str:
-    names = sorted({device.id.device for _, device in state.devices})
-    if state.allocated:
-        return f"device {names[0]}" if len(names) == 1 else f"devices {', '.join(names)}"
-    return f"the device of claim {state.name}"
-
-
 def _on_nodes(nodes: NodeSet) -> str:
     return f"on NUMA node{'s' if nodes.bit_count() > 1 else ''} {bits.show(nodes)}"
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedClaim:
+    """A claim of a pod beside a decision on this pod."""
+
+    state: ClaimState
+    decided: DecidedNodes
+    #: free devices on these nodes that the claim could have instead
+    better: tuple[SliceDevice, ...] = ()
+
+    @property
+    def aligned(self) -> bool | None:
+        """Whether CPUs and memory are beside the devices; ``None`` if that is unknown, or there are none."""
+        places = self._places()
+        if not self.decided.all or not places or None in places:
+            return None
+        verdicts = {is_aligned(nodes or 0, self.decided.all) for nodes in places}
+        return verdicts.pop() if len(verdicts) == 1 else None
+
+    def sentence(self) -> str:
+        """Say where the devices are and whether CPUs and memory are beside them; empty if no device is known."""
+        state, places = self.state, self._places()
+        if not state.devices:
+            return ""
+        names = sorted({device.id.device for _, device in state.devices})
+        subject = f"device{'s' if len(names) > 1 else ''} {', '.join(names)}"
+        if not state.allocated:
+            subject = f"the device of claim {state.name}"
+        known = sorted(nodes for nodes in places if nodes is not None)
+        if not known or (state.allocated and None in places):
+            return f"the NUMA node of {subject} is not known"
+        if state.allocated:
+            where = f"{subject} {'is' if len(names) == 1 else 'are'} {_on_nodes(bits.union(known))}"
+        else:
+            where = f"{subject} will be on NUMA node {' or '.join(map(bits.show, known))}"
+        if not self.decided.all:
+            return where
+        verdict = {True: ": aligned", False: ": not aligned", None: ": aligned or not, as the scheduler chooses"}
+        return f"{where}, {self.decided}{verdict[self.aligned]}"
+
+    def remedy(self) -> str:
+        """Say which change, which was tried, brings the devices to the CPUs; empty if there is none."""
+        if self.aligned or not self.better:
+            return ""
+        names = ", ".join(device.id.device for device in self.better[:_MAX_NAMED])
+        names += ", …" if len(self.better) > _MAX_NAMED else ""
+        nodes = self.decided.all
+        text = f"claim a device {_on_nodes(nodes)} ({names})"
+        if nodes.bit_count() == 1 and all(NUMA_NODE in device.attributes for device in self.better):
+            domain, _, name = NUMA_NODE.rpartition("/")
+            text += f' with the selector device.attributes["{domain}"].{name} == {bits.show(nodes)}'
+        return text
+
+    def to_document(self) -> dict[str, Any]:
+        state = self.state
+        return {
+            "name": state.name,
+            "claim": state.claim.title if state.claim else None,
+            "allocated": state.allocated,
+            "devices": [
+                {
+                    "request": request,
+                    "driver": device.id.driver,
+                    "pool": device.id.pool,
+                    "device": device.id.device,
+                    "numaNodes": None if device.nodes is None else list(bits.members(device.nodes)),
+                    "attributes": dict(device.attributes),
+                }
+                for request, device in state.devices
+            ],
+            "problem": state.problem,
+            "cpuNumaNodes": list(bits.members(self.decided.cpus)),
+            "memoryNumaNodes": list(bits.members(self.decided.memory)),
+            "aligned": self.aligned,
+            "sentence": self.sentence(),
+            "remedy": self.remedy(),
+        }
+
+    def _places(self) -> set[NodeSet | None]:
+        """Return the NUMA nodes of all allocated devices together, or of each device that the claim can get."""
+        if self.state.allocated:
+            return {self.state.nodes}
+        return {device.nodes for _, device in self.state.devices}
 
 
 def place_devices(devices: Iterable[SliceDevice], machine: Machine | None) -> tuple[SliceDevice, ...]:
@@ -175,6 +239,32 @@ class HostClaims(NamedTuple):
             else:
                 states.append(self._open_state(name, claim))
         return tuple(states)
+
+    def explain(self, pod: Pod, decision: Decision, host: Host) -> tuple[ExplainedClaim, ...]:
+        """Return the claims of *pod* beside *decision*, which *host* made about it."""
+        explained = []
+        for state in self.states(pod, host):
+            claim = ExplainedClaim(state, decided_nodes(pod, decision, state.name, host.machine))
+            if claim.decided.all and state.claim is not None and not claim.aligned:
+                claim = replace(claim, better=self._devices_beside(state.claim, claim.decided.all))
+            explained.append(claim)
+        return tuple(explained)
+
+    def _devices_beside(self, claim: Claim, nodes: NodeSet) -> tuple[SliceDevice, ...]:
+        """Return the free devices on *nodes* that match *claim*, if they suffice for it."""
+        taken = self.objects.taken() - {device.id for device in claim.allocated or ()}
+        near = [device for device in self.devices if device.nodes is not None and is_aligned(device.nodes, nodes)]
+        try:
+            if allocate([claim], near, matches=self.matches, taken=taken) is None:
+                return ()
+            requests = [request for alternatives in claim.requests for request in alternatives]
+            return tuple(
+                device
+                for device in near
+                if device.id not in taken and any(self.matches(request, device) for request in requests)
+            )
+        except AlignError:
+            return ()
 
     def _open_state(self, name: str, claim: Claim) -> ClaimState:
         """Return a claim without devices, and all free devices that match one of its requests."""

@@ -160,12 +160,14 @@ class ClaimObjects:
         return min(offering, key=lambda each: each.name, default=None)
 
     def with_class_resources(self, pod: Pod) -> Pod:
-        """Return *pod* with the extended resources that a DeviceClass offers."""
-        if not self.classes:
-            return pod
+        """Return a *pod* that is not bound yet with the extended resources that a DeviceClass offers.
+
+        A class that is requested by its own name counts even if it is not known.
+        """
+        offered = {each.extended_resource for each in self.classes.values()}
         requested = {name for container in pod.all_containers for name in container.resources.requests}
-        offered = {each.extended_resource for each in self.classes.values()} & requested
-        return replace(pod, class_resources=tuple(sorted(offered))) if offered else pod
+        served = [name for name in requested if name in offered or names.is_device_class(name)]
+        return replace(pod, class_resources=tuple(sorted(served))) if served else pod
 
     def claims_of(self, pod: Pod, *, capacity: Mapping[str, int]) -> Iterator[tuple[str, Claim | str]]:
         """Yield the name of each claim of *pod* with its claim, or with the reason why that is unknown.

@@ -94,12 +94,12 @@ class DeviceProvider(Provider[DeviceLedger]):
             resource: Need(count, ledger.free_on(resource), free_total=ledger.free[resource].bit_count())
             if resource in ledger.inventories
             else Need(count, {})
-            for resource, count in self._hinted(ledger, pod, container).items()
+            for resource, count in self._requested(ledger, pod, container, hinted=True).items()
         }
 
     def hints(self, ledger: DeviceLedger, pod: Pod, container: Container | None) -> Mapping[str, AnyHints]:
         """Return hints by resource; ``None`` for a resource without topology, an empty tuple for an impossible one."""
-        requested = self._hinted(ledger, pod, container)
+        requested = self._requested(ledger, pod, container, hinted=True)
         if not requested:
             return {}
         if container is None:
@@ -134,9 +134,7 @@ class DeviceProvider(Provider[DeviceLedger]):
             return ledger
         chosen: dict[str, tuple[str, ...]] = {}
         needed: list[PreferenceRequest] = []
-        requested = demand.devices(pod, container, ledger.handled)
-        if self.claims and (pod.claimed_requests or pod.class_resources):
-            requested = self._unclaimed(ledger, pod, container)
+        requested = self._requested(ledger, pod, container)
         if not requested and not pod.init and ledger.reusable is None:
             return ledger
         for resource, count in sorted(requested.items()):
@@ -153,20 +151,18 @@ class DeviceProvider(Provider[DeviceLedger]):
             return after
         return after.with_reusable(pod.uid, _reusable_after(after, pod, container, requested))
 
-    def _hinted(self, ledger: DeviceLedger, pod: Pod, container: Container | None) -> dict[str, int]:
-        """Return the number of devices by resource that the merge considers."""
-        if self.claims and not self.hints_claimed_requests and (pod.claimed_requests or pod.class_resources):
-            return self._unclaimed(ledger, pod, container)
-        return demand.devices(pod, container, ledger.handled)
-
-    @staticmethod
-    def _unclaimed(ledger: DeviceLedger, pod: Pod, container: Container | None) -> dict[str, int]:
-        """Return the number of devices by resource without requests that a ResourceClaim serves."""
-        claimed = demand.claimed_requests(pod, ledger.allocatable(pod.uid))
-        if container is None:
-            return demand.devices(pod.without_requests(claimed), None, ledger.handled)
+    def _requested(
+        self, ledger: DeviceLedger, pod: Pod, container: Container | None, *, hinted: bool = False
+    ) -> dict[str, int]:
+        """Return the number of devices by resource to allocate, or that the merge considers if *hinted*."""
         requested = demand.devices(pod, container, ledger.handled)
-        return {name: count for name, count in requested.items() if (container.name, name) not in claimed}
+        claimed = requested and self.claims and (pod.claimed_requests or pod.class_resources)
+        if not claimed or (hinted and self.hints_claimed_requests):
+            return requested
+        served = demand.claimed_requests(pod, ledger.allocatable(pod.uid))
+        if container is None:
+            return demand.devices(pod.without_requests(served), None, ledger.handled)
+        return {name: count for name, count in requested.items() if (container.name, name) not in served}
 
     def release(self, ledger: DeviceLedger, uid: str) -> DeviceLedger:
         return ledger.take_back(uid)

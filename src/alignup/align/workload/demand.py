@@ -177,7 +177,7 @@ def claimed_requests(pod: Pod, capacity: Mapping[str, int]) -> tuple[tuple[str, 
             (container.name, name)
             for container in pod.all_containers
             for name in container.resources.requests
-            if (name in pod.class_resources or names.is_device_class(name)) and capacity.get(name, 0) <= 0
+            if name in pod.class_resources and capacity.get(name, 0) <= 0
         ]
     )
 

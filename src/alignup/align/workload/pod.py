@@ -176,6 +176,13 @@ class Pod:
         return replace(self, init=tuple(map(strip, self.init)), containers=tuple(map(strip, self.containers)))
 
     @property
+    def uses_claims(self) -> bool:
+        """Whether it has resource claims, or extended resources that only a claim can serve."""
+        requested = [name for container in self.all_containers for name in container.resources.requests]
+        by_class = [name for name in requested if name.startswith(names.DEVICE_CLASS_PREFIX)]
+        return bool(self.claims or self.claimed_requests or by_class)
+
+    @property
     def has_pod_level_resources(self) -> bool:
         resources = self.resources
         if not resources.requests and not resources.limits:

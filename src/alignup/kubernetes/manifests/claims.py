@@ -5,7 +5,7 @@ documents of manifests are read field by field, so that every problem has its li
 and the beta versions, whose requests have the fields of ``exactly`` themselves.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -26,7 +26,7 @@ from alignup.align.claims.objects import (
     Taint,
     Toleration,
 )
-from alignup.align.errors import OWN_LIMIT, LocatedProblem, ManifestError, Problem, QuantityError
+from alignup.align.errors import OWN_LIMIT, LocatedProblem, ManifestError, Problem, ProblemKind, QuantityError
 from alignup.kubernetes.manifests.object_reader import ObjectReader, parse_amounts
 from alignup.kubernetes.manifests.pod_decoder import ObjectPart, PodMetadata
 from alignup.kubernetes.manifests.workloads import ObjectLocation, locate_problem
@@ -325,6 +325,15 @@ def _device(device: DeviceSpec, spec: SliceSpec) -> SliceDevice:
     )
 
 
+def _capacity_problems(spec: SliceSpec) -> Iterator[Problem]:
+    for index, device in enumerate(spec.devices):
+        for name, amount in (device.basic or device).capacity.items():
+            try:
+                parse_amounts({name: amount.value})
+            except QuantityError as error:
+                yield Problem(f"spec.devices[{index}].capacity[{name}].value", str(error), ProblemKind.QUANTITY)
+
+
 def _qualified(name: str, driver: str) -> str:
     """Return the qualified name of an attribute or capacity: without a domain, it is the driver's own."""
     return name if "/" in name else f"{driver}/{name}"
@@ -421,10 +430,9 @@ class _Reader:
         if self._devices > MAX_DEVICES:
             message = f"slices with more than {MAX_DEVICES} devices {OWN_LIMIT}"
             raise ManifestError([locate_problem(Problem("spec.devices", message), place)])
-        try:
-            self._slices += slices_from(slice_)
-        except QuantityError as error:
-            self._problems.append(locate_problem(Problem("spec.devices", str(error)), place))
+        wrong = list(_capacity_problems(slice_.spec))
+        self._problems += [locate_problem(problem, place) for problem in wrong]
+        self._slices += () if wrong else slices_from(slice_)
 
     def _notes(self) -> Iterable[str]:
         holders: dict[DeviceId, list[str]] = {}

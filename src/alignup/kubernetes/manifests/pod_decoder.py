@@ -225,6 +225,7 @@ def _pod(pod: PodObject) -> Pod:
     metadata, spec, status = pod.metadata, pod.spec, pod.status
     reported = (*status.init_container_statuses, *status.container_statuses)
     resize = next((condition for condition in status.conditions if condition.type == "PodResizePending"), None)
+    claim = status.extended_resource_claim_status
     return Pod(
         name=metadata.name,
         namespace=metadata.namespace,
@@ -236,8 +237,8 @@ def _pod(pod: PodObject) -> Pod:
         resources=_resources(spec.resources),
         overhead=parse_amounts(spec.overhead),
         claims=_claims(spec, status) if spec.resource_claims else (),
-        claimed_requests=_claimed_requests(status.extended_resource_claim_status),
-        extended_claim=getattr(status.extended_resource_claim_status, "resource_claim_name", ""),
+        claimed_requests=_claimed_requests(claim) if claim else (),
+        extended_claim=claim.resource_claim_name if claim else "",
         priority=spec.priority,
         os=spec.os.name if spec.os else "",
         recorded_qos=QoS(status.qos_class) if status.qos_class else None,
@@ -262,9 +263,8 @@ def _claims(spec: PodSpec, status: PodStatus) -> tuple[PodClaim, ...]:
     )
 
 
-def _claimed_requests(claim: ExtendedResourceClaim | None) -> tuple[tuple[str, str], ...]:
-    mappings = claim.request_mappings if claim else ()
-    return tuple(sorted({(mapping.container_name, mapping.resource_name) for mapping in mappings}))
+def _claimed_requests(claim: ExtendedResourceClaim) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted({(mapping.container_name, mapping.resource_name) for mapping in claim.request_mappings}))
 
 
 def _container(container: ContainerSpec) -> Container:

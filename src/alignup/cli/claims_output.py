@@ -1,0 +1,67 @@
+"""Claims of pods in ``alignup why``: their devices, and whether CPUs and memory are beside them."""
+
+from collections.abc import Iterator, Sequence
+
+from alignup.align import bits
+from alignup.align.claims.alignment import ExplainedClaim, HostClaims, place_devices, wrong_numa_nodes
+from alignup.align.claims.objects import SliceDevice, usable_devices
+from alignup.align.machine import Machine
+from alignup.cli import inputs, terminal
+from alignup.cli.app import NOWHERE, InputError
+from alignup.cli.layout import paragraph, section
+from alignup.kubernetes.manifests.claims import read_objects
+from alignup.kubernetes.manifests.device_selectors import class_selectors
+from alignup.kubernetes.manifests.workloads import LoadedWorkloads
+from alignup.picture.text_format import Line
+
+_MAX_DEVICES = 8  #: devices of one claim that are listed
+_MAX_ATTRIBUTES = 4  #: attributes of a device that are listed
+
+
+def read_claims(loaded: LoadedWorkloads, machine: Machine) -> HostClaims:
+    """Return the claims, classes and slices of *loaded*, whose slices are those of one node."""
+    with inputs.input_errors(NOWHERE, advice="Give the objects as kubectl get -o yaml prints them."):
+        read = read_objects(loaded.claims)
+    hosts = sorted({slice_.host for slice_ in read.slices if slice_.host})
+    if len(hosts) > 1:
+        advice = "Give those of one node: kubectl get resourceslices --field-selector spec.nodeName=NODE"
+        raise InputError(f"the ResourceSlices belong to several nodes: {', '.join(hosts)}", advice=advice)
+    devices, problems = usable_devices(read.slices)
+    wrong = [
+        f"device {device.id} says NUMA node {node}, which this machine does not have: its NUMA node is not known"
+        for device in devices
+        for node in wrong_numa_nodes(device.attributes, machine)
+    ]
+    terminal.print_notes((*read.notes, *problems, *wrong))
+    return HostClaims(read.objects, place_devices(devices, machine), class_selectors(read.objects))
+
+
+def claim_lines(claims: Sequence[ExplainedClaim]) -> Iterator[Line]:
+    """Yield a section on the claims of a pod."""
+    yield from section("Claims", caption="The kubelet aligns nothing with the devices of claims.")
+    for claim in claims:
+        state = claim.state
+        title = f"claim {state.claim.title}" if state.claim else "unknown claim"
+        status = "" if state.claim is None else ", allocated" if state.allocated else ", not allocated yet"
+        yield from paragraph(f"{state.name}: {title}{status}", prefix="  - ")
+        for request, device in state.devices[:_MAX_DEVICES]:
+            yield from paragraph(f"{request}: {_describe_device(device)}", prefix="      ")
+        if (more := len(state.devices) - _MAX_DEVICES) > 0:
+            yield from paragraph(f"and {more} more", prefix="      ")
+        if state.problem:
+            yield from paragraph(state.problem, prefix="    ! ", style="warn")
+        if sentence := claim.sentence():
+            yield from paragraph(sentence, prefix="    → ", style="warn" if claim.aligned is False else "")
+        if remedy := claim.remedy():
+            yield from paragraph(f"To align it: {remedy} (tried)", prefix="      ")
+
+
+def _describe_device(device: SliceDevice) -> str:
+    where = "NUMA node unknown" if device.nodes is None else f"NUMA node {bits.show(device.nodes)}"
+    shown = [
+        f"{name.rpartition('/')[2]}={value}"
+        for name, value in sorted(device.attributes.items())
+        if name.startswith(f"{device.id.driver}/")
+    ]
+    listed = [device.id.device, where, f"driver {device.id.driver}", f"pool {device.id.pool}", *shown[:_MAX_ATTRIBUTES]]
+    return " · ".join(listed)

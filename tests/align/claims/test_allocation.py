@@ -1,0 +1,167 @@
+"""Which devices claims can get, compared with all combinations."""
+
+from dataclasses import replace
+from itertools import permutations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alignup.align import bits
+from alignup.align.claims import allocation
+from alignup.align.claims.allocation import allocate, feasible_nodes
+from alignup.align.claims.objects import (
+    AllocatedDevice,
+    ClaimRequest,
+    DeviceId,
+    MatchAttribute,
+    Taint,
+    Toleration,
+)
+from alignup.align.errors import WorkLimitError
+from tests.align.claims.samples import DRIVER, any_device, by_model, claim, device
+
+MODEL = f"{DRIVER}/model"
+ROOT = f"{DRIVER}/root"
+GPU = ClaimRequest("gpu", "gpu")
+
+
+def names(result: dict[str, tuple[AllocatedDevice, ...]] | None, title: str = "default/c") -> list[str] | None:
+    return None if result is None else [each.id.device for each in result[title]]
+
+
+def test_the_first_free_devices_that_match_are_taken():
+    devices = [device("a", model="small"), device("b", model="large"), device("c", model="large")]
+    wanted = claim(ClaimRequest("gpu", "gpu", 1))
+
+    assert names(allocate([wanted], devices, matches=by_model({"gpu": "large"}))) == ["b"]
+    assert names(allocate([wanted], devices, matches=by_model({"gpu": "large"}), taken=[devices[1].id])) == ["c"]
+    assert allocate([wanted], devices, matches=by_model({"gpu": "huge"})) is None
+
+
+def test_a_later_request_takes_back_what_an_earlier_one_took():
+    devices = [device("a", model="large"), device("b", model="small")]
+    wanted = claim(ClaimRequest("any", "gpu"), ClaimRequest("large", "gpu"))
+
+    assert names(allocate([wanted], devices, matches=by_model({"large": "large"}))) == ["b", "a"]
+
+
+def test_no_device_is_in_two_claims_of_a_pod():
+    result = allocate([claim(GPU, name="one"), claim(GPU, name="two")], [device("a"), device("b")], matches=any_device)
+
+    assert result is not None
+    assert (names(result, "default/one"), names(result, "default/two")) == (["a"], ["b"])
+    assert allocate([claim(GPU, name="one"), claim(GPU, name="two")], [device("a")], matches=any_device) is None
+
+
+def test_all_devices_means_all_that_match_and_at_least_one():
+    all_of_them = claim(ClaimRequest("gpu", "gpu", None))
+    devices = [device("a"), device("b")]
+
+    assert names(allocate([all_of_them], devices, matches=any_device)) == ["a", "b"]
+    assert allocate([all_of_them], devices, matches=any_device, taken=[devices[1].id]) is None
+    assert allocate([all_of_them], [], matches=any_device) is None
+
+
+def test_the_first_alternative_that_works_is_taken():
+    wanted = claim([ClaimRequest("gpu/large", "gpu", 1), ClaimRequest("gpu/small", "gpu", 2)])
+    devices = [device("a", model="small"), device("b", model="small")]
+
+    result = allocate([wanted], devices, matches=by_model({"gpu/large": "large", "gpu/small": "small"}))
+
+    assert result == {"default/c": tuple(AllocatedDevice("gpu/small", each.id) for each in devices)}
+
+
+def test_admin_access_takes_devices_in_use_and_leaves_them_free():
+    wanted = claim(ClaimRequest("look", "gpu", 1, admin_access=True), GPU)
+    only = device("a")
+
+    assert names(allocate([wanted], [only], matches=any_device)) == ["a", "a"]
+    assert allocate([claim(GPU)], [only], matches=any_device, taken=[only.id]) is None
+
+
+def test_devices_of_a_constraint_share_the_attribute():
+    devices = [device("a", root="r0"), device("b", root="r1"), device("c", root="r1"), device("d")]
+    pair = claim(ClaimRequest("gpu", "gpu", 2), constraints=(MatchAttribute(ROOT),))
+    other = claim(ClaimRequest("gpu", "gpu", 1), GPU, constraints=(MatchAttribute(ROOT, frozenset({"nic"})),))
+
+    assert names(allocate([pair], devices, matches=any_device)) == ["b", "c"]
+    assert names(allocate([other], devices, matches=any_device)) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("toleration", "tolerated"),
+    [
+        (Toleration("", None, ""), True),
+        (Toleration("broken", None, "NoSchedule"), True),
+        (Toleration("broken", "yes", ""), True),
+        (Toleration("broken", "no", ""), False),
+        (Toleration("other", None, ""), False),
+        (Toleration("broken", None, "NoExecute"), False),
+    ],
+)
+def test_a_tainted_device_needs_a_toleration(toleration, tolerated):
+    tainted = replace(device("a"), taints=(Taint("broken", "yes", "NoSchedule"),))
+
+    assert allocate([claim(GPU)], [tainted], matches=any_device) is None
+    tolerant = claim(replace(GPU, tolerations=(toleration,)))
+    assert (allocate([tolerant], [tainted], matches=any_device) is not None) is tolerated
+
+
+def test_a_device_that_can_be_shared_has_several_claims():
+    shared = replace(device("a"), shared=True)
+
+    assert allocate([claim(GPU, name="one"), claim(GPU, name="two")], [shared], matches=any_device) is not None
+
+
+def test_feasible_nodes_have_devices_for_all_claims():
+    devices = [device("a", node=0), device("b", node=1), device("c", node=1), device("d")]
+    pair = [claim(ClaimRequest("gpu", "gpu", 2))]
+
+    assert feasible_nodes([claim(GPU)], devices, matches=any_device) == 0b11
+    assert feasible_nodes(pair, devices, matches=any_device) == 0b10
+    assert feasible_nodes(pair, devices, matches=any_device, taken=[devices[2].id]) == 0
+
+
+def test_the_work_is_limited(monkeypatch):
+    monkeypatch.setattr(allocation, "MAX_STEPS", 50)
+    devices = [device(f"d{number}", root=f"r{number}") for number in range(20)]
+    impossible = claim(ClaimRequest("gpu", "gpu", 3), constraints=(MatchAttribute(ROOT),))
+
+    with pytest.raises(WorkLimitError, match="within 50 steps"):
+        allocate([impossible], devices, matches=any_device)
+
+
+@given(st.data())
+def test_an_allocation_exists_exactly_if_a_combination_does(data):
+    models = data.draw(st.lists(st.sampled_from("xyz"), max_size=5))
+    devices = [device(f"d{number}", model=model, root=number % 2) for number, model in enumerate(models)]
+    taken = data.draw(st.frozensets(st.sampled_from([each.id for each in devices]))) if devices else frozenset()
+    wanted = data.draw(
+        st.lists(st.tuples(st.sampled_from(["x", "y", None]), st.integers(1, 2)), min_size=1, max_size=3)
+    )
+    constraint = (MatchAttribute(ROOT),) if data.draw(st.booleans()) else ()
+    requests = [ClaimRequest(f"r{number}", "gpu", count) for number, (_, count) in enumerate(wanted)]
+    matches = by_model({f"r{number}": model for number, (model, _) in enumerate(wanted) if model})
+
+    result = allocate([claim(*requests, constraints=constraint)], devices, matches=matches, taken=taken)
+
+    slots = [request for request in requests for _ in range(request.count or 0)]
+    free = [each for each in devices if each.id not in taken]
+    combinations = [
+        chosen
+        for chosen in permutations(free, len(slots))
+        if all(matches(request, each) for request, each in zip(slots, chosen, strict=True))
+        and (not constraint or len({each.attributes[ROOT] for each in chosen}) == 1)
+    ]
+    assert (result is not None) is bool(combinations)
+    if result is not None:
+        given_out = [each.id for each in result["default/c"]]
+        assert len(set(given_out)) == len(given_out) == len(slots)
+        assert not set(given_out) & taken
+        assert [each.request for each in result["default/c"]] == [request.name for request in slots]
+
+
+def test_ids_are_shown_with_driver_and_pool():
+    assert str(DeviceId("d", "p", "x")) == "d/p/x"
+    assert bits.show(feasible_nodes([claim(GPU)], [device("a", node=3)], matches=any_device)) == "3"

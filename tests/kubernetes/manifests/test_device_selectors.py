@@ -1,0 +1,93 @@
+"""CEL selectors of devices."""
+
+import subprocess
+import sys
+
+import pytest
+
+from alignup.align.claims.objects import ClaimObjects, ClaimRequest, DeviceClass, DeviceId, SliceDevice
+from alignup.align.quantity import Quantity
+from alignup.kubernetes.manifests.device_selectors import SelectorError, class_selectors, select
+
+GPU = SliceDevice(
+    DeviceId("gpu.example.com", "node-a", "gpu-0"),
+    {
+        "gpu.example.com/model": "h100",
+        "gpu.example.com/index": 3,
+        "gpu.example.com/linked": True,
+        "gpu.example.com/driverVersion": "1.10.0-rc.2",
+        "resource.kubernetes.io/numaNode": 1,
+    },
+    frozenset({"gpu.example.com/driverVersion"}),
+    {"gpu.example.com/memory": Quantity.parse("80Gi")},
+)
+MEMORY = 'device.capacity["gpu.example.com"].memory'
+VERSION = 'device.attributes["gpu.example.com"].driverVersion'
+
+
+@pytest.mark.parametrize(
+    ("expression", "selected"),
+    [
+        ("true", True),
+        ('device.driver == "gpu.example.com"', True),
+        ('device.attributes["gpu.example.com"].model == "h100"', True),
+        ('device.attributes["gpu.example.com"].model in ["a100", "l40"]', False),
+        ('device.attributes["gpu.example.com"].index > 2 && device.attributes["gpu.example.com"].linked', True),
+        ("device.attributes['resource.kubernetes.io'].numaNode == 1", True),
+        ('"gpu.example.com" in device.attributes', True),
+        ('has(device.attributes["other.example.com"].model)', False),
+        ('device.attributes["gpu.example.com"].?size.orValue(7) == 7', True),
+        ('cel.bind(own, device.attributes["gpu.example.com"], own.model.lowerAscii() == "h100")', True),
+        (f'{MEMORY}.compareTo(quantity("40Gi")) >= 0', True),
+        (f'{MEMORY}.isGreaterThan(quantity("81Gi"))', False),
+        (f'{MEMORY}.isLessThan(quantity("100G"))', True),
+        (f'{MEMORY} == quantity("80Gi")', True),
+        (f"{MEMORY}.sign() == 1 && {MEMORY}.asInteger() == 85899345920", True),
+        ('isQuantity("1Gi") && !isQuantity("one")', True),
+        (f'{VERSION}.compareTo(semver("1.9.7")) > 0', True),
+        (f'{VERSION}.isLessThan(semver("1.10.0"))', True),
+        (f'{VERSION}.isGreaterThan(semver("1.10.0-rc.1"))', True),
+        (f"{VERSION}.major() == 1 && {VERSION}.minor() == 10 && {VERSION}.patch() == 0", True),
+        ("device.allowMultipleAllocations", False),
+    ],
+)
+def test_an_expression_selects_a_device(expression, selected):
+    assert select(expression, GPU) is selected
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ("device.driver ==", "is not valid: 1:17: Syntax error"),
+        ("unknown()", "is not valid"),
+        ('device.attributes["gpu.example.com"].size == 1', 'fails for device gpu.example.com/node-a/gpu-0: .*"size"'),
+        ("1 + 1", "fails for device .*: 2"),
+        (f'{MEMORY}.compareTo(quantity("much")) > 0', "fails for device"),
+        (f'{VERSION}.compareTo(semver("1.2")) > 0', "is not a semantic version; write 1.2.3"),
+    ],
+)
+def test_an_expression_that_does_not_say_is_an_error(expression, message):
+    with pytest.raises(SelectorError, match=message):
+        select(expression, GPU)
+
+
+def test_the_selectors_of_the_class_count_as_well():
+    classes = {"h100": DeviceClass("h100", ('device.attributes["gpu.example.com"].model == "h100"',))}
+    matches = class_selectors(ClaimObjects(classes))
+
+    assert matches(ClaimRequest("gpu", "h100"), GPU)
+    assert not matches(ClaimRequest("gpu", "h100", selectors=("false",)), GPU)
+    assert not matches(ClaimRequest("gpu", "gone"), GPU)
+
+
+def test_without_the_library_the_error_says_how_to_get_it():
+    program = (
+        "import sys; sys.modules['cel_expr_python'] = None\n"
+        "from alignup.align.claims.objects import DeviceId, SliceDevice\n"
+        "from alignup.kubernetes.manifests.device_selectors import SelectorError, select\n"
+        "try: select('true', SliceDevice(DeviceId('d', 'p', 'x')))\n"
+        "except SelectorError as error: print(error)"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)  # noqa: S603
+
+    assert run.stdout == "selectors of claims need the library cel-expr-python; install alignup[claims]\n"
