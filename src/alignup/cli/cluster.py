@@ -190,7 +190,7 @@ def _read(
         asked = await _find_pod(client, pod, chosen) if pod is not None else None
         reported = ""
         if asked is not None and asked.spec.scheduling_gates:
-            from alignup.gate.pod_events import read_last_event  # noqa: PLC0415 - slow to import
+            from alignup.schedule.pod_events import read_last_event  # noqa: PLC0415 - slow to import
 
             reported = await read_last_event(client, asked)
         return await _read_view(client), asked, reported

@@ -169,11 +169,15 @@ class LiveCluster:
     @property
     def unreadable(self) -> dict[str, str]:
         """Objects that cannot be read, and why. Their nodes count as unknown; answers about others are right."""
-        return self._unreadable | self.claims.unreadable | {
-            f"{informer.resource.kind} {namespace}{namespace and '/'}{name}": problem
-            for informer in (*self._informers, self.pods)
-            for (namespace, name), problem in informer.unreadable.items()
-        }
+        return (
+            self._unreadable
+            | self.claims.unreadable
+            | {
+                f"{informer.resource.kind} {namespace}{namespace and '/'}{name}": problem
+                for informer in (*self._informers, self.pods)
+                for (namespace, name), problem in informer.unreadable.items()
+            }
+        )
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from alignup.align.errors import ParseError, PodError
 from alignup.kubernetes.api import Access, ApiClient, LeaderElection, Timing
 from alignup.kubernetes.api.errors import ApiError
+from alignup.schedule.claim_bindings import ClaimBindings
 from alignup.schedule.extender import Binder, Extender, ExtenderOptions
 from alignup.schedule.extender_messages import (
     BindingArgs,
@@ -34,6 +35,7 @@ from alignup.schedule.live_cluster import LiveCluster, LiveClusterOptions
 from alignup.schedule.metrics import ScheduleMetrics
 from alignup.schedule.pages import ClusterPages, page_routes
 from alignup.schedule.pod_answers import answers_document
+from alignup.schedule.pod_events import PodEvents
 from alignup.schedule.preempt import CHOOSES_VICTIMS, POD_DISRUPTION_BUDGETS, Preemption
 from alignup.schedule.rejections import RejectionWriter, recorded_verdict, rejection_text
 from alignup.schedule.wake_up import WakeUp
@@ -104,14 +106,16 @@ class ScheduleService:
         allow_unknown = options.allow_unknown
         self.client, self.metrics = client, ScheduleMetrics()
         self.live = LiveCluster(client, options=live, metrics=self.metrics)
-        self._binder = Binder(client, self.live, allow_unknown=allow_unknown, leads=lambda: self.leading)
+        events = PodEvents(client, "alignup-schedule")
+        claims = ClaimBindings(client, self.live, events)
+        self._binder = Binder(client, self.live, claims, allow_unknown=allow_unknown, leads=lambda: self.leading)
         self.large_pods = LargePods(self.live.cluster)
         self._wake_up = WakeUp(client, self.live, self.large_pods, patience=options.patience)
         self.preemption = Preemption(self.live, chooses=bool(options.chooses_victims), allow_unknown=allow_unknown)
-        self.extender = Extender(self.live, self._binder, self.preemption, self._wake_up, options)
+        self.extender = Extender(self.live, self._binder, claims, self.preemption, self._wake_up, options)
         self.tasks: list[Task] = []  #: run beside the extender, until the service ends
         #: run while this process leads
-        self.leader_tasks: list[Task] = [self._wake_up.run, RejectionWriter(client, self.live).run]
+        self.leader_tasks: list[Task] = [self._wake_up.run, RejectionWriter(client, self.live).run, events.run]
         self.describe_kept: Callable[[str], str] = lambda _node: ""  #: which pod a node is kept for, in words
         self.leading = False
         self._election = None
@@ -221,6 +225,11 @@ class ScheduleService:
                 "Verdicts that a defect prevented.",
                 self.live.failed_decisions,
             ),
+            "alignup_schedule_claims_followed": (
+                "Whether ResourceClaims, slices and device classes are known.",
+                float(self.live.claims.known),
+            ),
+            "alignup_schedule_claim_devices": ("Devices of ResourceSlices.", self.live.claims.devices),
             "alignup_schedule_distinct_states": ("Distinct states of nodes.", cluster.distinct_states),
             "alignup_schedule_waiting_pods": ("Rejected pods that wait for room.", self._wake_up.waiting),
             "alignup_schedule_kept_nodes": ("Nodes kept for pods that waited long.", len(self._wake_up.kept_nodes)),

@@ -1,0 +1,112 @@
+"""The nodes that a pod with ResourceClaims is released to: several of those that have devices for it.
+
+Devices are allocated by the scheduler, after the release, and a released pod cannot go elsewhere. So it gets more than
+one node: what is not computed here (devices with parts, rules of others, pods without the gate) may exclude one of them.
+On each of them the pod counts until it is bound, and until its claims have devices no other pod with claims is released
+there: they would compete.
+"""
+
+from collections.abc import Callable, Iterable
+
+from alignup.align.workload import Pod
+from alignup.kubernetes.api.objects import ApiPod
+from alignup.schedule.claim_alignment import (
+    Alignment,
+    ClaimPreference,
+    alignment,
+    claim_preference,
+    explain_claims,
+    may_align,
+)
+from alignup.schedule.cluster_claims import ClaimFit
+from alignup.schedule.live_cluster import LiveCluster
+
+SURE = 4  #: nodes, if it is computed that they have devices
+UNSURE = 64  #: nodes, if only the scheduler can tell
+JUDGED = 16  #: of which the best are taken, those first where devices can be beside the CPUs
+WAITS = "waits until the claims of an earlier pod have devices"
+NOT_ALIGNED = "not all devices that its claims may get are beside its CPUs"
+
+
+class ClaimNodes:
+    """The choice of nodes, and the pods whose claims have no devices yet; *settled* is called with free nodes again."""
+
+    def __init__(self, live: LiveCluster, settled: Callable[[Iterable[str]], object]) -> None:
+        self._live, self._settled = live, settled
+        self._waiting: dict[str, tuple[Pod, tuple[str, ...]]] = {}  #: released pods by uid, and their nodes
+        self._bound: dict[str, ApiPod] = {}  #: those of them that are bound
+
+    def choose(self, pod: Pod, candidates: Iterable[str]) -> tuple[str, ...]:
+        """Return the nodes of *candidates*, the best first, that the pod can be released to."""
+        chosen: list[tuple[bool, int, str]] = []
+        wanted = SURE
+        for place, name in enumerate(candidates):
+            fit = self._live.claim_fit(pod, name)
+            if self._refusal(pod, name, fit):
+                continue
+            if not fit.certain:
+                wanted = UNSURE
+            chosen.append((not self._may_align(pod, name), place, name))
+            if len(chosen) >= max(wanted, JUDGED):
+                break
+        return tuple(name for _, _, name in sorted(chosen)[:wanted])
+
+    def refusal(self, pod: Pod, name: str) -> str:
+        """Return why a pod is not released to a node because of its claims; empty: it may be."""
+        return self._refusal(pod, name, self._live.claim_fit(pod, name))
+
+    def _refusal(self, pod: Pod, name: str, fit: ClaimFit) -> str:
+        if not fit.possible:
+            return fit.reason
+        if fit.open and any(self._competes(uid, pod, name) for uid in self._waiting):
+            return WAITS
+        if claim_preference(pod)[0] is ClaimPreference.REQUIRE:
+            explained = explain_claims(self._live, pod, name, self._live.verdict(pod, name))
+            return "" if alignment(explained) is Alignment.ALIGNED else NOT_ALIGNED
+        return ""
+
+    def _competes(self, uid: str, pod: Pod, name: str) -> bool:
+        other, nodes = self._waiting[uid]
+        if uid == pod.uid:
+            return False
+        shared = {claim.claim for claim in other.claims if claim.claim} & {claim.claim for claim in pod.claims}
+        return name in nodes or (bool(shared) and other.namespace == pod.namespace)
+
+    def _may_align(self, pod: Pod, name: str) -> bool:
+        if claim_preference(pod)[0] is ClaimPreference.IGNORE:
+            return True
+        return may_align(explain_claims(self._live, pod, name, self._live.verdict(pod, name)))
+
+    # Released pods
+
+    def released(self, pod: Pod, nodes: tuple[str, ...]) -> None:
+        if self._live.claims.is_open(pod):
+            self._waiting[pod.uid] = (pod, nodes)
+
+    def bound(self, api_pod: ApiPod) -> None:
+        """Note that a pod is bound; it counts until its claims have devices."""
+        uid = api_pod.metadata.uid
+        if uid in self._waiting:
+            pod, nodes = self._waiting[uid]
+            node = api_pod.spec.node_name
+            self._waiting[uid] = (pod, (node,))
+            self._bound[uid] = api_pod
+            self._settled(other for other in nodes if other != node)
+            self.check()
+
+    def check(self) -> None:
+        """Forget bound pods whose claims have devices."""
+        for uid, api_pod in tuple(self._bound.items()):
+            pod = self._live.read(api_pod)
+            if not self._live.claims.known or not self._live.claims.is_open(pod):
+                node = api_pod.spec.node_name
+                if claim_preference(pod)[0] is not ClaimPreference.IGNORE:
+                    explained = explain_claims(self._live, pod, node, self._live.verdict(pod, node))
+                    self._live.metrics.claimed_pod(alignment(explained))
+                self.forget(uid)
+
+    def forget(self, uid: str) -> None:
+        """Forget a pod that is gone or was not bound."""
+        self._bound.pop(uid, None)
+        _, nodes = self._waiting.pop(uid, (None, ()))
+        self._settled(nodes)

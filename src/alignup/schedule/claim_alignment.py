@@ -1,0 +1,76 @@
+"""Whether the CPUs and memory of a pod will be beside the devices of its claims, on each node.
+
+The kubelet does not align claims, and the scheduler chooses their devices without looking at NUMA nodes. Before they
+are allocated, it is predicted whether they can be aligned; at the binding it is known.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from alignup.align.claims.alignment import ExplainedClaim
+from alignup.align.claims.objects import Claim
+from alignup.align.workload import Pod
+from alignup.align.workload.names import CLAIMS_ANNOTATION
+from alignup.placement.verdict import Verdict
+from alignup.schedule.cluster_claims import ObjectName
+from alignup.schedule.live_cluster import LiveCluster
+
+
+class ClaimPreference(StrEnum):
+    """The value of the annotation: whether CPUs and memory must be beside the devices."""
+
+    REQUIRE = "require"
+    PREFER = "prefer"
+    IGNORE = "ignore"
+
+
+class Alignment(StrEnum):
+    ALIGNED = "aligned"
+    UNALIGNED = "unaligned"
+    UNKNOWN = "unknown"  #: which devices it gets, on which NUMA nodes they are, or the pod has no CPUs of its own
+
+
+def claim_preference(pod: Pod) -> tuple[ClaimPreference, str]:
+    """Return the rule of *pod*, and what is wrong with its annotation."""
+    value = pod.annotations.get(CLAIMS_ANNOTATION, ClaimPreference.PREFER.value)
+    if value in [preference.value for preference in ClaimPreference]:
+        return ClaimPreference(value), ""
+    return ClaimPreference.PREFER, f"annotation {CLAIMS_ANNOTATION} is {value!r}; use {', '.join(ClaimPreference)}"
+
+
+def has_claims(pod: Pod) -> bool:
+    return bool(pod.claims or pod.class_resources or pod.claimed_requests)
+
+
+def explain_claims(
+    live: LiveCluster, pod: Pod, node: str, verdict: Verdict, fresh: Mapping[ObjectName, Claim] | None = None
+) -> tuple[tuple[ExplainedClaim, ...], ...]:
+    """Return the claims of *pod* beside each of the placements that *verdict* allows; empty if the node is unknown.
+
+    *fresh* claims were read later than those that are followed.
+    """
+    record = live.cluster.record(node)
+    if record is None:
+        return ()
+    host = record.model.at(record.ledger)
+    claims = live.claims.host_claims(node, host.machine, fresh)
+    return tuple(claims.explain(pod, placements, host) for placements in verdict.possible_placements)
+
+
+def alignment(explained: tuple[tuple[ExplainedClaim, ...], ...]) -> Alignment:
+    """Return whether everything is beside the devices of all claims, whatever placement the pod gets."""
+    if explained and not any(explained):
+        return Alignment.ALIGNED  # device plugins of the node serve everything
+    verdicts = {claim.aligned for claims in explained for claim in claims}
+    if False in verdicts:
+        return Alignment.UNALIGNED
+    return Alignment.ALIGNED if verdicts == {True} else Alignment.UNKNOWN
+
+
+def may_align(explained: tuple[tuple[ExplainedClaim, ...], ...]) -> bool:
+    """Return whether the scheduler can choose devices so that everything is beside them, or that is unknown."""
+    return all(
+        claim.aligned is not False or (not claim.state.allocated and claim.better)
+        for claims in explained
+        for claim in claims
+    )
