@@ -24,6 +24,7 @@ from alignup.schedule.live_cluster import LiveCluster
 SURE = 4  #: nodes, if it is computed that they have devices
 UNSURE = 64  #: nodes, if only the scheduler can tell
 JUDGED = 16  #: of which the best are taken, those first where devices can be beside the CPUs
+SETTLE_SECONDS = 10.0  #: after which a bound pod has its devices, although no watch has shown it
 WAITS = "waits until the claims of an earlier pod have devices"
 NOT_ALIGNED = "not all devices that its claims may get are beside its CPUs"
 
@@ -31,10 +32,12 @@ NOT_ALIGNED = "not all devices that its claims may get are beside its CPUs"
 class ClaimNodes:
     """The choice of nodes, and the pods whose claims have no devices yet; *settled* is called with free nodes again."""
 
-    def __init__(self, live: LiveCluster, settled: Callable[[Iterable[str]], object]) -> None:
-        self._live, self._settled = live, settled
+    def __init__(
+        self, live: LiveCluster, settled: Callable[[Iterable[str]], object], clock: Callable[[], float]
+    ) -> None:
+        self._live, self._settled, self._clock = live, settled, clock
         self._waiting: dict[str, tuple[Pod, tuple[str, ...]]] = {}  #: released pods by uid, and their nodes
-        self._bound: dict[str, ApiPod] = {}  #: those of them that are bound
+        self._bound: dict[str, tuple[ApiPod, float]] = {}  #: those of them that are bound, and since when
 
     def choose(self, pod: Pod, candidates: Iterable[str]) -> tuple[str, ...]:
         """Return the nodes of *candidates*, the best first, that the pod can be released to."""
@@ -90,15 +93,20 @@ class ClaimNodes:
             pod, nodes = self._waiting[uid]
             node = api_pod.spec.node_name
             self._waiting[uid] = (pod, (node,))
-            self._bound[uid] = api_pod
+            self._bound.setdefault(uid, (api_pod, self._clock()))
             self._settled(other for other in nodes if other != node)
             self.check()
 
+    def next_check(self) -> float | None:
+        """Return the seconds until a bound pod may have its devices; ``None``: none waits for them."""
+        return SETTLE_SECONDS if self._bound else None
+
     def check(self) -> None:
         """Forget bound pods whose claims have devices."""
-        for uid, api_pod in tuple(self._bound.items()):
+        for uid, (api_pod, since) in tuple(self._bound.items()):
             pod = self._live.read(api_pod)
-            if not self._live.claims.known or not self._live.claims.is_open(pod):
+            claims, late = self._live.claims, self._clock() - since >= SETTLE_SECONDS
+            if late or not claims.known or not claims.is_open(pod):
                 node = api_pod.spec.node_name
                 if claim_preference(pod)[0] is not ClaimPreference.IGNORE:
                     explained = explain_claims(self._live, pod, node, self._live.verdict(pod, node))

@@ -105,7 +105,7 @@ class GateController:
         self.reservations = Reservations(self._live, self._capacity)
         self._avoided = AvoidedNodes(options.avoid)
         self._events = PodEvents(self._client, GATE_COMPONENT)
-        self.claim_nodes = ClaimNodes(self._live, self._claims_settled)
+        self.claim_nodes = ClaimNodes(self._live, self._claims_settled, self._clock)
         self._blocked = BlockedPods(
             self._live, self._events, self.reservations, self.claim_nodes, self.queue, self._clock
         )
@@ -494,6 +494,7 @@ class GateController:
     def check_releases(self) -> None:
         """Give up releases that have failed, and try refused ones again."""
         now = self._clock()
+        self.claim_nodes.check()
         releases: Iterable[PodRelease] = self.releases if self._node_gone else self.releases.overdue(now)
         self._node_gone = False
         for release in releases:
@@ -547,7 +548,7 @@ class GateController:
         now = self._clock()
         if self._live.problems:
             return _STALE_SECONDS
-        checks = [self.releases.next_check(now), self._blocked.next_check()]
+        checks = [self.releases.next_check(now), self._blocked.next_check(), self.claim_nodes.next_check()]
         checks += [max(at - now, 0.1) for _, at in self._refused.values()]
         checks += [max(self._reserve_at - now, 0.1)] if self.queue.blocked else []
         return min((seconds for seconds in checks if seconds is not None), default=None)

@@ -298,7 +298,8 @@ class Extender:
         chosen = [name for name in chosen if name not in kept]
         if has_claims(pod):
             chosen = self._claims.select(pod, chosen, limit)
-        if len(chosen) < limit and (self.options.allow_unknown or self._live.options.approximate):
+        judged = self.options.allow_unknown or self._live.options.approximate
+        if len(chosen) < limit and judged and not self._claims.must_align(pod):
             unknown_nodes = [name for name in names if cluster.record(name) is None]
             verdicts = self._live.feasible(pod, unknown_nodes)
             judged = [(-verdict.score.total, name) for name, verdict in verdicts.items() if verdict.score]
