@@ -38,6 +38,7 @@ def test_the_row_of_an_admitted_pod():
         "cpus": "1-2",
         "memory": f"memory@0={GIB}",
         "devices": f"{GPU}=gpu-0",
+        "claims": "",
         "reason": "",
         "container": "",
         "shortfall": "",

@@ -1,10 +1,11 @@
 """Claims of pods in ``alignup why``: their devices, and whether CPUs and memory are beside them."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from alignup.align import bits
 from alignup.align.claims.alignment import ExplainedClaim, HostClaims, place_devices, wrong_numa_nodes
-from alignup.align.claims.objects import SliceDevice, usable_devices
+from alignup.align.claims.objects import Slice, SliceDevice, usable_devices
 from alignup.align.machine import Machine
 from alignup.cli import inputs, terminal
 from alignup.cli.app import NOWHERE, InputError
@@ -13,27 +14,61 @@ from alignup.kubernetes.manifests.claims import read_objects
 from alignup.kubernetes.manifests.device_selectors import class_selectors
 from alignup.kubernetes.manifests.workloads import LoadedWorkloads
 from alignup.picture.text_format import Line
+from alignup.simulate.cluster_hosts import HostGroup
 
+_GIVE_OBJECTS = "Give the objects as kubectl get -o yaml prints them."
 _MAX_DEVICES = 8  #: devices of one claim that are listed
 _MAX_ATTRIBUTES = 4  #: attributes of a device that are listed
 
 
 def read_claims(loaded: LoadedWorkloads, machine: Machine) -> HostClaims:
     """Return the claims, classes and slices of *loaded*, whose slices are those of one node."""
-    with inputs.input_errors(NOWHERE, advice="Give the objects as kubectl get -o yaml prints them."):
+    with inputs.input_errors(NOWHERE, advice=_GIVE_OBJECTS):
         read = read_objects(loaded.claims)
     hosts = sorted({slice_.host for slice_ in read.slices if slice_.host})
     if len(hosts) > 1:
         advice = "Give those of one node: kubectl get resourceslices --field-selector spec.nodeName=NODE"
         raise InputError(f"the ResourceSlices belong to several nodes: {', '.join(hosts)}", advice=advice)
-    devices, problems = usable_devices(read.slices)
-    wrong = [
+    notes = list(read.notes)
+    devices = _usable(read.slices, machine, notes)
+    terminal.print_notes(notes)
+    return HostClaims(read.objects, devices, class_selectors(read.objects))
+
+
+def claims_of_groups(loaded: LoadedWorkloads, groups: Sequence[HostGroup]) -> tuple[HostGroup, ...]:
+    """Return *groups* with the devices of the slices of *loaded*.
+
+    A slice is for the group that its nodeName names, and for every group without one. Of a single group, the slices of
+    any one node describe each node.
+    """
+    with inputs.input_errors(NOWHERE, advice=_GIVE_OBJECTS):
+        read = read_objects(loaded.claims)
+    hosts = {slice_.host for slice_ in read.slices if slice_.host}
+    names = {group.name for group in groups}
+    if (unknown := sorted(hosts - names)) and (len(groups) > 1 or len(hosts) > 1):
+        listed = ", ".join(unknown)
+        advice = f"Name a group of the cluster in nodeName: {', '.join(sorted(names))}."
+        raise InputError(f"the ResourceSlices belong to nodes that are no groups: {listed}", advice=advice)
+    notes = list(read.notes)
+    described = []
+    for group in groups:
+        wanted = {"", group.name, *(hosts if len(groups) == 1 else ())}
+        devices = _usable(tuple(slice_ for slice_ in read.slices if slice_.host in wanted), group.machine, notes)
+        described.append(replace(group, claims=HostClaims(read.objects, devices, class_selectors(read.objects))))
+    terminal.print_notes(tuple(dict.fromkeys(notes)))
+    return tuple(described)
+
+
+def _usable(slices: Sequence[Slice], machine: Machine, notes: list[str]) -> tuple[SliceDevice, ...]:
+    """Return the devices of *slices* on a machine; what is wrong with them is added to *notes*."""
+    devices, problems = usable_devices(slices)
+    notes += problems
+    notes += [
         f"device {device.id} says NUMA node {node}, which this machine does not have: its NUMA node is not known"
         for device in devices
         for node in wrong_numa_nodes(device.attributes, machine)
     ]
-    terminal.print_notes((*read.notes, *problems, *wrong))
-    return HostClaims(read.objects, place_devices(devices, machine), class_selectors(read.objects))
+    return place_devices(devices, machine)
 
 
 def claim_lines(claims: Sequence[ExplainedClaim]) -> Iterator[Line]:

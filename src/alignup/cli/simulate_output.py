@@ -15,11 +15,12 @@ from typing import NamedTuple
 
 import click
 
+from alignup.align.claims.alignment import HostClaims
 from alignup.align.errors import SettingsError
 from alignup.align.explain import sentences
 from alignup.align.host import Host
 from alignup.align.machine import Machine
-from alignup.cli import inputs, terminal
+from alignup.cli import claims_output, inputs, terminal
 from alignup.cli.app import InputError, Place
 from alignup.cli.layout import paragraph, section, table
 from alignup.cli.options import HostOptions
@@ -28,6 +29,7 @@ from alignup.documents import codec
 from alignup.documents.line_numbers import find_line
 from alignup.kubernetes import configuration
 from alignup.kubernetes.manifests.object_reader import ObjectReader
+from alignup.kubernetes.manifests.workloads import LoadedWorkloads, Workload
 from alignup.picture.machine_svg import draw_svg
 from alignup.picture.text_format import Cell, Line, clean, display_width, pluralize
 from alignup.simulate import (
@@ -61,6 +63,7 @@ from alignup.simulate.sweeps import change_pace
 from alignup.simulate.usage import format_amount
 
 Events = tuple[WorkloadEvent, ...]
+Submissions = tuple[PodSubmission, ...]
 
 _MAX_ROWS = 20  #: of pods or combinations
 _MAX_EXAMPLES = 4  #: combinations listed per error
@@ -77,18 +80,27 @@ def run(host: HostOptions, options: SimulateOptions, output: str) -> None:
     inputs.check_writable("--html", options.html)
     node = inputs.read_host(host, kubelet_faults=True)
     terminal.print_notes(node.notes)
-    events = read_events(options, node.host.machine)
+    claims = None
+    if options.files:
+        loaded = inputs.read_manifests(options.files)
+        events = _file_events(loaded.workloads, loaded.warnings, options.files)
+        if loaded.claims or any(workload.pod.uses_claims for workload in loaded.workloads):
+            claims = claims_output.read_claims(loaded, node.host.machine)
+    else:
+        events = read_events(options, node.host.machine)
     pods = [event.pod for event in events if isinstance(event, PodArrival)]
     terminal.print_notes(sentences.ignored_requests(node.host, pods))
     if options.save:
         save_trace(options.save, events, pods=len(pods))
-    comparison = None if options.compare is None else _compare(node.host, events, options)
+    comparison = None if options.compare is None else _compare(node.host, events, options, claims)
     if comparison is not None and options.html is None:
         _print_comparison(comparison, output)
         return
     with inputs.input_errors(Place(detail="in the workload")), terminal.progress("Simulating", "events") as progress:
         lenient = options.ignore_missing_devices
-        result = node_simulation.run(node.host, events, progress=progress, ignore_missing_devices=lenient)
+        result = node_simulation.run(
+            node.host, events, progress=progress, ignore_missing_devices=lenient, claims=claims
+        )
     if options.svg:
         with inputs.input_errors(Place("--svg"), advice=inputs.WRITABLE):
             options.svg.write_text(draw_svg(result.machine, result.peak.ledger), encoding="utf-8")
@@ -131,10 +143,8 @@ def write_html(path: Path, text: str) -> None:
     click.echo(f"Wrote {path}.", err=True)
 
 
-def read_events(options: SimulateOptions, machine: Machine, *, with_selectors: bool = False) -> Events:
-    """Return the workload of a command for *machine*; *with_selectors*: and the node selectors of manifests."""
-    if options.files:
-        return _read_files(options.files, with_selectors=with_selectors)
+def read_events(options: SimulateOptions, machine: Machine) -> Events:
+    """Return a trace, or a workload that is generated for *machine*."""
     if options.trace:
         with inputs.input_errors(
             Place("--trace"), advice="See docs/simulate.md for the format; --save writes an example."
@@ -148,9 +158,10 @@ def read_events(options: SimulateOptions, machine: Machine, *, with_selectors: b
         return generate.generate(profile, machine, seed=options.seed, pods=options.count, load=options.load)
 
 
-def _read_files(files: tuple[str, ...], *, with_selectors: bool) -> Events:
-    """Return all replicas of all workloads in *files*, arriving one after the other."""
-    workloads, skipped = inputs.read_workloads(files)
+def _file_events(
+    workloads: Sequence[Workload], skipped: Sequence[str], files: tuple[str, ...], *, with_selectors: bool = False
+) -> Events:
+    """Return all replicas of all *workloads* of *files*, arriving one after the other."""
     terminal.print_notes(skipped)
     if finished := sum(workload.finished for workload in workloads):
         terminal.print_notes((f"skipped {pluralize(finished, 'finished pod')}",))
@@ -164,7 +175,7 @@ def _read_files(files: tuple[str, ...], *, with_selectors: bool) -> Events:
     return ordered(events)
 
 
-def _compare(host: Host, events: Events, options: SimulateOptions) -> Comparison:
+def _compare(host: Host, events: Events, options: SimulateOptions, claims: HostClaims | None) -> Comparison:
     dimensions, jobs, lenient = options.compare or "", options.jobs, options.ignore_missing_devices
     if host.ledger.pods:
         place = Place(detail="with --state")
@@ -175,7 +186,13 @@ def _compare(host: Host, events: Events, options: SimulateOptions) -> Comparison
     executor = SerialExecutor() if jobs == 1 else ProcessPool(jobs)
     with executor, terminal.progress("Comparing", "combinations") as progress:
         return compare.compare(
-            host.machine, grid, events, executor=executor, progress=progress, ignore_missing_devices=lenient
+            host.machine,
+            grid,
+            events,
+            executor=executor,
+            progress=progress,
+            ignore_missing_devices=lenient,
+            claims=claims,
         )
 
 
@@ -189,6 +206,10 @@ def _node_lines(result: SimulationResult, *, timed: bool) -> Iterator[Line]:
     names = ("on one NUMA node", "on several NUMA nodes", "nothing to align")
     yield from section("Admitted")
     yield from table([[name, str(number)] for name, number in zip(names, result.pods, strict=True) if number])
+    if any(result.claims):
+        names = ("CPUs and memory beside the devices", "elsewhere", "nothing to align")
+        yield from section("Claims of admitted pods")
+        yield from table([[name, str(number)] for name, number in zip(names, result.claims, strict=True) if number])
     if result.reasons:
         yield from section("Rejected")
         yield from table([[reason, str(number)] for reason, number in result.reasons.items()])
@@ -227,7 +248,7 @@ def _pod_lines(result: SimulationResult) -> Iterator[Line]:
         if row["outcome"] == "admitted":
             cpus = f"CPUs {row['cpus']}" if row["cpus"] else ""
             where = f"node {row['nodes']}" if row["nodes"] else "any node"
-            detail = " ".join(filter(None, (where, cpus, row["devices"])))
+            detail = " ".join(filter(None, (where, cpus, row["devices"], row["claims"])))
         if row["kubelet"]:
             detail += f" (a kubelet that got it: {row['kubelet']})"
         if row["missing"] and row["outcome"] == "admitted":
@@ -372,8 +393,7 @@ def run_cluster(host: HostOptions, options: SimulateOptions, output: str) -> Non
     if output == "csv" and len(strategies) > 1:
         raise InputError("-o csv is for one strategy", advice="Give one --strategy, or use -o json.")
     inputs.check_writable("--html", options.html)
-    groups = _read_groups(host, options)
-    submissions = _read_submissions(options, groups)
+    groups, submissions = _read_cluster(host, options)
     if options.save:
         _save(submissions, options.save)
     results: list[FleetResult] = []
@@ -410,6 +430,14 @@ def _strategy_names(text: str) -> tuple[str, ...]:
         if not names:
             raise SettingsError("no strategy")
     return names
+
+
+def _read_cluster(host: HostOptions, options: SimulateOptions) -> tuple[tuple[HostGroup, ...], Submissions]:
+    groups = _read_groups(host, options)
+    loaded = inputs.read_manifests(options.files) if options.files else None
+    if loaded is not None and (loaded.claims or any(workload.pod.uses_claims for workload in loaded.workloads)):
+        groups = claims_output.claims_of_groups(loaded, groups)
+    return groups, _read_submissions(options, groups, loaded)
 
 
 def _read_groups(host: HostOptions, options: SimulateOptions) -> tuple[HostGroup, ...]:
@@ -462,7 +490,9 @@ def name_field(error: InputError, source: ObjectReader | None) -> InputError:
     return InputError(*problems, place=place, advice=error.advice)
 
 
-def _read_submissions(options: SimulateOptions, groups: Sequence[HostGroup]) -> tuple[PodSubmission, ...]:
+def _read_submissions(
+    options: SimulateOptions, groups: Sequence[HostGroup], loaded: LoadedWorkloads | None
+) -> Submissions:
     if options.generate:
         with inputs.input_errors(Place("--generate"), advice=_SEE_GENERATE):
             profile, seed = generate.Profile(options.generate), options.seed
@@ -472,8 +502,11 @@ def _read_submissions(options: SimulateOptions, groups: Sequence[HostGroup]) -> 
     elif options.trace and openb.is_openb(options.trace):
         with inputs.input_errors(Place("--trace"), advice=_GIVE_TRACE):
             submissions = openb.read_pods(options.trace)
+    elif loaded is not None:
+        events = _file_events(loaded.workloads, loaded.warnings, options.files, with_selectors=True)
+        submissions = from_events(events)
     else:
-        submissions = from_events(read_events(options, groups[0].machine, with_selectors=True))
+        submissions = from_events(read_events(options, groups[0].machine))
     return change_pace(submissions, rate=options.rate, stay=options.stay)
 
 

@@ -2,8 +2,9 @@
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from alignup.align.claims.alignment import HostClaims
 from alignup.align.errors import SettingsError
 from alignup.align.fit import NodeAllocatable, UsedResources
 from alignup.align.host import Host, Settings, node_allocatable
@@ -12,6 +13,7 @@ from alignup.align.workload import Pod, demand
 from alignup.align.workload.demand import FitRequest
 from alignup.placement.pod_shape import build_shape, shape_key
 from alignup.simulate.arrivals import PodSubmission
+from alignup.simulate.simulated_claims import SimulatedClaims
 
 HOSTNAME_LABEL = "kubernetes.io/hostname"
 MAX_HOSTS = 100_000
@@ -25,6 +27,7 @@ class HostGroup:
     count: int = 1
     labels: Mapping[str, str] = field(default_factory=dict)
     names: tuple[str, ...] = ()  #: of the hosts; empty: ``NAME-0``, ``NAME-1`` …
+    claims: HostClaims | None = None  #: the devices for claims on each host; ``None``: pods have no claims
 
     def host_names(self) -> tuple[str, ...]:
         return self.names or tuple(f"{self.name}-{number}" for number in range(self.count))
@@ -39,12 +42,15 @@ class SimulatedHost:
     labels: Mapping[str, str]
     kubelet: Host
     allocatable: NodeAllocatable  #: with the devices
+    claims: SimulatedClaims | None = None
     sequence: int = 0  #: of reports about it
 
 
 def build_hosts(groups: Iterable[HostGroup]) -> list[SimulatedHost]:
     """Return all hosts, idle; ``SettingsError`` if a kubelet would not start, or if two hosts have the same name."""
     hosts: dict[str, SimulatedHost] = {}
+    groups = tuple(groups)
+    named = {key: claim for group in groups if group.claims for key, claim in group.claims.objects.claims.items()}
     for group in groups:
         kubelet = Host(group.machine, group.settings)
         capacity = node_allocatable(group.machine, group.settings)
@@ -53,7 +59,8 @@ def build_hosts(groups: Iterable[HostGroup]) -> list[SimulatedHost]:
             if name in hosts:
                 raise SettingsError(f"two hosts are called {name}: give every group another name")
             labels = {**group.labels, HOSTNAME_LABEL: name}
-            hosts[name] = SimulatedHost(name, group, labels, copy(kubelet), allocatable)
+            claims = SimulatedClaims(group.claims, host=name, named=named) if group.claims is not None else None
+            hosts[name] = SimulatedHost(name, group, labels, copy(kubelet), allocatable, claims)
     if len(hosts) > MAX_HOSTS:
         raise SettingsError(f"{len(hosts):,} nodes are too many: the maximum is {MAX_HOSTS:,}")
     return list(hosts.values())
@@ -86,15 +93,26 @@ class EqualPodsIndex:
     def __init__(self, hosts: Sequence[SimulatedHost]) -> None:
         self._hosts = hosts
         self._known: dict[Hashable, EqualPods] = {}
+        self._restricted: dict[tuple[EqualPods, tuple[str, ...]], EqualPods] = {}
         #: wanted labels and extended resources → the hosts that have them when idle
         self._eligible: dict[Hashable, Mapping[str, int]] = {}
+
+    def restrict(self, pods: EqualPods, hosts: Iterable[str]) -> EqualPods:
+        """Return the class of those pods of a class that may run on these hosts only."""
+        names = tuple(hosts)
+        key = (pods, names)
+        if key not in self._restricted:
+            self._restricted[key] = replace(pods, hosts={name: pods.hosts[name] for name in names})
+        return self._restricted[key]
 
     def find(self, submission: PodSubmission) -> EqualPods:
         selector = tuple(sorted(submission.selector.items()))
         key = (shape_key(submission.pod), selector)
         pods = self._known.get(key)
         if pods is None:
-            request = demand.fit_request(submission.pod)
+            # A claim serves the extended resources of a DeviceClass, whatever the host has.
+            claimed = demand.claimed_requests(submission.pod, {})
+            request = demand.fit_request(submission.pod.without_requests(claimed) if claimed else submission.pod)
             scalars = tuple((name, size) for name, size in request.scalars.items() if size)
             wanted = (selector, frozenset(scalars))
             if wanted not in self._eligible:

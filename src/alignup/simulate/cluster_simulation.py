@@ -15,15 +15,17 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import NamedTuple
 
+from alignup.align.claims.alignment import ClaimState, ExplainedClaim
 from alignup.align.decision import Decision
 from alignup.align.ledger import Ledger
-from alignup.align.workload import Pod
+from alignup.align.workload import Pod, demand
 from alignup.placement.wait_queue import WaitQueue
 from alignup.simulate.arrivals import PodSubmission
 from alignup.simulate.cluster_hosts import EqualPods, EqualPodsIndex, HostGroup, SimulatedHost, build_hosts
-from alignup.simulate.cluster_result import FleetResult, HostGroupUse, PodRun
+from alignup.simulate.cluster_result import ClaimTotals, FleetResult, HostGroupUse, PodRun
 from alignup.simulate.node_simulation import Progress, ProgressReporter
 from alignup.simulate.schedulers import DEFAULT, SchedulerFactory, find_strategy
+from alignup.simulate.simulated_claims import ClaimCounts, explain_claims
 from alignup.simulate.stranded import measure_cluster, peak_demand
 from alignup.simulate.usage import AlignmentMeter, RequestMeter, summarize_waiting
 
@@ -32,6 +34,8 @@ FIRST_BACKOFF, MAX_BACKOFF = 10.0, 360.0  #: seconds, as of the Job controller
 
 #: Called with the time, the host, the pod, and the decision of its kubelet; ``None``: the pod has ended.
 Recorder = Callable[[float, str, Pod, Decision | None], object]
+
+_ClaimStates = tuple[ClaimState, ...]
 
 _ENDS, _STARTS = 0, 1  #: kinds of events: at the same time pods end before others start
 
@@ -87,7 +91,8 @@ class ClusterSimulation:
         self.hosts = build_hosts(groups)
         self._classes = EqualPodsIndex(self.hosts)
         self._scheduler = (make or find_strategy(strategy))(self.hosts)
-        self._submissions = tuple(_with_unique_uids(submissions))
+        self._submissions = tuple(map(self._claiming, _with_unique_uids(submissions)))
+        self._claims: list[ExplainedClaim] = []  #: of pods that started
         times = [submission.time for submission in self._submissions] or [0.0]
         self._start, self._last_arrival = min(times), max(times)
         self._meter = RequestMeter(self.hosts, self._start, self._last_arrival)
@@ -100,6 +105,7 @@ class ClusterSimulation:
         self._order = count()
         self._queue: WaitQueue[tuple[EqualPods, ...], PodUnit] = WaitQueue()
         self._running: dict[str, _Placement] = {}
+        self._states: dict[str, _ClaimStates] = {}  #: of chosen and running pods with claims
         self._runs: dict[str, PodRun] = {submission.pod.uid: PodRun(submission) for submission in self._submissions}
         self._done = 0
         self._time = self._start
@@ -177,14 +183,44 @@ class ClusterSimulation:
             pod = submission.pod
             if unit.attempt:
                 pod = replace(pod, uid=f"{pod.uid}-{unit.attempt}")
-            host = self._scheduler.choose(pod_class, pod)
+            host = self._choose(pod_class, pod)
             if host is None:
                 for placement in reversed(chosen):
                     self._scheduler.forget(placement.pod, placement.host)
+                    self._release_claims(placement.pod.uid, placement.host)
                 return False
             chosen.append(_Placement(pod, pod_class, host))
         self._bind(unit, chosen)
         return True
+
+    def _choose(self, pod_class: EqualPods, pod: Pod) -> SimulatedHost | None:
+        """Return the host for *pod*; one with claims gets their devices there, as from the scheduler's DRA plugin."""
+        if not pod.uses_claims and not pod.claimed_requests:
+            return self._scheduler.choose(pod_class, pod)
+        claims: dict[str, _ClaimStates] = {}
+        for name, place in pod_class.hosts.items():
+            host = self.hosts[place]
+            states = host.claims.find(pod, host.kubelet) if host.claims else ""
+            if not isinstance(states, str):
+                claims[name] = states
+        chosen = self._scheduler.choose(self._classes.restrict(pod_class, claims), pod) if claims else None
+        if chosen is not None and chosen.claims is not None:
+            chosen.claims.allocate(pod, claims[chosen.name])
+            self._states[pod.uid] = claims[chosen.name]
+        return chosen
+
+    def _release_claims(self, uid: str, host: SimulatedHost) -> None:
+        if host.claims is not None:
+            host.claims.release(uid)
+            self._states.pop(uid, None)
+
+    def _claiming(self, submission: PodSubmission) -> PodSubmission:
+        """Return *submission* with the extended resources that only claims serve."""
+        offering = next((group.claims for group in self.groups if group.claims is not None), None)
+        if offering is None:
+            return submission
+        pod = offering.objects.with_class_resources(submission.pod)
+        return replace(submission, pod=replace(pod, claimed_requests=demand.claimed_requests(pod, {})))
 
     def _bind(self, unit: PodUnit, chosen: Sequence[_Placement]) -> None:
         decisions = list(map(self._admit, chosen))
@@ -200,6 +236,7 @@ class ClusterSimulation:
             self._started[host.group.name] += 1
             self._waits.append(self._time - submission.time)
             self._alignment.add(host, decision)
+            self._claims += explain_claims(pod, decision, host.kubelet, self._states.get(pod.uid, ()))
             if submission.duration is not None:
                 self._push(self._time + submission.duration, _ENDS, uid=pod.uid)
         self._done += len(unit.pods)
@@ -213,6 +250,7 @@ class ClusterSimulation:
             self._rejections[decision.rejection.reason] += 1
             self._rejected[host.group.name] += 1
             self._meter.rejections += 1
+            self._release_claims(pod.uid, host)
         else:
             host.kubelet.apply(decision)
             self._running[pod.uid] = placement
@@ -234,6 +272,7 @@ class ClusterSimulation:
     def _end(self, uid: str) -> SimulatedHost:
         pod, pod_class, host = self._running.pop(uid)
         host.kubelet.release(uid)
+        self._release_claims(uid, host)
         if self._recorder:
             self._recorder(self._time, host.name, pod, None)
         self._scheduler.ended(pod, host)
@@ -257,6 +296,7 @@ class ClusterSimulation:
             use=self._meter.use(),
             stranded=measure_cluster(self.hosts, at_peak, pods, time=peak_time),
             alignment=self._alignment.summary(),
+            claims=ClaimTotals(**ClaimCounts.of(self._claims)._asdict()),
             groups=tuple(
                 HostGroupUse(name=name, hosts=hosts, started=self._started[name], rejections=self._rejected[name])
                 for name, hosts in [(group.name, len(group.host_names())) for group in self.groups]

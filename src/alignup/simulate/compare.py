@@ -20,6 +20,7 @@ from operator import attrgetter
 from time import monotonic
 from typing import Any, NamedTuple
 
+from alignup.align.claims.alignment import HostClaims
 from alignup.align.cpus.options import OPTION_STAGES, CpuOptions, CpuPolicy
 from alignup.align.errors import SettingsError, WorkLimitError
 from alignup.align.host import Host, Settings
@@ -204,7 +205,7 @@ def _change(settings: Settings, name: str, value: str, view: KubeletView) -> Set
             return replace(settings, memory_policy=value, reserved_memory=reserved)
 
 
-def compare(  # noqa: PLR0913 - four have defaults
+def compare(  # noqa: PLR0913 - five have defaults
     machine: Machine,
     variants: Iterable[Variant],
     events: Sequence[WorkloadEvent],
@@ -213,16 +214,17 @@ def compare(  # noqa: PLR0913 - four have defaults
     progress: Progress | None = None,
     now: Callable[[], float] = monotonic,
     ignore_missing_devices: bool = False,
+    claims: HostClaims | None = None,
 ) -> Comparison:
     """Simulate *events* on *machine* under each of *variants*; *progress* gets the number of finished ones.
 
-    *ignore_missing_devices* is as in ``node_simulation.run``. An interruption cancels the waiting jobs; the executor
-    ends the running ones.
+    *ignore_missing_devices* and *claims* are as in ``node_simulation.run``. An interruption cancels the waiting jobs;
+    the executor ends the running ones.
     """
     variants = tuple(variants)
     valid = [variant for variant in variants if not variant.error]
     reporter = ProgressReporter(progress, len(valid), now=now)
-    workload = pack((machine, ordered(events), ignore_missing_devices))
+    workload = pack((machine, ordered(events), ignore_missing_devices, claims))
     jobs = ((workload, pack(variant.settings)) for variant in valid)
     scores = iter(run_jobs(executor or SerialExecutor(), score_variant, jobs, reporter.report))
     invalid: list[Variant] = []
@@ -271,10 +273,10 @@ def rows(comparison: Comparison) -> Iterator[Mapping[str, str]]:
 def score_variant(workload: bytes, settings: bytes, *, simulate: Callable[..., SimulationResult] = run) -> Score | str:
     """Run one job: simulate the packed *workload* under *settings*; returns the error if there is no score."""
     raise_if_cancelled()
-    machine, events, lenient = _unpack_workload(workload)
+    machine, events, lenient, claims = _unpack_workload(workload)
     try:
         host = Host(machine, unpack(settings))
-        return simulate(host, events, progress=raise_if_cancelled, ignore_missing_devices=lenient).score
+        return simulate(host, events, progress=raise_if_cancelled, ignore_missing_devices=lenient, claims=claims).score
     except WorkLimitError as error:
         return str(error)
 

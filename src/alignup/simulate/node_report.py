@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, TextIO
 
 from alignup.align import bits
+from alignup.align.claims.alignment import ExplainedClaim
 from alignup.align.decision import Rejection, Shortfall
 from alignup.align.explain import sentences
 from alignup.align.workload.names import CPU
@@ -25,6 +26,7 @@ VERSION = 2  #: of the document; incremented when a field changes its meaning or
 #: The columns of a table of pods.
 COLUMNS = (
     *("time", "namespace", "name", "uid", "qos", "outcome", "aligned", "nodes", "cpus", "memory", "devices"),
+    "claims",
     *("reason", "container", "shortfall", "message", "missing", "kubelet"),
 )
 
@@ -54,6 +56,7 @@ def score_document(score: Score) -> dict[str, Any]:
         "rejected": score.rejected,
         "reasons": dict(score.reasons),
         "alignment": {"pods": _alignment(score.pods), "containers": _alignment(score.containers)},
+        "claims": score.claims._asdict(),
         "stranded": asdict(score.stranded),
         "largest": dict(score.largest),
     }
@@ -74,6 +77,7 @@ def rows(result: SimulationResult) -> Iterator[dict[str, str]]:
             "cpus": bits.show(bits.union(placement.cpus for placement in outcome.placements)),
             "memory": " ".join(f"{block.type}@{bits.show(block.nodes)}={block.size}" for block in blocks),
             "devices": " ".join(f"{resource}={','.join(ids)}" for resource, ids in devices),
+            "claims": " ".join(_claimed(claim) for claim in outcome.claims),
             "reason": rejection.reason if rejection else "",
             "container": (rejection.container or "") if rejection else "",
             "shortfall": shortfall(rejection) if rejection else "",
@@ -121,9 +125,15 @@ def _outcome(outcome: PodOutcome) -> dict[str, Any]:
         "rejection": rejection
         and {name: getattr(rejection, name) for name in ("reason", "message", "container", "provider")}
         | {"shortfall": shortfall(rejection)},
+        "claims": [claim.to_document() for claim in outcome.claims],
         "missingDevices": list(outcome.missing),
         "kubelet": outcome.kubelet,
     }
+
+
+def _claimed(claim: ExplainedClaim) -> str:
+    verdict = {True: " (aligned)", False: " (not aligned)", None: ""}[claim.aligned]
+    return f"{claim.state.name}={','.join(device.id.device for _, device in claim.state.devices)}{verdict}"
 
 
 def _placement(placement: ContainerPlacement) -> dict[str, Any]:

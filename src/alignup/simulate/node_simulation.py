@@ -14,6 +14,7 @@ from time import monotonic
 from typing import NamedTuple
 
 from alignup.align.bits import NodeSet
+from alignup.align.claims.alignment import ExplainedClaim, HostClaims
 from alignup.align.decision import Rejection
 from alignup.align.errors import PodError
 from alignup.align.explain import sentences
@@ -31,6 +32,7 @@ from alignup.simulate.container_placements import (
     container_placements,
     on_one_node,
 )
+from alignup.simulate.simulated_claims import NO_CLAIMS, ClaimCounts, SimulatedClaims, explain_claims
 from alignup.simulate.stranded import StrandedResources, distinct_shapes, measure_stranded
 from alignup.simulate.usage import UsageMeter, UsageStats
 
@@ -63,6 +65,7 @@ class PodOutcome(NamedTuple):
     rejection: Rejection | None = None  #: ``None``: admitted
     placements: tuple[ContainerPlacement, ...] = ()  #: empty if rejected
     missing: tuple[str, ...] = ()  #: requested resources that no device plugin provides
+    claims: tuple[ExplainedClaim, ...] = ()
     kubelet: str | None = None  #: of a pod that is not schedulable: "admitted", or why a kubelet would reject it
 
     @property
@@ -111,6 +114,7 @@ class Score:
     reasons: Mapping[str, int]  #: of rejections, the most frequent first
     pods: AlignmentCounts
     containers: AlignmentCounts
+    claims: ClaimCounts = NO_CLAIMS
     stranded: StrandedResources  #: at peak demand
     largest: Mapping[str, int]  #: at peak demand: resource → the largest request that still fits on one NUMA node
 
@@ -145,11 +149,13 @@ def run(
     *,
     progress: Progress | None = None,
     ignore_missing_devices: bool = False,
+    claims: HostClaims | None = None,
 ) -> SimulationResult:
     """Apply *events* to *host*; *progress* gets the number of applied events.
 
     Pods that request devices which no device plugin provides are not schedulable, and never reach the host. A kubelet
-    ignores such requests; with *ignore_missing_devices* the host does so, too.
+    ignores such requests; with *ignore_missing_devices* the host does so, too. Nor is a pod schedulable whose *claims*
+    get no devices.
 
     :class:`TraceError` if the events are inconsistent, ``WorkLimitError`` as in ``Host``.
     """
@@ -160,11 +166,17 @@ def run(
     meter = UsageMeter(host, start)
     reporter = ProgressReporter(progress, len(events))
     outcomes: list[PodOutcome] = []
+    simulated = SimulatedClaims(claims) if claims is not None else None
     for number, event in enumerate(events):
         if isinstance(event, PodArrival):
-            outcomes.append(_arrive(host, event, lenient=ignore_missing_devices))
+            if simulated is not None and (outcome := _claim(host, event, simulated)) is not None:
+                outcomes.append(outcome)
+            else:
+                outcomes.append(_arrive(host, event, lenient=ignore_missing_devices))
         else:
             host.release(event.uid)
+            if simulated is not None:
+                simulated.release(event.uid)
         meter.record(event.time, host.ledger)
         reporter.report(number + 1)
         if number == peak_index:
@@ -191,6 +203,22 @@ def _arrive(host: Host, event: PodArrival, *, lenient: bool) -> PodOutcome:
         return PodOutcome(event.time, pod, Rejection(INVALID, str(error)), missing=missing)
     placements = container_placements(host, decision.placements)
     return PodOutcome(event.time, pod, decision.rejection, placements, missing)
+
+
+def _claim(host: Host, event: PodArrival, claims: SimulatedClaims) -> PodOutcome | None:
+    """Allocate the claims of a pod and admit it; ``None`` if it has none."""
+    pod = claims.prepare(event.pod)
+    if not pod.uses_claims and not pod.class_resources:
+        return None
+    states = claims.find(pod, host)
+    if isinstance(states, str):
+        return PodOutcome(event.time, pod, Rejection(NOT_SCHEDULABLE, states))
+    claims.allocate(pod, states)
+    outcome = _arrive(host, replace(event, pod=pod), lenient=False)
+    if not outcome.admitted:
+        claims.release(pod.uid)
+        return outcome
+    return outcome._replace(claims=explain_claims(pod, host.decide(pod), host, states))
 
 
 def _peak_index(events: Iterable[WorkloadEvent]) -> int:
@@ -235,6 +263,7 @@ def _result(
         largest=peak.largest,
         pods=AlignmentCounts.of(outcome.on_one for outcome in admitted),
         containers=AlignmentCounts.of(placement.on_one for outcome in admitted for placement in outcome.placements),
+        claims=ClaimCounts.of(claim for outcome in admitted for claim in outcome.claims),
         usage=usage[None],
         nodes={node: usage.get(node, {}) for node in end.largest_by_node},
         peak=peak,

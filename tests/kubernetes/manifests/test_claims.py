@@ -66,7 +66,7 @@ def read(text: str) -> ReadClaims:
 def problems(text: str) -> list[str]:
     with pytest.raises(ManifestError) as error:
         read(text)
-    return error.value.lines()
+    return list(error.value.lines())
 
 
 def test_a_slice_has_its_devices_with_qualified_names():
@@ -102,7 +102,7 @@ def test_a_claim_has_its_requests_alternatives_and_devices():
     assert claim.requests[0][0].tolerations == (Toleration("broken", None, ""),)
     assert claim.constraints == (MatchAttribute("resource.kubernetes.io/pcieRoot", frozenset({"gpu"})),)
     assert claim.allocated == (AllocatedDevice("gpu", DeviceId("gpu.example.com", "node-a", "gpu-0")),)
-    assert (claim.host, claim.reserved_for) == ("node-a", {"u-7"})
+    assert (claim.host, claim.reserved_for) == ("node-a", frozenset({"u-7"}))
 
 
 def test_beta_versions_have_the_fields_of_a_request_themselves():

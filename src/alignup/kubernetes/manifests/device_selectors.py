@@ -7,7 +7,7 @@ domain that the device does not have are an empty map.
 
 import re
 from collections.abc import Callable, Hashable, Mapping
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from alignup.align.bits import quote
@@ -32,14 +32,12 @@ class SelectorError(AlignError):
 
 def class_selectors(objects: ClaimObjects) -> Matches:
     """Return the function that matches a device with the selectors of a request and of its class."""
+    return partial(_matches, {name: device_class.selectors for name, device_class in objects.classes.items()})
 
-    def matches(request: ClaimRequest, device: SliceDevice) -> bool:
-        device_class = objects.classes.get(request.device_class)
-        if device_class is None:
-            return False
-        return all(select(text, device) for text in (*device_class.selectors, *request.selectors))
 
-    return matches
+def _matches(classes: Mapping[str, tuple[str, ...]], request: ClaimRequest, device: SliceDevice) -> bool:
+    selectors = classes.get(request.device_class)
+    return selectors is not None and all(select(text, device) for text in (*selectors, *request.selectors))
 
 
 def select(expression: str, device: SliceDevice) -> bool:

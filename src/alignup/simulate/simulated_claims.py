@@ -1,0 +1,104 @@
+"""The claims of simulated nodes: which devices each pod gets, as the scheduler allocates them before the admission.
+
+A claim gets the first free devices that match, in the order of the slices. A claim made from a template, or for an
+extended resource, ends with its pod; a claim that is an object of its own keeps its devices, and pods share it.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import NamedTuple
+
+from alignup.align.claims.alignment import ClaimState, ExplainedClaim, HostClaims, decided_nodes
+from alignup.align.claims.allocation import allocate
+from alignup.align.claims.objects import Claim, DeviceId
+from alignup.align.decision import Decision
+from alignup.align.errors import AlignError
+from alignup.align.host import Host
+from alignup.align.workload import Pod
+
+_DeviceIds = tuple[DeviceId, ...]
+
+
+class ClaimCounts(NamedTuple):
+    """Claims of admitted pods."""
+
+    aligned: int = 0  #: CPUs and memory are beside the devices
+    unaligned: int = 0
+    unknown: int = 0  #: nothing exclusive, or devices without a known NUMA node
+
+    @classmethod
+    def of(cls, claims: Iterable[ExplainedClaim]) -> "ClaimCounts":
+        verdicts = [claim.aligned for claim in claims]
+        return cls(verdicts.count(True), verdicts.count(False), verdicts.count(None))
+
+
+NO_CLAIMS = ClaimCounts()
+
+
+class SimulatedClaims:
+    """The claims of the pods on one host; *named* are the claims that are objects, which hosts of a cluster share."""
+
+    def __init__(
+        self, claims: HostClaims, *, host: str = "", named: dict[tuple[str, str], Claim] | None = None
+    ) -> None:
+        self._claims, self._host = claims, host
+        self._devices = {device.id: device for device in claims.devices}
+        self._named = dict(claims.objects.claims) if named is None else named
+        self._taken = {id_ for id_ in claims.objects.taken() if id_ in self._devices}
+        self._of_pods: dict[str, _DeviceIds] = {}  #: of claims that end with their pod, by its uid
+
+    def prepare(self, pod: Pod) -> Pod:
+        """Return *pod* with the extended resources that a DeviceClass offers."""
+        return self._claims.objects.with_class_resources(pod)
+
+    def find(self, pod: Pod, host: Host) -> tuple[ClaimState, ...] | str:
+        """Return the claims of *pod* with devices for all of them, or why that is impossible."""
+        objects = replace(self._claims.objects, claims=self._named)
+        claims: list[tuple[str, Claim]] = []
+        for name, claim in objects.claims_of(pod, capacity=host.ledger.devices.allocatable()):
+            if isinstance(claim, str):
+                return f"claim {name}: {claim}"
+            if claim.allocated is not None and claim.host not in ("", self._host):
+                return f"claim {name} has devices of node {claim.host}"
+            claims.append((name, claim))
+        missing = [claim for _, claim in claims if claim.allocated is None]
+        if classes := objects.missing_classes(missing):
+            return f"DeviceClass {', '.join(classes)} is not known"
+        try:
+            given = allocate(missing, self._claims.devices, matches=self._claims.matches, taken=self._taken)
+        except AlignError as error:
+            return str(error)
+        if given is None:
+            return "no free devices match its claims"
+        states = []
+        for name, claim in claims:
+            allocated = given.get(claim.title, ()) if claim.allocated is None else claim.allocated
+            known = tuple((each.request, self._devices[each.id]) for each in allocated if each.id in self._devices)
+            states.append(ClaimState(name, replace(claim, allocated=allocated), known, allocated=True))
+        return tuple(states)
+
+    def allocate(self, pod: Pod, states: Iterable[ClaimState]) -> None:
+        """Give *pod* the devices that :meth:`find` found."""
+        own: list[DeviceId] = []
+        for state in states:
+            claim = state.claim
+            if claim is None:
+                continue
+            ids = [device.id for device in claim.allocated or ()]
+            key = (claim.namespace, claim.name)
+            if key in self._named:
+                self._named[key] = replace(claim, host=self._host)
+            else:
+                own += ids
+            self._taken.update(ids)
+        self._of_pods[pod.uid] = tuple(own)
+
+    def release(self, uid: str) -> None:
+        self._taken.difference_update(self._of_pods.pop(uid, ()))
+
+
+def explain_claims(
+    pod: Pod, decision: Decision, host: Host, states: Iterable[ClaimState]
+) -> tuple[ExplainedClaim, ...]:
+    """Return the claims of *pod* beside the decision on it."""
+    return tuple(ExplainedClaim(state, decided_nodes(pod, decision, state.name, host.machine)) for state in states)
