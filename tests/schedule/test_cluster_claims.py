@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from alignup.align.workload.names import DEVICE_CLASS_PREFIX
-from alignup.schedule import cluster_claims
+from alignup.schedule import known_claims
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.testing.api_server import ApiFault
 from tests.align.hosts import pod
@@ -113,15 +113,15 @@ async def test_without_the_api_group_everything_else_goes_on_with_one_line_in_th
 
 
 async def test_objects_that_are_too_large_or_wrong_are_named_and_keep_nobody_from_a_node(server, live, claims):
-    many = [{"name": f"d{number}"} for number in range(cluster_claims.MAX_SLICE_DEVICES + 1)]
+    many = [{"name": f"d{number}"} for number in range(known_claims.MAX_SLICE_DEVICES + 1)]
     server.put(resource_slice("b", devices=many))
     bad = [{"name": "d", "capacity": {"memory": {"value": "much"}}}]
     server.put(resource_slice("c", devices=bad))
     wide = template("wide")
-    wide["spec"]["spec"]["devices"]["requests"] *= cluster_claims.MAX_REQUESTS + 1
+    wide["spec"]["spec"]["devices"]["requests"] *= known_claims.MAX_REQUESTS + 1
     server.put(wide)
     huge = claim("huge")
-    huge["spec"]["devices"]["requests"] *= cluster_claims.MAX_REQUESTS + 1
+    huge["spec"]["devices"]["requests"] *= known_claims.MAX_REQUESTS + 1
     server.put(huge)
     await until(lambda: len(live.unreadable) == 4)
     assert set(live.unreadable) == {
@@ -184,7 +184,7 @@ async def test_devices_that_others_may_use_too_are_left_to_the_scheduler(server,
         result["adminAccess"] = True
     server.put(admin)
     await until(lambda: len(live.claims.objects.claims) == 2)
-    assert live.claim_fit(WANTING, "a") == cluster_claims.ClaimFit(possible=True, open=True)
+    assert live.claim_fit(WANTING, "a") == known_claims.ClaimFit(possible=True, open=True)
 
 
 async def test_a_selector_that_fails_leaves_the_choice_to_the_scheduler(server, live, claims):

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from alignup.gate.claim_nodes import ClaimNodes
 from alignup.gate.pod_queue import GatedPod, PodClass, PodQueue
 from alignup.gate.reservations import Reservations
-from alignup.schedule.live_cluster import LiveCluster
-from alignup.schedule.node_selection import exclusions
 from alignup.schedule.claim_alignment import has_claims
+from alignup.schedule.node_selection import exclusions
 from alignup.schedule.pod_answers import NodeAnswer, count_reasons
 from alignup.schedule.pod_events import PodEvents
 
@@ -29,15 +28,14 @@ Clock = Callable[[], float]
 class BlockedPods:
     def __init__(
         self,
-        live: LiveCluster,
+        claim_nodes: ClaimNodes,
         events: PodEvents,
         reservations: Reservations,
-        claim_nodes: ClaimNodes,
         queue: PodQueue,
         clock: Clock,
     ) -> None:
-        self._live, self._events, self._reservations, self._queue = live, events, reservations, queue
-        self._claim_nodes = claim_nodes
+        self._live, self._claim_nodes = claim_nodes.live, claim_nodes
+        self._events, self._reservations, self._queue = events, reservations, queue
         self._clock = clock
         self._due: dict[PodClass, float] = {}  #: the first is the first that is due
 

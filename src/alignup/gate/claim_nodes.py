@@ -1,7 +1,7 @@
 """The nodes that a pod with ResourceClaims is released to: several of those that have devices for it.
 
 Devices are allocated by the scheduler, after the release, and a released pod cannot go elsewhere. So it gets more than
-one node: what is not computed here (devices with parts, rules of others, pods without the gate) may exclude one of them.
+one node: what is not computed here (parts of devices, rules of others, pods without the gate) may exclude one of them.
 On each of them the pod counts until it is bound, and until its claims have devices no other pod with claims is released
 there: they would compete.
 """
@@ -18,7 +18,7 @@ from alignup.schedule.claim_alignment import (
     explain_claims,
     may_align,
 )
-from alignup.schedule.cluster_claims import ClaimFit
+from alignup.schedule.known_claims import ClaimFit
 from alignup.schedule.live_cluster import LiveCluster
 
 SURE = 4  #: nodes, if it is computed that they have devices
@@ -35,7 +35,7 @@ class ClaimNodes:
     def __init__(
         self, live: LiveCluster, settled: Callable[[Iterable[str]], object], clock: Callable[[], float]
     ) -> None:
-        self._live, self._settled, self._clock = live, settled, clock
+        self.live, self._settled, self._clock = live, settled, clock
         self._waiting: dict[str, tuple[Pod, tuple[str, ...]]] = {}  #: released pods by uid, and their nodes
         self._bound: dict[str, tuple[ApiPod, float]] = {}  #: those of them that are bound, and since when
 
@@ -44,7 +44,7 @@ class ClaimNodes:
         chosen: list[tuple[bool, int, str]] = []
         wanted = SURE
         for place, name in enumerate(candidates):
-            fit = self._live.claim_fit(pod, name)
+            fit = self.live.claim_fit(pod, name)
             if self._refusal(pod, name, fit):
                 continue
             if not fit.certain:
@@ -56,7 +56,7 @@ class ClaimNodes:
 
     def refusal(self, pod: Pod, name: str) -> str:
         """Return why a pod is not released to a node because of its claims; empty: it may be."""
-        return self._refusal(pod, name, self._live.claim_fit(pod, name))
+        return self._refusal(pod, name, self.live.claim_fit(pod, name))
 
     def _refusal(self, pod: Pod, name: str, fit: ClaimFit) -> str:
         if not fit.possible:
@@ -64,7 +64,7 @@ class ClaimNodes:
         if fit.open and any(self._competes(uid, pod, name) for uid in self._waiting):
             return WAITS
         if claim_preference(pod)[0] is ClaimPreference.REQUIRE:
-            explained = explain_claims(self._live, pod, name, self._live.verdict(pod, name))
+            explained = explain_claims(self.live, pod, name, self.live.verdict(pod, name))
             return "" if alignment(explained) is Alignment.ALIGNED else NOT_ALIGNED
         return ""
 
@@ -78,12 +78,12 @@ class ClaimNodes:
     def _may_align(self, pod: Pod, name: str) -> bool:
         if claim_preference(pod)[0] is ClaimPreference.IGNORE:
             return True
-        return may_align(explain_claims(self._live, pod, name, self._live.verdict(pod, name)))
+        return may_align(explain_claims(self.live, pod, name, self.live.verdict(pod, name)))
 
     # Released pods
 
     def released(self, pod: Pod, nodes: tuple[str, ...]) -> None:
-        if self._live.claims.is_open(pod):
+        if self.live.claims.is_open(pod):
             self._waiting[pod.uid] = (pod, nodes)
 
     def bound(self, api_pod: ApiPod) -> None:
@@ -104,13 +104,13 @@ class ClaimNodes:
     def check(self) -> None:
         """Forget bound pods whose claims have devices."""
         for uid, (api_pod, since) in tuple(self._bound.items()):
-            pod = self._live.read(api_pod)
-            claims, late = self._live.claims, self._clock() - since >= SETTLE_SECONDS
+            pod = self.live.read(api_pod)
+            claims, late = self.live.claims, self._clock() - since >= SETTLE_SECONDS
             if late or not claims.known or not claims.is_open(pod):
                 node = api_pod.spec.node_name
                 if claim_preference(pod)[0] is not ClaimPreference.IGNORE:
-                    explained = explain_claims(self._live, pod, node, self._live.verdict(pod, node))
-                    self._live.metrics.claimed_pod(alignment(explained))
+                    explained = explain_claims(self.live, pod, node, self.live.verdict(pod, node))
+                    self.live.metrics.claimed_pod(alignment(explained))
                 self.forget(uid)
 
     def forget(self, uid: str) -> None:

@@ -39,7 +39,7 @@ from alignup.kubernetes.api import PODS, ApiClient, Change, EventType
 from alignup.kubernetes.api.errors import ApiError
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
 from alignup.schedule.claim_alignment import claim_preference, has_claims
-from alignup.schedule.cluster_claims import ClaimChange
+from alignup.schedule.known_claims import ClaimChange
 from alignup.schedule.large_pods import LargePods, is_large
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.pod_events import GATE_COMPONENT, PodEvents
@@ -106,9 +106,7 @@ class GateController:
         self._avoided = AvoidedNodes(options.avoid)
         self._events = PodEvents(self._client, GATE_COMPONENT)
         self.claim_nodes = ClaimNodes(self._live, self._claims_settled, self._clock)
-        self._blocked = BlockedPods(
-            self._live, self._events, self.reservations, self.claim_nodes, self.queue, self._clock
-        )
+        self._blocked = BlockedPods(self.claim_nodes, self._events, self.reservations, self.queue, self._clock)
         self._slots = asyncio.Semaphore(options.parallel)  #: for releases that are being written
         self._writing: Counter[str] = Counter()  #: how many of them, by namespace
         self._other_gates: set[str] = set()  #: uids of pods that have other gates as well

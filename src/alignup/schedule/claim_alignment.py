@@ -12,7 +12,7 @@ from alignup.align.claims.objects import Claim
 from alignup.align.workload import Pod
 from alignup.align.workload.names import CLAIMS_ANNOTATION
 from alignup.placement.verdict import Verdict
-from alignup.schedule.cluster_claims import ObjectName
+from alignup.schedule.known_claims import ObjectName
 from alignup.schedule.live_cluster import LiveCluster
 
 

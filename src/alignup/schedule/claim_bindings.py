@@ -1,8 +1,8 @@
 """Pods with ResourceClaims in the extender: which nodes come first, and which bindings are refused.
 
 The scheduler allocates devices immediately before the binding. A pod whose annotation requires that its CPUs and memory
-are beside them is not bound otherwise. The scheduler then tries again: the node is not offered while the claim has these
-devices, so the scheduler takes them back if the claim could be served elsewhere. After a few such tries the pod waits.
+are beside them is not bound otherwise. The scheduler then tries again: the node is not offered while the claim has
+these devices, so the scheduler takes them back if they cannot be used elsewhere. After a few such tries the pod waits.
 """
 
 from collections import OrderedDict
@@ -30,7 +30,8 @@ from alignup.schedule.claim_alignment import (
     has_claims,
     may_align,
 )
-from alignup.schedule.cluster_claims import RESOURCE_CLAIMS, ObjectName
+from alignup.schedule.cluster_claims import RESOURCE_CLAIMS
+from alignup.schedule.known_claims import ObjectName
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.pod_events import PodEvents
 
@@ -75,8 +76,9 @@ class ClaimBindings:
         return has_claims(pod) and _requires(pod)
 
     def select(self, pod: Pod, nodes: Iterable[str], limit: int) -> list[str]:
-        """Return at most *limit* of *nodes*, those first where devices can be beside the CPUs, and only these if
-        the pod requires that.
+        """Return at most *limit* of *nodes*, those first where devices can be beside the CPUs.
+
+        If the pod requires that, return only these.
         """
         preference = claim_preference(pod)[0]
         beside: list[str] = []

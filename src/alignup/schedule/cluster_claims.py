@@ -1,49 +1,23 @@
-"""The claims of a cluster: ResourceClaims, templates, DeviceClasses, and the devices of ResourceSlices by node.
+"""The claims of a cluster, followed, or read once.
 
-The scheduler's DRA plugin allocates devices to claims; here it is only predicted whether it can. A cluster may not have
-these resources, or give no right to read them. Then nothing is known of claims, and no pod is kept from a node for
-their sake.
+A cluster may not have these resources, or give no right to read them. Then nothing is known of claims, and no pod is
+kept from a node for their sake.
 """
 
 import asyncio
-from collections import ChainMap
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
-from itertools import islice
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
-import structlog
-
-from alignup.align.claims.alignment import HostClaims, place_devices, wrong_numa_nodes
-from alignup.align.claims.allocation import allocate
-from alignup.align.claims.objects import (
-    Claim,
-    ClaimObjects,
-    ClaimRequest,
-    DeviceClass,
-    DeviceId,
-    Slice,
-    SliceDevice,
-    usable_devices,
-)
-from alignup.align.errors import AlignError
-from alignup.align.machine import Machine
-from alignup.align.workload import Pod
 from alignup.kubernetes.api import ApiClient, Change, EventType, Informer, Resource
+from alignup.kubernetes.api.errors import ApiError
 from alignup.kubernetes.api.objects import ApiNode
 from alignup.kubernetes.manifests.claims import (
     DeviceClassObject,
-    NodeTerms,
     ResourceClaim,
     ResourceClaimTemplate,
     ResourceSlice,
-    claim_from,
-    device_class_from,
-    slices_from,
-    template_from,
 )
-from alignup.kubernetes.manifests.device_selectors import relevant_values, select
-from alignup.schedule.node_selection import selects_node
+from alignup.schedule.known_claims import ClaimChange, KnownClaims
 
 GROUP = "resource.k8s.io"
 RESOURCE_CLAIMS = Resource(
@@ -59,50 +33,9 @@ RESOURCE_CLAIM_TEMPLATES = Resource(
 DEVICE_CLASSES = Resource(type=DeviceClassObject, kind="DeviceClass", plural="deviceclasses", group=GROUP)
 RESOURCE_SLICES = Resource(type=ResourceSlice, kind="ResourceSlice", plural="resourceslices", group=GROUP)
 
-MAX_SLICE_DEVICES = 4_096  #: of one slice; the API server accepts 128
-MAX_DEVICES = 500_000  #: of all slices
-MAX_REQUESTS = 256  #: of one claim; the API server accepts 32
-MAX_SELECTED = 100_000  #: results of selectors that are kept
-_MAX_NOTES = 3  #: problems in a health check
 
-_log = structlog.get_logger()
-
-ObjectName = tuple[str, str]  #: namespace and name
-PoolName = tuple[str, str]  #: driver and pool
-
-
-class ClaimFit(NamedTuple):
-    """Whether a node has devices for the claims of a pod."""
-
-    possible: bool
-    reason: str = ""  #: why it has not, or why that is not certain
-    certain: bool = True  #: ``False``: it depends on what is not computed here, or not known
-    open: bool = False  #: whether a claim has no devices yet
-
-
-NO_CLAIMS = ClaimFit(possible=True)
-
-
-class ClaimChange(NamedTuple):
-    """What changed, for those who wait for it."""
-
-    nodes: Collection[str] | None = ()  #: whose devices may be free now; ``None``: all
-    object: ObjectName | None = None  #: a claim or template
-    classes: bool = False  #: extended resources may be offered now, or no longer
-
-
-@dataclass(frozen=True, slots=True)
-class _NodeObjects(ClaimObjects):
-    """All objects; of the devices that are held, those of one node."""
-
-    held: frozenset[DeviceId] = field(default_factory=frozenset)
-
-    def taken(self) -> set[DeviceId]:
-        return set(self.held)
-
-
-class ClusterClaims:
-    """What is known of claims; *nodes* are those of the cluster, *changed* is called after every change."""
+class ClusterClaims(KnownClaims):
+    """What is known of claims now; *nodes* are those of the cluster."""
 
     def __init__(
         self,
@@ -110,7 +43,8 @@ class ClusterClaims:
         nodes: Informer[ApiNode],
         changed: Callable[[ClaimChange], object] = lambda _change: None,
     ) -> None:
-        self._nodes, self._changed = nodes, changed
+        super().__init__(nodes.get, changed)
+        self._nodes = nodes
         self._device_classes = Informer(client, DEVICE_CLASSES)
         self._slices = Informer(client, RESOURCE_SLICES, trim=lambda each: ResourceSlice(metadata=each.metadata))
         self._claims = Informer(client, RESOURCE_CLAIMS, trim=lambda each: ResourceClaim(metadata=each.metadata))
@@ -121,31 +55,17 @@ class ClusterClaims:
             self._claims,
             self._templates,
         )
-        self._classes_by_name: dict[str, DeviceClass] = {}
-        self._claims_by_name: dict[ObjectName, Claim] = {}
-        self._templates_by_name: dict[ObjectName, Claim] = {}
-        self.objects = ClaimObjects(self._classes_by_name, self._claims_by_name, self._templates_by_name)
-        self._holders: dict[DeviceId, set[ObjectName]] = {}  #: by device, the claims that it is allocated to
-        self._pools: dict[PoolName, dict[str, tuple[Slice, ...]]] = {}  #: slices by name
-        self._pool_of: dict[str, PoolName] = {}  #: by slice
-        self._hosts: dict[PoolName, set[str]] = {}  #: by pool, the nodes that its slices name; empty: other selections
-        self._local: dict[str, set[PoolName]] = {}  #: by node, pools whose slices all name their nodes
-        self._shared: set[PoolName] = set()  #: the other pools
-        self.devices = 0  #: the number of devices of all slices
-        self._devices: dict[str, tuple[Machine | None, tuple[SliceDevice, ...], tuple[str, ...]]] = {}  #: by node
-        self._selected: dict[Hashable, bool] = {}  #: selector and what it depends on → whether it matches
-        self._wrong: dict[str, str] = {}  #: kind and name of an object → why it is not read
 
     async def run(self) -> None:
         """Follow the API server until cancelled.
 
         Where the group is missing, one informer says so, and tries again; the others begin when it succeeds.
         """
-        self._nodes.subscribe(self._node_changed)
-        self._device_classes.subscribe(self._class_changed)
-        self._slices.subscribe(self._slice_changed)
-        self._claims.subscribe(self._claim_changed)
-        self._templates.subscribe(self._template_changed)
+        self._nodes.subscribe(self.node_changed)
+        self._device_classes.subscribe(self.class_changed)
+        self._slices.subscribe(self.slice_changed)
+        self._claims.subscribe(self.claim_changed)
+        self._templates.subscribe(self.template_changed)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._device_classes.run())
             await self._device_classes.wait_synced()
@@ -156,8 +76,6 @@ class ClusterClaims:
         """Wait until everything was listed, or it is clear that it cannot be."""
         while not all(informer.synced for informer in self._informers) and not self.problem:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
-
-    # Questions
 
     @property
     def known(self) -> bool:
@@ -175,253 +93,38 @@ class ClusterClaims:
     @property
     def unreadable(self) -> dict[str, str]:
         """Objects that cannot be read, and why."""
-        return self._wrong | {
+        return super().unreadable | {
             f"{informer.resource.kind} {namespace}{namespace and '/'}{name}": problem
             for informer in self._informers
             for (namespace, name), problem in informer.unreadable.items()
         }
 
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What is wrong with claims and devices, the first of each kind."""
-        doubles = (
-            f"device {id_} is allocated to {' and '.join(sorted('/'.join(name) for name in claims))}"
-            for id_, claims in self._holders.items()
-            if len(claims) > 1 and not self._is_shared(id_)
-        )
-        devices = (f"node {node}: {text}" for node, (_, _, notes) in self._devices.items() for text in notes)
-        problem = [f"claims of pods are not known: {self.problem}"] if self.problem else []
-        return (*problem, *islice(doubles, _MAX_NOTES), *islice(devices, _MAX_NOTES))
 
-    def with_class_resources(self, pod: Pod) -> Pod:
-        return self.objects.with_class_resources(pod)
-
-    def devices_of(self, node: str, machine: Machine | None) -> tuple[SliceDevice, ...]:
-        """Return the devices that pods on *node* can get, with their NUMA nodes on its *machine*."""
-        return self._place(node, machine)[0]
-
-    def notes(self, node: str, machine: Machine | None) -> tuple[str, ...]:
-        """Return what is wrong with the devices of a node."""
-        return self._place(node, machine)[1]
-
-    def host_claims(
-        self, node: str, machine: Machine | None, fresh: Mapping[ObjectName, Claim] | None = None
-    ) -> HostClaims:
-        """Return what is known of claims on a node; *fresh* claims were read later than the others."""
-        devices = self.devices_of(node, machine)
-        held = frozenset(device.id for device in devices if device.id in self._holders)
-        claims = ChainMap(dict(fresh or {}), self._claims_by_name)
-        objects = _NodeObjects(self._classes_by_name, claims, self._templates_by_name, held)
-        return HostClaims(objects, devices, self._matches)
-
-    def fit(self, pod: Pod, node: str, *, machine: Machine | None, capacity: Mapping[str, int]) -> ClaimFit:
-        """Return whether *node* has devices for the claims of *pod*; *capacity* is that of its device plugins."""
-        if not self.known:
-            return ClaimFit(possible=True, reason=self.problem or "claims are not listed yet", certain=False, open=True)
-        without_devices = []
-        for _, claim in self.objects.claims_of(pod, capacity=capacity):
-            if isinstance(claim, str):
-                return ClaimFit(possible=False, reason=claim)
-            if claim.allocated is None:
-                without_devices.append(claim)
-            elif not self._reaches(claim.selector, node):
-                return ClaimFit(possible=False, reason=f"{claim.title} has devices of another node")
-        if not without_devices:
-            return NO_CLAIMS
-        if missing := self.objects.missing_classes(without_devices):
-            return ClaimFit(possible=False, reason=f"DeviceClass {', '.join(missing)} is not known")
-        return self._fit_devices(without_devices, self.devices_of(node, machine))
-
-    def is_open(self, pod: Pod) -> bool:
-        """Return whether a claim of *pod* has no devices, or is not known."""
-        claims = [claim for _, claim in self.objects.claims_of(pod, capacity={})]
-        return not self.known or any(isinstance(claim, str) or claim.allocated is None for claim in claims)
-
-    def _fit_devices(self, claims: list[Claim], devices: tuple[SliceDevice, ...]) -> ClaimFit:
-        taken = {device.id for device in devices if device.id in self._holders}
-        partial = any(request.capacity for claim in claims for each in claim.requests for request in each)
-        if partial or any(device.shared for device in devices):
-            reason = "devices are shared or have parts, which only the scheduler computes"
-            unsure = ClaimFit(possible=True, reason=reason, certain=False, open=True)
-        else:
-            unsure = ClaimFit(possible=True, open=True)
-        try:
-            if allocate(claims, devices, matches=self._matches, taken=taken) is not None:
-                return unsure
-        except AlignError as error:
-            return ClaimFit(possible=True, reason=str(error), certain=False, open=True)
-        if self._slices.unreadable or self._wrong:
-            return ClaimFit(possible=True, reason="a ResourceSlice cannot be read", certain=False, open=True)
-        return ClaimFit(possible=False, reason="not enough free devices for its claims", open=True)
-
-    # Devices of nodes
-
-    def _place(self, node: str, machine: Machine | None) -> tuple[tuple[SliceDevice, ...], tuple[str, ...]]:
-        known = self._devices.get(node)
-        if known is None or known[0] is not machine:
-            pools = (*self._local.get(node, ()), *self._shared)
-            slices = [part for pool in pools for parts in self._pools[pool].values() for part in parts]
-            devices, problems = usable_devices(slices, reachable=lambda part: self._is_reachable(part, node))
-            notes = [*problems]
-            for device in devices:
-                if machine is not None and (wrong := wrong_numa_nodes(device.attributes, machine)):
-                    notes.append(f"device {device.id} names NUMA node {wrong[0]}, which the node does not have")
-            for note in notes:
-                _log.warning("device", node=node, problem=note)
-            known = self._devices[node] = (machine, place_devices(devices, machine), tuple(notes))
-        return known[1:]
-
-    def _is_reachable(self, part: Slice, node: str) -> bool:
-        return part.host == node if part.host else self._reaches(part.selector, node)
-
-    def _reaches(self, selector: object, node: str) -> bool:
-        if not isinstance(selector, NodeTerms):
-            return True
-        known = self._nodes.get(node)
-        return known is not None and selects_node(selector.node_selector_terms, node, known.metadata.labels)
-
-    def _matches(self, request: ClaimRequest, device: SliceDevice) -> bool:
-        device_class = self._classes_by_name.get(request.device_class)
-        if device_class is None:
-            return False
-        known = self._selected
-        for selector in (*device_class.selectors, *request.selectors):
-            key = (selector, relevant_values(selector, device))
-            if key not in known:
-                if len(known) >= MAX_SELECTED:
-                    known.clear()
-                known[key] = select(selector, device)
-            if not known[key]:
-                return False
-        return True
-
-    def _is_shared(self, id_: DeviceId) -> bool:
-        parts = (part for parts in self._pools.get(id_[:2], {}).values() for part in parts)
-        return any(device.shared for part in parts for device in part.devices if device.id == id_)
-
-    # Changes
-
-    def _node_changed(self, change: Change[ApiNode]) -> None:
-        old, name = change.old, change.object.metadata.name
-        if change.type is EventType.DELETED or old is None or old.metadata.labels != change.object.metadata.labels:
-            self._devices.pop(name, None)
-
-    def _class_changed(self, change: Change[DeviceClassObject]) -> None:
-        name = change.object.metadata.name
-        before = self._classes_by_name.pop(name, None)
-        if change.type is not EventType.DELETED:
-            self._classes_by_name[name] = device_class_from(change.object)
-        if self._classes_by_name.get(name) != before:
-            self._changed(ClaimChange(None, classes=True))
-
-    def _template_changed(self, change: Change[ResourceClaimTemplate]) -> None:
-        metadata = change.object.metadata
-        key = (metadata.namespace, metadata.name)
-        self._templates_by_name.pop(key, None)
-        problem = _too_many_requests(change.object.spec.spec.devices.requests)
-        if change.type is EventType.DELETED or not self._note(RESOURCE_CLAIM_TEMPLATES.kind, key, problem):
-            return
-        self._templates_by_name[key] = template_from(change.object)
-        self._changed(ClaimChange(object=key))
-
-    def _claim_changed(self, change: Change[ResourceClaim]) -> None:
-        metadata = change.object.metadata
-        key = (metadata.namespace, metadata.name)
-        before = self._claims_by_name.pop(key, None)
-        for device in before.allocated or () if before else ():
-            holders = self._holders.get(device.id, set())
-            holders.discard(key)
-            if not holders:
-                self._holders.pop(device.id, None)
-        problem = _too_many_requests(change.object.spec.devices.requests)
-        claim = None
-        if change.type is EventType.DELETED:
-            self._note(RESOURCE_CLAIMS.kind, key, "")
-            if before is not None and before.allocated and before.reserved_for:
-                pods = sorted(before.reserved_for)
-                _log.warning("claim deleted while pods use it", claim="/".join(key), pod_uids=pods)
-        elif self._note(RESOURCE_CLAIMS.kind, key, problem):
-            claim = self._claims_by_name[key] = claim_from(change.object)
-        for device in claim.allocated or () if claim else ():
-            if not device.admin_access:
-                holders = self._holders.setdefault(device.id, set())
-                holders.add(key)
-                if len(holders) > 1 and not self._is_shared(device.id):
-                    claims = sorted("/".join(name) for name in holders)
-                    _log.warning("device allocated to several claims", device=str(device.id), claims=claims)
-        freed = self._freed_nodes(before, claim)
-        self._changed(ClaimChange(freed, object=key))
-
-    def _freed_nodes(self, before: Claim | None, claim: Claim | None) -> Collection[str] | None:
-        """Return the nodes where devices became free; ``None``: perhaps on any."""
-        if before is None or not before.allocated or (claim is not None and claim.allocated == before.allocated):
-            return ()
-        return (before.host,) if before.host else None
-
-    def _slice_changed(self, change: Change[ResourceSlice]) -> None:
-        name, spec = change.object.metadata.name, change.object.spec
-        touched: set[str] | None = set()
-        pools = set[PoolName]()
-        if name in self._pool_of:
-            pools.add(self._pool_of.pop(name))
-        for pool in pools:
-            self.devices -= sum(len(part.devices) for part in self._pools[pool].pop(name))
-        problem = ""
-        if change.type is not EventType.DELETED and len(spec.devices) > MAX_SLICE_DEVICES:
-            problem = f"it has {len(spec.devices)} devices; slices with {MAX_SLICE_DEVICES} at most are read"
-        elif change.type is not EventType.DELETED and self.devices + len(spec.devices) > MAX_DEVICES:
-            problem = f"the slices have more than {MAX_DEVICES} devices"
-        parts: tuple[Slice, ...] = ()
-        if not problem and change.type is not EventType.DELETED:
-            try:
-                parts = slices_from(change.object)
-            except AlignError as error:
-                problem = str(error)
-        self._note(RESOURCE_SLICES.kind, ("", name), problem)
-        if parts:
-            pool = (spec.driver, spec.pool.name)
-            pools.add(pool)
-            self._pools.setdefault(pool, {})[name] = parts
-            self.devices += len(spec.devices)
-            self._pool_of[name] = pool
-        for pool in pools:
-            touched = self._pool_changed(pool, touched)
-        if problem:
-            touched = None
-        for node in tuple(self._devices) if touched is None else touched:
-            self._devices.pop(node, None)
-        self._changed(ClaimChange(touched))
-
-    def _pool_changed(self, pool: PoolName, touched: set[str] | None) -> set[str] | None:
-        """Sort a pool in again; return the *touched* nodes and its own, ``None`` for all."""
-        before = self._hosts.pop(pool, set())
-        for node in before:
-            self._local.get(node, set()).discard(pool)
-        self._shared.discard(pool)
-        if not self._pools[pool]:
-            del self._pools[pool]
-        hosts = {part.host for parts in self._pools.get(pool, {}).values() for part in parts}
-        self._hosts[pool] = hosts
-        if "" in hosts:
-            self._shared.add(pool)
-        else:
-            for node in hosts:
-                self._local.setdefault(node, set()).add(pool)
-        if touched is None or "" in hosts | before:
-            return None
-        return touched | before | hosts
-
-    def _note(self, kind: str, name: ObjectName, problem: str) -> bool:
-        """Name an object that is not read, and why; return whether it is read."""
-        label = f"{kind} {name[0]}{name[0] and '/'}{name[1]}"
-        if problem and self._wrong.get(label) != problem:
-            _log.warning("object ignored", kind=kind, namespace=name[0], name=name[1], problem=problem)
-        self._wrong.pop(label, None)
-        if problem:
-            self._wrong[label] = problem
-        return not problem
+async def read_claims(client: ApiClient, find_node: Callable[[str], ApiNode | None]) -> KnownClaims:
+    """List all objects once; what cannot be listed is not known."""
+    claims = ReadClaims(find_node)
+    try:
+        await claims.read(client)
+    except ApiError as error:
+        claims.fail(error)
+    return claims
 
 
-def _too_many_requests(requests: Iterable[object]) -> str:
-    count = len(tuple(requests))
-    return f"it has {count} requests; claims with {MAX_REQUESTS} at most are read" if count > MAX_REQUESTS else ""
+class ReadClaims(KnownClaims):
+    """Claims that were read once."""
+
+    async def read(self, client: ApiClient) -> None:
+        await self._read(client, DEVICE_CLASSES, self.class_changed)
+        await self._read(client, RESOURCE_SLICES, self.slice_changed)
+        await self._read(client, RESOURCE_CLAIMS, self.claim_changed)
+        await self._read(client, RESOURCE_CLAIM_TEMPLATES, self.template_changed)
+
+    async def _read(self, client: ApiClient, resource: Resource[Any], add: Callable[[Change[Any]], object]) -> None:
+        listed = await client.list(resource)
+        for item in listed.items:
+            add(Change(EventType.ADDED, item))
+        for (namespace, name), problem in listed.unreadable.items():
+            self._wrong[f"{resource.kind} {namespace}{namespace and '/'}{name}"] = problem
+
+    def fail(self, error: ApiError) -> None:
+        self._problem = str(error)

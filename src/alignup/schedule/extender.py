@@ -119,7 +119,7 @@ class Binder:
         leads: Callable[[], bool] = lambda: True,
     ) -> None:
         self._client, self._live, self._allow_unknown, self._leads = client, live, allow_unknown, leads
-        self._claims = claims
+        self.claims = claims
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  #: by node
         self._running = 0
         self.idle = asyncio.Event()  #: set while no binding is being written
@@ -146,7 +146,7 @@ class Binder:
             return f"node {node} does not admit the pod any more: {verdict.reason}{detail}"
         check = ClaimCheck()
         if has_claims(pod):
-            check = await self._claims.check(api_pod, pod, node, verdict)
+            check = await self.claims.check(api_pod, pod, node, verdict)
             if check.problem:
                 self._live.forget(pod.uid)
                 return check.problem
@@ -163,7 +163,7 @@ class Binder:
         except ApiError as error:
             self._live.forget(pod.uid)
             return str(error)
-        self._claims.bound(pod.uid, check)
+        self.claims.bound(pod.uid, check)
         return ""
 
 
@@ -174,12 +174,11 @@ class Extender:
         self,
         live: LiveCluster,
         binder: Binder,
-        claims: ClaimBindings,
         preemption: Preemption,
         wake_up: WakeUp,
         options: ExtenderOptions,
     ) -> None:
-        self.options, self._claims = options, claims
+        self.options, self._claims = options, binder.claims
         self._live, self._binder, self._preemption, self._wake_up = live, binder, preemption, wake_up
         self._kept_nodes = wake_up.kept_nodes
         self._offers = Offers()
@@ -298,8 +297,8 @@ class Extender:
         chosen = [name for name in chosen if name not in kept]
         if has_claims(pod):
             chosen = self._claims.select(pod, chosen, limit)
-        judged = self.options.allow_unknown or self._live.options.approximate
-        if len(chosen) < limit and judged and not self._claims.must_align(pod):
+        others = self.options.allow_unknown or self._live.options.approximate
+        if len(chosen) < limit and others and not self._claims.must_align(pod):
             unknown_nodes = [name for name in names if cluster.record(name) is None]
             verdicts = self._live.feasible(pod, unknown_nodes)
             judged = [(-verdict.score.total, name) for name, verdict in verdicts.items() if verdict.score]

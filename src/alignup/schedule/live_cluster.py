@@ -43,7 +43,8 @@ from alignup.kubernetes.api.objects import ApiNode, ApiPod, ApiPodSpec, ApiPodSt
 from alignup.placement.cluster import Cluster, RankedHost
 from alignup.placement.host_report import PodStage, pod_stage
 from alignup.placement.verdict import Verdict, unknown
-from alignup.schedule.cluster_claims import ClaimChange, ClaimFit, ClusterClaims
+from alignup.schedule.cluster_claims import ClusterClaims
+from alignup.schedule.known_claims import ClaimChange, ClaimFit
 from alignup.schedule.metrics import ScheduleMetrics
 from alignup.schedule.node_resource_topology import TopologyFallback
 

@@ -112,7 +112,7 @@ class ScheduleService:
         self.large_pods = LargePods(self.live.cluster)
         self._wake_up = WakeUp(client, self.live, self.large_pods, patience=options.patience)
         self.preemption = Preemption(self.live, chooses=bool(options.chooses_victims), allow_unknown=allow_unknown)
-        self.extender = Extender(self.live, self._binder, claims, self.preemption, self._wake_up, options)
+        self.extender = Extender(self.live, self._binder, self.preemption, self._wake_up, options)
         self.tasks: list[Task] = []  #: run beside the extender, until the service ends
         #: run while this process leads
         self.leader_tasks: list[Task] = [self._wake_up.run, RejectionWriter(client, self.live).run, events.run]
