@@ -60,7 +60,7 @@ async def test_a_pod_is_released_to_several_nodes_and_counts_on_each_until_it_is
     assert set(released_to(cluster, "p")) == {"a", "b"}
     other = pod("other", cpu="4")
     assert {host: live.verdict(other, host).admits for host in "ab"} == {"a": False, "b": False}
-    assert all(controller._capacity.count_pods(host) == 1 for host in "ab")
+    assert all(controller.reservations.capacity.count_pods(host) == 1 for host in "ab")
 
     cluster.paused.clear()
     cluster.gate(other)
@@ -156,7 +156,7 @@ async def test_pods_wait_for_devices_and_get_them_one_after_the_other(cluster, c
         cluster.gate(claiming(pod(f"p{number}", cpu="1")))
     await until(lambda: sum(map(bool, cluster.bound().values())) == 2)
     await until(lambda: controller.queue.blocked and not controller.releases)
-    for name, host in [(name, host) for name, host in cluster.bound().items() if host]:
+    for name in [name for name, host in cluster.bound().items() if host]:
         cluster.finish(name)
     await until(lambda: sum(map(bool, cluster.bound().values())) == 2)
     assert cluster.rejected == []
@@ -165,7 +165,7 @@ async def test_pods_wait_for_devices_and_get_them_one_after_the_other(cluster, c
 
 async def test_an_extended_resource_of_a_class_is_no_shortage(cluster, controller, live, served):
     await put_slices(served, live, b=(0, 1))
-    cluster.gate(pod("p", **{f"{DEVICE_CLASS_PREFIX}gpu": "1"}))
+    cluster.gate(pod("p", None, **{f"{DEVICE_CLASS_PREFIX}gpu": "1"}))
     await until(lambda: released_to(cluster, "p") == ("b",))
 
 
@@ -241,7 +241,9 @@ class ClaimEvents:
             self.cluster.finish(self.random.choice(names))
 
     def slice(self):
-        self.cluster.server.put(resource_slice(self.random.choice("abc"), self.random.choice([(0, 1), (1,), (0, 0, 1)])))
+        self.cluster.server.put(
+            resource_slice(self.random.choice("abc"), self.random.choice([(0, 1), (1,), (0, 0, 1)]))
+        )
 
     def foreign(self):
         """A claim of others takes a device, or gives it back."""

@@ -48,12 +48,11 @@ def events(server):
     return [(event["reason"], event["message"]) for event in server.objects("events")]
 
 
-async def test_a_node_where_the_devices_can_be_beside_the_cpus_comes_first(http, service, claims):
+async def test_a_node_where_the_devices_can_be_beside_the_cpus_comes_first(http, claims):
     ignoring, other = claiming(WIDE, preference="ignore"), replace(claiming(WIDE), name="other", uid="other")
-    assert (await filtered(http, ignoring))["NodeNames"] == ["a"]
-    service.extender._offers.offered(WIDE.uid, ())
     assert (await filtered(http, other))["NodeNames"] == ["b"]
     assert (await filtered(http, other, names=["a"]))["NodeNames"] == ["a"]  # rather than nowhere
+    assert (await filtered(http, ignoring, names=["a"]))["NodeNames"] == ["a"]
     asked = {"Pod": api_pod(claiming(WIDE), phase="Pending"), "Nodes": None, "NodeNames": ["a", "b"]}
     scores = {row["Host"]: row["Score"] for row in await post(http, "prioritize", asked)}
     assert scores["b"] > scores["a"]
@@ -114,9 +113,16 @@ async def test_after_some_tries_the_pod_waits_and_an_event_says_so(server, nodes
 
 @pytest.mark.parametrize(
     ("device", "preference", "alignment"),
-    [("gpu-1", "", "aligned"), ("gpu-0", "", "unaligned"), ("gone", "prefer", "unknown"), ("gpu-0", "sure", "unaligned")],
+    [
+        ("gpu-1", "", "aligned"),
+        ("gpu-0", "", "unaligned"),
+        ("gone", "prefer", "unknown"),
+        ("gpu-0", "sure", "unaligned"),
+    ],
 )
-async def test_other_pods_are_bound_and_counted(server, nodes, http, service, claims, device, preference, alignment):
+@pytest.mark.usefixtures("claims")
+async def test_other_pods_are_bound_and_counted(nodes, http, service, *, device, preference, alignment):
+    server = nodes.server
     asked = claiming(WIDE, preference=preference)
     await create(nodes, service, asked)
     server.put(claim("wide-gpu", [device], "b"))
@@ -154,8 +160,12 @@ async def test_a_claim_that_cannot_be_read_stops_only_a_pod_that_requires_it(ser
 
 
 async def test_a_pod_without_cpus_of_its_own_is_never_aligned(nodes, http, service, claims):
-    shared = claiming(replace(WIDE, containers=(replace(WIDE.containers[0], resources=replace(
-        WIDE.containers[0].resources, limits={})),)), preference="require")
+    shared = claiming(
+        replace(
+            WIDE, containers=(replace(WIDE.containers[0], resources=replace(WIDE.containers[0].resources, limits={})),)
+        ),
+        preference="require",
+    )
     answer = await filtered(http, shared)
     assert answer["NodeNames"] == []
     easy = claiming(replace(shared, annotations={}))
@@ -164,7 +174,7 @@ async def test_a_pod_without_cpus_of_its_own_is_never_aligned(nodes, http, servi
 
 async def test_the_claim_of_an_extended_resource_is_found_in_the_status(server, nodes, http, service, claims):
     resource = f"{DEVICE_CLASS_PREFIX}gpu"
-    asked = pod("wide", cpu="4", memory="1Gi", **{resource: "1"})
+    asked = pod("wide", None, cpu="4", memory="1Gi", **{resource: "1"})
     asked = replace(asked, annotations={"topology.alignup.dev/claims": "require"})
     document = api_pod(asked, phase="Pending")
     server.put(document)

@@ -1,6 +1,7 @@
 """What the cluster service knows of claims: devices of nodes, allocations, and objects that are wrong or missing."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from structlog.testing import capture_logs
@@ -26,6 +27,11 @@ def device_names(live, host):
 
 def fits(live, host, asked=WANTING):
     return live.claim_fit(asked, host).possible
+
+
+def served_by_class(live, name):
+    known = live.find_pod("default", name)
+    return known is not None and live.read(known).class_resources
 
 
 @pytest.fixture
@@ -81,15 +87,12 @@ async def test_devices_that_name_their_nodes_themselves_are_a_complete_pool(serv
 async def test_an_extended_resource_of_a_class_needs_no_device_plugin(server, live, claims):
     server.put(device_class(extended="example.com/card"))
     for resource in ("example.com/card", f"{DEVICE_CLASS_PREFIX}gpu"):
-        document = api_pod(pod("asking", **{resource: "1"}), phase="Pending")
-        document["metadata"] |= {"name": resource.replace("/", "-"), "uid": resource}
+        document = api_pod(pod("asking", None, **{resource: "1"}), phase="Pending")
+        name = resource.replace("/", "-")
+        document["metadata"] |= {"name": name, "uid": resource}
         server.put(document)
-        await until(
-            lambda name=document["metadata"]["name"]: (
-                (known := live.find_pod("default", name)) and live.read(known).class_resources
-            )
-        )
-        asked = live.read(live.find_pod("default", document["metadata"]["name"]))
+        await until(partial(served_by_class, live, name))
+        asked = live.read(live.find_pod("default", name))
         assert live.verdict(asked, "a").admits
         assert (fits(live, "a", asked), fits(live, "b", asked)) == (True, False)
 

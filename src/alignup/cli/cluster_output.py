@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from alignup.align.explain import sentences
 from alignup.align.release import Release
+from alignup.align.workload import Pod
 from alignup.align.workload.names import CPU, MEMORY, is_hugepages
 from alignup.cli import inputs, terminal
 from alignup.cli.app import Place
@@ -16,6 +17,7 @@ from alignup.kubernetes.api.objects import ApiPod, ApiPodSpec
 from alignup.kubernetes.manifests.workloads import Workload
 from alignup.picture.text_format import Cell, Line, pluralize
 from alignup.schedule import cluster_upgrade
+from alignup.schedule.claim_alignment import claim_preference, has_claims
 from alignup.schedule.cluster_snapshot import NO_HOST_STATE, Amounts, ClusterView, NodeSummary
 from alignup.schedule.cluster_upgrade import NodeUpgrade
 from alignup.schedule.node_selection import scheduling_spec
@@ -65,7 +67,9 @@ def ask_about_workload(view: ClusterView, workload: Workload, *, seconds: float)
     """Ask about one replica of a manifest."""
     with inputs.input_errors(Place.at(workload.source)):
         spec = scheduling_spec(workload)
-        return AskedPod(ask_nodes(view, workload.pod, spec, seconds=seconds), view, _gate_notes(spec))
+        pod = _with_class_resources(view, workload.pod)
+        notes = (*_gate_notes(spec), *_claim_notes(view, pod))
+        return AskedPod(ask_nodes(view, pod, spec, seconds=seconds), view, notes)
 
 
 def ask_about_pod(view: ClusterView, pod: ApiPod, *, seconds: float, reported: str = "") -> AskedPod:
@@ -74,7 +78,7 @@ def ask_about_pod(view: ClusterView, pod: ApiPod, *, seconds: float, reported: s
     *reported* is what the gate controller last reported about it, which knows which nodes are kept for other pods.
     """
     with inputs.input_errors(Place(detail=f"in pod {pod.metadata.full_name}")):
-        read = known_pod(pod).pod
+        read = _with_class_resources(view, known_pod(pod).pod)
         spec = codec.convert({**codec.to_builtins(pod.spec), "nodeName": ""}, ApiPodSpec)
         answers = [
             replace(answer, verdict=recorded_verdict(pod, answer.node, answer.verdict))
@@ -82,7 +86,21 @@ def ask_about_pod(view: ClusterView, pod: ApiPod, *, seconds: float, reported: s
         ]
         asked = group_answers(view, read, answers, seconds=seconds)
         notes = (*_state_notes(pod), *_gate_notes(spec), *([f"The gate reported: {reported}"] if reported else ()))
+        notes += tuple(_claim_notes(view, read))
         return AskedPod(asked, view, notes)
+
+
+def _with_class_resources(view: ClusterView, pod: Pod) -> Pod:
+    return pod if view.claims is None else view.claims.with_class_resources(pod)
+
+
+def _claim_notes(view: ClusterView, pod: Pod) -> Iterator[str]:
+    """Yield what is wrong with claims and devices, if the pod has claims."""
+    if view.claims is not None and has_claims(pod):
+        yield from view.claims.warnings
+        yield from (f"{name} cannot be read: {problem}" for name, problem in view.claims.unreadable.items())
+        if problem := claim_preference(pod)[1]:
+            yield problem
 
 
 def _state_notes(pod: ApiPod) -> Iterator[str]:
@@ -133,6 +151,10 @@ def _group_lines(group: AnswerGroup) -> Iterator[Line]:
     if first.kind is NodeAnswerKind.ADMITS:
         yield from paragraph(f"{first.numa_nodes}", prefix="  ")
         yield from paragraph(f"{_placement(first)}{example}", prefix="  - ")
+        if first.claims:
+            from alignup.cli.claims_output import claim_lines  # noqa: PLC0415 - most pods have no claims
+
+            yield from claim_lines(first.claims)
         return
     yield from paragraph(_reason(first), prefix="  ")
     if first.kind is NodeAnswerKind.NOT_CONSIDERED:
@@ -295,6 +317,7 @@ def _node_answer_document(answer: NodeAnswer) -> dict[str, Any]:
             }
             for placement in answer.verdict.placements
         ],
+        "claims": [claim.to_document() for claim in answer.claims],
     }
 
 

@@ -15,7 +15,6 @@ from alignup.schedule.claim_alignment import (
     ClaimPreference,
     alignment,
     claim_preference,
-    explain_claims,
     may_align,
 )
 from alignup.schedule.known_claims import ClaimFit
@@ -64,7 +63,7 @@ class ClaimNodes:
         if fit.open and any(self._competes(uid, pod, name) for uid in self._waiting):
             return WAITS
         if claim_preference(pod)[0] is ClaimPreference.REQUIRE:
-            explained = explain_claims(self.live, pod, name, self.live.verdict(pod, name))
+            explained = self.live.explain_claims(pod, name)
             return "" if alignment(explained) is Alignment.ALIGNED else NOT_ALIGNED
         return ""
 
@@ -78,7 +77,7 @@ class ClaimNodes:
     def _may_align(self, pod: Pod, name: str) -> bool:
         if claim_preference(pod)[0] is ClaimPreference.IGNORE:
             return True
-        return may_align(explain_claims(self.live, pod, name, self.live.verdict(pod, name)))
+        return may_align(self.live.explain_claims(pod, name))
 
     # Released pods
 
@@ -109,7 +108,7 @@ class ClaimNodes:
             if late or not claims.known or not claims.is_open(pod):
                 node = api_pod.spec.node_name
                 if claim_preference(pod)[0] is not ClaimPreference.IGNORE:
-                    explained = explain_claims(self.live, pod, node, self.live.verdict(pod, node))
+                    explained = self.live.explain_claims(pod, node)
                     self.live.metrics.claimed_pod(alignment(explained))
                 self.forget(uid)
 

@@ -11,9 +11,9 @@ from alignup.align.claims.alignment import ExplainedClaim
 from alignup.align.claims.objects import Claim
 from alignup.align.workload import Pod
 from alignup.align.workload.names import CLAIMS_ANNOTATION
+from alignup.placement.host_record import HostRecord
 from alignup.placement.verdict import Verdict
-from alignup.schedule.known_claims import ObjectName
-from alignup.schedule.live_cluster import LiveCluster
+from alignup.schedule.known_claims import KnownClaims, ObjectName
 
 
 class ClaimPreference(StrEnum):
@@ -43,18 +43,21 @@ def has_claims(pod: Pod) -> bool:
 
 
 def explain_claims(
-    live: LiveCluster, pod: Pod, node: str, verdict: Verdict, fresh: Mapping[ObjectName, Claim] | None = None
+    claims: KnownClaims,
+    record: HostRecord | None,
+    pod: Pod,
+    verdict: Verdict,
+    fresh: Mapping[ObjectName, Claim] | None = None,
 ) -> tuple[tuple[ExplainedClaim, ...], ...]:
-    """Return the claims of *pod* beside each of the placements that *verdict* allows; empty if the node is unknown.
+    """Return the claims of *pod* beside each of the placements that *verdict* allows; empty if the host is unknown.
 
-    *fresh* claims were read later than those that are followed.
+    *fresh* claims were read later than the others.
     """
-    record = live.cluster.record(node)
     if record is None:
         return ()
     host = record.model.at(record.ledger)
-    claims = live.claims.host_claims(node, host.machine, fresh)
-    return tuple(claims.explain(pod, placements, host) for placements in verdict.possible_placements)
+    host_claims = claims.host_claims(record.name, host.machine, fresh)
+    return tuple(host_claims.explain(pod, placements, host) for placements in verdict.possible_placements)
 
 
 def alignment(explained: tuple[tuple[ExplainedClaim, ...], ...]) -> Alignment:

@@ -26,7 +26,6 @@ from alignup.schedule.claim_alignment import (
     ClaimPreference,
     alignment,
     claim_preference,
-    explain_claims,
     has_claims,
     may_align,
 )
@@ -95,7 +94,7 @@ class ClaimBindings:
 
     def suits(self, pod: Pod, node: str) -> bool:
         """Return whether the devices of *pod* can be beside its CPUs on a node; as far as known, unless required."""
-        explained = explain_claims(self._live, pod, node, self._live.verdict(pod, node))
+        explained = self._live.explain_claims(pod, node)
         if not _requires(pod):
             return may_align(explained)
         return bool(explained) and all(_can_align(claim) for claims in explained for claim in claims)
@@ -119,7 +118,7 @@ class ClaimBindings:
             if preference is ClaimPreference.REQUIRE:
                 return ClaimCheck(f"alignup cannot read the claims of the pod: {error}")
             return ClaimCheck(alignment=Alignment.UNKNOWN)
-        explained = explain_claims(self._live, pod, node, verdict, fresh)
+        explained = self._live.explain_claims(pod, node, verdict, fresh)
         aligned = alignment(explained)
         if preference is ClaimPreference.REQUIRE and aligned is not Alignment.ALIGNED:
             return ClaimCheck(self._refuse(api_pod, node, explained))

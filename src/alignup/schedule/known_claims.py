@@ -40,6 +40,7 @@ from alignup.kubernetes.manifests.claims import (
     template_from,
 )
 from alignup.kubernetes.manifests.device_selectors import relevant_values, select
+from alignup.placement.host_record import HostRecord
 from alignup.schedule.node_selection import selects_node
 
 MAX_SLICE_DEVICES = 4_096  #: of one slice; the API server accepts 128
@@ -179,6 +180,11 @@ class KnownClaims:
         if missing := self.objects.missing_classes(without_devices):
             return ClaimFit(possible=False, reason=f"DeviceClass {', '.join(missing)} is not known")
         return self._fit_devices(without_devices, self.devices_of(node, machine))
+
+    def fit_on(self, pod: Pod, node: str, record: HostRecord | None) -> ClaimFit:
+        """Return the same as ``fit``, from what is known of a host."""
+        capacity = record.ledger.devices.allocatable(pod.uid) if record else {}
+        return self.fit(pod, node, machine=record.model.machine if record else None, capacity=capacity)
 
     def is_open(self, pod: Pod) -> bool:
         """Return whether a claim of *pod* has no devices, or is not known."""

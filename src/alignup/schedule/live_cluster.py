@@ -12,7 +12,7 @@ moment. Pods of the API server are read only if no report contains them: a repor
 
 import asyncio
 import gc
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -21,6 +21,8 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 
+from alignup.align.claims.alignment import ExplainedClaim
+from alignup.align.claims.objects import Claim
 from alignup.align.errors import AlignError, PodError
 from alignup.align.workload import Pod
 from alignup.align.workload.validation import MIRROR_ANNOTATION
@@ -43,8 +45,9 @@ from alignup.kubernetes.api.objects import ApiNode, ApiPod, ApiPodSpec, ApiPodSt
 from alignup.placement.cluster import Cluster, RankedHost
 from alignup.placement.host_report import PodStage, pod_stage
 from alignup.placement.verdict import Verdict, unknown
+from alignup.schedule.claim_alignment import explain_claims
 from alignup.schedule.cluster_claims import ClusterClaims
-from alignup.schedule.known_claims import ClaimChange, ClaimFit
+from alignup.schedule.known_claims import ClaimChange, ClaimFit, ObjectName
 from alignup.schedule.metrics import ScheduleMetrics
 from alignup.schedule.node_resource_topology import TopologyFallback
 
@@ -277,9 +280,14 @@ class LiveCluster:
 
     def claim_fit(self, pod: Pod, node: str) -> ClaimFit:
         """Return whether *node* has devices for the claims of *pod*."""
-        record = self.cluster.record(node)
-        capacity = record.ledger.devices.allocatable(pod.uid) if record else {}
-        return self.claims.fit(pod, node, machine=record.model.machine if record else None, capacity=capacity)
+        return self.claims.fit_on(pod, node, self.cluster.record(node))
+
+    def explain_claims(
+        self, pod: Pod, node: str, verdict: Verdict | None = None, fresh: Mapping[ObjectName, Claim] | None = None
+    ) -> tuple[tuple[ExplainedClaim, ...], ...]:
+        """Return the claims of *pod* on *node* beside what it gets there by *verdict*, or by the present one."""
+        verdict = verdict or self.verdict(pod, node)
+        return explain_claims(self.claims, self.cluster.record(node), pod, verdict, fresh)
 
     def _without_report(self, pod: Pod, node: str) -> Verdict:
         if node in self._unknown:

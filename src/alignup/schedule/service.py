@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from alignup.align.errors import ParseError, PodError
+from alignup.align.workload import Pod
 from alignup.kubernetes.api import Access, ApiClient, LeaderElection, Timing
 from alignup.kubernetes.api.errors import ApiError
+from alignup.placement.verdict import Verdict
+from alignup.schedule.claim_alignment import has_claims
 from alignup.schedule.claim_bindings import ClaimBindings
 from alignup.schedule.extender import Binder, Extender, ExtenderOptions
 from alignup.schedule.extender_messages import (
@@ -198,7 +202,9 @@ class ScheduleService:
         await self.large_pods.decide(read)
         verdicts = self.live.feasible(read, (node,) if node else None)
         verdicts = {name: recorded_verdict(pod, name, verdict) for name, verdict in verdicts.items()}
-        document = answers_document(pod, read, verdicts)
+        document = answers_document(pod, read, verdicts, partial(self._explain_claims, read))
+        if has_claims(read) and self.live.claims.warnings:
+            document["claimProblems"] = list(self.live.claims.warnings)
         for row in document["nodes"]:
             if kept := self.describe_kept(row["node"]):
                 row["kept"] = kept
@@ -207,6 +213,12 @@ class ScheduleService:
         if record := self.extender.records.get(pod.metadata.uid):
             document["lastFilter"] = record.document()
         return document
+
+    def _explain_claims(self, pod: Pod, node: str, verdict: Verdict) -> dict[str, Any]:
+        fit = self.live.claim_fit(pod, node)
+        explained = next(iter(self.live.explain_claims(pod, node, verdict)), ())
+        claims = [claim.to_document() for claim in explained]
+        return {"possible": fit.possible, "certain": fit.certain, "reason": fit.reason, "claims": claims}
 
     def _standby(self) -> str:
         leader = self._election.leader if self._election is not None else ""

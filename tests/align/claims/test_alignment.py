@@ -58,7 +58,8 @@ def explain(devices: list[SliceDevice], allocated: list[str] | None = None, *, c
     given = None if allocated is None else tuple(AllocatedDevice("gpu", ids[name]) for name in allocated)
     objects = ClaimObjects(CLASSES, {("default", "c"): claim(GPU, allocated=given)})
     wanting = pod(cpus)
-    (explained,) = HostClaims(objects, tuple(devices), any_device).explain(wanting, host.decide(wanting).placements, host)
+    placements = host.decide(wanting).placements
+    (explained,) = HostClaims(objects, tuple(devices), any_device).explain(wanting, placements, host)
     return explained
 
 
