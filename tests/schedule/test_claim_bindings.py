@@ -191,6 +191,20 @@ async def test_the_claim_of_an_extended_resource_is_found_in_the_status(server, 
     server.hold(held=False)
 
 
+async def test_explanations_have_the_claims_of_a_pod(server, nodes, http, service, claims):
+    asked = claiming(WIDE)
+    await create(nodes, service, asked, ())
+    answer = (await http.get("/v1/explain/default/wide")).json()
+    rows = {row["node"]: row["claims"] for row in answer["nodes"]}
+    assert rows["a"]["claims"][0]["aligned"] is False
+    assert rows["b"]["claims"][0]["sentence"].endswith("aligned or not, as the scheduler chooses")
+    assert [device["device"] for device in rows["b"]["claims"][0]["devices"]] == ["gpu-0", "gpu-1"]
+    server.put(claim("other", ["gpu-0"], "a"))
+    await until(lambda: not service.live.claim_fit(asked, "a").possible)
+    answer = (await http.get("/v1/explain/default/wide?node=a")).json()
+    assert answer["nodes"][0]["claims"]["reason"] == "not enough free devices for its claims"
+
+
 async def test_a_node_without_a_report_is_not_known_to_align(server, nodes, http, service, claims):
     service.extender.options = replace(service.extender.options, allow_unknown=True)
     server.put(node("new"))

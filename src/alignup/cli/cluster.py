@@ -193,7 +193,7 @@ def _read(
             from alignup.schedule.pod_events import read_last_event  # noqa: PLC0415 - slow to import
 
             reported = await read_last_event(client, asked)
-        return await _read_view(client), asked, reported
+        return await _read_view(client, with_claims=pod_options is not None), asked, reported
 
     return _ask(access, read)
 
@@ -232,10 +232,10 @@ async def _find_pod(client: "ApiClient", name: str, namespace: str) -> "ApiPod":
     return pod
 
 
-async def _read_view(client: "ApiClient") -> "ClusterView":
+async def _read_view(client: "ApiClient", *, with_claims: bool) -> "ClusterView":
     from alignup.schedule.cluster_snapshot import read_cluster  # noqa: PLC0415 - slow to import
 
-    return await _with_host_states(read_cluster(client))
+    return await _with_host_states(read_cluster(client, with_claims=with_claims))
 
 
 async def _read_upgrades(client: "ApiClient", _namespace: str, *, release: "Release") -> "list[NodeUpgrade]":

@@ -86,7 +86,7 @@ def ask_about_pod(view: ClusterView, pod: ApiPod, *, seconds: float, reported: s
         ]
         asked = group_answers(view, read, answers, seconds=seconds)
         notes = (*_state_notes(pod), *_gate_notes(spec), *([f"The gate reported: {reported}"] if reported else ()))
-        notes += tuple(_claim_notes(view, read))
+        notes += tuple(_claim_notes(view, replace(read, annotations=pod.metadata.annotations)))
         return AskedPod(asked, view, notes)
 
 

@@ -8,6 +8,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import structlog
+
 from alignup.kubernetes.api import ApiClient, Change, EventType, Informer, Resource
 from alignup.kubernetes.api.errors import ApiError
 from alignup.kubernetes.api.objects import ApiNode
@@ -32,6 +34,8 @@ RESOURCE_CLAIM_TEMPLATES = Resource(
 )
 DEVICE_CLASSES = Resource(type=DeviceClassObject, kind="DeviceClass", plural="deviceclasses", group=GROUP)
 RESOURCE_SLICES = Resource(type=ResourceSlice, kind="ResourceSlice", plural="resourceslices", group=GROUP)
+
+_log = structlog.get_logger()
 
 
 class ClusterClaims(KnownClaims):
@@ -71,6 +75,9 @@ class ClusterClaims(KnownClaims):
             await self._device_classes.wait_synced()
             for informer in self._informers[1:]:
                 tasks.create_task(informer.run())
+
+    def _report(self, event: str, **details: object) -> None:
+        _log.warning(event, **details)
 
     async def wait_settled(self) -> None:
         """Wait until everything was listed, or it is clear that it cannot be."""

@@ -47,13 +47,14 @@ def present_host(cluster: Cluster, node: str) -> Host | None:
     return record.model.at(ledgers[0]) if record and ledgers else None
 
 
-async def read_cluster(client: ApiClient) -> ClusterView:
+async def read_cluster(client: ApiClient, *, with_claims: bool = False) -> ClusterView:
     """List everything; ``NotFoundError`` if the cluster has no HostState resource."""
     nodes = await client.list(NODES)
     # Before the pods: a pod that a HostState has and the later list of pods has not, has ended.
     states = await client.list(HOST_STATES)
     pods = await client.list(PODS, UNFINISHED_PODS)
-    claims = await read_claims(client, {node.metadata.name: node for node in nodes.items}.get)
+    known = {node.metadata.name: node for node in nodes.items}
+    claims = await read_claims(client, known.get) if with_claims else None
     return build_view(nodes.items, states.items, pods.items, now=client.timing.time_of_day(), claims=claims)
 
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
-import structlog
-
 from alignup.align.claims.alignment import HostClaims, place_devices, wrong_numa_nodes
 from alignup.align.claims.allocation import allocate
 from alignup.align.claims.objects import (
@@ -48,8 +46,6 @@ MAX_DEVICES = 500_000  #: of all slices
 MAX_REQUESTS = 256  #: of one claim; the API server accepts 32
 MAX_SELECTED = 100_000  #: results of selectors that are kept
 _MAX_NOTES = 3  #: problems in a health check
-
-_log = structlog.get_logger()
 
 ObjectName = tuple[str, str]  #: namespace and name
 PoolName = tuple[str, str]  #: driver and pool
@@ -223,7 +219,7 @@ class KnownClaims:
             ]
             notes += problems
             for note in notes:
-                _log.warning("device", node=node, problem=note)
+                self._report("device", node=node, problem=note)
             known = self._devices[node] = (machine, place_devices(devices, machine), tuple(notes))
         return known[1:]
 
@@ -295,7 +291,7 @@ class KnownClaims:
             self._note("ResourceClaim", key, "")
             if before is not None and before.allocated and before.reserved_for:
                 pods = sorted(before.reserved_for)
-                _log.warning("claim deleted while pods use it", claim="/".join(key), pod_uids=pods)
+                self._report("claim deleted while pods use it", claim="/".join(key), pod_uids=pods)
         elif self._note("ResourceClaim", key, problem):
             claim = self._claims_by_name[key] = claim_from(change.object)
         for device in claim.allocated or () if claim else ():
@@ -304,7 +300,7 @@ class KnownClaims:
                 holders.add(key)
                 if len(holders) > 1 and not self._is_shared(device.id):
                     claims = sorted("/".join(name) for name in holders)
-                    _log.warning("device allocated to several claims", device=str(device.id), claims=claims)
+                    self._report("device allocated to several claims", device=str(device.id), claims=claims)
         freed = self._freed_nodes(before, claim)
         self._changed(ClaimChange(freed, object=key))
 
@@ -368,11 +364,14 @@ class KnownClaims:
             return None
         return touched | before | hosts
 
+    def _report(self, event: str, **details: object) -> None:
+        """Report what is wrong with an object when it is noticed; users who ask read ``warnings``."""
+
     def _note(self, kind: str, name: ObjectName, problem: str) -> bool:
         """Name an object that is not read, and why; return whether it is read."""
         label = f"{kind} {name[0]}{name[0] and '/'}{name[1]}"
         if problem and self._wrong.get(label) != problem:
-            _log.warning("object ignored", kind=kind, namespace=name[0], name=name[1], problem=problem)
+            self._report("object ignored", kind=kind, namespace=name[0], name=name[1], problem=problem)
         self._wrong.pop(label, None)
         if problem:
             self._wrong[label] = problem
