@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from alignup.documents.codec import convert, encode
 from alignup.gate.admission import GATE
-from alignup.gate.releases import pinned, pinned_nodes, release_patch
+from alignup.gate.releases import HOST_NAME, pinned, pinned_nodes, release_patch
 from alignup.kubernetes.api import PODS
 from alignup.kubernetes.api.errors import ConflictError
 from alignup.kubernetes.api.objects import ApiNode, ApiPod, ApiPodSpec, NodeSelector
@@ -89,6 +89,21 @@ def test_terms_only_gain_conditions_at_their_end(selector, chosen):
             if not old.match_expressions and not old.match_fields:
                 assert new == old
     assert pinned(after, {chosen: chosen}) == after
+
+
+@given(selectors, nodes, st.sets(st.sampled_from(NODES), min_size=2))
+def test_a_pod_released_to_several_nodes_selects_those_of_them_that_it_did_before(selector, node, chosen):
+    """Nodes are found by their host names where the pod has terms of its own."""
+    document, pod = gated_pod(None if selector is None else {"nodeAffinity": {REQUIRED: selector}})
+    patch = release_patch(pod, {name: f"host-{name}" for name in sorted(chosen)})
+    released = convert(merge(document, json.loads(encode(patch))), ApiPod)
+    name = node.metadata.name
+    labels = node.metadata.labels | {HOST_NAME: f"host-{name}"}
+    named = convert({"metadata": {"name": name, "labels": labels}}, ApiNode)
+
+    assert selects(released.spec, named) is (selects(pod.spec, named) and name in chosen)
+    if selector is None or any(term for term in selector["nodeSelectorTerms"]):
+        assert set(pinned_nodes(released)) <= chosen
 
 
 def test_everything_else_of_the_affinity_stays():
