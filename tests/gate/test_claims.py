@@ -7,6 +7,7 @@ import pytest
 
 from alignup.align.workload.names import DEVICE_CLASS_PREFIX
 from alignup.documents.codec import convert
+from alignup.gate import claim_nodes
 from alignup.gate.claim_nodes import NOT_ALIGNED, SURE
 from alignup.gate.controller import GateController, GateOptions
 from alignup.gate.releases import NODE_ANNOTATION, pinned_nodes
@@ -17,6 +18,7 @@ from tests.align.hosts import pod
 from tests.deadlines import until
 from tests.effort import SEED, did, rounds
 from tests.gate.simulated import settle
+from tests.observe.api_objects import node
 from tests.schedule.claim_objects import claim, claiming, device_class, resource_slice, template
 
 pytestmark = pytest.mark.anyio
@@ -38,8 +40,8 @@ async def served(cluster, live):
 
 
 async def put_slices(server, live, **numa_nodes):
-    for node, places in numa_nodes.items():
-        server.put(resource_slice(node, places))
+    for name, places in numa_nodes.items():
+        server.put(resource_slice(name, places))
     await until(lambda: live.claims.devices == sum(map(len, numa_nodes.values())))
 
 
@@ -212,6 +214,41 @@ async def test_a_node_of_several_that_goes_does_not_end_the_release(cluster, con
     assert cluster.document("p")["metadata"]["annotations"][NODE_ANNOTATION] in {"a,b", "b,a"}
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize(("nodes_each", "may_stick"), [(1, True), (2, False), (SURE, False)])
+async def test_with_several_nodes_a_device_that_others_take_first_stops_no_pod(
+    cluster, controller, live, served, monkeypatch, *, nodes_each, may_stick
+):
+    """Six nodes with one device each; in a third of the cases, a pod without the gate takes one after the release."""
+    monkeypatch.setattr(claim_nodes, "SURE", nodes_each)
+    for name in "cdef":
+        cluster.add(name)
+    await put_slices(served, live, **dict.fromkeys("abcdef", (1,)))
+    await until(lambda: len(live.cluster.hosts) == 6)
+    random, stuck, total = Random(SEED), 0, rounds(12, soak=300)
+    for number in range(total):
+        name = f"p{number}"
+        cluster.paused.add(name)
+        cluster.gate(claiming(pod(name, cpu="4")))
+        await until(lambda name=name: released_to(cluster, name))
+        if random.random() < 1 / 3:
+            served.put(claim("foreign", ["gpu-0"], released_to(cluster, name)[0]))
+        cluster.paused.discard(name)
+        served.put(node("g", labels={"round": name}))  # the scheduler looks again
+        await until(lambda name=name: cluster.bound()[name] or cluster.document(name)["status"].get("conditions"))
+        stuck += not cluster.bound()[name]
+        if any(each["metadata"]["name"] == "foreign" for each in served.objects("resourceclaims")):
+            served.remove("resourceclaims", "foreign")
+        await until(lambda name=name: cluster.bound()[name])  # when the device is free again
+        await until(lambda: not controller.releases)
+        cluster.finish(name)
+        await until(lambda: not live.claims.objects.taken())
+    did(f"pods released to {nodes_each} nodes", total)
+    did(f"pods released to {nodes_each} nodes that were stuck", stuck)
+    assert bool(stuck) is may_stick
+    assert cluster.rejected == []
+
+
 class ClaimEvents:
     """Random pods with and without claims, which end; slices that change; leaders that change; lost responses."""
 
@@ -250,10 +287,10 @@ class ClaimEvents:
         if any(each["metadata"]["name"] == "foreign" for each in self.cluster.server.objects("resourceclaims")):
             self.cluster.server.remove("resourceclaims", "foreign")
         else:
-            node, objects = self.random.choice("abc"), self.cluster.dra.objects()
-            free = [each.id for each in self.cluster.dra.devices(node) if each.id not in objects.taken()]
-            if local := [each for each in free if each.pool == node]:
-                self.cluster.server.put(claim("foreign", [local[0].device], node))
+            name, objects = self.random.choice("abc"), self.cluster.dra.objects()
+            free = [each.id for each in self.cluster.dra.devices(name) if each.id not in objects.taken()]
+            if local := [each for each in free if each.pool == name]:
+                self.cluster.server.put(claim("foreign", [local[0].device], name))
 
     def lose(self):
         done = self.random.random() < 0.5

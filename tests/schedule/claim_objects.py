@@ -139,10 +139,10 @@ class DraPlugin:
         if any(each.allocated is not None and each.host not in ("", node) for each in claims):
             return None
         wanting = [each for each in claims if each.allocated is None]
-        found = allocate(wanting, self.devices(node), matches=class_selectors(objects), taken=objects.taken())
-        if found is None:
+        devices = allocate(wanting, self.devices(node), matches=class_selectors(objects), taken=objects.taken())
+        if devices is None:
             return None
-        chosen = {each.name: found[each.title] for each in wanting}
+        chosen = {each.name: devices[each.title] for each in wanting}
         return {name: allocation([each.id.device for each in given], node) for name, given in chosen.items()}
 
     def write(self, allocations: dict[str, Document], uid: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from alignup.align.workload import Pod
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.schedule.claim_alignment import (
-    Alignment,
+    ClaimAlignment,
     ClaimPreference,
     alignment,
     claim_preference,
@@ -64,7 +64,7 @@ class ClaimNodes:
             return WAITS
         if claim_preference(pod)[0] is ClaimPreference.REQUIRE:
             explained = self.live.explain_claims(pod, name)
-            return "" if alignment(explained) is Alignment.ALIGNED else NOT_ALIGNED
+            return "" if alignment(explained) is ClaimAlignment.ALIGNED else NOT_ALIGNED
         return ""
 
     def _competes(self, uid: str, pod: Pod, name: str) -> bool:

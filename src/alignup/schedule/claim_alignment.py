@@ -24,7 +24,7 @@ class ClaimPreference(StrEnum):
     IGNORE = "ignore"
 
 
-class Alignment(StrEnum):
+class ClaimAlignment(StrEnum):
     ALIGNED = "aligned"
     UNALIGNED = "unaligned"
     UNKNOWN = "unknown"  #: which devices it gets, on which NUMA nodes they are, or the pod has no CPUs of its own
@@ -60,14 +60,14 @@ def explain_claims(
     return tuple(host_claims.explain(pod, placements, host) for placements in verdict.possible_placements)
 
 
-def alignment(explained: tuple[tuple[ExplainedClaim, ...], ...]) -> Alignment:
+def alignment(explained: tuple[tuple[ExplainedClaim, ...], ...]) -> ClaimAlignment:
     """Return whether everything is beside the devices of all claims, whatever placement the pod gets."""
     if explained and not any(explained):
-        return Alignment.ALIGNED  # device plugins of the node serve everything
+        return ClaimAlignment.ALIGNED  # device plugins of the node serve everything
     verdicts = {claim.aligned for claims in explained for claim in claims}
     if False in verdicts:
-        return Alignment.UNALIGNED
-    return Alignment.ALIGNED if verdicts == {True} else Alignment.UNKNOWN
+        return ClaimAlignment.UNALIGNED
+    return ClaimAlignment.ALIGNED if verdicts == {True} else ClaimAlignment.UNKNOWN
 
 
 def may_align(explained: tuple[tuple[ExplainedClaim, ...], ...]) -> bool:

@@ -22,7 +22,7 @@ from alignup.kubernetes.api.objects import ApiPod
 from alignup.kubernetes.manifests.claims import claim_from
 from alignup.placement.verdict import Verdict
 from alignup.schedule.claim_alignment import (
-    Alignment,
+    ClaimAlignment,
     ClaimPreference,
     alignment,
     claim_preference,
@@ -49,7 +49,7 @@ class ClaimCheck(NamedTuple):
     """What is known of the devices of a pod at its binding."""
 
     problem: str = ""  #: why the pod must not be bound
-    alignment: Alignment | None = None  #: ``None``: nothing is to be counted
+    alignment: ClaimAlignment | None = None  #: ``None``: nothing is to be counted
 
 
 @dataclass(slots=True)
@@ -117,10 +117,10 @@ class ClaimBindings:
         except ApiError as error:
             if preference is ClaimPreference.REQUIRE:
                 return ClaimCheck(f"alignup cannot read the claims of the pod: {error}")
-            return ClaimCheck(alignment=Alignment.UNKNOWN)
+            return ClaimCheck(alignment=ClaimAlignment.UNKNOWN)
         explained = self._live.explain_claims(pod, node, verdict, fresh)
         aligned = alignment(explained)
-        if preference is ClaimPreference.REQUIRE and aligned is not Alignment.ALIGNED:
+        if preference is ClaimPreference.REQUIRE and aligned is not ClaimAlignment.ALIGNED:
             return ClaimCheck(self._refuse(api_pod, node, explained))
         sentences = _sentences(explained)
         _log.info("claims", pod=api_pod.metadata.full_name, node=node, alignment=str(aligned), devices=sentences)

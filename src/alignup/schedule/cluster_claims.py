@@ -109,7 +109,7 @@ class ClusterClaims(KnownClaims):
 
 async def read_claims(client: ApiClient, find_node: Callable[[str], ApiNode | None]) -> KnownClaims:
     """List all objects once; what cannot be listed is not known."""
-    claims = ReadClaims(find_node)
+    claims = ListedClaims(find_node)
     try:
         await claims.read(client)
     except ApiError as error:
@@ -117,7 +117,7 @@ async def read_claims(client: ApiClient, find_node: Callable[[str], ApiNode | No
     return claims
 
 
-class ReadClaims(KnownClaims):
+class ListedClaims(KnownClaims):
     """Claims that were read once."""
 
     async def read(self, client: ApiClient) -> None:
