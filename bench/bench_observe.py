@@ -49,6 +49,8 @@ class Node:
         self.server = ApiServer()
         self.server.serve(api_objects.SERVED)
         self.server.put(api_objects.node(HOST))
+        self.server.serve(api_objects.SLICES)
+        self.server.put(api_objects.resource_slice(host=HOST, devices=8))
         for number in range(RUNNING):
             self.kubelet.admit(self.show(new_pod(number, exclusive=number % 4 == 0), "Running"))
         self.kubelet.write(self.directory)
@@ -66,7 +68,7 @@ class Node:
             await (await self.start(*arguments, "--once")).wait()  # compiles its modules, as they are for a user
             process = await self.start(*arguments)
             try:
-                await self.server.wait_watches(1)
+                await self.server.wait_watches(2)
                 await asyncio.sleep(SETTLE_SECONDS)
                 rest = await share_of_core(process.pid, asyncio.sleep(REST_SECONDS), REST_SECONDS)
                 busy = await share_of_core(process.pid, self.run_pods(), BUSY_SECONDS)

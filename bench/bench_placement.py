@@ -1,7 +1,7 @@
 """Verdicts about a pod on 5,000 and 20,000 hosts, with the budgets of a scheduler's filter, and the memory of both."""
 
 import resource
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from math import inf
@@ -11,15 +11,19 @@ from time import process_time
 
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
+from alignup.align.machine import Device
 from alignup.align.settings import Policy
+from alignup.align.workload import Pod
+from alignup.machines.synthetic import parse
 from alignup.placement.cluster import Cluster
 from alignup.placement.host_report import HostReport, PodStage
-from bench.bench_admit import host, pod
+from bench.bench_admit import GPU, host, pod
 from bench.harness import Figure
 
 HOSTS, MORE_HOSTS = 5000, 20_000
 STATES = 300
 PODS = 30
+MEMBERS = 64
 ROUNDS = 3
 
 
@@ -31,6 +35,7 @@ def figures() -> Iterator[Figure]:
     different = many_hosts(HOSTS)
     yield Figure("filter, a new shape, all hosts different", new_shapes(different), 1.0)
     yield Figure("filter, a known shape, all hosts different", one_changed(different), 5e-3)
+    yield from gangs()
     yield Figure("victims among 30 pods of lower priority", victims(), None)
     large = many_hosts(STATES, hosts=MORE_HOSTS)
     new_shapes(large)
@@ -103,6 +108,62 @@ def ranked(cluster: Cluster) -> float:
         start = process_time()
         assert len(cluster.rank(wanted, limit=16)) == 16
         least = min(least, process_time() - start)
+    return least
+
+
+def gangs() -> Iterator[Figure]:
+    """Yield the times of decisions on gangs, where hosts have kept their verdicts on single members."""
+    leader = pod("leader", cpus=4, memory="4Gi", gpus=0)
+    workers = [pod(f"worker-{number}", cpus=36, memory="64Gi", gpus=8) for number in range(MEMBERS)]
+    for states in (STATES, HOSTS):
+        cluster, half = gpu_hosts(states), gpu_hosts(states, idle=MEMBERS // 2)
+        shown = f"8 GPUs each, {HOSTS} hosts in {states} states"
+        for kind, members in (("", workers), ("a leader and ", [leader, *workers])):
+            yield Figure(f"gang: {kind}{MEMBERS} workers, {shown}", gang(cluster, members), 200e-3)
+            spent = gang(half, members, rest=MEMBERS // 2)
+            yield Figure(f"gang: {kind}{MEMBERS} workers of which half fits, {shown}", spent, 200e-3)
+
+
+def gpu_hosts(states: int, *, idle: int | None = None) -> Cluster:
+    """Return hosts with 8 GPUs in this many different states; *idle* of them have all GPUs free (default: a fifth)."""
+    cluster = Cluster()
+    machine = parse("pack:2 numa:1 core:16 pu:2", memory=256 << 30)
+    devices = tuple(Device(GPU, f"gpu-{number}", nodes=1 << number // 4) for number in range(8))
+    settings = replace(host(2, Policy.RESTRICTED).settings, memory_policy="None", reserved_memory=())
+    node = Host(replace(machine, devices=devices), settings)
+    empty = node.ledger
+    random = Random(1)
+    ledgers: dict[Hashable, Ledger] = {}
+    while len(ledgers) < states:
+        node.ledger = empty
+        number = len(ledgers)
+        for place in range(random.randrange(1, 4)):
+            node.admit(pod(f"cpus-{number}-{place}", cpus=random.randrange(1, 6), memory="1Gi", gpus=0))
+        for place in range(random.randrange(4)):
+            node.admit(pod(f"gap-{number}-{place}", cpus=1, memory="1Gi", gpus=0))
+        for place in range(0, random.randrange(4), 2):
+            node.release(f"gap-{number}-{place}")
+        if number % 5 or (idle is not None and number >= 5 * idle):
+            node.admit(pod(f"gpu-{number}", cpus=random.randrange(1, 8), memory="1Gi", gpus=random.randrange(1, 4)))
+        node.admit(pod(f"shared-{number}", cpus=random.randrange(1, 2000) / 1000, memory="1Mi", gpus=0))
+        ledgers.setdefault((node.ledger.alignment_key(), node.ledger.used.milli_cpu), node.ledger)
+    different = list(ledgers.values())
+    for number in range(HOSTS):
+        taken = number % states if idle is None or number < states else states - 1
+        report(cluster, f"host-{number}", node, ledger_number=taken, ledgers=different)
+    return cluster
+
+
+def gang(cluster: Cluster, members: list[Pod], *, rest: int = 0) -> float:
+    """Return the least time of a decision on a gang of which *rest* members do not fit."""
+    for member in members:
+        cluster.feasible(member)
+    least = inf
+    for _ in range(ROUNDS):
+        start = process_time()
+        answer = cluster.feasible_gang(members)
+        least = min(least, process_time() - start)
+        assert len(answer.rest) == rest
     return least
 
 

@@ -24,7 +24,8 @@ class ClusterBed:
     """A cluster whose nodes have the names and shapes of *nodes*; everything of it is in *place*.
 
     Observers run as processes of the guests. With *images*, archives by the names of container images, the nodes have
-    these images, and no observers yet. *programs* is the directory of Kubernetes' programs.
+    these images, and no observers yet. *programs* is the directory of Kubernetes' programs; *files* are copied to paths
+    of the nodes.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class ClusterBed:
         *,
         images: Mapping[str, Path] | None = None,
         programs: Path | None = None,
+        files: Mapping[str, Path] | None = None,
     ) -> None:
         self._egress = EgressProxy()
         self.plane = ControlPlane(place, nodes=tuple(nodes), egress=self._egress, programs=programs)
@@ -42,12 +44,13 @@ class ClusterBed:
         self.seconds = 0.0  #: that the start took
         self._shapes = nodes
         self._images = images
+        self._files = files or {}
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         """Start everything but the scheduler, and wait until pods can run and observers have published."""
         begun = time.monotonic()
-        files = {f"/{path.name}": path for path in (self._images or {}).values()}
+        files = {**self._files, **{f"/{path.name}": path for path in (self._images or {}).values()}}
         with ExitStack() as stack:
             image = cluster_guest.image(self.plane.programs)
             stack.enter_context(self._egress)

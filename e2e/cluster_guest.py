@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,9 +70,9 @@ for module in {" ".join(MODULES)}; do /bin/busybox insmod /modules/$module.ko; d
 """
 
 
-def missing() -> str | None:
-    """Return why a cluster of guests cannot run here; ``None`` if it can."""
-    return control_plane.missing(KUBERNETES) or guest.missing_node() or _missing_modules() or _missing_plugins()
+def missing(places: Sequence[Path] | None = None) -> str | None:
+    """Return why a cluster of guests with the programs in *places* (default: all) cannot run here; ``None``: it can."""
+    return control_plane.missing(KUBERNETES, places) or guest.missing_node() or _missing_modules() or _missing_plugins()
 
 
 def kubelet_config(**fields: object) -> Document:

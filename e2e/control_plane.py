@@ -2,7 +2,8 @@
 
 They listen on free ports of 127.0.0.1, have everything in one directory, and need no privileges.
 ``ALIGNUP_KUBERNETES_BIN`` names the directory of Kubernetes' programs; ``etcd`` may be there or on the PATH. With
-several directories, separated by colons, tests of workloads run with each version, the others with the first one.
+several directories, separated by colons, tests of workloads run with each version, tests of upgrades with the kubelets
+of all, the others with the first one.
 """
 # ruff: noqa: S603, S607
 
@@ -16,7 +17,7 @@ import ssl
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -55,9 +56,9 @@ def extenders(port: int, *, ignorable: bool = False, token: str = "") -> dict[st
     }
 
 
-def missing(programs: Iterable[str] = ("kube-apiserver",)) -> str | None:
-    """Return why *programs* of Kubernetes cannot run here; ``None`` if they can."""
-    places = directories()
+def missing(programs: Iterable[str] = ("kube-apiserver",), places: Sequence[Path] | None = None) -> str | None:
+    """Return why *programs* of Kubernetes in *places* (default: all) cannot run here; ``None`` if they can."""
+    places = directories() if places is None else places
     absent = [name for name in programs if not places or not all((place / name).is_file() for place in places)]
     if absent:
         return (

@@ -1,7 +1,7 @@
-"""A Kubernetes node inside a guest: containerd, a real kubelet, device plugins and programs of this project.
+"""A Kubernetes node inside a guest: containerd, a real kubelet, device plugins, DRA drivers, programs of this project.
 
 The guest runs this module, which answers calls over TCP: one JSON object a line, as ``e2e.cluster_guest`` sends them.
-Device plugins run in this process, everything else in processes of its own.
+Device plugins and DRA drivers run in this process, everything else in processes of its own.
 """
 # ruff: noqa: ASYNC220, ASYNC240, S603, S607 - nothing else runs in this process
 
@@ -22,7 +22,9 @@ from google.protobuf.json_format import MessageToDict
 
 from alignup.align import bits
 from alignup.align.machine import Device
-from alignup.testing import Plugin, Preference
+from alignup.kubernetes.api import ApiClient, find_access
+from alignup.testing import ClaimFault, DraDevice, DraDriver, Fault, Plugin, Preference
+from alignup.testing.dra_driver import claim_reader
 from alignup.wire import pod_resources_pb2 as wire
 from e2e.containerd import PAUSE, Containerd, configuration
 
@@ -58,10 +60,11 @@ PLUGIN_NAMES = ("bridge", "host-local", "loopback")
 
 
 class KubernetesNode:
-    """The methods that can be called: the kubelet, device plugins, and a PodResources client."""
+    """The methods that can be called: the kubelet, device plugins, DRA drivers, and a PodResources client."""
 
     def __init__(self, node: Document) -> None:
         self.plugins: dict[str, Plugin] = {}
+        self.drivers: dict[str, DraDriver] = {}
         self.name, self.address = node["name"], node["address"]
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._runtime = asyncio.ensure_future(asyncio.to_thread(_start_runtime, node["pods"]))
@@ -70,14 +73,14 @@ class KubernetesNode:
         """Wait until containerd has the images."""
         await asyncio.wait_for(asyncio.shield(self._runtime), TIMEOUT)
 
-    async def start_kubelet(self, config: Document) -> None:
+    async def start_kubelet(self, config: Document, program: str = os.fspath(KUBELET)) -> None:
         """Start the kubelet with *config*, without waiting."""
         KUBELET_DIR.mkdir(parents=True, exist_ok=True)
         KUBELET_CONFIG.write_text(json.dumps(config))
         await self.start_process(
             "kubelet",
             [
-                os.fspath(KUBELET),
+                program,
                 f"--config={KUBELET_CONFIG}",
                 f"--kubeconfig={KUBELET_ACCESS}",
                 f"--hostname-override={self.name}",
@@ -85,9 +88,15 @@ class KubernetesNode:
             ],
         )
 
-    async def start_alignup(self, name: str, words: list[str]) -> None:
+    async def start_alignup(self, name: str, words: list[str], module: str = "alignup") -> None:
         """Start a command of this project as the process *name*."""
-        await self.start_process(name, [sys.executable, "-m", "alignup", *words])
+        await self.start_process(name, [sys.executable, "-m", module, *words])
+
+    async def run_alignup(self, words: list[str]) -> Document:
+        """Run a command of this project; return its exit status and output."""
+        command = [sys.executable, "-m", "alignup", *words]
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+        return {"code": done.returncode, "stdout": done.stdout, "stderr": done.stderr}
 
     async def start_process(self, name: str, words: list[str]) -> None:
         if await self.is_running(name):
@@ -112,6 +121,10 @@ class KubernetesNode:
                 return
             self._processes["kubelet"].send_signal(signal.SIGCONT)
             await asyncio.sleep(0.05)
+
+    async def wait_exit(self, name: str) -> int:
+        """Wait until a process has exited by itself; return its exit status."""
+        return await asyncio.to_thread(self._processes.pop(name).wait, TIMEOUT)
 
     async def is_running(self, name: str) -> bool:
         return name in self._processes and self._processes[name].poll() is None
@@ -209,6 +222,43 @@ class KubernetesNode:
     async def set_devices(self, resource: str, devices: str) -> None:
         """Have a plugin report other devices, such as ``2@0,1@1``."""
         self.plugins[resource].set_devices(devices)
+
+    async def start_driver(self, name: str, devices: list[Document]) -> list[Document]:
+        """Start a DRA driver, wait until the kubelet has registered it, and return its ResourceSlices."""
+        offered = [DraDevice(**{**device, "numa_nodes": tuple(device.get("numa_nodes", ()))}) for device in devices]
+        driver = self.drivers[name] = DraDriver(name, offered, directory=KUBELET_DIR, node=self.name)
+        driver.read_claim = claim_reader(ApiClient(find_access(KUBELET_ACCESS)))
+        await driver.__aenter__()
+        await asyncio.wait_for(driver.wait_registered(), TIMEOUT)
+        return driver.slices()
+
+    async def change_driver(self, name: str, to: str) -> None:
+        """Call ``stop``, ``start``, ``unregister`` or ``register`` of a DRA driver."""
+        await getattr(self.drivers[name], to)()
+
+    async def fail_claim(self, name: str, claim: str, fault: Document) -> None:
+        """Inject a fault into one claim of a DRA driver; an empty one removes it."""
+        self.drivers[name].inject_claim(claim, ClaimFault(**fault))
+
+    async def fail_calls(self, name: str, method: str, fault: Document) -> None:
+        """Inject a fault into the calls of a DRA driver; an empty one removes it."""
+        self.drivers[name].inject(method, Fault(**fault))
+
+    async def driver_state(self, name: str) -> Document:
+        """Return the registrations, rejections, calls and prepared claims of a DRA driver."""
+        driver = self.drivers[name]
+        methods = ("NodePrepareResources", "NodeUnprepareResources")
+        return {
+            "registrations": driver.registrations,
+            "rejections": driver.rejections,
+            "prepared": {
+                uid: [device.device_name for device in claim.devices] for uid, claim in driver.prepared.items()
+            },
+            **{
+                method: [[claim.uid for claim in request.claims] for request in driver.requests(method)]
+                for method in methods
+            },
+        }
 
 
 def _prepare_system(hostname: str) -> None:

@@ -11,10 +11,12 @@ from typing import Any
 from xxhash import xxh64_intdigest
 
 from alignup.align import bits
+from alignup.align.errors import AlignError
 from alignup.align.host import Host
 from alignup.documents.codec import convert
 from alignup.documents.host_state import HostStateDocument
 from alignup.kubernetes.api.host_states import HostStateReader
+from alignup.placement.host_report import HostReport
 from e2e.guest import Shape
 
 Document = dict[str, Any]
@@ -110,8 +112,8 @@ class KubeletView:
         return response
 
 
-def host_state_differences(state: Document, kubelet: KubeletView) -> list[str]:
-    """Return how a HostState differs from what its kubelet says."""
+def host_state_differences(state: Document, kubelet: KubeletView, version: str) -> list[str]:
+    """Return how a HostState differs from what its kubelet of this *version* says."""
     if state.get("ledger") is None:
         return [f"the ledger is unknown: {state.get('problems')}"]
     differences = [f"problem: {problem}" for problem in state.get("problems", ())]
@@ -127,12 +129,14 @@ def host_state_differences(state: Document, kubelet: KubeletView) -> list[str]:
         shown = {name: held for name, held in published.items() if name in listed.get(names[uid], {})}
         if shown != listed.get(names[uid]):
             differences.append(f"{names[uid]} holds {published}, but PodResources lists {listed.get(names[uid])}")
-    differences += _allocatable_differences(state, kubelet)
-    return differences
+    try:
+        report = HostStateReader().read(convert(state, HostStateDocument), kubelet_version=version)
+    except AlignError as error:
+        return [*differences, f"the HostState cannot be read: {error}"]
+    return [*differences, *_allocatable_differences(state, report, kubelet)]
 
 
-def _allocatable_differences(state: Document, kubelet: KubeletView) -> Iterator[str]:
-    report = HostStateReader().read(convert(state, HostStateDocument))
+def _allocatable_differences(state: Document, report: HostReport, kubelet: KubeletView) -> Iterator[str]:
     host = Host(report.machine, report.settings, ledger=report.ledger)
     devices = {
         (group["resource"], id_): tuple(bits.members(bits.parse(group.get("nodes", ""))))

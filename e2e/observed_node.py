@@ -1,6 +1,7 @@
 """A node of a real cluster with an observer: pods are predicted, sent and checked, one after the other."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ import yaml
 
 from e2e.api import NODES, PODS, Api, until
 from e2e.cluster_guest import ClusterGuest
-from e2e.guest_kubelet import IMAGE
+from e2e.guest_kubelet import IMAGE, KUBELET
 from e2e.kubelet_view import KubeletView, host_state_differences, topology_differences
 
 Document = dict[str, Any]
@@ -122,6 +123,11 @@ class ObservedNode:
     def view(self) -> KubeletView:
         return KubeletView(self.guest.ask("snapshot"))
 
+    def kubelet_version(self) -> str:
+        """Return the version in the Node object."""
+        node = self.api.get(f"{NODES}/{self.name}") or {"status": {}}
+        return str(node["status"].get("nodeInfo", {}).get("kubeletVersion", ""))
+
     def state(self) -> Document:
         return self.api.get(f"{HOST_STATES}/{self.name}") or {}
 
@@ -140,7 +146,7 @@ class ObservedNode:
             return [f"{problem} is not a problem"]
         known = {**state, "problems": [text for text in state.get("problems", ()) if text not in expected]}
         return [
-            *host_state_differences(known, kubelet),
+            *host_state_differences(known, kubelet, self.kubelet_version()),
             *topology_differences(topology, kubelet, self.guest.shape, self.pods(), state),
         ]
 
@@ -200,12 +206,14 @@ class ObservedNode:
         self.api.delete(name, self.logs)
         self.check(f"end of pod {name}")
 
-    def restart_kubelet(self, config: Document, *, remove: Iterable[str] = (), number: int = 15) -> None:
-        """Restart the kubelet with *config*, without some of its state files, and check."""
+    def restart_kubelet(
+        self, config: Document, *, remove: Iterable[str] = (), number: int = 15, program: str = os.fspath(KUBELET)
+    ) -> None:
+        """Restart the kubelet with *config*, perhaps as another *program*, without some of its state files."""
         self.guest.ask("stop_process", name="kubelet", number=number)
         self.guest.ask("remove", names=list(remove))
         times = self.guest.ask("registrations")
-        self.guest.ask("start_kubelet", config=config)
+        self.guest.ask("start_kubelet", config=config, program=program)
         self.guest.ask("again", times=times)
         heartbeat = self._heartbeat()
         until("the kubelet reports", lambda: self._heartbeat() != heartbeat, detail=self.logs)

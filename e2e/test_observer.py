@@ -8,15 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from alignup.align.claims.objects import DeviceId
 from alignup.kubernetes.api import NODES, ApiClient, EventType, find_access
 from alignup.kubernetes.api.host_states import HOST_STATES, HostStateReader
 from alignup.observe.app import ObserverMetrics
 from alignup.observe.kubelet_reader import KubeletPaths, KubeletReader
 from alignup.observe.observer import Observer, ObserverTiming, Publisher
+from alignup.observe.service import RESOURCE_SLICES, SliceTable
 from e2e import control_plane
-from e2e.control_plane import ControlPlane
+from e2e.control_plane import STRANGER, ControlPlane
 from e2e.definitions import define_host_states
 from tests.align.hosts import pod
+from tests.observe.api_objects import resource_slice
 from tests.observe.kubelets import SimulatedKubelet, SimulatedPodResources
 
 WHY = control_plane.missing()
@@ -56,6 +59,51 @@ async def test_a_host_state_follows_the_files_of_the_kubelet(plane: ControlPlane
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
     print("seconds from the kubelet's last write to the watch event:", [round(delay, 3) for delay in delays])  # noqa: T201
+
+
+async def test_slices_of_the_node_and_their_holders_are_published(plane: ControlPlane, tmp_path: Path) -> None:
+    kubelet = SimulatedKubelet()
+    (tmp_path / "config.yaml").write_bytes(kubelet.text)
+    kubelet.admit(pod("a", cpu="1"))
+    kubelet.claims["a"] = {"default/gpu": (DeviceId("gpu.example.com", "host-b", "gpu-1"),)}
+    kubelet.write(tmp_path)
+    async with ApiClient(find_access(plane.kubeconfig(tmp_path / "kubeconfig"))) as client:
+        await define_host_states(client)
+        slices = SliceTable(client, "host-b")
+        reader = KubeletReader(
+            KubeletPaths(directory=tmp_path),
+            pod_resources=SimulatedPodResources(kubelet),
+            pods=lambda: dict(kubelet.pods),
+            slices=slices.known,
+            discover=lambda _root: kubelet.machine,
+        )
+        metrics, publisher = ObserverMetrics("host-b"), Publisher(client, "host-b", uid="")
+        observer = Observer(reader, publisher, metrics, timing=ObserverTiming(interval=0.0))
+        for host in ("host-b", "host-c"):
+            await client.create(RESOURCE_SLICES, resource_slice(f"of-{host}", host, node=1, devices=2))
+        async with asyncio.timeout(SECONDS), slices.following(observer.notify):
+            await observer.check_once()
+        state = await client.get(HOST_STATES.at("host-b"))
+    claims = HostStateReader().read(state).ledger.claims
+
+    assert claims is not None
+    assert [(str(device.id), device.nodes) for device in claims.devices] == [
+        (f"gpu.example.com/host-b/gpu-{number}", 2) for number in range(2)
+    ]
+    assert claims.claims_of("a") == kubelet.claims["a"]
+    assert state.problems == []
+
+
+async def test_an_observer_without_the_right_to_read_slices_says_so(plane: ControlPlane, tmp_path: Path) -> None:
+    access = find_access(plane.kubeconfig(tmp_path / "kubeconfig", {"token": STRANGER}))
+    async with ApiClient(access) as client, asyncio.timeout(SECONDS):
+        slices = SliceTable(client, "host-b")
+        async with slices.following(lambda: None):
+            known, gap = slices.known()
+
+    assert known is None
+    assert gap.startswith("the ResourceSlices of this node cannot be read: ")
+    assert "forbidden" in gap
 
 
 async def _step(client: ApiClient, kubelet: SimulatedKubelet, directory: Path, number: int) -> float:

@@ -114,8 +114,7 @@ class HostilePlugin(Plugin):
         self.inject(dice.choice(METHODS), dice.choice(FAULTS))
 
     async def _end_streams(self, _dice: random.Random) -> None:
-        for stream in self._streams:
-            stream.put_nowait(None)
+        self.end_streams()
 
     async def _restart(self, _dice: random.Random) -> None:
         await self.restart()

@@ -68,10 +68,10 @@ def test_counts_match_the_recorded_kubelet(recorded):
     recording = load(recorded)
     if "metrics" not in recording:
         pytest.skip("no kubelet stayed up to be asked for metrics")
-    course = CountedCourse(recording)
+    course = CountedCourse(recording, predict=False)
     failure = travel(course, Run(recorded.name))
     if failure:  # a listed defect of the kubelet, which a host can reproduce
-        course = CountedCourse(recording, kubelet_faults=True)
+        course = CountedCourse(recording)
         failure = travel(course, Run(recorded.name))
 
     assert not failure

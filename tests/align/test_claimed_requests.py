@@ -95,6 +95,11 @@ def test_a_claim_serves_what_unhealthy_devices_of_a_plugin_do_not(version):
     assert host(version, broken).missing_devices(unbound) == ()
 
 
+def test_a_bound_pod_with_a_claim_lacks_no_devices():
+    assert host().missing_devices(pod(mapped=True)) == ()
+    assert host().missing_devices(pod()) == (GPU,)
+
+
 def test_a_plugin_with_devices_serves_the_request_itself():
     offered = ClaimObjects({"gpu": DeviceClass("gpu", extended_resource=GPU)})
     decision = host(devices=GPUS_ON_NODE_1).decide(offered.with_class_resources(pod()))

@@ -8,7 +8,7 @@ from alignup.align.release import find_release
 from alignup.align.restart import compare_restarts, restart
 from alignup.align.settings import FeatureGates, Scope
 from alignup.align.workload import Resources
-from tests.align.hosts import make_host, pod
+from tests.align.hosts import GPU, make_host, pod
 from tests.strategies_pods import amounts
 
 WHOLE_CORES = CpuSettings(
@@ -57,3 +57,30 @@ def test_a_pod_that_is_placed_elsewhere_is_named():
     assert change.describe(host.settings.release) == (
         f"{placed.namespace}/placed gets other resources when a kubelet 1.37 starts: its CPUs change"
     )
+
+
+def test_containers_that_run_keep_devices_whose_plugin_is_not_back():
+    host = make_host(kubelet_faults=True)
+    holder = pod("holder", cpu="2", memory="1Gi", gpu="1")
+    assert host.admit(holder).admitted
+    host.update_devices(GPU, ())
+
+    assert restart(host, host.ledger, [holder]) == {}
+    assert restart(host, host.ledger, [replace(holder, uid="new")])["new"].reason == "UnexpectedAdmissionError"
+
+
+def test_a_kubelet_leaves_nothing_of_a_rejected_pod_but_the_spread_of_memory():
+    """A host without its defects is not changed at all."""
+    parts = pod("parts", cpu="1", memory="1Gi")
+    greedy = replace(parts, containers=(*parts.containers, replace(pod("b", cpu="99").containers[0], name="b")))
+    for faults in (False, True):
+        host = make_host(kubelet_faults=faults)
+        before = host.ledger
+
+        decision = host.admit(greedy)
+
+        assert not decision.admitted
+        assert decision.residue is not None
+        assert decision.residue.cpus.held.keys() == {"parts"}
+        assert host.ledger == before
+        assert (host.ledger is before) is not faults

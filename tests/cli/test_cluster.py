@@ -9,6 +9,8 @@ from unittest import mock
 import pytest
 
 from alignup import cli
+from alignup.align.claims.alignment import NUMA_NODE
+from alignup.align.claims.objects import DeviceId, Slice, SliceDevice
 from alignup.testing.api_server import ApiFault, ApiServer
 from tests.align.hosts import pod
 from tests.cli.commands import in_process
@@ -33,14 +35,20 @@ spec:
 """
 
 
+#: One on each NUMA node.
+NICS = tuple(SliceDevice(DeviceId("nic.example.com", "b", f"nic-{number}"), {NUMA_NODE: number}) for number in range(2))
+
+
 def cluster():
     """``a`` is idle, ``b`` has no CPUs left on one NUMA node, ``c`` has no observer, ``d`` is cordoned."""
     server = ApiServer()
     server.serve(SERVED)
     busy = SimulatedKubelet()
+    busy.slices = (Slice("slice", "nic.example.com", "b", 1, 1, devices=NICS),)
     held = [pod("x", cpu="2", memory="1Gi"), pod("y", cpu="2", memory="1Gi")]
     for held_pod in held:
         busy.admit(held_pod)
+        busy.claims[held_pod.uid] = {"default/nic": (NICS[0].id,)}
         server.put(api_pod(held_pod, "b"))
     server.put(node("a", labels={"zone": "1"}))
     server.put(node("b"))
@@ -191,6 +199,64 @@ def test_a_manifest_need_not_exist_in_the_cluster(ask, kind, more, admitting, ex
     assert bool(shown) is bool(excluded)
 
 
+JOB = """
+apiVersion: batch/v1
+kind: Job
+metadata: {{name: train, namespace: ml}}
+spec:
+  parallelism: {pods}
+  completions: {pods}
+  template:
+    spec:
+      restartPolicy: Never
+      containers:
+      - name: app
+        resources: {{limits: {{cpu: "2", memory: 1Gi, example.com/gpu: "1"}}}}
+"""
+
+
+def test_all_pods_of_a_job_are_asked_about_together(ask):
+    run = ask("why", "-f", "-", stdin=JOB.format(pods=2))
+
+    assert run.returncode == 0
+    assert run.stdout.startswith(
+        "Job ml/train: all 2 pods fit together: 1 on a, 1 on b\n\nPod ml/train-0 would be admitted by"
+    )
+
+
+def test_the_part_of_a_job_that_fits_is_named_with_what_the_rest_lacks(ask):
+    run = ask("why", "-f", "-", "-o", "json", stdin=JOB.format(pods=8))
+
+    assert run.returncode == 1
+    (answer,) = json.loads(run.stdout)["answers"]
+    workload = answer["workload"]
+    assert workload["sentence"] == ("Job ml/train: 3 of 8 pods fit together; b lacks 1 CPU on one NUMA node")
+    assert workload["proved"]
+    assert [binding["pod"] for binding in workload["bindings"]] == ["train-0", "train-1", "train-2"]
+    assert not answer["admitted"]
+    wide = ask("why", "-f", "-", "-o", "wide", stdin=JOB.format(pods=8))
+    assert "note: Job ml/train: 3 of 8 pods fit together" in wide.stderr
+
+
+def test_all_templates_of_an_object_are_asked_about_together(ask):
+    container = {"name": "app", "resources": {"limits": {"cpu": "3", "memory": "1Gi"}}}
+    replicas = {
+        name: {"replicas": count, "template": {"spec": {"containers": [container]}}}
+        for name, count in (("Master", 1), ("Worker", 3))
+    }
+    manifest = {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": "bert"},
+        "spec": {"pytorchReplicaSpecs": replicas},
+    }
+    run = ask("why", "-f", "-", stdin=json.dumps(manifest))
+
+    assert run.returncode == 1
+    first = "PyTorchJob default/bert: 2 of 4 pods fit together (Master: 1 of 1, Worker: 1 of 3); "
+    assert " ".join(run.stdout.split()).startswith(first + "b lacks")
+
+
 def test_an_exported_pod_may_go_to_other_nodes_than_before(ask):
     exported = json.dumps(api_pod(pod("old", cpu="4", memory="1Gi"), "b", phase="Failed"))
 
@@ -215,6 +281,8 @@ def test_named_nodes_are_listed_in_full(ask):
     assert [row.split()[0] for row in rows] == ["d", "b"]
     assert "unschedulable" in rows[0]
     assert rows[1].endswith("a gap")
+    assert "1 example.com/gpu, 0 nic.example.com (DRA); 1: " in rows[1]
+    assert "1 example.com/gpu, 1 nic.example.com (DRA)  " in rows[1]
 
 
 def test_nodes_as_json(ask):

@@ -10,6 +10,7 @@ from alignup.picture.machine_svg import draw_svg
 from tests.cli.commands import in_process, on_a_terminal
 
 SERVER = "pack:2 numa:1(memory=64GiB) l3:1 core:8 pu:2"
+POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": [{"name": "b"}]}}
 RECORDED = Path(__file__).parents[1] / "machines" / "guest-4n-2s.tar.gz"
 
 
@@ -121,6 +122,87 @@ def test_a_recording_describes_this_machine(tmp_path):
     assert f"in {file}" in run.stderr
     assert load(file).cpus == discover().cpus
     assert [each.name for each in tmp_path.iterdir()] == ["host.tar.gz"]
+
+
+@pytest.fixture
+def install_kubelet(tmp_path, monkeypatch):
+    """A function that puts a kubelet of a version first on the PATH."""
+
+    def install(version):
+        program = tmp_path / "bin" / "kubelet"
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f"#!/bin/sh\necho Kubernetes {version}\n")
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", str(program.parent), prepend=":")
+
+    return install
+
+
+def test_a_recording_names_the_installed_kubelet_and_is_answered_for_it(tmp_path, install_kubelet):
+    file, manifest = tmp_path / "host.tar.gz", tmp_path / "pod.json"
+    manifest.write_text(json.dumps(POD))
+    install_kubelet("v1.35.8")
+    recorded = in_process("machine", "record", file)
+    install_kubelet("v1.34.1")
+    words = ("why", "-f", manifest, "--machine", file, "-o", "json")
+
+    run = in_process(*words)
+    given = in_process(*words, "--kubernetes-version", "1.36")
+
+    assert "NUMA nodes and the version of the kubelet (v1.35.8) in " in recorded.stderr
+    assert load(file).kubelet_version == "v1.35.8"
+    assert json.loads(run.stdout)["kubernetes"] == "1.35"
+    assert f"the kubelet in {file} is v1.35.8" in run.stderr
+    assert json.loads(given.stdout)["kubernetes"] == "1.36"
+
+
+def test_an_unknown_newer_kubelet_in_a_recording_is_answered_with_a_note(tmp_path, install_kubelet):
+    install_kubelet("v1.99.0")
+    in_process("machine", "record", tmp_path / "host.tar.gz")
+
+    run = in_process("doctor", "--machine", tmp_path / "host.tar.gz")
+
+    assert "Kubernetes 1.99 is not known: the answers are those of 1.38" in " ".join(run.stderr.split())
+
+
+@pytest.mark.parametrize(("words", "code"), [(("--from", "1.36"), 0), ((), 0)])
+def test_an_upgrade_is_checked_from_the_recorded_kubelet(tmp_path, install_kubelet, words, code):
+    install_kubelet("v1.35.8")
+    in_process("machine", "record", tmp_path / "host.tar.gz")
+
+    run = in_process("upgrade-check", "--machine", tmp_path / "host.tar.gz", "--to", "1.37", *words)
+
+    assert run.returncode == code, run.stderr
+    assert f"From Kubernetes {'1.36' if words else '1.35'} to 1.37" in run.stdout
+
+
+def test_without_a_known_kubelet_an_upgrade_needs_the_present_release():
+    run = in_process("upgrade-check", "--machine", SERVER, "--to", "1.37")
+
+    assert run.returncode == 2
+    assert "the release of the present kubelet is not known: add --from VERSION" in run.stderr
+
+
+def test_the_kubelets_view_is_that_of_all_releases():
+    old = in_process("machine", "show", SERVER, "--kubelet", "--kubernetes-version", "1.33")
+    new = in_process("machine", "show", SERVER, "--kubelet")
+
+    assert (old.returncode, old.stdout) == (0, new.stdout)
+    assert "all known releases of the kubelet see a machine alike" in old.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--kubernetes-version", "1.35"), "add --kubelet"),
+        (("--kubelet", "--kubernetes-version", "new"), '"new" is not a version of Kubernetes'),
+    ],
+)
+def test_a_release_without_the_kubelets_view_is_refused(words, message):
+    run = in_process("machine", "show", SERVER, *words)
+
+    assert run.returncode == 2
+    assert message in run.stderr
 
 
 def test_an_existing_file_is_overwritten_only_with_force(tmp_path):

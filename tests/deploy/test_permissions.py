@@ -18,7 +18,7 @@ from tests.deploy.permissions import granted, used
 from tests.gate.conftest import cluster
 from tests.gate.test_certificate_keeper import configuration
 from tests.kubernetes.api.conftest import anyio_backend, client, follow, server, timing
-from tests.observe.api_objects import SERVED, api_pod, node
+from tests.observe.api_objects import SERVED, SLICES, api_pod, node
 from tests.observe.observed_machine import observe_once
 from tests.schedule.claim_objects import claim, claiming, device_class, resource_slice, template
 from tests.schedule.conftest import http, service
@@ -60,6 +60,7 @@ async def test_the_observer_has_the_permissions_that_it_uses(tmp_path):
         old.streamed_lists = False
         for server in (new, old):
             server.serve(SERVED)
+            server.serve(SLICES)
             server.put(node("host-a"))
             address = kubelet.url.removeprefix("https://")
             options = observe_once(tmp_path / str(id(server)), configz=True, kubelet_address=address)

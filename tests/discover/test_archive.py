@@ -291,6 +291,19 @@ class TestRecordScript:
         assert not any(secret in recorded for secret in (b"00secret", b"5ec2e7", b"5e:c2:e7", b"secret-guid"))
         assert {path.name for path in tmp_path.iterdir()} == {"root", "machine.tar.gz"}
 
+    @pytest.mark.parametrize(
+        ("program", "version"), [("echo Kubernetes v1.36.4", "v1.36.4"), ("echo secret", ""), ("exit 1", "")]
+    )
+    def test_it_records_the_version_of_an_installed_kubelet(self, root, tmp_path, monkeypatch, program, version):
+        kubelet = tmp_path / "kubelet"
+        kubelet.write_text(f"#!/bin/sh\n{program}\n")
+        kubelet.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+        self.run(root, tmp_path / "machine.tar.gz", "sh")
+
+        assert load(tmp_path / "machine.tar.gz").kubelet_version == version
+
     def test_it_records_this_machine(self, tmp_path):
         self.run(Path("/"), tmp_path / "machine.tar.gz", "sh")
 

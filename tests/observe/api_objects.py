@@ -22,6 +22,21 @@ SERVED = ServedResource(
     namespaced=False,
 )
 
+SLICES = ServedResource(kind="ResourceSlice", plural="resourceslices", group="resource.k8s.io", namespaced=False)
+
+
+def resource_slice(name: str = "slice", host: str = "host-a", *, node: int = 0, devices: int = 1) -> dict[str, Any]:
+    """Describe a slice of a host, with devices on a NUMA node."""
+    attributes = {"resource.kubernetes.io/numaNode": {"int": node}}
+    spec = {
+        "driver": "gpu.example.com",
+        "nodeName": host,
+        "pool": {"name": host, "generation": 1, "resourceSliceCount": 1},
+        "devices": [{"name": f"gpu-{number}", "attributes": attributes} for number in range(devices)],
+    }
+    metadata = {"name": name, "uid": name}
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": metadata, "spec": spec}
+
 
 def node(name: str, *, labels: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels or {}}, "spec": spec}

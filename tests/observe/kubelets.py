@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from alignup import atomic_files
 from alignup.align import bits
@@ -26,6 +26,9 @@ from alignup.observe.observation import Sources
 from alignup.placement.host_report import PodStage
 from tests.align import hosts
 from tests.kubernetes.kubelet_files.allocated_pods import dump_allocated_pods
+
+if TYPE_CHECKING:
+    from alignup.align.claims.objects import DeviceId, Slice
 
 GIB, GPU = hosts.GIB, hosts.GPU
 CONFIGURATION: dict[str, Any] = {
@@ -60,6 +63,8 @@ class SimulatedKubelet:
         self.host = Host(replace(self.machine, devices=devices), settings)
         self.pods: dict[str, KnownPod] = {}  #: as the API server has them
         self.allocated: dict[str, AllocatedPod] = {}
+        self.claims: dict[str, dict[str, tuple[DeviceId, ...]]] = {}  #: uid → claim → devices, of the first container
+        self.slices: tuple[Slice, ...] | None = None
         self.ended: set[str] = set()  #: uids that the kubelet no longer lists, but has not removed from its files
 
     def admit(self, pod: Pod) -> None:
@@ -98,6 +103,7 @@ class SimulatedKubelet:
                     ledger.cpus.holds(uid, name) or 0,
                     ledger.memory.blocks(uid, name) or (),
                     tuple(self._devices(uid, name)),
+                    self.claims.get(uid, {}) if name == running[0] else {},
                 )
                 for name in running
             }
@@ -134,6 +140,7 @@ class SimulatedKubelet:
             listed=self.listed,
             allocatable=self.allocatable,
             pods=dict(self.pods),
+            slices=self.slices,
             kubelet="1",
         )
         return replace(made, **changes)

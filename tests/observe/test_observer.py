@@ -1,6 +1,7 @@
 """The observer's loop with a simulated kubelet, real files and the API server for tests."""
 
 import asyncio
+import json
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from unittest.mock import AsyncMock
@@ -9,6 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from alignup import atomic_files
+from alignup.align.claims.objects import DeviceId
 from alignup.align.errors import PluginError
 from alignup.kubernetes.api import Access, ApiClient, Timing
 from alignup.kubernetes.api.host_states import HEARTBEAT_SECONDS, HOST_STATES, HostStateReader
@@ -126,6 +128,20 @@ async def test_a_device_plugin_that_stops_is_noticed_at_its_socket(served, clien
     after = await report(client)
     assert all(device.healthy for device in before.machine.devices)
     assert not any(device.healthy for device in after.machine.devices)
+
+
+async def test_a_prepared_claim_is_noticed_at_the_file_of_claims(served, client, kubelet, make, tmp_path):
+    """Claims are prepared after the admission, when the other files are written."""
+    gpu = DeviceId("gpu.example.com", "n", "gpu-0")
+    async with running(make()):
+        await served.wait_requests("PATCH", "hoststates/n")
+        kubelet.claims["a"] = {"default/gpu": (gpu,)}
+        atomic_files.write(tmp_path / "dra_manager_state", b"{}")
+        await served.wait_requests("PATCH", "hoststates/n", 2)
+
+    claims = (await report(client)).ledger.claims
+    assert claims is not None
+    assert claims.claims_of("a") == {"default/gpu": (gpu,)}
 
 
 async def test_nothing_is_written_if_nothing_has_changed(served, make):
@@ -382,6 +398,31 @@ async def test_the_live_configuration_counts_and_the_file_fills_in(kubelet, answ
     assert sources.gaps[0] == (
         f"the live configuration is unknown: forbidden; using {file}, without the flags of the kubelet"
     )
+
+
+@pytest.mark.parametrize(
+    ("gates", "expected"),
+    [
+        ({"MemoryManager": True}, ("1.35", False)),
+        ({"TopologyManagerPolicyOptions": False}, ("1.35", False)),
+        ({"PodLevelResourceManagers": True}, ("1.37", False)),
+        ({"MemoryManager": True, "PodLevelResourceManagers": True}, ("1.37", True)),
+    ],
+)
+async def test_the_live_configuration_is_read_as_by_a_release_that_accepts_it(
+    kubelet, answers, tmp_path, gates, expected
+):
+    async def configz():
+        return json.dumps({"kubeletconfig": {"featureGates": gates}}).encode()
+
+    paths = KubeletPaths(directory=tmp_path)
+    reader = KubeletReader(
+        paths, pod_resources=answers, configz=configz, discover=lambda _root: kubelet.machine, pods=dict
+    )
+    sources = await reader.read()
+
+    ignored = any("ignored featureGates" in gap for gap in sources.gaps)
+    assert (sources.configuration.release.version, ignored) == expected
 
 
 async def test_drop_in_files_are_part_of_the_configuration(kubelet, answers, tmp_path):

@@ -7,16 +7,18 @@ from dataclasses import replace
 
 import pytest
 import trustme
+from structlog.testing import capture_logs
 
 from alignup.align.errors import StateError
 from alignup.kubernetes.api import Access
 from alignup.kubernetes.api.credentials import UserCredentials
 from alignup.kubernetes.api.host_states import HOST_STATES, HostStateReader
 from alignup.machines import machine_source
-from alignup.observe.service import PodTable, observe
+from alignup.observe.service import PodTable, SliceTable, observe
 from alignup.testing.api_server import ApiFault, ApiServer, ServedResource
 from tests.kubernetes.api.objects import node
 from tests.observe import api_objects
+from tests.observe.api_objects import SLICES, resource_slice
 from tests.observe.observed_machine import observe_once
 
 pytestmark = pytest.mark.anyio
@@ -172,3 +174,71 @@ async def test_only_changes_of_pods_that_matter_are_noticed(server, client):
 
         assert notices.empty()
         assert [known.finished for known in (pods.known() or {}).values()] == [True]
+
+
+async def test_devices_for_claims_are_published_with_their_numa_nodes(served, client, options):
+    served.serve(SLICES)
+    served.put(resource_slice())
+    served.put(resource_slice("other", "host-b"))
+
+    await observe(Access(server=served.url), options)
+
+    (group,) = (await client.get(HOST_STATES.at("host-a"))).ledger.claim_devices
+    assert (group.driver, group.pool, group.devices, group.nodes) == ("gpu.example.com", "host-a", ["gpu-0"], "0")
+
+
+async def test_a_node_without_the_right_to_read_slices_is_published_with_a_note(served, client, options):
+    served.serve(SLICES)
+    forbidden = ApiFault(status=403, reason="Forbidden", message="resourceslices is forbidden", times=None)
+    served.inject(forbidden, verb="watch", resource="resourceslices")
+    served.inject(forbidden, verb="list", resource="resourceslices")
+
+    with capture_logs() as logs:
+        assert await observe(Access(server=served.url), options) == ()
+
+    (problem,) = [text for text in (await client.get(HOST_STATES.at("host-a"))).problems if "Slice" in text]
+    assert problem.startswith("the ResourceSlices of this node cannot be read: ")
+    assert problem.endswith("resourceslices is forbidden")
+    assert [log["resource"] for log in logs if log["event"] == "cannot follow the API server"] == [
+        "resourceslices.resource.k8s.io"
+    ]
+
+
+async def test_a_cluster_without_slices_has_no_gap(served, client, options):
+    missing = ApiFault(status=404, reason="NotFound", message="the server could not find it", times=None)
+    served.serve(SLICES)
+    for verb in ("watch", "list"):
+        served.inject(missing, verb=verb, resource="resourceslices")
+
+    assert await observe(Access(server=served.url), options) == ()
+
+    assert not any("Slice" in problem for problem in (await client.get(HOST_STATES.at("host-a"))).problems)
+
+
+async def test_changes_of_slices_are_noticed(server, client):
+    server.serve(SLICES)
+    notices: asyncio.Queue[str] = asyncio.Queue()
+    slices = SliceTable(client, "host-a")
+    assert slices.known() == (None, "")
+    async with slices.following(lambda: notices.put_nowait("change")):
+        await notices.get()
+        assert slices.known() == ((), "")
+        server.put(resource_slice())
+        await notices.get()
+        (known,) = slices.known().slices or ()
+        assert [str(device.id) for device in known.devices] == ["gpu.example.com/host-a/gpu-0"]
+        server.put({**resource_slice(), "status": {}})  # the same devices
+        server.put(resource_slice(node=1))
+        await notices.get()
+        unreadable = resource_slice()
+        unreadable["spec"]["devices"][0]["capacity"] = {"memory": {"value": "much"}}
+        server.put(unreadable)
+        await notices.get()
+        assert slices.known() == ((), "")
+        server.put(resource_slice())
+        await notices.get()
+        server.remove("resourceslices", "slice")
+        await notices.get()
+
+        assert notices.empty()
+        assert slices.known() == ((), "")

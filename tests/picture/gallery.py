@@ -9,6 +9,8 @@ from pathlib import Path
 from hypothesis import reject
 from hypothesis import strategies as st
 
+from alignup.align.claims.ledger import MODEL, ClaimLedger
+from alignup.align.claims.objects import DeviceId, SliceDevice
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.errors import SettingsError
 from alignup.align.host import Host, Settings
@@ -95,6 +97,27 @@ def busy() -> Host:
     return host
 
 
+def claimed() -> Host:
+    """The server with GPUs for claims instead of a plugin: one pod holds two, two pods share one, and one is free."""
+    machine = server()
+    host = Host(
+        replace(machine, devices=tuple(device for device in machine.devices if device.resource == NIC)),
+        Settings(
+            topology=TopologySettings(policy=Policy.BEST_EFFORT),
+            cpus=CpuSettings(policy="static", reservation=amounts({"cpu": "2"})["cpu"]),
+        ),
+    )
+    for name, cpus in (("train-0", "8"), ("infer-0", "4"), ("infer-1", "500m")):
+        assert host.admit(pod(name, cpu=cpus, memory="4Gi")).admitted, name
+    gpus = [DeviceId("gpu.example.com", "host-a", f"gpu-{number}") for number in range(4)]
+    devices = (SliceDevice(gpu, {MODEL: "H100"}, nodes=1 << number // 2) for number, gpu in enumerate(gpus))
+    shared = {"main": {"default/shared-gpu": (gpus[2],)}}
+    held = {"uid-train-0": {"main": {"default/train-gpus": (gpus[0], gpus[1])}}}
+    claims = ClaimLedger(tuple(devices), {**held, "uid-infer-0": shared, "uid-infer-1": shared})
+    host.ledger = replace(host.ledger, claims=claims)
+    return host
+
+
 @st.composite
 def decorated(draw: st.DrawFn) -> Machine:
     """Any machine, with devices of any name anywhere, PCI devices, and CPUs of no node."""
@@ -130,17 +153,30 @@ def hosts(draw: st.DrawFn) -> Host:
         host = Host(machine, settings)
     except SettingsError:  # the one CPU a node claims cannot be reserved
         reject()
+    names = st.sampled_from(("web", "<b>", "a\nb", "\u202e"))
     for turn, cpus in enumerate(draw(st.lists(st.sampled_from(("1", "2", "3", "500m")), max_size=30))):
-        host.admit(
-            pod(draw(st.sampled_from(("web", "<b>", "a\nb", "\u202e"))) + str(turn), cpu=cpus, memory="1Mi", gpu="1")
+        host.admit(pod(draw(names) + str(turn), cpu=cpus, memory="1Mi", gpu="1"))
+    devices = draw(
+        st.lists(
+            st.builds(
+                SliceDevice,
+                st.builds(DeviceId, names, names, st.text(max_size=20)),
+                nodes=st.none() | st.integers(1, 7),
+            ),
+            max_size=8,
         )
+    )
+    uids = st.sampled_from([*host.ledger.pods, "ended"])
+    held = {draw(uids): {"main": {draw(names): (device.id, devices[0].id)}} for device in devices}
+    host.ledger = replace(host.ledger, claims=ClaimLedger(tuple(devices), held))
     return host
 
 
 def drawn() -> dict[str, str]:
     """The pictures of the documentation, by file name."""
-    host = busy()
-    return {"superchip.svg": draw_svg(superchip()), "busy.svg": draw_svg(host.machine, host.ledger)}
+    with_pods = {"busy.svg": busy(), "claimed.svg": claimed()}
+    pictures = {name: draw_svg(host.machine, host.ledger) for name, host in with_pods.items()}
+    return {"superchip.svg": draw_svg(superchip()), **pictures}
 
 
 if __name__ == "__main__":

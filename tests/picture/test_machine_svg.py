@@ -130,6 +130,17 @@ def test_the_picture_has_a_text_description():
     assert "default/train-0 holds CPUs 2-9." in description
 
 
+def test_devices_of_claims_say_driver_device_and_holders_in_words():
+    host = gallery.claimed()
+
+    picture = draw_svg(host.machine, host.ledger)
+
+    assert "gpu.example.com (DRA, H100) gpu-2, held by default/infer-0, default/infer-1" in picture
+    assert "gpu.example.com (DRA, H100) gpu-3, free" in picture
+    assert "2 of gpu.example.com (DRA, H100)." in (read(picture).findtext(f"{SVG}desc") or "")
+    assert overlapping(picture) == []
+
+
 def test_of_many_pods_those_that_hold_only_memory_are_counted():
     host = gallery.busy()
     settings_of_many = replace(host.settings, max_pods=1_000)

@@ -144,6 +144,19 @@ def test_a_busy_host_lists_its_holders():
     assert "2 GiB reserved  45 GiB held  12 GiB free" in text
 
 
+def test_devices_of_claims_are_beside_those_of_plugins_with_their_holders():
+    host = gallery.claimed()
+
+    text = "\n".join(map(plain, draw_text(host.machine, host.ledger, width=100)))
+
+    first, second = text.split("Socket 1")
+    assert "gpu.example.com (DRA, H100):  gpu-0=A  gpu-1=A " in first
+    assert "gpu.example.com (DRA, H100):  gpu-2=B,C  gpu-3 " in second
+    assert "C           default/infer-1  gpu.example.com (DRA, H100) gpu-2  claim default/shared-gpu" in text
+    host.release("uid-infer-0")
+    assert "gpu-2=B  gpu-3 " in "\n".join(map(plain, draw_text(host.machine, host.ledger, width=100)))
+
+
 def test_hostile_names_stay_inside_their_box():
     machine = replace(gallery.tiny(), devices=(Device("\x1b[2J", "\u202e\n" + "W" * 500, nodes=1),))
 

@@ -57,6 +57,21 @@ def test_devices_are_as_last_announced_plus_held_ones():
     assert not known["gpu-0"].healthy
 
 
+def test_a_device_that_many_pods_share_names_some_of_them():
+    host = gallery.claimed()
+    claims = host.ledger.claims
+    assert claims is not None
+    for number in range(5):
+        host.admit(gallery.pod(f"more-{number}", cpu="1m", memory="1Mi"))
+    shared = {f"uid-more-{number}": claims.held["uid-infer-0"] for number in range(5)}
+    ledger = replace(host.ledger, claims=replace(claims, held={**claims.held, **shared}))
+
+    use = read_occupancy(ledger).of_device(Device("gpu.example.com (DRA, H100)", "gpu-2", nodes=2))
+
+    assert use.mark == "B,C,D,E,+3"
+    assert use.description == "held by default/infer-0, default/infer-1, default/more-0, default/more-1, +3"
+
+
 def test_without_a_ledger_nothing_is_held_or_free():
     occupancy = read_occupancy(None)
 

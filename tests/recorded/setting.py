@@ -8,6 +8,7 @@ from typing import Any
 from alignup.align import bits
 from alignup.align.host import Settings
 from alignup.align.machine import Cpu, Device, Distances, HugePages, Machine, NumaNode
+from alignup.align.release import NEWEST, Release, find_release
 from alignup.kubernetes import configuration
 
 Document = Mapping[str, Any]
@@ -33,13 +34,19 @@ def machine_of(recording: Document) -> Machine:
     ).checked()
 
 
-def settings_of(config: Document, machine: Machine, *, resources: Iterable[str] = ()) -> Settings:
+def release_of(recording: Document) -> Release:
+    """The release of the kubelet that was recorded; the newest one where the recording does not name it."""
+    version = recording.get("kubelet_version", "")
+    return find_release(version) if version else NEWEST
+
+
+def settings_of(config: Document, machine: Machine, release: Release, *, resources: Iterable[str] = ()) -> Settings:
     """What *config* tells the managers on *machine*; rejected where a kubelet would reject it before it asks them.
 
     The plugins of all *resources* are to be asked for their preference. For one that has none the replay answers what
     the kubelet picked, which it did at random.
     """
-    settings = configuration.host_settings(configuration.read(json.dumps(config)), machine)
+    settings = configuration.host_settings(configuration.read(json.dumps(config), release=release), machine)
     return replace(settings, preferred_allocation=frozenset(resources))
 
 

@@ -109,6 +109,21 @@ def test_deviations_are_noticed(number, part, before, after):
     assert run.compared == number + 1
 
 
+def test_a_recording_is_replayed_with_the_release_that_it_names():
+    """Under 1.37, neither the gate exists nor are devices hinted on all NUMA nodes."""
+    recorded = recording("policy-restricted-container")
+    recorded["kubelet_config"]["featureGates"] = {"MemoryManager": True}
+    recorded["kubelet_version"] = "v1.35.8"
+    run, newest = Run("1.35"), Run("the newest")
+
+    replay(recorded, run)
+    del recorded["kubelet_version"]
+    replay(recorded, newest)
+
+    assert (run.failures, run.compared + run.apart.total()) == ([], 15)
+    assert "unrecognized feature gate: MemoryManager" in newest.failures[0]
+
+
 def test_memory_may_be_spread_differently_after_a_rejection():
     recorded = recording("memory-static")
     state = json.loads(recorded["steps"][10]["memory_manager_state"])

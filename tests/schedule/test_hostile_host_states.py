@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 
+from alignup.align.claims.alignment import NUMA_NODE
+from alignup.align.claims.objects import DeviceId, Slice, SliceDevice
 from alignup.align.errors import AlignError, ParseError, StateError
 from alignup.align.host import Host
 from alignup.documents import host_state
 from alignup.documents.codec import convert
 from alignup.kubernetes.api.client import _decode_page
 from alignup.kubernetes.api.host_states import HOST_STATES, HostStateReader
+from alignup.picture.machine_text import draw_text
 from alignup.placement.cluster import Cluster
 from tests.align.hosts import pod
 from tests.effort import did
@@ -57,6 +60,9 @@ def document():
     kubelet = SimulatedKubelet()
     kubelet.admit(pod("holder", cpu="2", memory="1Gi", gpu="1"))
     kubelet.admit(pod("other", cpu="1", memory="2Gi"))
+    device = SliceDevice(DeviceId("nic.example.com", "b", "nic-0"), {NUMA_NODE: 1})
+    kubelet.slices = (Slice("slice", "nic.example.com", "b", 1, 1, devices=(device,)),)
+    kubelet.claims["other"] = {"default/nic": (device.id,)}
     return state_of("b", kubelet)
 
 
@@ -141,7 +147,9 @@ def test_three_thousand_mutated_host_states_harm_no_other_node():
             try:
                 for state in page.items:
                     if state.metadata.name == "b":
-                        cluster.confirm(reader.read(state))
+                        report = reader.read(state)
+                        cluster.confirm(report)
+                        draw_text(report.machine, report.ledger)
                         read += 1
             except AlignError as error:
                 assert len(str(error)) < 3_000  # it is shown to people
@@ -170,6 +178,18 @@ def test_three_thousand_mutated_host_states_harm_no_other_node():
             {"pods": [{"uid": "u", "requests": {str(number): "0" for number in range(1_001)}}]},
             "ledger.resources: 1002 are listed",
         ),
+        (
+            {"claimDevices": [{"driver": "d", "pool": "p", "devices": [str(number) for number in range(10_001)]}]},
+            "ledger.claimDevices: 10001 are listed",
+        ),
+        (
+            {"pods": [{"uid": "u", "claims": {"app": {"n/c": ["d/p/x"] * 10_001}}}]},
+            "ledger.pods.claims: 10001 are listed",
+        ),
+        (
+            {"claimDevices": [{"driver": "d", "pool": "p", "devices": ["x"], "nodes": "0-999999"}]},
+            "ledger: a CPU or NUMA node has a number of six digits or more",
+        ),
         ({"lostCpus": "0-100000"}, "ledger: a CPU or NUMA node has a number of six digits or more"),
         (
             {"pods": [{"uid": "u", "memory": {"pod": [{"nodes": "0-999999", "type": "memory", "bytes": 1}]}}]},
@@ -179,7 +199,7 @@ def test_three_thousand_mutated_host_states_harm_no_other_node():
 )
 def test_a_host_state_beyond_the_limits_is_refused_before_anything_is_computed(changes, problem):
     base = document()
-    of_ledger = {name: value for name, value in changes.items() if name in {"pods", "devices", "lostCpus"}}
+    of_ledger = {name: value for name, value in changes.items() if name in base["ledger"] | {"lostCpus": ""}}
     hostile = {**base, **{name: value for name, value in changes.items() if name not in of_ledger}}
     hostile["ledger"] = base["ledger"] | of_ledger
     state = convert(hostile, HOST_STATES.type)

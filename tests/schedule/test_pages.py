@@ -3,10 +3,13 @@
 import asyncio
 import json
 import re
+from dataclasses import replace
 
 import httpx2
 import pytest
 
+from alignup.align.claims.alignment import NUMA_NODE
+from alignup.align.claims.objects import DeviceId, Slice, SliceDevice
 from alignup.kubernetes.api.objects import ApiPodSpec
 from alignup.kubernetes.manifests.pod_decoder import pod_to_dict
 from alignup.schedule import pages as cluster_pages
@@ -57,6 +60,22 @@ async def test_the_page_of_a_cluster_shows_every_node(pages, nodes, service):
     assert "<h1>Node a</h1>" in detail.text
     assert (await pages.get("/nodes/dark")).status_code == 200
     assert (await pages.get("/nodes/missing")).status_code == 404
+
+
+async def test_devices_of_claims_are_on_the_pages_with_their_holders(pages, nodes, service):
+    device = SliceDevice(DeviceId("nic.example.com", "a", "nic-0"), {NUMA_NODE: 1})
+    nodes.kubelets["a"].slices = (Slice("slice", "nic.example.com", "a", 1, 1, devices=(device,)),)
+    nodes.kubelets["a"].claims["other"] = {"default/nic": (device.id,)}
+    nodes.create(replace(OTHER, uid="other"), "a")
+    nodes.admit("a", replace(OTHER, uid="other"))
+    await until(lambda: (host := service.live.cluster.record("a")) is not None and "other" in host.report.ledger.pods)
+
+    page = await pages.get("/nodes/a")
+
+    assert "nic.example.com (DRA) nic-0, claim default/nic" in text_of(page)
+    assert "nic.example.com (DRA) nic-0, held by default/" in page.text
+    assert "NUMA node 1: " in (cards := (await pages.get("/")).text)
+    assert "nic.example.com (DRA) 1: 1 held" in cards
 
 
 async def test_a_card_follows_its_node(pages, nodes):

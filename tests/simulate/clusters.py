@@ -8,6 +8,7 @@ from alignup.align.settings import Policy
 from alignup.align.workload import Pod
 from alignup.simulate.arrivals import PodSubmission
 from alignup.simulate.cluster_hosts import EqualPods, HostGroup, SimulatedHost
+from alignup.simulate.schedulers import Members
 from tests.align.hosts import make_host
 from tests.simulate.workloads import small
 
@@ -32,6 +33,9 @@ class DirectScheduler:
 
     def __init__(self, hosts: Sequence[SimulatedHost]) -> None:
         self.hosts = hosts
+
+    def choose_together(self, members: Members) -> dict[str, SimulatedHost] | None:
+        """Give up."""
 
     def choose(self, pod_class: EqualPods, pod: Pod) -> SimulatedHost | None:
         return next((self.hosts[place] for place in pod_class.hosts.values()), self.hosts[0])

@@ -1,5 +1,6 @@
 """Cluster simulations: queue, gangs, rejections, and what is measured."""
 
+from collections import defaultdict
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from alignup.align.settings import Policy
 from alignup.documents import codec
 from alignup.simulate.arrivals import GANG_LABEL
 from alignup.simulate.cluster_hosts import HostGroup
-from alignup.simulate.cluster_result import FleetResult
+from alignup.simulate.cluster_result import FleetResult, compare_figures
 from alignup.simulate.cluster_simulation import ClusterSimulation
 from alignup.simulate.generate import Profile, generate_for_cluster
 from alignup.simulate.schedulers import STRATEGIES, PredictingScheduler
@@ -94,6 +95,48 @@ class TestGangs:
         assert result.rejections == {"TopologyAffinityError": 1}
         assert [pod_run.started for pod_run in simulation.runs] == [0.0, 10.0, 10.0]
         assert [pod_run.rejections for pod_run in simulation.runs][1:] == [0, 1]
+
+    def test_started_and_torn_gangs_are_counted(self):
+        members = gang("g", submission("a", 0, 10, cpu="3"), submission("b", 0, 10, cpu="2"))
+        pods = [submission("first", 0, 5, cpu="2"), *members, *gang("large", submission("c", 0, 1, cpu="9"))]
+        _, blind = run([group()], pods, "blind-least-allocated")
+        _, ours = run([group()], pods)
+
+        assert (blind.gangs, blind.started_gangs, blind.torn_gangs) == (2, 1, 1)
+        assert (ours.gangs, ours.started_gangs, ours.torn_gangs) == (2, 1, 0)
+        figures = dict(compare_figures([blind, ours]))
+        assert figures["gangs started together"] == ["1 of 2", "1 of 2"]
+        assert figures["gangs torn by a rejection"] == ["1", "0"]
+        assert "gangs started together" not in dict(compare_figures([run([group()], pods[:1])[1]]))
+
+    @pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name.startswith("alignup")])
+    def test_ours_finds_hosts_for_different_members_that_fit_only_together(self, strategy):
+        """Two NUMA nodes have four CPUs, and two have three; chosen one by one, the small ones take a larger one."""
+        members = gang("g", *(submission(f"m{number}", 0, 10, cpu=cpu) for number, cpu in enumerate("1344")))
+        simulation, result = run([group(count=2)], members, strategy)
+
+        assert (result.started, result.rejected, result.mispredictions) == (4, 0, 0)
+        assert all(not host.kubelet.ledger.pods for host in simulation.hosts)
+
+    @pytest.mark.parametrize("strategy", STRATEGIES)
+    def test_generated_gangs_start_together_or_not_at_all(self, strategy):
+        kubelet = make_host(Policy.RESTRICTED, shape="pack:2 numa:1 core:16 pu:1")
+        devices = tuple(Device(GPU, f"{node}-{number}", nodes=1 << node) for node in (0, 1) for number in range(4))
+        machine = replace(kubelet.machine, devices=devices)
+        groups = [HostGroup(name="gpu", machine=machine, settings=kubelet.settings, count=8)]
+        pods = generate_for_cluster(Profile.GANGS, groups, seed=1, pods=120, load=1.2)
+        simulation, result = run(groups, pods, strategy)
+
+        starts = defaultdict(set)
+        for pod_run in simulation.runs:
+            starts[pod_run.submission.gang].add(pod_run.started if pod_run.host else None)
+        del starts[""]
+        assert {len(times) for times in starts.values()} == {1}
+        assert (result.gangs, result.started_gangs) == (
+            len(starts),
+            sum(None not in times for times in starts.values()),
+        )
+        assert not (strategy.startswith("alignup") and result.torn_gangs + result.rejected)
 
 
 class TestRejections:

@@ -19,7 +19,7 @@ from alignup.simulate.container_placements import container_placements
 from alignup.simulate.generate import Profile, generate_for_cluster
 from tests.align.hosts import make_host
 from tests.recorded.replay import load
-from tests.recorded.setting import machine_of, settings_of
+from tests.recorded.setting import machine_of, release_of, settings_of
 from tests.simulate.clusters import DirectScheduler, group, of_host
 from tests.simulate.workloads import some, workloads
 
@@ -82,7 +82,7 @@ def test_recorded_kubelets_decide_the_same(names):
     for name in names:
         recording = load(RECORDED / f"{name}.json.gz")
         machine = machine_of(recording)
-        settings = settings_of(recording["kubelet_config"], machine)
+        settings = settings_of(recording["kubelet_config"], machine, release_of(recording))
         groups.append(HostGroup(name=name, machine=machine, settings=settings, names=(name,)))
         ends = {step["name"]: index for index, step in enumerate(recording["steps"]) if step["op"] == "delete"}
         for index, step in enumerate(recording["steps"]):

@@ -227,7 +227,7 @@ def row(profile: Profile, kind: PodKind) -> str:
     return "| " + " | ".join(map(str, cells)) + " |"
 
 
-@pytest.mark.parametrize("profile", [Profile.TELCO, Profile.TRAINING, Profile.INFERENCE])
+@pytest.mark.parametrize("profile", [Profile.TELCO, Profile.TRAINING, Profile.INFERENCE, Profile.GANGS])
 def test_the_documentation_has_the_tables(profile):
     page = PAGE.read_text(encoding="utf-8").splitlines()
 
@@ -239,4 +239,4 @@ def test_the_documentation_has_the_tables(profile):
 def test_mixed_is_a_third_of_each_profile():
     weights = [sum(kind.weight for kind in POD_KINDS[profile]) for profile in Profile]
 
-    assert weights == [10, 10, 10, 30]
+    assert weights == [10, 10, 10, 30, 10]

@@ -1,4 +1,4 @@
-"""Plugins as separate processes."""
+"""Plugins and drivers as separate processes."""
 
 import asyncio
 import os
@@ -45,12 +45,12 @@ async def exit_code(process: BaseProcess) -> int | None:
 async def plugin_program_process(directory: Path, *options: str) -> AsyncIterator[asyncio.subprocess.Process]:
     """Yield a plugin of ``example.com/gpu`` as users start it; kill it at the end, if it still runs."""
     arguments = ["--resource", "example.com/gpu", "--dir", str(directory), *options]
-    async with _process("alignup.testing.plugin", *arguments) as plugin:
+    async with program_process("alignup.testing.plugin", *arguments) as plugin:
         yield plugin
 
 
 @asynccontextmanager
-async def _process(module: str, *options: str) -> AsyncIterator[asyncio.subprocess.Process]:
+async def program_process(module: str, *options: str) -> AsyncIterator[asyncio.subprocess.Process]:
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", module, *options, stdout=-1, stderr=-1)
     try:
         yield process

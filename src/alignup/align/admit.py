@@ -11,7 +11,7 @@ return new ledgers, which take effect only if the pod is admitted.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from operator import attrgetter
+from operator import attrgetter, is_
 from typing import Any
 
 from alignup.align import fit
@@ -181,8 +181,11 @@ class _Admission:
         rejection: Rejection | None = None,
         preference_requests: tuple[PreferenceRequest, ...] = (),
     ) -> Decision:
-        after = None
-        if outcome is Outcome.ADMITTED:
+        after = residue = None
+        if outcome is Outcome.REJECTED:
+            unchanged = all(map(is_, self.ledgers.values(), self.ledger.by_provider().values()))
+            residue = None if unchanged else self.ledger.with_providers(self.ledgers)
+        elif outcome is Outcome.ADMITTED:
             after = self.ledger.with_pod(AdmittedPod(self.pod, self.hints, self.usage), self.ledgers)
         pod = self.pod
         return Decision(
@@ -199,6 +202,7 @@ class _Admission:
             preference_requests=preference_requests,
             before=self.ledger,
             after=after,
+            residue=residue,
         )
 
     def _not_aligned(self, step: MergeStep) -> Rejection:

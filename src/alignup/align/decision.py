@@ -205,6 +205,8 @@ class Decision:
     #: the ledgers before and after, for ``Host.apply``; ``None`` in a decision read from a document
     before: Ledger | None = field(default=None, compare=False, repr=False)
     after: Ledger | None = field(default=None, compare=False, repr=False)
+    #: of a rejected pod: the ledger with what its containers had got by then, if any, which a kubelet takes back later
+    residue: Ledger | None = field(default=None, compare=False, repr=False)
 
     @property
     def admitted(self) -> bool:
@@ -213,4 +215,4 @@ class Decision:
     def without_ledgers(self) -> Self:
         """Return the decision without its ledgers, which would stay in memory as long as it does."""
         steps = tuple([step._replace(resources=step.resources[:]) for step in self.steps])
-        return replace(self, steps=steps, before=None, after=None)
+        return replace(self, steps=steps, before=None, after=None, residue=None)

@@ -20,10 +20,10 @@ from alignup.align.cpus.provider import CpuProvider
 from alignup.align.decision import Decision, Outcome
 from alignup.align.devices.provider import DeviceProvider, PreferenceAnswers
 from alignup.align.errors import AlignError, PodError, Problem, SettingsError, StateError
-from alignup.align.fit import NodeAllocatable
+from alignup.align.fit import NodeAllocatable, UsedResources
 from alignup.align.hint import Provider
 from alignup.align.ledger import Ledger
-from alignup.align.machine import Device, Machine
+from alignup.align.machine import Device, KubeletView, Machine
 from alignup.align.memory import reserved_memory
 from alignup.align.memory.provider import MemoryPolicy, MemoryProvider, MemorySettings
 from alignup.align.memory.reserved_memory import ReservedMemory
@@ -59,7 +59,8 @@ class Host:
     """One machine, its settings, and its ledger.
 
     With *ledger*, the host continues where another host with this machine and these settings stopped; a provider of
-    *others* that is not in it starts with its initial ledger. ``SettingsError`` if a kubelet would not start.
+    *others* that is not in it starts with its initial ledger. A *starting* host is a kubelet that starts: it knows what
+    the containers that run hold, but has admitted no pod yet. ``SettingsError`` if a kubelet would not start.
     """
 
     def __init__(
@@ -69,19 +70,15 @@ class Host:
         *,
         ledger: Ledger | None = None,
         others: Sequence[Provider[Any]] = (),
+        starting: bool = False,
     ) -> None:
         self.machine = machine
+        self.starting = starting
         self.settings = settings = settings or Settings()
         self.view = view = machine.kubelet_view()
         gates = settings.gates
         with _errors_of("topology"):
-            settings.topology.check_machine(nodes=len(view.nodes), distances=view.distances is not None)
-            if settings.topology.policy is not Policy.NONE or settings.pod_policy_annotations:
-                unknown = [node.id for node in view.nodes if node.id < 0]
-                if unknown:  # made up by cAdvisor on a system without NUMA nodes and known sockets
-                    raise SettingsError(
-                        f"NUMA node {unknown[0]}: this machine reports no NUMA nodes, so nothing can be aligned"
-                    )
+            _check_topology(settings, view)
         preferred = settings.preferred_allocation
         self.devices = DeviceProvider(
             view.all_nodes,
@@ -90,6 +87,7 @@ class Host:
             kubelet_release=settings.release,
             claims=settings.release.allocates_unclaimed_devices and gates.on("DRAExtendedResource"),
             hints_claimed_requests=settings.kubelet_faults,
+            starting=starting,
         )
         with _errors_of("cpu"):
             self.cpus = CpuProvider.create(
@@ -122,13 +120,17 @@ class Host:
             allocatable=node_allocatable(machine, settings) if settings.fit_check else None,
             pod_policy_annotations=settings.pod_policy_annotations,
         )
-        self.ledger = ledger or self.initial_ledger()
-        if foreign := self.ledger.others.keys() - names:
+        self.ledger = self.initial_ledger() if ledger is None else self._adopt(ledger)
+
+    def _adopt(self, ledger: Ledger) -> Ledger:
+        """Return the ledger of another host as this one continues it."""
+        if foreign := ledger.others.keys() - {provider.name for provider in self.providers}:
             listed = ", ".join(sorted(foreign))
             raise StateError(f"the ledger belongs to another host: unknown provider {listed}")
-        if new := [provider for provider in self.others if provider.name not in self.ledger.others]:
+        if new := [provider for provider in self.others if provider.name not in ledger.others]:
             added = {provider.name: provider.initial_ledger() for provider in new}
-            self.ledger = replace(self.ledger, others={**self.ledger.others, **added})
+            ledger = replace(ledger, others={**ledger.others, **added})
+        return replace(ledger, pods={}, used=UsedResources()) if self.starting else ledger
 
     def initial_ledger(self) -> Ledger:
         return Ledger(
@@ -163,6 +165,7 @@ class Host:
         for container in pod.all_containers:
             for name, amount in container.resources.requests.items():
                 served = name in provided or name in pod.class_resources
+                served = served or (container.name, name) in pod.claimed_requests
                 if not served and is_extended(name) and amount.milli():
                     missing.add(name)
         return tuple(sorted(missing)) if missing else ()
@@ -186,7 +189,18 @@ class Host:
         decision = self.decide(pod, answers)
         if decision.admitted:
             self.apply(decision)
+        else:
+            self.leave_residue(decision)
         return decision
+
+    def leave_residue(self, decision: Decision) -> None:
+        """Do as the kubelet does after a rejection: it takes back what the containers got later, or not at its start.
+
+        The memory of a group of NUMA nodes may be spread over it otherwise then. A host without defects does nothing.
+        """
+        if decision.residue is not None and self.settings.kubelet_faults:
+            left = decision.residue
+            self.ledger = left if self.starting else self.without_holdings(left, decision.uid)
 
     def start_container(self, uid: str, container: str) -> None:
         """Record that a container of an admitted pod starts, so the init containers before it have ended."""
@@ -207,10 +221,17 @@ class Host:
     def release(self, uid: str) -> None:
         """Release everything the pod holds; does nothing for an unknown pod."""
         if uid in self.ledger.pods:
-            ledgers = self.ledger.by_provider()
-            for provider in self.providers:
-                ledgers[provider.name] = provider.release(ledgers[provider.name], uid)
-            self.ledger = self.ledger.without_pod(uid, ledgers)
+            self.ledger = self.ledger.without_pod(uid, self._take_back(self.ledger, uid))
+
+    def without_holdings(self, ledger: Ledger, uid: str) -> Ledger:
+        """Return *ledger* without what the containers of a pod hold, whether or not it was admitted."""
+        return ledger.with_providers(self._take_back(ledger, uid))
+
+    def _take_back(self, ledger: Ledger, uid: str) -> dict[str, Any]:
+        ledgers = ledger.by_provider()
+        for provider in self.providers:
+            ledgers[provider.name] = provider.release(ledgers[provider.name], uid)
+        return ledgers
 
     def update_devices(self, resource: str, devices: Iterable[Device]) -> None:
         devices = tuple(devices)
@@ -252,6 +273,16 @@ def node_allocatable(machine: Machine, settings: Settings) -> NodeAllocatable:
 
 
 _UNLIMITED = (1 << 63) - 1  #: an unknown capacity rejects no pod; that of disks is always unknown
+
+
+def _check_topology(settings: Settings, view: KubeletView) -> None:
+    settings.topology.check_machine(nodes=len(view.nodes), distances=view.distances is not None)
+    if settings.topology.policy is not Policy.NONE or settings.pod_policy_annotations:
+        unknown = [node.id for node in view.nodes if node.id < 0]
+        if unknown:  # made up by cAdvisor on a system without NUMA nodes and known sockets
+            raise SettingsError(
+                f"NUMA node {unknown[0]}: this machine reports no NUMA nodes, so nothing can be aligned"
+            )
 
 
 @contextmanager

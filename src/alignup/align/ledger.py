@@ -5,7 +5,7 @@ A ledger is immutable: admitting or releasing a pod makes a new one. To undo a d
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.devices.ledger import DeviceLedger
@@ -15,6 +15,9 @@ from alignup.align.layered_map import with_item, without_item
 from alignup.align.memory.ledger import MemoryLedger
 from alignup.align.workload import Pod
 from alignup.align.workload.demand import FitRequest
+
+if TYPE_CHECKING:
+    from alignup.align.claims.ledger import ClaimLedger
 
 
 class AdmittedPod(NamedTuple):
@@ -31,6 +34,7 @@ class Ledger:
     others: Mapping[str, Any] = field(default_factory=dict)  #: ledgers of providers from outside, by provider name
     pods: Mapping[str, AdmittedPod] = field(default_factory=dict)  #: by uid, in the order of admission
     used: UsedResources = field(default_factory=UsedResources)
+    claims: "ClaimLedger | None" = None  #: as last observed: also of pods that have ended since; ``None``: unknown
 
     def pod_name(self, uid: str) -> str:
         """Return the namespace and name of a pod, or its uid if it has no name."""
@@ -75,4 +79,5 @@ class Ledger:
             others={name: ledgers[name] for name in self.others} if self.others else self.others,
             pods=pods,
             used=used,
+            claims=self.claims,
         )

@@ -246,6 +246,7 @@ class Machine:
     gaps: tuple[str, ...] = field(default=())  #: what the source does not contain, one sentence each
     model: str = field(default="", compare=False)  #: of the CPUs, for people; empty: unknown
     caches: tuple[tuple[str, int], ...] = field(default=(), compare=False)  #: L1d, L1i, L2 … of a CPU, and their bytes
+    kubelet_version: str = field(default="", compare=False)  #: of the kubelet that a recording names; empty: none
 
     def kubelet_view(self) -> KubeletView:
         return self._view

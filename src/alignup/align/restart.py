@@ -6,7 +6,6 @@ A kubelet of another release, or one with other settings, may reject a running p
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from alignup.align.fit import UsedResources
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.release import Release
@@ -41,15 +40,13 @@ class PodChange:
 
 def restart(host: Host, ledger: Ledger, pods: Iterable[Pod]) -> dict[str, PodChange]:
     """Admit *pods* on *host* once more, in this order, and return the changes by uid; *ledger* is what they hold."""
-    # The kubelet knows what containers hold, but has admitted no pod yet.
-    started = Host(
-        host.machine, host.settings, ledger=replace(ledger, pods={}, used=UsedResources()), others=host.others
-    )
+    started = Host(host.machine, host.settings, ledger=ledger, others=host.others, starting=True)
     changes = {}
     for pod in pods:
-        decision = started.decide(pod)
+        decision = started.decide_without_plugins(pod)
         name = f"{pod.namespace}/{pod.name}"
         if decision.rejection is not None:
+            started.leave_residue(decision)
             changes[pod.uid] = PodChange(name, pod.uid, decision.rejection.reason, decision.rejection.message)
             continue
         started.apply(decision)

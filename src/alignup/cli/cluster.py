@@ -80,13 +80,13 @@ class PodOptions:
 def why(*, pod: str | None, pod_options: PodOptions, access: AccessOptions, search: float, output: str) -> None:
     """Explain for every node whether its kubelet would admit a pod, where it would go, and what would admit it.
 
-    POD is a pod of the cluster, pending or rejected; with -f, every workload in FILE, which need not exist yet. Nodes
-    that answer alike are listed together. What a kubelet holds is known from the HostState that 'alignup observe'
-    publishes on each node. A node is not considered if it is unschedulable, or if its taints, the node selector or the
-    required node affinity of the pod exclude it.
+    POD is a pod of the cluster, pending or rejected; with -f, every workload in FILE, which need not exist yet: how
+    many of its pods fit together, and one of each template in detail. Nodes that answer alike are listed together. What
+    a kubelet holds is known from the HostState that 'alignup observe' publishes on each node. A node is not considered
+    if it is unschedulable, or if its taints, the node selector or the required node affinity of the pod exclude it.
 
-    The exit code is 0 when a node that is considered admits each pod, 1 when none does or the cluster does not answer,
-    and 2 when the input is invalid.
+    The exit code is 0 when a node that is considered admits each pod and all pods of a workload fit together, 1 when
+    not or when the cluster does not answer, and 2 when the input is invalid.
     """
     if (pod is None) is not bool(pod_options.files):
         raise click.UsageError("Give either POD or -f FILE.")
@@ -99,7 +99,7 @@ def why(*, pod: str | None, pod_options: PodOptions, access: AccessOptions, sear
         view, api_pod, reported = _read(access, pod_options, pod)
     terminal.print_notes((*skipped, *view.notes, *cluster_output.doubt_notes(view)))
     with terminal.waiting_message("Searching for changes that would admit it"):
-        asked = [cluster_output.ask_about_workload(view, workload, seconds=search) for workload in workloads]
+        asked = list(cluster_output.ask_about_workloads(view, workloads, seconds=search))
         if api_pod is not None:
             asked.append(cluster_output.ask_about_pod(view, api_pod, seconds=search, reported=reported))
     if output == "json":

@@ -31,6 +31,7 @@ from alignup.schedule.pod_answers import (
     iterate_answers,
 )
 from alignup.schedule.rejections import recorded_verdict, rejection_text
+from alignup.schedule.workload_answers import WorkloadAnswer, ask_about_gang, split_by_object
 
 VERSION = 1  #: of the JSON documents
 GET_HOST_STATE = "its observer has not published it. Run 'alignup observe' there (docs/observe.md)"
@@ -45,11 +46,12 @@ class AskedPod(NamedTuple):
     answers: PodAnswers
     view: ClusterView
     notes: tuple[str, ...] = ()
+    workload: WorkloadAnswer | None = None  #: about all pods of its object, with the first of its templates
 
     @property
     def admitted(self) -> bool:
-        """Whether a node that is considered admits it."""
-        return self.answers.count(NodeAnswerKind.ADMITS) > 0
+        """Whether a node that is considered admits it, and all pods of its object fit together."""
+        return self.answers.count(NodeAnswerKind.ADMITS) > 0 and (self.workload is None or self.workload.fits)
 
     @property
     def verdict(self) -> str:
@@ -63,8 +65,19 @@ class AskedPod(NamedTuple):
         return f"{name} would be admitted by none of {_count(total)}" if total else f"{name}: the cluster has no nodes"
 
 
-def ask_about_workload(view: ClusterView, workload: Workload, *, seconds: float) -> AskedPod:
-    """Ask about one replica of a manifest."""
+def ask_about_workloads(view: ClusterView, workloads: Sequence[Workload], *, seconds: float) -> Iterator[AskedPod]:
+    """Ask about one replica of each template, and about all pods of each object together."""
+    for templates in split_by_object(workloads):
+        asked = [_ask_about_template(view, template, seconds=seconds) for template in templates]
+        considered = [
+            {node for group in question.answers.groups if not group.first.excluded for node in group.nodes}
+            for question in asked
+        ]
+        asked[0] = asked[0]._replace(workload=ask_about_gang(view.cluster, templates, considered))
+        yield from asked
+
+
+def _ask_about_template(view: ClusterView, workload: Workload, *, seconds: float) -> AskedPod:
     with inputs.input_errors(Place.at(workload.source)):
         spec = scheduling_spec(workload)
         pod = _with_class_resources(view, workload.pod)
@@ -133,7 +146,9 @@ def print_answers(asked: Sequence[AskedPod]) -> None:
     lines: list[Line] = []
     for question in asked:
         lines += [(), (Cell("─" * terminal.width(), "frame"),), ()] if lines else []
-        lines += paragraph(question.verdict, style="title" if question.admitted else "warn")
+        if gang := question.workload:
+            lines += [*paragraph(gang.sentence, style="title" if gang.fits else "warn"), ()]
+        lines += paragraph(question.verdict, style="title" if question.answers.count(NodeAnswerKind.ADMITS) else "warn")
         for note in question.notes:
             lines += paragraph(note)
         for group in question.answers.groups:
@@ -190,6 +205,7 @@ _TITLES = {
 
 def print_wide_answers(asked: Sequence[AskedPod]) -> None:
     """Print one line for each pod and node."""
+    terminal.print_notes(question.workload.sentence for question in asked if question.workload)
     terminal.print_notes(note for question in asked for note in question.notes)
     heads = ("POD", "NODE", "KUBELET", "NUMA NODES", "NOT CONSIDERED", "PLACEMENT OR REASON")
     rows = [
@@ -285,6 +301,7 @@ def _answer_document(question: AskedPod) -> dict[str, Any]:
         "pod": {"namespace": pod.namespace, "name": pod.name},
         "verdict": question.verdict,
         "admitted": question.admitted,
+        "workload": question.workload.to_document() if question.workload else None,
         "notes": list(question.notes),
         "groups": [_group_document(group) for group in question.answers.groups],
     }

@@ -68,12 +68,12 @@ def command(*, options: DoctorOptions, output: str) -> None:
     config = options.config
     if config is None and directory is not None and (directory / "config.yaml").is_file():
         config = directory / "config.yaml"
-    release, notes = inputs.node_release(options)
+    machine = inputs.read_machine(options.machine, options.devices)
+    release, notes = inputs.node_release(options, machine)
     source = inputs.configuration_text(config, options.changes, config_dir=options.config_dir, release=release)
     terminal.print_notes((*notes, *source.notes))
     if not (config or options.config_dir or options.changes):
         source = replace(source, file="the kubelet's defaults")
-    machine = inputs.read_machine(options.machine, options.devices)
     pods = [pod for work in inputs.read_workloads(options.pods)[0] for pod in work.pods()] if options.pods else []
     names = {pod.uid: f"{pod.namespace}/{pod.name}" for pod in pods if pod.uid}
     check = partial(diagnosis.diagnose, source, machine, directory=directory, pods=names)

@@ -131,15 +131,23 @@ def read_release(version: str | None, *, option: str = "--kubernetes-version") -
         return find_release(version), tuple(filter(None, [release_note(version)]))
 
 
-def node_release(options: NodeOptions) -> tuple[Release, tuple[str, ...]]:
-    """Return the release of the kubelet of *options*: the one they name, or on this machine the installed one."""
-    if options.kubernetes_version is None and options.machine is None:
+def node_release(options: NodeOptions, machine: Machine) -> tuple[Release, tuple[str, ...]]:
+    """Return the release of the kubelet of *options*: the one they name, the installed or the recorded one.
+
+    A note says where it is from, unless it is from the options.
+    """
+    if options.kubernetes_version is not None:
+        return read_release(options.kubernetes_version)
+    version, place = machine.kubelet_version, f"in {options.machine}"
+    if options.machine is None:
         from alignup.kubernetes.kubelet_files import kubelet_version  # noqa: PLC0415 - starts a process, seldom needed
 
-        installed = kubelet_version.find_kubelet_version()
+        version, place = kubelet_version.find_kubelet_version(), "of this machine"
+    if version:
         with suppress(SettingsError):
-            return find_release(installed), (f"the kubelet of this machine is {installed}",)
-    return read_release(options.kubernetes_version)
+            notes = (f"the kubelet {place} is {version}", release_note(version))
+            return find_release(version), tuple(filter(None, notes))
+    return NEWEST, ()
 
 
 def configuration_text(
@@ -200,7 +208,7 @@ def read_host(options: HostOptions, *, kubelet_faults: bool = False) -> HostInpu
 
 def build_host(machine: Machine, options: NodeOptions, *, kubelet_faults: bool = False) -> HostInput:
     """Return an empty host with the configuration of *options*."""
-    release, notes = node_release(options)
+    release, notes = node_release(options, machine)
     source = configuration_text(options.config, options.changes, config_dir=options.config_dir, release=release)
     configured = ConfigurationInput(source, options.changes)
     read = configured.read()

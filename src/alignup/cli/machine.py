@@ -37,7 +37,13 @@ def command() -> None:
 @click.argument("machine", required=False, shell_complete=complete_machines)
 @output_option("text", "svg", "yaml", "json")
 @click.option("--kubelet", is_flag=True, help="Show the machine as the kubelet sees it.")
-def show(*, machine: str | None, output: str, kubelet: bool) -> None:
+@click.option(
+    "--kubernetes-version",
+    "version",
+    metavar="VERSION",
+    help="Release of that kubelet, such as 1.35. All known releases see a machine alike.",
+)
+def show(*, machine: str | None, output: str, kubelet: bool, version: str | None) -> None:
     """Show the sockets, NUMA nodes, caches, cores, CPUs, memory, devices and distances of a machine.
 
     MACHINE is a recording (alignup machine record), a directory with sys and proc in it, a description in YAML or JSON,
@@ -47,6 +53,8 @@ def show(*, machine: str | None, output: str, kubelet: bool) -> None:
     from alignup.align.machine import Machine  # noqa: PLC0415 - slow to import
     from alignup.machines import machine_file  # noqa: PLC0415
 
+    if version is not None:
+        _print_release(version, kubelet=kubelet)
     place = machine_place(machine)
     with terminal.waiting_message(f"Reading {machine or 'this machine'}"), _input_errors(_ADVICE, place):
         described = load_machine(machine)
@@ -95,9 +103,11 @@ def show(*, machine: str | None, output: str, kubelet: bool) -> None:
 def record(*, file: Path | None, root: Path, force: bool, script: bool) -> None:
     """Record a machine: write the files that describe its topology to the archive FILE.
 
-    The recording holds no host name, user, serial number or address. Other commands take it as --machine.
+    The recording holds no host name, user, serial number or address. It names the version of the kubelet that is
+    installed here. Other commands take it as --machine, and answer for that kubelet.
     """
-    from alignup.machines import record as write  # noqa: PLC0415 - not needed for --help
+    from alignup.kubernetes.kubelet_files.kubelet_version import find_kubelet_version  # noqa: PLC0415 - not for --help
+    from alignup.machines import record as write  # noqa: PLC0415
     from alignup.machines import record_script  # noqa: PLC0415
 
     if script == (file is not None):
@@ -115,13 +125,26 @@ def record(*, file: Path | None, root: Path, force: bool, script: bool) -> None:
         terminal.waiting_message(f"Recording {root}"),
         _input_errors("Give a directory with sys and proc in it.", Place("--root", file=str(root))),
     ):
-        recorded = write(root, file)
+        recorded = write(root, file, kubelet_version=find_kubelet_version() if root == Path("/") else "")
     cpus, nodes = len(recorded.cpus), len(recorded.nodes)
-    click.echo(f"Recorded {cpus} CPUs and {nodes} NUMA nodes in {file} ({file.stat().st_size} bytes).", err=True)
+    kubelet = f" and the version of the kubelet ({version})" if (version := recorded.kubelet_version) else ""
+    size = file.stat().st_size
+    click.echo(f"Recorded {cpus} CPUs and {nodes} NUMA nodes{kubelet} in {file} ({size} bytes).", err=True)
 
 
 command.add_command(show)
 command.add_command(record)
+
+
+def _print_release(version: str, *, kubelet: bool) -> None:
+    """Say that the kubelet's view does not depend on its release; an error if *version* is not one of Kubernetes."""
+    from alignup.align.release import find_release, release_note  # noqa: PLC0415 - seldom needed
+
+    if not kubelet:
+        raise click.UsageError("--kubernetes-version is the release of the kubelet: add --kubelet")
+    with _input_errors("Give a release, such as 1.35 or v1.35.8.", Place("--kubernetes-version")):
+        find_release(version)
+    terminal.print_notes(filter(None, (release_note(version), "all known releases of the kubelet see a machine alike")))
 
 
 @contextmanager

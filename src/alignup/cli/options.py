@@ -141,7 +141,7 @@ class NodeOptions:
     kubernetes_version: str | None = option(
         "VERSION",
         "Kubernetes release of the kubelet, such as 1.35 or v1.35.8",
-        f"that of this machine's kubelet, or {NEWEST}, the newest known",
+        f"that of this machine's kubelet or of the recording, or {NEWEST}, the newest known",
     )
 
 

@@ -21,10 +21,10 @@ from alignup.cli.exit_codes import RUN_FAILED, RUN_REJECTED
 from alignup.cli.options import choice_option, flag_option, option, path_option, with_options
 from alignup.run import lifecycle
 from alignup.run.agent_allocator import AgentAllocator, PolicyRefusedError, pod_manifest
-from alignup.run.claims import Claims
 from alignup.run.lifecycle import CommandStartError
 from alignup.run.registry import RunRegistry
 from alignup.run.request import GPU, RunRejectedError, RunRequest, build_environment, missing_devices, run_name
+from alignup.run.run_claims import RunClaims
 from alignup.web.address import default_root
 from alignup.web.agent_client import AgentClient
 
@@ -223,7 +223,7 @@ def _run_with_ledger(request: RunRequest, words: tuple[str, ...], options: RunOp
         options.policy, options.scope, _parse_policy_options(options.policy_options), settings
     )
     idle = local_allocator.build_host(machine, overrides, permitted=permitted)
-    claims = Claims.of_environment(os.environ, _notify)
+    claims = RunClaims.of_environment(os.environ, _notify)
     allocator = local_allocator.LocalAllocator(
         run_directory(),
         idle,
@@ -250,7 +250,7 @@ def _run_with_ledger(request: RunRequest, words: tuple[str, ...], options: RunOp
     return 0
 
 
-def _describe_exclusivity(claims: Claims, options: RunOptions) -> str:
+def _describe_exclusivity(claims: RunClaims, options: RunOptions) -> str:
     own_runs = f"among the runs of this user in {run_directory()}"
     if claims.directory is None:
         return f"only {own_runs}: {claims.problem}"
@@ -280,7 +280,7 @@ def _run(
     request: RunRequest,
     words: tuple[str, ...],
     options: RunOptions,
-    claims: Claims | None = None,
+    claims: RunClaims | None = None,
 ) -> int:
     job = lifecycle.RunJob(
         request=request, command=words, registry=RunRegistry(run_directory(), claims), method=options.by, notify=_notify

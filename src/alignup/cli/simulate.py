@@ -20,7 +20,7 @@ from alignup.cli.options import (
     workload_field,
 )
 
-_PROFILES = ("telco", "training", "inference", "mixed")
+_PROFILES = ("telco", "training", "inference", "mixed", "gangs")
 _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yaml"
 
 

@@ -126,7 +126,7 @@ def _resolve(machine: GroupDescription, configuration: NamedConfiguration) -> tu
     try:
         release, _ = inputs.read_release(configuration.kubernetes_version or None)
         source = inputs.configuration_text(config, configuration.changes, release=release)
-        text = f"{release}\n{source.text.decode(errors='replace')}"
+        text = source.text.decode(errors="replace")
     except InputError as error:
         raise name_field(error, configuration.source) from error.__cause__
     try:
@@ -137,7 +137,8 @@ def _resolve(machine: GroupDescription, configuration: NamedConfiguration) -> tu
             cause = cause.__cause__
         if cause is None:  # a file is missing or malformed
             raise
-        return (), "; ".join(error.problems), repr((machine, text))
+        return (), "; ".join(error.problems), repr((machine, f"{release}\n{text}"))
+    text = f"{group.settings.release}\n{text}"
     return (group,), "", repr((machine_file.dump_json(group.machine), machine, text))
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import click
 
+from alignup.align.machine import Machine
 from alignup.align.release import Release
 from alignup.cli import inputs, terminal
 from alignup.cli.app import InputError, Place, define_command
@@ -20,7 +21,9 @@ _NODE = "--config examples/node/kubelet.yaml --machine examples/node/machine.yam
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpgradeOptions:
-    from_version: str = option("VERSION", "Release of the kubelet that runs now", "", "--from", required=True)
+    from_version: str | None = option(
+        "VERSION", "Release of the kubelet that runs now", "that of this machine or of the recording", "--from"
+    )
     to_version: str = option("VERSION", "Release of the kubelet that replaces it", "", "--to", required=True)
 
 
@@ -42,9 +45,9 @@ def command(*, options: UpgradeOptions, host: HostOptions, output: str) -> None:
     """
     if host.kubernetes_version is not None:
         raise click.UsageError("--kubernetes-version: give --from and --to instead")
-    releases = [_read(options.from_version, "--from"), _read(options.to_version, "--to")]
-    source = inputs.configuration_text(host.config, host.changes, config_dir=host.config_dir, release=releases[0])
     machine = inputs.read_machine(host.machine, host.devices)
+    releases = [_read_present(options, host, machine), _read(options.to_version, "--to")]
+    source = inputs.configuration_text(host.config, host.changes, config_dir=host.config_dir, release=releases[0])
     workloads, skipped = inputs.read_workloads(host.pods) if host.pods else ((), ())
     terminal.print_notes((*source.notes, *skipped))
     if host.pods and host.state is None:
@@ -63,6 +66,17 @@ def command(*, options: UpgradeOptions, host: HostOptions, output: str) -> None:
         terminal.print_lines(_lines(report))
     if not report.safe:
         raise click.exceptions.Exit(FAILED)
+
+
+def _read_present(options: UpgradeOptions, host: HostOptions, machine: Machine) -> Release:
+    """Return the release of the kubelet that runs now."""
+    if options.from_version is not None:
+        return _read(options.from_version, "--from")
+    release, notes = inputs.node_release(host, machine)
+    if not notes:
+        raise click.UsageError("the release of the present kubelet is not known: add --from VERSION")
+    terminal.print_notes(notes)
+    return release
 
 
 def _read(version: str, name: str) -> Release:

@@ -257,6 +257,7 @@ def _decision(document: DecisionDocument) -> Decision:
         ),
         before=None,
         after=None,
+        residue=None,
     )
 
 

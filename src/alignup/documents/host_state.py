@@ -23,6 +23,7 @@ MAX_CPUS, MAX_NODES = 8_192, 256
 MAX_PODS = 2_000
 MAX_CONTAINERS = 10_000  #: that hold CPUs, memory or devices
 MAX_DEVICES = 50_000
+MAX_CLAIM_DEVICES = 10_000  #: in ResourceSlices of the node
 MAX_RESOURCES = 1_000  #: names of resources
 _LARGE_NUMBER = re.compile(r"[0-9]{6}")  #: in a list of CPUs or NUMA nodes
 
@@ -47,6 +48,7 @@ class HeldResourcesDocument(Document, frozen=True, omit_defaults=True, kw_only=T
     cpus: CpuHoldings = _NO_CPUS
     memory: MemoryHoldings = _NO_MEMORY
     devices: dict[str, dict[str, list[str]]] = {}  #: container → resource → ids
+    claims: dict[str, dict[str, list[str]]] = {}  #: container → namespace/name → driver/pool/device
 
 
 class DeviceGroupDocument(Document, frozen=True, omit_defaults=True, kw_only=True):
@@ -58,10 +60,21 @@ class DeviceGroupDocument(Document, frozen=True, omit_defaults=True, kw_only=Tru
     healthy: bool = True
 
 
+class ClaimDeviceGroup(Document, frozen=True, omit_defaults=True, kw_only=True):
+    """Devices of one pool in ResourceSlices, on the same NUMA nodes and of the same model."""
+
+    driver: str
+    pool: str
+    devices: list[str]
+    nodes: LinuxList | None = None  #: ``None``: unknown
+    model: str = ""
+
+
 class HostLedgerDocument(Document, frozen=True, omit_defaults=True, kw_only=True):
     pods: list[HeldResourcesDocument] = []
     devices: list[DeviceGroupDocument] = []
     resources: dict[str, bool] = {}  #: resources without a device → whether a plugin has registered them
+    claim_devices: list[ClaimDeviceGroup] = []
     lost_cpus: LinuxList = ""  #: CPUs that are neither shared nor held
     #: NUMA node → type → bytes reserved there, for nodes in a group: it depends on which pods came and went before
     group_memory: dict[int, dict[str, Count]] = {}
@@ -93,15 +106,18 @@ def check_limits(state: HostStateDocument) -> None:
     if ledger is None:
         return
     resources = {group.resource for group in ledger.devices} | ledger.resources.keys()
-    containers = 0
+    containers = claimed = 0
     for pod in ledger.pods:
-        containers += len(pod.cpus.containers) + len(pod.memory.containers or ()) + len(pod.devices)
+        containers += len(pod.cpus.containers) + len(pod.memory.containers or ()) + len(pod.devices) + len(pod.claims)
+        claimed += sum(len(ids) for claims in pod.claims.values() for ids in claims.values())
         resources |= pod.requests.keys()
     for field, count, limit in (
         ("pods", len(ledger.pods), MAX_PODS),
         ("containers", containers, MAX_CONTAINERS),
         ("devices", sum(len(group.ids) for group in ledger.devices), MAX_DEVICES),
         ("resources", len(resources), MAX_RESOURCES),
+        ("claimDevices", sum(len(group.devices) for group in ledger.claim_devices), MAX_CLAIM_DEVICES),
+        ("pods.claims", claimed, MAX_CLAIM_DEVICES),
     ):
         if count > limit:
             raise FieldError(f"{count} are listed, and at most {limit} are read {OWN_LIMIT}", field=f"ledger.{field}")
@@ -111,8 +127,8 @@ def check_limits(state: HostStateDocument) -> None:
 
 def _number_lists(ledger: HostLedgerDocument) -> Iterator[str]:
     yield ledger.lost_cpus
-    for group in ledger.devices:
-        yield group.nodes or ""
+    yield from (group.nodes or "" for group in ledger.devices)
+    yield from (group.nodes or "" for group in ledger.claim_devices)
     for pod in ledger.pods:
         yield pod.cpus.pod or ""
         yield from pod.cpus.containers.values()

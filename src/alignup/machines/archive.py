@@ -1,8 +1,9 @@
 """Recorded machines: archives of the few files that describe a machine, compressed or not.
 
 A recording has what discovery reads and nothing that identifies the machine: no host name, serial number, address or
-product name. Of ``/proc/cpuinfo`` and the ``meminfo`` files only the needed lines are kept. PCI devices become plain
-directories, because the path of a device can name a virtual machine. The same machine gives the same bytes.
+product name. If a kubelet is installed, its version is recorded too, which older readers ignore. Of ``/proc/cpuinfo``
+and the ``meminfo`` files only the needed lines are kept. PCI devices become plain directories, because the path of a
+device can name a virtual machine. The same machine gives the same bytes.
 
 Archives are untrusted and never unpacked to disk: their files are read into memory, up to a limit.
 Names and links that lead outside are rejected, and so are sparse files, whose content can be longer than the archive.
@@ -30,7 +31,7 @@ from alignup.align.errors import SourceError
 from alignup.atomic_files import open_input
 from alignup.machines.file_reader import ArchiveFiles, DirectoryFiles, FileReader, max_bytes
 from alignup.machines.machine_source import BZIP2, GZIP, XZ, ZSTD
-from alignup.machines.system import BUS
+from alignup.machines.system import BUS, KUBELET_VERSION
 from alignup.machines.topology import CPU, NODE
 
 MAX_ARCHIVE_BYTES = 512 << 20  #: uncompressed; a machine with 2048 CPUs takes about 130 MB with headers
@@ -57,8 +58,8 @@ _STEPS = {"..": -1, "": 0, ".": 0}  #: how much deeper a part of a path leads; 1
 _MEMINFO = re.compile(r"(Node [0-9]+ )?(MemTotal|HugePages_[A-Za-z]+|Hugepagesize|Hugetlb):")
 
 
-def record(root: Path, file: Path) -> None:
-    """Write the machine at *root* to the ``.tar.gz`` *file*, replacing it atomically."""
+def record(root: Path, file: Path, *, kubelet_version: str = "") -> None:
+    """Write the machine at *root* and the version of its kubelet to the ``.tar.gz`` *file*, replacing it atomically."""
     files = FileReader(DirectoryFiles(os.fspath(root)))
     packed = io.BytesIO()
     with (
@@ -66,6 +67,10 @@ def record(root: Path, file: Path) -> None:
         tarfile.open(fileobj=compressed, mode="w", format=tarfile.USTAR_FORMAT) as archive,
     ):
         for member, content in _members(files):
+            archive.addfile(member, io.BytesIO(content))
+        if kubelet_version:
+            member = tarfile.TarInfo(KUBELET_VERSION)
+            member.size = len(content := kubelet_version.encode())
             archive.addfile(member, io.BytesIO(content))
     written = file.with_name(f".{file.name}.part")
     try:

@@ -50,12 +50,12 @@ def record_script() -> str:
     return Path(__file__).with_name("record.sh").read_text("utf-8")
 
 
-def record(root: Path, file: Path) -> Machine:
-    """Write the machine at *root* to the archive *file*, and return it as read back from there."""
+def record(root: Path, file: Path, *, kubelet_version: str = "") -> Machine:
+    """Write the machine at *root* and the version of its kubelet to the archive *file*, and return it as read back."""
     from alignup.machines import archive  # noqa: PLC0415 - see the top of the module
 
     discover(root)  # fail before anything is written
-    archive.record(root, file)
+    archive.record(root, file, kubelet_version=kubelet_version)
     return load(file)
 
 

@@ -1,5 +1,6 @@
 # Records this machine: writes the files that describe its topology to standard output, as a tar.gz.
 # It needs sh, cp, grep, mktemp, tar and gzip, and no privileges. It leaves out the CPU model and serial numbers.
+# If a kubelet is installed, here or in /host of a debugging pod, its version is recorded too.
 cd / && d=$(mktemp -d) && s=sys/devices/system
 keep() { for i in $1; do [ -d "$i" ] && mkdir -p "$d/$i" && (cd "$i" && cp -P $2 "$d/$i" 2>/dev/null); done; }
 keep "$s/cpu $s/node" "online offline present possible"
@@ -12,4 +13,5 @@ keep "sys/kernel/mm/hugepages/* $s/node/node[0-9]*/hugepages/*" "nr_hugepages fr
 keep "sys/bus/pci/devices/*" "class vendor device numa_node local_cpu*"
 keep proc meminfo
 grep -E '^(processor|physical id|core id|siblings|cpu cores|vendor_id)[[:space:]]*:' proc/cpuinfo > "$d/proc/cpuinfo"
-tar -czf - -C "$d" sys proc; rm -r "$d"
+PATH="$PATH:/host/usr/bin" kubelet --version > "$d/kubelet-version" 2>/dev/null || rm "$d/kubelet-version"
+cd "$d" && tar -czf - *; rm -r "$d"

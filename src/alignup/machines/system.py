@@ -22,8 +22,10 @@ NVIDIA = 0x10DE
 _DISPLAY = 0x03  #: the PCI base class of GPUs
 _NAMED = ("block", "infiniband", "net", "nvme")  #: directories of a PCI device whose entries are names
 MAX_NAMES = 8  #: of one PCI device
+KUBELET_VERSION = "kubelet-version"  #: a file of recordings, which no system has
 _HUGEPAGES = "sys/kernel/mm/hugepages"
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
+_KUBELET_VERSION = re.compile(r"v1\.[0-9]{1,4}[0-9A-Za-z.+-]{0,60}", re.ASCII)
 _CODE = re.compile(r"0x[0-9a-f]{1,8}", re.ASCII | re.IGNORECASE)
 
 
@@ -61,7 +63,14 @@ def read_machine(files: FileReader, *, name: str) -> Machine:
         gaps=files.gaps,
         model=topology.read_model(files),
         caches=topology.read_caches(files, online),
+        kubelet_version=_read_kubelet_version(files),
     ).checked()
+
+
+def _read_kubelet_version(files: FileReader) -> str:
+    """Return the version in the file of a recording, which may be the output of ``kubelet --version``."""
+    text = (files.read(KUBELET_VERSION) or "").strip().removeprefix("Kubernetes ")
+    return text if _KUBELET_VERSION.fullmatch(text) else ""
 
 
 def _read_report(files: FileReader) -> CadvisorReport:

@@ -10,14 +10,17 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from alignup import atomic_files
+from alignup.align.claims.objects import Slice
 from alignup.align.errors import AlignError, FileError, PluginError
 from alignup.align.machine import Machine
+from alignup.align.release import NEWEST, RELEASES
 from alignup.align.settings import FeatureGates
 from alignup.kubernetes import configuration
 from alignup.kubernetes.api.known_pods import KnownPod
-from alignup.kubernetes.configuration import Configuration, feature_gates
+from alignup.kubernetes.configuration import Configuration, ConfigurationText, feature_gates
 from alignup.kubernetes.kubelet_files import state_files
 from alignup.kubernetes.kubelet_files.allocated_pods import ALLOCATED_PODS_FILE, AllocatedPods, read_allocated_pods
 from alignup.kubernetes.kubelet_files.state_files import KnownFiles, KubeletFiles
@@ -29,6 +32,7 @@ POD_RESOURCES = "pod-resources"
 SOCKET = "kubelet.sock"
 CONFIG_NAME = "config.yaml"
 _ATTEMPTS = 4  #: to read files that do not change meanwhile
+_CLAIM_FILE = "dra_manager_state"  #: written after claims have been prepared, which is after the admission
 _BOOT_ID = "proc/sys/kernel/random/boot_id"
 _BOOT_ID_BYTES = 4096  #: the kernel allocates a buffer as large as what is asked for
 
@@ -51,6 +55,7 @@ class KubeletPaths:
             state_files.MEMORY_FILE,
             state_files.DEVICE_PATH,
             ALLOCATED_PODS_FILE,
+            _CLAIM_FILE,
         )
         return tuple(self.directory / name for name in names)
 
@@ -97,21 +102,27 @@ class _Known:
     gaps: tuple[str, ...]  #: about the configuration
 
 
+class KnownSlices(NamedTuple):
+    slices: tuple[Slice, ...] | None = None  #: ``None``: unknown
+    gap: str = ""  #: why, if that is worth a note
+
+
 class KubeletReader:
     """Reads the sources of one host; *pods* returns those of the API server, or ``None`` while they are unknown."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a source each
         self,
         paths: KubeletPaths,
         *,
         pod_resources: PodResourcesClient,
         pods: Callable[[], Mapping[str, KnownPod] | None] = lambda: None,
+        slices: Callable[[], KnownSlices] = KnownSlices,
         configz: Callable[[], Awaitable[bytes]] | None = None,
         discover: Callable[[Path], Machine] = machine_source.discover,
     ) -> None:
         self.paths = paths
         self._pod_resources = pod_resources
-        self._pods = pods
+        self._pods, self._slices = pods, slices
         self._configz = configz
         self._discover = discover
         self._known: _Known | None = None
@@ -146,6 +157,9 @@ class KubeletReader:
         pods, socket = self._pods(), _version(self.paths.plugin_socket)
         if pods is None:
             gaps.append("the pods of the API server are unknown")
+        slices, slice_gap = self._slices()
+        if slice_gap:
+            gaps.append(slice_gap)
         return Sources(
             machine=known.machine,
             configuration=known.configuration,
@@ -154,6 +168,7 @@ class KubeletReader:
             listed=listed,
             allocatable=allocatable,
             pods=pods,
+            slices=slices,
             kubelet=f"{socket[1]:x}" if socket else "",
             gaps=tuple(gaps),
         )
@@ -178,7 +193,7 @@ class KubeletReader:
         reason = ""
         if self._configz is not None:
             try:
-                live = configuration.unwrap(await self._configz(), name="/configz")
+                live = _live_configuration(await self._configz())
                 return live.read(), live.notes
             except AlignError as error:
                 reason = f"the live configuration is unknown: {error}"
@@ -199,6 +214,15 @@ class KubeletReader:
 
     def _versions(self) -> FileVersions:
         return tuple(map(_version, self.paths.state_files))
+
+
+def _live_configuration(text: bytes) -> ConfigurationText:
+    """Return a kubelet's live configuration, read as by the newest release that accepts all its feature gates."""
+    releases = (release for release in reversed(RELEASES) if release.minor <= NEWEST.minor)
+    readings = [configuration.unwrap(text, name="/configz", release=next(releases))]
+    while readings[-1].notes and (release := next(releases, None)):
+        readings.append(configuration.unwrap(text, name="/configz", release=release))
+    return readings[0] if readings[-1].notes else readings[-1]
 
 
 def _version(path: Path) -> tuple[int, int, int] | None:

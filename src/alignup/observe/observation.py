@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
+from alignup.align.claims.objects import Slice
 from alignup.align.cpus.options import CpuPolicy
 from alignup.align.errors import StateError
 from alignup.align.host import Host, Settings
@@ -41,6 +42,7 @@ from alignup.kubernetes.kubelet_files.state_files import (
     MemoryState,
 )
 from alignup.kubernetes.plugins.pod_resources import ListedPod, ListedResources
+from alignup.observe.claim_devices import PlacedDevices, join_claims, place_slices
 from alignup.placement.host_report import PodStage
 
 PodName = tuple[str, str]  #: namespace and name
@@ -69,6 +71,7 @@ class Sources:
     listed: tuple[ListedPod, ...] | None = None
     allocatable: ListedResources | None = None
     pods: Mapping[str, KnownPod] | None = None  #: by uid
+    slices: tuple[Slice, ...] | None = None  #: ResourceSlices of this node
     kubelet: str = ""  #: changes when the kubelet restarts
     gaps: tuple[str, ...] = ()  #: why a source is missing, one sentence each
 
@@ -86,11 +89,21 @@ class Observation:
 
 
 class IdleHost:
-    """The last idle host: a machine and its configuration hardly ever change, and are large."""
+    """The last idle host: a machine, its configuration and slices hardly ever change, and are large."""
 
     def __init__(self) -> None:
         self._settings: tuple[Configuration, Machine, Settings] | None = None
         self._host: Host | None = None
+        self._placed: tuple[tuple[Slice, ...], Machine, PlacedDevices] | None = None
+
+    def place(self, sources: Sources) -> PlacedDevices | None:
+        """Return the devices in the slices of *sources*; ``None`` if these are unknown."""
+        slices, machine, known = sources.slices, sources.machine, self._placed
+        if slices is None:
+            return None
+        if known is None or known[0] is not slices or known[1] is not machine:
+            known = self._placed = slices, machine, place_slices(slices, machine)
+        return known[2]
 
     def get(self, sources: Sources, devices: tuple[Device, ...]) -> Host:
         """Return a host with the machine of *sources* and *devices*, and an initial ledger."""
@@ -115,7 +128,8 @@ def join(sources: Sources, *, settled: bool = True, hosts: IdleHost | None = Non
     if listed and sources.files.devices is None:
         sources = replace(sources, files=replace(sources.files, devices=_device_state(listed)))
     devices = join_devices(sources)
-    host = (hosts or IdleHost()).get(sources, devices.devices)
+    hosts = hosts or IdleHost()
+    host = hosts.get(sources, devices.devices)
     if listed is not None:
         sources = replace(sources, files=_with_missing_files(sources.files, listed, host))
     check_files(sources.machine, sources.files)
@@ -130,7 +144,9 @@ def join(sources: Sources, *, settled: bool = True, hosts: IdleHost | None = Non
     for uid, name in pods.alive.items():
         if name is not None and not named[uid].pod.namespace:  # only its holdings were known
             named[uid] = named[uid]._replace(pod=replace(named[uid].pod, namespace=name[0], name=name[1]))
-    host.ledger = replace(restored.ledger, pods=named)
+    live = {uid: pod for uid, pod in pods.listed.items() if uid in pods.alive}
+    claims = join_claims(hosts.place(sources), live, pods.unmatched, known)
+    host.ledger = replace(restored.ledger, pods=named, claims=claims.ledger)
     for uid in pods.ended:
         host.release(uid)
     gaps = [gap.text for gap in restored.gaps if gap.kind not in (GapKind.PODS, GapKind.UNLISTED_PODS)]
@@ -140,8 +156,13 @@ def join(sources: Sources, *, settled: bool = True, hosts: IdleHost | None = Non
         configuration=sources.configuration,
         kubelet=sources.kubelet,
         ended=pods.ended,
-        gaps=(*sources.gaps, *gaps, *unnamed),
-        contradictions=(*pods.notes, *devices.notes, *_disagreements(sources, pods, held, host)),
+        gaps=(*sources.gaps, *gaps, *unnamed, *claims.gaps),
+        contradictions=(
+            *pods.notes,
+            *devices.notes,
+            *_disagreements(sources, pods, held, host),
+            *claims.contradictions,
+        ),
     )
 
 
@@ -301,6 +322,7 @@ class LivePods:
     ended: tuple[str, ...]  #: uids that only the state files still have
     listed: Mapping[str, ListedPod]  #: by uid
     newcomers: tuple[ListedPod, ...]  #: listed by the kubelet, but not in its files
+    unmatched: tuple[ListedPod, ...]  #: listed by the kubelet, but of unknown uid; newcomers are among them
     notes: tuple[str, ...]  #: where the sources disagree
 
 
@@ -346,7 +368,14 @@ def find_live_pods(sources: Sources, held: Holdings) -> LivePods:
             notes.append(f"pod {shown} is in the kubelet's files, but PodResources does not list it")
     newcomers = tuple(pod for pod in rest if _holds_something(pod))
     notes += [f"pod {pod.namespace}/{pod.name} holds resources, but is not in the state files" for pod in newcomers]
-    return LivePods(alive=alive, ended=tuple(ended), listed=matched, newcomers=newcomers, notes=tuple(notes))
+    return LivePods(
+        alive=alive,
+        ended=tuple(ended),
+        listed=matched,
+        newcomers=newcomers,
+        unmatched=tuple(rest),
+        notes=tuple(notes),
+    )
 
 
 def _has_ended(known: KnownPod | None, *, listed: bool, credible: bool) -> bool:

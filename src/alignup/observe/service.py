@@ -1,26 +1,48 @@
 """The node observer as a program: its access to the API server and the kubelet, its loop, and its HTTP endpoints."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from alignup import atomic_files
 from alignup.align.errors import PodError, StateError
-from alignup.kubernetes.api import NODES, PODS, Access, ApiClient, Informer, Query, Timing
+from alignup.kubernetes.api import (
+    NODES,
+    PODS,
+    Access,
+    ApiClient,
+    Change,
+    EventType,
+    Informer,
+    Query,
+    Resource,
+    Timing,
+)
+from alignup.kubernetes.api.errors import NotFoundError
 from alignup.kubernetes.api.known_pods import KnownPod, known_pod, kubelet_uid
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
+from alignup.kubernetes.manifests.claims import ResourceSlice, slices_from
 from alignup.kubernetes.plugins.pod_resources import pod_resources_client
 from alignup.observe.app import ObserverMetrics, observer_app
-from alignup.observe.kubelet_reader import KubeletPaths, KubeletReader
+from alignup.observe.kubelet_reader import KnownSlices, KubeletPaths, KubeletReader
 from alignup.observe.observer import Observer, ObserverTiming, Publisher
 from alignup.observe.published_objects import FingerprintMethod
 from alignup.web.asgi_server import ServerLimits, run_until_signal, serve_app
 from alignup.web.sockets import tcp_socket
 
+if TYPE_CHECKING:
+    from alignup.align.claims.objects import Slice
+
 KUBELET_PORT = 10250
+RESOURCE_SLICES = Resource(
+    type=ResourceSlice, kind="ResourceSlice", plural="resourceslices", group="resource.k8s.io", version="v1"
+)
+_START_SECONDS = 10  #: after which the observer starts without what the API server has not sent
+_LONGEST_RETRY = 600.0  #: seconds between attempts to read slices, which a cluster may not have at all
 _KUBELET_CERTIFICATE = "pki/kubelet.crt"  #: which the kubelet signs itself if nobody else does
 
 _log = structlog.get_logger()
@@ -47,11 +69,12 @@ async def observe(access: Access, options: ObserveOptions) -> tuple[str, ...]:
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(ApiClient(access))
         node = await client.get(NODES.at(options.host))
-        pods = PodTable(client, options.host)
+        pods, slices = PodTable(client, options.host), SliceTable(client, options.host)
         reader = KubeletReader(
             options.paths,
             pod_resources=await stack.enter_async_context(pod_resources_client(options.paths.pod_resources)),
             pods=pods.known,
+            slices=slices.known,
             configz=await stack.enter_async_context(_configz(access, options, node)) if options.configz else None,
         )
         check_boot_id(node, reader.boot_id())
@@ -59,6 +82,7 @@ async def observe(access: Access, options: ObserveOptions) -> tuple[str, ...]:
         metrics = ObserverMetrics(options.host)
         observer = Observer(reader, publisher, metrics, timing=options.timing, method=options.method)
         await stack.enter_async_context(pods.following(observer.notify))
+        await stack.enter_async_context(slices.following(observer.notify))
         await observer.check_machine()
         await publisher.start()
         if options.listen is not None:
@@ -124,14 +148,61 @@ class PodTable:
                 notify()
 
         self._informer.subscribe(changed)
-        task = asyncio.ensure_future(self._informer.run())
-        try:
-            with suppress(TimeoutError):  # the observer starts without pods, too
-                await asyncio.wait_for(self._informer.wait_synced(), 10)
+        async with _running(self._informer, self._informer.wait_synced()):
             yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+
+
+class SliceTable:
+    """The ResourceSlices of one host, as the API server has them."""
+
+    def __init__(self, client: ApiClient, host: str) -> None:
+        query = Query(fields=f"spec.nodeName={host}")
+        self._informer = Informer(client, RESOURCE_SLICES, query, longest_retry=_LONGEST_RETRY)
+        self._read: dict[str, tuple[Slice, ...]] = {}  #: by name
+        self._known: tuple[Slice, ...] = ()
+
+    def known(self) -> KnownSlices:
+        """Return the slices; a cluster without this resource has no gap."""
+        error = self._informer.error
+        if self._informer.synced:
+            return KnownSlices(self._known)
+        if error is None or isinstance(error, NotFoundError):
+            return KnownSlices()
+        return KnownSlices(gap=f"the ResourceSlices of this node cannot be read: {error}")
+
+    @asynccontextmanager
+    async def following(self, notify: Callable[[], None]) -> AsyncIterator[None]:
+        """Follow the API server inside the context, and call *notify* after each change."""
+
+        def changed(change: Change[ResourceSlice]) -> None:
+            name = change.object.metadata.name
+            self._read.pop(name, None)
+            try:
+                if change.type is not EventType.DELETED:
+                    self._read[name] = slices_from(change.object)
+            finally:  # an unreadable slice is logged, and does not count
+                known = tuple(slice_ for slices in self._read.values() for slice_ in slices)
+                if known != self._known:
+                    self._known = known
+                    notify()
+
+        self._informer.subscribe(changed)
+        self._informer.subscribe_lists(notify)
+        async with _running(self._informer, self._informer.wait_tried()):
+            yield
+
+
+@asynccontextmanager
+async def _running(informer: Informer[Any], ready: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run an informer inside the context, which begins when it is *ready*, or after some seconds without it."""
+    task = asyncio.ensure_future(informer.run())
+    try:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(ready, _START_SECONDS)
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 @asynccontextmanager

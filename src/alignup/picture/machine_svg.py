@@ -311,6 +311,7 @@ def _holder(holder: Holder) -> Drawable:
     texts += map(format_block, holder.memory)
     for resource, ids in holder.devices:
         texts.append(f"{shorten(clean(resource), 32)}: {shorten(clean(', '.join(ids)), 40)}")
+    texts += [shorten(f"claim {clean(claim)}", 48) for claim in holder.claims]
     key = block([holder.key], style=f"holder{holder.index % 8}")
     return row([key, flow((label(text) for text in texts), _PAGE_WIDTH - 100, gap=18)], 8)
 

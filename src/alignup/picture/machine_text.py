@@ -270,6 +270,7 @@ class _Renderer(NamedTuple):
         for resource, ids in holder.devices:
             held = clean(ids[0]) if len(ids) == 1 else pluralize(len(ids), "device")
             chunks.append((Cell(f"{shorten(clean(resource), self.width // 3)} {shorten(held, self.width // 3)}"),))
+        chunks += [(Cell(shorten(f"claim {clean(claim)}", self.width // 2)),) for claim in holder.claims]
         return self.field(Cell(holder.key, style), chunks)
 
 

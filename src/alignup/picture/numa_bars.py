@@ -52,6 +52,7 @@ def measure_bars(host: Host) -> tuple[NumaBars, ...]:
     cpus, memory, devices = host.ledger.cpus, host.ledger.memory, host.ledger.devices
     exclusive = host.cpus.allocatable
     offers = largest_requests(host)
+    claimed = host.ledger.claims.count_by_node(host.ledger.pods) if host.ledger.claims else {}
     nodes = []
     for node in bits.members(host.view.all_nodes):
         offered, bars = offers[node], []
@@ -70,6 +71,7 @@ def measure_bars(host: Host) -> tuple[NumaBars, ...]:
                 left = (devices.free[resource] & here).bit_count()
                 stranded = left if without_room else 0
                 bars.append(ResourceBar(resource, 0, here.bit_count() - left, stranded, left - stranded))
+        bars += [ResourceBar(name, 0, count - left, 0, left) for name, (count, left) in claimed.get(node, {}).items()]
         nodes.append(NumaBars(node, tuple(bars)))
     return tuple(nodes)
 

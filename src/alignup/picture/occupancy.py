@@ -33,6 +33,7 @@ class UseState(StrEnum):
     PLAIN = "plain"  #: hardware only: there is no ledger
 
 
+_MAX_HOLDERS = 4  #: of one device that are named
 _MAX_DEVICES = 16  #: the most devices of one resource in one place that are all listed
 _MARKS = {UseState.SHARED: "s", UseState.RESERVED: "r", UseState.LOST: "x", UseState.UNSEEN: "u"}
 
@@ -43,19 +44,22 @@ class Holder:
     index: int  #: index among the holders
     name: str
     cpus: CpuSet
-    devices: tuple[tuple[str, tuple[str, ...]], ...]  #: resource and device ids
+    devices: tuple[tuple[str, tuple[str, ...]], ...]  #: resource, or group of devices of claims, and device ids
     memory: tuple[Block, ...]
     uid: str = ""  #: of the pod
+    claims: tuple[str, ...] = ()  #: names of ResourceClaims, whose devices are among ``devices``
 
 
 class UseInfo(NamedTuple):
     state: UseState
     holder: Holder | None = None
+    others: tuple[Holder, ...] = ()  #: that share a claim with the first
 
     @property
     def mark(self) -> str:
-        """The key of the holder or a lower-case letter; empty if free or plain."""
-        return self.holder.key if self.holder else _MARKS.get(self.state, "")
+        """The keys of the holders or a lower-case letter; empty if free or plain."""
+        keys = [holder.key for holder in self._first_holders]
+        return ",".join(keys + self._more) or _MARKS.get(self.state, "")
 
     @property
     def label(self) -> str:
@@ -67,7 +71,17 @@ class UseInfo(NamedTuple):
 
     @property
     def description(self) -> str:
-        return f"held by {self.holder.name}" if self.holder else str(self.state)
+        names = [holder.name for holder in self._first_holders]
+        return f"held by {', '.join(names + self._more)}" if names else str(self.state)
+
+    @property
+    def _first_holders(self) -> list[Holder]:
+        return [holder for holder in (self.holder, *self.others[: _MAX_HOLDERS - 1]) if holder]
+
+    @property
+    def _more(self) -> list[str]:
+        more = len(self.others) + 1 - _MAX_HOLDERS
+        return [f"+{more}"] if more > 0 else []
 
 
 PLAIN, FREE = UseInfo(UseState.PLAIN), UseInfo(UseState.FREE)
@@ -173,7 +187,9 @@ def read_occupancy(ledger: Ledger | None) -> Occupancy:
     for holder in holders:
         use = UseInfo(UseState.HELD, holder)
         by_cpu |= dict.fromkeys(bits.members(holder.cpus), use)
-        by_device |= {(resource, id_): use for resource, ids in holder.devices for id_ in ids}
+        for key in [(resource, id_) for resource, ids in holder.devices for id_ in ids]:
+            before = by_device.get(key)
+            by_device[key] = before._replace(others=(*before.others, holder)) if before else use
     return Occupancy(True, holders, tuple(sharing), by_cpu, by_device, ledger.memory)  # noqa: FBT003 - there is a ledger
 
 
@@ -188,7 +204,7 @@ def format_block(block: Block) -> str:
 
 
 def known_devices(machine: Machine, ledger: Ledger | None) -> tuple[Device, ...]:
-    """Return the devices as plugins last announced them, and those that are held but no longer announced."""
+    """Return the devices as plugins last announced them, those that are held but no longer announced, and of claims."""
     known = {(device.resource, device.id): device for device in machine.devices}
     if ledger is None:
         return tuple(known.values())
@@ -199,16 +215,22 @@ def known_devices(machine: Machine, ledger: Ledger | None) -> tuple[Device, ...]
     for resource, ids in devices.in_use.items():
         for id_ in sorted(ids):
             known.setdefault((resource, id_), Device(resource, id_, nodes=None, healthy=False))
+    for name, of_claims in ledger.claims.groups.items() if ledger.claims else ():
+        known |= {(name, device.id.device): Device(name, device.id.device, device.nodes) for device in of_claims}
     return tuple(known.values())
 
 
 def _holders(ledger: Ledger) -> Iterator[Holder]:
     cpus, devices, memory = ledger.cpus, ledger.devices, ledger.memory
     index = 0
+    groups = {device.id: name for name, of in ledger.claims.groups.items() for device in of} if ledger.claims else {}
     for uid in dict.fromkeys([*ledger.pods, *cpus.held, *cpus.pod_held, *devices.held, *memory.held, *memory.pod_held]):
         owned = cpus.owned(uid)
         resources = sorted({resource for held in devices.held.get(uid, {}).values() for resource in held})
         ids = tuple((name, tuple(sorted(devices.owned(uid, name), key=natural_sort_key))) for name in resources)
+        claims = ledger.claims.claims_of(uid) if ledger.claims else {}
+        by_group = group_by(dict.fromkeys(id_ for held in claims.values() for id_ in held), lambda id_: groups[id_])
+        ids += tuple((name, tuple(id_.device for id_ in held)) for name, held in sorted(by_group.items()))
         blocks = memory.pod_held.get(uid) or tuple(
             block for held in memory.held.get(uid, {}).values() for block in held if block.size
         )
@@ -217,5 +239,8 @@ def _holders(ledger: Ledger) -> Iterator[Holder]:
             while rest:
                 rest, letter = divmod(rest - 1, 26)
                 key = chr(ord("A") + letter) + key
-            yield Holder(key, index, ledger.pod_name(uid), cpus=owned, devices=ids, memory=blocks, uid=uid)
+            name = ledger.pod_name(uid)
+            yield Holder(
+                key, index, name, cpus=owned, devices=ids, memory=blocks, uid=uid, claims=tuple(sorted(claims))
+            )
             index += 1

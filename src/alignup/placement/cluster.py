@@ -6,6 +6,7 @@
     cluster.rank(pod)                    # the admitting hosts, best first
     cluster.assume(pod, host)            # the pod is about to be bound
     cluster.forget(uid)                  # it was not bound after all
+    cluster.feasible_gang(pods)          # where pods go that start together or not at all
 
 A verdict is kept until its host changes, and hosts in the same state share it. So the work for a pod depends on the
 number of hosts that changed, not on the number of hosts.
@@ -14,11 +15,13 @@ number of hosts that changed, not on the number of hosts.
 import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
+from alignup.placement.gang import MAX_STEPS, EligibleHosts, GangAnswer, GangBinding, place_gang
 from alignup.placement.host_model import HostModel, HostModels
 from alignup.placement.host_record import Binding, HostRecord, RejectedBinding, Replaced
 from alignup.placement.host_report import Cause, HostReport, PodStage
@@ -259,10 +262,35 @@ class Cluster:
         With *or_elsewhere*, it may also be bound to another host where it is assumed: each of them may get it or not,
         until its binding is observed.
         """
+        return self._assume(pod, host, or_elsewhere=or_elsewhere)
+
+    def assume_gang(self, bindings: Sequence[GangBinding]) -> tuple[Verdict, ...]:
+        """Count on all pods of a gang from now on, if the hosts admit them in this order; else on none of them.
+
+        Return their verdicts, of which the last is not an admission if one of them is not admitted any more. Pods that
+        were assumed or bound before stay as they are.
+        """
+        beside = frozenset(binding.pod.uid for binding in bindings)
+        verdicts: list[Verdict] = []
+        new: list[str] = []
+        for pod, host in bindings:
+            known = self._hosts.get(pod.uid) == host
+            verdicts.append(self._assume(pod, host, beside=beside))
+            if not verdicts[-1].admits:
+                for uid in reversed(new):
+                    self.forget(uid)
+                break
+            if not known:
+                new.append(pod.uid)
+        return tuple(verdicts)
+
+    def _assume(
+        self, pod: Pod, host: str, *, beside: AbstractSet[str] = frozenset(), or_elsewhere: bool = False
+    ) -> Verdict:
         record = self._records.get(host)
         if record is None:
             return NO_REPORT
-        verdict = self._verdicts.of_one(pod, record)
+        verdict = self._verdicts.of_one(pod, record, beside)
         if verdict.admits and not record.holds(pod.uid):
             if or_elsewhere:
                 self._possible_hosts.setdefault(pod.uid, set()).add(host)
@@ -306,6 +334,17 @@ class Cluster:
         if current_host in verdicts:
             verdicts[current_host] = self._verdicts.of_one(pod, self._records[current_host])
         return verdicts
+
+    def feasible_gang(
+        self, pods: Sequence[Pod], *, eligible: EligibleHosts | None = None, max_steps: int = MAX_STEPS
+    ) -> GangAnswer:
+        """Decide on pods that start together or not at all: where all go, or the largest part that fits, and why.
+
+        A pod may go to the *eligible* hosts; members with the same hosts should get the same collection. Members that
+        are assumed or observed to be bound stay where they are. Leave out those that a report contains.
+        """
+        held = {pod.uid: self._hosts[pod.uid] for pod in pods if pod.uid in self._hosts}
+        return place_gang(self._verdicts, self._records, pods, held=held, eligible=eligible, max_steps=max_steps)
 
     def undecided(self, pod: Pod, hosts: Iterable[str] | None = None) -> list[Callable[[], object]]:
         """Return the decisions on *pod* that *hosts*, or all, have not made; another thread may call them.

@@ -7,7 +7,7 @@ binding is observed. A terminating pod may release its resources at any time, so
 can be several possible states.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -63,11 +63,12 @@ LogEntry = Binding | StageChange
 
 class PossibleStates(NamedTuple):
     ledgers: tuple[Ledger, ...]  #: empty: they cannot be listed
-    unconfirmed: int  #: pods with resources of their own that no report contains yet
+    unconfirmed: frozenset[str]  #: pods with resources of their own that no report contains yet
     unsettled: frozenset[str]  #: resources of which an unconfirmed pod may get other devices than predicted
     #: whether an unconfirmed pod was predicted to be rejected; a pod that ended a moment ago may make room for it;
     #: or whether the order of unconfirmed pods is unknown
     doubtful: bool = False
+    terminating: frozenset[str] = frozenset()  #: pods that may end at any time
     problem: str = ""  #: why they cannot be listed
     detail: str = ""  #: of the problem
 
@@ -200,7 +201,7 @@ class HostRecord:
             try:
                 self._states = self._replay()
             except WorkLimitError:
-                self._states = PossibleStates((), 1, frozenset(), problem=TOO_MUCH_WORK)
+                self._states = PossibleStates((), frozenset(), frozenset(), problem=TOO_MUCH_WORK)
         return self._states
 
     def _first_unobserved(self) -> int:
@@ -220,11 +221,11 @@ class HostRecord:
 
     def _replay(self) -> PossibleStates:
         if not self._log and not self._terminating:
-            return PossibleStates((self.ledger,), 0, frozenset())
+            return PossibleStates((self.ledger,), frozenset(), frozenset())
         unreadable = [binding.pod for binding in self.bindings if not binding.pod.all_containers]
         if unreadable:
             names = ", ".join(f"{pod.namespace}/{pod.name}" for pod in unreadable[:3])
-            return PossibleStates((), len(unreadable), frozenset(), problem=UNREADABLE_POD, detail=names)
+            return PossibleStates((), frozenset(), frozenset(), problem=UNREADABLE_POD, detail=names)
         ledgers: tuple[Ledger, ...] = (self.ledger,)
         terminating = set(self._terminating)
         unconfirmed: set[str] = set()
@@ -232,7 +233,7 @@ class HostRecord:
         unsettled: frozenset[str] = frozenset()
         for entry in self._log:
             if isinstance(entry, Binding):
-                steps = [self._bind(ledger, entry.pod) for ledger in self._with_ends(ledgers, terminating)]
+                steps = [self._bind(ledger, entry.pod) for ledger in with_ends(ledgers, terminating, self._end)]
                 unsettled = unsettled.union(*(step.unsettled for step in steps))
                 if any(_takes_resources(step.after, entry.uid) for step in steps):
                     unconfirmed.add(entry.uid)
@@ -249,21 +250,15 @@ class HostRecord:
                 doubtful.discard(entry.uid)
                 ledgers = _distinct(self._end(ledger, entry.uid) for ledger in ledgers)
             if len(terminating) > MAX_TERMINATING or len(ledgers) > MAX_STATES:
-                return PossibleStates((), len(unconfirmed), unsettled, problem=TOO_MANY_TERMINATING)
+                return PossibleStates((), frozenset(), unsettled, problem=TOO_MANY_TERMINATING)
         if len(terminating) > MAX_TERMINATING:
-            return PossibleStates((), len(unconfirmed), unsettled, problem=TOO_MANY_TERMINATING)
+            return PossibleStates((), frozenset(), unsettled, problem=TOO_MANY_TERMINATING)
         bindings = [entry for entry in self._log if isinstance(entry, Binding) and entry.uid in unconfirmed]
         lists = [binding.listed for binding in bindings if binding.listed]
         unordered = len(set(lists)) < len(lists)
-        states = self._with_ends(ledgers, terminating)
-        return PossibleStates(states, len(unconfirmed), unsettled, bool(doubtful) or unordered)
-
-    def _with_ends(self, ledgers: Iterable[Ledger], terminating: Iterable[str]) -> tuple[Ledger, ...]:
-        """Return these ledgers, with and without each terminating pod."""
-        possible = list(ledgers)
-        for uid in sorted(terminating):
-            possible += [self._end(ledger, uid) for ledger in possible if uid in ledger.pods]
-        return _distinct(possible)
+        states = with_ends(ledgers, terminating, self._end)
+        doubt = bool(doubtful) or unordered
+        return PossibleStates(states, frozenset(unconfirmed), unsettled, doubt, frozenset(terminating))
 
     def _bind(self, ledger: Ledger, pod: Pod) -> "_Step":
         key = (pod.uid, id(ledger))
@@ -300,6 +295,16 @@ def _unordered(first: Binding, second: Binding) -> bool:
 def _takes_resources(ledger: Ledger, uid: str) -> bool:
     """Return whether a pod has CPUs, memory or devices of its own."""
     return any(uid in provider_ledger.held for provider_ledger in (ledger.cpus, ledger.memory, ledger.devices))
+
+
+def with_ends(
+    ledgers: Iterable[Ledger], terminating: Iterable[str], end: Callable[[Ledger, str], Ledger]
+) -> tuple[Ledger, ...]:
+    """Return these ledgers, with and without each terminating pod; *end* returns a ledger after the end of a pod."""
+    possible = list(ledgers)
+    for uid in sorted(terminating):
+        possible += [end(ledger, uid) for ledger in possible if uid in ledger.pods]
+    return _distinct(possible)
 
 
 def _distinct(ledgers: Iterable[Ledger]) -> tuple[Ledger, ...]:

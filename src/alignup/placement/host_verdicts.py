@@ -11,7 +11,8 @@ dropped.
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -25,9 +26,9 @@ from alignup.align.host import check_pod
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
 from alignup.placement.free_capacity import FreeCapacity, measure_free_capacity
-from alignup.placement.host_model import HostModel
-from alignup.placement.host_record import HostRecord
-from alignup.placement.pod_shape import PodShape, build_shape, shape_key
+from alignup.placement.host_model import HostModel, unsettled_devices
+from alignup.placement.host_record import MAX_STATES, HostRecord, with_ends
+from alignup.placement.pod_shape import SHAPE_UID, PodShape, build_shape, shape_key
 from alignup.placement.score import consider_totals, score_placement, score_shared
 from alignup.placement.verdict import (
     DEFECT,
@@ -190,6 +191,51 @@ class VerdictCache:
         return len(self._states)
 
 
+def _own_state(model: HostModel, ledger: Ledger, *, approximate: bool) -> HostState:
+    """Return a state that no other host is in, although it may place pods alike."""
+    return HostState(AlignmentState(model, ledger, approximate, {}), ledger)
+
+
+@dataclass(frozen=True, slots=True)
+class TentativeHost:
+    """A host, and pods that were tried on it one after the other; equal ones decide alike."""
+
+    states: tuple[HostState, ...]  #: in any of which it may be
+    cache: VerdictCache | None  #: with the states of all hosts; ``None``: it matters which pods the host has
+    full: bool  #: whether pods with resources of their own wait until a report contains an earlier one
+    doubtful: bool  #: whether all pods wait
+    unsettled: frozenset[str]  #: resources of which an earlier pod may get other devices than predicted
+    terminating: frozenset[str]
+    tried: int = 0
+
+    def verdict(self, shape: PodShape) -> Verdict:
+        states = self.states
+        verdict = states[0].verdict(shape) if len(states) == 1 else combine([state.verdict(shape) for state in states])
+        if (self.doubtful or (self.full and verdict.takes_resources)) and verdict.admits:
+            return unknown(WAITS_FOR_CONFIRMATION)
+        if self.unsettled and not self.unsettled.isdisjoint(shape.usage.scalars):
+            return unknown(UNSETTLED_DEVICES)
+        return verdict
+
+    def with_pod(self, shape: PodShape) -> "TentativeHost | None":
+        """Return this host after it has admitted a pod, at any moment while pods end; ``None``: it does not."""
+        if not self.verdict(shape).admits:
+            return None
+        pod = replace(shape.pod, uid=f"{SHAPE_UID}-{self.tried}")
+        model, approximate = self.states[0].alignment.model, self.states[0].alignment.approximate
+        decisions = [model.at(state.ledger).decide_without_plugins(pod) for state in self.states]
+        after = [decision.after for decision in decisions if decision.after is not None]
+        ledgers = with_ends(after, self.terminating, lambda ledger, uid: model.without(ledger, (uid,)))
+        make_state = _own_state if self.cache is None else self.cache.state
+        return replace(
+            self,
+            states=tuple([make_state(model, ledger, approximate=approximate) for ledger in ledgers[:MAX_STATES]]),
+            doubtful=self.doubtful or len(ledgers) > MAX_STATES,
+            unsettled=self.unsettled.union(*map(unsettled_devices, decisions)),
+            tried=self.tried + 1,
+        )
+
+
 _Rank = tuple[bool, float]  #: whether it is approximate, and minus the score
 
 
@@ -213,6 +259,14 @@ class _ShapeTable:
             if verdict.kind is VerdictKind.ADMITS and verdict.score is not None:
                 rank = self._ranks[host] = (verdict.approximate, -verdict.score.total)
                 self._by_rank.setdefault(rank, {})[host] = None
+
+    def admitting(self) -> Collection[str]:
+        return self._ranks
+
+    def by_rank(self) -> Iterator[str]:
+        """Yield the admitting hosts, best first, equal ones by name."""
+        for rank in sorted(self._by_rank):
+            yield from sorted(self._by_rank[rank])
 
     def best(self, limit: int, *, among: Collection[str], last: Collection[str]) -> list[str]:
         """Return the best hosts, those in *last* after the others; equal ones in the order of their changes."""
@@ -261,6 +315,10 @@ class HostVerdicts:
         """Forget verdicts of kinds of hosts, some of which no longer exist."""
         self._cache.forget_models()
 
+    def shape(self, pod: Pod) -> PodShape:
+        """Return the shape of *pod*; ``PodError`` if no host could decide on it."""
+        return self._cache.shape(pod)
+
     def of_all(self, pod: Pod) -> _ShapeTable:
         """Return the verdicts of all hosts; those of unchanged hosts are kept."""
         shape = self._cache.shape(pod)
@@ -304,15 +362,18 @@ class HostVerdicts:
         """
         shape = self._cache.shape(pod)
         records = [self._records[host] for host in hosts if host in self._records and not shape.critical]
-        alignments = [state.alignment for record in records for state in self._host_states(record, shape)]
+        alignments = [state.alignment for record in records for state in self._host_states(record, critical=False)]
         return [
             partial(alignment.align, shape)
             for alignment in dict.fromkeys(alignments)
             if shape not in alignment.verdicts
         ]
 
-    def of_one(self, pod: Pod, record: HostRecord) -> Verdict:
-        """Return the verdict of one host; a pod that is on it already keeps its placement."""
+    def of_one(self, pod: Pod, record: HostRecord, beside: AbstractSet[str] = frozenset()) -> Verdict:
+        """Return the verdict of one host; a pod that is on it already keeps its placement.
+
+        The pod does not wait until reports contain those *beside* it.
+        """
         binding = record.binding(pod.uid)
         if binding or pod.uid in record.ledger.pods:
             for ledger in record.states().ledgers[:1]:
@@ -320,41 +381,84 @@ class HostVerdicts:
                     placements = record.model.at(ledger).decide_without_plugins(pod).placements
                     score = binding.verdict.score if binding and binding.verdict else None
                     return Verdict(VerdictKind.ADMITS, score=score, shared_placements=placements)
-        return self._verdict(record, self._cache.shape(pod))
+        return self._verdict(record, self._cache.shape(pod), beside)
 
-    def _verdict(self, record: HostRecord, shape: PodShape) -> Verdict:
+    def _verdict(self, record: HostRecord, shape: PodShape, beside: AbstractSet[str] = frozenset()) -> Verdict:
         """Return the verdict of one host; if defects have a listener, one makes only this verdict unknown."""
         try:
-            return self._decide(record, shape)
+            return self._decide(record, shape, beside)
         except Exception as error:
-            if self._on_defect is None or isinstance(error, PodError):
+            if not self._is_reported(record.name, error):
                 raise
-            self._on_defect(record.name, error)
             return unknown(DEFECT, f"{type(error).__name__}: {error}")
 
-    def _decide(self, record: HostRecord, shape: PodShape) -> Verdict:
+    def _is_reported(self, host: str, error: Exception) -> bool:
+        """Pass an error to the listener; return whether there is one, and the error is a defect."""
+        if self._on_defect is None or isinstance(error, PodError):
+            return False
+        self._on_defect(host, error)
+        return True
+
+    def _decide(self, record: HostRecord, shape: PodShape, beside: AbstractSet[str]) -> Verdict:
         possible = record.states()
         if not possible.ledgers:
             return unknown(possible.problem, possible.detail)
-        states = self._host_states(record, shape)
-        verdict = states[0].verdict(shape) if len(states) == 1 else combine([state.verdict(shape) for state in states])
-        if self._max_unconfirmed is not None:
-            full = possible.unconfirmed >= self._max_unconfirmed
-            if (possible.doubtful or (full and verdict.takes_resources)) and verdict.admits:
-                return unknown(WAITS_FOR_CONFIRMATION)
-        if possible.unsettled and not possible.unsettled.isdisjoint(shape.usage.scalars):
-            return unknown(UNSETTLED_DEVICES)
+        verdict = self._tentative(record, self._host_states(record, critical=shape.critical), beside).verdict(shape)
         return verdict if verdict.inventories is None else verdict.for_host(record.ledger.devices.inventories)
 
-    def _host_states(self, record: HostRecord, shape: PodShape) -> tuple[HostState, ...]:
+    def tentative(self, record: HostRecord, *, critical: bool, beside: AbstractSet[str]) -> TentativeHost | None:
+        """Return a host to try pods on, which do not wait for those *beside* them; ``None``: its state is unknown.
+
+        *critical*: whether one of the pods is.
+        """
+        possible = record.states()
+        if not possible.ledgers:
+            return None
+        if not critical and not possible.terminating:
+            return self._tentative(record, self._host_states(record, critical=False), beside, self._cache)
+        model, approximate = record.model, record.report.approximate
+        states = [_own_state(model, ledger, approximate=approximate) for ledger in possible.ledgers]
+        return self._tentative(record, tuple(states), beside)
+
+    def of_tentative(self, host: str, tentative: TentativeHost, shape: PodShape) -> Verdict:
+        """Return the verdict of the host *tentative*; if defects have a listener, one makes it unknown."""
+        try:
+            return tentative.verdict(shape)
+        except Exception as error:
+            if not self._is_reported(host, error):
+                raise
+            return unknown(DEFECT, f"{type(error).__name__}: {error}")
+
+    def admit_tentatively(self, host: str, tentative: TentativeHost, shape: PodShape) -> TentativeHost | None:
+        """Return the host *tentative* after it has admitted a pod; ``None``: it does not."""
+        try:
+            return tentative.with_pod(shape)
+        except Exception as error:
+            if not self._is_reported(host, error):
+                raise
+            return None
+
+    def _tentative(
+        self,
+        record: HostRecord,
+        states: tuple[HostState, ...],
+        beside: AbstractSet[str],
+        cache: VerdictCache | None = None,
+    ) -> TentativeHost:
+        possible, limit = record.states(), self._max_unconfirmed
+        full = limit is not None and len(possible.unconfirmed - beside) >= limit
+        doubtful = limit is not None and possible.doubtful
+        return TentativeHost(states, cache, full, doubtful, possible.unsettled, possible.terminating)
+
+    def _host_states(self, record: HostRecord, *, critical: bool) -> tuple[HostState, ...]:
         """Return the states in any of which a host may be."""
         states = self._states.get(record.name)
-        if states is None or shape.critical:
+        if states is None or critical:
             # A verdict on a critical pod depends on the pods of the host, which states do not tell.
-            cache = VerdictCache(max_shapes=1) if shape.critical else self._cache
+            cache = VerdictCache(max_shapes=1) if critical else self._cache
             model, approximate = record.model, record.report.approximate
             states = tuple([cache.state(model, ledger, approximate=approximate) for ledger in record.states().ledgers])
-            if not shape.critical:
+            if not critical:
                 self._states[record.name] = states
         return states
 

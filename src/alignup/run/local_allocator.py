@@ -35,10 +35,10 @@ from alignup.documents import codec
 from alignup.documents.ledgers import check_holders, pod_entry, residue, restore_ledger
 from alignup.run import cgroup, process, registry
 from alignup.run.cgroup import Cpuset
-from alignup.run.claims import Claims
 from alignup.run.process import NodeMap
 from alignup.run.registry import RunRegistry
 from alignup.run.request import CONTAINER, NO_DEVICE, RunPlacement, RunRejectedError, RunRequest, resolve_placement
+from alignup.run.run_claims import RunClaims
 from alignup.store.fingerprint import machine_fingerprint, settings_fingerprint
 from alignup.store.state_store import HeldPodDocument, LedgerParts, PodRow, Stage, StateChange, StateStore
 
@@ -123,10 +123,10 @@ class LocalAllocator:
         *,
         permitted: CpuSet,
         explain: Callable[[Host, Pod], None],
-        claims: Claims | None = None,
+        claims: RunClaims | None = None,
         ignore_claims: bool = False,
     ) -> None:
-        self._claims = claims or Claims(())
+        self._claims = claims or RunClaims(())
         self._ignore_claims = ignore_claims
         self._active: Collection[str] = ()  #: runs of this ledger
         self._unclaimed = idle.ledger  #: the ledger without the claims of others

@@ -17,9 +17,9 @@ from typing import NamedTuple
 from alignup import atomic_files
 from alignup.align.errors import AlignError, EnforceError, FileError
 from alignup.run import cgroup, process
-from alignup.run.claims import Claims, read_regular_file
 from alignup.run.process import ProcessIdentity, ProcessInfo
 from alignup.run.request import RUN_VARIABLE, RunRecord
+from alignup.run.run_claims import RunClaims, read_regular_file
 
 LOCK_NAME = "run.lock"
 _LOCK_TIMEOUT = 60.0  #: seconds; others hold the lock for milliseconds
@@ -38,8 +38,8 @@ class RunRegistry:
     The *claims* of its runs are kept alive as long as the records, for other users.
     """
 
-    def __init__(self, directory: Path, claims: Claims | None = None) -> None:
-        self._claims = claims or Claims(())
+    def __init__(self, directory: Path, claims: RunClaims | None = None) -> None:
+        self._claims = claims or RunClaims(())
         try:
             status = atomic_files.make_private_directory(directory)
         except OSError as error:

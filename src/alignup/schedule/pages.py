@@ -36,6 +36,7 @@ from alignup.schedule.metrics import OUTCOMES, PredictionHistory
 from alignup.schedule.node_selection import scheduling_spec, show_taint
 from alignup.schedule.pod_answers import NO_REMEDIES, AnswerGroup, NodeAnswerKind, group_answers, iterate_answers
 from alignup.schedule.rejections import rejection_text
+from alignup.schedule.workload_answers import ask_about_gang, split_by_object
 from alignup.web.authentication import count_authenticated
 from alignup.web.event_streams import EventBus, EventStreams
 from alignup.web.pages import PageHandler, Pages, path, read_form, static_routes
@@ -52,6 +53,7 @@ CHANGED = "changed"  #: the kind of event after which pages are renewed
 CHANGE_SECONDS = 1.0  #: between events about changes
 SEARCH_SECONDS = 1.0  #: for changes that would admit a pod
 MAX_WORKLOADS = 20  #: of one manifest
+MAX_GANG_STEPS = 1000  #: of the search for nodes for all pods of a workload, in which schedulers wait
 AT_ONCE = 100  #: nodes that are asked before the loop does something else
 MAX_SEARCHED = 3  #: groups of nodes for which remedies are searched
 
@@ -238,10 +240,20 @@ class ClusterPages:
         loaded = await asyncio.to_thread(manifests.read_workloads, manifest, name="the manifest")
         if not loaded.workloads:
             raise ParseError("\n".join(loaded.warnings) or "the manifest has no workloads")
-        answers = []
-        for workload in loaded.workloads[:MAX_WORKLOADS]:
-            name = f"{workload.kind} {workload.title}"
-            answers.append(await self._ask(name, workload.pod, scheduling_spec(workload), loaded.warnings))
+        answers: list[AnsweredPod] = []
+        for templates in split_by_object(loaded.workloads[:MAX_WORKLOADS]):
+            asked = []
+            for workload in templates:
+                name = f"{workload.kind} {workload.title}"
+                asked.append(await self._ask(name, workload.pod, scheduling_spec(workload), loaded.warnings))
+            considered = [
+                {node for group in answered.groups if not group.first.excluded for node in group.nodes}
+                for answered in asked
+            ]
+            gang = ask_about_gang(self._live.cluster, templates, considered, max_steps=MAX_GANG_STEPS)
+            if gang is not None:
+                asked[0] = asked[0]._replace(notes=(gang.sentence, *asked[0].notes))
+            answers += asked
         return answers
 
     async def _ask(self, name: str, pod: Pod, spec: ApiPodSpec, notes: Sequence[str]) -> AnsweredPod:

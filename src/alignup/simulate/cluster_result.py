@@ -100,6 +100,9 @@ class FleetResult(Document, frozen=True, kw_only=True):
     pending: Count  #: no host had room for them until the end
     rejections: Mapping[str, Count]  #: by kubelets, by reason, the most frequent first
     rejected_pods: Count  #: that a kubelet rejected at least once
+    gangs: Count = 0
+    started_gangs: Count = 0  #: whose pods all started, together
+    torn_gangs: Count = 0  #: bindings of gangs of which kubelets admitted only a part
     mispredictions: Count  #: placements that the strategy predicted otherwise
     preempted: Count = 0  #: pods that ended early for others
     waiting: WaitingTimes
@@ -130,6 +133,9 @@ def compare_figures(results: Sequence[FleetResult]) -> Iterator[tuple[str, list[
     yield "failed: rejected too often", [f"{result.failed:,}" for result in results]
     yield "never started", [f"{result.pending:,}" for result in results]
     yield "rejections by kubelets", [f"{result.rejected:,}" for result in results]
+    if any(result.gangs for result in results):
+        yield "gangs started together", [f"{result.started_gangs:,} of {result.gangs:,}" for result in results]
+        yield "gangs torn by a rejection", [f"{result.torn_gangs:,}" for result in results]
     for name in ("p50", "p99", "max"):
         yield f"waiting, {name}", [format_duration(getattr(result.waiting, name)) for result in results]
     for resource in results[0].use:

@@ -10,7 +10,7 @@ Nothing takes time but the pods: schedulers, bindings and reports are immediate.
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import NamedTuple
@@ -24,7 +24,7 @@ from alignup.simulate.arrivals import PodSubmission
 from alignup.simulate.cluster_hosts import EqualPods, EqualPodsIndex, HostGroup, SimulatedHost, build_hosts
 from alignup.simulate.cluster_result import ClaimTotals, FleetResult, HostGroupUse, PodRun
 from alignup.simulate.node_simulation import Progress, ProgressReporter
-from alignup.simulate.schedulers import DEFAULT, SchedulerFactory, find_strategy
+from alignup.simulate.schedulers import DEFAULT, Members, SchedulerFactory, find_strategy
 from alignup.simulate.simulated_claims import ClaimCounts, explain_claims
 from alignup.simulate.stranded import measure_cluster, peak_demand
 from alignup.simulate.usage import AlignmentMeter, RequestMeter, summarize_waiting
@@ -100,6 +100,7 @@ class ClusterSimulation:
         self._rejections: Counter[str] = Counter()  #: by reason
         self._started: Counter[str] = Counter()  #: by group
         self._rejected: Counter[str] = Counter()  #: by group
+        self._torn_gangs = 0
         self._waits: list[float] = []  #: seconds, of pods that started
         self._events: list[tuple[float, int, str, int, PodUnit | None]] = []
         self._order = count()
@@ -178,20 +179,39 @@ class ClusterSimulation:
 
     def _try(self, unit: PodUnit) -> bool:
         """Bind all pods of *unit*; false if there is no room for all."""
-        chosen: list[_Placement] = []
-        for submission, pod_class in zip(unit.pods, unit.classes, strict=True):
-            pod = submission.pod
-            if unit.attempt:
-                pod = replace(pod, uid=f"{pod.uid}-{unit.attempt}")
-            host = self._choose(pod_class, pod)
-            if host is None:
-                for placement in reversed(chosen):
-                    self._scheduler.forget(placement.pod, placement.host)
-                    self._release_claims(placement.pod.uid, placement.host)
-                return False
-            chosen.append(_Placement(pod, pod_class, host))
+        pods = [submission.pod for submission in unit.pods]
+        if unit.attempt:
+            pods = [replace(pod, uid=f"{pod.uid}-{unit.attempt}") for pod in pods]
+        members = list(zip(unit.pods, unit.classes, pods, strict=True))
+        hosts = self._choose_all([(pod_class, pod) for _, pod_class, pod in members])
+        if hosts is None:
+            return False
+        by_uid = {member[2].uid: member for member in members}
+        chosen = []
+        for uid, host in hosts.items():
+            submission, pod_class, pod = by_uid[uid]
+            chosen.append((submission, _Placement(pod, pod_class, host)))
         self._bind(unit, chosen)
         return True
+
+    def _choose_all(self, members: Members) -> dict[str, SimulatedHost] | None:
+        """Return the hosts of *members* by uid, in the order of binding; ``None``: not all fit.
+
+        They are chosen one after the other; if that fails, the scheduler may choose them together.
+        """
+        chosen: list[tuple[Pod, SimulatedHost]] = []
+        for pod_class, pod in members:
+            host = self._choose(pod_class, pod)
+            if host is None:
+                for earlier, its_host in reversed(chosen):
+                    self._scheduler.forget(earlier, its_host)
+                    self._release_claims(earlier.uid, its_host)
+                # Equal members fit whatever the order of their choices, or not at all.
+                different = len({pod_class for pod_class, _ in members}) > 1
+                claiming = any(pod.uses_claims or pod.claimed_requests for _, pod in members)
+                return self._scheduler.choose_together(members) if different and not claiming else None
+            chosen.append((pod, host))
+        return {pod.uid: host for pod, host in chosen}
 
     def _choose(self, pod_class: EqualPods, pod: Pod) -> SimulatedHost | None:
         """Return the host for *pod*; one with claims gets their devices there, as from the scheduler's DRA plugin."""
@@ -222,15 +242,21 @@ class ClusterSimulation:
         pod = offering.objects.with_class_resources(submission.pod)
         return replace(submission, pod=replace(pod, claimed_requests=demand.claimed_requests(pod, {})))
 
-    def _bind(self, unit: PodUnit, chosen: Sequence[_Placement]) -> None:
-        decisions = list(map(self._admit, chosen))
-        if not all(decision.admitted for decision in decisions):
-            for decision in decisions:
-                if decision.admitted:
-                    self._end(decision.uid)
-            self._retry(unit, [not decision.admitted for decision in decisions])
+    def _bind(self, unit: PodUnit, chosen: Sequence[tuple[PodSubmission, _Placement]]) -> None:
+        decisions = [self._admit(placement) for _, placement in chosen]
+        admitted = [decision.uid for decision in decisions if decision.admitted]
+        if len(admitted) < len(decisions):
+            for uid in admitted:
+                self._end(uid)
+            self._torn_gangs += bool(admitted)
+            rejected = {
+                submission.pod.uid
+                for (submission, _), decision in zip(chosen, decisions, strict=True)
+                if not decision.admitted
+            }
+            self._retry(unit, rejected)
             return
-        for submission, (pod, _, host), decision in zip(unit.pods, chosen, decisions, strict=True):
+        for (submission, (pod, _, host)), decision in zip(chosen, decisions, strict=True):
             run = self._runs[submission.pod.uid]
             self._runs[submission.pod.uid] = run._replace(host=host.name, started=self._time)
             self._started[host.group.name] += 1
@@ -250,6 +276,7 @@ class ClusterSimulation:
             self._rejections[decision.rejection.reason] += 1
             self._rejected[host.group.name] += 1
             self._meter.rejections += 1
+            host.kubelet.leave_residue(decision)
             self._release_claims(pod.uid, host)
         else:
             host.kubelet.apply(decision)
@@ -258,11 +285,13 @@ class ClusterSimulation:
         self._scheduler.decided(pod, host, decision)
         return decision
 
-    def _retry(self, unit: PodUnit, rejected: Sequence[bool]) -> None:
+    def _retry(self, unit: PodUnit, rejected: Collection[str]) -> None:
+        """Create a unit again, of which kubelets *rejected* these pods."""
         failed = unit.attempt >= self._retries
-        for submission, was_rejected in zip(unit.pods, rejected, strict=True):
-            run = self._runs[submission.pod.uid]
-            self._runs[submission.pod.uid] = run._replace(rejections=run.rejections + was_rejected, failed=failed)
+        for submission in unit.pods:
+            uid = submission.pod.uid
+            run = self._runs[uid]
+            self._runs[uid] = run._replace(rejections=run.rejections + (uid in rejected), failed=failed)
         if failed:
             self._done += len(unit.pods)
             return
@@ -281,6 +310,8 @@ class ClusterSimulation:
 
     def _result(self, peak_time: float, at_peak: Sequence[Ledger]) -> FleetResult:
         runs = self.runs
+        gangs = {run.submission.gang for run in runs} - {""}
+        incomplete = {run.submission.gang for run in runs if not run.host}
         pods = [submission.pod for submission in self._submissions]
         return FleetResult(
             strategy=self.strategy,
@@ -291,6 +322,9 @@ class ClusterSimulation:
             pending=sum(not run.host and not run.failed for run in runs),
             rejections=dict(self._rejections.most_common()),
             rejected_pods=sum(bool(run.rejections) for run in runs),
+            gangs=len(gangs),
+            started_gangs=len(gangs - incomplete),
+            torn_gangs=self._torn_gangs,
             mispredictions=self._scheduler.mispredictions,
             waiting=summarize_waiting(self._waits),
             use=self._meter.use(),

@@ -37,6 +37,8 @@ def admit(host: Host, pod: Pod) -> Decision:
     decision = host.decide_without_plugins(pod)
     if decision.admitted:
         host.apply(decision)
+    else:
+        host.leave_residue(decision)
     return decision
 
 

@@ -7,7 +7,7 @@ milliseconds.
 
 Every group of a cluster gets its share of the pods, made for its machine, so that all groups are equally busy. A fifth
 of the trainers start a gang of 2, 4 or 8 equal pods, taken from the following trainers. User-facing kinds have a
-priority.
+priority. In profile ``gangs`` all trainers are in gangs, and the first pod of each is a launcher without accelerators.
 """
 
 from collections import Counter
@@ -55,6 +55,7 @@ class Profile(StrEnum):
     TRAINING = "training"
     INFERENCE = "inference"
     MIXED = "mixed"
+    GANGS = "gangs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,12 +96,17 @@ _INFERENCE = (
     PodKind(name="embed", weight=3, cpus=(2, 4, 4, 8), memory=4, setup=True, lifetime=2 * HOUR),
     PodKind(name="gateway", weight=2, cpus=(0.5, 1, 2), guaranteed=False, lifetime=DAY),
 )
+_GANGS = (
+    PodKind(name="trainer", weight=8, accelerators=(1, 2, 4, 4, 8), lifetime=(HOUR / 2, DAY)),
+    PodKind(name="prepare", weight=2, cpus=(4, 8, 8, 16), memory=4, lifetime=(5 * MINUTE, 4 * HOUR)),
+)
 
 POD_KINDS: Mapping[Profile, tuple[PodKind, ...]] = {
     Profile.TELCO: _TELCO,
     Profile.TRAINING: _TRAINING,
     Profile.INFERENCE: _INFERENCE,
     Profile.MIXED: _TELCO + _TRAINING + _INFERENCE,
+    Profile.GANGS: _GANGS,
 }
 
 
@@ -273,7 +279,7 @@ def generate_for_cluster(
         prefix = f"{group.name}-".lower() if len(groups) > 1 else ""
         events = generate(profile, group.machine, seed=seed + number, pods=share, load=load * max(group.count, 1))
         random = Random(seed + number)  # noqa: S311 - not cryptography
-        submissions += _with_gangs(_named(from_events(events), prefix), random)
+        submissions += _with_gangs(_named(from_events(events), prefix), random, all_gangs=profile is Profile.GANGS)
     return tuple(sorted(submissions, key=attrgetter("time")))
 
 
@@ -284,18 +290,26 @@ def _named(submissions: Sequence[PodSubmission], prefix: str) -> Iterator[PodSub
         yield replace(submission, pod=replace(pod, name=name, uid=name, priority=priority))
 
 
-def _with_gangs(submissions: Iterator[PodSubmission], random: Random) -> Iterator[PodSubmission]:
+def _with_gangs(submissions: Iterator[PodSubmission], random: Random, *, all_gangs: bool) -> Iterator[PodSubmission]:
+    """Put trainers into gangs of equal pods; with *all_gangs*, all of them, after a launcher."""
     leader: PodSubmission | None = None
     missing = number = 0
     for submission in submissions:
         pod = submission.pod
         is_trainer = pod.labels.get("app") == GANG_KIND
-        if is_trainer and not missing and random.random() < GANG_SHARE:
-            leader, missing, number = submission, _choose(random, GANG_SIZES), number + 1
+        starts = is_trainer and not missing and (all_gangs or random.random() < GANG_SHARE)
+        if starts:
+            leader, missing, number = submission, _choose(random, GANG_SIZES) + all_gangs, number + 1
         if not is_trainer or not missing or leader is None:
             yield submission
             continue
         missing -= 1
         prefix = leader.pod.name.removesuffix(leader.pod.name.rpartition("-")[2])
-        labels = {**leader.pod.labels, GANG_LABEL: f"{prefix}gang-{number}"}
-        yield replace(leader, pod=replace(leader.pod, name=pod.name, uid=pod.uid, labels=labels))
+        shape = _launcher() if starts and all_gangs else leader.pod
+        labels = {**shape.labels, GANG_LABEL: f"{prefix}gang-{number}"}
+        yield replace(leader, pod=replace(shape, name=pod.name, uid=pod.uid, labels=labels))
+
+
+def _launcher() -> Pod:
+    kind = PodKind(name="launcher", weight=0, lifetime=0)
+    return accept(_pod(kind, {CPU: Quantity.of(2), MEMORY: _bytes(4 * GIB)}))

@@ -184,9 +184,15 @@ class StateIndex:
         return None if best is None else self._hosts[best]
 
 
+Members = Sequence[tuple[EqualPods, Pod]]  #: the pods of a gang
+
+
 class Scheduler(Protocol):
     def choose(self, pod_class: EqualPods, pod: Pod) -> SimulatedHost | None:
         """Return the host for *pod*, which counts on it from now on; ``None``: no host at present."""
+
+    def choose_together(self, members: Members) -> dict[str, SimulatedHost] | None:
+        """Return hosts for pods by uid, in the order of binding, although choosing one by one has failed."""
 
     def forget(self, pod: Pod, host: SimulatedHost) -> None:
         """Forget a chosen host: the pod is not bound after all."""
@@ -257,6 +263,9 @@ class TotalsScheduler:
             self._reserved.setdefault(best.name, {})[pod.uid] = pod_class
             self.index.touch(best.name)
         return best
+
+    def choose_together(self, members: Members) -> dict[str, SimulatedHost] | None:  # noqa: ARG002 - of the protocol
+        return None
 
     def forget(self, pod: Pod, host: SimulatedHost) -> None:
         self._reserved.get(host.name, {}).pop(pod.uid, None)
@@ -412,6 +421,15 @@ class PredictingScheduler:
             return None
         self.index.touch(best.name)
         return best
+
+    def choose_together(self, members: Members) -> dict[str, SimulatedHost] | None:
+        eligible = {pod.uid: pod_class.hosts for pod_class, pod in members}
+        answer = self.cluster.feasible_gang([pod for _, pod in members], eligible=lambda pod: eligible[pod.uid])
+        if not answer.fits or not all(verdict.admits for verdict in self.cluster.assume_gang(answer.bindings)):
+            return None
+        for host in answer.hosts.values():
+            self.index.touch(host)
+        return {uid: self.hosts[host] for uid, host in answer.hosts.items()}
 
     def forget(self, pod: Pod, host: SimulatedHost) -> None:
         self.cluster.forget(pod.uid)

@@ -79,7 +79,7 @@ class SimulatedClaims:
 
     def allocate(self, pod: Pod, states: Iterable[ClaimState]) -> None:
         """Give *pod* the devices that :meth:`find` found."""
-        own: list[DeviceId] = []
+        ending: list[DeviceId] = []
         for state in states:
             claim = state.claim
             if claim is None:
@@ -89,9 +89,9 @@ class SimulatedClaims:
             if key in self._named:
                 self._named[key] = replace(claim, host=self._host)
             else:
-                own += ids
+                ending += ids
             self._taken.update(ids)
-        self._of_pods[pod.uid] = tuple(own)
+        self._of_pods[pod.uid] = tuple(ending)
 
     def release(self, uid: str) -> None:
         self._taken.difference_update(self._of_pods.pop(uid, ()))

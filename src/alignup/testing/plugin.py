@@ -19,7 +19,8 @@ from pathlib import Path
 
 from alignup.kubernetes.plugins.unix_grpc import StatusError
 from alignup.testing import script
-from alignup.testing.plugin_server import Fault, Plugin, Preference, parse_device_list
+from alignup.testing.faulty_server import Fault
+from alignup.testing.plugin_server import Plugin, Preference, parse_device_list
 from alignup.testing.script import Action, Actions, Arguments, fault_action
 
 

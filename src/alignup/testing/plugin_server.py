@@ -7,63 +7,27 @@ import asyncio
 import os
 import re
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Self
-
-import grpc
-import grpc.aio
-from google.protobuf.message import Message
+from typing import Self
 
 from alignup.align import bits
 from alignup.align.devices.hints import natural_sort_key
 from alignup.align.errors import ParseError
 from alignup.align.machine import Device
 from alignup.kubernetes.plugins import unix_grpc
-from alignup.testing.script import InjectedFault, take_fault
+from alignup.testing.faulty_server import FaultyServer, Methods
 from alignup.wire import device_plugin_pb2 as wire
 
-ALL_METHODS = "*"  #: every method for which no other fault is set
-GARBAGE = b"\xff\xff\xff\xff not a message"
-GRACE = 1.0  #: seconds for pending calls to end
 REGISTRY = "kubelet.sock"
 POLL_INTERVAL = 0.05  #: seconds between looks at the directory
 REGISTER_TIMEOUT = 30.0  #: seconds
 
-_SERVICE = wire.DESCRIPTOR.services_by_name["DevicePlugin"].full_name
+_SERVICE = wire.DESCRIPTOR.services_by_name["DevicePlugin"]
 _REGISTER = f"/{wire.DESCRIPTOR.services_by_name['Registration'].full_name}/Register"
 _GROUP = re.compile(r"(?P<count>[0-9]{1,6})(?:@(?P<nodes>[0-9]{1,4}(?:\+[0-9]{1,4})*|))?", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault(InjectedFault):
-    """A fault of the calls of one method."""
-
-    error: str = ""  #: the call fails with this message
-    code: str = "UNKNOWN"  #: the gRPC status of ``error``
-    crash: bool = False  #: the process dies as by ``kill -9``
-
-    def __post_init__(self) -> None:
-        codes = [name for name in grpc.StatusCode.__members__ if name != "OK"]
-        if self.code not in codes:
-            raise ParseError(f"a call cannot fail with {self.code}; use one of {', '.join(codes)}")
-
-    async def apply(self, *, stopping: asyncio.Event) -> None:
-        """Delay, crash or raise ``StatusError``; a delay ends early when the server is *stopping*."""
-        if self.hang or self.delay:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(stopping.wait(), None if self.hang else self.delay)
-                raise unix_grpc.StatusError("the server stops", code=grpc.StatusCode.UNAVAILABLE)
-        if self.crash:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if self.error:
-            raise unix_grpc.StatusError(self.error, code=grpc.StatusCode[self.code])
-
-    def serialize(self, response: Message) -> bytes:
-        return GARBAGE if self.garbage else response.SerializeToString()
 
 
 class Preference(StrEnum):
@@ -99,7 +63,7 @@ def parse_device_list(resource: str, text: str) -> tuple[Device, ...]:
     return tuple(devices)
 
 
-class Plugin:
+class Plugin(FaultyServer):
     """A device plugin of *resource* that serves and registers while entered.
 
     It registers again whenever ``kubelet.sock`` in *directory* is recreated, and recreates its own socket first if that
@@ -115,6 +79,7 @@ class Plugin:
         preference: Preference = Preference.NONE,
         endpoint: str = "",
     ) -> None:
+        super().__init__()
         self.resource = resource
         self.devices = _messages(resource, devices)  #: by id; call ``send_devices`` after changes
         self.preference = preference
@@ -127,16 +92,9 @@ class Plugin:
         self._registry = directory / REGISTRY
         self._registered = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._streams: set[asyncio.Queue[wire.ListAndWatchResponse | None]] = set()  #: ``None`` ends a stream
-        self._server: grpc.aio.Server | None = None
-        self._calls: list[tuple[str, Any]] = []  #: methods and requests, in order of arrival
-        self._faults: dict[str, Fault] = {}  #: by method
-        self._pending: set[asyncio.Task[Any]] = set()
-        self._arrived = asyncio.Event()  #: set, and replaced, with every call
-        self._stopping = asyncio.Event()
 
     async def __aenter__(self) -> Self:
-        await self._serve()
+        await self._start()
         self._task = asyncio.create_task(self._keep_registered(), name=f"register {self.resource}")
         return self
 
@@ -144,7 +102,7 @@ class Plugin:
         if self._task:
             self._task.cancel()
             await asyncio.wait([self._task])
-        await self._stop()
+        await self._stop(self.socket)
 
     def set_devices(self, devices: Iterable[Device] | str) -> None:
         self.devices = _messages(self.resource, devices)
@@ -159,8 +117,7 @@ class Plugin:
         self.send_devices()
 
     def send_devices(self) -> None:
-        for stream in self._streams:
-            stream.put_nowait(self._list())
+        self._send_changes()
 
     async def wait_registered(self, times: int = 1) -> None:
         while self.registrations < times:
@@ -185,24 +142,10 @@ class Plugin:
         self.registrations += 1
         self._registered.set()
 
-    def requests(self, method: str) -> tuple[Any, ...]:
-        return tuple(request for name, request in self._calls if name == method)
-
-    async def wait_called(self, method: str, times: int = 1) -> None:
-        while len(self.requests(method)) < times:
-            await self._arrived.wait()
-
-    def inject(self, method: str, fault: Fault) -> None:
-        """Apply *fault* to calls of *method*, ``*`` for all, from now on; ``Fault()`` removes it.
-
-        A stream fails at the next message it sends.
-        """
-        self._faults[method] = fault
-
     async def restart(self) -> None:
         """Break every connection and serve again, unregistered."""
-        await self._stop()
-        await self._serve()
+        await self._stop(self.socket)
+        await self._start()
 
     async def get_device_plugin_options(self, _: wire.Empty | None = None) -> wire.DevicePluginOptions:
         return wire.DevicePluginOptions(
@@ -227,21 +170,6 @@ class Plugin:
 
     async def _pre_start(self, _: wire.PreStartContainerRequest) -> wire.PreStartContainerResponse:
         return wire.PreStartContainerResponse()
-
-    async def _list_and_watch(self, raw: bytes, context: unix_grpc.Context) -> AsyncIterator[bytes]:
-        self._record("ListAndWatch", wire.Empty.FromString(raw))
-        changes: asyncio.Queue[wire.ListAndWatchResponse | None] = asyncio.Queue()
-        changes.put_nowait(self._list())
-        self._streams.add(changes)
-        try:
-            while (devices := await changes.get()) is not None:
-                fault = take_fault(self._faults, "ListAndWatch", ALL_METHODS) or Fault()
-                await fault.apply(stopping=self._stopping)
-                yield fault.serialize(devices)
-        except unix_grpc.StatusError as error:
-            await context.abort(error.code, str(error))
-        finally:
-            self._streams.remove(changes)
 
     def _list(self) -> wire.ListAndWatchResponse:
         return wire.ListAndWatchResponse(devices=self.devices.values())
@@ -275,57 +203,15 @@ class Plugin:
                     await asyncio.sleep(self.retry_delay)
             await asyncio.sleep(POLL_INTERVAL)
 
-    async def _serve(self) -> None:
-        unary: dict[str, unix_grpc.Method] = {
+    async def _start(self) -> None:
+        methods: Methods = {
             "GetDevicePluginOptions": (wire.Empty, self.get_device_plugin_options),
+            "ListAndWatch": (wire.Empty, self._list),
             "GetPreferredAllocation": (wire.PreferredAllocationRequest, self.get_preferred_allocation),
             "Allocate": (wire.AllocateRequest, self.allocate),
             "PreStartContainer": (wire.PreStartContainerRequest, self._pre_start),
         }
-        handlers = {method: self._handler(method, *handled) for method, handled in unary.items()}
-        handlers["ListAndWatch"] = grpc.unary_stream_rpc_method_handler(self._list_and_watch)
-        self.socket.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-        self._stopping.clear()
-        self._server = grpc.aio.server(handlers=[grpc.method_handlers_generic_handler(_SERVICE, handlers)])
-        unix_grpc.listen(self._server, self.socket)
-        await self._server.start()
-
-    def _handler(
-        self, method: str, kind: type[Message], respond: Callable[[Any], Awaitable[Message]]
-    ) -> unix_grpc.Handler:
-        async def handle(request: Message) -> bytes:
-            self._record(method, request)
-            fault = take_fault(self._faults, method, ALL_METHODS) or Fault()
-            if not fault.done:
-                await fault.apply(stopping=self._stopping)
-            response = await respond(request)
-            if fault.done:
-                await fault.apply(stopping=self._stopping)
-            return fault.serialize(response)
-
-        return unix_grpc.unary_handler(kind, handle)
-
-    def _record(self, method: str, request: Message) -> None:
-        self._calls.append((method, request))
-        self._arrived.set()
-        self._arrived = asyncio.Event()
-        task = asyncio.current_task()
-        if task is not None:
-            self._pending.add(task)
-            task.add_done_callback(self._pending.discard)
-
-    async def _stop(self) -> None:
-        """Break every connection, and remove the socket; do nothing if it does not serve."""
-        for stream in self._streams:
-            stream.put_nowait(None)
-        if self._server is None:
-            return
-        self._stopping.set()
-        if self._pending:  # grpcio logs errors for calls that are pending when a server stops
-            await asyncio.wait(self._pending, timeout=GRACE)
-        await self._server.stop(grace=0)
-        self._server = None
-        self.socket.unlink(missing_ok=True)
+        await self._serve(self.socket, {_SERVICE: methods})
 
 
 def _messages(resource: str, devices: Iterable[Device] | str) -> dict[str, wire.Device]:

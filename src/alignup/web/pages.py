@@ -165,7 +165,8 @@ def time_texts(seconds: float) -> tuple[str, str]:
 
 
 def format_devices(holder: Holder) -> str:
-    return ", ".join(f"{clean(resource)} {', '.join(map(clean, ids))}" for resource, ids in holder.devices)
+    devices = [f"{clean(resource)} {', '.join(map(clean, ids))}" for resource, ids in holder.devices]
+    return ", ".join([*devices, *(f"claim {clean(claim)}" for claim in holder.claims)])
 
 
 _FUNCTIONS: Mapping[str, Any] = {

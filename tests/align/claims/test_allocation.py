@@ -14,9 +14,9 @@ from alignup.align.claims.objects import (
     AllocatedDevice,
     ClaimRequest,
     DeviceId,
+    DeviceTaint,
+    DeviceToleration,
     MatchAttribute,
-    Taint,
-    Toleration,
 )
 from alignup.align.errors import WorkLimitError
 from tests.align.claims.samples import DRIVER, any_device, by_model, claim, device
@@ -92,16 +92,16 @@ def test_devices_of_a_constraint_share_the_attribute():
 @pytest.mark.parametrize(
     ("toleration", "tolerated"),
     [
-        (Toleration("", None, ""), True),
-        (Toleration("broken", None, "NoSchedule"), True),
-        (Toleration("broken", "yes", ""), True),
-        (Toleration("broken", "no", ""), False),
-        (Toleration("other", None, ""), False),
-        (Toleration("broken", None, "NoExecute"), False),
+        (DeviceToleration("", None, ""), True),
+        (DeviceToleration("broken", None, "NoSchedule"), True),
+        (DeviceToleration("broken", "yes", ""), True),
+        (DeviceToleration("broken", "no", ""), False),
+        (DeviceToleration("other", None, ""), False),
+        (DeviceToleration("broken", None, "NoExecute"), False),
     ],
 )
 def test_a_tainted_device_needs_a_toleration(toleration, tolerated):
-    tainted = replace(device("a"), taints=(Taint("broken", "yes", "NoSchedule"),))
+    tainted = replace(device("a"), taints=(DeviceTaint("broken", "yes", "NoSchedule"),))
 
     assert allocate([claim(GPU)], [tainted], matches=any_device) is None
     tolerant = claim(replace(GPU, tolerations=(toleration,)))

@@ -3,7 +3,11 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from alignup.align.claims.ledger import MODEL, ClaimLedger
+from alignup.align.claims.objects import DeviceId, SliceDevice
 from alignup.align.errors import StateError
 from alignup.align.machine import CadvisorReport, Device, PciDevice
 from alignup.align.workload import Pod
@@ -11,12 +15,19 @@ from alignup.documents.codec import encode
 from alignup.documents.host_state import HostStateDocument
 from alignup.kubernetes import configuration
 from alignup.kubernetes.api.client import _decode
-from alignup.kubernetes.api.host_states import HOST_STATES, HostStateReader, machine_document, to_object
+from alignup.kubernetes.api.host_states import (
+    HOST_STATES,
+    HostStateReader,
+    ledger_document,
+    machine_document,
+    to_object,
+)
 from alignup.kubernetes.manifests.documents import to_json
 from alignup.machines.synthetic import parse
 from alignup.observe.observation import join
 from alignup.observe.published_objects import host_state
 from tests.align.hosts import pod
+from tests.effort import examples
 from tests.observe.kubelets import GPU, SimulatedKubelet
 from tests.strategies_pods import container, guaranteed
 
@@ -102,6 +113,51 @@ def test_a_resource_whose_plugin_is_gone_is_not_managed():
     report = through_json(kubelet)
 
     assert GPU not in report.ledger.devices.handled
+
+
+NAMES = st.text("abz.-019", min_size=1, max_size=12)
+DEVICE_IDS = st.builds(DeviceId, NAMES, st.lists(NAMES, min_size=1, max_size=2).map("/".join), NAMES)
+HELD = st.dictionaries(NAMES, st.dictionaries(NAMES, st.lists(DEVICE_IDS, min_size=1, max_size=3).map(tuple)))
+
+
+@given(
+    st.lists(
+        st.tuples(DEVICE_IDS, st.none() | st.integers(1, 3), st.text(max_size=20)),
+        max_size=8,
+        unique_by=lambda described: described[0],
+    ),
+    st.dictionaries(st.sampled_from("ab"), HELD),
+)
+@settings(max_examples=examples(60))
+def test_claims_read_back_as_they_were(described, held):
+    kubelet = busy_kubelet()
+    devices = [SliceDevice(id_, {MODEL: model} if model else {}, nodes=nodes) for id_, nodes, model in described]
+    held = {uid: containers for uid, containers in held.items() if containers}
+    host = join(kubelet.sources()).host
+    host.ledger = replace(host.ledger, claims=ClaimLedger(tuple(devices), held))
+    state = HostStateDocument(
+        machine=machine_document(kubelet.machine),
+        configuration=configuration.alignment_fields(kubelet.configuration),
+        ledger=ledger_document(host.ledger),
+    )
+
+    claims = HostStateReader().read(_decode(encode(to_object(state)), HOST_STATES.type)).ledger.claims
+
+    if claims is None:
+        assert not devices
+        assert not held
+        return
+    assert claims.held == held
+    by_id = {device.id: device for device in claims.devices}
+    assert by_id == {device.id: device for device in devices}
+
+
+def test_a_host_state_of_an_older_observer_has_no_claims():
+    ledger = to_object(host_state(join(busy_kubelet().sources())))["ledger"]
+    assert "claimDevices" not in ledger
+    assert not any("claims" in held for held in ledger["pods"])
+
+    assert through_json(busy_kubelet()).ledger.claims is None
 
 
 def test_an_unknown_ledger_is_an_error_with_its_reason():

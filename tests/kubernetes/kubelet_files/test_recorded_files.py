@@ -15,7 +15,7 @@ from alignup.kubernetes.kubelet_files.ledger import export_ledger, restore_ledge
 from alignup.kubernetes.kubelet_files.state_files import DeviceState, KubeletFiles
 from alignup.kubernetes.manifests.pod_decoder import read_pod
 from tests.recorded.replay import HOST, load
-from tests.recorded.setting import machine_of, settings_of
+from tests.recorded.setting import machine_of, release_of, settings_of
 
 Document = Mapping[str, Any]
 FOLDER = "/var/lib/kubelet"
@@ -34,7 +34,9 @@ def test_every_file_is_written_back_unchanged(recordings):
     """
     seen = 0
     for recording in recordings:
-        host = Host(machine := machine_of(recording), settings_of(recording["kubelet_config"], machine))
+        host = Host(
+            machine := machine_of(recording), settings_of(recording["kubelet_config"], machine, release_of(recording))
+        )
         gates = host.settings.gates
         for shown in snapshots(recording):
             texts = {name: shown[name].encode() for name in NAMES}
@@ -98,7 +100,7 @@ def test_another_configuration_is_accepted_or_rejected_as_recorded(recordings):
         for step in recording["steps"]:
             if step["op"] != "bad_config" or (step["verdict"] == "refused" and not step.get("keep_state")):
                 continue
-            host = Host(machine, settings_of(step["config"], machine))
+            host = Host(machine, settings_of(step["config"], machine, release_of(recording)))
             if not step.get("keep_state"):
                 kept = written(export_ledger(host), host.settings.gates)
                 continue
@@ -116,7 +118,9 @@ def test_the_next_pod_is_decided_as_recorded(recordings):
     """The files contain the holdings, and the manifests the pods."""
     judged = 0
     for recording in recordings:
-        host = Host(machine := machine_of(recording), settings_of(recording["kubelet_config"], machine))
+        host = Host(
+            machine := machine_of(recording), settings_of(recording["kubelet_config"], machine, release_of(recording))
+        )
         manifests = {}
         for before, step in pairwise((recording.get("initial", {}), *recording["steps"])):
             if step["op"] != "pod":

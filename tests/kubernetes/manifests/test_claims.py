@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from alignup.align.claims.objects import AllocatedDevice, DeviceId, MatchAttribute, Taint, Toleration
+from alignup.align.claims.objects import AllocatedDevice, DeviceId, DeviceTaint, DeviceToleration, MatchAttribute
 from alignup.align.errors import ManifestError
 from alignup.align.quantity import Quantity
 from alignup.kubernetes.manifests import claims
@@ -88,7 +88,7 @@ def test_a_slice_has_its_devices_with_qualified_names():
         "gpu.example.com/memory": Quantity.parse("80Gi"),
         "gpu.example.com/cores": Quantity.parse("7"),
     }
-    assert device.taints == (Taint("broken", "yes", "NoSchedule"),)
+    assert device.taints == (DeviceTaint("broken", "yes", "NoSchedule"),)
 
 
 def test_a_claim_has_its_requests_alternatives_and_devices():
@@ -99,7 +99,7 @@ def test_a_claim_has_its_requests_alternatives_and_devices():
         [("nic/fast", "fast-nic", 1), ("nic/any", "nic", None)],
     ]
     assert claim.requests[0][0].selectors == ("true",)
-    assert claim.requests[0][0].tolerations == (Toleration("broken", None, ""),)
+    assert claim.requests[0][0].tolerations == (DeviceToleration("broken", None, ""),)
     assert claim.constraints == (MatchAttribute("resource.kubernetes.io/pcieRoot", frozenset({"gpu"})),)
     assert claim.allocated == (AllocatedDevice("gpu", DeviceId("gpu.example.com", "node-a", "gpu-0")),)
     assert (claim.host, claim.reserved_for) == ("node-a", frozenset({"u-7"}))
@@ -136,7 +136,7 @@ def test_a_slice_whose_devices_name_their_nodes_is_one_part_per_node():
     spec = claims.SliceSpec(
         driver="d",
         per_device_node_selection=True,
-        devices=(claims.DeviceSpec(name="x", node_name="a"), claims.DeviceSpec(name="y", node_name="b")),
+        devices=(claims.SliceDeviceSpec(name="x", node_name="a"), claims.SliceDeviceSpec(name="y", node_name="b")),
     )
 
     parts = claims.slices_from(claims.ResourceSlice(spec=spec))
@@ -176,9 +176,9 @@ def test_objects_of_an_api_server_are_decoded_at_once():
     ids=["quantity", "driver", "attribute", "name", "class", "type"],
 )
 def test_a_problem_has_its_line_and_field(text, line):
-    found = problems(text)
+    messages = problems(text)
 
-    assert any(line in problem for problem in found), found
+    assert any(line in message for message in messages), messages
 
 
 @pytest.mark.parametrize(

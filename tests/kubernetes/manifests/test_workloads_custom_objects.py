@@ -66,9 +66,84 @@ def test_counts_are_shown_with_the_field_they_come_from():
 
 
 def test_an_object_without_a_template_is_said_to_have_none():
+    (warning,) = read(custom(replicas=1)).warnings
+
+    assert warning.endswith("no pod template found in it")
+
+
+def test_a_train_job_without_its_runtime_is_said_to_need_it():
     (warning,) = load("trainjob.yaml").warnings
 
-    assert warning.endswith("skipped TrainJob finetune of trainer.kubeflow.org/v1alpha1: no pod template found in it")
+    assert warning.endswith(
+        "skipped TrainJob finetune: its pods are described by ClusterTrainingRuntime torch-distributed; "
+        "give that object, too"
+    )
+
+
+def runtime(**changes):
+    container = {"name": "node", "resources": {"limits": {"cpu": "1", "memory": "1Gi"}}}
+    prepare = {"name": "prepare", "template": {"spec": {"template": {"spec": {"containers": [{"name": "load"}]}}}}}
+    trainer = {"name": "node", "template": {"spec": {"template": {"spec": {"containers": [container]}}}}}
+    return {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "ClusterTrainingRuntime",
+        "metadata": {"name": "torch-distributed"},
+        "spec": {"mlPolicy": {"numNodes": 2}, "template": {"spec": {"replicatedJobs": [prepare, trainer]}}},
+        **changes,
+    }
+
+
+def train_job(**trainer):
+    spec = {"runtimeRef": {"name": "torch-distributed"}, "trainer": trainer}
+    metadata = {"name": "finetune", "namespace": "ml"}
+    return {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": metadata, "spec": spec}
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_train_job_has_the_pods_of_its_runtime(order):
+    job = train_job(numNodes=4, resourcesPerNode={"limits": {"cpu": "8"}})
+    loaded = read({"apiVersion": "v1", "kind": "List", "items": [job, runtime()][::order]})
+
+    assert {workload.title: workload.replicas for workload in loaded.workloads} == {
+        "finetune: prepare": 1,
+        "finetune: node": 4,
+    }
+    trainer = loaded.workloads[1].pod
+    assert (trainer.namespace, trainer.name) == ("ml", "finetune-node-0")
+    assert {name: str(amount) for name, amount in trainer.containers[0].resources.limits.items()} == {"cpu": "8"}
+
+
+def test_a_train_job_may_change_nothing_of_its_runtime():
+    job = train_job()
+    job["spec"]["runtimeRef"]["kind"] = "TrainingRuntime"
+    metadata = {"name": "torch-distributed", "namespace": "ml"}
+    loaded = read(
+        {"apiVersion": "v1", "kind": "List", "items": [runtime(kind="TrainingRuntime", metadata=metadata), job]}
+    )
+
+    assert [workload.replicas for workload in loaded.workloads] == [1, 2]
+    assert loaded.workloads[1].pod.containers[0].resources.limits["cpu"].value() == 1
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"spec": None},
+        {"spec": {"template": {"spec": {"replicatedJobs": "x"}}}},
+        {"spec": {"template": {"spec": {"replicatedJobs": ["x", {"name": "node"}]}}}},
+        {
+            "spec": {
+                "template": {"spec": {"replicatedJobs": [{"name": "node", "template": {"spec": {"template": "x"}}}]}}
+            }
+        },
+    ],
+)
+def test_a_broken_runtime_has_no_pods(broken):
+    job = train_job(numNodes=4, resourcesPerNode={"limits": {"cpu": "8"}})
+    loaded = read({"apiVersion": "v1", "kind": "List", "items": [runtime(**broken), job]})
+
+    assert loaded.workloads == ()
+    assert loaded.warnings[-1].endswith("no pod template found in it")
 
 
 def test_pods_are_named_after_object_and_template():

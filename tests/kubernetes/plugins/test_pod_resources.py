@@ -9,6 +9,7 @@ import pytest
 from google.protobuf.json_format import MessageToDict
 
 from alignup.align import bits
+from alignup.align.claims.objects import DeviceId
 from alignup.align.errors import ListenError
 from alignup.align.host import Host
 from alignup.align.ledger import AdmittedPod
@@ -17,7 +18,12 @@ from alignup.align.memory.ledger import Block
 from alignup.align.workload import Container, Pod
 from alignup.align.workload.demand import fit_request
 from alignup.kubernetes.plugins import unix_grpc
-from alignup.kubernetes.plugins.pod_resources import RateLimiter, serve_pod_resources
+from alignup.kubernetes.plugins.pod_resources import (
+    ListedResources,
+    RateLimiter,
+    pod_resources_client,
+    serve_pod_resources,
+)
 from alignup.wire import pod_resources_pb2 as wire
 from tests.align import hosts
 
@@ -91,6 +97,40 @@ async def test_devices_with_an_empty_topology_are_not_allocatable(channel, metri
     assert allocatable["cpu_ids"] == [str(cpu) for cpu in range(1, 9)]  # CPU 0 is reserved
     assert [int(block["size"]) >> 20 for block in allocatable["memory"]] == [16 * 1024 - 64, 16 * 1024, 16 * 1024]
     assert metrics.requests == ["get_allocatable"]
+
+
+async def test_claims_of_another_kubelet_are_read(directory):
+    devices = [
+        wire.ClaimResource(driver_name="gpu.example.com", pool_name="host-a", device_name=name, share_id=share)
+        for name, share in (("gpu-0", "1"), ("gpu-0", "2"), ("gpu-1", "3"))
+    ]
+    claims = [
+        wire.DynamicResource(claim_name="gpus", claim_namespace="ml", claim_resources=devices),
+        wire.DynamicResource(claim_name="pending", claim_namespace="ml"),
+    ]
+    container = wire.ContainerResources(name="app", cpu_ids=[3], dynamic_resources=claims)
+    pod = wire.PodResources(name="a", namespace="ml", containers=[container, wire.ContainerResources(name="b")])
+
+    async def list_pods(_request):
+        return wire.ListPodResourcesResponse(pod_resources=[pod])
+
+    async def list_allocatable(_request):
+        return wire.AllocatableResourcesResponse()
+
+    methods = {
+        "List": (wire.ListPodResourcesRequest, list_pods),
+        "GetAllocatableResources": (wire.AllocatableResourcesRequest, list_allocatable),
+    }
+    path = directory.parent / "kubelet.sock"
+    async with (
+        unix_grpc.serve(path, wire.DESCRIPTOR.services_by_name["PodResourcesLister"], methods),
+        pod_resources_client(path) as client,
+    ):
+        (listed,), allocatable = await client.read()
+
+    gpus = tuple(DeviceId("gpu.example.com", "host-a", name) for name in ("gpu-0", "gpu-1"))
+    assert listed.containers == {"app": ListedResources(cpus=8, claims={"ml/gpus": gpus}), "b": ListedResources()}
+    assert allocatable == ListedResources()
 
 
 async def test_get_finds_a_pod_by_name_and_namespace(channel, metrics):

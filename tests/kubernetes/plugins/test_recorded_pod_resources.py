@@ -24,7 +24,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 async def test_pod_resources_are_those_of_the_recorded_kubelet(recorded, directory):
     recording = load(recorded)
-    course = Course(recording, kubelet_faults=True, compare=False)
+    course = Course(recording, compare=False)
     path, limiter = directory / "kubelet.sock", RateLimiter(now=lambda: 0.0, burst=1e9)
     compared = 0
 

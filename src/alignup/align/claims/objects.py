@@ -30,7 +30,7 @@ class SliceDevice:
     versions: frozenset[str] = frozenset()  #: those of the attributes that are semantic versions
     capacity: Mapping[str, Quantity] = field(default_factory=dict)  #: by qualified name
     nodes: NodeSet | None = None  #: NUMA nodes; ``None``: unknown
-    taints: tuple["Taint", ...] = ()
+    taints: tuple["DeviceTaint", ...] = ()
     #: whether several claims can share it or it shares counters with other devices, which is not computed here
     shared: bool = False
 
@@ -44,11 +44,11 @@ class ClaimRequest:
     count: int | None = 1  #: ``None``: all that match
     selectors: tuple[str, ...] = ()  #: CEL expressions of the request; those of its class count, too
     admin_access: bool = False  #: the devices may be in use
-    tolerations: tuple["Toleration", ...] = ()
+    tolerations: tuple["DeviceToleration", ...] = ()
     capacity: bool = False  #: whether it asks for a part of a device, which is not computed here
 
 
-class Taint(NamedTuple):
+class DeviceTaint(NamedTuple):
     """A taint that keeps claims from a device, unless they tolerate it."""
 
     key: str
@@ -56,12 +56,12 @@ class Taint(NamedTuple):
     effect: str
 
 
-class Toleration(NamedTuple):
+class DeviceToleration(NamedTuple):
     key: str  #: empty: all keys
     value: str | None  #: ``None``: all values
     effect: str  #: empty: all effects
 
-    def covers(self, taint: Taint) -> bool:
+    def covers(self, taint: DeviceTaint) -> bool:
         return self.key in ("", taint.key) and self.value in (None, taint.value) and self.effect in ("", taint.effect)
 
 

@@ -61,7 +61,8 @@ class CpuLedger:
         if checked and cpus & ~self.available:
             self._check_available(cpus & ~self.owned(uid))
         containers = self.held.get(uid, {})
-        owner = None if container in containers else (uid, self.owned(uid) | cpus)
+        before = self.owned(uid) if containers or self.pod_held else 0
+        owner = None if container in containers else (uid, before | cpus)
         again = self.reusable if reusable is None else (uid, reusable)
         return type(self)(
             node_cpus=self.node_cpus,

@@ -127,8 +127,10 @@ class DeviceLedger:
             if not ids:
                 continue
             known = in_use.get(resource, frozenset())
-            foreign = known.intersection(ids).difference(self.reusable_by(uid).get(resource, ()))
-            if foreign and (foreign := foreign - self.owned(uid, resource)):
+            foreign = known.intersection(ids)
+            if foreign and (foreign := foreign.difference(self.reusable_by(uid).get(resource, ()))):
+                foreign -= self.owned(uid, resource)
+            if foreign:
                 raise StateError(f"{resource} {', '.join(sorted(foreign, key=natural_sort_key))}: held by another pod")
             if resource in before:
                 raise StateError(f"{resource}: pod {uid} container {container} already holds some")

@@ -78,6 +78,8 @@ class DeviceProvider(Provider[DeviceLedger]):
     claims: bool = False  #: whether nothing is allocated for requests that a ResourceClaim serves
     #: whether such requests still take part in the merge: a defect of the kubelet (``explain.defects``)
     hints_claimed_requests: bool = False
+    #: A kubelet that starts does not check the devices of containers that run, since their plugins may come later.
+    starting: bool = False
 
     name = DeviceLedger.PROVIDER
 
@@ -137,7 +139,11 @@ class DeviceProvider(Provider[DeviceLedger]):
         requested = self._requested(ledger, pod, container)
         if not requested and not pod.init and ledger.reusable is None:
             return ledger
+        keeps = self.starting and not pod.is_ordinary_init(container.name)
+        held = ledger.holds(pod.uid, container.name) if keeps else {}
         for resource, count in sorted(requested.items()):
+            if resource in held and len(held[resource]) == count:
+                continue
             request = DeviceRequest(pod.uid, container.name, resource, count)
             picked = devices_to_allocate(ledger, request, affinity=affinity.nodes, answers=self.answers)
             if isinstance(picked, PreferenceRequest):

@@ -141,7 +141,7 @@ class MemoryLedger:
                 start += _hand_over(held, changes, block, later)
                 handed_over[block[:2]] = min(start, len(earlier)) if init else start
         reusable = self._reusable_after(pod, blocks, init=init) if init or again else self.reusable_by(pod)
-        changed = with_item(self.held, pod, with_items(held, changes))
+        changed = with_item(self.held, pod, with_items(held, changes) if held else changes)
         return MemoryLedger(nodes, changed, self.pod_held, pod, reusable, handed_over)
 
     def give_again(self, pod: str, container: str, *, init: bool = False) -> "MemoryLedger":

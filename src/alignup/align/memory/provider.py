@@ -121,7 +121,7 @@ class MemoryProvider(Provider[MemoryLedger]):
         nodes = self._place(ledger, need, pod=pod.uid, affinity=affinity)
         if not need:
             return ledger
-        earlier = pod.ended_before(container.name)
+        earlier = pod.ended_before(container.name) if pod.init else ()
         return ledger.give(pod.uid, container.name, blocks=_blocks(nodes, need), init=init, earlier=earlier)
 
     def _places_empty_request(self, pod: Pod, container: Container | None) -> bool:

@@ -11,6 +11,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from alignup.align import bits
+from alignup.align.bits import NodeSet
+from alignup.align.claims.ledger import MODEL, ClaimLedger
+from alignup.align.claims.objects import DeviceId, SliceDevice
 from alignup.align.devices.ledger import DeviceLedger
 from alignup.align.errors import OWN_LIMIT, AlignError, SettingsError, StateError
 from alignup.align.host import Host
@@ -23,6 +26,7 @@ from alignup.align.workload.names import CPU, EPHEMERAL_STORAGE, MEMORY
 from alignup.documents import host_state as schema
 from alignup.documents.codec import parse_or_none, show_or_none, to_builtins
 from alignup.documents.host_state import (
+    ClaimDeviceGroup,
     DeviceGroupDocument,
     HeldResourcesDocument,
     HostLedgerDocument,
@@ -130,11 +134,12 @@ class HostStateReader:
             for id_ in group.ids
         )
         provider = replace(idle.devices, devices=devices)
+        nodes = bits.of(node.id for node in idle.machine.nodes if node.id >= 0)
         return HostReport(
             host=state.metadata.name,
             machine=replace(idle.machine, devices=devices),
             settings=idle.settings,
-            ledger=_read_ledger(state.ledger, replace(idle.ledger, devices=provider.initial_ledger())),
+            ledger=_read_ledger(state.ledger, replace(idle.ledger, devices=provider.initial_ledger()), nodes),
             sequence=state.generation,
             kubelet=state.kubelet,
         )
@@ -174,6 +179,7 @@ def ledger_document(ledger: Ledger) -> HostLedgerDocument:
         pods=[_held_resources(ledger, uid) for uid in ledger.pods],
         devices=list(_device_groups(ledger.devices)),
         resources={**empty, **stopped},
+        claim_devices=list(_claim_device_groups(ledger.claims)) if ledger.claims else [],
         lost_cpus=left.cpus.lost,
         group_memory=left.memory.reserved,
     )
@@ -193,6 +199,10 @@ def _held_resources(ledger: Ledger, uid: str) -> HeldResourcesDocument:
         devices={
             container: {resource: list(ids) for resource, ids in resources.items()}
             for container, resources in ledger.devices.held.get(uid, {}).items()
+        },
+        claims={
+            container: {claim: list(map(str, ids)) for claim, ids in claims.items()}
+            for container, claims in (ledger.claims.held.get(uid, {}) if ledger.claims else {}).items()
         },
     )
 
@@ -216,7 +226,45 @@ def _device_groups(ledger: DeviceLedger) -> Iterator[DeviceGroupDocument]:
             yield DeviceGroupDocument(resource=resource, ids=ids, nodes=show_or_none(nodes), healthy=healthy)
 
 
-def _read_ledger(document: HostLedgerDocument, idle: Ledger) -> Ledger:
+def _claim_device_groups(ledger: ClaimLedger) -> Iterator[ClaimDeviceGroup]:
+    groups: dict[tuple[str, str, int | None, str], list[str]] = {}
+    for device in ledger.devices:
+        driver, pool, name = device.id
+        groups.setdefault((driver, pool, device.nodes, str(device.attributes.get(MODEL, ""))), []).append(name)
+    for (driver, pool, nodes, model), names in groups.items():
+        yield ClaimDeviceGroup(driver=driver, pool=pool, devices=names, nodes=show_or_none(nodes), model=model)
+
+
+def _read_claims(document: HostLedgerDocument, nodes: NodeSet) -> ClaimLedger | None:
+    """Read the devices of claims; *nodes* are the NUMA nodes of the machine."""
+    held = {
+        pod.uid: {
+            container: {claim: tuple(map(_device_id, ids)) for claim, ids in claims.items()}
+            for container, claims in pod.claims.items()
+        }
+        for pod in document.pods
+        if pod.claims
+    }
+    devices = tuple(
+        SliceDevice(
+            DeviceId(group.driver, group.pool, name),
+            {MODEL: group.model} if group.model else {},
+            nodes=(parse_or_none(group.nodes) or 0) & nodes or None,
+        )
+        for group in document.claim_devices
+        for name in group.devices
+    )
+    return ClaimLedger(devices, held) if devices or held else None
+
+
+def _device_id(text: str) -> DeviceId:
+    """Read driver/pool/device; only names of pools can have slashes."""
+    driver, _, rest = text.partition("/")
+    pool, _, device = rest.rpartition("/")
+    return DeviceId(driver, pool, device)
+
+
+def _read_ledger(document: HostLedgerDocument, idle: Ledger, nodes: NodeSet) -> Ledger:
     taken = 0
     for pod in document.pods:
         cpus = bits.union(map(bits.parse, (pod.cpus.pod or "", *pod.cpus.containers.values())))
@@ -235,7 +283,8 @@ def _read_ledger(document: HostLedgerDocument, idle: Ledger) -> Ledger:
         devices=DeviceResidue(reusable=None, resources=resources),
         providers={},
     )
-    return restore_ledger([_pod_entry(pod, idle.devices) for pod in document.pods], left, idle=idle)
+    ledger = restore_ledger([_pod_entry(pod, idle.devices) for pod in document.pods], left, idle=idle)
+    return replace(ledger, claims=_read_claims(document, nodes))
 
 
 def _pod_entry(held: HeldResourcesDocument, devices: DeviceLedger) -> PodEntryDocument:

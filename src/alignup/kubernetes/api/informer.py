@@ -11,7 +11,7 @@ kept in ``unreadable`` until it changes or is gone, and the others are followed.
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Generic
 
@@ -58,7 +58,8 @@ class Informer(Generic[Object]):
     Changes are applied to ``objects`` one by one, and listeners are called after each. No other task runs while the
     differences of a new list are applied, so other tasks see the objects of one resource version.
 
-    *trim* makes the objects smaller that are kept; listeners get changed objects as they came.
+    *trim* makes the objects smaller that are kept; listeners get changed objects as they came. *longest_retry* is for
+    resources that the API server may not have at all.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Informer(Generic[Object]):
         query: Query = ALL,
         *,
         trim: Callable[[Object], Object] | None = None,
+        longest_retry: float | None = None,
     ) -> None:
         self.resource, self.query = resource, query
         self.error: ApiError | None = None  #: why the cache does not follow the API server now; ``None``: it does
@@ -75,6 +77,8 @@ class Informer(Generic[Object]):
         self.unreadable: dict[ObjectKey, str] = {}
         self.failures = 0  #: how often a listener has failed
         self._client, self._trim = client, trim
+        timing = client.timing
+        self._timing = timing if longest_retry is None else replace(timing, longest_retry=longest_retry)
         self._objects: dict[ObjectKey, Object] = {}
         self.objects: Mapping[ObjectKey, Object] = MappingProxyType(self._objects)
         self._version = ""  #: the resource version to resume at; empty: list first
@@ -83,6 +87,7 @@ class Informer(Generic[Object]):
         self._list_listeners: list[Callable[[], object]] = []
         self._replacing = False  #: whether the differences of a list are applied now
         self._synced = asyncio.Event()
+        self._tried = asyncio.Event()
 
     @property
     def synced(self) -> bool:
@@ -96,6 +101,10 @@ class Informer(Generic[Object]):
 
     async def wait_synced(self) -> None:
         await self._synced.wait()
+
+    async def wait_tried(self) -> None:
+        """Wait until the objects have been listed, or that has failed."""
+        await self._tried.wait()
 
     def get(self, name: str, *, namespace: str = "") -> Object | None:
         return self.objects.get((namespace, name))
@@ -134,7 +143,7 @@ class Informer(Generic[Object]):
 
     async def run(self) -> None:
         """Follow the API server until cancelled. Errors are kept in ``error``, logged once, and retried."""
-        delay = RetryDelay(self._client.timing)
+        delay = RetryDelay(self._timing)
         while True:
             try:
                 if self._streamed is None:
@@ -154,6 +163,7 @@ class Informer(Generic[Object]):
                 if str(error) != str(self.error):
                     _log.warning("cannot follow the API server", resource=self.resource.full_name, problem=str(error))
                 self.error = error
+                self._tried.set()
                 at_least = error.retry_after if isinstance(error, ApiStatusError) else None
                 await delay.wait(at_least=at_least or 0.0)
 
@@ -208,6 +218,7 @@ class Informer(Generic[Object]):
         self._replacing = False
         self._version = version
         self._synced.set()
+        self._tried.set()
         for listener in tuple(self._list_listeners):
             with self.isolated(("", "(list)")):
                 listener()

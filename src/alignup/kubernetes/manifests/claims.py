@@ -7,7 +7,7 @@ and the beta versions, whose requests have the fields of ``exactly`` themselves.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -20,16 +20,18 @@ from alignup.align.claims.objects import (
     ClaimRequest,
     DeviceClass,
     DeviceId,
+    DeviceTaint,
+    DeviceToleration,
     MatchAttribute,
     Slice,
     SliceDevice,
-    Taint,
-    Toleration,
 )
 from alignup.align.errors import OWN_LIMIT, LocatedProblem, ManifestError, Problem, ProblemKind, QuantityError
 from alignup.kubernetes.manifests.object_reader import ObjectReader, parse_amounts
 from alignup.kubernetes.manifests.pod_decoder import ObjectPart, PodMetadata
-from alignup.kubernetes.manifests.workloads import ObjectLocation, locate_problem
+
+if TYPE_CHECKING:
+    from alignup.kubernetes.manifests.workloads import ObjectLocation
 
 EXTENDED_CLAIM = "resource.kubernetes.io/extended-resource-claim"  #: annotation of claims for extended resources
 MAX_DEVICES = 100_000  #: in all slices of an input
@@ -43,7 +45,7 @@ class SelectorSpec(ObjectPart, frozen=True):
     cel: CelSelector = CelSelector()
 
 
-class TolerationSpec(ObjectPart, frozen=True):
+class DeviceTolerationSpec(ObjectPart, frozen=True):
     key: str = ""
     operator: str = ""  #: Exists, Equal; empty: Equal
     value: str = ""
@@ -59,7 +61,7 @@ class RequestSpec(ObjectPart, frozen=True):
     allocation_mode: str = ""  #: ExactCount, All; empty: ExactCount
     count: int | None = None
     admin_access: bool = False
-    tolerations: tuple[TolerationSpec, ...] = ()
+    tolerations: tuple[DeviceTolerationSpec, ...] = ()
     capacity: Any = None
 
 
@@ -170,7 +172,7 @@ class CapacitySpec(ObjectPart, frozen=True):
     value: Any = None
 
 
-class TaintSpec(ObjectPart, frozen=True):
+class DeviceTaintSpec(ObjectPart, frozen=True):
     key: str = ""
     value: str = ""
     effect: str = ""
@@ -185,12 +187,12 @@ class BasicDevice(ObjectPart, frozen=True):
     capacity: Capacities = {}
 
 
-class DeviceSpec(BasicDevice, frozen=True):
+class SliceDeviceSpec(BasicDevice, frozen=True):
     name: str = ""
     basic: BasicDevice | None = None  #: of v1beta1, which has the fields there
     node_name: str = ""
     node_selector: NodeTerms | None = None
-    taints: tuple[TaintSpec, ...] = ()
+    taints: tuple[DeviceTaintSpec, ...] = ()
     allow_multiple_allocations: bool = False
     consumes_counters: Any = None
 
@@ -208,7 +210,7 @@ class SliceSpec(ObjectPart, frozen=True):
     node_selector: NodeTerms | None = None
     all_nodes: bool = False
     per_device_node_selection: bool = False
-    devices: tuple[DeviceSpec, ...] = ()
+    devices: tuple[SliceDeviceSpec, ...] = ()
 
 
 class ResourceSlice(ObjectPart, frozen=True):
@@ -300,7 +302,7 @@ def _request(request: RequestSpec, name: str) -> ClaimRequest:
         _expressions(request.selectors),
         request.admin_access,
         tuple(
-            Toleration(each.key, None if each.operator == "Exists" else each.value, each.effect)
+            DeviceToleration(each.key, None if each.operator == "Exists" else each.value, each.effect)
             for each in request.tolerations
         ),
         request.capacity is not None,
@@ -311,7 +313,7 @@ def _expressions(selectors: Iterable[SelectorSpec]) -> tuple[str, ...]:
     return tuple(selector.cel.expression for selector in selectors if selector.cel.expression)
 
 
-def _device(device: DeviceSpec, spec: SliceSpec) -> SliceDevice:
+def _device(device: SliceDeviceSpec, spec: SliceSpec) -> SliceDevice:
     described = device.basic or device
     values = {_qualified(name, spec.driver): value for name, value in described.attributes.items()}
     capacity = parse_amounts({name: amount.value for name, amount in described.capacity.items()})
@@ -320,7 +322,9 @@ def _device(device: DeviceSpec, spec: SliceSpec) -> SliceDevice:
         {name: _attribute(value) for name, value in values.items()},
         frozenset(name for name, value in values.items() if value.version is not None),
         {_qualified(name, spec.driver): amount for name, amount in capacity.items()},
-        taints=tuple(Taint(taint.key, taint.value, taint.effect) for taint in device.taints if taint.effect != "None"),
+        taints=tuple(
+            DeviceTaint(taint.key, taint.value, taint.effect) for taint in device.taints if taint.effect != "None"
+        ),
         shared=device.allow_multiple_allocations or device.consumes_counters is not None,
     )
 
@@ -366,7 +370,7 @@ class ReadClaims:
     notes: tuple[str, ...] = ()  #: likely mistakes
 
 
-def read_objects(places: Iterable[ObjectLocation]) -> ReadClaims:
+def read_objects(places: "Iterable[ObjectLocation]") -> ReadClaims:
     """Read documents of the kinds in ``CLAIM_KINDS``; :class:`ManifestError` lists every problem."""
     reader = _Reader()
     for place in places:
@@ -383,7 +387,7 @@ class _Reader:
         self._problems: list[LocatedProblem] = []
         self._devices = 0
 
-    def add(self, place: ObjectLocation) -> None:
+    def add(self, place: "ObjectLocation") -> None:
         top = ObjectReader.of(place.part)
         match place.part.get("kind"):
             case "ResourceSlice":
@@ -406,32 +410,38 @@ class _Reader:
             ClaimObjects(self._classes, self._claims, self._templates), tuple(self._slices), tuple(self._notes())
         )
 
-    def _read(self, place: ObjectLocation, top: ObjectReader, type_: type[_Object]) -> _Object | None:
+    def _read(self, place: "ObjectLocation", top: ObjectReader, type_: type[_Object]) -> _Object | None:
         read = top.read_struct(type_)
         if not getattr(read, "metadata", PodMetadata()).name:
             top.child("metadata").error("name", "Required value")
-        self._problems += [locate_problem(problem, place) for problem in top.diagnostics.problems]
+        self._refuse(place, top.diagnostics.problems)
         return None if top.diagnostics.problems else read
 
-    def _add(self, place: ObjectLocation, known: dict[tuple[str, str], Claim], claim: Claim) -> None:
+    def _refuse(self, place: "ObjectLocation", problems: Iterable[Problem]) -> None:
+        from alignup.kubernetes.manifests.workloads import locate_problem  # noqa: PLC0415 - 1 MB, not for observers
+
+        self._problems += [locate_problem(problem, place) for problem in problems]
+
+    def _add(self, place: "ObjectLocation", known: dict[tuple[str, str], Claim], claim: Claim) -> None:
         for index, alternatives in enumerate(claim.requests):
             for request in alternatives:
                 if not request.device_class:
                     path = f"spec.devices.requests[{index}]"
                     message = "Required value: name the DeviceClass in exactly.deviceClassName"
-                    self._problems.append(locate_problem(Problem(path, message), place))
+                    self._refuse(place, [Problem(path, message)])
         known[claim.namespace, claim.name] = claim
 
-    def _add_slices(self, place: ObjectLocation, slice_: ResourceSlice) -> None:
+    def _add_slices(self, place: "ObjectLocation", slice_: ResourceSlice) -> None:
         for name, value in (("driver", slice_.spec.driver), ("pool.name", slice_.spec.pool.name)):
             if not value:
-                self._problems.append(locate_problem(Problem(f"spec.{name}", "Required value"), place))
+                self._refuse(place, [Problem(f"spec.{name}", "Required value")])
         self._devices += len(slice_.spec.devices)
         if self._devices > MAX_DEVICES:
             message = f"slices with more than {MAX_DEVICES} devices {OWN_LIMIT}"
-            raise ManifestError([locate_problem(Problem("spec.devices", message), place)])
+            self._refuse(place, [Problem("spec.devices", message)])
+            raise ManifestError(self._problems)
         wrong = list(_capacity_problems(slice_.spec))
-        self._problems += [locate_problem(problem, place) for problem in wrong]
+        self._refuse(place, wrong)
         self._slices += () if wrong else slices_from(slice_)
 
     def _notes(self) -> Iterable[str]:

@@ -111,7 +111,7 @@ def _environment() -> "cel.Env":
     """Return the environment of device selectors; ``SelectorError`` if the library is not installed."""
     try:
         from cel_expr_python import cel  # noqa: PLC0415 - an extra
-        from cel_expr_python.ext import ext_bindings, ext_optional, ext_strings  # noqa: PLC0415
+        from cel_expr_python.ext import ext_bindings, ext_optional, ext_strings  # noqa: PLC0415 - as well
     except ImportError:
         raise SelectorError("selectors of claims need the library cel-expr-python; install alignup[claims]") from None
     any_, text, integer, flag = cel.Type.DYN, cel.Type.STRING, cel.Type.INT, cel.Type.BOOL

@@ -3,7 +3,7 @@
 The pod templates of custom APIs, such as a JobSet, a PyTorchJob, a RayCluster or a Workflow, are recognized by their
 shape, not by the kind of the object around them: an object whose ``spec.containers`` all have names. A step of a
 workflow is one as well: an object with a ``container`` or ``script`` that has an image. The number of pods is the
-product of the counts in the objects around the template; without any, it is unknown.
+product of the counts in the objects around the template; without any, it is unknown. A TrainJob needs its runtime.
 
 Objects that run no pods are skipped and counted in one warning, so a whole application directory or a full cluster
 export can be given. All problems are reported at once, each with file, document, line and field; then nothing is read.
@@ -71,6 +71,7 @@ _REMOVED = {
 }
 
 # In objects of custom APIs:
+_TRAINER_GROUP = "trainer.kubeflow.org/"
 _PLAIN_KEY = re.compile(r"[A-Za-z]+")
 _SUFFIX = re.compile(r"(?:PodTemplate|Template|Group|Replica|Task|Job|Cluster|Pod)?(?:Spec|Template|Config)?$")
 _USUAL_KEYS = {"", "spec", "template", "jobTemplate", "podTemplate"}
@@ -212,6 +213,7 @@ def read_workloads(text: str | bytes, *, name: str, accept: Accept = validation.
 class _Collector:
     accept: Accept
     workloads: dict[_ObjectKey, dict[str, Workload]] = field(default_factory=dict)  #: each by template
+    of_trainer: list[tuple[ObjectLocation, ObjectReader]] = field(default_factory=list)  #: TrainJobs and their runtimes
     owners: set[_ObjectKey] = field(default_factory=set)  #: from the owner references of workloads
     warnings: list[str] = field(default_factory=list)
     problems: list[LocatedProblem] = field(default_factory=list)
@@ -219,6 +221,8 @@ class _Collector:
     without_pods: Counter[str] = field(default_factory=Counter)  #: skipped objects that run no pods, by kind
 
     def result(self) -> LoadedWorkloads:
+        if self.of_trainer:
+            self._add_train_jobs()
         if self.problems:
             raise ManifestError(self.problems)
         # A cluster export has the same pods three times: as a Deployment, its ReplicaSet and its Pods.
@@ -296,7 +300,8 @@ class _Collector:
         elif (version, kind) in _TEMPLATES or kind == "Pod":
             self._add_workload(place, top)
         elif not _is_built_in(version):
-            self._add_custom(place, top)
+            add = self._defer if version.startswith(_TRAINER_GROUP) else self._add_custom
+            add(place, top)
         elif kind in CLAIM_KINDS and version.startswith(_CLAIM_GROUP):
             self.claims.append(place if place.part is top.fields else replace(place, part=top.fields))
         elif kind not in _POD_KINDS:
@@ -306,6 +311,28 @@ class _Collector:
             if removed := _REMOVED.get(version):
                 reason = f"Kubernetes {removed[0]} removed this API; use {removed[1]}"
             self.warnings.append(f"{place.source()}: skipped {kind} {_name(top.fields)} of {version}: {reason}")
+
+    def _defer(self, place: ObjectLocation, top: ObjectReader) -> None:
+        """Keep a TrainJob or its runtime until both are known."""
+        self.of_trainer.append((place, top))
+
+    def _add_train_jobs(self) -> None:
+        """Read TrainJobs with the pod templates of their runtimes, which run no pods themselves, and all others."""
+        from alignup.kubernetes.manifests import train_jobs  # noqa: PLC0415 - rarely needed
+
+        runtimes = {train_jobs.runtime_name(top.fields): top.fields for _, top in self.of_trainer}
+        jobs = [top.fields for _, top in self.of_trainer if top.fields["kind"] == train_jobs.KIND]
+        used = {train_jobs.runtime_of(job) for job in jobs}
+        for place, top in self.of_trainer:
+            name = train_jobs.runtime_of(top.fields)
+            if top.fields["kind"] != train_jobs.KIND:
+                if train_jobs.runtime_name(top.fields) not in used:
+                    self._add_custom(place, top)
+            elif name in runtimes:
+                self._add_custom(place, replace(top, fields=train_jobs.expand(top.fields, runtimes[name])))
+            else:
+                reason = f"its pods are described by {name.kind} {name.name}; give that object, too"
+                self.warnings.append(f"{place.source()}: skipped {train_jobs.KIND} {_name(top.fields)}: {reason}")
 
     def _add_workload(self, place: ObjectLocation, top: ObjectReader) -> None:
         """Read a Pod, or an object of a built-in kind that creates pods."""

@@ -2,7 +2,8 @@
 
 Surprising rules of the kubelet: a device near two NUMA nodes is listed twice, once for each node; regular init
 containers are never listed; and a device whose topology has no nodes is listed for the pod that holds it, but not
-among the allocatable ones. The endpoint knows pods by name only, and lists CPUs in any order.
+among the allocatable ones. The endpoint knows pods by name only, and lists CPUs in any order. Devices of claims are
+read, and not served: nothing here prepares claims.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ from google.protobuf.message import Message
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
+from alignup.align.claims.objects import DeviceId
 from alignup.align.cpus.options import CpuPolicy
 from alignup.align.devices.ledger import DeviceLedger
 from alignup.align.errors import AlignError, ListenError, PluginError
@@ -181,6 +183,7 @@ class ListedResources:
     cpus: CpuSet = 0  #: exclusive
     memory: tuple[Block, ...] = ()
     devices: tuple[Device, ...] = ()  #: of any health for a container, only the healthy ones if they can be allocated
+    claims: Mapping[str, tuple[DeviceId, ...]] = field(default_factory=dict)  #: namespace/name → devices of a container
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +212,7 @@ class PodResourcesClient:
     async def allocatable(self) -> ListedResources:
         request, kind = wire.AllocatableResourcesRequest(), wire.AllocatableResourcesResponse
         response = await self._call("GetAllocatableResources", request, kind)
-        return _listed_resources(response)
+        return _listed_resources(response, {})
 
     async def read(self) -> tuple[tuple[ListedPod, ...], ListedResources]:
         """Return the pods, and what can be allocated."""
@@ -244,14 +247,32 @@ def _listed_pod(pod: wire.PodResources) -> ListedPod:
     return ListedPod(
         namespace=pod.namespace,
         name=pod.name,
-        containers={container.name: _listed_resources(container) for container in pod.containers},
+        containers={
+            container.name: _listed_resources(container, _listed_claims(container.dynamic_resources))
+            for container in pod.containers
+        },
         cpus=_members(pod.cpu_ids),
         memory=_blocks(pod.memory),
     )
 
 
-def _listed_resources(listed: wire.ContainerResources | wire.AllocatableResourcesResponse) -> ListedResources:
-    return ListedResources(_members(listed.cpu_ids), _blocks(listed.memory), _listed_devices(listed.devices))
+def _listed_resources(
+    listed: wire.ContainerResources | wire.AllocatableResourcesResponse, claims: Mapping[str, tuple[DeviceId, ...]]
+) -> ListedResources:
+    return ListedResources(_members(listed.cpu_ids), _blocks(listed.memory), _listed_devices(listed.devices), claims)
+
+
+def _listed_claims(claims: Iterable[wire.DynamicResource]) -> dict[str, tuple[DeviceId, ...]]:
+    """Return the claims with devices; one that is being prepared has none yet."""
+    return {
+        f"{claim.claim_namespace}/{claim.claim_name}": tuple(
+            dict.fromkeys(
+                DeviceId(device.driver_name, device.pool_name, device.device_name) for device in claim.claim_resources
+            )
+        )
+        for claim in claims
+        if claim.claim_resources
+    }
 
 
 def _members(ids: Iterable[int]) -> int:

@@ -43,19 +43,19 @@ _CGROUPS = Path("/sys/fs/cgroup")
 _INVALID = (AlignError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)  #: errors of files
 
 
-class Claim(NamedTuple):
+class RunClaim(NamedTuple):
     run: str  #: uid; unique only together with the owner
     owner: int  #: user
     cpus: CpuSet
     devices: Mapping[str, frozenset[str]]  #: resource → ids
     time: int  #: nanoseconds; set by the kernel when the claim was made
 
-    def overlaps(self, other: "Claim") -> bool:
+    def overlaps(self, other: "RunClaim") -> bool:
         shared = any(ids & other.devices.get(resource, frozenset()) for resource, ids in self.devices.items())
         return shared or bool(self.cpus & other.cpus)
 
 
-class Claims:
+class RunClaims:
     """The claims in *directories*; an unsuitable directory is not used, and :attr:`problem` says why."""
 
     def __init__(self, directories: tuple[Path, ...], notify: Callable[[str], None] = lambda _: None) -> None:
@@ -73,7 +73,7 @@ class Claims:
             self._directories = []
 
     @classmethod
-    def of_environment(cls, environment: Mapping[str, str], notify: Callable[[str], None]) -> "Claims":
+    def of_environment(cls, environment: Mapping[str, str], notify: Callable[[str], None]) -> "RunClaims":
         chosen = environment.get(VARIABLE)
         if chosen is None:
             return cls(DIRECTORIES, notify)
@@ -84,7 +84,7 @@ class Claims:
         """Where claims are written; ``None``: nowhere, because of :attr:`problem`."""
         return self._directories[0] if self._directories else None
 
-    def read(self) -> tuple[Claim, ...]:
+    def read(self) -> tuple[RunClaim, ...]:
         """Return the claims of runs that are alive, and remove files of others that this user may remove."""
         return tuple(claim for directory in self._directories for claim in _read_directory(directory))
 
@@ -143,7 +143,7 @@ def _problem(directory: Path) -> str:
     return "" if os.access(directory, os.R_OK | os.W_OK | os.X_OK) else f"{directory} is not writable"
 
 
-def _read_directory(directory: Path) -> Iterator[Claim]:
+def _read_directory(directory: Path) -> Iterator[RunClaim]:
     with os.scandir(directory) as entries:
         names = sorted(entry.name for entry in entries if entry.name.startswith(_PREFIX))
     counts: Counter[int] = Counter()
@@ -162,7 +162,7 @@ def _read_directory(directory: Path) -> Iterator[Claim]:
             counts[status.st_uid] += 1
             if counts[status.st_uid] > _MAX_PER_USER:
                 continue
-            claim = Claim(
+            claim = RunClaim(
                 run=run,
                 owner=status.st_uid,
                 cpus=bits.parse(document["cpus"]),
@@ -175,7 +175,7 @@ def _read_directory(directory: Path) -> Iterator[Claim]:
                 _remove(directory, run)
 
 
-def _is_alive(claim: Claim, directory: Path) -> bool:
+def _is_alive(claim: RunClaim, directory: Path) -> bool:
     content = _read(directory / f"{_PREFIX}{claim.run}{_ALIVE}")
     if content is None or content[1].st_uid != claim.owner:
         return False

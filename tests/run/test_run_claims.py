@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from alignup.run import cgroup, claims
-from alignup.run.claims import Claims
+from alignup.run import cgroup, run_claims
 from alignup.run.process import ProcessIdentity
 from alignup.run.request import RunRecord
+from alignup.run.run_claims import RunClaims
 from tests.run.commands import started
 
 STRANGER = 65534
@@ -31,12 +31,12 @@ def directory(tmp_path):
 
 @pytest.fixture
 def mine(directory):
-    claims = Claims((directory,))
+    claims = RunClaims((directory,))
     assert (claims.problem, claims.directory) == ("", directory)
     return claims
 
 
-def runs(claims: Claims) -> list[str]:
+def runs(claims: RunClaims) -> list[str]:
     return [claim.run for claim in claims.read()]
 
 
@@ -57,7 +57,7 @@ def write_claim(directory, run, *, owner=None, cpus="1", runner=NOW, **alive):
 def test_a_claim_is_read_until_it_is_withdrawn(mine, directory):
     assert mine.make("a", cpus=0b110, devices=GPU)
 
-    (claim,) = Claims((directory,)).read()
+    (claim,) = RunClaims((directory,)).read()
     mine.withdraw("a")
 
     assert (claim.run, claim.owner, claim.cpus, claim.devices) == ("a", os.geteuid(), 0b110, GPU)
@@ -223,7 +223,7 @@ def test_only_regular_files_that_others_cannot_change_count(mine, directory, tmp
 
 
 def test_a_user_has_a_bounded_number_of_claims(mine, directory, monkeypatch):
-    monkeypatch.setattr(claims, "_MAX_PER_USER", 3)
+    monkeypatch.setattr(run_claims, "_MAX_PER_USER", 3)
     for number in range(5):
         write_claim(directory, str(number))
 
@@ -235,9 +235,9 @@ def test_a_run_goes_on_when_the_file_system_is_full(directory, monkeypatch):
         raise OSError(28, "No space left on device")
 
     notes: list[str] = []
-    monkeypatch.setattr(claims, "_write", full)
+    monkeypatch.setattr(run_claims, "_write", full)
 
-    assert Claims((directory,), notes.append).make("a", cpus=1, devices=NO_GPU)
+    assert RunClaims((directory,), notes.append).make("a", cpus=1, devices=NO_GPU)
     assert notes == [f"other users may get the same CPUs and devices: {directory}: No space left on device"]
 
 
@@ -259,7 +259,7 @@ def test_a_run_goes_on_when_the_file_system_is_full(directory, monkeypatch):
 )
 def test_an_unsuitable_directory_is_not_used(directory, prepare, problem):
     prepare(directory)
-    unused = Claims((directory,))
+    unused = RunClaims((directory,))
 
     assert (unused.directory, unused.problem) == (None, problem.format(directory))
     assert unused.make("a", cpus=1, devices=NO_GPU)
@@ -268,10 +268,10 @@ def test_an_unsuitable_directory_is_not_used(directory, prepare, problem):
 
 def test_the_environment_chooses_the_directory(directory):
     def chosen(environment):
-        return Claims.of_environment(environment, print)
+        return RunClaims.of_environment(environment, print)
 
-    assert chosen({claims.VARIABLE: str(directory)}).directory == directory
-    assert (chosen({claims.VARIABLE: ""}).directory, chosen({claims.VARIABLE: ""}).problem) == (
+    assert chosen({run_claims.VARIABLE: str(directory)}).directory == directory
+    assert (chosen({run_claims.VARIABLE: ""}).directory, chosen({run_claims.VARIABLE: ""}).problem) == (
         None,
         "ALIGNUP_CLAIMS_DIR is empty",
     )

@@ -1,0 +1,121 @@
+"""Devices of claims on an observed host: where ResourceSlices say they are, and which containers hold them.
+
+PodResources says which devices a container holds, but not where they are; ResourceSlices say the latter. What is wrong
+with either is said in words, and a NUMA node that cannot be right is not published.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from alignup.align.claims.alignment import place_devices, wrong_numa_nodes
+from alignup.align.claims.ledger import MODEL, ClaimLedger
+from alignup.align.claims.objects import AttributeValue, DeviceId, Slice, SliceDevice, usable_devices
+from alignup.align.errors import OWN_LIMIT
+from alignup.align.machine import Machine
+from alignup.align.workload import Pod
+from alignup.documents.host_state import MAX_CLAIM_DEVICES
+from alignup.kubernetes.plugins.pod_resources import ListedPod
+
+_MODELS = ("productName", "model")  #: attributes of drivers that say what a device is, the best first
+_MAX_MODEL = 64  #: characters
+_MAX_NAMED = 4  #: devices in one sentence
+
+
+class PlacedDevices(NamedTuple):
+    """The devices in the ResourceSlices of a host."""
+
+    devices: tuple[SliceDevice, ...] = ()  #: that can be allocated, with their NUMA nodes and models
+    listed: frozenset[DeviceId] = frozenset()  #: all, also those in slices that do not count
+    problems: tuple[str, ...] = ()
+
+
+def place_slices(slices: Iterable[Slice], machine: Machine) -> PlacedDevices:
+    """Find the NUMA nodes of the devices in *slices* on their *machine*."""
+    slices = tuple(slices)
+    usable, problems = usable_devices(slices)
+    if len(usable) > MAX_CLAIM_DEVICES:
+        left_out = f"{len(usable) - MAX_CLAIM_DEVICES} of {len(usable)} devices in ResourceSlices are left out"
+        problems += (f"{left_out} {OWN_LIMIT}",)
+        usable = usable[:MAX_CLAIM_DEVICES]
+    wrong: dict[tuple[int, ...], list[DeviceId]] = {}
+    for device in usable:
+        if nodes := wrong_numa_nodes(device.attributes, machine):
+            wrong.setdefault(nodes, []).append(device.id)
+    problems += tuple(
+        f"this machine does not have NUMA node {', '.join(map(str, nodes))} of {_some(ids)} in its ResourceSlice"
+        for nodes, ids in wrong.items()
+    )
+    return PlacedDevices(
+        tuple(
+            SliceDevice(device.id, _model(device.attributes), nodes=device.nodes, shared=device.shared)
+            for device in place_devices(usable, machine)
+        ),
+        frozenset(device.id for slice_ in slices for device in slice_.devices),
+        problems,
+    )
+
+
+def _model(attributes: Mapping[str, AttributeValue]) -> dict[str, AttributeValue]:
+    by_name = {name.rpartition("/")[2]: value for name, value in attributes.items()}
+    model = next((value for value in map(by_name.get, _MODELS) if isinstance(value, str) and value), "")
+    return {MODEL: model[:_MAX_MODEL]} if model else {}
+
+
+class JoinedClaims(NamedTuple):
+    ledger: ClaimLedger | None  #: ``None``: the host has no devices for claims
+    gaps: tuple[str, ...] = ()
+    contradictions: tuple[str, ...] = ()
+
+
+def join_claims(
+    placed: PlacedDevices | None, listed: Mapping[str, ListedPod], others: Iterable[ListedPod], pods: Iterable[Pod]
+) -> JoinedClaims:
+    """Join the devices in slices with what live pods hold; *placed* is ``None`` if no slices could be read.
+
+    *listed* are the pods of PodResources by uid, *others* those whose uid is unknown, *pods* those of the API server.
+    """
+    held = {
+        uid: containers
+        for uid, pod in listed.items()
+        if (containers := {name: container.claims for name, container in pod.containers.items() if container.claims})
+    }
+    ledger = ClaimLedger(placed.devices if placed else (), held)
+    gaps = [
+        f"pod {pod.namespace}/{pod.name} holds devices of claims, but its uid is unknown"
+        for pod in others
+        if any(container.claims for container in pod.containers.values())
+    ]
+    if held and placed is None:
+        gaps.append("the NUMA nodes of claimed devices are unknown: no ResourceSlices of this node could be read")
+    for pod in pods:
+        users = [container.name for container in pod.all_containers if container.resources.claims]
+        if pod.uid in listed and pod.uid not in held and not all(map(pod.is_ordinary_init, users)):
+            gaps.append(f"pod {pod.namespace}/{pod.name} has claims, but PodResources lists no device of them")
+    contradictions = (*(placed.problems if placed else ()), *_wrong_holders(ledger, placed, listed))
+    return JoinedClaims(ledger if ledger.devices or ledger.held else None, tuple(gaps), contradictions)
+
+
+def _wrong_holders(ledger: ClaimLedger, placed: PlacedDevices | None, listed: Mapping[str, ListedPod]) -> Iterator[str]:
+    holders: dict[DeviceId, dict[str, str]] = {}  # device → claim → its first pod
+    for uid in ledger.held:
+        pod = f"{listed[uid].namespace}/{listed[uid].name}"
+        for claim, ids in ledger.claims_of(uid).items():
+            for id_ in ids:
+                holders.setdefault(id_, {}).setdefault(claim, pod)
+            unknown = [id_ for id_ in ids if placed and id_ not in placed.listed]
+            if unknown:
+                yield f"pod {pod} holds {_some(unknown)} of claim {claim}, which no ResourceSlice of this node has"
+    shared = {device.id for device in ledger.devices if device.shared}
+    for id_, claims in holders.items():
+        if len(claims) > 1 and id_ not in shared:
+            names = " and ".join(f"claim {claim} of pod {pod}" for claim, pod in claims.items())
+            yield (
+                f"device {id_} is held by {names}: a claim was deleted while its pod was running, "
+                "or one of them has admin access"
+            )
+
+
+def _some(ids: list[DeviceId]) -> str:
+    """Name some devices of the same kind."""
+    more = len(ids) - _MAX_NAMED
+    return f"device {', '.join(map(str, ids[:_MAX_NAMED]))}" + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,155 @@
+"""Whole workloads: how many pods of an object fit together, on which nodes, and what the rest lacks.
+
+All replicas of all templates are decided together, as a gang, since each takes room that another could use.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from alignup.align.decision import Rejection, Shortfall
+from alignup.align.explain.sentences import HOST, format_amount
+from alignup.align.settings import Policy
+from alignup.kubernetes.manifests.workloads import Workload
+from alignup.placement.cluster import Cluster
+from alignup.placement.gang import MAX_STEPS, GangAnswer
+from alignup.placement.host_model import HostModel
+from alignup.placement.verdict import Feasibility, reason_text
+
+_MAX_NODES = 8  #: names in a sentence
+
+
+class WorkloadPart(NamedTuple):
+    """The replicas of one pod template."""
+
+    label: str  #: which of several templates it is
+    replicas: int
+    fitting: int
+    nodes: Mapping[str, int]  #: how many of them go to each node
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadAnswer:
+    """The pods of one object that fit together."""
+
+    name: str  #: such as ``Job ml/trainer``
+    parts: tuple[WorkloadPart, ...]
+    gang: GangAnswer
+    shortage: str  #: why the rest does not fit; empty if everything fits
+
+    @property
+    def fits(self) -> bool:
+        return self.gang.fits
+
+    @property
+    def sentence(self) -> str:
+        replicas = sum(part.replicas for part in self.parts)
+        fitting = sum(part.fitting for part in self.parts)
+        several = [f"{part.label}: {part.fitting} of {part.replicas}" for part in self.parts if part.label]
+        parts = f" ({', '.join(several)})" if len(several) > 1 else ""
+        if self.fits:
+            return f"{self.name}: all {replicas} pods{parts} fit together: {self._show_nodes()}"
+        text = f"{self.name}: {fitting} of {replicas} pods fit together{parts}; {self.shortage}"
+        return text if self.gang.proved else f"{text}; no more were found within {self.gang.steps} steps"
+
+    def _show_nodes(self) -> str:
+        counts: Counter[str] = Counter()
+        for part in self.parts:
+            counts.update(part.nodes)
+        shown = [f"{count} on {node}" for node, count in sorted(counts.items())[:_MAX_NODES]]
+        return ", ".join(shown) + (f" and on {len(counts) - _MAX_NODES} more nodes" if len(counts) > _MAX_NODES else "")
+
+    def to_document(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "fits": self.fits,
+            "sentence": self.sentence,
+            "shortage": self.shortage,
+            "proved": self.gang.proved,
+            "parts": [
+                {"template": part.label, "pods": part.replicas, "fitting": part.fitting, "nodes": dict(part.nodes)}
+                for part in self.parts
+            ],
+            "bindings": [{"pod": binding.pod.name, "node": binding.host} for binding in self.gang.bindings],
+        }
+
+
+def split_by_object(workloads: Sequence[Workload]) -> list[list[Workload]]:
+    """Return the templates of each object together."""
+    return [list(parts) for _, parts in groupby(workloads, lambda part: (part.kind, part.namespace, part.name))]
+
+
+def ask_about_gang(
+    cluster: Cluster,
+    templates: Sequence[Workload],
+    considered: Sequence[Collection[str]],
+    *,
+    max_steps: int = MAX_STEPS,
+) -> WorkloadAnswer | None:
+    """Ask where all replicas of an object go together; ``None`` if it has one, or one on each node.
+
+    *considered* are the nodes that schedulers consider for the replicas of each of its *templates*.
+    """
+    first = templates[0]
+    if sum(template.replicas for template in templates) < 2 or first.kind == "DaemonSet":
+        return None
+    members = [list(template.pods()) for template in templates]
+    eligible = {pod.uid: nodes for pods, nodes in zip(members, considered, strict=True) for pod in pods}
+    gang = cluster.feasible_gang(
+        [pod for pods in members for pod in pods], eligible=lambda pod: eligible[pod.uid], max_steps=max_steps
+    )
+    hosts, parts = gang.hosts, []
+    for template, pods in zip(templates, members, strict=True):
+        nodes = Counter(hosts[pod.uid] for pod in pods if pod.uid in hosts)
+        parts.append(WorkloadPart(template.template, template.replicas, nodes.total(), nodes))
+    name = f"{first.kind} {first.namespace}/{first.name}"
+    shortage = "" if gang.fits else describe_shortage(cluster, gang.verdicts[gang.rest[0].uid])
+    return WorkloadAnswer(name, tuple(parts), gang, shortage)
+
+
+def describe_shortage(cluster: Cluster, verdicts: Feasibility) -> str:
+    """Return what the nearest node lacks for one more pod, or the most frequent reason."""
+    lacks = []
+    for node, verdict in verdicts.items():
+        record, rejection = cluster.record(node), verdict.rejection
+        if record and rejection and verdict.reason == reason_text(rejection):  # resources do not just disagree
+            shortfalls = _nearest(rejection, record.model)
+            if shortfalls:
+                lacks.append((_amount_missing(shortfalls), node, shortfalls))
+    if lacks:
+        _, node, shortfalls = min(lacks)
+        amounts = " and ".join(
+            format_amount(short.resource, short.missing, milli=short.provider == HOST) for short in shortfalls
+        )
+        return f"{node} lacks {amounts}" + (" on one NUMA node" if shortfalls[0].nodes is not None else "")
+    reasons = Counter(verdict.reason for verdict in verdicts.values())
+    if not reasons:
+        return "no node is considered for the rest"
+    reason, count = reasons.most_common(1)[0]
+    return f"{reason} ({count} of {len(verdicts)} nodes)"
+
+
+def _nearest(rejection: Rejection, model: HostModel) -> tuple[Shortfall, ...]:
+    """Return what the whole node lacks, or the NUMA node that lacks least; nothing if it is not known."""
+    numa_nodes = model.host.view.all_nodes.bit_count()
+    whole = [short for short in rejection.shortfalls if short.nodes is None]
+    places: dict[int, list[Shortfall]] = {}
+    by_resource: dict[str, list[Shortfall]] = {}
+    for short in rejection.shortfalls:
+        if short.nodes is not None:
+            places.setdefault(short.nodes, []).append(short)
+            by_resource.setdefault(short.resource, []).append(short)
+    if model.settings.topology.policy is not Policy.SINGLE_NUMA_NODE:
+        for first, *others in by_resource.values():
+            free = first.free + sum(short.free for short in others)
+            if len(others) + 1 == numa_nodes and free < first.needed:  # too little on all NUMA nodes together
+                whole.append(Shortfall(first.provider, first.resource, first.needed, free))
+    if whole or len(places) < numa_nodes:
+        return tuple(whole)
+    return min(map(tuple, places.values()), key=_amount_missing)
+
+
+def _amount_missing(shortfalls: Sequence[Shortfall]) -> tuple[int, float]:
+    return len(shortfalls), sum(short.missing / max(short.needed, 1) for short in shortfalls)
