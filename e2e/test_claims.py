@@ -141,7 +141,8 @@ async def test_a_pod_that_requires_alignment_is_not_bound_beside_another_device(
             await until(running(nodes, "easy", "strict"), plane)
             assert nodes.rejected == []
             assert nodes.running == {"easy": "a", "strict": "a"}
-            assert sorted(sum((await allocated(client)).values(), [])) == ["a/gpu-0", "a/gpu-1"]
+            devices = [device for given in (await allocated(client)).values() for device in given]
+            assert sorted(devices) == ["a/gpu-0", "a/gpu-1"]
 
 
 async def test_gated_claim_pods_and_others_are_bound_and_none_is_stuck(plane: ControlPlane) -> None:

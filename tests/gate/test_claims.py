@@ -1,6 +1,7 @@
 """Gated pods with ResourceClaims: released where devices for them are, to several nodes, and never stuck."""
 
 from dataclasses import replace
+from functools import partial
 from random import Random
 
 import pytest
@@ -28,6 +29,15 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 def released_to(cluster, name):
     return pinned_nodes(convert(cluster.document(name), ApiPod))
+
+
+def bound_node(cluster, name):
+    return cluster.bound()[name]
+
+
+def was_scheduled(cluster, name):
+    """Whether the scheduler has bound a pod, or said that it cannot."""
+    return bound_node(cluster, name) or cluster.document(name)["status"].get("conditions")
 
 
 @pytest.fixture
@@ -230,16 +240,16 @@ async def test_with_several_nodes_a_device_that_others_take_first_stops_no_pod(
         name = f"p{number}"
         cluster.paused.add(name)
         cluster.gate(claiming(pod(name, cpu="4")))
-        await until(lambda name=name: released_to(cluster, name))
+        await until(partial(released_to, cluster, name))
         if random.random() < 1 / 3:
             served.put(claim("foreign", ["gpu-0"], released_to(cluster, name)[0]))
         cluster.paused.discard(name)
         served.put(node("g", labels={"round": name}))  # the scheduler looks again
-        await until(lambda name=name: cluster.bound()[name] or cluster.document(name)["status"].get("conditions"))
+        await until(partial(was_scheduled, cluster, name))
         stuck += not cluster.bound()[name]
         if any(each["metadata"]["name"] == "foreign" for each in served.objects("resourceclaims")):
             served.remove("resourceclaims", "foreign")
-        await until(lambda name=name: cluster.bound()[name])  # when the device is free again
+        await until(partial(bound_node, cluster, name))  # when the device is free again
         await until(lambda: not controller.releases)
         cluster.finish(name)
         await until(lambda: not live.claims.objects.taken())

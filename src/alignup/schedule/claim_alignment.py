@@ -5,6 +5,7 @@ are allocated, it is predicted whether they can be aligned; at the binding it is
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import StrEnum
 
 from alignup.align.claims.alignment import ExplainedClaim
@@ -57,6 +58,14 @@ def explain_claims(
         return ()
     host = record.model.at(record.ledger)
     host_claims = claims.host_claims(record.name, host.machine, fresh)
+    if record.ledger.claims is not None:
+        # The observer knows the PCI devices of the machine, and so more NUMA nodes than attributes tell.
+        observed = {device.id: device.nodes for device in record.ledger.claims.devices}
+        devices = [
+            replace(device, nodes=observed.get(device.id)) if device.nodes is None else device
+            for device in host_claims.devices
+        ]
+        host_claims = host_claims._replace(devices=tuple(devices))
     return tuple(host_claims.explain(pod, placements, host) for placements in verdict.possible_placements)
 
 
