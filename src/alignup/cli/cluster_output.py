@@ -10,6 +10,7 @@ from alignup.align.workload import Pod
 from alignup.align.workload.names import CPU, MEMORY, is_hugepages
 from alignup.cli import inputs, terminal
 from alignup.cli.app import Place
+from alignup.cli.claims_output import claim_lines
 from alignup.cli.layout import paragraph, print_table, section
 from alignup.documents import codec
 from alignup.kubernetes.api.known_pods import known_pod
@@ -167,8 +168,6 @@ def _group_lines(group: AnswerGroup) -> Iterator[Line]:
         yield from paragraph(f"{first.numa_nodes}", prefix="  ")
         yield from paragraph(f"{_placement(first)}{example}", prefix="  - ")
         if first.claims:
-            from alignup.cli.claims_output import claim_lines  # noqa: PLC0415 - most pods have no claims
-
             yield from claim_lines(first.claims)
         return
     yield from paragraph(_reason(first), prefix="  ")
