@@ -6,7 +6,8 @@ On each of them the pod counts until it is bound, and until its claims have devi
 there: they would compete.
 """
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
 
 from alignup.align.workload import Pod
 from alignup.kubernetes.api.objects import ApiPod
@@ -36,15 +37,24 @@ class ClaimNodes:
     ) -> None:
         self.live, self._settled, self._clock = live, settled, clock
         self._waiting: dict[str, tuple[Pod, tuple[str, ...]]] = {}  #: released pods by uid, and their nodes
+        self._open_nodes: Counter[str] = Counter()  #: how many of these pods a node may get
+        self._open_claims: Counter[tuple[str, str]] = Counter()  #: how many have a claim, by namespace and name
         self._bound: dict[str, tuple[ApiPod, float]] = {}  #: those of them that are bound, and since when
 
-    def choose(self, pod: Pod, candidates: Iterable[str]) -> tuple[str, ...]:
-        """Return the nodes of *candidates*, the best first, that the pod can be released to."""
+    def choose(self, pod: Pod, candidates: Iterable[str], drop: Callable[[str], object]) -> tuple[str, ...]:
+        """Return the nodes of *candidates*, the best first, that the pod can be released to.
+
+        *drop* is called with those that have no devices for it until they change.
+        """
         chosen: list[tuple[bool, int, str]] = []
-        wanted = SURE
+        wanted, busy = SURE, self._busy(pod)
         for place, name in enumerate(candidates):
+            if busy is None or name in busy:
+                continue
             fit = self.live.claim_fit(pod, name)
             if self._refusal(pod, name, fit):
+                if not fit.possible:
+                    drop(name)
                 continue
             if not fit.certain:
                 wanted = UNSURE
@@ -55,24 +65,24 @@ class ClaimNodes:
 
     def refusal(self, pod: Pod, name: str) -> str:
         """Return why a pod is not released to a node because of its claims; empty: it may be."""
-        return self._refusal(pod, name, self.live.claim_fit(pod, name))
+        reason, busy = self._refusal(pod, name, self.live.claim_fit(pod, name)), self._busy(pod)
+        return reason or (WAITS if busy is None or name in busy else "")
 
     def _refusal(self, pod: Pod, name: str, fit: ClaimFit) -> str:
         if not fit.possible:
             return fit.reason
-        if fit.open and any(self._competes(uid, pod, name) for uid in self._waiting):
-            return WAITS
         if claim_preference(pod)[0] is ClaimPreference.REQUIRE:
-            explained = self.live.explain_claims(pod, name)
-            return "" if alignment(explained) is ClaimAlignment.ALIGNED else NOT_ALIGNED
+            aligned = alignment(self.live.explain_claims(pod, name)) is ClaimAlignment.ALIGNED
+            return "" if aligned else NOT_ALIGNED
         return ""
 
-    def _competes(self, uid: str, pod: Pod, name: str) -> bool:
-        other, nodes = self._waiting[uid]
-        if uid == pod.uid:
-            return False
-        shared = {claim.claim for claim in other.claims if claim.claim} & {claim.claim for claim in pod.claims}
-        return name in nodes or (bool(shared) and other.namespace == pod.namespace)
+    def _busy(self, pod: Pod) -> Collection[str] | None:
+        """Return the nodes where claims of other pods have no devices yet; ``None``: such a claim is one of *pod*."""
+        if not self.live.claims.is_open(pod):
+            return ()
+        if any(self._open_claims[pod.namespace, claim.claim] for claim in pod.claims):
+            return None
+        return self._open_nodes
 
     def _may_align(self, pod: Pod, name: str) -> bool:
         if claim_preference(pod)[0] is ClaimPreference.IGNORE:
@@ -83,16 +93,28 @@ class ClaimNodes:
 
     def released(self, pod: Pod, nodes: tuple[str, ...]) -> None:
         if self.live.claims.is_open(pod):
-            self._waiting[pod.uid] = (pod, nodes)
+            self._put(pod, nodes)
+
+    def _put(self, pod: Pod, nodes: tuple[str, ...]) -> None:
+        self._remove(pod.uid)
+        self._waiting[pod.uid] = (pod, nodes)
+        self._open_nodes.update(nodes)
+        self._open_claims.update(_claim_names(pod))
+
+    def _remove(self, uid: str) -> tuple[str, ...]:
+        pod, nodes = self._waiting.pop(uid, (None, ()))
+        self._open_nodes -= Counter(nodes)
+        self._open_claims -= Counter(_claim_names(pod) if pod else ())
+        return nodes
 
     def bound(self, api_pod: ApiPod) -> None:
         """Note that a pod is bound; it counts until its claims have devices."""
-        uid = api_pod.metadata.uid
+        uid, node = api_pod.metadata.uid, api_pod.spec.node_name
         if uid in self._waiting:
             pod, nodes = self._waiting[uid]
-            node = api_pod.spec.node_name
-            self._waiting[uid] = (pod, (node,))
-            self._bound.setdefault(uid, (api_pod, self._clock()))
+            self._put(pod, (node,))
+            _, since = self._bound.get(uid, (None, self._clock()))
+            self._bound[uid] = (api_pod, since)
             self._settled(other for other in nodes if other != node)
             self.check()
 
@@ -115,5 +137,8 @@ class ClaimNodes:
     def forget(self, uid: str) -> None:
         """Forget a pod that is gone or was not bound."""
         self._bound.pop(uid, None)
-        _, nodes = self._waiting.pop(uid, (None, ()))
-        self._settled(nodes)
+        self._settled(self._remove(uid))
+
+
+def _claim_names(pod: Pod) -> list[tuple[str, str]]:
+    return [(pod.namespace, claim.claim) for claim in pod.claims if claim.claim]

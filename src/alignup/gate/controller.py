@@ -176,9 +176,9 @@ class GateController:
         if change.classes:
             for waiting in tuple(self.queue):  # what they request may be served by claims now
                 self._wait(waiting.api)
-        namespace = change.object[0] if change.object else None
-        for pod_class in [each for each in self.queue.blocked if has_claims(each.pod) and each.namespace == namespace]:
-            self.queue.retry(pod_class)
+        if change.object is not None:  # nodes without devices for its pods were left out
+            namespace = change.object[0]
+            self.queue.rank_again(lambda each: each.namespace == namespace and has_claims(each.pod))
             self._wake.set()
 
     def _claims_settled(self, nodes: Iterable[str]) -> None:
@@ -370,7 +370,7 @@ class GateController:
                 return next(((name,) for name in candidates if self._live.assume(waiting.pod, name).admits), ())
             if problem := claim_preference(waiting.pod)[1]:
                 self._events.note(waiting.api, UNKNOWN_PREFERENCE, problem)
-            chosen = self.claim_nodes.choose(waiting.pod, candidates)
+            chosen = self.claim_nodes.choose(waiting.pod, candidates, pod_class.drop)
             return self._live.assume_any(waiting.pod, self._nameable(waiting.api, chosen))
         except AlignError as error:
             self._events.note(waiting.api, INVALID, f"no kubelet can decide on the pod: {error}")

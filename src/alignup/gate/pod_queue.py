@@ -222,6 +222,12 @@ class PodQueue(WaitQueue[PodClass, GatedPod]):
             self._unblock(pod_class, head)
             heapq.heappush(self._new.setdefault(pod_class.namespace, []), head)
 
+    def rank_again(self, condition: Callable[[PodClass], bool]) -> None:
+        """Rank all nodes again for the classes that meet a condition, and try them again."""
+        for pod_class in filter(condition, self._classes.values()):
+            pod_class.ranking = None
+            self.retry(pod_class)
+
     def _unblock(self, pod_class: PodClass, head: Entry) -> None:
         if pod_class in self.blocked:
             self.blocked.discard(pod_class)
