@@ -3,17 +3,19 @@
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
 import pytest
+import yaml
 
 from alignup import cli
 from alignup.align.claims.alignment import NUMA_NODE
 from alignup.align.claims.objects import DeviceId, Slice, SliceDevice
-from alignup.testing.api_server import ApiFault, ApiServer
+from alignup.testing.api_server import ApiFault, ApiServer, ServedResource
 from tests.align.hosts import pod
-from tests.cli.commands import in_process
+from tests.cli.commands import in_process, python
 from tests.observe.api_objects import SERVED, api_pod, node, running_server, state_of
 from tests.observe.kubelets import SimulatedKubelet
 from tests.schedule.claim_objects import claim, claiming, device_class, resource_slice, template
@@ -43,6 +45,7 @@ def cluster():
     """``a`` is idle, ``b`` has no CPUs left on one NUMA node, ``c`` has no observer, ``d`` is cordoned."""
     server = ApiServer()
     server.serve(SERVED)
+    server.serve(ServedResource(kind="Deployment", plural="deployments", group="apps", version="v1", namespaced=True))
     busy = SimulatedKubelet()
     busy.slices = (Slice("slice", "nic.example.com", "b", 1, 1, devices=NICS),)
     held = [pod("x", cpu="2", memory="1Gi"), pod("y", cpu="2", memory="1Gi")]
@@ -57,7 +60,7 @@ def cluster():
     for name, kubelet in (("a", SimulatedKubelet()), ("b", busy), ("d", SimulatedKubelet())):
         problems, observed = (["a gap"], "2026-01-01T00:00:00Z") if name == "b" else ([], "")
         server.put(state_of(name, kubelet, problems=problems, observed_at=observed))
-    wide = pod("wide", cpu="4", memory="1Gi")
+    wide = replace(pod("wide", cpu="4", memory="1Gi"), labels={"size": "wide"})
     server.put(api_pod(wide, "", phase="Pending", schedulingGates=[{"name": "example.com/wait"}]))
     server.put(
         {
@@ -304,7 +307,8 @@ def test_nodes_as_json(ask):
         pytest.param(("why", "x", "--search", "nan"), 2, "not a number of seconds", id="no number"),
         pytest.param(("why", "absent"), 1, "pod absent not found in namespace default", id="no such pod"),
         pytest.param(("why", "wide", "-n", "ml"), 1, "pod wide not found in namespace ml", id="another namespace"),
-        pytest.param(("why", "deployment/web"), 2, "deployment/web: not a pod", id="another kind"),
+        pytest.param(("why", "deploy/no"), 1, "deployment no not found in namespace default", id="another kind"),
+        pytest.param(("why", "-l", "app=none"), 1, "no such pods found", id="no such labels"),
         pytest.param(("nodes", "absent"), 1, "node absent not found", id="no such node"),
         pytest.param(("nodes", "--context", "absent"), 2, "absent", id="no such context"),
     ],
@@ -368,14 +372,80 @@ def test_without_a_kubeconfig_the_message_says_where_it_was_looked_for(tmp_path)
     assert "KUBECONFIG is not set" in run.stderr
 
 
-def test_kubectl_runs_the_same_commands(capsys):
-    script = Path(sys.executable).with_name("kubectl-alignup")
-    with mock.patch.object(sys, "argv", ["kubectl-alignup", "why", "--help"]), pytest.raises(SystemExit) as ended:
-        cli.kubectl_main()
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("wide",),
+        ("default/wide", "-n", "ml"),
+        ("pod/wide",),
+        ("po/wide",),
+        ("pods", "wide"),
+        ("wide", "-A"),
+        ("-A", "-l", "size=wide"),
+    ],
+    ids=" ".join,
+)
+def test_pods_are_named_as_for_kubectl(ask, words):
+    run = ask("why", *words)
 
-    assert ended.value.code == 0
-    assert "whether its kubelet would admit a pod" in capsys.readouterr().out
-    assert script.exists()
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith("Pod default/wide would be admitted by 1 of 4 nodes")
+
+
+@pytest.mark.parametrize("word", ["deployment/web", "deployments.apps/web", "deploy/web"])
+def test_a_workload_of_the_cluster_stands_for_its_pods(ask, server, word):
+    server.put(
+        yaml.safe_load(MANIFEST.format(api="apps/v1", kind="Deployment", more=""))
+        | {"metadata": {"name": "web", "namespace": "default"}}
+    )
+
+    run = ask("why", word)
+
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith("Pod default/web-0 would be admitted by")
+
+
+def test_output_for_programs_and_names(ask):
+    assert ask("why", "wide", "-o", "name").stdout == "node/a\n"
+    assert ask("nodes", "-o", "name").stdout == "node/a\nnode/b\nnode/c\nnode/d\n"
+    for words in (("why", "wide"), ("nodes",), ("upgrade-check", "--to", "1.36")):
+        assert yaml.safe_load(ask(*words, "-o", "yaml").stdout) == json.loads(ask(*words, "-o", "json").stdout)
+
+
+def run_kubectl(*words):
+    with mock.patch.object(sys, "argv", ["kubectl-alignup", *words]), pytest.raises(SystemExit) as ended:
+        cli.kubectl_main()
+    return ended.value.code
+
+
+def test_kubectl_runs_the_same_commands(capsys):
+    assert run_kubectl("why", "-h") == 0
+    text = capsys.readouterr().out
+    assert text.startswith("Usage: kubectl alignup why [OPTIONS] [POD]...\n")
+    assert "whether its kubelet would admit a pod" in text
+    assert Path(sys.executable).with_name("kubectl-alignup").exists()
+
+
+def test_kubectl_shows_the_version_and_its_own_name_in_errors(capsys):
+    assert run_kubectl("--version") == 0
+    assert capsys.readouterr().out.startswith("alignup 0.")
+    script = "from alignup.cli import main; main(['nods'], program='kubectl alignup')"
+    assert python("-c", script).stderr == (
+        "alignup: no such command 'nods'; did you mean nodes?\n  Try 'kubectl alignup --help' for help.\n"
+    )
+
+
+def test_kubectl_gets_completions(server, capsys, monkeypatch, tmp_path):
+    server.write_kubeconfig(tmp_path / "config")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    for words, expected in (
+        (["wh"], ["why\tExplain which nodes admit a pod, and what would admit it elsewhere", ":4"]),
+        (["why", "wi"], ["wide", ":4"]),
+        (["why", "-f", ""], [":0"]),
+    ):
+        monkeypatch.setattr(sys, "argv", ["kubectl_complete-alignup", *words])
+        cli.kubectl_complete_main()
+        assert capsys.readouterr().out.splitlines() == expected
 
 
 def test_the_upgrade_of_a_cluster_is_checked(ask):

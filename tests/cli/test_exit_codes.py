@@ -91,7 +91,7 @@ def test_the_exit_code_says_whether_the_answer_or_the_input_is_bad(words, code, 
 @pytest.mark.parametrize(
     ("words", "start"),
     [
-        (["why", "-f", "foo.yaml", *MACHINE], "foo.yaml:7: spec.containers[0].resources.limits[cpu]: quantities"),
+        (["why", "-f", "foo.yaml", *MACHINE], "foo.yaml:7: spec.containers[0].resources.limits[cpu]: not a quantity"),
         (["why", "-f", "broken.yaml", *MACHINE], "broken.yaml:2: mapping values are not allowed"),
         (["why", "-f", "missing.yaml", *MACHINE], "missing.yaml: cannot be read: No such file or directory"),
         (["why", "-f", "pod.yaml", "--config", "kubelet.yaml", *MACHINE], "kubelet.yaml:3: topologyManagerPolicy: "),

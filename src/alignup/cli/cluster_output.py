@@ -221,7 +221,16 @@ def print_wide_answers(asked: Sequence[AskedPod]) -> None:
         for answer in group.answers
     ]
     if rows:
-        print_table(heads, rows)
+        print_table(heads, rows, wide=True)
+
+
+def print_admitting_nodes(asked: Sequence[AskedPod]) -> None:
+    """Print the nodes that admit each pod, as ``-o name``."""
+    groups = (group for question in asked for group in question.answers.groups)
+    for node in dict.fromkeys(
+        node for group in groups if group.first.kind is NodeAnswerKind.ADMITS for node in group.nodes
+    ):
+        terminal.print_line(f"node/{node}")
 
 
 def _placement(answer: NodeAnswer) -> str:
@@ -255,7 +264,7 @@ def print_nodes(summaries: Sequence[NodeSummary], *, wide: bool) -> None:
     if wide:
         heads[2:2] = ["SCOPE", "CPU MANAGER", "MEMORY MANAGER", "PODS", "VERSION", "RESTRICTIONS"]
         heads.append("PROBLEMS")
-    print_table(heads, [_node_row(summary, wide=wide) for summary in summaries])
+    print_table(heads, [_node_row(summary, wide=wide) for summary in summaries], wide=wide)
     if any(summary.unknown == NO_HOST_STATE for summary in summaries):
         terminal.print_notes([f"{NO_HOST_STATE}: {GET_HOST_STATE}"])
     terminal.print_notes([f"node {summary.node}: {summary.stale}" for summary in summaries if summary.stale])
