@@ -18,6 +18,7 @@ from tests.align.hosts import pod
 from tests.cli.commands import in_process, python
 from tests.observe.api_objects import SERVED, api_pod, node, running_server, state_of
 from tests.observe.kubelets import SimulatedKubelet
+from tests.schedule.claim_objects import claim, claiming, device_class, resource_slice, template
 
 FORBIDDEN = 'nodes is forbidden: User "eve" cannot list resource "nodes" in API group "" at the cluster scope'
 MANIFEST = """
@@ -73,6 +74,11 @@ def cluster():
         }
     )
     server.put(api_pod(pod("huge", cpu="5", memory="1Gi"), "b", phase="Failed"))
+    for document in (device_class(), template(), resource_slice("a", (0, 9)), claim("twice", ["gpu-1"], "a")):
+        server.put(document)
+    server.put(claim("again", ["gpu-1"], "a"))
+    server.put(api_pod(claiming(pod("claiming", cpu="4", memory="1Gi")), "", phase="Pending"))
+    server.put(api_pod(claiming(pod("missing", cpu="1"), claim="gone", preference="maybe"), "", phase="Pending"))
     return server
 
 
@@ -116,6 +122,33 @@ def test_a_pending_pod_is_explained_for_every_node(ask):
         r"note: node b: its observer last reported \d+ days ago; see the log of its pod\nnote: node b: a gap\n",
         run.stderr,
     )
+
+
+def test_claims_are_explained_where_they_can_be_served(ask):
+    run = ask("why", "claiming")
+
+    assert run.returncode == 0
+    for expected in (
+        "device gpu.example.com/a/gpu-1 is allocated to default/again and default/twice",
+        "names NUMA node 9, which the node does not have",
+        "Admitted: 1 node\n  a\n  NUMA node 1\n",
+        "- gpu: claim default/claiming-gpu, not allocated yet",
+        "gpu: gpu-0 · NUMA node 0 · driver gpu.example.com · pool a",
+        "the device of claim gpu will be on NUMA node 0, the CPUs and memory will be on NUMA node 1: not aligned",
+        "not enough free devices for its claims",
+    ):
+        assert expected in " ".join(run.stdout.split()) or expected in run.stdout, expected
+    (answer,) = json.loads(ask("why", "claiming", "-o", "json").stdout)["answers"]
+    (claims,) = [row["claims"] for group in answer["groups"] for row in group["nodes"] if row["node"] == "a"]
+    assert claims[0]["aligned"] is False
+
+
+def test_a_pod_whose_claim_is_missing_gets_a_note(ask):
+    run = ask("why", "missing")
+
+    assert run.returncode == 1
+    assert "ResourceClaim default/gone is not known" in run.stdout
+    assert "annotation topology.alignup.dev/claims is 'maybe'; use require, prefer, ignore" in run.stdout
 
 
 def test_a_rejected_pod_is_asked_about_as_if_it_were_new_and_the_exit_code_says_that_no_node_admits_it(ask):

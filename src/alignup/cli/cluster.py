@@ -219,11 +219,11 @@ def _read(
             for pod in await _find_pods(client, [name for name in names if name.kind == "Pod"], options, namespace):
                 reported = ""
                 if pod.spec.scheduling_gates:
-                    from alignup.gate.pod_events import read_last_event  # noqa: PLC0415 - slow to import
+                    from alignup.schedule.pod_events import read_last_event  # noqa: PLC0415 - slow to import
 
                     reported = await read_last_event(client, pod)
                 pods.append((pod, reported))
-        return await _read_view(client), pods, workloads
+        return await _read_view(client, with_claims=options is not None), pods, workloads
 
     return _ask(access, read)
 
@@ -284,10 +284,10 @@ async def _find_workload(client: "ApiClient", name: "ObjectName") -> "tuple[Work
     return read_workloads(text, name=f"{name.kind} {name.name}", ignore_unknown_fields=True).workloads
 
 
-async def _read_view(client: "ApiClient") -> "ClusterView":
+async def _read_view(client: "ApiClient", *, with_claims: bool) -> "ClusterView":
     from alignup.schedule.cluster_snapshot import read_cluster  # noqa: PLC0415 - slow to import
 
-    return await _with_host_states(read_cluster(client))
+    return await _with_host_states(read_cluster(client, with_claims=with_claims))
 
 
 async def _read_upgrades(client: "ApiClient", _namespace: str, *, release: "Release") -> "list[NodeUpgrade]":

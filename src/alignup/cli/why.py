@@ -169,7 +169,7 @@ def explain(
             missing=missing,
             lenient=lenient,
             defects=tuple(sentences.describe_defects(decision, safe)),
-            claims=claims.explain(workload.pod, decision, host) if claims is not None else (),
+            claims=claims.explain(workload.pod, decision.placements, host) if claims is not None else (),
         )
         if decision.admitted:
             return explanation
