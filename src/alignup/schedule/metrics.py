@@ -37,6 +37,12 @@ class ScheduleMetrics:
             "Pods of others that a kubelet rejected although predictions counted on them.",
             registry=self.registry,
         )
+        self._claimed_pods = Counter(
+            "alignup_claimed_pods",
+            "Bound pods with ResourceClaims by whether their CPUs and memory are beside the devices, and refused ones.",
+            ["alignment"],
+            registry=self.registry,
+        )
         self._requests = Histogram(
             "alignup_extender_request_duration_seconds",
             "Time to answer a request of a scheduler.",
@@ -48,10 +54,15 @@ class ScheduleMetrics:
         self.predictions = PredictionHistory()
         for outcome in ("as_predicted", "placed_elsewhere", "rejected"):
             self._predictions.labels("admits", outcome, "")
+        for alignment in ("aligned", "unaligned", "unknown", "refused"):
+            self._claimed_pods.labels(alignment)
 
     def prediction(self, *, outcome: str, cause: str) -> None:
         self._predictions.labels("admits", outcome, cause).inc()
         self.predictions.add(outcome)
+
+    def claimed_pod(self, alignment: str) -> None:
+        self._claimed_pods.labels(alignment).inc()
 
     def foreign_rejection(self) -> None:
         self._foreign_rejections.inc()
