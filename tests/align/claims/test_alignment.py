@@ -89,6 +89,7 @@ class TestNumaNodes:
     def test_without_a_machine_only_the_attribute_tells(self):
         assert numa_nodes({NUMA_NODE: 7}, None) == 1 << 7
         assert numa_nodes({PCI_BUS_ID: "0000:97:00.0"}, None) is None
+        assert numa_nodes({NUMA_NODE: (1 << 63) - 1}, None) is None
 
     def test_nodes_that_do_not_exist_are_reported(self):
         assert wrong_numa_nodes({NUMA_NODE: (1, 7)}, MACHINE) == (7,)

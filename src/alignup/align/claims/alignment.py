@@ -11,7 +11,7 @@ from alignup.align.claims.resource_claims import AttributeValue, Claim, ClaimObj
 from alignup.align.decision import Placement
 from alignup.align.errors import AlignError
 from alignup.align.host import Host
-from alignup.align.machine import Machine
+from alignup.align.machine import MAX_NODE_ID, Machine
 from alignup.align.workload import Pod
 
 NUMA_NODE = "resource.kubernetes.io/numaNode"
@@ -30,7 +30,7 @@ def numa_nodes(attributes: Mapping[str, AttributeValue], machine: Machine | None
     listed = value if isinstance(value, tuple) else (value,)
     ids = [node for node in listed if isinstance(node, int) and not isinstance(node, bool)]
     if machine is None:
-        return bits.of(node for node in ids if node >= 0) or None
+        return bits.of(node for node in ids if 0 <= node < MAX_NODE_ID) or None
     known = {node.id for node in machine.nodes}
     nodes = {node for node in ids if node in known} or _pci_nodes(attributes, machine)
     return bits.of(near for node in nodes for near in _with_cpus(node, machine)) or None
