@@ -3,6 +3,7 @@
 ``make docs`` writes it. The site has the layout of the repository, so that links between documents work in both.
 """
 
+import asyncio
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,10 +17,11 @@ from alignup import __version__
 from alignup.agent import routes
 from alignup.agent.metrics import Metrics
 from alignup.align.host import Host, Settings
-from alignup.gate.metrics import GateMetrics
+from alignup.gate.service import GateServiceOptions, add_gate
+from alignup.kubernetes.api import Access, ApiClient
 from alignup.machines import synthetic
 from alignup.observe.app import ObserverMetrics
-from alignup.schedule.metrics import ScheduleMetrics
+from alignup.schedule.service import ScheduleService
 from alignup.web.api_operations import Operation, openapi_document
 from tools.command_tree import CommandHelp, walk
 
@@ -132,13 +134,20 @@ def _metrics() -> Iterator[str]:
 def _registries() -> Iterable[tuple[str, CollectorRegistry]]:
     host = Host(synthetic.parse("numa:2 core:2 pu:1"), Settings())
     agent = Metrics(lambda: host)
-    schedule = ScheduleMetrics()
-    GateMetrics(schedule.registry)
+    schedule = asyncio.run(_schedule_service())
     return (
         ("alignup agent", agent.registry),
         ("alignup observe", ObserverMetrics("host").registry),
-        ("alignup schedule", schedule.registry),
+        ("alignup schedule", schedule.metrics.registry),
     )
+
+
+async def _schedule_service() -> ScheduleService:
+    """Make a service with a gate that is not run."""
+    async with ApiClient(Access(server="http://127.0.0.1")) as client:
+        service = ScheduleService(client)
+        with add_gate(service, GateServiceOptions()):
+            return service
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
