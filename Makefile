@@ -122,7 +122,7 @@ format: $(READY)
 	$(BIN)/ruff format
 
 # Needs uv on the PATH. Writes exact versions and hashes, and no registry host.
-COMPILE := uv pip compile pyproject.toml --extra agent --extra cluster --universal --python-version 3.11 --generate-hashes \
+COMPILE := uv pip compile pyproject.toml --extra agent --extra cluster --extra gpu --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-emit-find-links --no-header --upgrade
 lock:
 	$(COMPILE) --extra dev -o lock/dev.txt

@@ -62,6 +62,8 @@ def configuration(place: Path) -> str:
     """Return the configuration of a containerd that stores everything in *place*."""
     first = version().startswith("1.")
     plugins = _plugins_1(place) if first else _plugins_2(place)
+    if has_nri():
+        plugins += _nri(place)
     return f"""version = {2 if first else 3}
 root = "{place}/root"
 state = "{place}/state"
@@ -70,6 +72,20 @@ address = "{place}/containerd.sock"
 [plugins."io.containerd.internal.v1.opt"]
 path = "{place}/opt"
 {plugins}"""
+
+
+def has_nri() -> bool:
+    """Return whether containerd has NRI: since 1.7."""
+    return tuple(map(int, version().split(".")[:2])) >= (1, 7)
+
+
+def _nri(place: Path) -> str:
+    return f"""[plugins."io.containerd.nri.v1.nri"]
+disable = false
+socket_path = "{place}/nri.sock"
+plugin_path = "{place}/nri/plugins"
+plugin_config_path = "{place}/nri/conf.d"
+"""
 
 
 def _plugins_1(place: Path) -> str:
@@ -130,6 +146,10 @@ class Containerd:
     def socket(self) -> Path:
         return self.place / "containerd.sock"
 
+    @property
+    def nri_socket(self) -> Path:
+        return self.place / "nri.sock"
+
     def start(self) -> None:
         """Start it; return when it serves."""
         with (self.place / "containerd.log").open("wb") as log:
@@ -141,6 +161,14 @@ class Containerd:
             if self._process.poll() is not None or time.monotonic() > until:
                 raise RuntimeError(f"containerd did not start:\n{self.log()[-2000:]}")
             time.sleep(0.05)
+
+    def restart(self) -> None:
+        """Kill it, and start it again; containers run on."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        (self.place / "containerd.log").unlink()
+        self.start()
 
     def ctr(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run containerd's command-line client."""

@@ -190,13 +190,14 @@ class ControlPlane:
         """Kill the API server as a crash would; :meth:`start` starts it again, on the same port and data."""
         self._kill("kube-apiserver")
 
-    def start_controllers(self) -> None:
-        """Start the controllers of workloads, nodes and service accounts, without waiting."""
+    def start_controllers(self, controllers: str = "*") -> None:
+        """Start the controllers of workloads, nodes and service accounts, or only these, without waiting."""
         place = self.directory
         self._start(
             _CONTROLLER_MANAGER,
             f"--kubeconfig={self.kubeconfig(place / 'controllers.json', {'token': _CONTROLLER_MANAGER})}",
             "--leader-elect=false",
+            f"--controllers={controllers}",
             "--use-service-account-credentials=true",
             f"--service-account-private-key-file={place / 'ca.key'}",
             f"--root-ca-file={self.certificate}",

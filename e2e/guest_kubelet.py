@@ -55,6 +55,8 @@ STATE_FILES = (
     "device-plugins/kubelet_internal_checkpoint",
 )
 
+_ID_LENGTH = 64  #: of a container
+
 PLUGINS = RUNTIME / "cni" / "bin"  #: of the network of pods
 PLUGIN_NAMES = ("bridge", "host-local", "loopback")
 
@@ -146,6 +148,17 @@ class KubernetesNode:
             responses = await self.resources()
             if files == await self.files():
                 return {"files": files, **responses}
+
+    async def container_sets(self) -> dict[str, list[str]]:
+        """Return the CPUs and the memory nodes that each container may use at one moment, by its id."""
+        while True:
+            first, second = _container_sets(), _container_sets()
+            if first == second:
+                return second
+
+    async def restart_runtime(self) -> None:
+        """Kill containerd, and start it again; containers run on."""
+        await asyncio.to_thread((await self._runtime).restart)
 
     async def remove(self, names: list[str]) -> None:
         """Remove state files, which must exist."""
@@ -306,7 +319,18 @@ def _is_complete(files: Document) -> bool:
     )
 
 
-def _start_runtime(subnet: str) -> None:
+def _container_sets() -> dict[str, list[str]]:
+    """Return the contents of the files; containers that end meanwhile are left out."""
+    sets = {}
+    for group in GROUPS.glob("kubepods/**/cpuset.cpus.effective"):
+        if len(group.parent.name) == _ID_LENGTH:
+            with suppress(OSError):
+                names = ("cpuset.cpus.effective", "cpuset.mems.effective")
+                sets[group.parent.name] = [(group.parent / name).read_text().strip() for name in names]
+    return sets
+
+
+def _start_runtime(subnet: str) -> Containerd:
     """Start containerd; pods get addresses of *subnet*."""
     addresses = {"type": "host-local", "ranges": [[{"subnet": subnet}]], "routes": [{"dst": "0.0.0.0/0"}]}
     bridge = {"type": "bridge", "bridge": "cni0", "isGateway": True, "ipam": addresses}
@@ -317,6 +341,7 @@ def _start_runtime(subnet: str) -> None:
     runtime = Containerd(RUNTIME)
     runtime.start()
     runtime.load(ARCHIVE, IMAGES)
+    return runtime
 
 
 def _connect(node: Document) -> None:

@@ -14,7 +14,7 @@ import yaml
 
 from alignup.gate.admission import GATE
 from alignup.gate.certificates import WEBHOOK_CONFIGURATIONS
-from alignup.gate.releases import PodRelease, pinned_node, write_release
+from alignup.gate.releases import PodRelease, pinned_nodes, write_release
 from alignup.gate.service import GateServiceOptions, WebhookOptions, add_gate
 from alignup.kubernetes.api import NODE_RESOURCE_TOPOLOGIES, NODES, PODS, Access, ApiClient, find_access
 from alignup.kubernetes.api.errors import ForbiddenError
@@ -183,12 +183,12 @@ async def test_the_gate_controller_can_only_release_gated_pods(kubeconfig: Path)
         with pytest.raises(ForbiddenError, match="pods/eviction"):
             await client.evict(PODS.of(gated))
 
-        written = await write_release(client, PodRelease(gated, "host-a", since=0.0))
+        written = await write_release(client, PodRelease(gated, {"host-a": "host-a"}, since=0.0))
         released = await admin.get(PODS.of(gated))
 
     assert written.failure is None, written.error
     assert released.spec.scheduling_gates == ()
-    assert pinned_node(released) == "host-a"
+    assert pinned_nodes(released) == ("host-a",)
 
 
 async def test_only_alignup_writes_its_annotations(kubeconfig: Path) -> None:
@@ -216,7 +216,7 @@ async def test_only_alignup_writes_its_annotations(kubeconfig: Path) -> None:
         await _create_pod(admin, "by-its-author", [], {"topology.alignup.dev/policy": "restricted"})
 
         gated = await admin.get(PODS.of(gated))
-        written = await write_release(gate, PodRelease(gated, "host-a", since=0.0))
+        written = await write_release(gate, PodRelease(gated, {"host-a": "host-a"}, since=0.0))
         assert written.failure is None, written.error
         await admin.patch(PODS.of(gated), {"metadata": {"labels": {"app": "other"}}})  # what is there may stay
         with pytest.raises(ForbiddenError, match="only Alignup writes annotations"):

@@ -19,7 +19,7 @@ import yaml
 from alignup.gate.admission import GATE, LABEL, answer_review, webhook_app
 from alignup.gate.certificates import SECRETS, WEBHOOK_CONFIGURATIONS, CertificateKeeper
 from alignup.gate.controller import GateController, GateOptions
-from alignup.gate.releases import pinned_node
+from alignup.gate.releases import pinned_nodes
 from alignup.kubernetes.api import NODES, PODS, ApiClient, Change, Resource, find_access
 from alignup.kubernetes.api.errors import ForbiddenError, InvalidObjectError
 from alignup.kubernetes.api.host_states import HOST_STATES, to_object
@@ -177,7 +177,7 @@ async def test_gated_pods_are_bound_where_kubelets_admit_them(client: ApiClient)
     pods = {bound.metadata.name: bound for bound in (await client.list(PODS)).items}
     assert pods["too-much"].spec.scheduling_gates
     del pods["too-much"]
-    assert [pinned_node(bound) == bound.spec.node_name for bound in pods.values()] == [True] * 5
+    assert [pinned_nodes(bound) == (bound.spec.node_name,) for bound in pods.values()] == [True] * 5
     assert nodes.rejected == []
 
 

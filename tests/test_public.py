@@ -63,6 +63,9 @@ PUBLIC = [
     "discover",
     "from_document",
     "load",
+    "load_machine",
+    "load_pods",
+    "load_settings",
     "to_document",
 ]
 
@@ -106,7 +109,7 @@ def loaded_by(code: str) -> set[str]:
     [
         pytest.param("import alignup", id="the library"),
         pytest.param(IMPORT_ALL, id="every module of the core"),
-        pytest.param("import alignup; alignup.load('numa:2 core:2 pu:1')", id="a machine from a line of text"),
+        pytest.param("import alignup; alignup.load_machine('numa:2 core:2 pu:1')", id="a machine from a line of text"),
     ],
 )
 def test_only_the_standard_library_is_loaded_by(code):
@@ -121,4 +124,4 @@ def test_machines_are_imported_on_first_use():
 
 def test_discover_is_the_function_of_machines():
     assert alignup.discover is machines.discover
-    assert alignup.load is machines.load
+    assert alignup.load_machine is alignup.load is machines.load

@@ -1,8 +1,8 @@
 """Alignup: the NUMA nodes, CPUs, memory and devices of each container, and why.
 
 This is the whole public library. Names are imported on first use, so that the command line starts quickly. All of them
-need the standard library only, except ``load`` and ``discover`` (machines from files and from the running system) and
-``to_document`` and ``from_document`` (decisions as JSON).
+need the standard library only, except ``load_machine``, ``load_settings`` and ``load_pods`` (from files), ``discover``
+(from the running system), and ``to_document`` and ``from_document`` (decisions as JSON).
 """
 
 from importlib import import_module
@@ -61,8 +61,11 @@ if TYPE_CHECKING:
     from alignup.align.workload.validation import accept as accept
     from alignup.documents.decisions import from_document as from_document
     from alignup.documents.decisions import to_document as to_document
+    from alignup.kubernetes.configuration import load_settings as load_settings
+    from alignup.kubernetes.manifests.workloads import load_pods as load_pods
     from alignup.machines import discover as discover
     from alignup.machines import load as load
+    from alignup.machines import load_machine as load_machine
 
 __version__ = "0.1.0"
 
@@ -84,7 +87,9 @@ _NAMES_BY_MODULE = {
     "alignup.align.settings": "FeatureGates Policy Scope TopologyOptions TopologySettings",
     "alignup.align.workload": "Container Pod QoS Resources",
     "alignup.align.workload.validation": "accept",
-    "alignup.machines": "discover load",
+    "alignup.kubernetes.configuration": "load_settings",
+    "alignup.kubernetes.manifests.workloads": "load_pods",
+    "alignup.machines": "discover load load_machine",
     "alignup.documents.decisions": "from_document to_document",
 }
 _MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()}

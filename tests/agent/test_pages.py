@@ -107,7 +107,7 @@ async def test_a_decision_shows_hints_merge_and_what_would_admit_the_pod():
         assert "Pod default/large is rejected: TopologyAffinityError" in text
         assert "Resources cannot be allocated with Topology locality" in text
         assert "What does not fit12 CPUs: too large" in text
-        assert "cpu126 free6 of 12not alone8 free8 of 12not alone{0-1}*" in text
+        assert "cpu126 free6 of 12with other nodes8 free8 of 12with other nodes{0-1}*" in text
         assert "Runners-upnone" in text
         assert "✗ does not accept the winner" in text
         assert "request 8 CPUs instead of 12 for container app" in text

@@ -3,6 +3,7 @@
 import gc
 import tracemalloc
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -508,3 +509,21 @@ def test_a_machine_without_numa_nodes_is_rejected():
 
     assert caught.value.manager == "topology"
     assert Host(replace(hardware, report=unknown), Settings()).admit(make_pod(cpu="1")).admitted
+
+
+NOTHING: Any = None
+DOCUMENT: Any = {"kind": "Pod"}
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Host(NOTHING), "Host needs a Machine, not NoneType; alignup.load_machine reads one"),
+        (lambda: Host(make_host().machine, NOTHING), "Host needs a Settings, not NoneType; alignup.load_settings"),
+        (lambda: make_host().decide(DOCUMENT), "a decision needs a Pod, not dict; alignup.load_pods reads pods"),
+        (lambda: make_host().admit(NOTHING), "a decision needs a Pod, not NoneType"),
+    ],
+)
+def test_arguments_of_another_type_are_named(call, message):
+    with pytest.raises(TypeError, match=message):
+        call()

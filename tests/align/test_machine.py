@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -555,3 +556,13 @@ def test_of_a_pci_device_that_is_listed_twice_the_first_is_used():
         (first, other),
         ("PCI device 0000:00:01.0 is listed 2 times; the first is used",),
     )
+
+
+def test_a_device_is_on_one_node_or_on_a_set_of_nodes():
+    assert Device("example.com/gpu", "a", node=2) == Device("example.com/gpu", "a", nodes=0b100)
+    assert replace(Device("example.com/gpu", "a", node=2), healthy=False).nodes == 0b100
+    assert Device("example.com/gpu", "a").nodes is None
+    both: dict[str, Any] = {"node": 1, "nodes": 0b10}
+    for wrong in (both, {"node": -1}):
+        with pytest.raises(ValueError, match="either a node"):
+            Device("example.com/gpu", "a", **wrong)

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from alignup.align.errors import QuantityError
-from alignup.align.quantity import MAX_DIGITS, Quantity, QuantityFormat
+from alignup.align.quantity import MAX_DIGITS, Quantity, QuantityFormat, propose_spelling
 
 FORMAT = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 SUFFIX = "unable to parse quantity's suffix"
@@ -368,3 +368,29 @@ class TestNothingTakesLong:
             sys.set_int_max_str_digits(before)
 
         assert printed == "246913578" * 1000
+
+
+@pytest.mark.parametrize(
+    ("text", "proposal"),
+    [
+        ("1GB", "write 1G or 1Gi"),
+        ("512 MiB", "write 512Mi"),
+        ("1gb", "write 1G or 1Gi"),
+        ("10KB", "write 10k or 10Ki"),
+        ("1,5Gi", "write 1.5Gi"),
+        ("2 cores", "write 2"),
+        ("4 GBytes", "write 4G or 4Gi"),
+        ("100 bytes", "write 100"),
+        ("many", "write a number with or without a unit, such as 500m, 2, 1G or 1Gi"),
+        ("", "write a number with or without a unit, such as 500m, 2, 1G or 1Gi"),
+    ],
+)
+def test_a_spelling_is_proposed(text, proposal):
+    assert propose_spelling(text) == proposal
+
+
+@given(st.text(max_size=12))
+def test_proposed_spellings_are_quantities(text):
+    for word in propose_spelling(text).removeprefix("write ").split(" or "):
+        if word[:1].isdecimal():
+            Quantity.parse(word)

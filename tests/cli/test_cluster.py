@@ -3,19 +3,22 @@
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
 import pytest
+import yaml
 
 from alignup import cli
 from alignup.align.claims.alignment import NUMA_NODE
 from alignup.align.claims.objects import DeviceId, Slice, SliceDevice
-from alignup.testing.api_server import ApiFault, ApiServer
+from alignup.testing.api_server import ApiFault, ApiServer, ServedResource
 from tests.align.hosts import pod
-from tests.cli.commands import in_process
+from tests.cli.commands import in_process, python
 from tests.observe.api_objects import SERVED, api_pod, node, running_server, state_of
 from tests.observe.kubelets import SimulatedKubelet
+from tests.schedule.claim_objects import claim, claiming, device_class, resource_slice, template
 
 FORBIDDEN = 'nodes is forbidden: User "eve" cannot list resource "nodes" in API group "" at the cluster scope'
 MANIFEST = """
@@ -42,6 +45,7 @@ def cluster():
     """``a`` is idle, ``b`` has no CPUs left on one NUMA node, ``c`` has no observer, ``d`` is cordoned."""
     server = ApiServer()
     server.serve(SERVED)
+    server.serve(ServedResource(kind="Deployment", plural="deployments", group="apps", version="v1", namespaced=True))
     busy = SimulatedKubelet()
     busy.slices = (Slice("slice", "nic.example.com", "b", 1, 1, devices=NICS),)
     held = [pod("x", cpu="2", memory="1Gi"), pod("y", cpu="2", memory="1Gi")]
@@ -56,7 +60,7 @@ def cluster():
     for name, kubelet in (("a", SimulatedKubelet()), ("b", busy), ("d", SimulatedKubelet())):
         problems, observed = (["a gap"], "2026-01-01T00:00:00Z") if name == "b" else ([], "")
         server.put(state_of(name, kubelet, problems=problems, observed_at=observed))
-    wide = pod("wide", cpu="4", memory="1Gi")
+    wide = replace(pod("wide", cpu="4", memory="1Gi"), labels={"size": "wide"})
     server.put(api_pod(wide, "", phase="Pending", schedulingGates=[{"name": "example.com/wait"}]))
     server.put(
         {
@@ -70,6 +74,11 @@ def cluster():
         }
     )
     server.put(api_pod(pod("huge", cpu="5", memory="1Gi"), "b", phase="Failed"))
+    for document in (device_class(), template(), resource_slice("a", (0, 9)), claim("twice", ["gpu-1"], "a")):
+        server.put(document)
+    server.put(claim("again", ["gpu-1"], "a"))
+    server.put(api_pod(claiming(pod("claiming", cpu="4", memory="1Gi")), "", phase="Pending"))
+    server.put(api_pod(claiming(pod("missing", cpu="1"), claim="gone", preference="maybe"), "", phase="Pending"))
     return server
 
 
@@ -113,6 +122,33 @@ def test_a_pending_pod_is_explained_for_every_node(ask):
         r"note: node b: its observer last reported \d+ days ago; see the log of its pod\nnote: node b: a gap\n",
         run.stderr,
     )
+
+
+def test_claims_are_explained_where_they_can_be_served(ask):
+    run = ask("why", "claiming")
+
+    assert run.returncode == 0
+    for expected in (
+        "device gpu.example.com/a/gpu-1 is allocated to default/again and default/twice",
+        "names NUMA node 9, which the node does not have",
+        "Admitted: 1 node\n  a\n  NUMA node 1\n",
+        "- gpu: claim default/claiming-gpu, not allocated yet",
+        "gpu: gpu-0 · NUMA node 0 · driver gpu.example.com · pool a",
+        "the device of claim gpu will be on NUMA node 0, the CPUs and memory will be on NUMA node 1: not aligned",
+        "not enough free devices for its claims",
+    ):
+        assert expected in " ".join(run.stdout.split()) or expected in run.stdout, expected
+    (answer,) = json.loads(ask("why", "claiming", "-o", "json").stdout)["answers"]
+    (claims,) = [row["claims"] for group in answer["groups"] for row in group["nodes"] if row["node"] == "a"]
+    assert claims[0]["aligned"] is False
+
+
+def test_a_pod_whose_claim_is_missing_gets_a_note(ask):
+    run = ask("why", "missing")
+
+    assert run.returncode == 1
+    assert "ResourceClaim default/gone is not known" in run.stdout
+    assert "annotation topology.alignup.dev/claims is 'maybe'; use require, prefer, ignore" in run.stdout
 
 
 def test_a_rejected_pod_is_asked_about_as_if_it_were_new_and_the_exit_code_says_that_no_node_admits_it(ask):
@@ -271,7 +307,8 @@ def test_nodes_as_json(ask):
         pytest.param(("why", "x", "--search", "nan"), 2, "not a number of seconds", id="no number"),
         pytest.param(("why", "absent"), 1, "pod absent not found in namespace default", id="no such pod"),
         pytest.param(("why", "wide", "-n", "ml"), 1, "pod wide not found in namespace ml", id="another namespace"),
-        pytest.param(("why", "deployment/web"), 2, "deployment/web: not a pod", id="another kind"),
+        pytest.param(("why", "deploy/no"), 1, "deployment no not found in namespace default", id="another kind"),
+        pytest.param(("why", "-l", "app=none"), 1, "no such pods found", id="no such labels"),
         pytest.param(("nodes", "absent"), 1, "node absent not found", id="no such node"),
         pytest.param(("nodes", "--context", "absent"), 2, "absent", id="no such context"),
     ],
@@ -335,14 +372,80 @@ def test_without_a_kubeconfig_the_message_says_where_it_was_looked_for(tmp_path)
     assert "KUBECONFIG is not set" in run.stderr
 
 
-def test_kubectl_runs_the_same_commands(capsys):
-    script = Path(sys.executable).with_name("kubectl-alignup")
-    with mock.patch.object(sys, "argv", ["kubectl-alignup", "why", "--help"]), pytest.raises(SystemExit) as ended:
-        cli.kubectl_main()
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("wide",),
+        ("default/wide", "-n", "ml"),
+        ("pod/wide",),
+        ("po/wide",),
+        ("pods", "wide"),
+        ("wide", "-A"),
+        ("-A", "-l", "size=wide"),
+    ],
+    ids=" ".join,
+)
+def test_pods_are_named_as_for_kubectl(ask, words):
+    run = ask("why", *words)
 
-    assert ended.value.code == 0
-    assert "whether its kubelet would admit a pod" in capsys.readouterr().out
-    assert script.exists()
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith("Pod default/wide would be admitted by 1 of 4 nodes")
+
+
+@pytest.mark.parametrize("word", ["deployment/web", "deployments.apps/web", "deploy/web"])
+def test_a_workload_of_the_cluster_stands_for_its_pods(ask, server, word):
+    server.put(
+        yaml.safe_load(MANIFEST.format(api="apps/v1", kind="Deployment", more=""))
+        | {"metadata": {"name": "web", "namespace": "default"}}
+    )
+
+    run = ask("why", word)
+
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith("Pod default/web-0 would be admitted by")
+
+
+def test_output_for_programs_and_names(ask):
+    assert ask("why", "wide", "-o", "name").stdout == "node/a\n"
+    assert ask("nodes", "-o", "name").stdout == "node/a\nnode/b\nnode/c\nnode/d\n"
+    for words in (("why", "wide"), ("nodes",), ("upgrade-check", "--to", "1.36")):
+        assert yaml.safe_load(ask(*words, "-o", "yaml").stdout) == json.loads(ask(*words, "-o", "json").stdout)
+
+
+def run_kubectl(*words):
+    with mock.patch.object(sys, "argv", ["kubectl-alignup", *words]), pytest.raises(SystemExit) as ended:
+        cli.kubectl_main()
+    return ended.value.code
+
+
+def test_kubectl_runs_the_same_commands(capsys):
+    assert run_kubectl("why", "-h") == 0
+    text = capsys.readouterr().out
+    assert text.startswith("Usage: kubectl alignup why [OPTIONS] [POD]...\n")
+    assert "whether its kubelet would admit a pod" in text
+    assert Path(sys.executable).with_name("kubectl-alignup").exists()
+
+
+def test_kubectl_shows_the_version_and_its_own_name_in_errors(capsys):
+    assert run_kubectl("--version") == 0
+    assert capsys.readouterr().out.startswith("alignup 0.")
+    script = "from alignup.cli import main; main(['nods'], program='kubectl alignup')"
+    assert python("-c", script).stderr == (
+        "alignup: no such command 'nods'; did you mean nodes?\n  Try 'kubectl alignup --help' for help.\n"
+    )
+
+
+def test_kubectl_gets_completions(server, capsys, monkeypatch, tmp_path):
+    server.write_kubeconfig(tmp_path / "config")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    for words, expected in (
+        (["wh"], ["why\tExplain which nodes admit a pod, and what would admit it elsewhere", ":4"]),
+        (["why", "wi"], ["wide", ":4"]),
+        (["why", "-f", ""], [":0"]),
+    ):
+        monkeypatch.setattr(sys, "argv", ["kubectl_complete-alignup", *words])
+        cli.kubectl_complete_main()
+        assert capsys.readouterr().out.splitlines() == expected
 
 
 def test_the_upgrade_of_a_cluster_is_checked(ask):

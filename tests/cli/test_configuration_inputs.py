@@ -44,6 +44,32 @@ def test_a_directory_is_read_as_drop_ins_without_a_file(drop_ins):
     assert "policy best-effort · scope pod" in run.stdout
 
 
+def test_the_file_in_a_kubelet_directory_is_used(tmp_path):
+    (tmp_path / "config.yaml").write_bytes((NODE / "kubelet.yaml").read_bytes())
+
+    run = explain("--config", tmp_path)
+
+    assert run.stdout == explain("--config", NODE / "kubelet.yaml").stdout
+    assert not run.stderr
+
+
+def test_a_directory_without_a_configuration_is_refused(tmp_path):
+    run = explain("--config", tmp_path)
+
+    assert run.returncode == 2
+    assert run.stderr.startswith(f"alignup: --config: {tmp_path} has neither config.yaml nor drop-ins (*.conf)\n")
+
+
+def test_without_a_configuration_the_first_line_names_the_defaults():
+    assert explain().stdout.startswith(
+        "No --config: the kubelet's defaults are used: topologyManagerPolicy none,\ncpuManagerPolicy none, "
+        "memoryManagerPolicy None\n"
+    )
+    assert explain("--set", "topologyManagerScope=pod").stdout.startswith(
+        "No --config: the kubelet's defaults are used, with topologyManagerScope=pod\n"
+    )
+
+
 def test_set_overrides_drop_ins(drop_ins):
     run = explain("--config-dir", drop_ins("20.conf"), "--set", "topologyManagerPolicy=restricted")
 

@@ -186,7 +186,7 @@ def test_every_command_has_help_with_an_example(words):
 #: Examples that need an agent or a cluster, or do not end; the tests of these commands run them.
 TESTED_ELSEWHERE = tuple(
     f"alignup {name}"
-    for name in ("agent", "admit", "cluster", "release", "ps", "decisions", "watch", "web", "schedule")
+    for name in ("agent", "admit", "cluster", "release", "ps", "decisions", "watch", "web", "schedule", "nri")
 )
 
 
@@ -269,3 +269,18 @@ def test_why_imports_no_more_than_it_needs():
     assert "alignup.cli.why" in imported
     assert not imported & {f"alignup.{name}" for name in f"{unneeded} {discover}".split()}
     assert not imported & {"rich", "asyncio", "shutil"}
+
+
+def test_a_misspelt_command_gets_a_proposal():
+    run = in_process("wyh")
+
+    assert run.returncode == 2
+    assert run.stderr == "alignup: no such command 'wyh'; did you mean why?\n  Try 'alignup --help' for help.\n"
+
+
+@pytest.mark.parametrize("words", [("why",), ("admit",)])
+def test_a_command_without_a_file_says_what_is_missing(words):
+    run = in_process(*words)
+
+    assert run.returncode == 2
+    assert run.stderr.startswith("alignup: Give FILE, or -f FILE.\n")

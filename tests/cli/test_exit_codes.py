@@ -71,6 +71,8 @@ def test_every_command_ends_with_0_for_help_and_2_for_an_unknown_option(command)
         (["run", "--cpus", "100", "--dry-run", *MACHINE, "--", "true"], exit_codes.RUN_REJECTED),
         (["cluster", "nodes", "--kubeconfig", "missing.config"], exit_codes.USAGE),
         (["observe", "--dry-run", "--kubelet-dir", "missing"], exit_codes.USAGE),
+        (["nri", "--kubelet-dir", "missing"], exit_codes.USAGE),
+        (["nri", "--index", "x", "--kubelet-dir", "."], exit_codes.USAGE),
         (["schedule", "--kubeconfig", "missing.config"], exit_codes.USAGE),
         (["agent", "--config", "missing.yaml"], exit_codes.USAGE),
         (["completion", "tcsh"], exit_codes.USAGE),
@@ -91,7 +93,7 @@ def test_the_exit_code_says_whether_the_answer_or_the_input_is_bad(words, code, 
 @pytest.mark.parametrize(
     ("words", "start"),
     [
-        (["why", "-f", "foo.yaml", *MACHINE], "foo.yaml:7: spec.containers[0].resources.limits[cpu]: quantities"),
+        (["why", "-f", "foo.yaml", *MACHINE], "foo.yaml:7: spec.containers[0].resources.limits[cpu]: not a quantity"),
         (["why", "-f", "broken.yaml", *MACHINE], "broken.yaml:2: mapping values are not allowed"),
         (["why", "-f", "missing.yaml", *MACHINE], "missing.yaml: cannot be read: No such file or directory"),
         (["why", "-f", "pod.yaml", "--config", "kubelet.yaml", *MACHINE], "kubelet.yaml:3: topologyManagerPolicy: "),

@@ -137,11 +137,23 @@ SWEEP = ["sweep", "--engine", "serial", "--results", "results.csv"]
 TRACE = ["simulate", *MACHINE, "--trace"]
 
 CASES = [
-    (MANIFEST, "pod.yaml", "cpu: 1", "cpu: x", "7: spec.containers[0].resources.limits[cpu]: quantities must"),
+    (MANIFEST, "pod.yaml", "cpu: 1", "cpu: x", "7: spec.containers[0].resources.limits[cpu]: not a quantity; write"),
     (MANIFEST, "pod.yaml", "name: app", "name: A_", "6: spec.containers[0].name: Invalid value"),
     (MANIFEST, "pod.yaml", "spec:", "spec: [", "6: did not find expected node content"),
-    (MANIFEST, "pod.json", '"cpu": 1', '"cpu": "x"', "5: spec.containers[0].resources.limits[cpu]: quantities must"),
-    (["admit", "-f"], "pod.yaml", "cpu: 1", "cpu: x", "7: spec.containers[0].resources.limits[cpu]: quantities must"),
+    (
+        MANIFEST,
+        "pod.json",
+        '"cpu": 1',
+        '"cpu": "x"',
+        "5: spec.containers[0].resources.limits[cpu]: not a quantity; write",
+    ),
+    (
+        ["admit", "-f"],
+        "pod.yaml",
+        "cpu: 1",
+        "cpu: x",
+        "7: spec.containers[0].resources.limits[cpu]: not a quantity; write",
+    ),
     (["why", "-f", "pod.yaml", "--machine"], "machine.yaml", "id: 1", "id: x", "7: nodes[1].id: expected `int`"),
     (DESCRIPTION, "machine.yaml", "machine/v1", "machine/v9", "1: alignup: the format 'machine/v9' is unknown"),
     (DESCRIPTION, "machine.yaml", '"2 3"', '"2 x"', "4: cpus[1].cores: 'x' is not a list such as 0-3,8"),
@@ -177,7 +189,7 @@ CASES = [
     (SWEEP, "sweep.yaml", "config: kubelet", "config: missing", "7: configurations[0].config: missing.yaml: No such"),
     (SWEEP, "sweep.yaml", "numa:2", "x:2", "4: machines[0].machine: "),
     (TRACE, "trace.jsonl", '"at": 0', '"at": "x"', '2: at: "x" is not a time'),
-    (TRACE, "trace.jsonl", '"cpu": 1', '"cpu": "x"', "2: requests[cpu]: quantities must"),
+    (TRACE, "trace.jsonl", '"cpu": 1', '"cpu": "x"', "2: requests[cpu]: not a quantity; write"),
     (TRACE, "trace.yaml", "at: 1", "at: x", '5: events[1].at: "x" is not a time'),
     (TRACE, "trace.yaml", "arrive: b", "arrive: 7", "6: events[1].arrive: must be a string"),
     (CLUSTER, "nodes.csv", "64000", "x", "2: cpu_milli: x is not a number"),

@@ -149,7 +149,7 @@ def test_a_recording_names_the_installed_kubelet_and_is_answered_for_it(tmp_path
     run = in_process(*words)
     given = in_process(*words, "--kubernetes-version", "1.36")
 
-    assert "NUMA nodes and the version of the kubelet (v1.35.8) in " in recorded.stderr
+    assert " and the version of the kubelet (v1.35.8) in " in recorded.stderr
     assert load(file).kubelet_version == "v1.35.8"
     assert json.loads(run.stdout)["kubernetes"] == "1.35"
     assert f"the kubelet in {file} is v1.35.8" in run.stderr

@@ -125,8 +125,8 @@ def test_a_closed_directory_in_the_path_does_not_hide_that_a_command_is_missing(
     [
         pytest.param(["--cpus", "many", "--", "true"], '--cpus: "many" is not a quantity', id="an invalid quantity"),
         pytest.param(["--device", "example.com/gpu", "--", "true"], "use a value like", id="a device without a count"),
-        pytest.param(["--nonsense", "--", "true"], "No such option", id="an unknown option"),
-        pytest.param([], "Missing argument", id="no command"),
+        pytest.param(["--nonsense", "--", "true"], "no such option", id="an unknown option"),
+        pytest.param([], "missing argument", id="no command"),
         pytest.param(["--wait", "true", "true"], "not a number of seconds", id="a command in place of seconds"),
         pytest.param(["--machine", "pack:2", "--", "true"], "Add --dry-run", id="another machine"),
         pytest.param(
@@ -332,7 +332,7 @@ def test_a_rejection_is_explained(bench):
     code, out, err = bench.run("run", "--name", "huge", "--cpus", 9999, "--", "true")
 
     assert (code, out) == (124, "")
-    assert err.startswith("Pod run/huge is rejected: ")
+    assert err.startswith("Run huge is rejected: ")
     assert "What does not fit" in err
     assert "What would admit it" in err
 
@@ -342,7 +342,7 @@ def test_a_run_whose_device_does_not_exist_is_rejected(bench, tmp_path):
     code, out, err = bench.run("run", "--wait", "--name", "train", *asked)
     dry = bench.run("run", "--dry-run", "--name", "train", *asked)
 
-    message = "Pod run/train is not schedulable: no device plugin provides example.com/gpu"
+    message = "Run train cannot start: no device plugin provides example.com/gpu"
     assert (code, out, dry[0]) == (124, "", 124)
     advice = "  'alignup machine show' lists the devices of this machine; an agent also has those of plugins."
     assert err.splitlines()[:2] == dry[1].splitlines() == [message, advice]
@@ -372,7 +372,7 @@ def test_a_dry_run_changes_nothing(bench):
     rejected = bench.run("run", "--dry-run", "--cpus", 9999, "--", "true")
 
     assert code == 0
-    assert out.startswith("Pod run/try is admitted")
+    assert out.startswith("Run try is admitted")
     assert "Environment of the command\n  ALIGNUP_CPUS=" in out
     assert not bench.directory.exists()
     assert rejected[0] == 124
@@ -560,7 +560,10 @@ def test_a_running_agent_decides(bench, tmp_path):
         assert (other[0], clash[0]) == (125, 125)
         assert "does not let pods choose another" in other[2]
         assert (absent[0], absent_dry[0]) == (124, 124)
-        assert absent[2] == "not schedulable: no device plugin of the agent provides example.com/x\n"
+        assert absent[2] == (
+            "not schedulable: no device plugin of the agent provides example.com/x\n"
+            "To wait until it fits, use --wait.\n"
+        )
         assert "no device plugin of the agent provides example.com/x" in absent_dry[1]
         assert left == {}
         assert len(orphaned) == 1

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.cli.commands import in_process, into_a_closed_pipe
 
@@ -161,7 +162,7 @@ def test_a_trace_has_a_duration_and_manifests_have_none(tmp_path):
     traced = in_process("simulate", "--trace", tmp_path / "trace.yaml", *SMALL)
 
     assert files.stdout.splitlines()[1] == "policy single-numa-node · scope container"
-    assert traced.stdout.splitlines()[1] == "policy none · scope container · 30 s of workload"
+    assert traced.stdout.splitlines()[3] == "policy none · scope container · 30 s of workload"
 
 
 def test_the_default_configuration_allocates_nothing_per_node():
@@ -206,9 +207,9 @@ def test_a_pod_without_a_device_plugin_is_not_schedulable():
         for more in ((), ("--ignore-missing-devices",))
     ]
 
-    assert text.startswith("1 pod: 0 admitted, 1 rejected")
+    assert "1 pod: 0 admitted, 1 rejected" in text
     assert f"NotSchedulable: {missing} (a kubelet that got it: admitted)" in text
-    assert as_kubelet.startswith("1 pod: 1 admitted, 0 rejected")
+    assert "1 pod: 1 admitted, 0 rejected" in as_kubelet
     assert f"(not schedulable: {missing})" in as_kubelet
     outcomes = [(document["outcome"], document["kubelet"]) for document in documents]
     assert outcomes == [("rejected", "admitted"), ("admitted", None)]
@@ -225,10 +226,21 @@ def test_an_error_in_a_trace_names_the_file(tmp_path):
 
     assert run.returncode == 2
     assert "trace.yaml" in run.stderr
-    assert "quantities must match" in run.stderr
+    assert "not a quantity; write a number" in run.stderr
 
 
 def test_a_closed_pipe_ends_quietly():
     generated = ("--generate", "telco", "--count", "100")
 
     assert into_a_closed_pipe("simulate", *generated, *ON_NODE, "-o", "csv") == (141, "")
+
+
+@pytest.mark.parametrize(
+    "more", [(), ("--compare", "scope", "--jobs", "1"), ("--nodes", "2")], ids=["node", "comparison", "cluster"]
+)
+def test_yaml_says_what_json_says(more):
+    words = ("simulate", "-f", NODE / "running.yaml", *ON_NODE, *more)
+
+    assert yaml.safe_load(in_process(*words, "-o", "yaml").stdout) == json.loads(
+        in_process(*words, "-o", "json").stdout
+    )

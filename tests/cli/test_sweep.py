@@ -122,6 +122,5 @@ def test_without_dask_the_extra_is_named(spec, monkeypatch):
 
     assert run.returncode == 1
     assert run.stderr.startswith(
-        "alignup: distributed is not installed\n  Run in a clone of the repository: pip install"
+        "alignup: distributed is not installed\n  Run pip install '.[fleet]' in a clone of the repository"
     )
-    assert "[fleet]" in run.stderr

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from alignup.cli import app, layout
+from alignup.cli import app, layout, terminal
 from alignup.cli.terminal import progress, waiting_message
 
 
@@ -95,3 +95,17 @@ def test_columns_are_as_wide_as_their_cells(capfd):
 )
 def test_control_characters_are_escaped(text, shown):
     assert app.escape_control(text) == shown
+
+
+def test_a_table_fits_the_terminal_and_is_unlimited_elsewhere(capsys, monkeypatch):
+    heads, rows = ("POD", "PLACEMENT"), [("ml/trainer-0", " ".join(["CPUs"] * 40))]
+
+    def lines(*, terminal_columns: int | None, wide: bool = False) -> list[str]:
+        monkeypatch.setattr(terminal, "table_width", lambda: terminal_columns)
+        layout.print_table(heads, rows, wide=wide)
+        return list(capsys.readouterr().out.splitlines())
+
+    assert len(lines(terminal_columns=None)) == len(lines(terminal_columns=60, wide=True)) == 2
+    narrow = lines(terminal_columns=60)
+    assert max(map(len, narrow)) <= 60
+    assert len(narrow) > 2

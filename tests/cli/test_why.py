@@ -179,7 +179,7 @@ def test_finished_pods_and_pods_without_a_uid_do_not_count_as_running(manifest):
 
     run = in_process("why", "-f", TRAINER, *ON_NODE, "--pods", file)
 
-    assert run.stderr.startswith(f"note: {file}, line ")
+    assert run.stderr.startswith(f"note: {file}:")
     assert "skipped Pod web: without a uid it cannot be found in the state files\n" in run.stderr
     assert "note: a pod in the state files but not in the list counted as running" in run.stderr
     assert "shop/indexer" not in run.stdout
@@ -194,7 +194,7 @@ def test_json_and_yaml_hold_the_decision_and_the_proposals(output, read):
     rejection = from_document(answer["decision"]).rejection
     assert rejection is not None
     assert rejection.reason == "TopologyAffinityError"
-    assert answer["workload"] == {"kind": "StatefulSet", "name": "trainer", "source": f"{TRAINER}, line 1"}
+    assert answer["workload"] == {"kind": "StatefulSet", "name": "trainer", "source": f"{TRAINER}:1"}
     kinds = [change["kind"] for proposal in answer["proposals"] for change in proposal["changes"]]
     assert {"request", "setting", "leaving"} <= set(kinds)
     assert all(proposal["sentence"] and proposal["placements"] for proposal in answer["proposals"])
@@ -247,7 +247,7 @@ def test_a_pod_without_a_device_plugin_is_not_schedulable(manifest, options, cod
 
     assert (run.returncode, run.stderr) == (code, "")
     text = " ".join(run.stdout.split())
-    assert text.startswith(f"{first} {second}")
+    assert f" memoryManagerPolicy None {first} {second}" in text
     assert (answer["verdict"], answer["kubeletVerdict"]) == (first, "Pod default/p is admitted")
     assert (answer["schedulable"], answer["missingDevices"]) == (False, ["example.com/gpu"])
 
@@ -295,7 +295,7 @@ def test_other_kinds_are_skipped_with_a_note(manifest):
 BAD = {
     "an empty file": ((), "", "is empty"),
     "invalid YAML": ((), "a: [", "flow"),
-    "an invalid quantity": ((), pod(cpu="two"), "spec.containers[0].resources.limits[cpu]: quantities must match"),
+    "an invalid quantity": ((), pod(cpu="two"), "spec.containers[0].resources.limits[cpu]: not a quantity; write"),
     "an unknown policy": (("--set", "topologyManagerPolicy=strict"), pod(), "topologyManagerPolicy"),
     "an unknown feature gate": (("--set", "featureGates.Nonsense=true"), pod(), "unrecognized feature gate: Nonsense"),
     "an unknown field": (("--set", "topologyPolicy=none"), pod(), "did you mean topologyManagerPolicy?"),
@@ -420,6 +420,29 @@ def test_shell_completion():
     assert asked.stdout.split() == ["plain,text", "plain,json", "plain,yaml"]
 
 
+def test_a_misspelt_field_is_an_error_with_a_proposal(manifest):
+    text = (NODE / "trainer.yaml").read_text("utf-8").replace("limits:", "limit:")
+    file = manifest(text, "trainer.yaml")
+    line = next(number for number, line in enumerate(text.splitlines(), 1) if "limit:" in line)
+
+    run = in_process("why", "-f", file, *ON_NODE)
+
+    assert run.returncode == 2
+    assert run.stdout == ""
+    assert f"alignup: {file}:{line}: spec.template.spec.containers[0].resources.limit: unknown field" in run.stderr
+    assert "did you mean limits?" in run.stderr
+    assert "--ignore-unknown-fields" in run.stderr
+
+
+def test_unknown_fields_can_be_ignored(manifest):
+    file = manifest((NODE / "trainer.yaml").read_text("utf-8").replace("limits:", "limit:"), "trainer.yaml")
+
+    run = in_process("why", "-f", file, *ON_NODE, "--ignore-unknown-fields")
+
+    assert run.returncode == 0
+    assert "ignored spec.template.spec.containers[0].resources.limit: unknown field" in run.stderr
+
+
 CLAIMS = ROOT / "examples" / "claims"
 WITH_GPUS = ("--machine", CLAIMS / "machine.yaml", "--config", CLAIMS / "kubelet.yaml")
 
@@ -458,7 +481,7 @@ class TestClaims:
         run = in_process("why", "-f", extended, "-f", CLAIMS / "gpus.yaml", *SMALL, *STATIC)
 
         assert run.returncode == 0, run.stdout
-        assert run.stdout.startswith("Pod default/p is admitted\n")
+        assert "\nPod default/p is admitted\n" in run.stdout
         shown = " ".join(run.stdout.split())
         assert f"- {resource}: claim default/p-extended-resources, not allocated yet" in shown
 
@@ -469,7 +492,7 @@ class TestClaims:
         run = in_process("why", "-f", extended, *SMALL, *STATIC, "--kubernetes-version", "1.35")
 
         assert run.returncode == 1
-        assert run.stdout.startswith(f"Pod default/p is rejected:\nOutOf{implicit}\n")
+        assert f"\nPod default/p is rejected:\nOutOf{implicit}\n" in run.stdout
 
     def test_a_numa_node_that_does_not_exist_is_noted(self, manifest):
         slices = manifest(
@@ -498,3 +521,24 @@ class TestClaims:
 
         assert run.returncode == 0
         assert "is not valid" in run.stdout
+
+
+def test_a_file_needs_no_option():
+    assert in_process("why", TRAINER, *ON_NODE).stdout == in_process("why", "-f", TRAINER, *ON_NODE).stdout
+
+
+@pytest.mark.parametrize(
+    "name", ["trainer", "ml/trainer", "ml/trainer-0", "sts/trainer", "statefulset/trainer", "pod/trainer-0"]
+)
+def test_a_workload_is_named_as_for_kubectl(name):
+    run = in_process("why", "-f", TRAINER, *ON_NODE, "--pod", name)
+
+    assert "Pod ml/trainer-0 " in run.stdout
+
+
+@pytest.mark.parametrize("name", ["shop/trainer", "deploy/trainer", "ml/other"])
+def test_other_workloads_are_not_found(name):
+    run = in_process("why", "-f", TRAINER, *ON_NODE, "--pod", name)
+
+    assert run.returncode == 2
+    assert f"workload {name!r} not found" in run.stderr

@@ -17,8 +17,8 @@ from prometheus_client import CollectorRegistry
 from alignup.agent.metrics import Metrics
 from alignup.gate.service import GateServiceOptions, add_gate
 from alignup.kubernetes.api import Access, ApiClient
+from alignup.nri.metrics import NriMetrics
 from alignup.observe.app import ObserverMetrics
-from alignup.observe.claim_devices import count_claims
 from alignup.observe.observation import join
 from alignup.observe.published_objects import node_topology
 from alignup.schedule.service import VERBS, ScheduleService
@@ -89,10 +89,10 @@ def registries() -> Iterator[CollectorRegistry]:
     yield agent.registry
     observer = ObserverMetrics("host-a")
     observation = join(SimulatedKubelet().sources())
-    topology, claims = node_topology(observation), count_claims(observation.host)
-    observer.state(gaps=0, contradictions=0, topology=topology, claims=claims)
+    observer.state(gaps=0, contradictions=0, topology=node_topology(observation))
     observer.published(seconds=0.1, sizes={"hoststates": 1})
     yield observer.registry
+    yield NriMetrics().registry
     yield asyncio.run(schedule_registry())
 
 

@@ -116,6 +116,7 @@ def library(*, fails: bool = False) -> ModuleType:
         nvmlDeviceGetCount=lambda: 2,
         nvmlDeviceGetHandleByIndex=lambda index: index,
         nvmlDeviceGetUUID=lambda handle: f"GPU-{handle}",
+        nvmlDeviceGetName=lambda _: b"NVIDIA H200",
         nvmlDeviceGetPciInfo=lambda handle: SimpleNamespace(
             busId=b"00000000:9D:00.0" if handle == 0 else "00000000:AA:00.0"
         ),
@@ -123,35 +124,82 @@ def library(*, fails: bool = False) -> ModuleType:
     return made
 
 
+INFORMATION = "Model: \t\t NVIDIA H200\nIRQ:   \t\t 41\nGPU UUID: \t {}\nBus Location: \t 0000:9d:00.0\n"
+
+
+def driver(*uuids: str) -> FileReader:
+    """The files of NVIDIA's driver, with GPUs at 0000:9d:00.0 and after."""
+    contents = {
+        f"{system.DRIVER}/0000:{0x9D + index:02x}:00.0/information": INFORMATION.format(uuid).encode()
+        for index, uuid in enumerate(uuids)
+    }
+    return FileReader(ArchiveFiles.of(contents, {}))
+
+
 def test_gpus_have_the_node_of_their_pci_device(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", library())
 
-    described = system.add_gpus(WITH_CARD)
+    described = system.add_gpus(WITH_CARD, driver())
 
     assert described.devices == (
         Device(system.GPU_RESOURCE, "GPU-0", nodes=0b10),
         Device(system.GPU_RESOURCE, "GPU-1", nodes=None),
     )
-    assert [device.names for device in described.pci] == [("GPU 0",), ()]
+    assert [device.names for device in described.pci] == [("GPU 0", "NVIDIA H200"), ()]
+
+
+def test_gpus_are_found_without_a_library(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+
+    described = system.add_gpus(WITH_CARD, driver("GPU-a"))
+
+    assert described.devices == (Device(system.GPU_RESOURCE, "GPU-a", nodes=0b10),)
+    assert [device.names for device in described.pci] == [("GPU 0", "NVIDIA H200"), ()]
+    assert described.gaps == ()
+
+
+@pytest.mark.parametrize(
+    ("shape", "near", "node"),
+    [
+        pytest.param("numa:1 core:4 pu:1", None, 0, id="the only node"),
+        pytest.param("numa:2 core:2 pu:1", 0b1100, 1, id="the node of the CPUs near it"),
+        pytest.param("numa:2 core:2 pu:1", 0b1111, None, id="CPUs of all nodes"),
+        pytest.param("numa:2 core:2 pu:1", None, None, id="unknown"),
+    ],
+)
+def test_a_gpu_without_a_node_is_near_the_only_one_or_its_cpus(shape, near, node):
+    machine = replace(synthetic.parse(shape), pci=(replace(CARD, node=None, cpus=near),))
+
+    described = system.add_gpus(machine, driver("GPU-a"))
+
+    assert described.pci[0].node == node
+    assert described.devices[0].nodes == (None if node is None else 1 << node)
+
+
+def test_question_marks_are_no_ids(monkeypatch):
+    """The driver shows them until a GPU is used for the first time."""
+    monkeypatch.setitem(sys.modules, "pynvml", library())
+
+    assert system.add_gpus(WITH_CARD, driver("GPU-????????-????")).devices[0].id == "GPU-0"
 
 
 @pytest.mark.parametrize(
     ("nvml", "reason"),
     [
-        pytest.param(None, "nvidia-ml-py is not installed", id="no library"),
+        pytest.param(None, "run nvidia-smi once, or install the extra gpu (nvidia-ml-py)", id="no library"),
         pytest.param(library(fails=True), "Driver Not Loaded", id="no driver"),
     ],
 )
 def test_unreadable_gpus_are_a_gap(monkeypatch, nvml, reason):
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
 
-    machine = system.add_gpus(WITH_CARD)
+    machine = system.add_gpus(WITH_CARD, driver())
 
     assert machine.devices == ()
-    assert machine.gaps == (f"1 NVIDIA GPUs are on the PCI bus, but their ids are unknown: {reason}",)
+    assert machine.gaps == (f"1 NVIDIA GPU is on the PCI bus, but the ids are unknown: {reason}",)
 
 
 def test_nvml_is_not_used_without_gpus(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", library(fails=True))
 
-    assert system.add_gpus(PLAIN) is PLAIN
+    assert system.add_gpus(PLAIN, driver()) is PLAIN

@@ -20,6 +20,7 @@ from alignup.schedule.node_selection import exclusions
 from alignup.testing.api_server import ApiServer
 from tests.observe.api_objects import api_pod, node
 from tests.observe.kubelets import SimulatedKubelet
+from tests.schedule.claim_objects import DraPlugin
 from tests.schedule.nodes import SimulatedNodes
 
 ALLOCATABLE = {"cpu": "7", "memory": "31Gi", "pods": "110", "example.com/gpu": "2"}
@@ -30,7 +31,7 @@ class GatedCluster(SimulatedNodes):
 
     def __init__(self, server: ApiServer, client: ApiClient) -> None:
         super().__init__(server)
-        self.client = client
+        self.client, self.dra = client, DraPlugin(server)
         self.late = False  #: whether observers report nothing until :meth:`catch_up`
         self._unreported: set[str] = set()
         self.paused: set[str] = set()  #: pods that the scheduler does not schedule
@@ -85,6 +86,9 @@ class GatedCluster(SimulatedNodes):
         document = self.document(name)
         host, uid = document["spec"].get("nodeName"), document["metadata"]["uid"]
         self.server.remove("pods", name)
+        for claim in self.server.objects("resourceclaims"):
+            if claim["metadata"]["name"].startswith(f"{name}-"):
+                self.server.remove("resourceclaims", claim["metadata"]["name"])
         if host and uid in self.kubelets[host].pods:
             kubelet = self.kubelets[host]
             kubelet.end(uid)
@@ -115,8 +119,13 @@ class GatedCluster(SimulatedNodes):
                 capacity.put_pod(convert(other, ApiPod), host)
         nodes = [convert(node, NODES.type) for node in self.server.objects("nodes")]
         fitting = [node for node in nodes if not exclusions(node, pod.spec) and not capacity.insufficient(node, read)]
+        claims = self.dra.claims(document)
+        served = {node.metadata.name: self.dra.allocations(claims, node.metadata.name) for node in fitting if claims}
+        if claims is None or claims:
+            fitting = [node for node in fitting if served.get(node.metadata.name) is not None]
         if fitting:
             chosen = fitting[0].metadata.name
+            self.dra.write(served.get(chosen) or {}, read.uid)
             with suppress(ConflictError, NotFoundError):  # it was deleted
                 await self.client.bind(PODS.of(pod), chosen)
                 if read.name in self.bound():  # it was not deleted before its kubelet knew of it
@@ -125,6 +134,7 @@ class GatedCluster(SimulatedNodes):
             self._unschedulable(document)
 
     def _unschedulable(self, document: dict[str, Any]) -> None:
+        document = self.document(document["metadata"]["name"])
         condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2 nodes fit."}
         status = document.get("status", {})
         if condition not in status.get("conditions", []):

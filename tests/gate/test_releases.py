@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from alignup.documents.codec import convert, encode
 from alignup.gate.admission import GATE
-from alignup.gate.releases import pinned, pinned_node, release_patch
+from alignup.gate.releases import HOST_NAME, pinned, pinned_nodes, release_patch
 from alignup.kubernetes.api import PODS
 from alignup.kubernetes.api.errors import ConflictError
 from alignup.kubernetes.api.objects import ApiNode, ApiPod, ApiPodSpec, NodeSelector
@@ -60,7 +60,7 @@ def gated_pod(affinity=None, **spec):
 
 def release(document, pod, node):
     """The pod as the API server has it afterwards."""
-    return merge(document, json.loads(encode(release_patch(pod, node))))
+    return merge(document, json.loads(encode(release_patch(pod, {node: node}))))
 
 
 def selects(spec: ApiPodSpec, node: ApiNode) -> bool:
@@ -79,7 +79,7 @@ def test_a_released_pod_selects_the_chosen_node_if_it_did_before_and_no_other(se
 def test_terms_only_gain_conditions_at_their_end(selector, chosen):
     """The rule of the API server for pods with gates."""
     before = None if selector is None else convert(selector, NodeSelector)
-    after = pinned(before, chosen)
+    after = pinned(before, {chosen: chosen})
 
     if before is not None:
         assert len(after.node_selector_terms) == len(before.node_selector_terms)
@@ -88,7 +88,22 @@ def test_terms_only_gain_conditions_at_their_end(selector, chosen):
             assert new.match_fields[: len(old.match_fields)] == old.match_fields
             if not old.match_expressions and not old.match_fields:
                 assert new == old
-    assert pinned(after, chosen) == after
+    assert pinned(after, {chosen: chosen}) == after
+
+
+@given(selectors, nodes, st.sets(st.sampled_from(NODES), min_size=2))
+def test_a_pod_released_to_several_nodes_selects_those_of_them_that_it_did_before(selector, node, chosen):
+    """Nodes are found by their host names where the pod has terms of its own."""
+    document, pod = gated_pod(None if selector is None else {"nodeAffinity": {REQUIRED: selector}})
+    patch = release_patch(pod, {name: f"host-{name}" for name in sorted(chosen)})
+    released = convert(merge(document, json.loads(encode(patch))), ApiPod)
+    name = node.metadata.name
+    labels = node.metadata.labels | {HOST_NAME: f"host-{name}"}
+    named = convert({"metadata": {"name": name, "labels": labels}}, ApiNode)
+
+    assert selects(released.spec, named) is (selects(pod.spec, named) and name in chosen)
+    if selector is None or any(term for term in selector["nodeSelectorTerms"]):
+        assert set(pinned_nodes(released)) <= chosen
 
 
 def test_everything_else_of_the_affinity_stays():
@@ -109,8 +124,8 @@ def test_the_gate_goes_and_the_pod_names_its_node():
     released = release(document, pod, "host-a")
 
     assert "schedulingGates" not in released["spec"]
-    assert pinned_node(convert(released, ApiPod)) == "host-a"
-    assert pinned_node(pod) == ""
+    assert pinned_nodes(convert(released, ApiPod)) == ("host-a",)
+    assert pinned_nodes(pod) == ()
 
 
 @pytest.mark.anyio
@@ -120,5 +135,5 @@ async def test_a_pod_that_has_changed_is_not_released(server, client):
     server.put({**stored, "spec": {**stored["spec"], "nodeSelector": {"zone": "b"}}})
 
     with pytest.raises(ConflictError):
-        await client.patch(PODS.of(pod), release_patch(pod, "host-a"))
+        await client.patch(PODS.of(pod), release_patch(pod, {"host-a": ""}))
     assert (await client.get(PODS.of(pod))).spec.scheduling_gates == (NamedItem(GATE),)

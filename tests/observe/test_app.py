@@ -33,7 +33,7 @@ def test_metrics_show_what_was_observed_and_written():
     metrics.observations.labels("ok").inc()
     metrics.published(seconds=0.03, sizes={"hoststates": 900})
     metrics.writes.labels("error").inc()
-    metrics.state(gaps=1, contradictions=2, topology=TOPOLOGY, claims={"aligned": 4})
+    metrics.state(gaps=1, contradictions=2, topology=TOPOLOGY)
 
     text = served.get("/metrics").text
 
@@ -43,7 +43,6 @@ def test_metrics_show_what_was_observed_and_written():
         'alignup_observer_publish_delay_seconds_bucket{le="0.05"} 1',
         'alignup_observer_object_bytes{resource="hoststates"} 900',
         "alignup_observer_contradictions 2",
-        'alignup_observer_claims{placement="aligned"} 4',
         'alignup_numa_node_resources{node="host-a",numa_node="3",resource="cpu",state="available"} 2',
     ):
         assert f"{line}\n" in text

@@ -10,10 +10,10 @@ from alignup.align.claims.alignment import NUMA_NODE, PCI_BUS_ID
 from alignup.align.claims.ledger import ClaimLedger
 from alignup.align.claims.objects import DeviceId, Slice, SliceDevice
 from alignup.align.machine import PciDevice
-from alignup.align.workload import Container, Pod, PodClaim
+from alignup.align.workload import PodClaim
 from alignup.documents.host_state import MAX_CLAIM_DEVICES
 from alignup.machines.synthetic import parse
-from alignup.observe.claim_devices import count_claims, place_slices
+from alignup.observe.claim_devices import place_slices
 from alignup.observe.observation import IdleHost, Observation, join
 from tests.align.hosts import pod
 from tests.observe.kubelets import SimulatedKubelet
@@ -219,21 +219,3 @@ def test_whatever_drivers_say_only_numa_nodes_of_the_machine_are_published(descr
     assert all(device.nodes in (None, 1, 2, 3) for device in placed.devices)
     assert len({device.id for device in placed.devices}) == len(placed.devices)
     assert {device.id for device in placed.devices} <= placed.listed
-
-
-def test_claims_are_counted_by_where_the_cpus_and_memory_of_their_containers_are(kubelet):
-    kubelet.claims["b"] = {"default/far": (gpu(1),), "default/both": (gpu(0), gpu(1)), "default/lost": (gpu(8),)}
-    kubelet.admit(Pod(name="shared", uid="shared", containers=(Container(name="app"),)))
-    kubelet.claims["shared"] = {"default/one": (gpu(1),)}
-    observation = join(kubelet.sources(), settled=False)
-    held = {uid: observation.host.ledger.cpus.owned(uid) for uid in ("a", "b", "shared")}
-    node = observation.host.ledger.cpus.node_cpus[0]
-
-    assert (held["a"] & ~node, held["b"] & ~node, held["shared"]) == (0, 0, 0)
-    assert count_claims(observation.host) == {"aligned": 2, "not_aligned": 1, "unpinned": 1, "unknown": 1}
-
-
-def test_a_host_without_claims_counts_none():
-    host = join(SimulatedKubelet().sources(), settled=False).host
-
-    assert count_claims(host) == {"aligned": 0, "not_aligned": 0, "unpinned": 0, "unknown": 0}

@@ -46,6 +46,7 @@ def test_each_resource_shows_every_node_and_the_holders():
         "└──────────────────────────────────────────────────────────────────────────────┘",
         "chosen       {1}* is preferred by every resource",
         "allocated    example.com/gpu gpu-1 · CPUs 4-5 · 1Gi memory on NUMA node 1",
+        "*            preferred: no smaller set fits, even on an empty machine",
     ]
 
 

@@ -108,7 +108,8 @@ def test_the_model_caches_and_names_of_devices_are_shown():
     pci = (
         PciDevice("0000:17:00.0", kind=0x020000, node=0, names=("eth0", "mlx5_0")),
         PciDevice("0000:18:00.0", kind=0x010802, node=0, names=("nvme0",)),
-        PciDevice("0000:19:00.0", kind=0x030200, node=0, names=("GPU 0",)),
+        PciDevice("0000:19:00.0", kind=0x030200, node=0, names=("GPU 0", "NVIDIA H200")),
+        PciDevice("0000:20:00.0", kind=0x030000, node=0),
     )
     machine = parse("numa:1(memory=1GiB) core:2 pu:1")
     machine = replace(machine, pci=pci, model="AMD EPYC 9654", caches=(("L1d", 32 << 10), ("L3", 32 << 20)))
@@ -116,7 +117,14 @@ def test_the_model_caches_and_names_of_devices_are_shown():
     layout = layout_machine(machine)
 
     assert layout.facts[:2] == ("AMD EPYC 9654", "caches L1d 32 KiB, L3 32 MiB")
-    assert layout.boxes[0].pci == ("display GPU 0", "network eth0/mlx5_0", "storage nvme0")
+    expected = ("GPU 0/NVIDIA H200", "display 0000:20:00.0", "network eth0/mlx5_0", "storage nvme0")
+    assert layout.boxes[0].pci == expected
+
+
+def test_a_gpu_without_a_driver_is_no_display():
+    machine = replace(parse("numa:1 core:2 pu:1"), pci=(PciDevice("0000:19:00.0", kind=0x030200, node=0),))
+
+    assert layout_machine(machine).boxes[0].pci == ("GPU 0000:19:00.0",)
 
 
 @st.composite

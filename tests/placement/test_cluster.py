@@ -229,6 +229,39 @@ class TestAssumedPods:
         assert cluster.assume(make_pod("first", cpu="2"), "a").placements == placed.placements
         assert [ranked_host.score for ranked_host in cluster.rank(make_pod("first", cpu="2"))] == [placed.score]
 
+    def test_a_pod_may_be_assumed_on_several_hosts_until_it_is_bound_to_one(self):
+        cluster = Cluster(max_unconfirmed=None)
+        for host in "ab":
+            cluster.confirm(report(host, make_host()))
+        either, small, wide = make_pod("either", cpu="4"), make_pod("small", cpu="3"), make_pod("wide", cpu="4")
+        for host in "ab":
+            assert cluster.assume(either, host, or_elsewhere=True).admits
+        # A pod that is admitted in any case passes; one for which it depends on the other does not.
+        assert kinds(cluster, small) == dict.fromkeys("ab", VerdictKind.ADMITS)
+        assert kinds(cluster, wide) == dict.fromkeys("ab", VerdictKind.UNKNOWN)
+
+        cluster.observe(either, "b", PodStage.RUNNING)
+
+        assert kinds(cluster, wide) == {"a": VerdictKind.ADMITS, "b": VerdictKind.REJECTS}
+
+    def test_a_pod_assumed_on_several_hosts_is_forgotten_on_all(self):
+        cluster = cluster_of(a=make_host(), b=make_host())
+        for host in "ab":
+            cluster.assume(make_pod("either", cpu="4"), host, or_elsewhere=True)
+        cluster.forget("either")
+
+        assert kinds(cluster, make_pod("wide", cpu="4")) == dict.fromkeys("ab", VerdictKind.ADMITS)
+
+    def test_a_report_can_show_one_of_several_hosts_before_the_watch_does(self):
+        cluster = cluster_of(a=make_host(), b=make_host())
+        either = make_pod("either", cpu="4")
+        for host in "ab":
+            cluster.assume(either, host, or_elsewhere=True)
+        (confirmed,) = cluster.confirm(report("b", host_with(either), 2))
+        assert confirmed.as_predicted
+        cluster.observe(either, "b", PodStage.RUNNING)
+        assert kinds(cluster, make_pod("wide", cpu="4")) == {"a": VerdictKind.ADMITS, "b": VerdictKind.REJECTS}
+
     def test_nothing_is_assumed_on_an_unknown_host(self):
         assert cluster_of(a=make_host()).assume(make_pod(), "b").kind is VerdictKind.UNKNOWN
 

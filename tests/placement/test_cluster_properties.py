@@ -41,7 +41,7 @@ class Follow(RuleBasedStateMachine):
         self.kubelets = {name: data.draw(st.builds(make_host) | hosts()) for name in NAMES}
         self.cluster = Cluster(max_unconfirmed=data.draw(st.sampled_from((1, 2, None))), max_shapes=2)
         self.watched: dict[str, list[Pod]] = {name: [] for name in NAMES}  #: bound, and not seen by the kubelet
-        self.assumed: dict[str, tuple[str, Pod]] = {}  #: not bound yet
+        self.assumed: dict[str, tuple[list[str], Pod]] = {}  #: not bound yet, with the hosts that may get them
         self.running: dict[str, tuple[str, Pod]] = {}  #: bound
         self.number = self.sequence = 0
         for name in NAMES:
@@ -57,16 +57,27 @@ class Follow(RuleBasedStateMachine):
         self.number += 1
         wanted = replace(data.draw(small_pods | arrivals("u")), uid=f"u{self.number}", name=f"u{self.number}")
         if self.cluster.assume(wanted, name).admits:
-            self.assumed[wanted.uid] = name, wanted
+            self.assumed[wanted.uid] = [name], wanted
+
+    @rule(data=st.data())
+    def assume_on_several(self, data: st.DataObject) -> None:
+        self.number += 1
+        wanted = replace(data.draw(small_pods), uid=f"u{self.number}", name=f"u{self.number}")
+        admitting = [name for name in NAMES if self.cluster.assume(wanted, name, or_elsewhere=True).admits]
+        if admitting:
+            self.assumed[wanted.uid] = admitting, wanted
 
     @rule(data=st.data())
     def bind(self, data: st.DataObject) -> None:
         if self.assumed:
             uid = data.draw(st.sampled_from(sorted(self.assumed)))
-            name, wanted = self.assumed.pop(uid)
+            names, wanted = self.assumed.pop(uid)
+            name = data.draw(st.sampled_from(names))
             self.running[uid] = name, wanted
             self.watched[name].append(wanted)
             self.cluster.observe(wanted, name, PodStage.RUNNING)
+            records = {host: self.cluster.record(host) for host in NAMES}
+            assert [host for host, record in records.items() if record and record.holds(uid)] == [name]
 
     @rule(data=st.data())
     def forget(self, data: st.DataObject) -> None:

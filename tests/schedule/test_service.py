@@ -9,8 +9,10 @@ import httpx2
 import pytest
 
 from alignup.align.errors import ListenError
-from alignup.kubernetes.api import PODS, Access
+from alignup.kubernetes.api import Access
+from alignup.schedule.claim_bindings import ClaimBindings
 from alignup.schedule.extender import NOT_LEADING, Binder
+from alignup.schedule.pod_events import PodEvents
 from alignup.schedule.service import VERBS, LeaseOptions, ScheduleOptions, ScheduleService, open_service, schedule_app
 from alignup.testing.api_server import ApiFault
 from alignup.web.asgi_server import ConnectionLimits, ServerLimits, serve_app
@@ -79,10 +81,11 @@ async def test_a_binding_that_waits_for_another_is_not_written_once_the_lead_is_
         nodes.create(created)
     nodes.server.inject(ApiFault(delay=0.2), verb="create", resource="pods")
     leads = [True]
-    binder = Binder(client, live, leads=lambda: leads[0])
+    binder = Binder(client, live, ClaimBindings(client, live, PodEvents(client, "test")), leads=lambda: leads[0])
+    await until(lambda: all(live.find_pod("default", created.name) for created in (WIDE, PLAIN_POD)))
 
     tasks = [
-        asyncio.create_task(binder.bind(PODS.at(created.name, namespace="default"), created, "a"))
+        asyncio.create_task(binder.bind(live.find_pod("default", created.name), created, "a"))
         for created in (WIDE, PLAIN_POD)
     ]
     await until(lambda: not live.verdict(OTHER, "a").admits)

@@ -71,3 +71,15 @@ def test_pods_are_made_by_rule(tmp_path):
 def test_errors_name_the_place(tmp_path, read, text, message):
     with pytest.raises(TraceError, match=message):
         read(write(tmp_path, text))
+
+
+def test_without_the_column_of_classes_all_pods_are_guaranteed(tmp_path):
+    file = tmp_path / "pods.csv"
+    notes: list[str] = []
+    header = PODS.replace("qos,", "")
+    file.write_text(f"{header}a,4000,1024,0,0,,Running,1,5,2\nb,500,1024,0,0,,Running,2,5,2\n")
+
+    pods = read_pods(file, note=notes.append)
+
+    assert [submission.pod.qos for submission in pods] == [QoS.GUARANTEED, QoS.GUARANTEED]
+    assert notes == [f"{file}: there is no column qos: all pods count as Guaranteed (LS)"]

@@ -178,7 +178,7 @@ def with_event(**event: object) -> str:
         ),
         pytest.param(
             with_event(arrive="a", requests={"cpu": "2x"}),
-            "requests[cpu]: quantities must match",
+            "requests[cpu]: not a quantity; write",
             id="an invalid quantity",
         ),
         pytest.param(

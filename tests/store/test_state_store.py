@@ -173,7 +173,7 @@ def test_a_full_ledger_takes_no_new_pods_but_any_other_change(tmp_path):
         store.save(StateChange(parts=parts(), removed=["a", "b"]))
         store.save(StateChange(parts=parts(), pods=[row("c")], limited=True))
 
-        expected = f"the ledger is full: it would have {3 * size} bytes, and the limit is {2 * size}"
+        expected = f"the ledger is full: it would have {3 * size:,} bytes, and the limit is {2 * size:,} bytes"
         assert (caught.value.message, caught.value.kind) == (expected, StoreProblem.FULL)
         assert uids(loaded(store)) == ["c"]
 

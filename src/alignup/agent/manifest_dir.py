@@ -90,7 +90,7 @@ class ManifestDir:
         try:
             with open_input(path) as file:
                 text = file.read(documents.MAX_BYTES + 1)
-            loaded = manifests.read_workloads(text, name=path, accept=accept)
+            loaded = manifests.read_workloads(text, name=path, accept=accept, ignore_unknown_fields=True)
         except (OSError, ManifestError) as error:
             if isinstance(error, OSError):
                 why = error.strerror or str(error)

@@ -209,7 +209,7 @@ def node_cell(resource: ResourceHints, node: int) -> NodeCell:
     elif hint is not None:
         word, style = ("preferred *", "preferred") if hint.preferred else ("possible", "possible")
     else:
-        word, style = "not alone", "none"
+        word, style = "with other nodes" if shown_hints(resource).hints else "does not fit", "none"
     text = "" if free is None else f"{format_amount(resource.resource or '', free)} free"
     return NodeCell(text, min(free, resource.request) if free is not None and resource.request else None, word, style)
 

@@ -163,6 +163,22 @@ class Placement:
             texts[MemoryProvider.name] = {block.type: f"{bits.show(block.nodes)}={block.size}" for block in self.memory}
         return texts | {provider: dict(resources) for provider, resources in self.others.items()}
 
+    def sites(self, ledger: Ledger) -> tuple[NodeSet, ...]:
+        """Return the nodes of every resource that has any, without duplicates; *ledger* knows CPUs and devices.
+
+        A device on two nodes is on either. Shared CPUs and devices without topology are nowhere.
+        """
+        cpus, devices = self.cpus or 0, ledger.devices
+        sites = {1 << node for node, all_cpus in ledger.cpus.node_cpus.items() if cpus & all_cpus} if cpus else set()
+        for block in self.memory:
+            sites.update(bits.split(block.nodes) if block.size else ())
+        for resource, ids in self.devices.items():
+            inventory = devices.inventories[resource]
+            for id_ in ids:
+                if nodes := (inventory.devices[inventory.indexes[id_]].nodes or 0) & devices.nodes:
+                    sites.add(nodes)
+        return tuple(sorted(sites))
+
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:

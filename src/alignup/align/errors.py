@@ -74,6 +74,7 @@ class ProblemKind(StrEnum):
     NOT_A_STRING = "not a string"
     OTHER_TYPE = "other type"  #: another wrong type
     QUANTITY = "quantity"  #: not a quantity
+    UNKNOWN_FIELD = "unknown field"
     UNKNOWN_GATE = "unknown gate"
     LOCKED_GATE = "locked gate"  #: of a feature gate that cannot be set to this value
     OWN_LIMIT = "own limit"  #: of this package, not of Kubernetes
@@ -111,9 +112,9 @@ class SourceLocation:
     line: int | None = None  #: from 1; ``None``: unknown
 
     def __str__(self) -> str:
-        document = f", document {self.document}" if self.document else ""
-        line = f", line {self.line}" if self.line else ""
-        return f"{self.file}{document}{line}"
+        if self.line:
+            return f"{self.file}:{self.line}"
+        return f"{self.file}, document {self.document}" if self.document else self.file
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +123,9 @@ class LocatedProblem:
     problem: Problem
     object_name: str = ""  #: such as ``Pod web``
 
-    @property
-    def where(self) -> str:
-        return f"{self.location}, {self.object_name}" if self.object_name else str(self.location)
-
     def __str__(self) -> str:
-        return f"{self.where}: {self.problem}"
+        name = f" ({self.object_name})" if self.object_name else ""
+        return f"{self.location}: {self.problem}{name}"
 
 
 class ManifestError(AlignError, ValueError):
@@ -136,11 +134,6 @@ class ManifestError(AlignError, ValueError):
     def __init__(self, problems: Sequence[LocatedProblem]) -> None:
         self.problems = tuple(problems)
         super().__init__("\n".join(self.lines()))
-
-    @property
-    def where(self) -> str:
-        """The location of the first problem."""
-        return self.problems[0].where
 
     def lines(self, most: int = 20) -> tuple[str, ...]:
         """Return the first *most* problems as text."""
@@ -208,7 +201,7 @@ class StoreFullError(StoreError):
     """The ledger would have more bytes than it may have; nothing was written."""
 
     def __init__(self, where: str, *, size: int, limit: int) -> None:
-        message = f"the ledger is full: it would have {size} bytes, and the limit is {limit}"
+        message = f"the ledger is full: it would have {size:,} bytes, and the limit is {limit:,} bytes"
         advice = "release pods, or admit pods with fewer labels and annotations"
         super().__init__(message, where=where, advice=advice, kind=StoreProblem.FULL)
 

@@ -55,6 +55,9 @@ class Settings:
             object.__setattr__(self, "gates", replace(self.gates, release=self.release))
 
 
+_DEFAULTS = Settings()
+
+
 class Host:
     """One machine, its settings, and its ledger.
 
@@ -66,15 +69,16 @@ class Host:
     def __init__(
         self,
         machine: Machine,
-        settings: Settings | None = None,
+        settings: Settings = _DEFAULTS,
         *,
         ledger: Ledger | None = None,
         others: Sequence[Provider[Any]] = (),
         starting: bool = False,
     ) -> None:
-        self.machine = machine
+        if not isinstance(machine, Machine) or not isinstance(settings, Settings):
+            raise _type_error(machine, settings)
+        self.machine, self.settings = machine, settings
         self.starting = starting
-        self.settings = settings = settings or Settings()
         self.view = view = machine.kubelet_view()
         gates = settings.gates
         with _errors_of("topology"):
@@ -295,8 +299,17 @@ def _errors_of(manager: str) -> Iterator[None]:
         raise
 
 
+def _type_error(machine: object, settings: object) -> TypeError:
+    argument, type_ = (settings, Settings) if isinstance(machine, Machine) else (machine, Machine)
+    name = type_.__name__
+    reader = f"alignup.load_{name.lower()} reads one from a file"
+    return TypeError(f"Host needs a {name}, not {type(argument).__name__}; {reader}")
+
+
 def check_pod(pod: Pod) -> None:
     """Raise ``PodError`` if *pod* would corrupt a ledger."""
+    if not isinstance(pod, Pod):
+        raise TypeError(f"a decision needs a Pod, not {type(pod).__name__}; alignup.load_pods reads pods from files")
     if not pod.uid or not pod.is_consistent:
         missing = () if pod.uid else (Problem("metadata.uid", "Required value"),)
         raise PodError((*missing, *validation.validation_problems(pod)))

@@ -7,7 +7,7 @@ providers use. A source of machines ends with ``Machine(...).checked()``, which 
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from functools import cached_property
 from itertools import product
 from typing import Self, TypeVar
@@ -72,10 +72,21 @@ class NumaNode:
 
 @dataclass(frozen=True, slots=True)
 class Device:
+    """A device of a resource; ``Device(…, node=0)`` is on one NUMA node."""
+
     resource: str
     id: str
-    nodes: NodeSet | None  #: ``None``: no topology; an empty set: topology without nodes
+    nodes: NodeSet | None = None  #: ``None``: no topology; an empty set: topology without nodes
     healthy: bool = True
+    _: KW_ONLY
+    node: InitVar[int | None] = None
+
+    def __post_init__(self, node: int | None) -> None:
+        if node is None:
+            return
+        if self.nodes is not None or node < 0:
+            raise ValueError("give a device either a node, 0 or higher, or a set of nodes")
+        object.__setattr__(self, "nodes", 1 << node)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,18 +14,26 @@ from typing import NoReturn
 GARBAGE_THRESHOLD = 100_000
 
 
-def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command given by *arguments* (default: those of the process), and exit."""
+def main(arguments: Sequence[str] | None = None, *, program: str = "alignup") -> NoReturn:
+    """Run the command given by *arguments* (default: those of the process), and exit; usage lines name *program*."""
     gc.set_threshold(GARBAGE_THRESHOLD)
     try:
         from alignup.cli.entry import run  # noqa: PLC0415 - so that Ctrl-C during the import is handled too
     except KeyboardInterrupt:
         sys.exit(130)
-    code = run(sys.argv[1:] if arguments is None else arguments)
+    code = run(sys.argv[1:] if arguments is None else arguments, program=program)
     gc.freeze()  # before it exits, Python would search everything for garbage, which takes as long again
     sys.exit(code)
 
 
 def kubectl_main() -> NoReturn:
     """Run ``kubectl alignup``, which is ``alignup cluster``."""
-    main(["cluster", *sys.argv[1:]])
+    main(program="kubectl alignup")
+
+
+def kubectl_complete_main() -> None:
+    """Complete the words of ``kubectl alignup`` for kubectl, which runs ``kubectl_complete-alignup`` for this."""
+    from alignup.cli.completion import kubectl_completions  # noqa: PLC0415 - only for shells
+
+    for line in kubectl_completions(sys.argv[1:]):
+        print(line)  # noqa: T201 - for kubectl

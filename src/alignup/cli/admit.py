@@ -10,7 +10,7 @@ from alignup.cli import inputs, terminal
 from alignup.cli.agent_client import AgentOptions, connect
 from alignup.cli.app import define_command
 from alignup.cli.exit_codes import FAILED
-from alignup.cli.options import NumberRange, output_option, with_options, workload_option
+from alignup.cli.options import NumberRange, output_option, with_options, workload_argument, workload_option
 from alignup.cli.pod_status import describe_placements, full_name
 from alignup.kubernetes.manifests.documents import to_json
 from alignup.kubernetes.manifests.workloads import Workload
@@ -22,6 +22,7 @@ _EXAMPLE = "alignup admit -f examples/node/trainer.yaml"
 
 
 @define_command("admit", _EXAMPLE, f"{_EXAMPLE} --dry-run")
+@workload_argument
 @workload_option
 @click.option("--dry-run", is_flag=True, help="Show what the agent would decide; change nothing.")
 @click.option(
@@ -32,13 +33,17 @@ _EXAMPLE = "alignup admit -f examples/node/trainer.yaml"
     help="Wait up to SECONDS for waiting pods to be admitted (default: 0).",
 )
 @with_options("agent", AgentOptions)
-@output_option("text", "json")
-def command(*, agent: AgentOptions, files: tuple[str, ...], dry_run: bool, wait: float, output: str) -> None:
+@output_option("text", "json", "yaml")
+def command(  # noqa: PLR0913 - options
+    *, agent: AgentOptions, paths: tuple[str, ...], files: tuple[str, ...], dry_run: bool, wait: float, output: str
+) -> None:
     """Send every replica of each workload in FILE to the agent, and print the decisions.
 
     A pod that is already admitted keeps its resources. The exit code is 0 when all pods are admitted or waiting, 1 when
     one is rejected, is still waiting after --wait, or no agent answers, and 2 when the input is invalid.
     """
+    if not (files := (*paths, *files)):
+        raise click.UsageError("Give FILE, or -f FILE.")
     workloads, skipped = inputs.read_workloads(files)
     terminal.print_notes(skipped)
     selected = inputs.select_workloads(workloads, None, files=files)
@@ -52,8 +57,8 @@ def command(*, agent: AgentOptions, files: tuple[str, ...], dry_run: bool, wait:
     if wait:
         end = time.monotonic() + wait
         admissions = [_wait(client, admission, end) for admission in admissions]
-    if output == "json":
-        terminal.print_json({"admissions": admissions})
+    if output in terminal.DOCUMENTS:
+        terminal.print_as(output, {"admissions": admissions})
     failures = {"rejected", "waiting"} if wait else {"rejected"}
     if any(admission["outcome"] in failures for admission in admissions):
         raise click.exceptions.Exit(REJECTED)

@@ -11,7 +11,6 @@ import click
 from alignup.align.errors import TlsRequiredError
 from alignup.cli import inputs
 from alignup.cli.app import FailureError, Place, Session, define_command
-from alignup.cli.installation import MissingLibraryError
 from alignup.cli.options import (
     HostOptions,
     allowed_host_option,
@@ -84,10 +83,8 @@ def command(session: Session, *, host: HostOptions, options: AgentCommandOptions
     It runs until SIGTERM or Ctrl-C. The exit code is 1 when it cannot start, for example because another agent uses
     the root directory, and 2 when the input is invalid.
     """
-    try:
-        from alignup.agent import daemon  # noqa: PLC0415 - not needed for --help
-    except ModuleNotFoundError as error:
-        raise MissingLibraryError(error, "agent") from error
+    from alignup.agent import daemon  # noqa: PLC0415 - not needed for --help
+
     session.advice = "See 'alignup agent --help'."
     daemon_options = _daemon_options(host, options)
     if options.export is None:

@@ -28,6 +28,7 @@ COMMANDS = {
     "watch": "Print the agent's events as they happen",
     "web": "Print a link to the agent's web pages",
     "observe": "Publish what the kubelet of this node holds",
+    "nri": "Place containers on NUMA nodes beside a kubelet",
     "schedule": "Tell schedulers which nodes will admit a pod",
     "machine": "Show or record the topology of a machine",
     "completion": "Print the shell completion script",
@@ -81,6 +82,7 @@ class Session:
     debug: bool = False
     advice: str = ""  #: printed below an error in the input
     failure_code: int = 0  #: exit code of every failure; 0: that of the error
+    ignore_unknown_fields: bool = False  #: of manifests
 
 
 class LazyGroup(click.Group):
@@ -100,27 +102,42 @@ class LazyGroup(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-def _set_debug(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's way
-    if value:
-        ctx.ensure_object(Session).debug = True
-
-
-def _print_version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's way
+def _handle_flag(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's way
+    """Print the version and exit, or note the flag in the session."""
     if not value or ctx.resilient_parsing:
         return
-    from alignup.cli.installation import version_text  # noqa: PLC0415 - only for --version
+    if parameter.name == "version":
+        from alignup.cli.installation import version_text  # noqa: PLC0415 - only for --version
 
-    click.echo(version_text())
-    ctx.exit()
+        click.echo(version_text())
+        ctx.exit()
+    setattr(ctx.ensure_object(Session), str(parameter.name), True)
 
 
+#: Of ``alignup`` and of ``kubectl alignup``.
+VERSION_OPTION = click.Option(
+    ["-V", "--version"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_handle_flag,
+    help="Show the version.",
+)
 #: Accepted before and after the command's name.
 DEBUG_OPTION = click.Option(
     ["--debug"],
     is_flag=True,
     expose_value=False,
-    callback=_set_debug,
+    callback=_handle_flag,
     help="Print the Python traceback of an error (or set ALIGNUP_DEBUG).",
+)
+#: Of the commands that read manifests.
+_IGNORE_UNKNOWN_OPTION = click.Option(
+    ["--ignore-unknown-fields"],
+    is_flag=True,
+    expose_value=False,
+    callback=_handle_flag,
+    help="Read manifests with fields that Kubernetes does not have, and name them in notes.",
 )
 
 
@@ -132,6 +149,8 @@ def define_command(
     def decorate(function: Callable[..., None]) -> click.Command:
         summarized = summary or COMMANDS[name]
         command = click.command(name, cls, short_help=summarized, epilog=examples(*lines))(function)
+        if any(isinstance(param, click.Option) and param.name in {"files", "pods"} for param in command.params):
+            command.params.append(_IGNORE_UNKNOWN_OPTION)
         command.params.append(DEBUG_OPTION)
         return command
 
@@ -147,23 +166,17 @@ def examples(*lines: str) -> str:
     return "\b\n" + "\n".join(["Examples:" if len(lines) > 1 else "Example:", *(f"  {line}" for line in lines)])
 
 
+HELP_OPTIONS = ["-h", "--help"]
+
+
 @click.group(
     cls=LazyGroup,
-    context_settings={"help_option_names": ["-h", "--help"]},
     epilog=examples(
         "alignup machine show", "alignup why -f examples/node/trainer.yaml --machine examples/node/machine.yaml"
     ),
-)
-@click.option(
-    *("-V", "--version"),
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_print_version,
-    help="Show the version.",
 )
 def app() -> None:
     """Decide which NUMA nodes, CPUs, memory and devices each container gets, and explain why."""
 
 
-app.params.append(DEBUG_OPTION)
+app.params += [VERSION_OPTION, DEBUG_OPTION]

@@ -22,7 +22,7 @@ _LABEL_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})  #: of P
 
 @define_command("audit", "alignup audit", "alignup audit -o json")
 @click.option("--fix", is_flag=True, help="Restore the intended placement.")
-@output_option("text", "json", "prometheus")
+@output_option("text", "json", "yaml", "prometheus")
 @with_options("agent", AgentOptions)
 def command(*, fix: bool, output: str, agent: AgentOptions) -> None:
     """Compare the placement of everything that 'alignup run' runs with what the kernel reports.
@@ -33,8 +33,8 @@ def command(*, fix: bool, output: str, agent: AgentOptions) -> None:
     The exit code is 0 when everything is in place or fixed, 1 otherwise.
     """
     report = audit.audit(run_directory(), agent=find_agent(agent), fix=fix)
-    if output == "json":
-        terminal.print_json(_document(report))
+    if output in terminal.DOCUMENTS:
+        terminal.print_as(output, _document(report))
     elif output == "prometheus":
         terminal.print_document("".join(f"{line}\n" for line in _metrics(report)))
     else:

@@ -3,7 +3,7 @@
 ``kubectl alignup`` is the same: the package installs ``kubectl-alignup``.
 """
 
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -13,16 +13,26 @@ import click
 
 from alignup.align.errors import AlignError
 from alignup.cli import terminal
-from alignup.cli.app import COMMANDS, DEBUG_OPTION, InputError, define_command, examples
+from alignup.cli.app import COMMANDS, DEBUG_OPTION, VERSION_OPTION, InputError, define_command, examples
 from alignup.cli.completers import complete_cluster_nodes, complete_cluster_pods
 from alignup.cli.exit_codes import FAILED
-from alignup.cli.installation import MissingLibraryError
-from alignup.cli.options import option, output_option, path_option, search_option, with_options, workload_field
+from alignup.cli.object_names import parse_object_names
+from alignup.cli.options import (
+    flag_option,
+    option,
+    output_option,
+    path_option,
+    search_option,
+    with_options,
+    workload_field,
+)
 
 if TYPE_CHECKING:
     from alignup.align.release import Release
+    from alignup.cli.object_names import ObjectName
     from alignup.kubernetes.api import ApiClient
     from alignup.kubernetes.api.objects import ApiPod
+    from alignup.kubernetes.manifests.workloads import Workload
     from alignup.schedule.cluster_snapshot import ClusterView
     from alignup.schedule.cluster_upgrade import NodeUpgrade
 
@@ -31,6 +41,7 @@ Answer = TypeVar("Answer")
 NOT_ADMITTED = FAILED
 ATTEMPTS = 3  #: of a request to an API server that cannot be reached or is overloaded
 _INSTALL = "Install the observers of the nodes with kubectl apply -k deploy/kubernetes, or with Helm: deploy/README.md"
+_CHOOSE_NAMESPACE = "Choose a namespace with -n; for a pod that does not exist yet, give its manifest with -f."
 _ACCESS = "Choose a kubeconfig file with --kubeconfig, and a context of it with --context."
 _PERMISSIONS = "Alignup lists nodes, hoststates.alignup.dev, and the pods of all namespaces."
 
@@ -44,7 +55,7 @@ class ClusterError(InputError, AlignError):
 @click.group(
     short_help=COMMANDS["cluster"],
     epilog=examples("alignup cluster why trainer-0 -n ml", "alignup cluster nodes"),
-    params=[DEBUG_OPTION],
+    params=[VERSION_OPTION, DEBUG_OPTION],
 )
 def command() -> None:
     """Ask the nodes of a cluster about a pod, and list what they have left.
@@ -63,32 +74,39 @@ class AccessOptions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodOptions:
     namespace: str | None = option("NAME", "Namespace of POD", "that of the context", "-n", "--namespace")
+    all_namespaces: bool = flag_option("Ask about pods of all namespaces.", "-A", "--all-namespaces")
+    selector: str | None = option(
+        "LABELS", "Ask about the pods with these labels, such as app=web", "", "-l", "--selector"
+    )
     files: tuple[str, ...] = workload_field()
 
 
 @define_command(
     "why",
     "alignup cluster why trainer-0 -n ml",
+    "alignup cluster why deployment/web",
+    "alignup cluster why -l app=web -A",
     "alignup cluster why -f examples/node/trainer.yaml -o wide",
     summary="Explain which nodes admit a pod, and what would admit it elsewhere",
 )
-@click.argument("pod", required=False, shell_complete=complete_cluster_pods)
+@click.argument("names", metavar="[POD]...", nargs=-1, shell_complete=complete_cluster_pods)
 @with_options("pod_options", PodOptions)
 @with_options("access", AccessOptions)
 @search_option("the pod where it is rejected")
-@output_option("text", "wide", "json")
-def why(*, pod: str | None, pod_options: PodOptions, access: AccessOptions, search: float, output: str) -> None:
+@output_option("text", "wide", "json", "yaml", "name")
+def why(*, names: tuple[str, ...], pod_options: PodOptions, access: AccessOptions, search: float, output: str) -> None:
     """Explain for every node whether its kubelet would admit a pod, where it would go, and what would admit it.
 
-    POD is a pod of the cluster, pending or rejected; with -f, every workload in FILE, which need not exist yet: how
-    many of its pods fit together, and one of each template in detail. Nodes that answer alike are listed together. What
-    a kubelet holds is known from the HostState that 'alignup observe' publishes on each node. A node is not considered
+    POD is a pod of the cluster, pending or rejected: NAME, NAMESPACE/NAME or pod/NAME; deployment/NAME and the like
+    stand for a workload. With -f, it is every workload in FILE, which need not exist yet. Of a workload: how many of
+    its pods fit together, and one of each template in detail. Nodes that answer alike are listed together. What a
+    kubelet holds is known from the HostState that 'alignup observe' publishes on each node. A node is not considered
     if it is unschedulable, or if its taints, the node selector or the required node affinity of the pod exclude it.
 
     The exit code is 0 when a node that is considered admits each pod and all pods of a workload fit together, 1 when
     not or when the cluster does not answer, and 2 when the input is invalid.
     """
-    if (pod is None) is not bool(pod_options.files):
+    if (bool(names) or pod_options.all_namespaces or pod_options.selector is not None) is bool(pod_options.files):
         raise click.UsageError("Give either POD or -f FILE.")
     from alignup.cli import cluster_output, inputs  # noqa: PLC0415 - not needed for --help
 
@@ -96,16 +114,18 @@ def why(*, pod: str | None, pod_options: PodOptions, access: AccessOptions, sear
     if pod_options.files:
         workloads = tuple(inputs.select_workloads(workloads, None, files=pod_options.files))
     with _api_errors(), terminal.waiting_message("Reading the cluster"):
-        view, api_pod, reported = _read(access, pod_options, pod)
+        view, pods, stored = _read(access, pod_options, names)
     terminal.print_notes((*skipped, *view.notes, *cluster_output.doubt_notes(view)))
     with terminal.waiting_message("Searching for changes that would admit it"):
-        asked = list(cluster_output.ask_about_workloads(view, workloads, seconds=search))
-        if api_pod is not None:
-            asked.append(cluster_output.ask_about_pod(view, api_pod, seconds=search, reported=reported))
-    if output == "json":
-        terminal.print_json(cluster_output.answers_document(asked))
+        asked = list(cluster_output.ask_about_workloads(view, (*workloads, *stored), seconds=search))
+        for pod, reported in pods:
+            asked.append(cluster_output.ask_about_pod(view, pod, seconds=search, reported=reported))
+    if output in terminal.DOCUMENTS:
+        terminal.print_as(output, cluster_output.answers_document(asked))
     elif output == "wide":
         cluster_output.print_wide_answers(asked)
+    elif output == "name":
+        cluster_output.print_admitting_nodes(asked)
     else:
         cluster_output.print_answers(asked)
     if not all(question.admitted for question in asked):
@@ -120,7 +140,7 @@ def why(*, pod: str | None, pod_options: PodOptions, access: AccessOptions, sear
 )
 @click.argument("names", metavar="[NODE]...", nargs=-1, shell_complete=complete_cluster_nodes)
 @with_options("access", AccessOptions)
-@output_option("text", "wide", "json")
+@output_option("text", "wide", "json", "yaml", "name")
 def nodes(*, names: tuple[str, ...], access: AccessOptions, output: str) -> None:
     """List nodes: the policy, what is free on each NUMA node, and the largest request that still fits on one.
 
@@ -136,8 +156,11 @@ def nodes(*, names: tuple[str, ...], access: AccessOptions, output: str) -> None
         raise ClusterError(f"node {', '.join(missing)} not found", advice="List the nodes with 'kubectl get nodes'.")
     terminal.print_notes(view.notes)
     summaries = [summarize(view, name) for name in dict.fromkeys(names or sorted(view.nodes))]
-    if output == "json":
-        terminal.print_json(cluster_output.nodes_document(summaries))
+    if output in terminal.DOCUMENTS:
+        terminal.print_as(output, cluster_output.nodes_document(summaries))
+    elif output == "name":
+        for summary in summaries:
+            terminal.print_line(f"node/{summary.node}")
     elif summaries:
         cluster_output.print_nodes(summaries, wide=output == "wide")
     else:
@@ -151,7 +174,7 @@ def nodes(*, names: tuple[str, ...], access: AccessOptions, output: str) -> None
 )
 @click.option("--to", "version", metavar="VERSION", required=True, help="Release of the new kubelets, such as 1.37.")
 @with_options("access", AccessOptions)
-@output_option("text", "json")
+@output_option("text", "json", "yaml")
 def upgrade_check(*, version: str, access: AccessOptions, output: str) -> None:
     """Say what kubelets of another release would make of the nodes: which running pods they reject or place elsewhere.
 
@@ -167,8 +190,8 @@ def upgrade_check(*, version: str, access: AccessOptions, output: str) -> None:
     terminal.print_notes(notes)
     with _api_errors(), terminal.waiting_message("Reading the cluster"):
         upgrades = _ask(access, partial(_read_upgrades, release=release))
-    if output == "json":
-        terminal.print_json(cluster_output.upgrades_document(upgrades, release))
+    if output in terminal.DOCUMENTS:
+        terminal.print_as(output, cluster_output.upgrades_document(upgrades, release))
     else:
         cluster_output.print_upgrades(upgrades, release)
     if not all(upgrade.safe for upgrade in upgrades):
@@ -181,19 +204,26 @@ command.add_command(upgrade_check)
 
 
 def _read(
-    access: AccessOptions, pod_options: PodOptions | None = None, pod: str | None = None
-) -> "tuple[ClusterView, ApiPod | None, str]":
-    """Return the cluster, the pod that is asked about, and what the gate controller last reported about it."""
+    access: AccessOptions, options: PodOptions | None = None, words: Sequence[str] = ()
+) -> "tuple[ClusterView, list[tuple[ApiPod, str]], list[Workload]]":
+    """Return the cluster, and the pods and workloads that are asked about; pods with what the gate last reported."""
 
-    async def read(client: "ApiClient", namespace: str) -> "tuple[ClusterView, ApiPod | None, str]":
-        chosen = (pod_options.namespace if pod_options else None) or namespace
-        asked = await _find_pod(client, pod, chosen) if pod is not None else None
-        reported = ""
-        if asked is not None and asked.spec.scheduling_gates:
-            from alignup.gate.pod_events import read_last_event  # noqa: PLC0415 - slow to import
+    async def read(
+        client: "ApiClient", namespace: str
+    ) -> "tuple[ClusterView, list[tuple[ApiPod, str]], list[Workload]]":
+        pods: list[tuple[ApiPod, str]] = []
+        workloads: list[Workload] = []
+        if options is not None:
+            names = parse_object_names(words, options.namespace or namespace)
+            workloads = [work for name in names if name.kind != "Pod" for work in await _find_workload(client, name)]
+            for pod in await _find_pods(client, [name for name in names if name.kind == "Pod"], options, namespace):
+                reported = ""
+                if pod.spec.scheduling_gates:
+                    from alignup.schedule.pod_events import read_last_event  # noqa: PLC0415 - slow to import
 
-            reported = await read_last_event(client, asked)
-        return await _read_view(client), asked, reported
+                    reported = await read_last_event(client, pod)
+                pods.append((pod, reported))
+        return await _read_view(client, with_claims=options is not None), pods, workloads
 
     return _ask(access, read)
 
@@ -202,11 +232,9 @@ def _ask(access: AccessOptions, read: "Callable[[ApiClient, str], Coroutine[Any,
     """Return what *read* makes of the API server and the namespace of the context."""
     import asyncio  # noqa: PLC0415 - slow to import
 
-    try:
-        from alignup.kubernetes.api import ApiClient, Timing, find_access  # noqa: PLC0415
-        from alignup.web.log import log_to_stderr  # noqa: PLC0415
-    except ImportError as error:
-        raise MissingLibraryError(error, "cluster") from error
+    from alignup.kubernetes.api import ApiClient, Timing, find_access  # noqa: PLC0415
+    from alignup.web.log import log_to_stderr  # noqa: PLC0415
+
     log_to_stderr(level="warning")
 
     async def connect() -> Answer:
@@ -217,25 +245,49 @@ def _ask(access: AccessOptions, read: "Callable[[ApiClient, str], Coroutine[Any,
     return asyncio.run(connect())
 
 
-async def _find_pod(client: "ApiClient", name: str, namespace: str) -> "ApiPod":
-    from alignup.kubernetes.api import PODS  # noqa: PLC0415 - slow to import
+async def _find_pods(
+    client: "ApiClient", names: "Sequence[ObjectName]", options: PodOptions, namespace: str
+) -> "list[ApiPod]":
+    """Return the pods with *names*, and those that the options select."""
+    from alignup.kubernetes.api import PODS, Query  # noqa: PLC0415 - slow to import
 
-    kind, slash, rest = name.partition("/")
-    if slash and kind not in {"pod", "pods", "po"}:
-        raise InputError(f"{name}: not a pod", advice="Give the name of a pod, or pod/NAME; for others use -f.")
-    pod = await client.find(PODS.at(rest or name, namespace=namespace))
-    if pod is None:
-        raise ClusterError(
-            f"pod {rest or name} not found in namespace {namespace}",
-            advice="Choose a namespace with -n; for a pod that does not exist yet, give its manifest with -f.",
-        )
-    return pod
+    if options.all_namespaces or options.selector is not None:
+        where = "" if options.all_namespaces else options.namespace or namespace
+        listed = (await client.list(PODS, Query(namespace=where, labels=options.selector or ""))).items
+        wanted = {name.name for name in names}
+        pods = [pod for pod in listed if not wanted or pod.metadata.name in wanted]
+        if not pods:
+            raise ClusterError("no such pods found", advice="List pods with kubectl get pods, with the same options.")
+        return pods
+    pods = []
+    for name in names:
+        pod = await client.find(PODS.at(name.name, namespace=name.namespace))
+        if pod is None:
+            raise ClusterError(f"pod {name.name} not found in namespace {name.namespace}", advice=_CHOOSE_NAMESPACE)
+        pods.append(pod)
+    return pods
 
 
-async def _read_view(client: "ApiClient") -> "ClusterView":
+async def _find_workload(client: "ApiClient", name: "ObjectName") -> "tuple[Workload, ...]":
+    from alignup.documents import codec  # noqa: PLC0415 - slow to import
+    from alignup.kubernetes.api import WORKLOADS  # noqa: PLC0415
+    from alignup.kubernetes.manifests.workloads import read_workloads  # noqa: PLC0415
+
+    resource = WORKLOADS[name.kind]
+    workload = await client.find(resource.at(name.name, namespace=name.namespace))
+    if workload is None:
+        message = f"{name.kind.lower()} {name.name} not found in namespace {name.namespace}"
+        raise ClusterError(message, advice=_CHOOSE_NAMESPACE)
+    metadata = {"name": name.name, "namespace": name.namespace}
+    document = {"apiVersion": resource.api_version, "kind": name.kind, "metadata": metadata, "spec": workload.spec}
+    text = codec.encode(document)
+    return read_workloads(text, name=f"{name.kind} {name.name}", ignore_unknown_fields=True).workloads
+
+
+async def _read_view(client: "ApiClient", *, with_claims: bool) -> "ClusterView":
     from alignup.schedule.cluster_snapshot import read_cluster  # noqa: PLC0415 - slow to import
 
-    return await _with_host_states(read_cluster(client))
+    return await _with_host_states(read_cluster(client, with_claims=with_claims))
 
 
 async def _read_upgrades(client: "ApiClient", _namespace: str, *, release: "Release") -> "list[NodeUpgrade]":

@@ -6,9 +6,11 @@ from typing import Any, NamedTuple
 
 from alignup.align.explain import sentences
 from alignup.align.release import Release
+from alignup.align.workload import Pod
 from alignup.align.workload.names import CPU, MEMORY, is_hugepages
 from alignup.cli import inputs, terminal
 from alignup.cli.app import Place
+from alignup.cli.claims_output import claim_lines
 from alignup.cli.layout import paragraph, print_table, section
 from alignup.documents import codec
 from alignup.kubernetes.api.known_pods import known_pod
@@ -16,6 +18,7 @@ from alignup.kubernetes.api.objects import ApiPod, ApiPodSpec
 from alignup.kubernetes.manifests.workloads import Workload
 from alignup.picture.text_format import Cell, Line, pluralize
 from alignup.schedule import cluster_upgrade
+from alignup.schedule.claim_alignment import claim_preference, has_claims
 from alignup.schedule.cluster_snapshot import NO_HOST_STATE, Amounts, ClusterView, NodeSummary
 from alignup.schedule.cluster_upgrade import NodeUpgrade
 from alignup.schedule.node_selection import scheduling_spec
@@ -78,7 +81,9 @@ def ask_about_workloads(view: ClusterView, workloads: Sequence[Workload], *, sec
 def _ask_about_template(view: ClusterView, workload: Workload, *, seconds: float) -> AskedPod:
     with inputs.input_errors(Place.at(workload.source)):
         spec = scheduling_spec(workload)
-        return AskedPod(ask_nodes(view, workload.pod, spec, seconds=seconds), view, _gate_notes(spec))
+        pod = _with_class_resources(view, workload.pod)
+        notes = (*_gate_notes(spec), *_claim_notes(view, pod))
+        return AskedPod(ask_nodes(view, pod, spec, seconds=seconds), view, notes)
 
 
 def ask_about_pod(view: ClusterView, pod: ApiPod, *, seconds: float, reported: str = "") -> AskedPod:
@@ -87,7 +92,7 @@ def ask_about_pod(view: ClusterView, pod: ApiPod, *, seconds: float, reported: s
     *reported* is what the gate controller last reported about it, which knows which nodes are kept for other pods.
     """
     with inputs.input_errors(Place(detail=f"in pod {pod.metadata.full_name}")):
-        read = known_pod(pod).pod
+        read = _with_class_resources(view, known_pod(pod).pod)
         spec = codec.convert({**codec.to_builtins(pod.spec), "nodeName": ""}, ApiPodSpec)
         answers = [
             replace(answer, verdict=recorded_verdict(pod, answer.node, answer.verdict))
@@ -95,7 +100,21 @@ def ask_about_pod(view: ClusterView, pod: ApiPod, *, seconds: float, reported: s
         ]
         asked = group_answers(view, read, answers, seconds=seconds)
         notes = (*_state_notes(pod), *_gate_notes(spec), *([f"The gate reported: {reported}"] if reported else ()))
+        notes += tuple(_claim_notes(view, replace(read, annotations=pod.metadata.annotations)))
         return AskedPod(asked, view, notes)
+
+
+def _with_class_resources(view: ClusterView, pod: Pod) -> Pod:
+    return pod if view.claims is None else view.claims.with_class_resources(pod)
+
+
+def _claim_notes(view: ClusterView, pod: Pod) -> Iterator[str]:
+    """Yield what is wrong with claims and devices, if the pod has claims."""
+    if view.claims is not None and has_claims(pod):
+        yield from view.claims.warnings
+        yield from (f"{name} cannot be read: {problem}" for name, problem in view.claims.unreadable.items())
+        if problem := claim_preference(pod)[1]:
+            yield problem
 
 
 def _state_notes(pod: ApiPod) -> Iterator[str]:
@@ -148,6 +167,8 @@ def _group_lines(group: AnswerGroup) -> Iterator[Line]:
     if first.kind is NodeAnswerKind.ADMITS:
         yield from paragraph(f"{first.numa_nodes}", prefix="  ")
         yield from paragraph(f"{_placement(first)}{example}", prefix="  - ")
+        if first.claims:
+            yield from claim_lines(first.claims)
         return
     yield from paragraph(_reason(first), prefix="  ")
     if first.kind is NodeAnswerKind.NOT_CONSIDERED:
@@ -200,7 +221,16 @@ def print_wide_answers(asked: Sequence[AskedPod]) -> None:
         for answer in group.answers
     ]
     if rows:
-        print_table(heads, rows)
+        print_table(heads, rows, wide=True)
+
+
+def print_admitting_nodes(asked: Sequence[AskedPod]) -> None:
+    """Print the nodes that admit each pod, as ``-o name``."""
+    groups = (group for question in asked for group in question.answers.groups)
+    for node in dict.fromkeys(
+        node for group in groups if group.first.kind is NodeAnswerKind.ADMITS for node in group.nodes
+    ):
+        terminal.print_line(f"node/{node}")
 
 
 def _placement(answer: NodeAnswer) -> str:
@@ -234,7 +264,7 @@ def print_nodes(summaries: Sequence[NodeSummary], *, wide: bool) -> None:
     if wide:
         heads[2:2] = ["SCOPE", "CPU MANAGER", "MEMORY MANAGER", "PODS", "VERSION", "RESTRICTIONS"]
         heads.append("PROBLEMS")
-    print_table(heads, [_node_row(summary, wide=wide) for summary in summaries])
+    print_table(heads, [_node_row(summary, wide=wide) for summary in summaries], wide=wide)
     if any(summary.unknown == NO_HOST_STATE for summary in summaries):
         terminal.print_notes([f"{NO_HOST_STATE}: {GET_HOST_STATE}"])
     terminal.print_notes([f"node {summary.node}: {summary.stale}" for summary in summaries if summary.stale])
@@ -312,6 +342,7 @@ def _node_answer_document(answer: NodeAnswer) -> dict[str, Any]:
             }
             for placement in answer.verdict.placements
         ],
+        "claims": [claim.to_document() for claim in answer.claims],
     }
 
 

@@ -50,7 +50,7 @@ class DoctorOptions(NodeOptions):
     f"alignup doctor {_NODE} --kubelet-dir examples/doctor/state",
 )
 @with_options("options", DoctorOptions)
-@output_option("text", "json")
+@output_option("text", "json", "yaml")
 def command(*, options: DoctorOptions, output: str) -> None:
     """Find everything that stops a kubelet from starting on a machine, and settings that have surprising effects.
 
@@ -66,8 +66,8 @@ def command(*, options: DoctorOptions, output: str) -> None:
     if options.write and directory is None:
         raise click.UsageError("--write repairs state files: add --kubelet-dir DIR")
     config = options.config
-    if config is None and directory is not None and (directory / "config.yaml").is_file():
-        config = directory / "config.yaml"
+    if config is None and directory is not None and (directory / inputs.KUBELET_FILE).is_file():
+        config = directory / inputs.KUBELET_FILE
     machine = inputs.read_machine(options.machine, options.devices)
     release, notes = inputs.node_release(options, machine)
     source = inputs.configuration_text(config, options.changes, config_dir=options.config_dir, release=release)
@@ -86,8 +86,8 @@ def command(*, options: DoctorOptions, output: str) -> None:
         advice = "Run the command as a user who may write there, with the kubelet stopped."
         with inputs.input_errors(Place("--kubelet-dir"), advice=advice):
             result = diagnosis.write_repairs(check, result, write_to, now=datetime.now(UTC))
-    if output == "json":
-        terminal.print_json(_document(result))
+    if output in terminal.DOCUMENTS:
+        terminal.print_as(output, _document(result))
     else:
         shown = options.machine or "this machine"
         terminal.print_lines(_lines(result, configuration=source.name, machine=shown))

@@ -1,21 +1,26 @@
 """The entry point: run a command, and turn every failure into a message and an exit code."""
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Sequence
 
 import click
 
 from alignup.align.errors import AlignError, StoreError
-from alignup.cli.app import InputError, Session, app, escape_control
+from alignup.cli.app import HELP_OPTIONS, InputError, Session, app, escape_control
 from alignup.cli.exit_codes import FAILED, INTERRUPTED, OK, PIPE_CLOSED
 
 #: Set by a shell that completes a command line; see ``alignup completion``.
 COMPLETE = "_ALIGNUP_COMPLETE"
+KUBECTL = "kubectl alignup"
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Run the command and return its exit code. Raises nothing; click's ``main`` returns 1 for a closed pipe."""
+def run(arguments: Sequence[str], *, program: str = "alignup") -> int:
+    """Run the command and return its exit code. Raises nothing; click's ``main`` returns 1 for a closed pipe.
+
+    *program* is the name in usage lines; as ``kubectl alignup``, the arguments are those of ``alignup cluster``.
+    """
     session = Session(debug=bool(os.environ.get("ALIGNUP_DEBUG")))
     if instruction := os.environ.get(COMPLETE):
         from click.shell_completion import shell_complete  # noqa: PLC0415 - only for shells
@@ -26,8 +31,14 @@ def run(arguments: Sequence[str]) -> int:
         return FAILED
     try:
         try:
-            with app.make_context("alignup", list(arguments), obj=session) as context:
-                app.invoke(context)
+            command: click.Command = app
+            if program == KUBECTL:
+                from alignup.cli.cluster import command  # noqa: PLC0415 - only for kubectl
+
+                arguments = ("cluster", *arguments)  # as errors name it
+            words = list(arguments[1:] if program == KUBECTL else arguments)
+            with command.make_context(program, words, obj=session, help_option_names=HELP_OPTIONS) as context:
+                command.invoke(context)
             code = OK
         except click.exceptions.Exit as exit_:
             code = exit_.exit_code
@@ -43,14 +54,23 @@ def run(arguments: Sequence[str]) -> int:
             import traceback  # noqa: PLC0415 - only for --debug
 
             traceback.print_exception(error)
-        from alignup.cli.agent_client import input_error  # noqa: PLC0415 - only for errors
-        from alignup.web.agent_client import AgentError  # noqa: PLC0415
-
-        described = input_error(error) if isinstance(error, AgentError) else error
+        described = _describe(error, arguments)
         _report(described, session)
         _discard_output()
         return session.failure_code or getattr(described, "exit_code", FAILED)
     return code
+
+
+def _describe(error: Exception, arguments: Sequence[str]) -> Exception:
+    """Return *error* as an error in the input, or a missing library, if it is one."""
+    if isinstance(error, ImportError):
+        from alignup.cli.installation import describe_import_error  # noqa: PLC0415 - only for errors
+
+        return describe_import_error(error, next((word for word in arguments if not word.startswith("-")), ""))
+    from alignup.cli.agent_client import input_error  # noqa: PLC0415
+    from alignup.web.agent_client import AgentError  # noqa: PLC0415
+
+    return input_error(error) if isinstance(error, AgentError) else error
 
 
 def _report(error: Exception, session: Session) -> None:
@@ -58,8 +78,11 @@ def _report(error: Exception, session: Session) -> None:
         case click.BadParameter(param=click.Option() as option) if not isinstance(error, click.MissingParameter):
             advice = f"Try '{error.ctx.command_path} --help' for help." if error.ctx else ""
             _print_error(f"{option.opts[-1]}: {error.message}", details=(advice,))
-        case click.UsageError():
+        case click.exceptions.NoArgsIsHelpError():
             error.show()
+        case click.UsageError():
+            advice = f"Try '{error.ctx.command_path} --help' for help." if error.ctx else ""
+            _print_error(_describe_usage(error), details=(advice,))
         case InputError():
             _print_error(*error.place.put_before(error.problems), details=(error.place.detail, error.advice))
         case StoreError():
@@ -80,6 +103,19 @@ def _report(error: Exception, session: Session) -> None:
             click.echo(
                 "This is a bug in alignup. Please report it with the command and its output with --debug.", err=True
             )
+
+
+def _describe_usage(error: click.UsageError) -> str:
+    """Return the message of *error*; a misspelt command gets a proposal."""
+    message = error.format_message()
+    command = re.match(r"No such command '(.*?)'\.", message)
+    if command and error.ctx and isinstance(error.ctx.command, click.Group):
+        from difflib import get_close_matches  # noqa: PLC0415 - only for errors
+
+        if near := get_close_matches(command[1], error.ctx.command.list_commands(error.ctx), n=1):
+            return f"no such command {command[1]!r}; did you mean {near[0]}?"
+    lower = message.startswith(("No such", "Missing", "Got "))
+    return message[0].lower() + message[1:].removesuffix(".") if lower else message
 
 
 def _print_error(*messages: str, details: Iterable[str] = ()) -> None:

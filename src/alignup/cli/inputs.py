@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+import click
+
 from alignup.align.errors import (
     OWN_LIMIT,
     AlignError,
@@ -27,21 +29,24 @@ from alignup.align.host import Host
 from alignup.align.machine import Machine
 from alignup.align.release import NEWEST, Release, find_release, release_note
 from alignup.atomic_files import open_input
-from alignup.cli.app import NOWHERE, InputError, Place
+from alignup.cli.app import NOWHERE, InputError, Place, Session
 from alignup.cli.machine import load_machine, machine_place
 from alignup.cli.options import HostOptions, NodeOptions
 from alignup.documents.line_numbers import find_line
 from alignup.kubernetes import configuration
 from alignup.kubernetes.configuration import Configuration, ConfigurationText, StartupStage
+from alignup.kubernetes.configuration.files import SUFFIX as DROP_IN_SUFFIX
 from alignup.kubernetes.manifests import workloads as manifests
 from alignup.kubernetes.manifests.workloads import LoadedWorkloads, Workload
 from alignup.machines import machine_source
 
 MAX_CONFIG = 1 << 20  #: bytes of a configuration file
+KUBELET_FILE = "config.yaml"  #: the configuration in a kubelet's directory, such as /var/lib/kubelet
 _GIVE_CONFIGURATION = (
     "Give a KubeletConfiguration of kubelet.config.k8s.io/v1beta1, the answer of a kubelet's /configz, "
     "a kubelet-config ConfigMap or an OpenShift KubeletConfig."
 )
+_GIVE_FILE = "Give a KubeletConfiguration, such as the node's /var/lib/kubelet/config.yaml."
 _GIVE_DROP_IN = "Give drop-ins of kind KubeletConfiguration, kubelet.config.k8s.io/v1beta1."
 _GIVE_FIELD = "Give a field of KubeletConfiguration v1beta1, such as topologyManagerPolicy=restricted."
 WRITABLE = "Give a file that can be written."
@@ -100,6 +105,7 @@ class HostInput(NamedTuple):
     host: Host
     configuration: Configuration
     notes: tuple[str, ...] = ()  #: what was ignored, and what is unknown
+    defaults: str = ""  #: says that there is no file, and which defaults are used instead
 
 
 def read_machine(machine: str | None, devices: tuple[str, ...] = ()) -> Machine:
@@ -160,8 +166,14 @@ def configuration_text(
         except FieldError as error:
             place = Place("--set", value=error.field)
             raise InputError(error.message, place=place, advice=_GIVE_FIELD) from error
-    if config is not None and config_dir is None and config.is_dir():
-        config, config_dir = None, config
+    if config is not None and config.is_dir():
+        if (config / KUBELET_FILE).is_file():
+            config = config / KUBELET_FILE
+        elif config_dir is None and any(path.suffix == DROP_IN_SUFFIX for path in config.iterdir()):
+            config, config_dir = None, config
+        else:
+            message = f"{config} has neither {KUBELET_FILE} nor drop-ins (*{DROP_IN_SUFFIX})"
+            raise InputError(message, place=Place("--config"), advice=_GIVE_FILE)
     if config is None:
         source = replace(ConfigurationText.of(_EMPTY, "--set"), release=release)
     else:
@@ -171,6 +183,17 @@ def configuration_text(
     if config_dir is not None:
         source = _with_drop_ins(source if config else None, config_dir, release)
     return source.override(changes) if changes else source
+
+
+def describe_defaults(changes: tuple[str, ...]) -> str:
+    """Say what counts without ``--config``."""
+    if changes:
+        return f"No --config: the kubelet's defaults are used, with {', '.join(changes)}"
+    empty = Configuration()
+    return (
+        f"No --config: the kubelet's defaults are used: topologyManagerPolicy {empty.topology_manager_policy}, "
+        f"cpuManagerPolicy {empty.cpu_manager_policy}, memoryManagerPolicy {empty.memory_manager_policy}"
+    )
 
 
 def _with_drop_ins(base: ConfigurationText | None, directory: Path, release: Release) -> ConfigurationText:
@@ -187,12 +210,11 @@ def _with_drop_ins(base: ConfigurationText | None, directory: Path, release: Rel
 
 
 def _read_file(path: Path, *, option: str) -> bytes:
-    advice = "Give a KubeletConfiguration, such as the node's /var/lib/kubelet/config.yaml."
-    with input_errors(Place(option), advice=advice), open_input(path) as file:
+    with input_errors(Place(option), advice=_GIVE_FILE), open_input(path) as file:
         text = file.read(MAX_CONFIG + 1)
     if len(text) > MAX_CONFIG:
         message = f"{path} is larger than {MAX_CONFIG >> 20} MiB {OWN_LIMIT}"
-        raise InputError(message, place=Place(option), advice=advice)
+        raise InputError(message, place=Place(option), advice=_GIVE_FILE)
     return text
 
 
@@ -220,7 +242,8 @@ def build_host(machine: Machine, options: NodeOptions, *, kubelet_faults: bool =
     advice = _RAISE_LIMIT.format(len(machine.nodes)) if many else _RUN_DOCTOR
     with input_errors(place, advice=advice, locate=configured.locate):
         try:
-            return HostInput(Host(machine, settings), read, (*notes, *read.warnings))
+            defaults = "" if options.config or options.config_dir else describe_defaults(options.changes)
+            return HostInput(Host(machine, settings), read, (*notes, *read.warnings), defaults)
         except SettingsError as error:
             errors = () if many else configuration.startup_errors(read, machine)
             raise next((located for located in errors if located.manager == error.manager), error) from error
@@ -228,10 +251,12 @@ def build_host(machine: Machine, options: NodeOptions, *, kubelet_faults: bool =
 
 def read_manifests(files: tuple[str, ...]) -> LoadedWorkloads:
     """Return what is in *files*, with notes on what was skipped."""
-    with input_errors(
-        NOWHERE, advice="Give manifests as kubectl takes them: files, directories, or - for standard input."
-    ):
-        return manifests.read_paths(files, standard_input() if "-" in files else None)
+    context = click.get_current_context(silent=True)
+    session = (context.find_object(Session) if context else None) or Session()
+    advice = "Give manifests as kubectl takes them: files, directories, or - for standard input."
+    with input_errors(NOWHERE, advice=advice):
+        standard = standard_input() if "-" in files else None
+        return manifests.read_paths(files, standard, ignore_unknown_fields=session.ignore_unknown_fields)
 
 
 def read_workloads(files: tuple[str, ...]) -> tuple[tuple[Workload, ...], tuple[str, ...]]:
@@ -250,6 +275,15 @@ def standard_input() -> BinaryIO | None:
 
 def select_workloads(workloads: Sequence[Workload], name: str | None, *, files: Sequence[str]) -> list[Workload]:
     chosen = [work for work in workloads if name is None or name in (work.name, work.title, work.prefix)]
+    if not chosen and name is not None and "/" in name:
+        from alignup.cli.object_names import parse_object_name  # noqa: PLC0415 - only for such names
+
+        kind, namespace, short = parse_object_name(name)
+        chosen = [
+            work
+            for work in workloads
+            if kind in ("Pod", work.kind) and namespace in ("", work.namespace) and short in (work.name, work.pod.name)
+        ]
     if not chosen:
         known = ", ".join(work.title for work in workloads)
         named = ", ".join(files)
@@ -303,6 +337,8 @@ def input_errors(place: Place, *, advice: str = "", locate: Callable[[Problem], 
     except ConfigurationError as error:
         raise _configuration_error(error, place, advice, locate) from error
     except ManifestError as error:
+        if all(located.problem.kind is ProblemKind.UNKNOWN_FIELD for located in error.problems):
+            advice = "Correct the names, or leave such fields out of account with --ignore-unknown-fields."
         if len(error.problems) > 1:
             raise InputError(*error.lines(), advice=advice) from error
         (located,) = error.problems

@@ -6,10 +6,21 @@ from importlib.resources import files
 from alignup import __version__
 from alignup.cli.app import FailureError
 
-#: What pip installs. Alignup is in no package index yet; once it is, this is ``alignup``.
-PACKAGE = "."
-#: Where pip finds it, for people.
-WHERE = "in a clone of the repository"
+#: Extra → the modules of its libraries.
+EXTRAS = {
+    "agent": ("google", "grpc", "h11", "httptools", "jinja2", "prometheus_client", "starlette", "structlog"),
+    "cluster": ("cryptography", "httpx2", "structlog", "xxhash"),
+    "claims": ("cel_expr_python",),
+    "fleet": ("dask", "distributed"),
+    "gpu": ("pynvml",),
+}
+#: Command → the extras that it needs.
+NEEDED_EXTRAS = {
+    "agent": ("agent",),
+    "cluster": ("cluster",),
+    "observe": ("agent", "cluster"),
+    "schedule": ("agent", "cluster"),
+}
 
 
 class MissingLibraryError(FailureError):
@@ -17,9 +28,18 @@ class MissingLibraryError(FailureError):
         super().__init__(f"{error.name} is not installed", advice=install_advice(*extras))
 
 
+def describe_import_error(error: ImportError, command: str) -> Exception:
+    """Return an error that names the extras that *command* needs; *error* itself if no extra has the module."""
+    module = (error.name or "").partition(".")[0]
+    extras = [extra for extra, modules in EXTRAS.items() if module in modules]
+    needed = NEEDED_EXTRAS.get(command, ())
+    return MissingLibraryError(error, *(needed if set(needed) & set(extras) else extras)) if extras else error
+
+
 def install_advice(*extras: str) -> str:
-    """Say how to install Alignup with *extras*."""
-    return f"Run {WHERE}: pip install '{PACKAGE}[{','.join(extras)}]' (its README lists other ways)"
+    """Say how to install Alignup with *extras*. It is in no package index yet; once it is, ``alignup[…]`` is enough."""
+    named, wheel = ",".join(extras), f"alignup-{__version__}-py3-none-any.whl"
+    return f"Run pip install '.[{named}]' in a clone of the repository, or pip install '{wheel}[{named}]' with a wheel."
 
 
 def version_text() -> str:

@@ -38,13 +38,21 @@ def table(rows: Sequence[Sequence[str]], heads: Sequence[str] = (), *, indent: s
         yield (Cell(indent + line, "dim" if heads and number == 0 else ""),)
 
 
-def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table with one line per row, however long, so that it can be searched with grep."""
-    for line in _render([[escape_control(cell) for cell in row] for row in rows], heads, _UNLIMITED):
+def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, wide: bool = False) -> None:
+    """Print a table in the width of the terminal, the last column wrapped.
+
+    If it is *wide*, or in a file or a pipe, each row is one line, however long, so that it can be searched with grep.
+    """
+    cells = [[escape_control(cell) for cell in row] for row in rows]
+    width = None if wide else terminal.table_width()
+    if width is not None:
+        leading = zip(*(row[:-1] for row in [heads, *cells]), strict=True)
+        width = max(width, sum(max(map(display_width, column)) + 2 for column in leading) + _MIN_WIDTH)
+    for line in _render(cells, heads, width or _UNLIMITED, numeric=False):
         terminal.print_line(line)
 
 
-def _render(rows: Sequence[Sequence[str]], heads: Sequence[str], width: int) -> list[str]:
+def _render(rows: Sequence[Sequence[str]], heads: Sequence[str], width: int, *, numeric: bool = True) -> list[str]:
     from rich.console import Console  # noqa: PLC0415 - slow to import, and most commands print no table
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
@@ -52,10 +60,10 @@ def _render(rows: Sequence[Sequence[str]], heads: Sequence[str], width: int) -> 
     grid = Table(box=None, show_header=bool(heads), pad_edge=False, padding=(0, 2, 0, 0))
     columns = list(zip(*rows, strict=True))
     for number, column in enumerate(columns):
-        numeric = width != _UNLIMITED and all(map(_NUMBER.fullmatch, column))
+        right = numeric and all(map(_NUMBER.fullmatch, column))
         is_last = number == len(columns) - 1
         head = Text(heads[number]) if heads else ""
-        grid.add_column(head, justify="right" if numeric else "left", no_wrap=not is_last, overflow="fold")
+        grid.add_column(head, justify="right" if right else "left", no_wrap=not is_last, overflow="fold")
     for row in rows:
         grid.add_row(*map(Text, row))
     console = Console(width=width, color_system=None, force_terminal=False)

@@ -109,6 +109,7 @@ def record(*, file: Path | None, root: Path, force: bool, script: bool) -> None:
     from alignup.kubernetes.kubelet_files.kubelet_version import find_kubelet_version  # noqa: PLC0415 - not for --help
     from alignup.machines import record as write  # noqa: PLC0415
     from alignup.machines import record_script  # noqa: PLC0415
+    from alignup.picture.text_format import format_size, pluralize  # noqa: PLC0415
 
     if script == (file is not None):
         raise click.UsageError("Give either FILE or --script.")
@@ -126,10 +127,10 @@ def record(*, file: Path | None, root: Path, force: bool, script: bool) -> None:
         _input_errors("Give a directory with sys and proc in it.", Place("--root", file=str(root))),
     ):
         recorded = write(root, file, kubelet_version=find_kubelet_version() if root == Path("/") else "")
-    cpus, nodes = len(recorded.cpus), len(recorded.nodes)
+    cpus, nodes = pluralize(len(recorded.cpus), "CPU"), pluralize(len(recorded.nodes), "NUMA node")
     kubelet = f" and the version of the kubelet ({version})" if (version := recorded.kubelet_version) else ""
-    size = file.stat().st_size
-    click.echo(f"Recorded {cpus} CPUs and {nodes} NUMA nodes{kubelet} in {file} ({size} bytes).", err=True)
+    size = format_size(file.stat().st_size)
+    click.echo(f"Recorded {cpus} and {nodes}{kubelet} in {file} ({size}).", err=True)
 
 
 command.add_command(show)

@@ -14,7 +14,6 @@ import click
 from alignup.cli import terminal
 from alignup.cli.app import InputError, Place, Session, define_command
 from alignup.cli.exit_codes import FAILED
-from alignup.cli.installation import MissingLibraryError
 from alignup.cli.options import (
     NumberRange,
     allowed_host_option,
@@ -85,13 +84,11 @@ def command(session: Session, *, options: ObserveCommandOptions) -> None:
     """
     if not options.dry_run:
         import_structlog()
-    try:
-        from alignup.kubernetes.api import find_access  # noqa: PLC0415
-        from alignup.observe import service as observe  # noqa: PLC0415 - not needed for --help
-        from alignup.observe.linux_calls import drop_capabilities  # noqa: PLC0415
-        from alignup.web.log import log_to_stderr  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise MissingLibraryError(error, "agent", "cluster") from error
+    from alignup.kubernetes.api import find_access  # noqa: PLC0415
+    from alignup.observe import service as observe  # noqa: PLC0415 - not needed for --help
+    from alignup.observe.linux_calls import drop_capabilities  # noqa: PLC0415
+    from alignup.web.log import log_to_stderr  # noqa: PLC0415
+
     session.advice = "See 'alignup observe --help'."
     if options.machine and not options.dry_run:
         raise click.UsageError("--machine needs --dry-run.")

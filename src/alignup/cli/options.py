@@ -127,7 +127,8 @@ class NodeOptions:
     )
     config: Path | None = path_option(
         "FILE",
-        "KubeletConfiguration of the node, also as /configz, kubelet-config ConfigMap or OpenShift object",
+        "KubeletConfiguration of the node, also as /configz, kubelet-config ConfigMap or OpenShift object, "
+        "or a directory with config.yaml or drop-ins",
         "the kubelet's defaults",
     )
     config_dir: Path | None = path_option("DIR", "Directory of drop-ins (*.conf) that the kubelet merges into its file")
@@ -172,10 +173,12 @@ def _reject_nan(_ctx: click.Context, _parameter: click.Parameter, seconds: float
     return seconds
 
 
+workload_argument: Decorator = click.argument(
+    "paths", nargs=-1, metavar="[FILE]...", shell_complete=complete_files
+)  #: like ``-f``
 workload_option: Decorator = click.option(
     *("-f", "--filename", "files"),
     multiple=True,
-    required=True,
     metavar="FILE",
     help=f"{_WORKLOADS}. Repeatable.",
     shell_complete=complete_files,

@@ -4,12 +4,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from alignup.cli.app import FailureError, InputError
+from alignup.cli.object_names import parse_object_name
 from alignup.web.agent_client import Document
 
 
-def find_pod(name: str, pods: Iterable[Document]) -> Document:
-    """Return the one pod whose uid, name, or ``namespace/name`` is *name*."""
-    matches = [pod for pod in pods if name in (pod["uid"], pod["name"], full_name(pod))]
+def find_pod(name: str, pods: Iterable[Document], namespace: str = "") -> Document:
+    """Return the one pod whose uid, name, ``namespace/name`` or ``pod/name`` is *name*."""
+    named = parse_object_name(name, namespace)
+    matches = [pod for pod in pods if pod["uid"] == name or named.matches("Pod", pod["namespace"], pod["name"])]
     if not matches:
         raise FailureError(f"pod {name} not found", advice="List the pods with 'alignup ps'.")
     matches = [pod for pod in matches if pod["uid"] == name] or matches

@@ -18,7 +18,7 @@ from alignup.web.agent_client import AgentError, Document
 
 @define_command("ps", "alignup ps", "alignup ps -o wide", "alignup ps -o json")
 @with_options("agent", AgentOptions)
-@output_option("text", "wide", "json")
+@output_option("text", "wide", "json", "yaml", "name")
 def command(agent: AgentOptions, output: str) -> None:
     """List the commands that 'alignup run' runs for this user, and the agent's pods, admitted and waiting.
 
@@ -31,21 +31,28 @@ def command(agent: AgentOptions, output: str) -> None:
         if agent.agent or not runs:
             raise
         listing = {"pods": []}
-    if output == "json":
+    if output in terminal.DOCUMENTS:
         documents = [{**run.record.to_document(), "processes": list(run.pids)} for run in runs]
-        terminal.print_json({**listing, "runs": documents})
+        terminal.print_as(output, {**listing, "runs": documents})
+        return
+    if output == "name":
+        for name in (*(f"run/{run.record.name}" for run in runs), *(f"pod/{pod['name']}" for pod in listing["pods"])):
+            terminal.print_line(name)
         return
     from alignup.cli.layout import print_table  # noqa: PLC0415 - slow to import
 
     terminal.print_notes(listing.get("notes", ()))
     pods = listing["pods"]
     if runs:
-        print_table(("RUN", "CPUS", "MEMORY", "DEVICES", "SINCE", "PROCESSES", "COMMAND"), map(_run_row, runs))
+        heads = ("RUN", "CPUS", "MEMORY", "DEVICES", "SINCE", "PROCESSES", "COMMAND")
+        print_table(heads, map(_run_row, runs), wide=output == "wide")
     if runs and pods:
         click.echo()
     if pods:
         columns = _columns(wide=output == "wide")
-        print_table(tuple(columns), [[column(pod) for column in columns.values()] for pod in pods])
+        print_table(
+            tuple(columns), [[column(pod) for column in columns.values()] for pod in pods], wide=output == "wide"
+        )
     elif not runs:
         click.echo("No pods found.", err=True)
 

@@ -13,21 +13,25 @@ from alignup.web.agent_client import pod_path
 
 @define_command("release", "alignup release web", "alignup release ml/trainer-0 ml/trainer-1")
 @click.argument("pods", nargs=-1, required=True, metavar="POD…", shell_complete=complete_agent_pods)
+@click.option("-n", "--namespace", default="", metavar="NAME", help="Namespace of the pods (default: any).")
 @with_options("agent", AgentOptions)
-@output_option("text", "json")
-def command(*, agent: AgentOptions, pods: tuple[str, ...], output: str) -> None:
+@output_option("text", "json", "yaml", "name")
+def command(*, agent: AgentOptions, pods: tuple[str, ...], namespace: str, output: str) -> None:
     """Release each POD: free its resources, and retry the waiting pods. A waiting POD leaves the queue.
 
-    POD is a name, a namespace/name, or a uid. A pod from a manifest directory comes back as long as its file is there.
-    The exit code is 1 when a pod does not exist, 2 when POD matches several pods.
+    POD is a name, a namespace/name, pod/name, or a uid. A pod from a manifest directory comes back as long as its file
+    is there. The exit code is 1 when a pod does not exist, 2 when POD matches several pods.
     """
     client = connect(agent)
     known = client.pods()
-    selected = [find_pod(name, known) for name in pods]
+    selected = [find_pod(name, known, namespace) for name in pods]
     released = [client.delete(pod_path(pod["uid"]))["pod"] for pod in selected]
-    if output == "json":
-        terminal.print_json({"released": released})
+    if output in terminal.DOCUMENTS:
+        terminal.print_as(output, {"released": released})
         return
     for pod in released:
+        if output == "name":
+            terminal.print_line(f"pod/{pod['name']}")
+            continue
         placement = describe_placements(pod["placements"])
         terminal.print_line(f"{full_name(pod)} is released{f': {placement}' if placement else ''}")

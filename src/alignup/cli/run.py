@@ -292,6 +292,8 @@ def _run(
         raise FailureError(str(error), advice=advice) from error
     except RunRejectedError as rejected:
         rejected.show()
+        if not rejected.impossible and not options.wait:
+            click.echo("To wait until it fits, use --wait.", err=True)
         return RUN_REJECTED
     except CommandStartError as error:
         click.echo(f"alignup: {error}", err=True)
@@ -309,7 +311,7 @@ def _explain(host: "Host", pod: "Pod") -> None:
     from alignup.kubernetes.manifests.workloads import Workload  # noqa: PLC0415
 
     if missing := host.missing_devices(pod):
-        click.echo(sentences.not_schedulable(pod, missing))
+        click.echo(f"Run {pod.name} cannot start: {sentences.no_plugin(missing)}")
         click.echo("  'alignup machine show' lists the devices of this machine; an agent also has those of plugins.")
         return
     workload = Workload("Run", pod.name, pod.namespace, 1, pod, SourceLocation("the command line"))

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import click
 
 from alignup.cli.app import InputError, Session, define_command
-from alignup.cli.installation import MissingLibraryError
 from alignup.cli.options import (
     IntegerRange,
     allowed_host_option,
@@ -115,13 +114,11 @@ def command(session: Session, *, options: ScheduleCommandOptions, gate: GateComm
 
     It runs until SIGTERM or Ctrl-C. The exit code is 1 when it cannot start, and 2 when the input is invalid.
     """
-    try:
-        from alignup.kubernetes.api import find_access  # noqa: PLC0415
-        from alignup.kubernetes.api.errors import AccessError  # noqa: PLC0415
-        from alignup.schedule import service  # noqa: PLC0415 - not needed for --help
-        from alignup.web.log import log_to_stderr  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise MissingLibraryError(error, "agent", "cluster") from error
+    from alignup.kubernetes.api import find_access  # noqa: PLC0415
+    from alignup.kubernetes.api.errors import AccessError  # noqa: PLC0415
+    from alignup.schedule import service  # noqa: PLC0415 - not needed for --help
+    from alignup.web.log import log_to_stderr  # noqa: PLC0415
+
     session.advice = "See 'alignup schedule --help'."
     service_options = _schedule_options(options)
     gate_options = _gate_options(gate, namespace=_namespace(options))

@@ -51,7 +51,9 @@ class SimulateOptions:
     jobs: int | None = option("N", "Number of processes for --compare", "one per CPU", type=IntegerRange(1, 1024))
     ignore_missing_devices: bool = flag_option(IGNORE_MISSING_HELP)
     html: Path | None = path_option("FILE", "Write a self-contained HTML report with plots to FILE")
-    svg: Path | None = path_option("FILE", "Write a picture of the node at peak demand to FILE")
+    svg: Path | None = path_option(
+        "FILE", "Write a picture of the node with the pods that it holds at peak demand to FILE (SVG)"
+    )
     cluster: Path | None = path_option(
         "FILE", "Simulate a cluster: groups of nodes, as described in docs/fleet.md, or the nodes of openb (CSV)"
     )
@@ -87,7 +89,7 @@ class SimulateOptions:
 )
 @with_options("options", SimulateOptions)
 @with_options("host", HostOptions)
-@output_option("text", "json", "csv")
+@output_option("text", "json", "yaml", "csv")
 def command(*, host: HostOptions, options: SimulateOptions, output: str) -> None:
     """Simulate a workload on a node: which pods are admitted and where, which are rejected and why, how full it gets.
 

@@ -93,6 +93,8 @@ def run(host: HostOptions, options: SimulateOptions, output: str) -> None:
     if options.save:
         save_trace(options.save, events, pods=len(pods))
     comparison = None if options.compare is None else _compare(node.host, events, options, claims)
+    defaults = node.defaults if output == "text" else ""
+    terminal.print_lines(paragraph(defaults, style="dim") if defaults else ())
     if comparison is not None and options.html is None:
         _print_comparison(comparison, output)
         return
@@ -112,8 +114,8 @@ def run(host: HostOptions, options: SimulateOptions, output: str) -> None:
         write_html(options.html, html_reports.render_node(result, events, title=title, comparison=comparison))
     if comparison is not None:
         _print_comparison(comparison, output)
-    elif output == "json":
-        terminal.print_json(node_report.to_document(result))
+    elif output in terminal.DOCUMENTS:
+        terminal.print_as(output, node_report.to_document(result))
     elif output == "csv":
         node_report.write_rows(node_report.COLUMNS, node_report.rows(result), sys.stdout)
     else:
@@ -121,8 +123,8 @@ def run(host: HostOptions, options: SimulateOptions, output: str) -> None:
 
 
 def _print_comparison(comparison: Comparison, output: str) -> None:
-    if output == "json":
-        terminal.print_json(compare.to_document(comparison))
+    if output in terminal.DOCUMENTS:
+        terminal.print_as(output, compare.to_document(comparison))
     elif output == "csv":
         node_report.write_rows(compare.columns(comparison), compare.rows(comparison), sys.stdout)
     else:
@@ -412,8 +414,8 @@ def run_cluster(host: HostOptions, options: SimulateOptions, output: str) -> Non
 
         title = f"Simulation of {_pods_on_nodes(results[0])}"
         write_html(options.html, html_reports.render_cluster(report, title=title))
-    if output == "json":
-        terminal.print_json(json.loads(codec.encode(report)))
+    if output in terminal.DOCUMENTS:
+        terminal.print_as(output, json.loads(codec.encode(report)))
     elif output == "text":
         terminal.print_lines(_cluster_lines(results))
 
@@ -501,7 +503,7 @@ def _read_submissions(
             )
     elif options.trace and openb.is_openb(options.trace):
         with inputs.input_errors(Place("--trace"), advice=_GIVE_TRACE):
-            submissions = openb.read_pods(options.trace)
+            submissions = openb.read_pods(options.trace, note=lambda note: terminal.print_notes([note]))
     elif loaded is not None:
         events = _file_events(loaded.workloads, loaded.warnings, options.files, with_selectors=True)
         submissions = from_events(events)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from alignup.picture.text_format import Line
 
 MIN_WIDTH, MAX_WIDTH = 40, 120
+DOCUMENTS = ("json", "yaml")  #: output formats that programs read
 
 _HOLDER_COLORS = ("blue", "yellow", "green", "magenta", "cyan", "bright_yellow", "bright_cyan", "bright_red")
 #: Styles of ``picture`` → styles of rich.
@@ -38,32 +39,31 @@ _STYLES = {
 
 def width() -> int:
     """Return the terminal's width within readable limits; 80 columns without a terminal."""
-    return min(max(_columns(), MIN_WIDTH), MAX_WIDTH)
+    return min(max(columns(), MIN_WIDTH), MAX_WIDTH)
 
 
-def _columns() -> int:
+def table_width() -> int | None:
+    """Return the width that a table may have; ``None`` where it is not limited: in a file or a pipe."""
+    return max(columns(), MIN_WIDTH) if sys.stdout.isatty() else None
+
+
+def columns() -> int:
     """Like ``shutil.get_terminal_size``; shutil imports every compression library."""
     with suppress(KeyError, ValueError):
-        if columns := int(os.environ["COLUMNS"]):
-            return columns
+        if given := int(os.environ["COLUMNS"]):
+            return given
     with suppress(AttributeError, ValueError, OSError):  # no terminal, or standard output is closed
         return os.get_terminal_size(sys.__stdout__.fileno()).columns or 80  # type: ignore[union-attr]
     return 80
-
-
-def supports_unicode() -> bool:
-    try:
-        "┌─│·…█▓▒░".encode(sys.stdout.encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
 
 
 def print_lines(lines: "Iterable[Line]") -> None:
     """Print lines of styled cells, in ASCII where the output supports nothing else."""
     from alignup.picture.text_format import plain, to_ascii  # noqa: PLC0415 - not needed by every command
 
-    if not supports_unicode():
+    try:
+        "┌─│·…█▓▒░".encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
         lines = map(to_ascii, lines)
     if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         for line in lines:
@@ -91,6 +91,16 @@ def print_line(text: str) -> None:
 
 def print_json(value: object) -> None:
     print_document(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def print_as(output: str, value: object) -> None:
+    """Print *value* in the format *output*, one of ``DOCUMENTS``."""
+    if output == "json":
+        print_json(value)
+        return
+    from alignup.kubernetes.manifests.documents import to_yaml  # noqa: PLC0415 - only for YAML
+
+    print_document(to_yaml(value))
 
 
 def print_notes(notes: Iterable[str]) -> None:

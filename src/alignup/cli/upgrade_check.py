@@ -34,7 +34,7 @@ class UpgradeOptions:
 )
 @with_options("options", UpgradeOptions)
 @with_options("host", HostOptions)
-@output_option("text", "json")
+@output_option("text", "json", "yaml")
 def command(*, options: UpgradeOptions, host: HostOptions, output: str) -> None:
     """Say what a kubelet of another release makes of a node: its configuration, its state files and its pods.
 
@@ -49,7 +49,8 @@ def command(*, options: UpgradeOptions, host: HostOptions, output: str) -> None:
     releases = [_read_present(options, host, machine), _read(options.to_version, "--to")]
     source = inputs.configuration_text(host.config, host.changes, config_dir=host.config_dir, release=releases[0])
     workloads, skipped = inputs.read_workloads(host.pods) if host.pods else ((), ())
-    terminal.print_notes((*source.notes, *skipped))
+    defaults = () if host.config or host.config_dir else (inputs.describe_defaults(host.changes),)
+    terminal.print_notes((*defaults, *source.notes, *skipped))
     if host.pods and host.state is None:
         raise InputError("--pods requires --state", advice="Add --state DIR.")
     running = sorted(
@@ -60,8 +61,8 @@ def command(*, options: UpgradeOptions, host: HostOptions, output: str) -> None:
     with inputs.input_errors(Place("--state", file=str(host.state or "")), advice=advice):
         pods = [work.pod for work in running]
         report = upgrade.check_upgrade(source, machine, directory=host.state, pods=pods, releases=releases)
-    if output == "json":
-        terminal.print_json(report.to_document())
+    if output in terminal.DOCUMENTS:
+        terminal.print_as(output, report.to_document())
     else:
         terminal.print_lines(_lines(report))
     if not report.safe:

@@ -25,9 +25,9 @@ from alignup.cli.options import (
     output_option,
     search_option,
     with_options,
+    workload_argument,
     workload_option,
 )
-from alignup.kubernetes.manifests.documents import to_yaml
 from alignup.kubernetes.manifests.workloads import Workload
 from alignup.picture.decision_text import draw_decision
 from alignup.picture.text_format import Cell, Line
@@ -46,9 +46,10 @@ _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yam
     "--devices example.com/gpu=2@0 --devices example.com/nic=1@0",
     f"alignup why -f examples/node/trainer.yaml {_NODE}",
 )
+@workload_argument
 @workload_option
 @with_options("host", HostOptions)
-@click.option("--pod", "name", metavar="NAME", help="Explain only the workload with this name.")
+@click.option("--pod", "name", metavar="NAME", help="Explain only this workload: NAME, NAMESPACE/NAME, or KIND/NAME.")
 @search_option("a rejected pod")
 @click.option("--resize", is_flag=True, help="Say what becomes of a resize of running pods to those in FILE.")
 @click.option("--ignore-missing-devices", "lenient", is_flag=True, help=f"{IGNORE_MISSING_HELP}.")
@@ -56,6 +57,7 @@ _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yam
 def command(  # noqa: PLR0913 - options
     *,
     host: HostOptions,
+    paths: tuple[str, ...],
     files: tuple[str, ...],
     name: str | None,
     search: float,
@@ -75,6 +77,8 @@ def command(  # noqa: PLR0913 - options
 
     The exit code is 0 when all pods are admitted, 1 when one is not, 2 when the input is invalid.
     """
+    if not (files := (*paths, *files)):
+        raise click.UsageError("Give FILE, or -f FILE.")
     node = inputs.read_host(host, kubelet_faults=True)
     loaded = inputs.read_manifests(files)
     terminal.print_notes((*node.notes, *loaded.warnings))
@@ -93,11 +97,11 @@ def command(  # noqa: PLR0913 - options
             explain(node.host, workload, seconds=search, lenient=lenient, claims=claims) for workload in chosen
         ]
     if output == "text":
+        if node.defaults:
+            terminal.print_lines(paragraph(node.defaults, style="dim"))
         print_text(node.host, explanations)
-    elif output == "json":
-        terminal.print_json(to_document(node, explanations))
     else:
-        terminal.print_document(to_yaml(to_document(node, explanations)))
+        terminal.print_as(output, to_document(node, explanations))
     if not all(explanation.admitted for explanation in explanations):
         raise click.exceptions.Exit(REJECTED)
 
@@ -123,10 +127,7 @@ def _explain_resizes(host: Host, workloads: Sequence[Workload], output: str) -> 
             for running, verdict in verdicts
         ]
         document = {"version": VERSION, "kubernetes": release.version, "resizes": resizes}
-        if output == "json":
-            terminal.print_json(document)
-        else:
-            terminal.print_document(to_yaml(document))
+        terminal.print_as(output, document)
     if any(verdict.outcome is not ResizeOutcome.DONE for _, verdict in verdicts):
         raise click.exceptions.Exit(REJECTED)
 
@@ -168,7 +169,7 @@ def explain(
             missing=missing,
             lenient=lenient,
             defects=tuple(sentences.describe_defects(decision, safe)),
-            claims=claims.explain(workload.pod, decision, host) if claims is not None else (),
+            claims=claims.explain(workload.pod, decision.placements, host) if claims is not None else (),
         )
         if decision.admitted:
             return explanation
@@ -191,7 +192,10 @@ def _lines(host: Host, explanation: Explanation, release: str) -> Iterator[Line]
     decision = explanation.decision
     if explanation.workload.template:
         yield from paragraph(f"{explanation.workload.kind} {explanation.workload.title}", style="dim")
-    yield from paragraph(explanation.verdict, style="title" if explanation.admitted else "warn")
+    verdict = explanation.verdict
+    if explanation.workload.kind == "Run":
+        verdict = verdict.replace(f"Pod {decision.namespace}/", "Run ", 1)
+    yield from paragraph(verdict, style="title" if explanation.admitted else "warn")
     if explanation.missing:
         yield from paragraph(_other_verdict(explanation))
     if decision.rejection:
@@ -253,7 +257,11 @@ def to_document(node: HostInput, explanations: Sequence[Explanation]) -> dict[st
             "unsearched": list(explanation.unsearched),
             "defects": list(explanation.defects),
             "claims": [claim.to_document() for claim in explanation.claims],
-            "notes": [*node.notes, *sentences.ignored_requests(node.host, [explanation.workload.pod])],
+            "notes": [
+                *filter(None, [node.defaults]),
+                *node.notes,
+                *sentences.ignored_requests(node.host, [explanation.workload.pod]),
+            ],
         }
         for explanation in explanations
     ]

@@ -99,7 +99,8 @@ def _startup_errors(errors: tuple[ConfigurationError, ...], release: Release) ->
                 continue
             # How a file cannot be decoded is in our words; the kubelet quotes Go's decoders.
             loading = stage is StartupStage.LOAD
-            stops = f"the kubelet {'crashes' if stage is StartupStage.DEFAULTING_PANIC else 'stops'} at {stage}"
+            is_panic = stage is StartupStage.DEFAULTING_PANIC
+            stops = "the kubelet panics while it sets defaults" if is_panic else f"the kubelet stops at {stage}"
             yield error(
                 area,
                 f"{stops}: {problem.message if problem.field else problem}" if loading else stops,

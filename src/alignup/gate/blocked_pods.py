@@ -8,12 +8,13 @@ others.
 
 from collections.abc import Callable, Iterator, Mapping
 
-from alignup.gate.pod_events import PodEvents
+from alignup.gate.claim_nodes import ClaimNodes
 from alignup.gate.pod_queue import GatedPod, PodClass, PodQueue
 from alignup.gate.reservations import Reservations
-from alignup.schedule.live_cluster import LiveCluster
+from alignup.schedule.claim_alignment import has_claims
 from alignup.schedule.node_selection import exclusions
 from alignup.schedule.pod_answers import NodeAnswer, count_reasons
+from alignup.schedule.pod_events import PodEvents
 
 DELAY = 2.0  #: seconds
 REASON = "NoNode"  #: of the events
@@ -26,9 +27,15 @@ Clock = Callable[[], float]
 
 class BlockedPods:
     def __init__(
-        self, live: LiveCluster, events: PodEvents, reservations: Reservations, queue: PodQueue, clock: Clock
+        self,
+        claim_nodes: ClaimNodes,
+        events: PodEvents,
+        reservations: Reservations,
+        queue: PodQueue,
+        clock: Clock,
     ) -> None:
-        self._live, self._events, self._reservations, self._queue = live, events, reservations, queue
+        self._live, self._claim_nodes = claim_nodes.live, claim_nodes
+        self._events, self._reservations, self._queue = events, reservations, queue
         self._clock = clock
         self._due: dict[PodClass, float] = {}  #: the first is the first that is due
 
@@ -80,6 +87,8 @@ class BlockedPods:
                     excluded = (FULL,)
                 elif self._reservations.keeps_out(name, waiting):
                     excluded = (self._reservations.describe(name),)
+                elif has_claims(waiting.pod) and (refusal := self._claim_nodes.refusal(waiting.pod, name)):
+                    excluded = (refusal,)
             yield NodeAnswer(name, verdicts[name], excluded)
 
     def _note(self, waiting: GatedPod, reasons: frozenset[str], message: str) -> None:

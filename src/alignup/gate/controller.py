@@ -7,7 +7,7 @@ tried again when a node changes that could admit it.
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Coroutine, Iterable
+from collections.abc import Collection, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -18,10 +18,11 @@ from alignup.align.errors import AlignError, PodError
 from alignup.align.workload import Pod
 from alignup.gate.admission import DEFAULT_SCHEDULER, GATE, SCHEDULERS
 from alignup.gate.blocked_pods import BlockedPods
+from alignup.gate.claim_nodes import ClaimNodes
 from alignup.gate.metrics import GateMetrics
-from alignup.gate.pod_events import PodEvents
 from alignup.gate.pod_queue import MAX_CHANGED, GatedPod, PodClass, PodQueue, Rank, waiting_order
 from alignup.gate.releases import (
+    HOST_NAME,
     UNBOUND_SECONDS,
     AvoidedNodes,
     PodRelease,
@@ -29,7 +30,7 @@ from alignup.gate.releases import (
     Releases,
     controller_uids,
     describe_failure,
-    pinned_node,
+    pinned_nodes,
     write_release,
 )
 from alignup.gate.reservations import Reservations
@@ -37,10 +38,16 @@ from alignup.gate.schedulable_nodes import NodeCapacity, NodeFilter
 from alignup.kubernetes.api import PODS, ApiClient, Change, EventType
 from alignup.kubernetes.api.errors import ApiError
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
+from alignup.schedule.claim_alignment import claim_preference, has_claims
+from alignup.schedule.known_claims import ClaimChange
 from alignup.schedule.large_pods import LargePods, is_large
 from alignup.schedule.live_cluster import LiveCluster
+from alignup.schedule.pod_events import GATE_COMPONENT, PodEvents
 
 INVALID = "InvalidPod"  #: the reason of events about pods that no kubelet can decide on
+UNKNOWN_PREFERENCE = (
+    "UnknownClaimPreference"  #: the reason of events about pods with an annotation that cannot be understood
+)
 OTHER_SCHEDULER = "OtherScheduler"  #: the reason of events about pods whose scheduler is not among the known ones
 _YIELD_SECONDS = 0.02  #: of deciding, after which other tasks run
 _MAX_TRIES = 64  #: of pods, after which other work has its turn
@@ -80,6 +87,7 @@ class GateController:
         self._wake = asyncio.Event()
         self._reset()
         live.on_change(self._hosts_changed)
+        live.on_claim_change(self._claims_changed)
         states = {
             "queued": lambda: len(self.queue) - self._count_blocked(),
             "blocked": self._count_blocked,
@@ -96,8 +104,9 @@ class GateController:
         self._capacity = NodeCapacity(self._read)
         self.reservations = Reservations(self._live, self._capacity)
         self._avoided = AvoidedNodes(options.avoid)
-        self._events = PodEvents(self._client)
-        self._blocked = BlockedPods(self._live, self._events, self.reservations, self.queue, self._clock)
+        self._events = PodEvents(self._client, GATE_COMPONENT)
+        self.claim_nodes = ClaimNodes(self._live, self._claims_settled, self._clock)
+        self._blocked = BlockedPods(self.claim_nodes, self._events, self.reservations, self.queue, self._clock)
         self._slots = asyncio.Semaphore(options.parallel)  #: for releases that are being written
         self._writing: Counter[str] = Counter()  #: how many of them, by namespace
         self._other_gates: set[str] = set()  #: uids of pods that have other gates as well
@@ -160,6 +169,23 @@ class GateController:
                 self.queue.nodes_changed(name for name in names if name not in taken)
                 self._wake.set()
 
+    def _claims_changed(self, change: ClaimChange) -> None:
+        if not self._running:
+            return
+        self.claim_nodes.check()
+        if change.classes:
+            for waiting in tuple(self.queue):  # what they request may be served by claims now
+                self._wait(waiting.api)
+        if change.object is not None:  # nodes without devices for its pods were left out
+            namespace = change.object[0]
+            self.queue.rank_again(lambda each: each.namespace == namespace and has_claims(each.pod))
+            self._wake.set()
+
+    def _claims_settled(self, nodes: Iterable[str]) -> None:
+        """Try pods with claims again on nodes where claims of an earlier pod have devices now."""
+        self.queue.nodes_changed(nodes)
+        self._wake.set()
+
     def _node_changed(self, change: Change[ApiNode]) -> None:
         node = change.object
         name = node.metadata.name
@@ -187,9 +213,9 @@ class GateController:
             self._pod_bound(pod, node)
         elif not _has_gate(pod) or pod.metadata.deletion_timestamp is not None:
             self._stop_waiting(uid)
-            node = pinned_node(pod)
-            if node and self._knows_scheduler(pod) and uid not in self.releases and uid not in self.releases.given_up:
-                self._adopt(pod, node)
+            nodes = pinned_nodes(pod)
+            if nodes and self._knows_scheduler(pod) and uid not in self.releases and uid not in self.releases.given_up:
+                self._adopt(pod, nodes)
             self._wake.set()
         elif uid not in self.releases:
             self._wait(pod)
@@ -205,9 +231,10 @@ class GateController:
         self._events.forget(uid)
         self._capacity.remove_pod(uid)
         self.reservations.forget_pod(uid)
-        gone = node or (release.node if release else "")
+        self.claim_nodes.forget(uid)
+        gone = (node,) if node else tuple(release.nodes) if release else ()
         if gone:
-            self.queue.nodes_changed((gone,))
+            self.queue.nodes_changed(gone)
             self._wake.set()
 
     def _pod_bound(self, pod: ApiPod, node: str) -> None:
@@ -216,6 +243,7 @@ class GateController:
         self._first_seen.pop(uid, None)
         kept = self._live.find_pod(pod.metadata.namespace, pod.metadata.name)
         self._capacity.put_pod(kept or pod, node)  # which is smaller than the one that came
+        self.claim_nodes.bound(pod)
         outcome = self.releases.bound(uid, node)
         if outcome is not None:
             self._metrics.ended(outcome)
@@ -257,15 +285,17 @@ class GateController:
             self.queue.nodes_changed((kept,))
             self._wake.set()
 
-    def _adopt(self, pod: ApiPod, node: str) -> None:
+    def _adopt(self, pod: ApiPod, nodes: tuple[str, ...]) -> None:
         """Count on a pod that another process, or this one before a restart, has released."""
-        release = PodRelease(pod, node, self._clock(), done=True)
+        release = PodRelease(pod, self._host_names(nodes), self._clock(), done=True)
         self.releases.add(release)
-        self._capacity.put_pod(pod, node)
+        self._capacity.put_pod(pod, *nodes)
         read = self._read(pod)
-        if read is None or not self._live.assume(read, node).admits:
-            _log.warning("the kubelet will not admit a released pod", pod=release.pod_name, node=node)
-        self.queue.nodes_changed((node,), taken=True)
+        if read is None or self._live.assume_any(read, nodes) != nodes:
+            _log.warning("the kubelet will not admit a released pod", pod=release.pod_name, node=release.node)
+        if read is not None and has_claims(read):
+            self.claim_nodes.released(read, nodes)
+        self.queue.nodes_changed(nodes, taken=True)
 
     # Decisions
 
@@ -295,13 +325,13 @@ class GateController:
             self._start(self._prepare(pod_class))
             return False
         pod_class.prepared = False
-        node = self._choose(waiting, pod_class)
-        if node is None:
+        nodes = self._choose(waiting, pod_class)
+        if not nodes:
             self.queue.block(pod_class)
             self._blocked.add(pod_class)
             return False
         self.queue.unblock(pod_class)
-        self._start_release(waiting, node)
+        self._start_release(waiting, nodes)
         return True
 
     async def _prepare(self, pod_class: PodClass) -> None:
@@ -332,20 +362,45 @@ class GateController:
         writing = self._writing[namespace]
         return unbound < max(options.share * nodes, 1) and writing < max(options.share * options.parallel, 1)
 
-    def _choose(self, waiting: GatedPod, pod_class: PodClass) -> str | None:
-        """Return the best node, which is then assumed; ``None`` if there is none."""
-        avoided = self._avoided.of(waiting.api, now=self._clock())
-        last: list[str] = []
+    def _choose(self, waiting: GatedPod, pod_class: PodClass) -> tuple[str, ...]:
+        """Return the best node, or several for a pod with claims, which are then assumed; empty if there is none."""
         try:
-            for name in self.queue.candidates(pod_class, self._rank):
-                if name in avoided:
-                    last.append(name)
-                elif self._assume(waiting, pod_class, name):
-                    return name
-            return next((name for name in last if self._assume(waiting, pod_class, name)), None)
+            candidates = self._candidates(waiting, pod_class)
+            if not has_claims(waiting.pod):
+                return next(((name,) for name in candidates if self._live.assume(waiting.pod, name).admits), ())
+            if problem := claim_preference(waiting.pod)[1]:
+                self._events.note(waiting.api, UNKNOWN_PREFERENCE, problem)
+            chosen = self.claim_nodes.choose(waiting.pod, candidates, pod_class.drop)
+            return self._live.assume_any(waiting.pod, self._nameable(waiting.api, chosen))
         except AlignError as error:
             self._events.note(waiting.api, INVALID, f"no kubelet can decide on the pod: {error}")
-            return None
+            return ()
+
+    def _candidates(self, waiting: GatedPod, pod_class: PodClass) -> Iterator[str]:
+        """Yield the nodes that may be chosen, the best first, and after them those that the pod should avoid."""
+        avoided = self._avoided.of(waiting.api, now=self._clock())
+        last: list[str] = []
+        for name in self.queue.candidates(pod_class, self._rank):
+            if name in avoided:
+                last.append(name)
+            elif self._may_choose(waiting, pod_class, name):
+                yield name
+        for name in last:
+            if self._may_choose(waiting, pod_class, name):
+                yield name
+
+    def _nameable(self, pod: ApiPod, nodes: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the nodes that can be named together: in terms of the pod, by host names that only they have."""
+        affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
+        if len(nodes) < 2 or affinity is None or affinity.required is None:
+            return nodes
+        names = Counter([node.metadata.labels.get(HOST_NAME, "") for node in self._live.nodes.objects.values()])
+        unique = tuple(node for node, name in self._host_names(nodes).items() if name and names[name] == 1)
+        return unique or nodes[:1]
+
+    def _host_names(self, nodes: Iterable[str]) -> dict[str, str]:
+        known = {name: self._live.nodes.get(name) for name in nodes}
+        return {name: node.metadata.labels.get(HOST_NAME, "") if node else "" for name, node in known.items()}
 
     def _rank(self, pod: Pod, names: Collection[str]) -> list[Rank]:
         record = self._live.cluster.record
@@ -360,13 +415,11 @@ class GateController:
         node = self._live.nodes.get(name)
         return node is not None and not self._capacity.insufficient(node, pod)
 
-    def _assume(self, waiting: GatedPod, pod_class: PodClass, name: str) -> bool:
+    def _may_choose(self, waiting: GatedPod, pod_class: PodClass, name: str) -> bool:
         if not self._has_room(name, waiting.pod):
             pod_class.drop(name)
             return False
-        if self.reservations.keeps_out(name, waiting):
-            return False
-        return self._live.assume(waiting.pod, name).admits
+        return not self.reservations.keeps_out(name, waiting)
 
     def _reserve(self) -> None:
         """Keep a node for the first pod that has waited long, and has none."""
@@ -377,7 +430,10 @@ class GateController:
         head = self.queue.first_blocked(lambda pod: now - pod.since >= patience and may_reserve(pod, now=now))
         if head is not None:
             pod_class, first = head
-            node = self.reservations.reserve(first, self.nodes.allowed(pod_class.spec), now=now)
+            allowed: Collection[str] = self.nodes.allowed(pod_class.spec)
+            if has_claims(first.pod):
+                allowed = [name for name in allowed if self._live.claim_fit(first.pod, name).possible]
+            node = self.reservations.reserve(first, allowed, now=now)
             self._reserve_at = now  # for the next pod
             if node:
                 name, waited = first.api.metadata.full_name, round(now - first.since)
@@ -386,14 +442,17 @@ class GateController:
 
     # Releases
 
-    def _start_release(self, waiting: GatedPod, node: str) -> None:
+    def _start_release(self, waiting: GatedPod, nodes: tuple[str, ...]) -> None:
         self._stop_waiting(waiting.uid)
         self._writing[waiting.api.metadata.namespace] += 1
-        release = PodRelease(waiting.api, node, self._clock())
+        release = PodRelease(waiting.api, self._host_names(nodes), self._clock())
         self.releases.add(release)
-        self._capacity.put_pod(waiting.api, node)
-        self.reservations.take(node, waiting)
-        self.queue.nodes_changed((node,), taken=True)
+        self._capacity.put_pod(waiting.api, *nodes)
+        for node in nodes:
+            self.reservations.take(node, waiting)
+        if has_claims(waiting.pod):
+            self.claim_nodes.released(waiting.pod, nodes)
+        self.queue.nodes_changed(nodes, taken=True)
         self._start(self._release(release, since=waiting.since))
 
     async def _release(self, release: PodRelease, *, since: float) -> None:
@@ -407,7 +466,7 @@ class GateController:
         if written.failure is None:
             waited = now - since
             self.releases.confirm(release, now=now)
-            self._node_gone |= self._live.nodes.get(release.node) is None
+            self._node_gone |= not self._exists(release)
             _log.info("pod released", pod=release.pod_name, node=release.node, waited=round(waited, 3))
             self._metrics.released(seconds=waited)
             self._events.forget(release.uid)
@@ -426,24 +485,28 @@ class GateController:
         self._live.forget(release.uid)
         self._capacity.remove_pod(release.uid)
         self.reservations.forget_pod(release.uid)
-        self.queue.nodes_changed((release.node,))
+        self.claim_nodes.forget(release.uid)
+        self.queue.nodes_changed(release.nodes)
         self._wake.set()
 
     def check_releases(self) -> None:
         """Give up releases that have failed, and try refused ones again."""
         now = self._clock()
+        self.claim_nodes.check()
         releases: Iterable[PodRelease] = self.releases if self._node_gone else self.releases.overdue(now)
         self._node_gone = False
         for release in releases:
             metadata = release.pod.metadata
             current = self._live.find_pod(metadata.namespace, metadata.name)
-            exists = self._live.nodes.get(release.node) is not None
-            outcome = self.releases.failure(release, current, now=now, node_exists=exists)
+            outcome = self.releases.failure(release, current, now=now, node_exists=self._exists(release))
             if outcome is not None:
                 self._give_up(release, current or release.pod, outcome)
         for pod, at in tuple(self._refused.values()):
             if at <= now:
                 self._wait(pod)
+
+    def _exists(self, release: PodRelease) -> bool:
+        return any(self._live.nodes.get(name) is not None for name in release.nodes)
 
     def _give_up(self, release: PodRelease, current: ApiPod, outcome: ReleaseOutcome) -> None:
         """Forget the prediction, write an event, and replace the pod if that is allowed."""
@@ -451,7 +514,7 @@ class GateController:
         self.releases.give_up(release, outcome)
         self._undo(release)
         self._metrics.ended(outcome)
-        self._avoided.add(current, node, now=self._clock())
+        self._avoided.add(current, release.nodes, now=self._clock())
         replaced = self.options.replace_stuck and bool(controller_uids(current))
         _log.warning("release given up", pod=name, node=node, outcome=str(outcome), replaced=replaced)
         self._events.note(current, "NotScheduled", describe_failure(release, current, outcome, replaced=replaced))
@@ -483,7 +546,7 @@ class GateController:
         now = self._clock()
         if self._live.problems:
             return _STALE_SECONDS
-        checks = [self.releases.next_check(now), self._blocked.next_check()]
+        checks = [self.releases.next_check(now), self._blocked.next_check(), self.claim_nodes.next_check()]
         checks += [max(at - now, 0.1) for _, at in self._refused.values()]
         checks += [max(self._reserve_at - now, 0.1)] if self.queue.blocked else []
         return min((seconds for seconds in checks if seconds is not None), default=None)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from alignup.align.workload import Pod
+from alignup.align.workload.names import CLAIMS_ANNOTATION
 from alignup.gate.schedulable_nodes import NodeFilter, selection_key
 from alignup.kubernetes.api.objects import ApiPod, ApiPodSpec
 from alignup.placement.pod_shape import SHAPE_UID, shape_key
@@ -159,7 +160,7 @@ class PodQueue(WaitQueue[PodClass, GatedPod]):
         """Add a pod, or replace it by its present version; return its class."""
         self._pop(waiting.uid)
         namespace = waiting.api.metadata.namespace
-        key = (namespace, shape_key(waiting.pod), selection_key(waiting.api.spec))
+        key = (namespace, shape_key(waiting.pod), selection_key(waiting.api.spec), _claims_key(waiting.pod))
         pod_class = self._classes.get(key)
         if pod_class is None:
             representative = replace(waiting.pod, uid=SHAPE_UID)
@@ -220,6 +221,12 @@ class PodQueue(WaitQueue[PodClass, GatedPod]):
             head = self._kinds[pod_class][0]
             self._unblock(pod_class, head)
             heapq.heappush(self._new.setdefault(pod_class.namespace, []), head)
+
+    def rank_again(self, condition: Callable[[PodClass], bool]) -> None:
+        """Rank all nodes again for the classes that meet a condition, and try them again."""
+        for pod_class in filter(condition, self._classes.values()):
+            pod_class.ranking = None
+            self.retry(pod_class)
 
     def _unblock(self, pod_class: PodClass, head: Entry) -> None:
         if pod_class in self.blocked:
@@ -293,6 +300,15 @@ class PodQueue(WaitQueue[PodClass, GatedPod]):
         heads = (self._kinds[pod_class][0] for pod_class in self.blocked)
         first = min((head for head in heads if condition(head.item)), default=None)
         return None if first is None else (first.kind, first.item)
+
+
+def _claims_key(pod: Pod) -> Hashable:
+    """Return a key that is equal for pods whose claims can have the same devices."""
+    if not pod.claims and not pod.class_resources:
+        return ()
+    claims = [(claim.name, claim.template or claim.claim) for claim in pod.claims]
+    users = [container.resources.claims for container in pod.all_containers]
+    return (tuple(claims), tuple(users), pod.annotations.get(CLAIMS_ANNOTATION))
 
 
 def waiting_order(pod: ApiPod) -> WaitingOrder:

@@ -1,8 +1,11 @@
-"""Releases: the gate of a pod is removed, and its required node affinity names the chosen node, in one patch.
+"""Releases: the gate of a pod is removed, and its required node affinity names the chosen nodes, in one patch.
+
+A pod gets one node, or several if its scheduler has to choose among them: devices of claims are allocated later.
 
 While a pod has a gate, the API server accepts changes of its required node affinity that only restrict it: terms must
 stay, and may gain conditions. A pod goes to a node that one term selects, so every term gains the name of the node. A
-term without conditions selects nothing; it cannot gain any, and need not. All other affinity stays as it is.
+term without conditions selects nothing; it cannot gain any, and need not. All other affinity stays as it is. A term can
+name one node only; several are named by a term each, or, in terms of the pod, by the label with their host names.
 
 A released pod cannot be changed any more. If its scheduler does not bind it, it can only be deleted, which is left to
 people unless a setting allows it for pods that a controller will create again. The prediction is forgotten after a time
@@ -11,7 +14,7 @@ may be away, and bind the pod when it is back.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import takewhile
@@ -32,7 +35,8 @@ from alignup.kubernetes.api.errors import (
 )
 from alignup.kubernetes.api.objects import ApiPod, Condition, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 
-NODE_ANNOTATION = f"{GROUP}/node"  #: of a released pod: the node that was chosen for it
+NODE_ANNOTATION = f"{GROUP}/node"  #: of a released pod: the node that was chosen for it, or several with commas
+HOST_NAME = "kubernetes.io/hostname"  #: the label of nodes
 UNBOUND_SECONDS = 30.0  #: after which a pod that its scheduler has not bound is given up
 
 _log = structlog.get_logger()
@@ -55,9 +59,14 @@ class ReleaseOutcome(StrEnum):
 @dataclass(slots=True)
 class PodRelease:
     pod: ApiPod  #: as it was before
-    node: str
+    nodes: Mapping[str, str]  #: each with its host name, which is needed only for several nodes
     since: float
     done: bool = False  #: whether the API server has confirmed it
+
+    @property
+    def node(self) -> str:
+        """The nodes, for texts and the annotation."""
+        return ",".join(self.nodes)
 
     @property
     def uid(self) -> str:
@@ -134,7 +143,7 @@ class Releases:
         if release is None:
             return None
         self.unanswered = False
-        return ReleaseOutcome.BOUND if release.node == node else ReleaseOutcome.BOUND_ELSEWHERE
+        return ReleaseOutcome.BOUND if node in release.nodes else ReleaseOutcome.BOUND_ELSEWHERE
 
     def failure(
         self, release: PodRelease, current: ApiPod | None, *, now: float, node_exists: bool
@@ -170,11 +179,12 @@ def describe_failure(release: PodRelease, current: ApiPod, outcome: ReleaseOutco
     condition = scheduled_condition(current)
     why = "its scheduler has not bound it"
     if outcome is ReleaseOutcome.NODE_GONE:
-        why = "the node is gone"
+        why = "the node is gone" if len(release.nodes) == 1 else "these nodes are gone"
     elif condition is not None:
         why = f"its scheduler cannot place it there ({condition.message.rstrip('.')})"
     advice = "it is replaced" if replaced else "delete it, so that its controller creates another"
-    return f"released to node {release.node}, but {why}; a released pod cannot go elsewhere: {advice}"
+    nodes = f"node{'s' if len(release.nodes) > 1 else ''} {release.node}"
+    return f"released to {nodes}, but {why}; a released pod cannot go elsewhere: {advice}"
 
 
 def controller_uids(pod: ApiPod) -> set[str]:
@@ -189,54 +199,77 @@ class AvoidedNodes:
         self._seconds = seconds
         self._until: dict[tuple[str, str], float] = {}  #: (uid of the controller, node)
 
-    def add(self, pod: ApiPod, node: str, *, now: float) -> None:
+    def add(self, pod: ApiPod, nodes: Iterable[str], *, now: float) -> None:
         self._until = {key: until for key, until in self._until.items() if until > now}
-        for owner in controller_uids(pod):
-            self._until[owner, node] = now + self._seconds
+        owners = controller_uids(pod)
+        self._until |= {(owner, node): now + self._seconds for node in nodes for owner in owners}
 
     def of(self, pod: ApiPod, *, now: float) -> set[str]:
         owners = controller_uids(pod) if self._until else set()
         return {node for (owner, node), until in self._until.items() if owner in owners and until > now}
 
 
-def pinned(required: NodeSelector | None, node: str) -> NodeSelector:
-    """Return the selector of the nodes that *required* selects (``None``: all) and that are called *node*."""
-    named = NodeSelectorRequirement("metadata.name", "In", (node,))
+def pinned(required: NodeSelector | None, nodes: Mapping[str, str]) -> NodeSelector:
+    """Return the selector of the nodes that *required* selects (``None``: all) and that are among *nodes*."""
+    named = {name: NodeSelectorRequirement("metadata.name", "In", (name,)) for name in nodes}
     if required is None:
-        return NodeSelector((NodeSelectorTerm(match_fields=(named,)),))
-    terms = []
-    for term in required.node_selector_terms:
-        complete = named in term.match_fields or not (term.match_expressions or term.match_fields)
-        fields = term.match_fields if complete else (*term.match_fields, named)
-        terms.append(NodeSelectorTerm(term.match_expressions, fields))
-    return NodeSelector(tuple(terms))
+        return NodeSelector(tuple(NodeSelectorTerm(match_fields=(requirement,)) for requirement in named.values()))
+    if len(nodes) > 1:
+        hosts = NodeSelectorRequirement(HOST_NAME, "In", tuple(sorted(nodes.values())))
+        return NodeSelector(tuple(_restricted(term, expression=hosts) for term in required.node_selector_terms))
+    (name,) = named.values()
+    return NodeSelector(tuple(_restricted(term, field=name) for term in required.node_selector_terms))
 
 
-def pinned_node(pod: ApiPod) -> str:
-    """Return the node that a pod was released to; empty if it was not released by a gate controller.
+def _restricted(
+    term: NodeSelectorTerm,
+    *,
+    expression: NodeSelectorRequirement | None = None,
+    field: NodeSelectorRequirement | None = None,
+) -> NodeSelectorTerm:
+    expressions, fields = term.match_expressions, term.match_fields
+    if not expressions and not fields:
+        return term
+    expressions += (expression,) if expression is not None and expression not in expressions else ()
+    fields += (field,) if field is not None and field not in fields else ()
+    return NodeSelectorTerm(expressions, fields)
+
+
+def pinned_nodes(pod: ApiPod) -> tuple[str, ...]:
+    """Return the nodes that a pod was released to; empty if it was not released by a gate controller.
 
     A pod author can write such a node affinity. The annotation stands for the controller: an admission policy lets
     nobody else write it.
     """
-    node = pod.metadata.annotations.get(NODE_ANNOTATION, "")
+    names = tuple(filter(None, pod.metadata.annotations.get(NODE_ANNOTATION, "").split(",")))
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
     required = affinity.required if affinity else None
-    if not node or pod.spec.scheduling_gates or required is None or required != pinned(required, node):
-        return ""
-    return node if any(term.match_fields for term in required.node_selector_terms) else ""
+    if not names or pod.spec.scheduling_gates or required is None:
+        return ()
+    terms = [term for term in required.node_selector_terms if term.match_expressions or term.match_fields]
+    return names if terms and all(_names_some(term, names) for term in terms) else ()
 
 
-def release_patch(pod: ApiPod, node: str) -> Mapping[str, Any]:
-    """Return the merge patch that releases *pod*, whose only gate is ours, to *node*.
+def _names_some(term: NodeSelectorTerm, names: Collection[str]) -> bool:
+    """Return whether a term selects nothing but some of these nodes; their host names are not checked."""
+    fields = [each.values for each in term.match_fields if (each.key, each.operator) == ("metadata.name", "In")]
+    if any(len(values) == 1 and values[0] in names for values in fields):
+        return True
+    labels = [each.values for each in term.match_expressions if (each.key, each.operator) == (HOST_NAME, "In")]
+    return len(names) > 1 and any(len(values) == len(names) for values in labels)
+
+
+def release_patch(pod: ApiPod, nodes: Mapping[str, str]) -> Mapping[str, Any]:
+    """Return the merge patch that releases *pod*, whose only gate is ours, to *nodes*.
 
     It fails with a conflict if the pod was changed since it was read, for example if its selectors were restricted.
     """
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
-    selector = to_builtins(pinned(affinity.required if affinity else None, node))
+    selector = to_builtins(pinned(affinity.required if affinity else None, nodes))
     required = {"requiredDuringSchedulingIgnoredDuringExecution": selector}
     unchanged = {"uid": pod.metadata.uid, "resourceVersion": pod.metadata.resource_version}
     return {
-        "metadata": {**unchanged, "annotations": {NODE_ANNOTATION: node}},
+        "metadata": {**unchanged, "annotations": {NODE_ANNOTATION: ",".join(nodes)}},
         "spec": {"schedulingGates": None, "affinity": {"nodeAffinity": required}},
     }
 
@@ -250,7 +283,7 @@ class WrittenRelease(NamedTuple):
 async def write_release(client: ApiClient, release: PodRelease) -> WrittenRelease:
     """Write a release, and find out whether it was carried out when the response is lost."""
     try:
-        await client.patch(PODS.of(release.pod), release_patch(release.pod, release.node))
+        await client.patch(PODS.of(release.pod), release_patch(release.pod, release.nodes))
     except (ConflictError, NotFoundError):
         return await _find_out(client, release)
     except (UnreachableError, ServerFailureError, TooManyRequestsError) as error:
@@ -273,6 +306,6 @@ async def _find_out(client: ApiClient, release: PodRelease) -> WrittenRelease:
             continue
         if current is None or current.metadata.uid != release.uid:
             return WrittenRelease(ReleaseOutcome.DELETED)
-        if pinned_node(current) == release.node:
+        if pinned_nodes(current) == tuple(release.nodes):
             return WrittenRelease()
         return WrittenRelease(ReleaseOutcome.CHANGED, current)

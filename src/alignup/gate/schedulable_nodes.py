@@ -79,25 +79,25 @@ class NodeCapacity:
     def __init__(self, read: Callable[[ApiPod], Pod | None]) -> None:
         self._read = read
         self._pods: dict[str, dict[str, ApiPod]] = {}  #: node → uid → pod
-        self._nodes: dict[str, str] = {}  #: uid → node
+        self._nodes: dict[str, tuple[str, ...]] = {}  #: uid → nodes
         self._used: dict[str, UsedResources] = {}
         self._requests: dict[str, FitRequest] = {}  #: uid → what the pod requests
         self._allocatable: dict[str, NodeAllocatable] = {}
 
-    def put_pod(self, pod: ApiPod, node: str) -> None:
-        """Count a pod that is bound to *node*, or will be."""
+    def put_pod(self, pod: ApiPod, *nodes: str) -> None:
+        """Count a pod that is bound to a node, or will be to one of *nodes*."""
         uid = pod.metadata.uid
         before = self._nodes.get(uid)
-        if before not in {None, node}:
+        if before not in {None, nodes}:
             self.remove_pod(uid)
-        self._nodes[uid] = node
-        self._pods.setdefault(node, {})[uid] = pod
-        if before != node:
-            self._used.pop(node, None)
+        self._nodes[uid] = nodes
+        for node in nodes:
+            self._pods.setdefault(node, {})[uid] = pod
+            if before != nodes:
+                self._used.pop(node, None)
 
     def remove_pod(self, uid: str) -> None:
-        node = self._nodes.pop(uid, None)
-        if node is not None:
+        for node in self._nodes.pop(uid, ()):
             self._pods[node].pop(uid, None)
             self._requests.pop(uid, None)
             self._used.pop(node, None)
@@ -115,20 +115,27 @@ class NodeCapacity:
         if name not in self._allocatable:
             self._allocatable[name] = read_allocatable(node.status.allocatable)
         if beside is not None:
-            used = _sum(map(demand.fit_used, beside))
+            used = _sum(demand.fit_used(_unclaimed(other, self._allocatable[name].scalars)) for other in beside)
         elif name in self._used:
             used = self._used[name]
         else:
             used = self._used[name] = _sum(self._request(uid, pod) for uid, pod in self._pods.get(name, {}).items())
-        request = demand.fit_request(pod)
+        request = demand.fit_request(_unclaimed(pod, self._allocatable[name].scalars))
         shortages = fit.insufficient_resources(request, used=used, allocatable=self._allocatable[name])
         return tuple(shortage.resource for shortage in shortages)
 
     def _request(self, uid: str, pod: ApiPod) -> FitRequest:
         if uid not in self._requests:
             decoded = self._read(pod)
-            self._requests[uid] = _NO_REQUEST if decoded is None else demand.fit_used(decoded)
+            self._requests[uid] = _NO_REQUEST if decoded is None else demand.fit_used(_unclaimed(decoded, {}))
         return self._requests[uid]
+
+
+def _unclaimed(pod: Pod, capacity: Mapping[str, int]) -> Pod:
+    """Return *pod* without the extended resources that a ResourceClaim serves."""
+    if not pod.class_resources and not pod.claimed_requests:
+        return pod
+    return pod.without_requests(demand.claimed_requests(pod, capacity))
 
 
 def _sum(requests: Iterable[FitRequest]) -> UsedResources:

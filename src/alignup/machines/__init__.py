@@ -2,4 +2,6 @@
 
 from alignup.machines.machine_source import discover, load, record, record_script
 
-__all__ = ["discover", "load", "record", "record_script"]
+load_machine = load
+
+__all__ = ["discover", "load", "load_machine", "record", "record_script"]

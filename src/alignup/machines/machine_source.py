@@ -34,15 +34,16 @@ GZIP, BZIP2, XZ, ZSTD = b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd
 def discover(root: Path = Path("/")) -> Machine:
     """Return the machine whose ``/sys`` and ``/proc`` are below *root*: the running system, or a copy of its files.
 
-    On the running system it includes the GPUs that NVML reports, if that is installed.
+    On the running system it includes the GPUs of NVIDIA's driver.
     """
     from alignup.machines import system  # noqa: PLC0415 - see the top of the module
     from alignup.machines.file_reader import DirectoryFiles, FileReader  # noqa: PLC0415 - as above
 
     if not root.is_dir():
         raise SourceError(f"{root} is not a directory: expected one that contains sys and proc")
-    machine = system.read_machine(FileReader(DirectoryFiles(os.fspath(root).rstrip("/"))), name=str(root))
-    return system.add_gpus(machine) if root.resolve() == Path("/") else machine
+    files = FileReader(DirectoryFiles(os.fspath(root).rstrip("/")))
+    machine = system.read_machine(files, name=str(root))
+    return system.add_gpus(machine, files) if root.resolve() == Path("/") else machine
 
 
 def record_script() -> str:

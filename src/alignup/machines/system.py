@@ -1,7 +1,8 @@
 """A whole machine from one tree of files: the hardware, cAdvisor's report, and what is unknown.
 
-GPUs of the running system come from NVML (``nvidia-ml-py``), if it is installed. They become devices as NVIDIA's device
-plugin announces them, with its UUIDs and the NUMA node of their PCI device. Recordings leave them out, because UUIDs
+GPUs of the running system come from ``/proc/driver/nvidia``, or where that lacks a UUID, from NVML (``nvidia-ml-py``).
+They become devices as NVIDIA's device plugin announces them, with its UUIDs and the NUMA node of their PCI device. If
+that is unknown, it is the only NUMA node, or that of the CPUs near the GPU. Recordings leave GPUs out, because UUIDs
 identify the machine.
 """
 
@@ -10,13 +11,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
 from types import ModuleType
+from typing import NamedTuple
 
 from alignup.align.errors import SourceError
 from alignup.align.machine import MAX_NODE_ID, MAX_NODES, MAX_PCI_DEVICES, CadvisorReport, Device, Machine, PciDevice
 from alignup.machines import cadvisor, topology
 from alignup.machines.file_reader import FileReader
+from alignup.picture.text_format import format_size
 
 BUS = "sys/bus/pci/devices"
+DRIVER = "proc/driver/nvidia/gpus"  #: a directory for each GPU, named by its PCI address
 GPU_RESOURCE = "nvidia.com/gpu"
 NVIDIA = 0x10DE
 _DISPLAY = 0x03  #: the PCI base class of GPUs
@@ -48,7 +52,8 @@ def read_machine(files: FileReader, *, name: str) -> Machine:
         # They are read at different times; a large difference means that memory was added or removed.
         total = sum(node.memory or 0 for node in nodes)
         if abs(memory - total) > memory // 16:
-            files.add_gap(f"the NUMA nodes have {total} bytes of memory in total, but the machine reports {memory}")
+            shown = f"the NUMA nodes have {format_size(total)} of memory in total"
+            files.add_gap(f"{shown}, but the machine reports {format_size(memory)}")
     if not files.has(_HUGEPAGES):
         files.add_gap("the huge pages of the whole machine are unknown")
     return Machine(
@@ -135,43 +140,78 @@ def _code(files: FileReader, path: str) -> int | None:
     return int(text, 16) if text and _CODE.fullmatch(text) else None
 
 
-def add_gpus(machine: Machine) -> Machine:
-    """Return *machine* with its GPUs; a gap if PCI lists GPUs that NVML does not."""
-    gpus = [device for device in machine.pci if device.vendor == NVIDIA and (device.kind or 0) >> 16 == _DISPLAY]
-    if not gpus:
+class Gpu(NamedTuple):
+    address: str
+    uuid: str
+    model: str = ""
+
+
+def add_gpus(machine: Machine, files: FileReader) -> Machine:
+    """Return *machine*, the running system, with its GPUs; a gap if PCI lists GPUs whose ids are unknown."""
+    listed = [device for device in machine.pci if device.vendor == NVIDIA and (device.kind or 0) >> 16 == _DISPLAY]
+    if not listed:
         return machine
-    try:
-        nvml = import_module("pynvml")
-    except ImportError:
-        reason = "nvidia-ml-py is not installed"
-    else:
+    gpus, reason = read_driver_gpus(files), "the driver does not list them"
+    if not gpus or any("?" in gpu.uuid for gpu in gpus):  # the driver shows question marks until a GPU is first used
         try:
-            announced = list(_gpus(nvml, machine))
-            indexes = {address: (f"GPU {index}",) for index, (address, _) in enumerate(announced)}
-            pci = tuple(
-                replace(device, names=indexes.get(_bus(device.address), device.names)) for device in machine.pci
-            )
-            devices = (*machine.devices, *(device for _, device in announced))
-            return replace(machine, devices=devices, pci=pci).checked()
-        except nvml.NVMLError as error:
-            reason = str(error)
-    gap = f"{len(gpus)} NVIDIA GPUs are on the PCI bus, but their ids are unknown: {reason}"
-    return replace(machine, gaps=(*machine.gaps, gap))
+            nvml = import_module("pynvml")
+        except ImportError:
+            gpus, reason = (), "run nvidia-smi once, or install the extra gpu (nvidia-ml-py)"
+        else:
+            try:
+                gpus = tuple(_nvml_gpus(nvml))
+            except nvml.NVMLError as error:
+                gpus, reason = (), str(error)
+    if not gpus:
+        shown = "1 NVIDIA GPU is" if len(listed) == 1 else f"{len(listed)} NVIDIA GPUs are"
+        gap = f"{shown} on the PCI bus, but the ids are unknown: {reason}"
+        return replace(machine, gaps=(*machine.gaps, gap))
+    described = {_bus(gpu.address): (index, gpu) for index, gpu in enumerate(gpus)}
+    pci, nodes = [], {}
+    for device in machine.pci:
+        index, gpu = described.get(_bus(device.address), (0, None))
+        if gpu is not None:
+            names = tuple(filter(None, (f"GPU {index}", gpu.model)))
+            device = replace(device, names=names, node=_nearest_node(device, machine))  # noqa: PLW2901 - with its names
+            nodes[_bus(device.address)] = device.node
+        pci.append(device)
+    placed = [(gpu.uuid, nodes.get(_bus(gpu.address))) for gpu in gpus]
+    devices = [Device(GPU_RESOURCE, uuid, nodes=None if node is None else 1 << node) for uuid, node in placed]
+    return replace(machine, devices=(*machine.devices, *devices), pci=tuple(pci)).checked()
 
 
-def _gpus(nvml: ModuleType, machine: Machine) -> Iterator[tuple[str, Device]]:
-    """Yield addresses and devices, in NVML's order."""
-    nodes = {_bus(device.address): device.node for device in machine.pci}
+def read_driver_gpus(files: FileReader) -> tuple[Gpu, ...]:
+    """Return the GPUs that NVIDIA's driver lists, in the order of their addresses, which is that of their numbers."""
+    gpus = []
+    for address in files.names(DRIVER) if files.has(DRIVER) else ():
+        lines = (files.read(f"{DRIVER}/{address}/information") or "").splitlines()
+        values = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        if _ADDRESS.fullmatch(address) and values.get("GPU UUID"):
+            gpus.append(Gpu(address, values["GPU UUID"], values.get("Model", "")))
+    return tuple(gpus)
+
+
+def _nearest_node(device: PciDevice, machine: Machine) -> int | None:
+    """Return the NUMA node of *device*; if it does not report any, the only one, or that of the CPUs near it."""
+    if device.node is not None:
+        return device.node
+    near = {cpu.node for cpu in machine.cpus if (device.cpus or 0) >> cpu.id & 1}
+    ids = {node.id for node in machine.nodes} if len(machine.nodes) == 1 else near
+    return next(iter(ids)) if len(ids) == 1 else None
+
+
+def _nvml_gpus(nvml: ModuleType) -> Iterator[Gpu]:
+    """Yield the GPUs in NVML's order."""
     nvml.nvmlInit()
     try:
         for index in range(nvml.nvmlDeviceGetCount()):
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            address, uuid = (
-                value.decode("ascii", "replace") if isinstance(value, bytes) else value
-                for value in (nvml.nvmlDeviceGetPciInfo(handle).busId, nvml.nvmlDeviceGetUUID(handle))
+            values = (
+                nvml.nvmlDeviceGetPciInfo(handle).busId,
+                nvml.nvmlDeviceGetUUID(handle),
+                nvml.nvmlDeviceGetName(handle),
             )
-            node = nodes.get(_bus(address))
-            yield _bus(address), Device(GPU_RESOURCE, uuid, nodes=None if node is None else 1 << node)
+            yield Gpu(*(value.decode("ascii", "replace") if isinstance(value, bytes) else value for value in values))
     finally:
         nvml.nvmlShutdown()
 

@@ -1,6 +1,6 @@
 """The metrics of the node observer, and its HTTP endpoints: ``/healthz``, ``/readyz`` and ``/metrics``."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -33,11 +33,6 @@ class ObserverMetrics:
             "Resources of each NUMA node in base units: allocatable, and available to new pods.",
             ["node", "numa_node", "resource", "state"],
         )
-        self._claims = gauge(
-            f"{name}_claims",
-            "Claims of the host's pods, by whether the CPUs and memory of their containers are beside the devices.",
-            ["placement"],
-        )
         for result in ("ok", "unsettled", "error"):
             self.observations.labels(result)
         for result in ("ok", "error"):
@@ -50,12 +45,10 @@ class ObserverMetrics:
         for resource, size in sizes.items():
             self._bytes.labels(resource).set(size)
 
-    def state(self, *, gaps: int, contradictions: int, topology: dict[str, Any], claims: Mapping[str, int]) -> None:
-        """Set what the last observation shows; *topology* is a NodeResourceTopology, *claims* count by placement."""
+    def state(self, *, gaps: int, contradictions: int, topology: dict[str, Any]) -> None:
+        """Set what the last observation shows; *topology* is a NodeResourceTopology."""
         self._gaps.set(gaps)
         self._contradictions.set(contradictions)
-        for placement, count in claims.items():
-            self._claims.labels(placement).set(count)
         self._resources.clear()
         for zone in topology["zones"]:
             for resource in zone["resources"]:

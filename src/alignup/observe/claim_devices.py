@@ -4,19 +4,13 @@ PodResources says which devices a container holds, but not where they are; Resou
 with either is said in words, and a NUMA node that cannot be right is not published.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from enum import StrEnum
 from typing import NamedTuple
 
-from alignup.align import bits
-from alignup.align.bits import NodeSet
-from alignup.align.claims.alignment import is_aligned, place_devices, wrong_numa_nodes
+from alignup.align.claims.alignment import place_devices, wrong_numa_nodes
 from alignup.align.claims.ledger import MODEL, ClaimLedger
 from alignup.align.claims.objects import AttributeValue, DeviceId, Slice, SliceDevice, usable_devices
 from alignup.align.errors import OWN_LIMIT
-from alignup.align.host import Host
-from alignup.align.ledger import Ledger
 from alignup.align.machine import Machine
 from alignup.align.workload import Pod
 from alignup.documents.host_state import MAX_CLAIM_DEVICES
@@ -65,45 +59,6 @@ def _model(attributes: Mapping[str, AttributeValue]) -> dict[str, AttributeValue
     by_name = {name.rpartition("/")[2]: value for name, value in attributes.items()}
     model = next((value for value in map(by_name.get, _MODELS) if isinstance(value, str) and value), "")
     return {MODEL: model[:_MAX_MODEL]} if model else {}
-
-
-class ClaimPlacement(StrEnum):
-    """Where the CPUs and memory of the containers that use a claim are, for metrics."""
-
-    ALIGNED = "aligned"  #: on NUMA nodes of the devices
-    NOT_ALIGNED = "not_aligned"
-    UNPINNED = "unpinned"  #: the containers have no CPUs or memory of their own
-    UNKNOWN = "unknown"  #: the NUMA node of a device is
-
-
-def count_claims(host: Host) -> Counter[str]:
-    """Count the claims of each pod of an observed *host*, by placement."""
-    counts = Counter(dict.fromkeys(map(str, ClaimPlacement), 0))
-    ledger = host.ledger
-    if ledger.claims is None:
-        return counts
-    nodes_of = {device.id: device.nodes for device in ledger.claims.devices}
-    for uid, containers in ledger.claims.held.items():
-        for claim, ids in ledger.claims.claims_of(uid).items():
-            pinned = bits.union(_pinned_nodes(ledger, uid, name) for name, used in containers.items() if claim in used)
-            devices = [nodes_of.get(id_) for id_ in ids]
-            counts[_placement(devices, pinned)] += 1
-    return counts
-
-
-def _pinned_nodes(ledger: Ledger, uid: str, container: str) -> NodeSet:
-    cpus = ledger.cpus.holds(uid, container) or 0
-    memory = bits.union(block.nodes for block in ledger.memory.blocks(uid, container) or ())
-    return memory | bits.of(node for node, members in ledger.cpus.node_cpus.items() if cpus & members)
-
-
-def _placement(devices: list[NodeSet | None], pinned: NodeSet) -> ClaimPlacement:
-    if not pinned:
-        return ClaimPlacement.UNPINNED
-    if None in devices:
-        return ClaimPlacement.UNKNOWN
-    aligned = is_aligned(bits.union(nodes or 0 for nodes in devices), pinned)
-    return ClaimPlacement.ALIGNED if aligned else ClaimPlacement.NOT_ALIGNED
 
 
 class JoinedClaims(NamedTuple):

@@ -21,7 +21,6 @@ from alignup.kubernetes.api import NODE_RESOURCE_TOPOLOGIES, ApiClient, Resource
 from alignup.kubernetes.api.errors import ApiError, NotFoundError
 from alignup.kubernetes.api.host_states import HEARTBEAT_SECONDS, HOST_STATES, format_time, machine_document, to_object
 from alignup.observe.app import ObserverMetrics
-from alignup.observe.claim_devices import count_claims
 from alignup.observe.kubelet_reader import KubeletReader
 from alignup.observe.linux_calls import DirectoryWatch
 from alignup.observe.observation import AdmittingError, ForeignFilesError, IdleHost, Sources, UnsettledError, join
@@ -235,8 +234,7 @@ class Observer:
         self._report("reading", "; ".join(observation.contradictions))
         topology = node_topology(observation, method=self.method)
         contradictions, gaps = len(observation.contradictions), len(observation.gaps)
-        claims = count_claims(observation.host)
-        self.metrics.state(gaps=gaps, contradictions=contradictions, topology=topology, claims=claims)
+        self.metrics.state(gaps=gaps, contradictions=contradictions, topology=topology)
         machine = observation.host.machine
         if self._machine is None or self._machine[0] is not machine:
             self._machine = machine, machine_document(machine)

@@ -5,6 +5,7 @@
     │ node 1     ░░░░░░░░░░░░░░░░░░░░  8 free                                     │
     │ hints      {1}* {0-1}                                                      │
     └────────────────────────────────────────────────────────────────────────────┘
+    *            preferred: no smaller set fits, even on an empty machine
 
 Equal nodes share a line, so that 64 of them stay readable.
 """
@@ -81,7 +82,10 @@ def decision_parts(host: Host, pod: Pod, decision: Decision) -> Iterator[Decisio
 def draw_decision(host: Host, pod: Pod, decision: Decision, *, width: int = 80) -> list[Line]:
     """Draw everything *decision* considered, in lines of at most *width* columns."""
     renderer = _DecisionRenderer(host.machine, decision.before, max(width, MIN_WIDTH))
-    return [line for part in decision_parts(host, pod, decision) for line in renderer.part(part, decision)]
+    lines = [line for part in decision_parts(host, pod, decision) for line in renderer.part(part, decision)]
+    if any(cell.text.endswith("}*") for line in lines for cell in line):
+        lines += renderer.sentence("*", "preferred: no smaller set fits, even on an empty machine")
+    return lines
 
 
 class _DecisionRenderer:
@@ -105,12 +109,12 @@ class _DecisionRenderer:
             else:
                 hint = sentences.format_hint(step.hint)
                 choice = f"nothing: policy {decision.policy} rejects {hint}, not preferred by every resource"
-            yield from self._sentence("chosen", choice)
+            yield from self.sentence("chosen", choice)
         elif not part.resources:
-            yield from self._sentence("requests", "nothing exclusive")
+            yield from self.sentence("requests", "nothing exclusive")
         for placement in part.placements:
             name = "allocated" if part.container else placement.container
-            yield from self._sentence(clean(name), clean(sentences.describe_allocation(placement)))
+            yield from self.sentence(clean(name), clean(sentences.describe_allocation(placement)))
 
     def resource_box(self, resource: ResourceHints, *, asked: bool) -> list[Line]:
         name = resource.resource or ""
@@ -135,7 +139,7 @@ class _DecisionRenderer:
         lines = [line for row in rows for line in labeled(*row, width=self.width - 4, column=column)]
         return draw_box(f"{clean(name)}{request}", lines, width=self.width)
 
-    def _sentence(self, label: str, sentence: str) -> list[Line]:
+    def sentence(self, label: str, sentence: str) -> list[Line]:
         return labeled(label, split_words((Cell(sentence),)), width=self.width, column=13)
 
     def _shares(self, resource: ResourceHints, node: int) -> Iterator[NodeShare]:

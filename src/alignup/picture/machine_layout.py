@@ -264,14 +264,17 @@ def _unplaced_devices(machine: Machine, devices: Sequence[Device]) -> Iterator[t
 
 #: The PCI base classes worth listing.
 _LISTED_CLASSES = {0x01: "storage", 0x02: "network", 0x03: "display", 0x12: "accelerator"}
+_GPU = 0x0302  #: the PCI class of 3D controllers, which GPUs without a display have
 
 
 def _describe_pci(devices: Iterable[PciDevice]) -> Iterator[str]:
     """Describe PCI devices by class: listed classes with names, or addresses if few; the others as a count."""
-    classes = group_by(devices, lambda device: _LISTED_CLASSES.get((device.kind or 0) >> 16, "other"))
+    classes = group_by(devices, _class_name)
     for name, group in sorted(classes.items(), key=lambda pair: (pair[0] == "other", pair[0])):
         # The names of the system for a device, or its address.
-        addresses = ["/".join(shorten(clean(name), 20) for name in device.names) or device.address for device in group]
+        addresses = ["/".join(shorten(clean(name), 24) for name in device.names) or device.address for device in group]
+        if name == "GPU" and all(device.names for device in group):
+            name = ""  # noqa: PLW2901 - their names begin with it
         if name == "other":
             yield f"{len(addresses)} other"
         elif len(addresses) > 4 and not any(device.names for device in group):
@@ -279,7 +282,12 @@ def _describe_pci(devices: Iterable[PciDevice]) -> Iterator[str]:
         elif len(addresses) > 16:
             yield f"{len(addresses)} {name} ({', '.join(addresses[:8])} …)"
         else:
-            yield f"{name} {', '.join(addresses)}"
+            yield f"{name} {', '.join(addresses)}".lstrip()
+
+
+def _class_name(device: PciDevice) -> str:
+    kind = device.kind or 0
+    return "GPU" if kind >> 8 == _GPU else _LISTED_CLASSES.get(kind >> 16, "other")
 
 
 def _nearest_nodes(distances: Distances | None, node: int, with_cpus: set[int]) -> str:

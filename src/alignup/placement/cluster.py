@@ -97,6 +97,7 @@ class Cluster:
         )
         self._early: dict[str, dict[str, Pod]] = {}  #: observed bindings to hosts without a report
         self._hosts: dict[str, str] = {}  #: uid → host, for unconfirmed pods
+        self._possible_hosts: dict[str, set[str]] = {}  #: uid → hosts, for pods that were assumed on several
         self._stages: OrderedDict[str, PodStage] = OrderedDict()  #: of terminating and ended pods
         self._rejections: list[RejectedPrediction] = []
         self._foreign_rejections: list[tuple[str, str]] = []
@@ -255,9 +256,13 @@ class Cluster:
         rejections, self._foreign_rejections = self._foreign_rejections, []
         return rejections
 
-    def assume(self, pod: Pod, host: str) -> Verdict:
-        """Count on *pod* on *host* from now on, if the host admits it; the verdict says where it will be."""
-        return self._assume(pod, host)
+    def assume(self, pod: Pod, host: str, *, or_elsewhere: bool = False) -> Verdict:
+        """Count on *pod* on *host* from now on, if the host admits it; the verdict says where it will be.
+
+        With *or_elsewhere*, it may also be bound to another host where it is assumed: each of them may get it or not,
+        until its binding is observed.
+        """
+        return self._assume(pod, host, or_elsewhere=or_elsewhere)
 
     def assume_gang(self, bindings: Sequence[GangBinding]) -> tuple[Verdict, ...]:
         """Count on all pods of a gang from now on, if the hosts admit them in this order; else on none of them.
@@ -279,27 +284,32 @@ class Cluster:
                 new.append(pod.uid)
         return tuple(verdicts)
 
-    def _assume(self, pod: Pod, host: str, *, beside: AbstractSet[str] = frozenset()) -> Verdict:
+    def _assume(
+        self, pod: Pod, host: str, *, beside: AbstractSet[str] = frozenset(), or_elsewhere: bool = False
+    ) -> Verdict:
         record = self._records.get(host)
         if record is None:
             return NO_REPORT
         verdict = self._verdicts.of_one(pod, record, beside)
         if verdict.admits and not record.holds(pod.uid):
-            self._leave_other_host(pod.uid, host)
-            record.assume(self._compact(pod), verdict)
+            if or_elsewhere:
+                self._possible_hosts.setdefault(pod.uid, set()).add(host)
+            else:
+                self._leave_other_host(pod.uid, host)
+            record.assume(self._compact(pod), verdict, or_elsewhere=or_elsewhere)
             self._hosts[pod.uid] = host
             self._verdicts.touch(host)
         return verdict
 
     def forget(self, uid: str) -> None:
         """Forget a binding that did not happen; do nothing for an unknown pod or one whose binding was observed."""
-        host = self._hosts.get(uid)
-        record = self._records.get(host) if host else None
-        binding = record.binding(uid) if record else None
-        if record and binding and not binding.observed:
-            record.forget(uid)
-            del self._hosts[uid]
-            self._verdicts.touch(record.name)
+        for host in self._possible_hosts.pop(uid, {self._hosts.get(uid, "")}):
+            record = self._records.get(host)
+            binding = record.binding(uid) if record else None
+            if record and binding and not binding.observed:
+                record.forget(uid)
+                self._hosts.pop(uid, None)
+                self._verdicts.touch(record.name)
 
     # Questions
 
@@ -413,14 +423,19 @@ class Cluster:
     def _unobserved(self, known: Mapping[str, object], report: HostReport) -> list[str]:
         """Return the pods of *report* whose binding was not observed, apart from *known* ones."""
         new = report.ledger.pods.keys() - known.keys() - self._stages.keys()
-        return [uid for uid in new if self._hosts.get(uid) != report.host]
+        return [
+            uid
+            for uid in new
+            if self._hosts.get(uid) != report.host and report.host not in self._possible_hosts.get(uid, ())
+        ]
 
     def _leave_other_host(self, uid: str, host: str) -> None:
         """Forget the pod on another host: it can be on one only."""
-        before = self._hosts.get(uid)
-        if before is not None and before != host:
-            self._records[before].forget(uid)
-            self._verdicts.touch(before)
+        for before in self._possible_hosts.pop(uid, {self._hosts.get(uid, host)}) - {host}:
+            record = self._records.get(before)
+            if record is not None:
+                record.forget(uid)
+                self._verdicts.touch(before)
 
     def _disturb(self, record: HostRecord, model: HostModel, report: HostReport, *, foreign: bool) -> None:
         """Note what a report shows beyond the events that were observed; *foreign*: pods that were not."""

@@ -34,6 +34,7 @@ class Binding:
     verdict: Verdict | None = None  #: the prediction; ``None`` for a foreign pod
     ledger: Ledger | None = None  #: that the prediction started from, one of the possible ones
     expected: bool = False  #: whether predictions since then count on its admission
+    or_elsewhere: bool = False  #: whether it may be bound to another host
 
     @property
     def uid(self) -> str:
@@ -134,9 +135,10 @@ class HostRecord:
             and any(later in confirmed and not _unordered(binding, later) for later in observed[place + 1 :])
         )
 
-    def assume(self, pod: Pod, verdict: Verdict) -> None:
+    def assume(self, pod: Pod, verdict: Verdict, *, or_elsewhere: bool = False) -> None:
         ledger = next(iter(self.states().ledgers), None)
-        self._log.append(Binding(pod, observed=False, foreign=False, verdict=verdict, ledger=ledger))
+        binding = Binding(pod, observed=False, foreign=False, verdict=verdict, ledger=ledger, or_elsewhere=or_elsewhere)
+        self._log.append(binding)
         self._states = None
 
     def observe_binding(self, pod: Pod, *, listed: int = 0) -> None:
@@ -150,7 +152,7 @@ class HostRecord:
         place = self._first_unobserved()
         if known:
             self._log.remove(known)
-            known.observed, known.listed = True, listed
+            known.observed, known.listed, known.or_elsewhere = True, listed, False
         else:
             known = Binding(pod, observed=True, foreign=True, listed=listed)
             for later in self.bindings:
@@ -238,7 +240,8 @@ class HostRecord:
                 if any(entry.uid not in step.after.pods for step in steps):
                     doubtful.add(entry.uid)
                 entry.expected = entry.expected or any(entry.uid in step.after.pods for step in steps)
-                ledgers = _distinct(step.after for step in steps)
+                without = ledgers if entry.or_elsewhere else ()
+                ledgers = _distinct([*(step.after for step in steps), *without])
             elif entry.stage is PodStage.TERMINATING:
                 terminating.add(entry.uid)
             else:

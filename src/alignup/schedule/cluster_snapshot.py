@@ -18,6 +18,8 @@ from alignup.kubernetes.api.objects import ApiNode, ApiPod
 from alignup.placement.cluster import Cluster
 from alignup.placement.free_capacity import measure_free_capacity
 from alignup.placement.host_report import HostReport, PodStage
+from alignup.schedule.cluster_claims import read_claims
+from alignup.schedule.known_claims import KnownClaims
 from alignup.schedule.node_selection import restrictions
 
 NO_HOST_STATE = "no HostState"
@@ -32,6 +34,7 @@ class ClusterView:
     doubts: Mapping[str, tuple[str, ...]]  #: node → gaps and contradictions that its observer reports
     stale: Mapping[str, str]  #: node → since when its observer has not reported
     notes: tuple[str, ...] = ()  #: objects that were left out
+    claims: KnownClaims | None = None  #: ``None``: none were read
 
 
 def present_host(cluster: Cluster, node: str) -> Host | None:
@@ -44,17 +47,24 @@ def present_host(cluster: Cluster, node: str) -> Host | None:
     return record.model.at(ledgers[0]) if record and ledgers else None
 
 
-async def read_cluster(client: ApiClient) -> ClusterView:
+async def read_cluster(client: ApiClient, *, with_claims: bool = False) -> ClusterView:
     """List everything; ``NotFoundError`` if the cluster has no HostState resource."""
     nodes = await client.list(NODES)
     # Before the pods: a pod that a HostState has and the later list of pods has not, has ended.
     states = await client.list(HOST_STATES)
     pods = await client.list(PODS, UNFINISHED_PODS)
-    return build_view(nodes.items, states.items, pods.items, now=client.timing.time_of_day())
+    known = {node.metadata.name: node for node in nodes.items}
+    claims = await read_claims(client, known.get) if with_claims else None
+    return build_view(nodes.items, states.items, pods.items, now=client.timing.time_of_day(), claims=claims)
 
 
 def build_view(
-    nodes: Iterable[ApiNode], states: Iterable[HostStateDocument], pods: Iterable[ApiPod], *, now: float = 0.0
+    nodes: Iterable[ApiNode],
+    states: Iterable[HostStateDocument],
+    pods: Iterable[ApiPod],
+    *,
+    now: float = 0.0,
+    claims: KnownClaims | None = None,
 ) -> ClusterView:
     """Build a snapshot; *now* is in seconds since the epoch."""
     known = {node.metadata.name: node for node in nodes}
@@ -89,6 +99,7 @@ def build_view(
         doubts={name: problems for name, problems in doubts.items() if problems},
         stale=stale,
         notes=tuple(notes),
+        claims=claims,
     )
 
 

@@ -19,7 +19,7 @@ from alignup.align.errors import PodError
 from alignup.align.workload import Pod
 from alignup.documents.codec import encode
 from alignup.documents.decisions import placement_document
-from alignup.kubernetes.api import PODS, ApiClient, ObjectRef
+from alignup.kubernetes.api import PODS, ApiClient
 from alignup.kubernetes.api.errors import ApiError, ServerFailureError, UnreachableError
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.placement.verdict import (
@@ -30,6 +30,8 @@ from alignup.placement.verdict import (
     Verdict,
     unknown,
 )
+from alignup.schedule.claim_alignment import has_claims
+from alignup.schedule.claim_bindings import MAX_JUDGED, ClaimBindings, ClaimCheck
 from alignup.schedule.extender_messages import BindingArgs, BindingResult, ExtenderArgs, FilterResult, HostPriority
 from alignup.schedule.kept_nodes import PATIENCE_SECONDS
 from alignup.schedule.live_cluster import LiveCluster
@@ -39,6 +41,7 @@ from alignup.schedule.wake_up import WakeUp
 
 MANY = 16  #: nodes for a scheduler to choose from by its own scores
 MAX_SCORE = 10  #: of the protocol
+CLAIM_POINTS = 30  #: of a score, for a node where devices of claims can be beside the CPUs
 MAX_PODS = 4096  #: pods that are remembered from filter to binding
 OFFER_SECONDS = 2.0  #: after which a scheduler has bound a pod elsewhere, or not at all
 BIND_SECONDS = 20.0  #: for one binding
@@ -110,48 +113,57 @@ class Binder:
         self,
         client: ApiClient,
         live: LiveCluster,
+        claims: ClaimBindings,
         *,
         allow_unknown: bool = False,
         leads: Callable[[], bool] = lambda: True,
     ) -> None:
         self._client, self._live, self._allow_unknown, self._leads = client, live, allow_unknown, leads
+        self.claims = claims
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  #: by node
         self._running = 0
         self.idle = asyncio.Event()  #: set while no binding is being written
         self.idle.set()
 
-    async def bind(self, ref: ObjectRef[ApiPod], pod: Pod, node: str) -> str:
+    async def bind(self, api_pod: ApiPod, pod: Pod, node: str) -> str:
         """Bind a pod if the node still admits it; return why it was not bound, or nothing."""
         lock = self._locks.setdefault(node, asyncio.Lock())
         self._running += 1
         self.idle.clear()
         try:
             async with lock:
-                return await self._bind(ref, pod, node) if self._leads() else NOT_LEADING
+                return await self._bind(api_pod, pod, node) if self._leads() else NOT_LEADING
         finally:
             self._running -= 1
             if not self._running:
                 self.idle.set()
 
-    async def _bind(self, ref: ObjectRef[ApiPod], pod: Pod, node: str) -> str:
+    async def _bind(self, api_pod: ApiPod, pod: Pod, node: str) -> str:
         verdict = self._live.assume(pod, node)
         accepted = self._allow_unknown and self._live.cluster.record(node) is None
         if not verdict.admits and not accepted and needs_alignment(pod):
             detail = f" ({verdict.detail})" if verdict.detail else ""
             return f"node {node} does not admit the pod any more: {verdict.reason}{detail}"
+        check = ClaimCheck()
+        if has_claims(pod):
+            check = await self.claims.check(api_pod, pod, node, verdict)
+            if check.problem:
+                self._live.forget(pod.uid)
+                return check.problem
         annotations = {}  # what the containers will get, if something of their own, and if it is certain
         if verdict.takes_resources and not verdict.alternatives:
             placements = [placement_document(placement) for placement in verdict.placements]
             annotations[PLACEMENT_ANNOTATION] = encode(placements).decode()
         try:
             async with asyncio.timeout(BIND_SECONDS):
-                await self._client.bind(ref, node, annotations=annotations)
+                await self._client.bind(PODS.of(api_pod), node, annotations=annotations)
         except (UnreachableError, ServerFailureError, TimeoutError) as error:
             # It may have happened, so the node counts with the pod until the API server shows otherwise.
             return f"it is unknown whether the pod was bound to {node}: {error or 'no response'}"
         except ApiError as error:
             self._live.forget(pod.uid)
             return str(error)
+        self.claims.bound(pod.uid, check)
         return ""
 
 
@@ -159,9 +171,14 @@ class Extender:
     """The verbs filter, prioritize and bind; pods for which no node is offered go to *wake_up*."""
 
     def __init__(
-        self, live: LiveCluster, binder: Binder, preemption: Preemption, wake_up: WakeUp, options: ExtenderOptions
+        self,
+        live: LiveCluster,
+        binder: Binder,
+        preemption: Preemption,
+        wake_up: WakeUp,
+        options: ExtenderOptions,
     ) -> None:
-        self.options = options
+        self.options, self._claims = options, binder.claims
         self._live, self._binder, self._preemption, self._wake_up = live, binder, preemption, wake_up
         self._kept_nodes = wake_up.kept_nodes
         self._offers = Offers()
@@ -182,12 +199,15 @@ class Extender:
                 pod = self._live.read(args.pod)
                 self._kept_nodes.asked(args.pod)
                 kept = self._kept_nodes.refused(pod)
-                if not needs_alignment(pod):
+                if waits := self._claims.waits(pod):
+                    return args.result([], unresolvable=dict.fromkeys(names, waits))
+                if not needs_alignment(pod) and not self._claims.must_align(pod):
                     allowed = list(names)
                     refused = {name: kept[name] for name in allowed if name in kept} if kept else {}
                     return args.result([name for name in allowed if name not in refused], unresolvable=refused)
                 chosen = self._best(args.pod, pod, names, kept)
                 verdicts = {} if chosen else self._live.feasible(pod, names)
+                kept |= self._claims.refused(pod, [name for name, verdict in verdicts.items() if verdict.admits])
                 kept = {name: reason for name, reason in kept.items() if name in verdicts and verdicts[name].admits}
                 verdicts |= {name: unknown(reason) for name, reason in kept.items()}
         except PodError as error:
@@ -214,6 +234,10 @@ class Extender:
             if needs_alignment(pod):
                 verdicts = self._live.feasible(pod, args.names).items()
                 totals = {name: verdict.score.total for name, verdict in verdicts if verdict.admits and verdict.score}
+                if has_claims(pod):
+                    totals = {
+                        name: total + CLAIM_POINTS * self._claims.suits(pod, name) for name, total in totals.items()
+                    }
         except PodError as error:
             _log.warning("prioritize", pod=args.pod.metadata.full_name, problem=str(error))
         lowest, highest = min(totals.values(), default=0.0), max(totals.values(), default=0.0)
@@ -246,8 +270,7 @@ class Extender:
             pod = self._live.read(api_pod)
         except PodError as error:
             return f"alignup cannot read the pod: {error}"
-        ref = ObjectRef(PODS, args.pod_name, namespace=args.pod_namespace, uid=api_pod.metadata.uid)
-        problem = await self._binder.bind(ref, pod, args.node)
+        problem = await self._binder.bind(api_pod, pod, args.node)
         self._offers.offered(pod.uid, ())
         if not problem:
             self._wake_up.scheduled(pod.uid)
@@ -269,9 +292,13 @@ class Extender:
         if pod.uid in self._live.assumed:  # the scheduler tries again, and the assumed node still admits the pod
             chosen = sorted([ranked.host for ranked in cluster.rank(pod, names)], key=lambda name: name in last)
         else:
-            chosen = cluster.best(pod, limit + len(kept), among=names, last=last)
+            wanted = limit if not has_claims(pod) else len(names) if self._claims.must_align(pod) else MAX_JUDGED
+            chosen = cluster.best(pod, max(limit, wanted) + len(kept), among=names, last=last)
         chosen = [name for name in chosen if name not in kept]
-        if len(chosen) < limit and (self.options.allow_unknown or self._live.options.approximate):
+        if has_claims(pod):
+            chosen = self._claims.select(pod, chosen, limit)
+        others = self.options.allow_unknown or self._live.options.approximate
+        if len(chosen) < limit and others and not self._claims.must_align(pod):
             unknown_nodes = [name for name in names if cluster.record(name) is None]
             verdicts = self._live.feasible(pod, unknown_nodes)
             judged = [(-verdict.score.total, name) for name, verdict in verdicts.items() if verdict.score]

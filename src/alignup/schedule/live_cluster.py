@@ -12,7 +12,7 @@ moment. Pods of the API server are read only if no report contains them: a repor
 
 import asyncio
 import gc
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -21,6 +21,8 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 
+from alignup.align.claims.alignment import ExplainedClaim
+from alignup.align.claims.objects import Claim
 from alignup.align.errors import AlignError, PodError
 from alignup.align.workload import Pod
 from alignup.align.workload.validation import MIRROR_ANNOTATION
@@ -43,6 +45,9 @@ from alignup.kubernetes.api.objects import ApiNode, ApiPod, ApiPodSpec, ApiPodSt
 from alignup.placement.cluster import Cluster, RankedHost
 from alignup.placement.host_report import PodStage, pod_stage
 from alignup.placement.verdict import Verdict, unknown
+from alignup.schedule.claim_alignment import explain_claims
+from alignup.schedule.cluster_claims import ClusterClaims
+from alignup.schedule.known_claims import ClaimChange, ClaimFit, ObjectName
 from alignup.schedule.metrics import ScheduleMetrics
 from alignup.schedule.node_resource_topology import TopologyFallback
 
@@ -55,8 +60,18 @@ MAX_DECODED = 4096  #: pods that are kept as they were decoded: a scheduler asks
 GARBAGE = (10_000, 20, 20)  #: after how much garbage is collected; answers to schedulers leave little behind
 MAX_PARTS = 200_000  #: parts of pods that are stored once
 _MAX_WARNING = 300  #: characters about one unreadable object
-_KEPT_SPEC = ("node_name", "containers", "init_containers", "resources", "overhead", "restart_policy", "os")
+_KEPT_SPEC = (
+    "node_name",
+    "containers",
+    "init_containers",
+    "resources",
+    "overhead",
+    "restart_policy",
+    "os",
+    "resource_claims",
+)
 _KEPT_STATUS = ("phase", "reason", "qos_class", "container_statuses", "init_container_statuses")
+_UNIQUE_STATUS = ("resource_claim_statuses", "extended_resource_claim_status")
 _UNIQUE_METADATA = ("name", "uid", "resource_version", "deletion_timestamp", "deletion_grace_period_seconds")
 _KEPT_ANNOTATIONS = ("kubernetes.io/config.", "alignup.dev/")  #: of mirror pods, and our own
 
@@ -87,11 +102,12 @@ class LiveCluster:
         # Pending and finished ones, too: a watch of unfinished pods does not show why they end.
         self.pods = Informer(client, PODS, trim=PodTrimmer().trim)
         self.topologies = Informer(client, NODE_RESOURCE_TOPOLOGIES)  #: followed only if they count
+        self.claims = ClusterClaims(client, self.nodes, self._claims_changed)
         self._informers: tuple[Informer[Any], ...] = (self.nodes, self.host_states)  #: those that come before the pods
         if self.options.approximate:
             self._informers += (self.topologies,)
         self._fallback = TopologyFallback()
-        self._client, self._metrics = client, metrics or ScheduleMetrics()
+        self._client, self.metrics = client, metrics or ScheduleMetrics()
         self._reader = HostStateReader()
         self._unknown: dict[str, Verdict] = {}  #: node → why its state is unknown, if it has a HostState
         self._state_uids: dict[str, str] = {}  #: node → uid of the HostState that its host was read from
@@ -100,12 +116,14 @@ class LiveCluster:
         self._uids: dict[str, str] = {}  #: uid of every pod → the one that the kubelet uses; empty: not known yet
         #: HostStates that wait until all pods are listed, or until there is a Node
         self._waiting: dict[str, HostStateDocument] = {}
-        self.assumed: dict[str, str] = {}  #: uid → node, for pods whose binding was not observed
+        #: uid → node, or several, for pods whose binding was not observed
+        self.assumed: dict[str, tuple[str, ...]] = {}
         self._heard: dict[str, float] = {}  #: node → when its HostState was written last, by our clock
         #: nodes about which listeners are not notified yet → whether nothing happened but that pods were assumed there
         self._changed: dict[str, bool] = {}
         self.taken: Collection[str] = ()  #: such nodes, while listeners are notified
         self._listeners: list[ChangeListener] = []
+        self._claim_listeners: list[Callable[[ClaimChange], object]] = []
         self.ready = asyncio.Event()  #: set when everything was listed once
         self._decoded: dict[tuple[str, str], Pod] = {}  #: by uid and resource version
         self._pods_wanted = False  #: whether pods are followed, or about to be
@@ -123,10 +141,12 @@ class LiveCluster:
         async with asyncio.TaskGroup() as tasks:
             for informer in self._informers:
                 tasks.create_task(informer.run())
+            tasks.create_task(self.claims.run())
             for informer in self._informers:
                 # Those that the API server does not know are not waited for; their informers try again.
                 while not informer.synced and not isinstance(informer.error, NotFoundError):  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
+            await self.claims.wait_settled()
             # After the HostState objects: a pod that they contain, and the later list of pods does not, has ended.
             self._pods_wanted = True
             tasks.create_task(self.pods.run())
@@ -153,20 +173,26 @@ class LiveCluster:
     @property
     def unreadable(self) -> dict[str, str]:
         """Objects that cannot be read, and why. Their nodes count as unknown; answers about others are right."""
-        return self._unreadable | {
-            f"{informer.resource.kind} {namespace}{namespace and '/'}{name}": problem
-            for informer in (*self._informers, self.pods)
-            for (namespace, name), problem in informer.unreadable.items()
-        }
+        return (
+            self._unreadable
+            | self.claims.unreadable
+            | {
+                f"{informer.resource.kind} {namespace}{namespace and '/'}{name}": problem
+                for informer in (*self._informers, self.pods)
+                for (namespace, name), problem in informer.unreadable.items()
+            }
+        )
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What health checks tell although answers are right."""
         unreadable = self.unreadable
-        if not unreadable:
-            return ()
-        first = "; ".join(f"{name}: {problem}"[:_MAX_WARNING] for name, problem in islice(unreadable.items(), 3))
-        return (f"{len(unreadable)} {'object' if len(unreadable) == 1 else 'objects'} cannot be read: {first}",)
+        warnings = [text[:_MAX_WARNING] for text in self.claims.warnings]
+        if unreadable:
+            first = "; ".join(f"{name}: {problem}"[:_MAX_WARNING] for name, problem in islice(unreadable.items(), 3))
+            count = f"{len(unreadable)} {'object' if len(unreadable) == 1 else 'objects'}"
+            warnings.insert(0, f"{count} cannot be read: {first}")
+        return tuple(warnings)
 
     def _decision_failed(self, node: str, error: Exception) -> None:
         self.failed_decisions += 1
@@ -175,6 +201,11 @@ class LiveCluster:
     def on_change(self, listener: ChangeListener) -> None:
         """Call *listener* with the names of nodes that changed, soon after they did."""
         self._listeners.append(listener)
+
+    def on_claim_change(self, listener: Callable[[ClaimChange], object]) -> Callable[[], None]:
+        """Call *listener* after every change of claims, classes and slices; return how to stop that."""
+        self._claim_listeners.append(listener)
+        return lambda: self._claim_listeners.remove(listener)
 
     # Questions
 
@@ -192,7 +223,7 @@ class LiveCluster:
         if decoded is None:
             try:
                 check_container_count(len(pod.spec.containers) + len(pod.spec.init_containers))
-                decoded = readable_pod(pod)
+                decoded = self.claims.with_class_resources(readable_pod(pod))
             except PodError as error:
                 self._note_unreadable(pod, str(error))
                 raise
@@ -247,6 +278,17 @@ class LiveCluster:
         fitting = [RankedHost(name, verdict.score) for name, verdict in verdicts if verdict.admits and verdict.score]
         return [*ranked, *sorted(fitting, key=lambda ranked: (-ranked.score.total, ranked.host))][:limit]
 
+    def claim_fit(self, pod: Pod, node: str) -> ClaimFit:
+        """Return whether *node* has devices for the claims of *pod*."""
+        return self.claims.fit_on(pod, node, self.cluster.record(node))
+
+    def explain_claims(
+        self, pod: Pod, node: str, verdict: Verdict | None = None, fresh: Mapping[ObjectName, Claim] | None = None
+    ) -> tuple[tuple[ExplainedClaim, ...], ...]:
+        """Return the claims of *pod* on *node* beside what it gets there by *verdict*, or by the present one."""
+        verdict = verdict or self.verdict(pod, node)
+        return explain_claims(self.claims, self.cluster.record(node), pod, verdict, fresh)
+
     def _without_report(self, pod: Pod, node: str) -> Verdict:
         if node in self._unknown:
             return self._unknown[node]
@@ -270,19 +312,37 @@ class LiveCluster:
         if verdict.admits:
             if not known:
                 self._fallback.assume(node, pod)
-            self.assumed[pod.uid] = node
+            self.assumed[pod.uid] = (node,)
             self._touch(node, taken=True)
         return verdict
 
+    def assume_any(self, pod: Pod, nodes: Collection[str]) -> tuple[str, ...]:
+        """Count on *pod* on any of *nodes*, and return those that admit it; see :meth:`assume`."""
+        if len(nodes) == 1:
+            return tuple(node for node in nodes if self.assume(pod, node).admits)
+        admitting = tuple(node for node in nodes if self.cluster.assume(pod, node, or_elsewhere=True).admits)
+        if admitting:
+            self.assumed[pod.uid] = admitting
+            self._touch(*admitting, taken=True)
+        return admitting
+
     def forget(self, uid: str) -> None:
         """Forget an assumed pod that was not bound; do nothing if its binding was observed."""
-        node = self.assumed.pop(uid, None)
-        if node is not None:
+        nodes = self.assumed.pop(uid, None)
+        if nodes is not None:
             self.cluster.forget(uid)
             self._fallback.forget(uid)
-            self._touch(node)
+            self._touch(*nodes)
 
     # Events
+
+    def _claims_changed(self, change: ClaimChange) -> None:
+        if change.classes:
+            self._decoded.clear()
+        if self.ready.is_set():
+            self._touch(*([name for _, name in self.nodes.objects] if change.nodes is None else change.nodes))
+        for listener in tuple(self._claim_listeners):
+            listener(change)
 
     def _state_changed(self, change: Change[HostStateDocument]) -> None:
         state = change.object
@@ -379,9 +439,9 @@ class LiveCluster:
                 uid, difference = confirmed.uid, confirmed.difference
                 pod = self._pod_name(name, uid)
                 _log.warning("pod placed elsewhere", pod=pod, node=name, cause=cause, difference=difference)
-                self._metrics.prediction(outcome="placed_elsewhere", cause=cause)
+                self.metrics.prediction(outcome="placed_elsewhere", cause=cause)
             else:
-                self._metrics.prediction(outcome="as_predicted", cause="")
+                self.metrics.prediction(outcome="as_predicted", cause="")
         self._count_rejections()
         self._touch(name)
 
@@ -432,7 +492,7 @@ class LiveCluster:
 
     def _bound_pod_changed(self, pod: ApiPod, uid: str, *, deleted: bool) -> None:
         host = pod.spec.node_name
-        self.assumed.pop(uid, None)
+        self._touch(*(node for node in self.assumed.pop(uid, ()) if node != host))
         bound = self._bound.setdefault(host, {})
         known = bound.get(uid)
         stage = api_pod_stage(pod)
@@ -465,10 +525,10 @@ class LiveCluster:
         for rejection in self.cluster.take_rejections():
             pod = self._pod_name(rejection.host, rejection.uid)
             _log.warning("pod rejected", pod=pod, node=rejection.host, cause=rejection.cause)
-            self._metrics.prediction(outcome="rejected", cause=rejection.cause)
+            self.metrics.prediction(outcome="rejected", cause=rejection.cause)
         for uid, node in self.cluster.take_foreign_rejections():
             _log.warning("pod of others rejected that predictions counted on", pod=self._pod_name(node, uid), node=node)
-            self._metrics.foreign_rejection()
+            self.metrics.foreign_rejection()
 
     def _pod_name(self, node: str, uid: str) -> str:
         """Return namespace and name of a pod, or its uid if it is gone."""
@@ -508,7 +568,10 @@ class PodTrimmer:
             metadata=self._metadata(pod.metadata),
             spec=ApiPodSpec(**self._share(spec, _KEPT_SPEC), priority=spec.priority),
             status=ApiPodStatus(
-                **self._share(status, _KEPT_STATUS), conditions=self._shared(conditions), message=message
+                **self._share(status, _KEPT_STATUS),
+                **{name: getattr(status, name) for name in _UNIQUE_STATUS},
+                conditions=self._shared(conditions),
+                message=message,
             ),
         )
 

@@ -38,6 +38,12 @@ class ScheduleMetrics:
             "Pods of others that a kubelet rejected although predictions counted on them.",
             registry=self.registry,
         )
+        self._claimed_pods = Counter(
+            "alignup_claimed_pods",
+            "Bound pods with ResourceClaims by whether their CPUs and memory are beside the devices, and refused ones.",
+            ["alignment"],
+            registry=self.registry,
+        )
         self._requests = Histogram(
             "alignup_extender_request_duration_seconds",
             "Time to answer a request of a scheduler.",
@@ -51,10 +57,15 @@ class ScheduleMetrics:
         for cause in Cause:  # a counter that appears with its first event hides this event from rate() and increase()
             for outcome in ("placed_elsewhere", "rejected"):
                 self._predictions.labels("admits", outcome, cause)
+        for alignment in ("aligned", "unaligned", "unknown", "refused"):
+            self._claimed_pods.labels(alignment)
 
     def prediction(self, *, outcome: str, cause: str) -> None:
         self._predictions.labels("admits", outcome, cause).inc()
         self.predictions.add(outcome)
+
+    def claimed_pod(self, alignment: str) -> None:
+        self._claimed_pods.labels(alignment).inc()
 
     def foreign_rejection(self) -> None:
         self._foreign_rejections.inc()

@@ -23,6 +23,7 @@ from alignup.kubernetes.api.objects import (
     Toleration,
 )
 from alignup.kubernetes.manifests import documents
+from alignup.kubernetes.manifests.claims import NodeRequirement, NodeTerm
 from alignup.kubernetes.manifests.workloads import Workload
 
 _UNSCHEDULABLE = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
@@ -70,7 +71,7 @@ def exclusions(node: ApiNode, spec: ApiPodSpec) -> tuple[str, ...]:
     if missing:
         reasons.append(f"node selector {','.join(missing)}")
     required = spec.affinity.node_affinity.required if spec.affinity and spec.affinity.node_affinity else None
-    if required is not None and not any(_selects(term, name, labels) for term in required.node_selector_terms):
+    if required is not None and not selects_node(required.node_selector_terms, name, labels):
         reasons.append("node affinity")
     return tuple(reasons)
 
@@ -96,14 +97,19 @@ def is_tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:
     return False
 
 
-def _selects(term: NodeSelectorTerm, name: str, labels: Mapping[str, str]) -> bool:
+def selects_node(terms: Iterable[NodeSelectorTerm | NodeTerm], name: str, labels: Mapping[str, str]) -> bool:
+    """Return whether one of *terms* selects a node."""
+    return any(_selects(term, name, labels) for term in terms)
+
+
+def _selects(term: NodeSelectorTerm | NodeTerm, name: str, labels: Mapping[str, str]) -> bool:
     """Return whether a term, which selects nothing without conditions, selects a node."""
     conditions = [(requirement, labels) for requirement in term.match_expressions]
     conditions += [(requirement, {"metadata.name": name}) for requirement in term.match_fields]
     return bool(conditions) and all(holds(requirement, values) for requirement, values in conditions)
 
 
-def holds(requirement: NodeSelectorRequirement, values: Mapping[str, str]) -> bool:
+def holds(requirement: NodeSelectorRequirement | NodeRequirement, values: Mapping[str, str]) -> bool:
     """Return whether labels or fields with these *values* meet a requirement."""
     value = values.get(requirement.key)
     match requirement.operator:

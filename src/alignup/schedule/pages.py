@@ -269,7 +269,7 @@ class ClusterPages:
 
     async def ask_nodes(self, pod: Pod, spec: ApiPodSpec) -> tuple[AnswerGroup, ...]:
         """Ask some nodes at a time: thousands of them can take a second, in which schedulers would wait."""
-        cluster = self._live.cluster
+        cluster, pod = self._live.cluster, self._live.claims.with_class_resources(pod)
         await self._large_pods.decide(pod)
         for number, name in enumerate(cluster.hosts, start=1):
             cluster.verdict(pod, name)  # is kept
@@ -292,7 +292,15 @@ class ClusterPages:
                 reports[name] = record.report
             else:
                 unknown[name] = live.verdict(_NOTHING, name).reason
-        return ClusterView(nodes=nodes, cluster=live.cluster, reports=reports, unknown=unknown, doubts={}, stale={})
+        return ClusterView(
+            nodes=nodes,
+            cluster=live.cluster,
+            reports=reports,
+            unknown=unknown,
+            doubts={},
+            stale={},
+            claims=live.claims,
+        )
 
     def _measure(self, node: ApiNode) -> NodeCard:
         name = node.metadata.name

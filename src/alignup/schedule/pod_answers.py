@@ -6,12 +6,13 @@ its first node.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 from alignup.align import bits
+from alignup.align.claims.alignment import ExplainedClaim
 from alignup.align.explain import sentences
 from alignup.align.explain.remedies import Remedies, find_remedies
 from alignup.align.host import Host
@@ -24,10 +25,14 @@ from alignup.placement.free_capacity import DEVICE
 from alignup.placement.host_record import HostRecord
 from alignup.placement.score import POINT, PlacementScore
 from alignup.placement.verdict import NO_REPORT, Verdict, unknown
+from alignup.schedule.claim_alignment import explain_claims, has_claims
 from alignup.schedule.cluster_snapshot import ClusterView, present_host
 from alignup.schedule.node_selection import exclusions, needs_alignment
 
 NO_REMEDIES = Remedies()
+MAX_CLAIM_ROWS = 100  #: nodes of a document on which claims are explained
+
+ClaimView = Callable[[str, Verdict], dict[str, Any]]  #: explains the claims of a pod on a node
 
 
 class NodeAnswerKind(StrEnum):
@@ -47,6 +52,7 @@ class NodeAnswer:
     node: str
     verdict: Verdict  #: of the kubelet
     excluded: tuple[str, ...] = ()  #: why schedulers do not consider the node
+    claims: tuple[ExplainedClaim, ...] = ()  #: of the pod, beside what it gets there
 
     @property
     def kind(self) -> NodeAnswerKind:
@@ -99,11 +105,12 @@ class PodAnswers:
 
 
 def group_by_answer(answers: Iterable[NodeAnswer]) -> list[AnswerGroup]:
-    """Group nodes by kind, reason and NUMA nodes: the largest group of each kind first, nodes by name."""
-    grouped: dict[tuple[NodeAnswerKind, str, str], list[NodeAnswer]] = {}
+    """Group nodes by kind, reason, NUMA nodes and claims: the largest group of each kind first, nodes by name."""
+    grouped: dict[Hashable, list[NodeAnswer]] = {}
     for answer in sorted(answers, key=lambda answer: answer.node):
         numa_nodes = answer.numa_nodes if answer.kind is NodeAnswerKind.ADMITS else ""
-        grouped.setdefault((answer.kind, answer.reason, numa_nodes), []).append(answer)
+        claims = tuple((claim.aligned, claim.state.problem) for claim in answer.claims) if numa_nodes else ()
+        grouped.setdefault((answer.kind, answer.reason, numa_nodes, claims), []).append(answer)
     groups = [AnswerGroup(tuple(alike)) for alike in grouped.values()]
     return sorted(groups, key=lambda group: (_ORDER.index(group.first.kind), -len(group.answers), group.first.node))
 
@@ -158,7 +165,12 @@ def iterate_answers(view: ClusterView, pod: Pod, spec: ApiPodSpec) -> Iterator[N
         excluded = exclusions(node, spec)
         if missing := missing_devices(record, node, pod):
             excluded = (*excluded, sentences.no_plugin(missing))
-        yield NodeAnswer(name, verdict, excluded)
+        claims: tuple[ExplainedClaim, ...] = ()
+        if view.claims is not None and has_claims(pod):
+            fit = view.claims.fit_on(pod, name, record)
+            excluded = excluded if fit.possible else (*excluded, fit.reason)
+            claims = next(iter(explain_claims(view.claims, record, pod, verdict)), ())
+        yield NodeAnswer(name, verdict, excluded, claims)
 
 
 def missing_devices(record: HostRecord | None, node: ApiNode, pod: Pod) -> tuple[str, ...]:
@@ -190,8 +202,13 @@ def _explain(
 # Documents
 
 
-def answers_document(api_pod: ApiPod, pod: Pod, verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
-    """Return the verdicts of nodes about a pod, the best first, as a document for users."""
+def answers_document(
+    api_pod: ApiPod, pod: Pod, verdicts: Mapping[str, Verdict], view: ClaimView | None = None
+) -> dict[str, Any]:
+    """Return the verdicts of nodes about a pod, the best first, as a document for users.
+
+    *view* explains the claims of the pod on the best nodes.
+    """
     answers = [NodeAnswer(name, verdict) for name, verdict in verdicts.items()]
     counts = Counter(answer.kind for answer in answers)
 
@@ -200,13 +217,17 @@ def answers_document(api_pod: ApiPod, pod: Pod, verdicts: Mapping[str, Verdict])
         return _ORDER.index(answer.kind), -score.total if score else 0.0, answer.node
 
     kinds = (NodeAnswerKind.ADMITS, NodeAnswerKind.REJECTS, NodeAnswerKind.UNKNOWN)
+    rows = [_row(answer, pod) for answer in sorted(answers, key=rank)]
+    if view is not None and has_claims(pod):
+        for row in rows[:MAX_CLAIM_ROWS]:
+            row["claims"] = view(row["node"], verdicts[row["node"]])
     return {
         "pod": api_pod.metadata.full_name,
         "uid": api_pod.metadata.uid,
         "boundTo": api_pod.spec.node_name,
         "needsAlignment": needs_alignment(pod),
         "counts": {str(kind): counts[kind] for kind in kinds},
-        "nodes": [_row(answer, pod) for answer in sorted(answers, key=rank)],
+        "nodes": rows,
     }
 
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,12 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from alignup.align.errors import ParseError, PodError
+from alignup.align.workload import Pod
 from alignup.kubernetes.api import Access, ApiClient, LeaderElection, Timing
 from alignup.kubernetes.api.errors import ApiError
+from alignup.placement.verdict import Verdict
+from alignup.schedule.claim_alignment import has_claims
+from alignup.schedule.claim_bindings import ClaimBindings
 from alignup.schedule.extender import Binder, Extender, ExtenderOptions
 from alignup.schedule.extender_messages import (
     BindingArgs,
@@ -34,6 +39,7 @@ from alignup.schedule.live_cluster import LiveCluster, LiveClusterOptions
 from alignup.schedule.metrics import ScheduleMetrics
 from alignup.schedule.pages import ClusterPages, page_routes
 from alignup.schedule.pod_answers import answers_document
+from alignup.schedule.pod_events import PodEvents
 from alignup.schedule.preempt import CHOOSES_VICTIMS, POD_DISRUPTION_BUDGETS, Preemption
 from alignup.schedule.rejections import RejectionWriter, recorded_verdict, rejection_text
 from alignup.schedule.wake_up import WakeUp
@@ -104,14 +110,16 @@ class ScheduleService:
         allow_unknown = options.allow_unknown
         self.client, self.metrics = client, ScheduleMetrics()
         self.live = LiveCluster(client, options=live, metrics=self.metrics)
-        self._binder = Binder(client, self.live, allow_unknown=allow_unknown, leads=lambda: self.leading)
+        events = PodEvents(client, "alignup-schedule")
+        claims = ClaimBindings(client, self.live, events)
+        self._binder = Binder(client, self.live, claims, allow_unknown=allow_unknown, leads=lambda: self.leading)
         self.large_pods = LargePods(self.live.cluster)
         self._wake_up = WakeUp(client, self.live, self.large_pods, patience=options.patience)
         self.preemption = Preemption(self.live, chooses=bool(options.chooses_victims), allow_unknown=allow_unknown)
         self.extender = Extender(self.live, self._binder, self.preemption, self._wake_up, options)
         self.tasks: list[Task] = []  #: run beside the extender, until the service ends
         #: run while this process leads
-        self.leader_tasks: list[Task] = [self._wake_up.run, RejectionWriter(client, self.live).run]
+        self.leader_tasks: list[Task] = [self._wake_up.run, RejectionWriter(client, self.live).run, events.run]
         self.describe_kept: Callable[[str], str] = lambda _node: ""  #: which pod a node is kept for, in words
         self.leading = False
         self._election = None
@@ -194,7 +202,9 @@ class ScheduleService:
         await self.large_pods.decide(read)
         verdicts = self.live.feasible(read, (node,) if node else None)
         verdicts = {name: recorded_verdict(pod, name, verdict) for name, verdict in verdicts.items()}
-        document = answers_document(pod, read, verdicts)
+        document = answers_document(pod, read, verdicts, partial(self._explain_claims, read))
+        if has_claims(read) and self.live.claims.warnings:
+            document["claimProblems"] = list(self.live.claims.warnings)
         for row in document["nodes"]:
             if kept := self.describe_kept(row["node"]):
                 row["kept"] = kept
@@ -203,6 +213,12 @@ class ScheduleService:
         if record := self.extender.records.get(pod.metadata.uid):
             document["lastFilter"] = record.document()
         return document
+
+    def _explain_claims(self, pod: Pod, node: str, verdict: Verdict) -> dict[str, Any]:
+        fit = self.live.claim_fit(pod, node)
+        explained = next(iter(self.live.explain_claims(pod, node, verdict)), ())
+        claims = [claim.to_document() for claim in explained]
+        return {"possible": fit.possible, "certain": fit.certain, "reason": fit.reason, "claims": claims}
 
     def _standby(self) -> str:
         leader = self._election.leader if self._election is not None else ""
@@ -221,6 +237,11 @@ class ScheduleService:
                 "Verdicts that a defect prevented.",
                 self.live.failed_decisions,
             ),
+            "alignup_schedule_claims_followed": (
+                "Whether ResourceClaims, slices and device classes are known.",
+                float(self.live.claims.known),
+            ),
+            "alignup_schedule_claim_devices": ("Devices of ResourceSlices.", self.live.claims.devices),
             "alignup_schedule_distinct_states": ("Distinct states of nodes.", cluster.distinct_states),
             "alignup_schedule_waiting_pods": ("Rejected pods that wait for room.", self._wake_up.waiting),
             "alignup_schedule_kept_nodes": ("Nodes kept for pods that waited long.", len(self._wake_up.kept_nodes)),

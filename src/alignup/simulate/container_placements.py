@@ -8,7 +8,6 @@ two nodes is on either. The same holds for a whole pod.
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.decision import Decision, Placement
 from alignup.align.host import Host
@@ -44,21 +43,10 @@ def admit(host: Host, pod: Pod) -> Decision:
 
 def container_placements(host: Host, placements: Iterable[Placement]) -> tuple[ContainerPlacement, ...]:
     """Return where the resources in the *placements* of an admission on *host* are."""
-    node_cpus, devices = host.ledger.cpus.node_cpus, host.ledger.devices
     results = []
     for placement in placements:
-        cpus = placement.cpus or 0
-        blocks = tuple([block for block in placement.memory if block.size])
-        sites = {1 << node for node, all_cpus in node_cpus.items() if cpus & all_cpus} if cpus else set()
-        for block in blocks:
-            sites.update(bits.split(block.nodes))
-        for resource, ids in placement.devices.items():
-            inventory = devices.inventories[resource]
-            for id_ in ids:
-                nodes = (inventory.devices[inventory.indexes[id_]].nodes or 0) & devices.nodes
-                if nodes:
-                    sites.add(nodes)
-        results.append(ContainerPlacement(placement.container, cpus, blocks, placement.devices, tuple(sorted(sites))))
+        blocks, sites = tuple([block for block in placement.memory if block.size]), placement.sites(host.ledger)
+        results.append(ContainerPlacement(placement.container, placement.cpus or 0, blocks, placement.devices, sites))
     return tuple(results)
 
 

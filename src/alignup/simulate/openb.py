@@ -7,7 +7,8 @@ The trace has no NUMA nodes and no Kubernetes objects, so both are made by these
   distance between the two is 21.
 * The GPU model becomes the label ``nvidia.com/gpu.product``, and the GPU types that a pod accepts its node selector.
 * Pods of class LS and Guaranteed are Guaranteed, with whole CPUs: fractions are rounded up. All others request without
-  limits and share CPUs. A part of a GPU counts as a whole one.
+  limits and share CPUs. In a file without the column ``qos``, all pods are of class LS. A part
+  of a GPU counts as a whole one.
 * A pod runs from its scheduling to its deletion, or from its creation if it was never scheduled; at least a second.
 """
 
@@ -37,7 +38,7 @@ MODEL_LABEL = "nvidia.com/gpu.product"
 LOCAL, REMOTE = 10, 21  #: distances of NUMA nodes
 
 _NODE_FIELDS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
-_POD_FIELDS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "qos", "creation_time", "deletion_time")
+_POD_FIELDS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "creation_time", "deletion_time")
 _GUARANTEED = {"LS", "Guaranteed"}
 _TWO_SOCKETS = 16  #: CPUs from which on a node has two
 
@@ -90,13 +91,15 @@ def build_machine(cpus: int, memory: int, gpus: int) -> Machine:
     return replace(synthetic.parse(text), devices=devices, distances=distances)
 
 
-def read_pods(path: Path) -> tuple[PodSubmission, ...]:
-    """Return the pods of a file, in the order of their creation."""
+def read_pods(path: Path, *, note: Callable[[str], None] = lambda _: None) -> tuple[PodSubmission, ...]:
+    """Return the pods of a file, in the order of their creation; *note* is called with what the file does not say."""
     shapes: dict[tuple[object, ...], Pod] = {}
-    submissions = []
+    submissions: list[PodSubmission] = []
     for row in _rows(path, _POD_FIELDS):
         milli, memory, gpus = row.whole("cpu_milli"), row.whole("memory_mib"), row.whole("num_gpu")
-        guaranteed = row.text("qos") in _GUARANTEED
+        if not row.has("qos") and not submissions:
+            note(f"{path}: there is no column qos: all pods count as Guaranteed (LS)")
+        guaranteed = not row.has("qos") or row.text("qos") in _GUARANTEED
         key = (milli, memory, gpus, guaranteed)
         if key not in shapes:
             shapes[key] = build_pod(milli, memory, gpus, guaranteed=guaranteed)
@@ -127,6 +130,9 @@ def build_pod(milli: int, memory: int, gpus: int, *, guaranteed: bool) -> Pod:
 class _Row:
     def __init__(self, path: Path, line: int, values: dict[str, str | None]) -> None:
         self._path, self._line, self._values = path, line, values
+
+    def has(self, name: str) -> bool:
+        return name in self._values
 
     def text(self, name: str) -> str:
         return (self._values.get(name) or "").strip()

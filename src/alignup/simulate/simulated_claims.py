@@ -101,4 +101,6 @@ def explain_claims(
     pod: Pod, decision: Decision, host: Host, states: Iterable[ClaimState]
 ) -> tuple[ExplainedClaim, ...]:
     """Return the claims of *pod* beside the decision on it."""
-    return tuple(ExplainedClaim(state, decided_nodes(pod, decision, state.name, host.machine)) for state in states)
+    return tuple(
+        ExplainedClaim(state, decided_nodes(pod, decision.placements, state.name, host.machine)) for state in states
+    )

@@ -11,7 +11,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, TextIO
 
-from alignup.align.errors import DocumentError, PodError, Problem, TraceError
+from alignup.align.errors import DocumentError, PodError, Problem, ProblemKind, TraceError
+from alignup.align.quantity import propose_spelling
 from alignup.align.workload import Amounts, Container, Pod, Resources, names
 from alignup.align.workload.validation import accept
 from alignup.atomic_files import open_input
@@ -95,7 +96,9 @@ class FirstProblem(Diagnostics):
 
     def add(self, problem: Problem) -> None:
         line = find_line(self.text, problem.field, document=self.number) if self.text else 0
-        raise TraceError(problem.message, file=self.file, line=line or self.line, field=problem.field)
+        is_quantity = problem.kind is ProblemKind.QUANTITY
+        message = f"not a quantity; {propose_spelling('')}" if is_quantity else problem.message
+        raise TraceError(message, file=self.file, line=line or self.line, field=problem.field)
 
 
 def _documents(text: str | bytes) -> Iterator[tuple[FirstProblem, Any]]:

@@ -58,7 +58,8 @@ def explain(devices: list[SliceDevice], allocated: list[str] | None = None, *, c
     given = None if allocated is None else tuple(AllocatedDevice("gpu", ids[name]) for name in allocated)
     objects = ClaimObjects(CLASSES, {("default", "c"): claim(GPU, allocated=given)})
     wanting = pod(cpus)
-    (explained,) = HostClaims(objects, tuple(devices), any_device).explain(wanting, host.decide(wanting), host)
+    placements = host.decide(wanting).placements
+    (explained,) = HostClaims(objects, tuple(devices), any_device).explain(wanting, placements, host)
     return explained
 
 
@@ -137,7 +138,7 @@ class TestExplainedClaims:
         host = Host(MACHINE)
         objects = ClaimObjects(CLASSES, {("default", "c"): claim(GPU)})
         claims = HostClaims(objects, (device("gpu-1", node=1),), any_device)
-        (explained,) = claims.explain(pod(), host.decide(pod()), host)
+        (explained,) = claims.explain(pod(), host.decide(pod()).placements, host)
 
         assert explained.aligned is None
         assert explained.sentence() == "the device of claim gpu will be on NUMA node 1"

@@ -1,6 +1,7 @@
 """Usable devices of slices, and the claims of a pod."""
 
 from dataclasses import replace
+from itertools import count
 
 import pytest
 
@@ -17,12 +18,13 @@ from alignup.align.workload import Container, Pod, PodClaim, Resources
 from tests.align.claims.samples import DRIVER, claim, device
 
 IMPLICIT = "deviceclass.resource.kubernetes.io/gpu"
+NUMBERS = count()  #: of slices, whose names differ
 FAST = DeviceClass("fast", extended_resource="example.com/gpu")
 
 
 def part(*names: str, generation: int = 1, count: int = 1, pool: str = "node-a") -> Slice:
     devices = tuple(device(name, pool=pool) for name in names)
-    return Slice("s", DRIVER, pool, generation, count, devices=devices)
+    return Slice(f"s{next(NUMBERS)}", DRIVER, pool, generation, count, devices=devices)
 
 
 def shown(slices: list[Slice]) -> tuple[list[str], tuple[str, ...]]:

@@ -1,6 +1,7 @@
 """Proposals as sentences and as JSON."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -20,6 +21,7 @@ from alignup.align.explain.changes import (
 from alignup.align.explain.remedies import find_remedies
 from alignup.align.host import Host
 from alignup.align.quantity import Quantity
+from alignup.align.settings import Policy
 from tests.align.hosts import GPU, admit, after, arrivals, hosts, make_host, make_pod
 from tests.effort import examples
 
@@ -162,6 +164,15 @@ def test_several_changes_make_one_sentence():
 
 def test_the_result_lists_each_container():
     assert Proposal((), decided()).describe_result() == "CPUs 4-5 · 1Gi memory on NUMA node 1"
+
+
+def test_a_result_across_numa_nodes_says_so():
+    decision = make_host(Policy.BEST_EFFORT, memory=False).decide(make_pod("wide", cpu="5"))
+    both = Proposal((), replace(decision, placements=2 * decision.placements))
+
+    assert Proposal((), decision).describe_result() == "CPUs 1,4-7 · spans NUMA nodes 0-1"
+    assert both.describe_result().endswith("; app spans NUMA nodes 0-1")
+    assert "spans" not in Proposal((), decision.without_ledgers()).describe_result()
 
 
 def test_a_reservation_of_the_cpu_manager_alone_shrinks():

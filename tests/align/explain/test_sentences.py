@@ -76,6 +76,12 @@ def test_a_container_without_exclusive_cpus():
     assert sentences.describe_choice(decision.steps[0]) == "anywhere: no requested resource is tied to a NUMA node"
 
 
+def test_resources_that_fit_nowhere_are_not_called_untied():
+    decision = make_host(Policy.BEST_EFFORT, memory=False).decide(make_pod("a", cpu="100"))
+
+    assert sentences.describe_choice(decision.steps[0]) == "anywhere: cpu fits on no set of NUMA nodes"
+
+
 def test_containers_in_the_shared_pool_are_listed_together():
     def placed(name, **allocation):
         return Placement(name, Hint(None, preferred=True), cpus=bits.parse(allocation["cpu"]) if allocation else None)

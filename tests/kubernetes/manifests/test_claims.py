@@ -163,13 +163,16 @@ def test_objects_of_an_api_server_are_decoded_at_once():
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        (SLICE.replace("80Gi", "80 GB"), "line 18: spec.devices[0].capacity[memory].value: quantities must match"),
-        (SLICE.replace("driver: gpu.example.com", "driver: ''"), "line 6: spec.driver: Required value"),
+        (
+            SLICE.replace("80Gi", "80 GB"),
+            "claims.yaml:18: spec.devices[0].capacity[memory].value: not a quantity; write 80G or 80Gi",
+        ),
+        (SLICE.replace("driver: gpu.example.com", "driver: ''"), "claims.yaml:6: spec.driver: Required value"),
         (
             SLICE.replace("{int: 1}", "{int: one}"),
-            "line 16: spec.devices[0].attributes[resource.kubernetes.io/numaNode].int: ",
+            "claims.yaml:16: spec.devices[0].attributes[resource.kubernetes.io/numaNode].int: ",
         ),
-        (SLICE.replace("{name: s}", "{}"), "line 4: metadata.name: Required value"),
+        (SLICE.replace("{name: s}", "{}"), "claims.yaml:4: metadata.name: Required value"),
         (CLAIM.replace("deviceClassName: gpu\n", "count: 1\n"), "spec.devices.requests[0]: Required value"),
         (CLAIM.replace("count: 2", "count: two"), "spec.devices.requests[0].exactly.count: must be a 64-bit integer"),
     ],

@@ -98,7 +98,7 @@ def test_a_pod_from_a_cluster():
         pytest.param(controller("ReplicaSet", replicas=2), 2, id="a ReplicaSet"),
         pytest.param(controller("StatefulSet", replicas=2), 2, id="a StatefulSet"),
         pytest.param(controller("ReplicationController", "v1", replicas=2), 2, id="a ReplicationController"),
-        pytest.param(controller("DaemonSet", replicas=5), 1, id="a DaemonSet runs one pod per host"),
+        pytest.param(controller("DaemonSet"), 1, id="a DaemonSet runs one pod per host"),
         pytest.param(controller("Job", "batch/v1"), 1, id="a Job"),
         pytest.param(controller("Job", "batch/v1", parallelism=4), 4, id="a parallel Job"),
         pytest.param(
@@ -195,9 +195,9 @@ def test_workloads_know_their_source_location():
     loaded = read_workloads(text, name="some.yaml")
 
     assert [str(workload.source) for workload in loaded.workloads] == [
-        "some.yaml, document 1, line 6",
-        "some.yaml, document 1, line 7",
-        "some.yaml, document 2, line 12",
+        "some.yaml:6",
+        "some.yaml:7",
+        "some.yaml:12",
     ]
 
 
@@ -208,8 +208,8 @@ def test_other_kinds_are_skipped_with_a_warning():
 
     assert [workload.kind for workload in loaded.workloads] == ["Pod"]
     assert loaded.warnings == (
-        "some.yaml, document 1, line 1: skipped Queue web of example.com/v1: no pod template found in it",
-        "some.yaml, document 2, line 6: skipped Deployment web of apps/v2: not a supported workload kind",
+        "some.yaml:1: skipped Queue web of example.com/v1: no pod template found in it",
+        "some.yaml:6: skipped Deployment web of apps/v2: not a supported workload kind",
     )
 
 
@@ -245,15 +245,13 @@ def test_very_many_kinds_are_counted_together():
 def test_removed_apis_are_named(kind, version, why):
     loaded = read(controller(kind, version), pod())
 
-    assert loaded.warnings == (f"some.yaml, document 1, line 1: skipped {kind} web of {version}: {why}",)
+    assert loaded.warnings == (f"some.yaml:1: skipped {kind} web of {version}: {why}",)
 
 
 def test_duplicate_keys_are_reported():
     text = yaml.safe_dump(pod(), sort_keys=False) + "kind: Pod\n"
 
-    assert read_workloads(text, name="a.yaml").warnings == (
-        'a.yaml, line 12: duplicate key "kind": the last value is used',
-    )
+    assert read_workloads(text, name="a.yaml").warnings == ('a.yaml:12: duplicate key "kind": the last value is used',)
 
 
 def test_the_last_definition_of_a_workload_wins():
@@ -263,9 +261,7 @@ def test_the_last_definition_of_a_workload_wins():
         ("Deployment", 2),
         ("StatefulSet", 1),
     ]
-    assert loaded.warnings == (
-        "some.yaml, document 2, line 20: Deployment web is defined twice: the last definition is used",
-    )
+    assert loaded.warnings == ("some.yaml:20: Deployment web is defined twice: the last definition is used",)
 
 
 def test_owners_of_listed_pods_are_skipped():
@@ -357,7 +353,9 @@ def test_problems_name_the_field(written, expected):
 
     (problem,) = problems_of(text)
 
-    assert re.sub(r"^some\.yaml(, line 1)?[,:] ", "", problem) == expected
+    named = re.fullmatch(r"some\.yaml(?::1)?: (.*?)(?: \(((?:Pod|Deployment|CronJob) [^()]*)\))?", problem)
+    assert named
+    assert ": ".join(filter(None, (named[2], named[1]))) == expected
 
 
 def test_problems_name_the_line():
@@ -366,10 +364,8 @@ def test_problems_name_the_line():
     (problem,) = problems_of(text)
 
     assert text.splitlines()[27].strip() == "cpu: 2 cores"
-    assert problem.startswith(
-        "some.yaml, document 2, line 28, Deployment web: spec.template.spec.containers[0].resources.limits[cpu]: "
-    )
-    assert problem.endswith('(got "2 cores")')
+    assert problem.startswith("some.yaml:28: spec.template.spec.containers[0].resources.limits[cpu]: ")
+    assert problem.endswith('(got "2 cores") (Deployment web)')
 
 
 def test_all_problems_are_reported_at_once():
@@ -378,8 +374,8 @@ def test_all_problems_are_reported_at_once():
 
     error = rejection.value
     assert len(error.problems) == 30
-    assert error.where == error.problems[0].where == "some.yaml, document 1, line 7, Deployment d0"
-    assert error.problems[0].problem.field == "spec.replicas"
+    assert str(error.problems[0]).startswith("some.yaml:18: spec.replicas: ")
+    assert str(error.problems[0]).endswith(" (Deployment d0)")
     assert len(error.lines()) == 21
     assert str(error).endswith("\nand 10 more")
 
@@ -389,13 +385,13 @@ def test_all_problems_are_reported_at_once():
     [
         pytest.param("", "some.yaml: is empty", id="empty"),
         pytest.param("# nothing\n---\n", "some.yaml: is empty", id="only a comment"),
-        pytest.param("a:\n\tb", "some.yaml, line 2: found a tab where YAML allows only spaces", id="invalid YAML"),
+        pytest.param("a:\n\tb", "some.yaml:2: found a tab where YAML allows only spaces", id="invalid YAML"),
         pytest.param(
             "a: 1\n---\nb: *c",
-            "some.yaml, document 2, line 3: unknown anchor 'c' referenced",
+            "some.yaml:3: unknown anchor 'c' referenced",
             id="an invalid later document",
         ),
-        pytest.param(b"\xff", "some.yaml, line 1: not valid UTF-8 (byte 0xff)", id="not UTF-8"),
+        pytest.param(b"\xff", "some.yaml:1: not valid UTF-8 (byte 0xff)", id="not UTF-8"),
     ],
 )
 def test_texts_without_workloads(text, expected):
@@ -451,7 +447,7 @@ def test_all_unreadable_paths_are_reported(folder):
         f"{empty}: the directory has no files that end in .json, .yaml, .yml",
         "standard input: is empty",
         f"{folder}/zero.yaml: is empty",
-        f"{folder}/large.yaml, line 1: larger than 32 MiB: split the file (a limit of alignup)",
+        f"{folder}/large.yaml:1: larger than 32 MiB: split the file (a limit of alignup)",
         "a\0b: cannot be read: embedded null byte",
     )
 
@@ -500,7 +496,7 @@ def test_any_object_is_workloads_or_problems(written, kind, as_json):
     try:
         loaded = read_workloads(text, name="some.yaml")
     except ManifestError as rejection:
-        assert all(problem.where.startswith("some.yaml") for problem in rejection.problems)
+        assert all(str(problem).startswith("some.yaml") for problem in rejection.problems)
     else:
         assert all(workload.pod.uid for workload in loaded.workloads)
 
@@ -526,3 +522,52 @@ def test_problems_of_the_accept_function_name_the_field():
         "spec.template.spec.nodeName",
         "spec.template.metadata.labels[app]",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(
+            "kind: Pod\n{{- if .Values.on }}\na: 1\n{{- end }}\n", "this is a Helm template; try helm", id="broken"
+        ),
+        pytest.param(
+            json.dumps(pod() | {"spec": {"containers": [{"name": "{{ .Values.name }}"}]}}),
+            "this is a Helm template; try helm template CHART | alignup why -f -",
+            id="valid YAML",
+        ),
+        pytest.param(
+            "kind: {{ .kind }}\n", "this is a Go template, not a manifest; render it first", id="without values"
+        ),
+        pytest.param("kind: {{inputs.parameters.kind}}\n", "", id="another language"),
+    ],
+)
+def test_templates_are_recognized(text, expected):
+    (problem,) = problems_of(text)
+
+    assert problem.startswith(f"some.yaml: {expected}") if expected else "template" not in problem
+
+
+def test_templates_in_valid_manifests_are_data():
+    rules = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"a": "{{ .Values.x }}"}}
+
+    assert names(read(rules, pod())) == ["web"]
+
+
+def test_an_invalid_quantity_is_explained_without_a_regular_expression():
+    (problem,) = problems_of(
+        json.dumps(pod() | {"spec": {"containers": [{"name": "a", "resources": {"limits": {"memory": "1GB"}}}]}})
+    )
+
+    assert 'limits[memory]: not a quantity; write 1G or 1Gi (got "1GB") (Pod web)' in problem
+
+
+def test_files_of_alignup_among_manifests_are_skipped_with_a_note(folder):
+    (folder / "machine.yaml").write_text("alignup: machine/v1\ncpus: []\n")
+    (folder / "sweep.yaml").write_text("apiVersion: alignup.dev/v1\nkind: Sweep\n")
+
+    loaded = read_paths([folder])
+
+    assert names(loaded) == ["a", "b", "c"]
+    assert loaded.warnings == tuple(
+        f"{folder}/{name}.yaml:1: skipped a file of alignup, which is not a manifest" for name in ("machine", "sweep")
+    )

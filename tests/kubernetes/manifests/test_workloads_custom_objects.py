@@ -59,7 +59,7 @@ def test_counts_are_shown_with_the_field_they_come_from():
     (warning,) = load("raycluster.yaml").warnings
 
     assert warning == (
-        f"{OBJECTS}/raycluster.yaml, line 1: RayCluster tuning has 3 pod templates: head (1 pod: no count found), "
+        f"{OBJECTS}/raycluster.yaml:1: RayCluster tuning has 3 pod templates: head (1 pod: no count found), "
         "gpu (4 pods: spec.workerGroupSpecs[0].replicas * spec.workerGroupSpecs[0].numOfHosts), "
         "cpu (1 pod: spec.workerGroupSpecs[1].minReplicas)"
     )
@@ -206,7 +206,7 @@ def test_problems_have_the_path_in_the_object():
         read_workloads(yaml.safe_dump(custom(**spec), sort_keys=False), name="some.yaml")
 
     (line,) = raised.value.lines()
-    assert line.startswith("some.yaml, line 13, Farm farm: spec[gpu-pool].template.spec.containers[0].resources")
+    assert line.startswith("some.yaml:13: spec[gpu-pool].template.spec.containers[0].resources")
     assert '(got "many")' in line
 
 

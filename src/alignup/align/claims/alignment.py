@@ -1,6 +1,6 @@
 """Whether CPUs and memory are beside the devices of claims, and where these are."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -8,7 +8,7 @@ from alignup.align import bits
 from alignup.align.bits import NodeSet
 from alignup.align.claims.allocation import Matches, allocate
 from alignup.align.claims.objects import AttributeValue, Claim, ClaimObjects, DeviceId, SliceDevice
-from alignup.align.decision import Decision
+from alignup.align.decision import Placement
 from alignup.align.errors import AlignError
 from alignup.align.host import Host
 from alignup.align.machine import Machine
@@ -105,8 +105,8 @@ class DecidedNodes(NamedTuple):
         return f"the {subject} will be {_on_nodes(self.all)}"
 
 
-def decided_nodes(pod: Pod, decision: Decision, claim: str, machine: Machine) -> DecidedNodes:
-    """Return where *decision* puts the containers that use *claim*, or the extended resource of this name."""
+def decided_nodes(pod: Pod, placements: Iterable[Placement], claim: str, machine: Machine) -> DecidedNodes:
+    """Return where *placements* put the containers that use *claim*, or the extended resource of this name."""
     users = {
         container.name
         for container in pod.all_containers
@@ -114,7 +114,7 @@ def decided_nodes(pod: Pod, decision: Decision, claim: str, machine: Machine) ->
     }
     node_of = {cpu.id: cpu.node for cpu in machine.cpus}
     cpus = memory = 0
-    for placement in decision.placements:
+    for placement in placements:
         if placement.container in users:
             nodes = (node_of.get(cpu) for cpu in bits.members(placement.cpus or 0))
             cpus |= bits.of(node for node in nodes if node is not None)
@@ -240,11 +240,11 @@ class HostClaims(NamedTuple):
                 states.append(self._open_state(name, claim))
         return tuple(states)
 
-    def explain(self, pod: Pod, decision: Decision, host: Host) -> tuple[ExplainedClaim, ...]:
-        """Return the claims of *pod* beside *decision*, which *host* made about it."""
+    def explain(self, pod: Pod, placements: Collection[Placement], host: Host) -> tuple[ExplainedClaim, ...]:
+        """Return the claims of *pod* beside *placements*, which it gets on *host*."""
         explained = []
         for state in self.states(pod, host):
-            claim = ExplainedClaim(state, decided_nodes(pod, decision, state.name, host.machine))
+            claim = ExplainedClaim(state, decided_nodes(pod, placements, state.name, host.machine))
             if claim.decided.all and state.claim is not None and not claim.aligned:
                 claim = replace(claim, better=self._devices_beside(state.claim, claim.decided.all))
             explained.append(claim)

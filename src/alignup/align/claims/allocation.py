@@ -83,7 +83,7 @@ class _Search:
         for index in range(start, last):
             device = candidates[index]
             self._count_step()
-            in_use = device.id in self._taken and not wanted.admin_access
+            in_use = device.id in self._taken and not wanted.admin_access and not device.shared
             if in_use or not self._satisfies(claim, wanted.name, device):
                 continue
             self._chosen[claim].append((wanted.name, device))

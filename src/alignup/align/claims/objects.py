@@ -1,6 +1,7 @@
 """Slices, claims and device classes, as far as they decide which devices a claim gets."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -67,6 +68,7 @@ class DeviceToleration(NamedTuple):
 class AllocatedDevice(NamedTuple):
     request: str
     id: DeviceId
+    admin_access: bool = False  #: others can have it at the same time
 
 
 class MatchAttribute(NamedTuple):
@@ -85,6 +87,7 @@ class Claim:
     constraints: tuple[MatchAttribute, ...] = ()
     allocated: tuple[AllocatedDevice, ...] | None = None  #: ``None``: not allocated
     host: str = ""  #: the only host where the allocated devices can be used; empty: unknown, or several
+    selector: object = None  #: a node selector of these hosts, for those who know labels; ``None``: all
     reserved_for: frozenset[str] = frozenset()  #: uids of pods
 
     @property
@@ -113,11 +116,13 @@ class Slice:
     devices: tuple[SliceDevice, ...] = ()
 
 
-def usable_devices(slices: Iterable[Slice]) -> tuple[tuple[SliceDevice, ...], tuple[str, ...]]:
-    """Return the devices in *slices* that can be allocated, and what is wrong with the others.
+def usable_devices(
+    slices: Iterable[Slice], *, reachable: Callable[[Slice], bool] = lambda _slice: True
+) -> tuple[tuple[SliceDevice, ...], tuple[str, ...]]:
+    """Return the devices in *reachable* slices that can be allocated, and what is wrong with the others.
 
     Slices of an older generation do not count. The scheduler uses no pool that is incomplete, or that has two devices
-    of the same name.
+    of the same name; slices of a pool count for that wherever their devices can be used.
     """
     pools: dict[tuple[str, str], list[Slice]] = {}
     for slice_ in slices:
@@ -128,14 +133,14 @@ def usable_devices(slices: Iterable[Slice]) -> tuple[tuple[SliceDevice, ...], tu
         newest = max(part.generation for part in parts)
         current = [part for part in parts if part.generation == newest]
         ids = [device.id for part in current for device in part.devices]
-        expected = current[0].slice_count
-        if len(current) < expected:
-            problems.append(f"pool {pool} of driver {driver} has {len(current)} of its {expected} slices")
+        expected, count = current[0].slice_count, len({part.name for part in current})
+        if count < expected:
+            problems.append(f"pool {pool} of driver {driver} has {count} of its {expected} slices")
         elif len(set(ids)) < len(ids):
-            twice = next(id_.device for index, id_ in enumerate(ids) if id_ in ids[:index])
+            twice = next(id_.device for id_, times in Counter(ids).items() if times > 1)
             problems.append(f"pool {pool} of driver {driver} has device {twice} twice")
         else:
-            devices += [device for part in current for device in part.devices]
+            devices += [device for part in current if reachable(part) for device in part.devices]
     return tuple(devices), tuple(problems)
 
 
@@ -201,7 +206,9 @@ class ClaimObjects:
 
     def taken(self) -> set[DeviceId]:
         """Return the devices that claims hold."""
-        return {device.id for claim in self.claims.values() for device in claim.allocated or ()}
+        return {
+            device.id for claim in self.claims.values() for device in claim.allocated or () if not device.admin_access
+        }
 
     def missing_classes(self, claims: Iterable[Claim]) -> tuple[str, ...]:
         """Return the device classes that *claims* name and that do not exist."""

@@ -289,10 +289,20 @@ class Proposal(NamedTuple):
         return ", and ".join(change.describe(ledger) for change in self.changes)
 
     def describe_result(self) -> str:
-        placements = self.decision.placements
+        """Return what the containers get; where the resources of one have no NUMA node in common, this is said."""
+        placements, after = self.decision.placements, self.decision.after
+        spans = {}
+        for placement in placements if after is not None else ():
+            common, union = -1, 0
+            for nodes in placement.sites(after):  # type: ignore[arg-type] # the loop is empty without a ledger
+                common, union = common & nodes, union | nodes
+            if not common:
+                spans[placement.container] = f"spans NUMA nodes {bits.show(union)}"
         if len(placements) == 1:
-            return sentences.describe_allocation(placements[0])
-        return sentences.describe_allocations(placements)
+            return " · ".join([sentences.describe_allocation(placements[0]), *spans.values()])
+        return "; ".join(
+            [sentences.describe_allocations(placements), *(f"{name} {text}" for name, text in spans.items())]
+        )
 
     def to_document(self, ledger: Ledger) -> dict[str, Any]:
         return {

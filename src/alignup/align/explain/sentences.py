@@ -98,7 +98,14 @@ def describe_choice(step: MergeStep) -> str:
     some_silent = any(map(has_no_hints, step.resources))
     every_resource = "every resource with hints" if some_silent else "every resource"
     if not step.width:
-        return f"anywhere: no {'resource with hints' if some_silent else 'requested resource'} is tied to a NUMA node"
+        unfit = [
+            resource.resource or ""
+            for resource in step.resources
+            if has_no_hints(resource) or not (resource.has_no_preference or any(shown_hints(resource)))
+        ]
+        if unfit:
+            return f"anywhere: {' and '.join(unfit)} {'fits' if len(unfit) == 1 else 'fit'} on no set of NUMA nodes"
+        return "anywhere: no requested resource is tied to a NUMA node"
     if step.rule is MergeRule.PREFERRED:
         chosen = "the only NUMA node" if step.hint.nodes is None else format_hint(step.hint)
         return f"{chosen} is preferred by {every_resource}{_runners_up(step)}"

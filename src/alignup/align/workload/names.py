@@ -19,6 +19,7 @@ EPHEMERAL_STORAGE = "ephemeral-storage"
 HUGEPAGES = "hugepages-"  #: the page size follows
 #: With these annotations a pod can choose its own policy and scope, if the settings allow it.
 POLICY_ANNOTATION, SCOPE_ANNOTATION = "topology.alignup.dev/policy", "topology.alignup.dev/scope"
+CLAIMS_ANNOTATION = "topology.alignup.dev/claims"  #: whether CPUs must be beside the devices of claims
 
 #: Objects counted by quotas: standard names that no container can request.
 _COUNTED = frozenset(

@@ -4,7 +4,7 @@ Decoding skips everything else, which makes large lists fast and small. Names ar
 timestamps stay strings.
 """
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -250,6 +250,13 @@ class LeaseSpec(ObjectPart, frozen=True):
     acquire_time: str | None = None
     renew_time: str | None = None
     lease_transitions: int | None = None
+
+
+class WorkloadObject(ObjectPart, frozen=True):
+    """An object that creates pods, such as a Deployment."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: dict[str, Any] = {}
 
 
 class Lease(ObjectPart, frozen=True):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 from urllib.parse import quote
 
-from alignup.kubernetes.api.objects import ApiNode, ApiObject, ApiPod, Lease, NodeResourceTopology
+from alignup.kubernetes.api.objects import ApiNode, ApiObject, ApiPod, Lease, NodeResourceTopology, WorkloadObject
 
 Object = TypeVar("Object", bound=ApiObject)
 
@@ -91,6 +91,16 @@ UNFINISHED_PODS = Query(fields="status.phase!=Succeeded,status.phase!=Failed")
 PODS = Resource(type=ApiPod, kind="Pod", plural="pods", namespaced=True)
 NODES = Resource(type=ApiNode, kind="Node", plural="nodes")
 LEASES = Resource(type=Lease, kind="Lease", plural="leases", group="coordination.k8s.io", namespaced=True)
+#: Kind → the resource, for the built-in kinds that create pods.
+WORKLOADS = {
+    kind: Resource(type=WorkloadObject, kind=kind, plural=f"{kind.lower()}s", group=group, namespaced=True)
+    for group, kinds in {
+        "": ("ReplicationController",),
+        "apps": ("DaemonSet", "Deployment", "ReplicaSet", "StatefulSet"),
+        "batch": ("CronJob", "Job"),
+    }.items()
+    for kind in kinds
+}
 NODE_RESOURCE_TOPOLOGIES = Resource(
     type=NodeResourceTopology,
     kind="NodeResourceTopology",

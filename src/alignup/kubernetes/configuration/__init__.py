@@ -8,6 +8,12 @@
 A kubelet stops at its first error; ``ConfigurationError.stage`` names the startup step that fails.
 """
 
+from pathlib import Path
+
+from alignup.align.host import Settings
+from alignup.align.machine import Machine
+from alignup.align.release import NEWEST, find_release
+from alignup.atomic_files import open_input
 from alignup.kubernetes.configuration.fields import Configuration, Duration, StartupStage
 from alignup.kubernetes.configuration.files import (
     ConfigurationText,
@@ -26,6 +32,19 @@ from alignup.kubernetes.configuration.managers import (
     startup_errors,
 )
 
+
+def load_settings(path: str | Path, machine: Machine, *, kubernetes_version: str = "") -> Settings:
+    """Return what a kubelet with the configuration file *path* makes of *machine*.
+
+    *kubernetes_version* is that of the kubelet (default: the newest that is known). ``SettingsError`` if it would not
+    start.
+    """
+    release = find_release(kubernetes_version) if kubernetes_version else NEWEST
+    with open_input(path) as file:
+        source = unwrap(file.read(), name=str(path), release=release)
+    return host_settings(source.read(), machine)
+
+
 __all__ = [
     "Configuration",
     "ConfigurationText",
@@ -37,6 +56,7 @@ __all__ = [
     "compute_reservations",
     "find_drop_ins",
     "host_settings",
+    "load_settings",
     "merge_drop_ins",
     "node_status",
     "parse_drop_in",

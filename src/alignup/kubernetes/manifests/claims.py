@@ -89,6 +89,7 @@ class DeviceResult(ObjectPart, frozen=True):
     driver: str = ""
     pool: str = ""
     device: str = ""
+    admin_access: bool = False
 
 
 class AllocatedDevices(ObjectPart, frozen=True):
@@ -222,13 +223,17 @@ def claim_from(claim: ResourceClaim) -> Claim:
     allocation = status.allocation
     results = allocation.devices.results if allocation else ()
     allocated = tuple(
-        AllocatedDevice(result.request, DeviceId(result.driver, result.pool, result.device)) for result in results
+        AllocatedDevice(
+            result.request, DeviceId(result.driver, result.pool, result.device), admin_access=result.admin_access
+        )
+        for result in results
     )
     return replace(
         _claim(metadata, claim.spec),
         uid=metadata.uid,
         allocated=allocated if allocation else None,
         host=_only_host(allocation.node_selector) if allocation else "",
+        selector=allocation.node_selector if allocation else None,
         reserved_for=frozenset(consumer.uid for consumer in status.reserved_for if consumer.resource == "pods"),
     )
 
@@ -244,7 +249,7 @@ def device_class_from(device_class: DeviceClassObject) -> DeviceClass:
 
 
 def slices_from(slice_: ResourceSlice) -> tuple[Slice, ...]:
-    """Return a slice; one whose devices name their nodes themselves, as one part per node.
+    """Return a slice; one whose devices name or select their nodes themselves, as one part for each selection.
 
     ``QuantityError`` if a capacity is not a quantity.
     """
@@ -261,10 +266,13 @@ def slices_from(slice_: ResourceSlice) -> tuple[Slice, ...]:
     )
     if not spec.per_device_node_selection:
         return (whole,)
-    parts: dict[str, list[SliceDevice]] = {}
+    parts: dict[tuple[str, NodeTerms | None], list[SliceDevice]] = {}
     for device, described in zip(whole.devices, spec.devices, strict=True):
-        parts.setdefault(described.node_name, []).append(device)
-    return tuple(replace(whole, host=host, devices=tuple(devices)) for host, devices in parts.items())
+        parts.setdefault((described.node_name, described.node_selector), []).append(device)
+    return tuple(
+        replace(whole, host=host, selector=selector, devices=tuple(devices))
+        for (host, selector), devices in parts.items()
+    )
 
 
 def _claim(metadata: PodMetadata, spec: ClaimSpec) -> Claim:

@@ -6,7 +6,7 @@ domain that the device does not have are an empty map.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from cel_expr_python import cel
 
 _DOMAIN = re.compile(r"""(?:attributes|capacity)\s*\[\s*(?:"([^"]*)"|'([^']*)')\s*\]""")
+_WORD = re.compile(r"\w+")
+#: Functions of whole maps.
+_LOOPS = {"all", "exists", "exists_one", "existsOne", "map", "filter", "transformList", "transformMap", "size"}
 _QUANTITY, _VERSION = "quantity", "version"
 
 
@@ -45,6 +48,28 @@ def select(expression: str, device: SliceDevice) -> bool:
     if not isinstance(value, bool):
         raise SelectorError(f"selector {quote(expression)} fails for device {device.id}: {value}")
     return value
+
+
+def relevant_values(expression: str, device: SliceDevice) -> Hashable:
+    """Return everything of *device* that *expression* can depend on: equal values, equal results.
+
+    An expression that does not name an attribute can depend on it only if it computes names or looks at all of them.
+    """
+    named = _named(expression)
+    values = [(name, value) for name, value in device.attributes.items() if _is_named(name, named)]
+    amounts = [(name, str(amount)) for name, amount in device.capacity.items() if _is_named(name, named)]
+    return device.id.driver, device.shared, tuple(values), tuple(amounts)
+
+
+def _is_named(name: str, named: frozenset[str] | None) -> bool:
+    return named is None or name.rpartition("/")[2] in named
+
+
+@lru_cache(maxsize=1024)
+def _named(expression: str) -> frozenset[str] | None:
+    """Return all words of *expression*; ``None`` if it may depend on what it does not name."""
+    words = frozenset(_WORD.findall(expression))
+    return None if "+" in expression or "\\" in expression or not words.isdisjoint(_LOOPS) else words
 
 
 @lru_cache(maxsize=1024)

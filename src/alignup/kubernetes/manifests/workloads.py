@@ -7,6 +7,10 @@ product of the counts in the objects around the template; without any, it is unk
 
 Objects that run no pods are skipped and counted in one warning, so a whole application directory or a full cluster
 export can be given. All problems are reported at once, each with file, document, line and field; then nothing is read.
+
+A field that no release has is a problem, as for ``kubectl apply``: a typing error such as ``limit`` would otherwise
+change the answer silently. It is only a warning in the pod templates of custom APIs, which may have fields of their
+own, and in objects with a uid: the API server that stored them knows more fields than ``fields.json``.
 """
 
 import re
@@ -29,11 +33,20 @@ from alignup.align.errors import (
     ProblemKind,
     SourceLocation,
 )
+from alignup.align.quantity import propose_spelling
 from alignup.align.workload import Pod, names, validation
 from alignup.atomic_files import open_input
 from alignup.documents.line_numbers import find_line
 from alignup.kubernetes.manifests import documents
 from alignup.kubernetes.manifests.documents import NumberLiteral, ParsedDocument
+from alignup.kubernetes.manifests.mistakes import (
+    FIELDS,
+    TypePath,
+    UnknownField,
+    describe_template,
+    describe_unknown,
+    join_path,
+)
 from alignup.kubernetes.manifests.object_reader import ObjectReader
 from alignup.kubernetes.manifests.pod_decoder import read_pod, read_type
 from alignup.picture.text_format import pluralize
@@ -44,6 +57,8 @@ SUFFIXES = (".json", ".yaml", ".yml")  #: of the files read in a directory
 _SHOW_VALUE = {ProblemKind.NOT_A_STRING, ProblemKind.OTHER_TYPE, ProblemKind.QUANTITY}
 _MAX_KINDS = 10  # in the warning that counts skipped objects
 _UID_NAMESPACE = uuid.UUID("6f5a2f2b-6f0e-5c39-9a53-0c1a3d0f7c55")  # must never change: derived uids depend on it
+_EXACT_LINES = 20  # problems whose line is searched in the text
+_OWN_FILES = (("alignup", "machine/"), ("apiVersion", "alignup.dev/"))  # field → how it begins in files of Alignup
 _PATH_STEP = re.compile(r"\.?([A-Za-z]+)|\[([^]]*)\]")
 
 #: Kinds that create pods → the path of their pod template.
@@ -72,7 +87,6 @@ _REMOVED = {
 
 # In objects of custom APIs:
 _TRAINER_GROUP = "trainer.kubeflow.org/"
-_PLAIN_KEY = re.compile(r"[A-Za-z]+")
 _SUFFIX = re.compile(r"(?:PodTemplate|Template|Group|Replica|Task|Job|Cluster|Pod)?(?:Spec|Template|Config)?$")
 _USUAL_KEYS = {"", "spec", "template", "jobTemplate", "podTemplate"}
 _NAME_FIELDS = ("name", "groupName", "role")
@@ -97,6 +111,7 @@ class ObjectLocation:
     part: Any
     path: str = ""  #: in the document
     several: bool = False  #: whether the file has other documents
+    text: str | bytes = field(default="", repr=False, compare=False)  #: of the file
 
     def field(self, inner: str) -> str:
         """Return a path in this object as a path in the document."""
@@ -112,6 +127,12 @@ class ObjectLocation:
             inner = find_line(document.json[document.start :], self.field(field)) if field else 0  # only for problems
             line = document.line + inner - 1 if inner else line if self.several else None
         return SourceLocation(self.file, document.number if self.several else None, line)
+
+    def exact_source(self, field: str) -> SourceLocation:
+        """Return where *field* itself is, which takes as long as parsing the file."""
+        source = self.source(field)
+        line = 0 if self.document.json else find_line(self.text, self.field(field), document=self.document.number)
+        return replace(source, line=line) if line else source
 
     def along(self, field: str) -> Iterator[object]:
         """Yield the value at each step of the path *field*; ``None`` where it is absent."""
@@ -175,6 +196,7 @@ class PodTemplate:
     metadata: Mapping[str, Any]
     spec: Any
     counts: Mapping[str, int] = field(default_factory=dict)  #: field → its number; their product is the number of pods
+    is_task: bool = False  #: a step of a workflow, with fields of its own
 
     @property
     def replicas(self) -> int | None:
@@ -188,12 +210,14 @@ class PodTemplate:
         return f"-{text}" if text else ""
 
 
-def read_paths(paths: Iterable[str | Path], stdin: BinaryIO | None = None) -> LoadedWorkloads:
+def read_paths(
+    paths: Iterable[str | Path], stdin: BinaryIO | None = None, *, ignore_unknown_fields: bool = False
+) -> LoadedWorkloads:
     """Read files and directories; ``-`` is *stdin*. :class:`ManifestError` lists every problem.
 
     Like ``kubectl -f``, a directory stands for its files that end in ``SUFFIXES``, in the order of their names.
     """
-    collector = _Collector(validation.accept)
+    collector = _Collector(validation.accept, strict=not ignore_unknown_fields)
     for path in paths:
         if str(path) == "-":
             collector.add_file(stdin, "standard input")
@@ -202,9 +226,20 @@ def read_paths(paths: Iterable[str | Path], stdin: BinaryIO | None = None) -> Lo
     return collector.result()
 
 
-def read_workloads(text: str | bytes, *, name: str, accept: Accept = validation.accept) -> LoadedWorkloads:
+def load_pods(*paths: str | Path, ignore_unknown_fields: bool = False) -> tuple[Pod, ...]:
+    """Return the pods in files and directories, accepted as the API server does: every replica of every workload.
+
+    :class:`ManifestError` lists every problem.
+    """
+    loaded = read_paths(paths, ignore_unknown_fields=ignore_unknown_fields)
+    return tuple(pod for workload in loaded.workloads for pod in workload.pods())
+
+
+def read_workloads(
+    text: str | bytes, *, name: str, accept: Accept = validation.accept, ignore_unknown_fields: bool = False
+) -> LoadedWorkloads:
     """Like :func:`read_paths`, for a YAML or JSON text that messages call *name*."""
-    collector = _Collector(accept)
+    collector = _Collector(accept, strict=not ignore_unknown_fields)
     collector.add(text, name)
     return collector.result()
 
@@ -212,6 +247,7 @@ def read_workloads(text: str | bytes, *, name: str, accept: Accept = validation.
 @dataclass
 class _Collector:
     accept: Accept
+    strict: bool = True  #: whether unknown fields are problems
     workloads: dict[_ObjectKey, dict[str, Workload]] = field(default_factory=dict)  #: each by template
     of_trainer: list[tuple[ObjectLocation, ObjectReader]] = field(default_factory=list)  #: TrainJobs and their runtimes
     owners: set[_ObjectKey] = field(default_factory=set)  #: from the owner references of workloads
@@ -262,20 +298,28 @@ class _Collector:
             self.add(text, name)
 
     def add(self, text: str | bytes, name: str) -> None:
+        before = len(self.problems)
         try:
             parsed = documents.read(text)
+            if not parsed:
+                self._fail(SourceLocation(name), "is empty")
         except DocumentError as error:
+            parsed = ()
             where = SourceLocation(name, error.document if error.document > 1 else None, error.line)
             self._fail(where, error.message)
-            return
-        if not parsed:
-            self._fail(SourceLocation(name), "is empty")
         several = len(parsed) > 1 or any(document.number > 1 for document in parsed)
         for document in parsed:
-            place = ObjectLocation(name, document, document.value, several=several)
+            place = ObjectLocation(name, document, document.value, several=several, text=text)
             source = place.source()
             self.warnings += [f"{replace(source, line=key.line)}: {key}" for key in document.repeated]
-            self._add_object(place, {})
+            if isinstance(place.part, dict) and any(
+                str(place.part.get(key)).startswith(start) for key, start in _OWN_FILES
+            ):
+                self.warnings.append(f"{source}: skipped a file of alignup, which is not a manifest")
+            else:
+                self._add_object(place, {})
+        if len(self.problems) > before and (message := describe_template(text)):
+            self.problems[before:] = [LocatedProblem(SourceLocation(name), Problem("", message))]
 
     def _fail(self, location: SourceLocation, problem: str | Exception) -> None:
         """Record a problem with a whole file; an exception means that it cannot be read."""
@@ -295,8 +339,9 @@ class _Collector:
             if top.diagnostics.problems:
                 self._report(top.diagnostics.problems, place)
             inherited = {"kind": kind.removesuffix("List"), "apiVersion": version} if kind != "List" else {}
+            prefix = f"{place.path}.items" if place.path else "items"
             for index, item in enumerate(items):
-                self._add_object(replace(place, part=item, path=place.field(f"items[{index}]")), inherited)
+                self._add_object(replace(place, part=item, path=f"{prefix}[{index}]"), inherited)
         elif (version, kind) in _TEMPLATES or kind == "Pod":
             self._add_workload(place, top)
         elif not _is_built_in(version):
@@ -338,6 +383,9 @@ class _Collector:
         """Read a Pod, or an object of a built-in kind that creates pods."""
         kind = top.fields["kind"]
         path = _TEMPLATES.get((top.fields["apiVersion"], kind))
+        if unknown := tuple(_unknown_fields(top.fields, ((kind, ""),))):
+            stored = bool(_mapping(top.fields.get("metadata")).get("uid"))
+            self._report_unknown(place, unknown, f"{kind} {_name(top.fields)}", strict=self.strict and not stored)
         try:
             if path is None:
                 workload = self._single_pod(place, top)
@@ -373,6 +421,9 @@ class _Collector:
                     placeholders = f"skipped {title}: {template.path} has placeholders"
                     self.warnings.append(f"{place.source()}: {placeholders}")
             else:
+                inner = () if template.is_task else (("PodTemplateSpec", template.path),)
+                unknown = _unknown_fields({"metadata": template.metadata, "spec": template.spec}, inner)
+                self._report_unknown(place, unknown, title, strict=False)
                 prefix = f"{workload.name}{template.suffix}"
                 workload = replace(workload, source=place.source(template.path), template=template.label, prefix=prefix)
                 workloads.append(replace(workload, pod=workload.replica(0)))
@@ -390,7 +441,7 @@ class _Collector:
             raise PodError(top.diagnostics.problems)
         inner = {
             **template.metadata,
-            "name": _named(metadata, place),
+            "name": metadata.get("name") or _generated_name(metadata, place),
             "namespace": metadata.get("namespace"),
             "uid": None,
         }
@@ -413,7 +464,14 @@ class _Collector:
         phase, host = status.text("phase"), spec.text("nodeName")
         if top.diagnostics.problems:
             raise PodError(top.diagnostics.problems)
-        pod = self.accept(read_pod({**top.fields, "metadata": {**metadata, "name": _named(metadata, place)}}))
+        pod = self.accept(
+            read_pod(
+                {
+                    **top.fields,
+                    "metadata": {**metadata, "name": metadata.get("name") or _generated_name(metadata, place)},
+                }
+            )
+        )
         has_uid = bool(pod.uid)
         pod = pod if has_uid else replace(pod, uid=derive_uid("Pod", pod.namespace, pod.name))
         workload = Workload("Pod", pod.name, pod.namespace, 1, pod, place.source(), phase=phase, host=host)
@@ -432,17 +490,51 @@ class _Collector:
             if isinstance(owner, dict):
                 self.owners.add((str(owner.get("kind")), workload.namespace, str(owner.get("name"))))
 
+    def _report_unknown(
+        self, place: ObjectLocation, unknown: Iterable[UnknownField], name: str, *, strict: bool
+    ) -> None:
+        problems = [
+            Problem(path, message, ProblemKind.UNKNOWN_FIELD) for path, message in map(describe_unknown, unknown)
+        ]
+        if strict:
+            self._report(problems, place, name)
+        else:
+            self.warnings += [f"{place.source(problem.field)}: ignored {problem} ({name})" for problem in problems]
+
     def _report(self, problems: Iterable[Problem], place: ObjectLocation, name: str = "") -> None:
-        self.problems += [locate_problem(problem, place, name) for problem in problems]
+        exact = len(self.problems) < _EXACT_LINES
+        self.problems += [locate_problem(problem, place, name, exact=exact) for problem in problems]
 
 
-def locate_problem(problem: Problem, place: ObjectLocation, name: str = "") -> LocatedProblem:
+def locate_problem(problem: Problem, place: ObjectLocation, name: str = "", *, exact: bool = True) -> LocatedProblem:
     """Return a problem of an object with its line, and with the value if that tells what is wrong."""
     *_, value = None, *place.along(problem.field)
     message = problem.message
     if problem.kind in _SHOW_VALUE and isinstance(value, str) and value:
+        if problem.kind is ProblemKind.QUANTITY:
+            message = f"not a quantity; {propose_spelling(value)}"
         message += f" (got {value[:40] if isinstance(value, NumberLiteral) else quote(value[:40])})"
-    return LocatedProblem(place.source(problem.field), Problem(place.field(problem.field), message), name)
+    source = place.exact_source(problem.field) if exact else place.source(problem.field)
+    return LocatedProblem(source, replace(problem, field=place.field(problem.field), message=message), name)
+
+
+def _unknown_fields(value: object, types: TypePath) -> Iterator[UnknownField]:
+    """Yield the fields in *value* that do not exist; *types* are the types and paths on the way to it, itself last."""
+    if not isinstance(value, Mapping) or not types:
+        return
+    type_, path = types[-1]
+    known = FIELDS[type_]
+    for name, inner in value.items():
+        below = known.get(name)
+        if below is None:
+            yield types, name
+        elif below:
+            where = f"{path}.{name}" if path else name
+            if not isinstance(inner, list):
+                yield from _unknown_fields(inner, (*types, (below, where)))
+                continue
+            for index, item in enumerate(inner):
+                yield from _unknown_fields(item, (*types, (below, f"{where}[{index}]")))
 
 
 def _is_built_in(version: str) -> bool:
@@ -477,11 +569,11 @@ def derive_uid(*names: str) -> str:
     return str(uuid.uuid5(_UID_NAMESPACE, "/".join(names)))
 
 
-def _named(metadata: Mapping[str, Any], place: ObjectLocation) -> object:
-    """Return the name, or one generated from ``generateName``, the same on every call."""
-    name, prefix = metadata.get("name"), metadata.get("generateName")
-    if name or type(prefix) is not str or not prefix:
-        return name
+def _generated_name(metadata: Mapping[str, Any], place: ObjectLocation) -> object:
+    """Return a name generated from ``generateName``, the same on every call; without one, the invalid name."""
+    prefix = metadata.get("generateName")
+    if type(prefix) is not str or not prefix:
+        return metadata.get("name")
     return prefix + derive_uid(place.file, str(place.document.number), place.path)[:5]
 
 
@@ -513,10 +605,10 @@ def _search(steps: Sequence[_Step]) -> Iterator[PodTemplate]:
         yield PodTemplate(path, _label(steps), _mapping(value.get("metadata")), spec, _counts(steps))
         return
     if path and (task := _task_spec(value)) is not None:
-        yield PodTemplate(path, _label(steps), _mapping(value.get("metadata")), task, _counts(steps))
+        yield PodTemplate(path, _label(steps), _mapping(value.get("metadata")), task, _counts(steps), is_task=True)
         return
     for key, inner in value.items():
-        where = _join(path, key)
+        where = join_path(path, key)
         if isinstance(inner, Mapping):
             yield from _search([*steps, (inner, where, key)])
         elif isinstance(inner, list) and not key.endswith("Overrides"):  # parts of templates that are elsewhere
@@ -560,7 +652,7 @@ def _counts(steps: Sequence[_Step]) -> dict[str, int]:
             size = reader.integer("size")
             numbers["size"] = size if size is None or not reader.has("leaderTemplate") else size - 1
         counts |= {
-            _join(path, field): number for field, number in numbers.items() if number is not None and number >= 0
+            join_path(path, field): number for field, number in numbers.items() if number is not None and number >= 0
         }
     return counts
 
@@ -573,12 +665,6 @@ def _label(steps: Sequence[_Step]) -> str:
         if step not in _USUAL_KEYS:
             return _SUFFIX.sub("", step) or step
     return ""
-
-
-def _join(path: str, key: str) -> str:
-    if not _PLAIN_KEY.fullmatch(key):
-        return f"{path}[{key}]"
-    return f"{path}.{key}" if path else key
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

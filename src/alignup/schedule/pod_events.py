@@ -12,7 +12,7 @@ from alignup.kubernetes.api.errors import ApiError, ForbiddenError, NotFoundErro
 from alignup.kubernetes.api.objects import ApiPod, PartialObject
 from alignup.kubernetes.manifests.pod_decoder import ObjectPart
 
-COMPONENT = "alignup-gate"
+GATE_COMPONENT = "alignup-gate"
 MAX_MESSAGE = 1024  #: bytes, by the rule of the API server
 REPEAT_SECONDS = 300.0  #: between writes of the same event
 WRITES_PER_SECOND = 20.0
@@ -52,10 +52,10 @@ class _Written:
 
 
 class PodEvents:
-    """The writer of events, in the background; of several about one pod that wait, only the last is written."""
+    """The writer of events of a *component*, in the background; of several about one pod, the last is written."""
 
-    def __init__(self, client: ApiClient) -> None:
-        self._client = client
+    def __init__(self, client: ApiClient, component: str) -> None:
+        self._client, self._component = client, component
         self._waiting: OrderedDict[str, _Note] = OrderedDict()
         self._written: OrderedDict[str, _Written] = OrderedDict()  #: uid → the last event
         self._wake = asyncio.Event()
@@ -113,7 +113,7 @@ class PodEvents:
                 written = self._written[uid] = replace(written, first=_timestamp(now))
             else:
                 return
-        await self._client.create(EVENTS, _event(written, now), namespace=note.pod.metadata.namespace)
+        await self._client.create(EVENTS, _event(written, now, self._component), namespace=note.pod.metadata.namespace)
 
 
 async def read_last_event(client: ApiClient, pod: ApiPod) -> str:
@@ -123,11 +123,11 @@ async def read_last_event(client: ApiClient, pod: ApiPod) -> str:
         events = (await client.list(EVENTS, query)).items
     except (ForbiddenError, NotFoundError):
         return ""
-    reported = [event for event in events if event.source.component == COMPONENT]
+    reported = [event for event in events if event.source.component == GATE_COMPONENT]
     return max(reported, key=lambda event: event.last_timestamp or "").message if reported else ""
 
 
-def _event(written: _Written, now: datetime) -> dict[str, object]:
+def _event(written: _Written, now: datetime, component: str) -> dict[str, object]:
     note, metadata = written.note, written.note.pod.metadata
     return {
         "metadata": {"name": written.name, "namespace": metadata.namespace},
@@ -141,7 +141,7 @@ def _event(written: _Written, now: datetime) -> dict[str, object]:
         "type": "Warning",
         "reason": note.reason,
         "message": note.message,
-        "source": {"component": COMPONENT},
+        "source": {"component": component},
         "firstTimestamp": written.first,
         "lastTimestamp": _timestamp(now),
         "count": written.count,

@@ -1,0 +1,64 @@
+"""``alignup nri`` as a program: the plugin, its checks of the kubelet's state, and its HTTP endpoints."""
+
+import asyncio
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from alignup.machines import machine_source
+from alignup.nri.assist import AssistPlugin
+from alignup.nri.kubelet_pool import NONE_POLICY, KubeletPoolReader
+from alignup.nri.metrics import NriMetrics
+from alignup.nri.nri_plugin import SOCKET, PluginConnection
+from alignup.web.asgi_server import ServerLimits, run_until_signal, serve_app
+from alignup.web.metrics import health_app
+from alignup.web.sockets import tcp_socket
+
+NAME = "alignup"
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NriOptions:
+    path: Path = SOCKET  #: of the runtime's NRI
+    index: str = "90"  #: two digits; plugins with lower ones are called earlier
+    kubelet_dir: Path = Path("/var/lib/kubelet")
+    host_root: Path = Path("/")
+    listen: tuple[str, int] | None = None  #: of the HTTP endpoints
+    names: tuple[str, ...] = ()  #: by which clients call them, beside those of this machine
+    period: float = 1.0  #: seconds between checks of the kubelet's state files
+
+
+async def assist(options: NriOptions) -> None:
+    """Run assist mode until SIGTERM or SIGINT; ``FileError`` or ``StateError`` if the kubelet's files are unusable."""
+    machine = await asyncio.to_thread(machine_source.discover, options.host_root)
+    reader = KubeletPoolReader(options.kubelet_dir, machine)
+    pool = reader.read()
+    if pool.policy == NONE_POLICY:
+        _log.info("the kubelet's CPU manager gives no CPUs away; all CPUs are shared")
+    metrics = NriMetrics()
+    plugin = AssistPlugin(reader.read, metrics)
+    connection = PluginConnection(plugin, name=NAME, index=options.index, path=options.path)
+    async with AsyncExitStack() as stack:
+        if options.listen is not None:
+            app = health_app(
+                metrics.registry, readiness=lambda: tuple(filter(None, (connection.problem, plugin.problem)))
+            )
+            listener = stack.enter_context(tcp_socket(options.listen[1], options.listen[0]))
+            limits = ServerLimits(names=(*options.names, options.listen[0]))
+            await stack.enter_async_context(serve_app(app, listener, stopping=asyncio.Event(), limits=limits))
+        await run_until_signal(_run(plugin, connection, options.period))
+
+
+async def _run(plugin: AssistPlugin, connection: PluginConnection, period: float) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(connection.run())
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(plugin.wake.wait(), period)
+            plugin.wake.clear()
+            if connection.synchronized:
+                await plugin.rebalance(connection)

@@ -1,0 +1,186 @@
+"""Pods with ResourceClaims in the extender: which nodes come first, and which bindings are refused.
+
+The scheduler allocates devices immediately before the binding. A pod whose annotation requires that its CPUs and memory
+are beside them is not bound otherwise. The scheduler then tries again: the node is not offered while the claim has
+these devices, so the scheduler takes them back if they cannot be used elsewhere. After a few such tries the pod waits.
+"""
+
+from collections import OrderedDict
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import structlog
+
+from alignup.align.claims.alignment import ExplainedClaim
+from alignup.align.claims.objects import Claim
+from alignup.align.workload import Pod
+from alignup.align.workload.names import CLAIMS_ANNOTATION
+from alignup.kubernetes.api import PODS, ApiClient
+from alignup.kubernetes.api.errors import ApiError
+from alignup.kubernetes.api.objects import ApiPod
+from alignup.kubernetes.manifests.claims import claim_from
+from alignup.placement.verdict import Verdict
+from alignup.schedule.claim_alignment import (
+    ClaimAlignment,
+    ClaimPreference,
+    alignment,
+    claim_preference,
+    has_claims,
+    may_align,
+)
+from alignup.schedule.cluster_claims import RESOURCE_CLAIMS
+from alignup.schedule.known_claims import ObjectName
+from alignup.schedule.live_cluster import LiveCluster
+from alignup.schedule.pod_events import PodEvents
+
+MAX_TRIES = 5  #: bindings of a pod that are refused before it waits
+WAIT_SECONDS = 600.0
+MAX_JUDGED = 64  #: nodes whose devices are looked at to prefer some of them
+MAX_PODS = 4096  #: pods whose refused bindings are remembered
+NOT_ALIGNED = "no devices for its claims beside its CPUs and memory"
+REASON, UNKNOWN_PREFERENCE = "ClaimsNotAligned", "UnknownClaimPreference"  #: of events
+REFUSED = "refused"  #: of metrics, beside the alignments
+
+_log = structlog.get_logger()
+
+
+class ClaimCheck(NamedTuple):
+    """What is known of the devices of a pod at its binding."""
+
+    problem: str = ""  #: why the pod must not be bound
+    alignment: ClaimAlignment | None = None  #: ``None``: nothing is to be counted
+
+
+@dataclass(slots=True)
+class _Refusals:
+    count: int = 0
+    until: float = 0.0  #: when the pod may be tried again, after too many
+
+
+class ClaimBindings:
+    def __init__(self, client: ApiClient, live: LiveCluster, events: PodEvents) -> None:
+        self._client, self._live, self._events = client, live, events
+        self._clock = client.timing.clock
+        self._refusals: OrderedDict[str, _Refusals] = OrderedDict()  #: by uid
+
+    def waits(self, pod: Pod) -> str:
+        """Return why *pod* waits after refused bindings; empty: it does not."""
+        refusals = self._refusals.get(pod.uid)
+        if refusals is None or refusals.until <= self._clock() or not _requires(pod):
+            return ""
+        return f"its claims got no devices beside its CPUs in {MAX_TRIES} tries"
+
+    def must_align(self, pod: Pod) -> bool:
+        return has_claims(pod) and _requires(pod)
+
+    def select(self, pod: Pod, nodes: Iterable[str], limit: int) -> list[str]:
+        """Return at most *limit* of *nodes*, those first where devices can be beside the CPUs.
+
+        If the pod requires that, return only these.
+        """
+        preference = claim_preference(pod)[0]
+        beside: list[str] = []
+        others: list[str] = []
+        for number, node in enumerate(nodes):
+            judged = preference is ClaimPreference.REQUIRE or number < MAX_JUDGED
+            if preference is ClaimPreference.IGNORE or (judged and self.suits(pod, node)):
+                beside.append(node)
+                if len(beside) >= limit:
+                    break
+            else:
+                others.append(node)
+        return (beside if preference is ClaimPreference.REQUIRE else [*beside, *others])[:limit]
+
+    def suits(self, pod: Pod, node: str) -> bool:
+        """Return whether the devices of *pod* can be beside its CPUs on a node; as far as known, unless required."""
+        explained = self._live.explain_claims(pod, node)
+        if not _requires(pod):
+            return may_align(explained)
+        return bool(explained) and all(_can_align(claim) for claims in explained for claim in claims)
+
+    def refused(self, pod: Pod, nodes: Collection[str]) -> dict[str, str]:
+        """Return those of *nodes* that are kept from *pod* because of its claims, and why."""
+        if not self.must_align(pod):
+            return {}
+        return {node: NOT_ALIGNED for node in nodes if not self.suits(pod, node)}
+
+    async def check(self, api_pod: ApiPod, pod: Pod, node: str, verdict: Verdict) -> ClaimCheck:
+        """Compare the devices that the scheduler has allocated with what *pod* will get on *node*."""
+        preference, problem = claim_preference(pod)
+        if problem:
+            self._events.note(api_pod, UNKNOWN_PREFERENCE, problem)
+        if preference is ClaimPreference.IGNORE:
+            return ClaimCheck()
+        try:
+            pod, fresh = await self._read_claims(api_pod, pod, current=preference is ClaimPreference.REQUIRE)
+        except ApiError as error:
+            if preference is ClaimPreference.REQUIRE:
+                return ClaimCheck(f"alignup cannot read the claims of the pod: {error}")
+            return ClaimCheck(alignment=ClaimAlignment.UNKNOWN)
+        explained = self._live.explain_claims(pod, node, verdict, fresh)
+        aligned = alignment(explained)
+        if preference is ClaimPreference.REQUIRE and aligned is not ClaimAlignment.ALIGNED:
+            return ClaimCheck(self._refuse(api_pod, node, explained))
+        sentences = _sentences(explained)
+        _log.info("claims", pod=api_pod.metadata.full_name, node=node, alignment=str(aligned), devices=sentences)
+        return ClaimCheck(alignment=aligned)
+
+    def bound(self, uid: str, check: ClaimCheck) -> None:
+        """Count a pod that was bound after its *check*."""
+        self._refusals.pop(uid, None)
+        if check.alignment is not None:
+            self._live.metrics.claimed_pod(check.alignment)
+
+    def _refuse(self, api_pod: ApiPod, node: str, explained: tuple[tuple[ExplainedClaim, ...], ...]) -> str:
+        uid = api_pod.metadata.uid
+        refusals = self._refusals.pop(uid, None) or _Refusals()
+        if refusals.until and refusals.until <= self._clock():
+            refusals = _Refusals()
+        refusals.count += 1
+        self._refusals[uid] = refusals
+        while len(self._refusals) > MAX_PODS:
+            self._refusals.popitem(last=False)
+        why = _sentences(explained) or "it is not known where the devices of its claims are, or the pod has no CPUs"
+        message = f"node {node} is refused, since {CLAIMS_ANNOTATION} is {ClaimPreference.REQUIRE}: {why}"
+        if refusals.count >= MAX_TRIES:
+            refusals.until = self._clock() + WAIT_SECONDS
+            message += (
+                f"; after {refusals.count} tries the pod waits for {WAIT_SECONDS / 60:.0f} minutes: "
+                f"delete its claims, or change the annotation to {ClaimPreference.PREFER}"
+            )
+        self._events.note(api_pod, REASON, message, same=(node, refusals.count >= MAX_TRIES))
+        self._live.metrics.claimed_pod(REFUSED)
+        return message
+
+    async def _read_claims(self, api_pod: ApiPod, pod: Pod, *, current: bool) -> tuple[Pod, dict[ObjectName, Claim]]:
+        """Return *pod* with the claims that the scheduler made, and those claims that are not followed far enough.
+
+        With *current*, all are read: one that is followed may have other devices meanwhile.
+        """
+        namespace = api_pod.metadata.namespace
+        unnamed = pod.class_resources and not pod.extended_claim
+        if unnamed or any(not named.claim for named in pod.claims):
+            latest = await self._client.get(PODS.of(api_pod))
+            pod = replace(self._live.read(latest), uid=pod.uid)
+        fresh: dict[ObjectName, Claim] = {}
+        for name in filter(None, (*(named.claim for named in pod.claims), pod.extended_claim)):
+            known = self._live.claims.objects.claims.get((namespace, name))
+            if current or known is None or known.allocated is None:
+                read = await self._client.find(RESOURCE_CLAIMS.at(name, namespace=namespace))
+                if read is not None:
+                    fresh[namespace, name] = claim_from(read)
+        return pod, fresh
+
+
+def _requires(pod: Pod) -> bool:
+    return claim_preference(pod)[0] is ClaimPreference.REQUIRE
+
+
+def _can_align(claim: ExplainedClaim) -> bool:
+    return claim.aligned is True or (not claim.state.allocated and bool(claim.better))
+
+
+def _sentences(explained: tuple[tuple[ExplainedClaim, ...], ...]) -> str:
+    texts = [claim.sentence() or claim.state.problem for claims in explained[:1] for claim in claims]
+    return "; ".join(filter(None, texts))

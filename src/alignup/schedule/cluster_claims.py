@@ -1,0 +1,137 @@
+"""The claims of a cluster, followed, or read once.
+
+A cluster may not have these resources, or give no right to read them. Then nothing is known of claims, and no pod is
+kept from a node for their sake.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from alignup.kubernetes.api import ApiClient, Change, EventType, Informer, Resource
+from alignup.kubernetes.api.errors import ApiError
+from alignup.kubernetes.api.objects import ApiNode
+from alignup.kubernetes.manifests.claims import (
+    DeviceClassObject,
+    ResourceClaim,
+    ResourceClaimTemplate,
+    ResourceSlice,
+)
+from alignup.schedule.known_claims import ClaimChange, KnownClaims
+
+GROUP = "resource.k8s.io"
+RESOURCE_CLAIMS = Resource(
+    type=ResourceClaim, kind="ResourceClaim", plural="resourceclaims", group=GROUP, namespaced=True
+)
+RESOURCE_CLAIM_TEMPLATES = Resource(
+    type=ResourceClaimTemplate,
+    kind="ResourceClaimTemplate",
+    plural="resourceclaimtemplates",
+    group=GROUP,
+    namespaced=True,
+)
+DEVICE_CLASSES = Resource(type=DeviceClassObject, kind="DeviceClass", plural="deviceclasses", group=GROUP)
+RESOURCE_SLICES = Resource(type=ResourceSlice, kind="ResourceSlice", plural="resourceslices", group=GROUP)
+
+_log = structlog.get_logger()
+
+
+class ClusterClaims(KnownClaims):
+    """What is known of claims now; *nodes* are those of the cluster."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        nodes: Informer[ApiNode],
+        changed: Callable[[ClaimChange], object] = lambda _change: None,
+    ) -> None:
+        super().__init__(nodes.get, changed)
+        self._nodes = nodes
+        self._device_classes = Informer(client, DEVICE_CLASSES)
+        self._slices = Informer(client, RESOURCE_SLICES, trim=lambda each: ResourceSlice(metadata=each.metadata))
+        self._claims = Informer(client, RESOURCE_CLAIMS, trim=lambda each: ResourceClaim(metadata=each.metadata))
+        self._templates = Informer(client, RESOURCE_CLAIM_TEMPLATES)
+        self._informers: tuple[Informer[Any], ...] = (
+            self._device_classes,
+            self._slices,
+            self._claims,
+            self._templates,
+        )
+
+    async def run(self) -> None:
+        """Follow the API server until cancelled.
+
+        Where the group is missing, one informer says so, and tries again; the others begin when it succeeds.
+        """
+        self._nodes.subscribe(self.node_changed)
+        self._device_classes.subscribe(self.class_changed)
+        self._slices.subscribe(self.slice_changed)
+        self._claims.subscribe(self.claim_changed)
+        self._templates.subscribe(self.template_changed)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._device_classes.run())
+            await self._device_classes.wait_synced()
+            for informer in self._informers[1:]:
+                tasks.create_task(informer.run())
+
+    def _report(self, event: str, **details: object) -> None:
+        _log.warning(event, **details)
+
+    async def wait_settled(self) -> None:
+        """Wait until everything was listed, or it is clear that it cannot be."""
+        while not all(informer.synced for informer in self._informers) and not self.problem:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+    @property
+    def known(self) -> bool:
+        """Whether all objects are followed."""
+        return all(informer.synced and informer.error is None for informer in self._informers)
+
+    @property
+    def problem(self) -> str:
+        """Why claims are not known; empty: they are, or they are still being listed."""
+        for informer in self._informers:
+            if informer.error is not None:
+                return f"{informer.resource.full_name} are not followed: {informer.error}"
+        return ""
+
+    @property
+    def unreadable(self) -> dict[str, str]:
+        """Objects that cannot be read, and why."""
+        return super().unreadable | {
+            f"{informer.resource.kind} {namespace}{namespace and '/'}{name}": problem
+            for informer in self._informers
+            for (namespace, name), problem in informer.unreadable.items()
+        }
+
+
+async def read_claims(client: ApiClient, find_node: Callable[[str], ApiNode | None]) -> KnownClaims:
+    """List all objects once; what cannot be listed is not known."""
+    claims = ListedClaims(find_node)
+    try:
+        await claims.read(client)
+    except ApiError as error:
+        claims.fail(error)
+    return claims
+
+
+class ListedClaims(KnownClaims):
+    """Claims that were read once."""
+
+    async def read(self, client: ApiClient) -> None:
+        await self._read(client, DEVICE_CLASSES, self.class_changed)
+        await self._read(client, RESOURCE_SLICES, self.slice_changed)
+        await self._read(client, RESOURCE_CLAIMS, self.claim_changed)
+        await self._read(client, RESOURCE_CLAIM_TEMPLATES, self.template_changed)
+
+    async def _read(self, client: ApiClient, resource: Resource[Any], add: Callable[[Change[Any]], object]) -> None:
+        listed = await client.list(resource)
+        for item in listed.items:
+            add(Change(EventType.ADDED, item))
+        for (namespace, name), problem in listed.unreadable.items():
+            self._wrong[f"{resource.kind} {namespace}{namespace and '/'}{name}"] = problem
+
+    def fail(self, error: ApiError) -> None:
+        self._problem = str(error)

@@ -1,0 +1,383 @@
+"""What is known of claims: ResourceClaims, templates, DeviceClasses, and the devices of ResourceSlices by node.
+
+The scheduler's DRA plugin allocates devices to claims; here it is only predicted whether it can.
+"""
+
+from collections import ChainMap
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple
+
+from alignup.align.claims.alignment import HostClaims, place_devices, wrong_numa_nodes
+from alignup.align.claims.allocation import allocate
+from alignup.align.claims.objects import (
+    Claim,
+    ClaimObjects,
+    ClaimRequest,
+    DeviceClass,
+    DeviceId,
+    Slice,
+    SliceDevice,
+    usable_devices,
+)
+from alignup.align.errors import AlignError
+from alignup.align.machine import Machine
+from alignup.align.workload import Pod
+from alignup.kubernetes.api import Change, EventType
+from alignup.kubernetes.api.objects import ApiNode
+from alignup.kubernetes.manifests.claims import (
+    DeviceClassObject,
+    NodeTerms,
+    ResourceClaim,
+    ResourceClaimTemplate,
+    ResourceSlice,
+    claim_from,
+    device_class_from,
+    slices_from,
+    template_from,
+)
+from alignup.kubernetes.manifests.device_selectors import relevant_values, select
+from alignup.placement.host_record import HostRecord
+from alignup.schedule.node_selection import selects_node
+
+MAX_SLICE_DEVICES = 4_096  #: of one slice; the API server accepts 128
+MAX_DEVICES = 500_000  #: of all slices
+MAX_REQUESTS = 256  #: of one claim; the API server accepts 32
+MAX_SELECTED = 100_000  #: results of selectors that are kept
+_MAX_NOTES = 3  #: problems in a health check
+
+ObjectName = tuple[str, str]  #: namespace and name
+PoolName = tuple[str, str]  #: driver and pool
+
+
+class ClaimFit(NamedTuple):
+    """Whether a node has devices for the claims of a pod."""
+
+    possible: bool
+    reason: str = ""  #: why it has not, or why that is not certain
+    certain: bool = True  #: ``False``: it depends on what is not computed here, or not known
+    open: bool = False  #: whether a claim has no devices yet
+
+
+NO_CLAIMS = ClaimFit(possible=True)
+
+
+class ClaimChange(NamedTuple):
+    """What changed, for those who wait for it."""
+
+    nodes: Collection[str] | None = ()  #: whose devices may be free now; ``None``: all
+    object: ObjectName | None = None  #: a claim or template
+    classes: bool = False  #: extended resources may be offered now, or no longer
+
+
+@dataclass(frozen=True, slots=True)
+class _NodeObjects(ClaimObjects):
+    """All objects; of the devices that are held, those of one node."""
+
+    held: frozenset[DeviceId] = field(default_factory=frozenset)
+
+    def taken(self) -> set[DeviceId]:
+        return set(self.held)
+
+
+class KnownClaims:
+    """All that is known of claims at one time; *find_node* returns a node of the cluster by its name.
+
+    *changed* is called after every change.
+    """
+
+    def __init__(
+        self,
+        find_node: Callable[[str], ApiNode | None],
+        changed: Callable[[ClaimChange], object] = lambda _change: None,
+    ) -> None:
+        self._find_node, self._changed = find_node, changed
+        self._classes_by_name: dict[str, DeviceClass] = {}
+        self._claims_by_name: dict[ObjectName, Claim] = {}
+        self._templates_by_name: dict[ObjectName, Claim] = {}
+        self.objects = ClaimObjects(self._classes_by_name, self._claims_by_name, self._templates_by_name)
+        self._holders: dict[DeviceId, set[ObjectName]] = {}  #: by device, the claims that it is allocated to
+        self._pools: dict[PoolName, dict[str, tuple[Slice, ...]]] = {}  #: slices by name
+        self._pool_of: dict[str, PoolName] = {}  #: by slice
+        self._hosts: dict[PoolName, set[str]] = {}  #: by pool, the nodes that its slices name; empty: other selections
+        self._local: dict[str, set[PoolName]] = {}  #: by node, pools whose slices all name their nodes
+        self._shared: set[PoolName] = set()  #: the other pools
+        self.devices = 0  #: the number of devices of all slices
+        self._devices: dict[str, tuple[Machine | None, tuple[SliceDevice, ...], tuple[str, ...]]] = {}  #: by node
+        self._selected: dict[Hashable, bool] = {}  #: selector and what it depends on → whether it matches
+        self._wrong: dict[str, str] = {}  #: kind and name of an object → why it is not read
+        self._problem = ""  #: why claims are not known
+
+    # Questions
+
+    @property
+    def known(self) -> bool:
+        """Whether all objects are known."""
+        return not self.problem
+
+    @property
+    def problem(self) -> str:
+        """Why claims are not known; empty: they are, or they are still being listed."""
+        return self._problem
+
+    @property
+    def unreadable(self) -> dict[str, str]:
+        """Objects that cannot be read, and why."""
+        return dict(self._wrong)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is wrong with claims and devices, the first of each kind."""
+        doubles = (
+            f"device {id_} is allocated to {' and '.join(sorted('/'.join(name) for name in claims))}"
+            for id_, claims in self._holders.items()
+            if len(claims) > 1 and not self._is_shared(id_)
+        )
+        devices = (f"node {node}: {text}" for node, (_, _, notes) in self._devices.items() for text in notes)
+        problem = [f"claims of pods are not known: {self.problem}"] if self.problem else []
+        return (*problem, *islice(doubles, _MAX_NOTES), *islice(devices, _MAX_NOTES))
+
+    def with_class_resources(self, pod: Pod) -> Pod:
+        return self.objects.with_class_resources(pod)
+
+    def devices_of(self, node: str, machine: Machine | None) -> tuple[SliceDevice, ...]:
+        """Return the devices that pods on *node* can get, with their NUMA nodes on its *machine*."""
+        return self._place(node, machine)[0]
+
+    def notes(self, node: str, machine: Machine | None) -> tuple[str, ...]:
+        """Return what is wrong with the devices of a node."""
+        return self._place(node, machine)[1]
+
+    def host_claims(
+        self, node: str, machine: Machine | None, fresh: Mapping[ObjectName, Claim] | None = None
+    ) -> HostClaims:
+        """Return what is known of claims on a node; *fresh* claims were read later than the others."""
+        devices = self.devices_of(node, machine)
+        held = frozenset(device.id for device in devices if device.id in self._holders)
+        claims = ChainMap(dict(fresh or {}), self._claims_by_name)
+        objects = _NodeObjects(self._classes_by_name, claims, self._templates_by_name, held)
+        return HostClaims(objects, devices, self._matches)
+
+    def fit(self, pod: Pod, node: str, *, machine: Machine | None, capacity: Mapping[str, int]) -> ClaimFit:
+        """Return whether *node* has devices for the claims of *pod*; *capacity* is that of its device plugins."""
+        if not self.known:
+            return ClaimFit(possible=True, reason=self.problem or "claims are not listed yet", certain=False, open=True)
+        without_devices = []
+        for _, claim in self.objects.claims_of(pod, capacity=capacity):
+            if isinstance(claim, str):
+                return ClaimFit(possible=False, reason=claim)
+            if claim.allocated is None:
+                without_devices.append(claim)
+            elif not self._reaches(claim.selector, node):
+                return ClaimFit(possible=False, reason=f"{claim.title} has devices of another node")
+        if not without_devices:
+            return NO_CLAIMS
+        if missing := self.objects.missing_classes(without_devices):
+            return ClaimFit(possible=False, reason=f"DeviceClass {', '.join(missing)} is not known")
+        return self._fit_devices(without_devices, self.devices_of(node, machine))
+
+    def fit_on(self, pod: Pod, node: str, record: HostRecord | None) -> ClaimFit:
+        """Return the same as ``fit``, from what is known of a host."""
+        capacity = record.ledger.devices.allocatable(pod.uid) if record else {}
+        return self.fit(pod, node, machine=record.model.machine if record else None, capacity=capacity)
+
+    def is_open(self, pod: Pod) -> bool:
+        """Return whether a claim of *pod* has no devices, or is not known."""
+        claims = [claim for _, claim in self.objects.claims_of(pod, capacity={})]
+        return not self.known or any(isinstance(claim, str) or claim.allocated is None for claim in claims)
+
+    def _fit_devices(self, claims: list[Claim], devices: tuple[SliceDevice, ...]) -> ClaimFit:
+        taken = {device.id for device in devices if device.id in self._holders}
+        partial = any(request.capacity for claim in claims for each in claim.requests for request in each)
+        if partial or any(device.shared for device in devices):
+            reason = "devices are shared or have parts, which only the scheduler computes"
+            unsure = ClaimFit(possible=True, reason=reason, certain=False, open=True)
+        else:
+            unsure = ClaimFit(possible=True, open=True)
+        try:
+            if allocate(claims, devices, matches=self._matches, taken=taken) is not None:
+                return unsure
+        except AlignError as error:
+            return ClaimFit(possible=True, reason=str(error), certain=False, open=True)
+        if any(label.startswith("ResourceSlice ") for label in self.unreadable):
+            return ClaimFit(possible=True, reason="a ResourceSlice cannot be read", certain=False, open=True)
+        return ClaimFit(possible=False, reason="not enough free devices for its claims", open=True)
+
+    # Devices of nodes
+
+    def _place(self, node: str, machine: Machine | None) -> tuple[tuple[SliceDevice, ...], tuple[str, ...]]:
+        known = self._devices.get(node)
+        if known is None or known[0] is not machine:
+            pools = (*self._local.get(node, ()), *self._shared)
+            slices = [part for pool in pools for parts in self._pools[pool].values() for part in parts]
+            devices, problems = usable_devices(slices, reachable=lambda part: self._is_reachable(part, node))
+            notes = [
+                f"device {device.id} names NUMA node {wrong[0]}, which the node does not have"
+                for device in devices
+                if machine is not None and (wrong := wrong_numa_nodes(device.attributes, machine))
+            ]
+            notes += problems
+            for note in notes:
+                self._report("device", node=node, problem=note)
+            known = self._devices[node] = (machine, place_devices(devices, machine), tuple(notes))
+        return known[1:]
+
+    def _is_reachable(self, part: Slice, node: str) -> bool:
+        return part.host == node if part.host else self._reaches(part.selector, node)
+
+    def _reaches(self, selector: object, node: str) -> bool:
+        if not isinstance(selector, NodeTerms):
+            return True
+        known = self._find_node(node)
+        return known is not None and selects_node(selector.node_selector_terms, node, known.metadata.labels)
+
+    def _matches(self, request: ClaimRequest, device: SliceDevice) -> bool:
+        device_class = self._classes_by_name.get(request.device_class)
+        if device_class is None:
+            return False
+        known = self._selected
+        for selector in (*device_class.selectors, *request.selectors):
+            key = (selector, relevant_values(selector, device))
+            if key not in known:
+                if len(known) >= MAX_SELECTED:
+                    known.clear()
+                known[key] = select(selector, device)
+            if not known[key]:
+                return False
+        return True
+
+    def _is_shared(self, id_: DeviceId) -> bool:
+        parts = (part for parts in self._pools.get(id_[:2], {}).values() for part in parts)
+        return any(device.shared for part in parts for device in part.devices if device.id == id_)
+
+    # Changes
+
+    def node_changed(self, change: Change[ApiNode]) -> None:
+        old, name = change.old, change.object.metadata.name
+        if change.type is EventType.DELETED or old is None or old.metadata.labels != change.object.metadata.labels:
+            self._devices.pop(name, None)
+
+    def class_changed(self, change: Change[DeviceClassObject]) -> None:
+        name = change.object.metadata.name
+        before = self._classes_by_name.pop(name, None)
+        if change.type is not EventType.DELETED:
+            self._classes_by_name[name] = device_class_from(change.object)
+        if self._classes_by_name.get(name) != before:
+            self._changed(ClaimChange(None, classes=True))
+
+    def template_changed(self, change: Change[ResourceClaimTemplate]) -> None:
+        metadata = change.object.metadata
+        key = (metadata.namespace, metadata.name)
+        self._templates_by_name.pop(key, None)
+        problem = _too_many_requests(change.object.spec.spec.devices.requests)
+        if change.type is EventType.DELETED or not self._note("ResourceClaimTemplate", key, problem):
+            return
+        self._templates_by_name[key] = template_from(change.object)
+        self._changed(ClaimChange(object=key))
+
+    def claim_changed(self, change: Change[ResourceClaim]) -> None:
+        metadata = change.object.metadata
+        key = (metadata.namespace, metadata.name)
+        before = self._claims_by_name.pop(key, None)
+        for device in before.allocated or () if before else ():
+            holders = self._holders.get(device.id, set())
+            holders.discard(key)
+            if not holders:
+                self._holders.pop(device.id, None)
+        problem = _too_many_requests(change.object.spec.devices.requests)
+        claim = None
+        if change.type is EventType.DELETED:
+            self._note("ResourceClaim", key, "")
+            if before is not None and before.allocated and before.reserved_for:
+                pods = sorted(before.reserved_for)
+                self._report("claim deleted while pods use it", claim="/".join(key), pod_uids=pods)
+        elif self._note("ResourceClaim", key, problem):
+            claim = self._claims_by_name[key] = claim_from(change.object)
+        for device in claim.allocated or () if claim else ():
+            if not device.admin_access:
+                holders = self._holders.setdefault(device.id, set())
+                holders.add(key)
+                if len(holders) > 1 and not self._is_shared(device.id):
+                    claims = sorted("/".join(name) for name in holders)
+                    self._report("device allocated to several claims", device=str(device.id), claims=claims)
+        freed = self._freed_nodes(before, claim)
+        self._changed(ClaimChange(freed, object=key))
+
+    def _freed_nodes(self, before: Claim | None, claim: Claim | None) -> Collection[str] | None:
+        """Return the nodes where devices became free; ``None``: perhaps on any."""
+        if before is None or not before.allocated or (claim is not None and claim.allocated == before.allocated):
+            return ()
+        return (before.host,) if before.host else None
+
+    def slice_changed(self, change: Change[ResourceSlice]) -> None:
+        name, spec = change.object.metadata.name, change.object.spec
+        touched: set[str] | None = set()
+        pools = set[PoolName]()
+        if name in self._pool_of:
+            pools.add(self._pool_of.pop(name))
+        for pool in pools:
+            self.devices -= sum(len(part.devices) for part in self._pools[pool].pop(name))
+        parts: tuple[Slice, ...] = ()
+        problem = "" if change.type is EventType.DELETED else self._too_many_devices(len(spec.devices))
+        if not problem and change.type is not EventType.DELETED:
+            try:
+                parts = slices_from(change.object)
+            except AlignError as error:
+                problem = str(error)
+        self._note("ResourceSlice", ("", name), problem)
+        if parts:
+            pool = (spec.driver, spec.pool.name)
+            pools.add(pool)
+            self._pools.setdefault(pool, {})[name] = parts
+            self.devices += len(spec.devices)
+            self._pool_of[name] = pool
+        for pool in pools:
+            touched = self._pool_changed(pool, touched)
+        if problem:
+            touched = None
+        for node in tuple(self._devices) if touched is None else touched:
+            self._devices.pop(node, None)
+        self._changed(ClaimChange(touched))
+
+    def _too_many_devices(self, count: int) -> str:
+        if count > MAX_SLICE_DEVICES:
+            return f"it has {count} devices; slices with {MAX_SLICE_DEVICES} at most are read"
+        return f"the slices have more than {MAX_DEVICES} devices" if self.devices + count > MAX_DEVICES else ""
+
+    def _pool_changed(self, pool: PoolName, touched: set[str] | None) -> set[str] | None:
+        """Sort a pool in again; return the *touched* nodes and its own, ``None`` for all."""
+        before = self._hosts.pop(pool, set())
+        for node in before:
+            self._local.get(node, set()).discard(pool)
+        self._shared.discard(pool)
+        if not self._pools[pool]:
+            del self._pools[pool]
+        hosts = {part.host for parts in self._pools.get(pool, {}).values() for part in parts}
+        self._hosts[pool] = hosts
+        if "" in hosts:
+            self._shared.add(pool)
+        else:
+            for node in hosts:
+                self._local.setdefault(node, set()).add(pool)
+        if touched is None or "" in hosts | before:
+            return None
+        return touched | before | hosts
+
+    def _report(self, event: str, **details: object) -> None:
+        """Report what is wrong with an object when it is noticed; users who ask read ``warnings``."""
+
+    def _note(self, kind: str, name: ObjectName, problem: str) -> bool:
+        """Name an object that is not read, and why; return whether it is read."""
+        label = f"{kind} {name[0]}{name[0] and '/'}{name[1]}"
+        if problem and self._wrong.get(label) != problem:
+            self._report("object ignored", kind=kind, namespace=name[0], name=name[1], problem=problem)
+        self._wrong.pop(label, None)
+        if problem:
+            self._wrong[label] = problem
+        return not problem
+
+
+def _too_many_requests(requests: Iterable[object]) -> str:
+    count = len(tuple(requests))
+    return f"it has {count} requests; claims with {MAX_REQUESTS} at most are read" if count > MAX_REQUESTS else ""

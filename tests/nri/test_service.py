@@ -1,0 +1,131 @@
+"""``alignup nri`` as a process, at a scripted runtime."""
+
+import asyncio
+import signal
+import socket
+import sys
+import urllib.error
+import urllib.request
+from contextlib import asynccontextmanager
+
+from alignup.align.settings import FeatureGates
+from alignup.kubernetes.kubelet_files.state_files import CPU_FILE, CpuState, dump_cpu_state
+from alignup.wire import nri_pb2 as wire
+from tests.deadlines import until
+from tests.nri.kubelet_node import resources
+from tests.nri.runtime import ScriptedRuntime, next_plugin
+from tests.short_paths import short_directory
+
+EVENTS = (
+    *(
+        wire.CREATE_CONTAINER,
+        wire.POST_CREATE_CONTAINER,
+        wire.UPDATE_CONTAINER,
+        wire.STOP_CONTAINER,
+        wire.REMOVE_CONTAINER,
+    ),
+    wire.REMOVE_POD_SANDBOX,
+)
+
+
+def write_state(directory, default):
+    state = CpuState(policy="static", default=default)
+    (directory / "new").write_bytes(dump_cpu_state(state, gates=FeatureGates()))
+    (directory / "new").rename(directory / CPU_FILE)
+
+
+def write_machine(root):
+    """Two NUMA nodes of two CPUs."""
+    files = {"cpu/online": "0-3", "node/node0/cpulist": "0-1", "node/node1/cpulist": "2-3"}
+    for cpu in range(4):
+        files |= {f"cpu/cpu{cpu}/topology/physical_package_id": "0", f"cpu/cpu{cpu}/topology/core_id": str(cpu)}
+    for name, text in files.items():
+        path = root / "sys" / "devices" / "system" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+@asynccontextmanager
+async def started(place, *words):
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "alignup", "nri", "--socket", str(place / "nri.sock"), "--kubelet-dir", str(place)),
+        *("--host-root", str(place / "host"), "--period", "0.1", *words),
+        env={"PYTHONPATH": ":".join(sys.path)},
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+def get(port, path):
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def shown(updates):
+    return [(update.container_id, update.linux.resources.cpu.cpus) for update in updates]
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def test_it_registers_assists_follows_the_pool_and_stops():
+    async def scenario(place):
+        write_machine(place / "host")
+        write_state(place, 0b1111)
+        port = free_port()
+        runtime = ScriptedRuntime()
+        pod, other = (wire.PodSandbox(id=f"s-{uid}", uid=uid) for uid in "ab")
+        first, second = (wire.Container(id=f"c-{uid}", pod_sandbox_id=f"s-{uid}", name="app") for uid in "ab")
+        for container in (first, second):
+            container.linux.resources.CopyFrom(resources(cpus="0-3", milli=500))
+        async with runtime.listening(place / "nri.sock"), started(place, "--listen", f"127.0.0.1:{port}") as process:
+            called = await next_plugin(runtime)
+            assert (await asyncio.to_thread(get, port, "/readyz"))[0] == 503
+            assert await called.configure(nri="v0.12.2") == sum(1 << event - 1 for event in EVENTS)
+            synchronized = await called.synchronize([pod], [first])
+            assert [update.linux.resources.cpu.cpus for update in synchronized.update] == ["0-1"]
+            created = await called.create(other, second)
+            assert created.adjust.linux.resources.cpu.cpus == "2-3"
+            assert await asyncio.to_thread(get, port, "/readyz") == (200, "ok\n")
+            metrics = (await asyncio.to_thread(get, port, "/metrics"))[1]
+            assert "alignup_nri_connected 1" in metrics
+            assert 'alignup_nri_shared_pods{numa_nodes="1"} 2' in metrics
+
+            await until(lambda: shown(runtime.updates) == [("c-a", "0-1")])  # once more, since that can fail
+            await called.notify(wire.POST_CREATE_CONTAINER, other, second)
+            write_state(place, 0b0011)
+            await until(lambda: shown(runtime.updates) == [("c-a", "0-1"), ("c-b", "0-1")])
+            runtime.disconnect()
+            await (await next_plugin(runtime)).synchronize()
+            process.send_signal(signal.SIGTERM)
+            assert await asyncio.wait_for(process.wait(), 60) == 0
+
+    with short_directory() as place:
+        asyncio.run(scenario(place))
+
+
+def test_it_says_why_it_cannot_start():
+    async def scenario(place):
+        write_machine(place / "host")
+        async with started(place) as process:
+            assert process.stderr is not None
+            errors = (await process.stderr.read()).decode()
+            assert await process.wait() == 1
+            assert errors == (
+                f"alignup: {place}/cpu_manager_state: no such file; start the kubelet, or name its directory "
+                "(--kubelet-dir)\n  Run 'alignup doctor' to check the kubelet's state files.\n"
+            )
+
+    with short_directory() as place:
+        asyncio.run(scenario(place))

@@ -1,0 +1,198 @@
+"""What the cluster service knows of claims: devices of nodes, allocations, and objects that are wrong or missing."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+from structlog.testing import capture_logs
+
+from alignup.align.workload.names import DEVICE_CLASS_PREFIX
+from alignup.schedule import known_claims
+from alignup.schedule.live_cluster import LiveCluster
+from alignup.testing.api_server import ApiFault
+from tests.align.hosts import pod
+from tests.deadlines import until
+from tests.observe.api_objects import api_pod, node
+from tests.schedule.claim_objects import DRIVER, allocation, claim, claiming, device_class, resource_slice, template
+
+pytestmark = pytest.mark.anyio
+
+WANTING = claiming(pod("wanting"))
+
+
+def device_names(live, host):
+    record = live.cluster.record(host)
+    return [device.id.device for device in live.claims.devices_of(host, record.model.machine)]
+
+
+def fits(live, host, asked=WANTING):
+    return live.claim_fit(asked, host).possible
+
+
+def served_by_class(live, name):
+    known = live.find_pod("default", name)
+    return known is not None and live.read(known).class_resources
+
+
+@pytest.fixture
+async def claims(server, live):
+    """A class, a template, and two devices of node ``a``, which the service knows."""
+    for document in (device_class(), template(), resource_slice("a")):
+        server.put(document)
+    await until(lambda: live.claims.devices == 2 and live.claims.objects.templates and live.claims.objects.classes)
+    return live.claims
+
+
+async def test_a_pod_fits_where_devices_for_its_claims_are_free(server, live, claims):
+    assert (fits(live, "a"), fits(live, "b")) == (True, False)
+    assert live.claim_fit(WANTING, "b").reason == "not enough free devices for its claims"
+
+    server.put(claim("other", ["gpu-0", "gpu-1"], "a"))
+    await until(lambda: not fits(live, "a"))
+    server.put(claim("other", ["gpu-0"], "a"))
+    await until(lambda: fits(live, "a"))
+    server.remove("resourceclaims", "other")
+    server.remove("resourceslices", "slice-a")
+    await until(lambda: not fits(live, "a"))
+
+
+async def test_an_allocated_claim_belongs_to_its_node(server, live, claims):
+    asked = claiming(pod("sharing"), claim="shared")
+    assert live.claim_fit(asked, "a").reason == "ResourceClaim default/shared is not known"
+    server.put(claim("shared", ["gpu-0"], "a"))
+    await until(lambda: fits(live, "a", asked))
+    assert live.claim_fit(asked, "b").reason == "default/shared has devices of another node"
+
+
+async def test_devices_of_all_nodes_and_of_selected_nodes_are_usable_there(server, live, claims):
+    server.put(node("b", labels={"rack": "1"}))
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "rack", "operator": "In", "values": ["1"]}]}]}
+    server.put(resource_slice("", (0,), name="rack", pool={"name": "rack"}, nodeSelector=terms))
+    await until(lambda: device_names(live, "b") == ["gpu-0"])
+    assert len(device_names(live, "a")) == 2
+    server.put(resource_slice("", (0,), name="fabric", pool={"name": "fabric"}, allNodes=True))
+    await until(lambda: len(device_names(live, "a")) == 3 and len(device_names(live, "b")) == 2)
+    server.put(node("b", labels={}))
+    await until(lambda: len(device_names(live, "b")) == 1)
+
+
+async def test_devices_that_name_their_nodes_themselves_are_a_complete_pool(server, live, claims):
+    devices = [{"name": "x", "nodeName": "a"}, {"name": "y", "nodeName": "b"}]
+    pool = {"name": "each", "generation": 1, "resourceSliceCount": 1}
+    server.put(resource_slice("", name="each", pool=pool, perDeviceNodeSelection=True, devices=devices))
+    await until(lambda: device_names(live, "b") == ["y"])
+    assert "x" in device_names(live, "a")
+
+
+async def test_an_extended_resource_of_a_class_needs_no_device_plugin(server, live, claims):
+    server.put(device_class(extended="example.com/card"))
+    for resource in ("example.com/card", f"{DEVICE_CLASS_PREFIX}gpu"):
+        document = api_pod(pod("asking", None, **{resource: "1"}), phase="Pending")
+        name = resource.replace("/", "-")
+        document["metadata"] |= {"name": name, "uid": resource}
+        server.put(document)
+        await until(partial(served_by_class, live, name))
+        asked = live.read(live.find_pod("default", name))
+        assert live.verdict(asked, "a").admits
+        assert (fits(live, "a", asked), fits(live, "b", asked)) == (True, False)
+
+
+async def test_without_the_api_group_everything_else_goes_on_with_one_line_in_the_log(server, nodes, client, follow):
+    server.inject(ApiFault(status=404, times=10_000), resource="deviceclasses")
+    live = LiveCluster(client)
+    with capture_logs() as logs:
+        follow(live.run())
+        await live.ready.wait()
+        fit = live.claim_fit(WANTING, "a")
+    assert live.verdict(WANTING, "a").admits
+    assert (fit.possible, fit.certain) == (True, False)
+    assert live.problems == ()
+    assert live.warnings[0].startswith("claims of pods are not known: deviceclasses.resource.k8s.io are not followed: ")
+    assert len([entry for entry in logs if entry["event"] == "cannot follow the API server"]) == 1
+
+    server.inject(ApiFault(), resource="deviceclasses")
+    await until(lambda: live.claims.known)
+    assert live.warnings == ()
+
+
+async def test_objects_that_are_too_large_or_wrong_are_named_and_keep_nobody_from_a_node(server, live, claims):
+    many = [{"name": f"d{number}"} for number in range(known_claims.MAX_SLICE_DEVICES + 1)]
+    server.put(resource_slice("b", devices=many))
+    bad = [{"name": "d", "capacity": {"memory": {"value": "much"}}}]
+    server.put(resource_slice("c", devices=bad))
+    wide = template("wide")
+    wide["spec"]["spec"]["devices"]["requests"] *= known_claims.MAX_REQUESTS + 1
+    server.put(wide)
+    huge = claim("huge")
+    huge["spec"]["devices"]["requests"] *= known_claims.MAX_REQUESTS + 1
+    server.put(huge)
+    await until(lambda: len(live.unreadable) == 4)
+    assert set(live.unreadable) == {
+        "ResourceSlice slice-b",
+        "ResourceSlice slice-c",
+        "ResourceClaimTemplate default/wide",
+        "ResourceClaim default/huge",
+    }
+    assert live.warnings[0].startswith("4 objects cannot be read: ")
+    fit = live.claim_fit(WANTING, "b")
+    assert (fit.possible, fit.certain) == (True, False)
+    server.put(resource_slice("b", (0,)))
+    await until(lambda: len(live.unreadable) == 3)
+    assert device_names(live, "b") == ["gpu-0"]
+
+
+async def test_a_numa_node_that_does_not_exist_and_a_device_with_two_claims_are_reported(server, live, claims):
+    server.put(resource_slice("b", (0, 7)))
+    for name in ("one", "two"):
+        server.put(claim(name, ["gpu-0"], "b"))
+    await until(lambda: len(live.claims.objects.claims) == 2 and live.claims.devices == 4)
+    devices = live.claims.devices_of("b", live.cluster.record("b").model.machine)
+    assert [device.nodes for device in devices] == [1, None]
+    assert live.warnings == (
+        f"device {DRIVER}/b/gpu-0 is allocated to default/one and default/two",
+        f"node b: device {DRIVER}/b/gpu-1 names NUMA node 7, which the node does not have",
+    )
+    server.remove("resourceclaims", "two")
+    await until(lambda: len(live.warnings) == 1)
+
+
+async def test_a_claim_that_is_deleted_under_a_pod_is_logged_and_its_device_is_free(server, live, claims):
+    server.put(claim("held", ["gpu-0", "gpu-1"], "a", uid="running"))
+    await until(lambda: not fits(live, "a"))
+    with capture_logs() as logs:
+        server.remove("resourceclaims", "held")
+        await until(lambda: fits(live, "a"))
+    assert [entry["pod_uids"] for entry in logs if entry["event"] == "claim deleted while pods use it"] == [["running"]]
+
+
+async def test_an_incomplete_pool_and_a_missing_class_serve_no_claim(server, live, claims):
+    server.put(resource_slice("b", pool={"name": "b", "generation": 2, "resourceSliceCount": 2}))
+    await until(lambda: live.claims.devices == 4)
+    assert not fits(live, "b")
+    assert any("has 1 of its 2 slices" in text for text in live.warnings)
+    server.remove("deviceclasses", "gpu")
+    await until(lambda: live.claim_fit(WANTING, "a").reason == "DeviceClass gpu is not known")
+
+
+async def test_devices_that_others_may_use_too_are_left_to_the_scheduler(server, live, claims):
+    shared = [{"name": "gpu-0", "allowMultipleAllocations": True}]
+    server.put(resource_slice("b", devices=shared))
+    server.put(claim("other", ["gpu-0"], "b"))
+    await until(lambda: live.claims.devices == 3 and live.claims.objects.claims)
+    fit = live.claim_fit(WANTING, "b")
+    assert (fit.possible, fit.certain) == (True, False)
+    admin = claim("admin", ["gpu-0", "gpu-1"], "a")
+    admin["status"]["allocation"] = allocation(["gpu-0", "gpu-1"], "a")
+    for result in admin["status"]["allocation"]["devices"]["results"]:
+        result["adminAccess"] = True
+    server.put(admin)
+    await until(lambda: len(live.claims.objects.claims) == 2)
+    assert live.claim_fit(WANTING, "a") == known_claims.ClaimFit(possible=True, open=True)
+
+
+async def test_a_selector_that_fails_leaves_the_choice_to_the_scheduler(server, live, claims):
+    server.put(device_class("gpu", selector='device.attributes["gpu.example.com"].missing == "x"'))
+    server.put(template("other", class_name="gpu"))
+    asked = replace(WANTING, claims=(replace(WANTING.claims[0], template="other"),))
+    await until(lambda: not live.claim_fit(asked, "a").certain)
+    assert live.claim_fit(asked, "a").possible
