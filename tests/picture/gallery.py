@@ -10,7 +10,7 @@ from hypothesis import reject
 from hypothesis import strategies as st
 
 from alignup.align.claims.ledger import MODEL, ClaimLedger
-from alignup.align.claims.objects import DeviceId, SliceDevice
+from alignup.align.claims.resource_claims import DeviceId, SliceDevice
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.errors import SettingsError
 from alignup.align.host import Host, Settings

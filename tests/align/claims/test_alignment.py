@@ -15,7 +15,7 @@ from alignup.align.claims.alignment import (
     place_devices,
     wrong_numa_nodes,
 )
-from alignup.align.claims.objects import (
+from alignup.align.claims.resource_claims import (
     AllocatedDevice,
     AttributeValue,
     ClaimObjects,
@@ -114,6 +114,14 @@ class TestExplainedClaims:
         assert explained.aligned is False
         assert explained.sentence() == "device gpu-1 is on NUMA node 1, the CPUs will be on NUMA node 0: not aligned"
         assert explained.remedy() == ""
+
+    def test_a_device_beside_the_cpus_does_not_align_another(self):
+        explained = explain([device("gpu-0", node=0), device("gpu-1", node=1)], ["gpu-0", "gpu-1"])
+
+        assert explained.aligned is False
+        assert explained.sentence() == (
+            "devices gpu-0, gpu-1 are on NUMA nodes 0-1, the CPUs will be on NUMA node 0: not aligned"
+        )
 
     def test_a_free_device_beside_the_cpus_is_proposed(self):
         near = replace(device("gpu-0", node=0), attributes={NUMA_NODE: 0})
