@@ -19,7 +19,7 @@ from alignup.gate.admission import GATE
 from alignup.gate.controller import GateController, GateOptions
 from alignup.gate.releases import NODE_ANNOTATION
 from alignup.kubernetes.api import PODS, ApiClient, find_access
-from alignup.schedule.cluster_claims import (
+from alignup.kubernetes.api.claim_resources import (
     DEVICE_CLASSES,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,

@@ -3,6 +3,7 @@
 ``make docs`` writes it. The site has the layout of the repository, so that links between documents work in both.
 """
 
+import asyncio
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,15 +12,20 @@ from typing import Any
 
 import yaml
 from prometheus_client import CollectorRegistry
+from prometheus_client.metrics_core import Metric
 
 from alignup import __version__
 from alignup.agent import routes
 from alignup.agent.metrics import Metrics
+from alignup.align.cpus.options import CpuSettings
 from alignup.align.host import Host, Settings
-from alignup.gate.metrics import GateMetrics
+from alignup.align.quantity import Quantity
+from alignup.gate.service import GateServiceOptions, add_gate
+from alignup.kubernetes.api import Access, ApiClient
 from alignup.machines import synthetic
+from alignup.nri.metrics import NriMetrics
 from alignup.observe.app import ObserverMetrics
-from alignup.schedule.metrics import ScheduleMetrics
+from alignup.schedule.service import ScheduleService
 from alignup.web.api_operations import Operation, openapi_document
 from tools.command_tree import CommandHelp, walk
 
@@ -124,21 +130,35 @@ def _metrics() -> Iterator[str]:
     yield "In the text format of Prometheus. Counters and gauges under `kubelet_` have the kubelet's names."
     for title, registry in _registries():
         families = sorted(registry.collect(), key=lambda family: family.name)
-        names = [f"{family.name.removesuffix('_total')}{'_total' * (family.type == 'counter')}" for family in families]
-        rows = [(f"`{name}`", family.type, family.documentation) for name, family in zip(names, families, strict=True)]
+        rows = [(f"`{_metric_name(family)}`", family.type, family.documentation) for family in families]
         yield from ("", f"## {title}", *_table(("metric", "type", ""), rows))
 
 
+def _metric_name(family: Metric) -> str:
+    if family.type != "counter":
+        return family.name
+    return family.samples[0].name if family.samples else f"{family.name.removesuffix('_total')}_total"
+
+
 def _registries() -> Iterable[tuple[str, CollectorRegistry]]:
-    host = Host(synthetic.parse("numa:2 core:2 pu:1"), Settings())
+    cpus = CpuSettings(policy="static", reservation=Quantity.parse("1"))  # some metrics exist only under this policy
+    host = Host(synthetic.parse("numa:2 core:2 pu:1"), Settings(cpus=cpus))
     agent = Metrics(lambda: host)
-    schedule = ScheduleMetrics()
-    GateMetrics(schedule.registry)
+    schedule = asyncio.run(_schedule_service())
     return (
         ("alignup agent", agent.registry),
+        ("alignup nri", NriMetrics().registry),
         ("alignup observe", ObserverMetrics("host").registry),
-        ("alignup schedule", schedule.registry),
+        ("alignup schedule", schedule.metrics.registry),
     )
+
+
+async def _schedule_service() -> ScheduleService:
+    """Make a service with a gate that is not run."""
+    async with ApiClient(Access(server="http://127.0.0.1")) as client:
+        service = ScheduleService(client)
+        with add_gate(service, GateServiceOptions()):
+            return service
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from alignup.align.claims.objects import ClaimObjects, DeviceClass
+from alignup.align.claims.resource_claims import ClaimObjects, DeviceClass
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.decision import Decision
 from alignup.align.explain.sentences import describe_defects

@@ -12,7 +12,7 @@ import yaml
 
 from alignup import cli
 from alignup.align.claims.alignment import NUMA_NODE
-from alignup.align.claims.objects import DeviceId, Slice, SliceDevice
+from alignup.align.claims.resource_claims import DeviceId, Slice, SliceDevice
 from alignup.testing.api_server import ApiFault, ApiServer, ServedResource
 from tests.align.hosts import pod
 from tests.cli.commands import in_process, python

@@ -1,7 +1,8 @@
 """The chart, rendered as ``helm template`` does, for the few constructs of Go's templates that it uses.
 
-They are: fields of ``.Values``, ``.Release``, ``.Chart`` and of the dot; ``if``, ``with``, ``range`` and ``end``; texts
-and numbers; pipelines; and the functions below. Anything else is an error. Where Helm is installed, a test compares.
+They are: fields of ``.Values``, ``.Release``, ``.Chart`` and of the dot; ``.Files.Get``; ``if``, ``with``, ``range``
+and ``end``; texts and numbers; pipelines; and the functions below. Anything else is an error. Where Helm is installed,
+a test compares.
 """
 
 import re
@@ -24,6 +25,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "default": lambda fallback, value: value or fallback,
     "nindent": lambda spaces, text: "".join(f"\n{' ' * spaces}{line}" for line in text.splitlines()),
     "not": lambda value: not value,
+    "replace": lambda old, new, text: text.replace(old, new),
     "quote": lambda value: '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"',
     "toYaml": lambda value: yaml.safe_dump(value, default_flow_style=False).removesuffix("\n"),
 }
@@ -55,6 +57,7 @@ def render_templates(values: Mapping[str, Any] | None = None, *, namespace: str 
     root = {
         "Values": _merged(default_values(), values or {}),
         "Release": {"Name": "alignup", "Namespace": namespace},
+        "Files": {"Get": lambda name: (CHART / name).read_text("utf-8")},
         "Chart": {name[:1].upper() + name[1:]: value for name, value in chart.items()},
     }
     templates = CHART / "templates"

@@ -55,6 +55,12 @@ CHANGED: dict[str, Any] = {
         "resources": {"requests": {"cpu": "2", "memory": "2Gi"}, "limits": {"memory": "2Gi"}},
     },
     "networkPolicy": {"enabled": True, "apiServerPorts": [8443]},
+    "monitoring": {
+        "podMonitors": True,
+        "rules": True,
+        "labels": {"release": "prometheus"},
+        "documentation": "https://docs.example.org/alignup",
+    },
 }
 ALL = {"schedule": {"enabled": True}, "scheduler": {"enabled": True}}
 

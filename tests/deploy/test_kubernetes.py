@@ -26,6 +26,7 @@ from tests.observe.kubelets import SimulatedKubelet
 
 KUBECTL = find_program("kubectl")
 DIRECTORIES = (BASE, SCHEDULE, SCHEDULER)
+MONITORING = KUBERNETES / "monitoring"
 OBJECTS = [manifest for directory in DIRECTORIES for manifest in read_kustomization(directory)]
 (OBSERVER,) = of_kind(OBJECTS, "DaemonSet")
 WORKLOADS = of_kind(OBJECTS, "DaemonSet", "Deployment")
@@ -46,10 +47,11 @@ def containers(workload):
 def test_kubectl_builds_the_objects_that_the_tests_read():
     built = [
         subprocess.run([KUBECTL or "", "kustomize", directory], check=True, capture_output=True, text=True).stdout  # noqa: S603
-        for directory in DIRECTORIES
+        for directory in (*DIRECTORIES, MONITORING)
     ]
 
-    assert by_name(manifest for text in built for manifest in read_documents(text)) == by_name(OBJECTS)
+    expected = by_name([*OBJECTS, *read_kustomization(MONITORING)])
+    assert by_name(manifest for text in built for manifest in read_documents(text)) == expected
 
 
 def test_every_file_belongs_to_a_kustomization():

@@ -28,7 +28,7 @@ from tests.align import hosts
 from tests.kubernetes.kubelet_files.allocated_pods import dump_allocated_pods
 
 if TYPE_CHECKING:
-    from alignup.align.claims.objects import DeviceId, Slice
+    from alignup.align.claims.resource_claims import DeviceId, Slice
 
 GIB, GPU = hosts.GIB, hosts.GPU
 CONFIGURATION: dict[str, Any] = {

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from alignup.align.claims.alignment import NUMA_NODE, PCI_BUS_ID
 from alignup.align.claims.ledger import ClaimLedger
-from alignup.align.claims.objects import DeviceId, Slice, SliceDevice
+from alignup.align.claims.resource_claims import DeviceId, Slice, SliceDevice
 from alignup.align.machine import PciDevice
 from alignup.align.workload import PodClaim
 from alignup.documents.host_state import MAX_CLAIM_DEVICES

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from alignup import atomic_files
-from alignup.align.claims.objects import DeviceId
+from alignup.align.claims.resource_claims import DeviceId
 from alignup.align.errors import PluginError
 from alignup.kubernetes.api import Access, ApiClient, Timing
 from alignup.kubernetes.api.host_states import HEARTBEAT_SECONDS, HOST_STATES, HostStateReader

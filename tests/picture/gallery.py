@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from alignup import load
 from alignup.align.claims.ledger import MODEL, ClaimLedger
-from alignup.align.claims.objects import DeviceId, SliceDevice
+from alignup.align.claims.resource_claims import DeviceId, SliceDevice
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.errors import SettingsError
 from alignup.align.host import Host, Settings

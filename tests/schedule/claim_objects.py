@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from alignup.align.claims.allocation import allocate
-from alignup.align.claims.objects import ClaimObjects, SliceDevice, usable_devices
+from alignup.align.claims.resource_claims import ClaimObjects, SliceDevice, usable_devices
 from alignup.align.workload import Pod, PodClaim
 from alignup.align.workload.names import CLAIMS_ANNOTATION
 from alignup.documents.codec import convert

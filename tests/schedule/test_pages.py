@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from alignup.align.claims.alignment import NUMA_NODE
-from alignup.align.claims.objects import DeviceId, Slice, SliceDevice
+from alignup.align.claims.resource_claims import DeviceId, Slice, SliceDevice
 from alignup.kubernetes.api.objects import ApiPodSpec
 from alignup.kubernetes.manifests.pod_decoder import pod_to_dict
 from alignup.schedule import pages as cluster_pages

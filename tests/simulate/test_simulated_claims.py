@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.align.claims.alignment import HostClaims
-from alignup.align.claims.objects import ClaimObjects, ClaimRequest, DeviceClass
+from alignup.align.claims.resource_claims import ClaimObjects, ClaimRequest, DeviceClass
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.host import Host, Settings
 from alignup.align.quantity import Quantity

@@ -83,6 +83,9 @@ def test_the_reference_has_every_command_option_metric_and_object(generated):
     assert "## HostState (alignup.dev/" in generated["objects.md"]
     assert "| `kubelet_topology_manager_admission_requests_total` | counter |" in generated["metrics.md"]
     assert "alignup_prediction" in generated["metrics.md"]
+    assert "| `alignup_schedule_known_nodes` | gauge |" in generated["metrics.md"]
+    assert "| `alignup_gate_pods` | gauge |" in generated["metrics.md"]
+    assert "| `kubelet_container_aligned_compute_resources_count` |" in generated["metrics.md"]
 
 
 def rows(heading: str) -> set[str]:

@@ -25,7 +25,7 @@ from alignup.web.metrics import CallbackCollector, CounterSet
 DURATION = "kubelet_topology_manager_admission_duration_ms"
 BUCKETS = tuple(0.05 * 2**step for step in range(15))  #: milliseconds; the kubelet's
 DROPPED_LINES = "alignup_log_lines_dropped_total"
-UNPLACED = "none"  #: the ``node`` label of devices without NUMA affinity
+UNPLACED = "none"  #: the ``numa_node`` label of devices without NUMA affinity
 
 REGISTRATIONS = "kubelet_device_plugin_registration_total"
 ALLOCATIONS = "kubelet_device_plugin_alloc_duration_seconds"
@@ -128,7 +128,7 @@ def _cpus(ledger: CpuLedger, *, managed: bool) -> Iterator[Metric]:
         "kubelet_cpu_manager_allocation_per_numa", "Exclusively allocated CPUs of a NUMA node.", labels=["numa_node"]
     )
     states = GaugeMetricFamily(
-        "alignup_numa_cpus", "CPUs of a NUMA node: free, held or reserved.", labels=["node", "state"]
+        "alignup_numa_cpus", "CPUs of a NUMA node: free, held or reserved.", labels=["numa_node", "state"]
     )
     for node, cpus in ledger.node_cpus.items() if managed else ():
         numa.add_metric([str(node)], (held & cpus).bit_count())
@@ -143,7 +143,7 @@ def _memory(ledger: MemoryLedger) -> Metric:
     family = GaugeMetricFamily(
         "alignup_numa_memory_bytes",
         "Memory and huge pages of a NUMA node: free, held by containers, or reserved for the system.",
-        labels=["node", "type", "state"],
+        labels=["numa_node", "type", "state"],
     )
     for node, memory in ledger.nodes.items():
         for type_, table in sorted(memory.tables.items()):
@@ -154,11 +154,11 @@ def _memory(ledger: MemoryLedger) -> Metric:
 
 
 def _devices(ledger: DeviceLedger) -> Metric:
-    """Count a device near several nodes once: ``node="0-1"``."""
+    """Count a device near several nodes once: ``numa_node="0-1"``."""
     family = GaugeMetricFamily(
         "alignup_numa_devices",
         "Devices near a NUMA node (or a list of nodes): free, held, or unhealthy and not held.",
-        labels=["node", "resource", "state"],
+        labels=["numa_node", "resource", "state"],
     )
     for resource, inventory in sorted(ledger.inventories.items()):
         in_use = ledger.in_use.get(resource, frozenset())

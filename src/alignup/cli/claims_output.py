@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from alignup.align import bits
 from alignup.align.claims.alignment import ExplainedClaim, HostClaims, place_devices, wrong_numa_nodes
-from alignup.align.claims.objects import Slice, SliceDevice, usable_devices
+from alignup.align.claims.resource_claims import Slice, SliceDevice, usable_devices
 from alignup.align.machine import Machine
 from alignup.cli import inputs, terminal
 from alignup.cli.app import NOWHERE, InputError

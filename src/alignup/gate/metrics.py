@@ -5,6 +5,8 @@ from datetime import datetime
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from alignup.gate.releases import ReleaseOutcome
+
 _BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)  #: seconds
 
 
@@ -18,6 +20,8 @@ class GateMetrics:
         )
         outcomes = "Pods that were released to a node, by what became of them."
         self._releases = Counter("alignup_gate_releases", outcomes, ["outcome"], registry=registry)
+        for outcome in ReleaseOutcome:
+            self._releases.labels(outcome)
         waited = "Time that pods waited behind the gate."
         self._waits = Histogram("alignup_gate_wait_seconds", waited, buckets=_BUCKETS, registry=registry)
         self._pods = Gauge("alignup_gate_pods", "Pods behind the gate, or just released.", ["state"], registry=registry)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from alignup.align.claims.alignment import place_devices, wrong_numa_nodes
 from alignup.align.claims.ledger import MODEL, ClaimLedger
-from alignup.align.claims.objects import AttributeValue, DeviceId, Slice, SliceDevice, usable_devices
+from alignup.align.claims.resource_claims import AttributeValue, DeviceId, Slice, SliceDevice, usable_devices
 from alignup.align.errors import OWN_LIMIT
 from alignup.align.machine import Machine
 from alignup.align.workload import Pod

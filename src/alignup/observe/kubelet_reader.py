@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from alignup import atomic_files
-from alignup.align.claims.objects import Slice
+from alignup.align.claims.resource_claims import Slice
 from alignup.align.errors import AlignError, FileError, PluginError
 from alignup.align.machine import Machine
 from alignup.align.release import NEWEST, RELEASES

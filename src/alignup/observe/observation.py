@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
-from alignup.align.claims.objects import Slice
+from alignup.align.claims.resource_claims import Slice
 from alignup.align.cpus.options import CpuPolicy
 from alignup.align.errors import StateError
 from alignup.align.host import Host, Settings

@@ -19,9 +19,9 @@ from alignup.kubernetes.api import (
     EventType,
     Informer,
     Query,
-    Resource,
     Timing,
 )
+from alignup.kubernetes.api.claim_resources import RESOURCE_SLICES
 from alignup.kubernetes.api.errors import NotFoundError
 from alignup.kubernetes.api.known_pods import KnownPod, known_pod, kubelet_uid
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
@@ -35,12 +35,9 @@ from alignup.web.asgi_server import ServerLimits, run_until_signal, serve_app
 from alignup.web.sockets import tcp_socket
 
 if TYPE_CHECKING:
-    from alignup.align.claims.objects import Slice
+    from alignup.align.claims.resource_claims import Slice
 
 KUBELET_PORT = 10250
-RESOURCE_SLICES = Resource(
-    type=ResourceSlice, kind="ResourceSlice", plural="resourceslices", group="resource.k8s.io", version="v1"
-)
 _START_SECONDS = 10  #: after which the observer starts without what the API server has not sent
 _LONGEST_RETRY = 600.0  #: seconds between attempts to read slices, which a cluster may not have at all
 _KUBELET_CERTIFICATE = "pki/kubelet.crt"  #: which the kubelet signs itself if nobody else does

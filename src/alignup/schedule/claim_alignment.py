@@ -9,7 +9,7 @@ from dataclasses import replace
 from enum import StrEnum
 
 from alignup.align.claims.alignment import ExplainedClaim
-from alignup.align.claims.objects import Claim
+from alignup.align.claims.resource_claims import Claim
 from alignup.align.workload import Pod
 from alignup.align.workload.names import CLAIMS_ANNOTATION
 from alignup.placement.host_record import HostRecord

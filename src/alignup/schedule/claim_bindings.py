@@ -13,10 +13,11 @@ from typing import NamedTuple
 import structlog
 
 from alignup.align.claims.alignment import ExplainedClaim
-from alignup.align.claims.objects import Claim
+from alignup.align.claims.resource_claims import Claim
 from alignup.align.workload import Pod
 from alignup.align.workload.names import CLAIMS_ANNOTATION
 from alignup.kubernetes.api import PODS, ApiClient
+from alignup.kubernetes.api.claim_resources import RESOURCE_CLAIMS
 from alignup.kubernetes.api.errors import ApiError
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.kubernetes.manifests.claims import claim_from
@@ -29,7 +30,6 @@ from alignup.schedule.claim_alignment import (
     has_claims,
     may_align,
 )
-from alignup.schedule.cluster_claims import RESOURCE_CLAIMS
 from alignup.schedule.known_claims import ObjectName
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.pod_events import PodEvents

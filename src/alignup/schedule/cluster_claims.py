@@ -11,29 +11,19 @@ from typing import Any
 import structlog
 
 from alignup.kubernetes.api import ApiClient, Change, EventType, Informer, Resource
+from alignup.kubernetes.api.claim_resources import (
+    DEVICE_CLASSES,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+)
 from alignup.kubernetes.api.errors import ApiError
 from alignup.kubernetes.api.objects import ApiNode
 from alignup.kubernetes.manifests.claims import (
-    DeviceClassObject,
     ResourceClaim,
-    ResourceClaimTemplate,
     ResourceSlice,
 )
 from alignup.schedule.known_claims import ClaimChange, KnownClaims
-
-GROUP = "resource.k8s.io"
-RESOURCE_CLAIMS = Resource(
-    type=ResourceClaim, kind="ResourceClaim", plural="resourceclaims", group=GROUP, namespaced=True
-)
-RESOURCE_CLAIM_TEMPLATES = Resource(
-    type=ResourceClaimTemplate,
-    kind="ResourceClaimTemplate",
-    plural="resourceclaimtemplates",
-    group=GROUP,
-    namespaced=True,
-)
-DEVICE_CLASSES = Resource(type=DeviceClassObject, kind="DeviceClass", plural="deviceclasses", group=GROUP)
-RESOURCE_SLICES = Resource(type=ResourceSlice, kind="ResourceSlice", plural="resourceslices", group=GROUP)
 
 _log = structlog.get_logger()
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from alignup.align.claims.alignment import HostClaims, place_devices, wrong_numa_nodes
 from alignup.align.claims.allocation import allocate
-from alignup.align.claims.objects import (
+from alignup.align.claims.resource_claims import (
     Claim,
     ClaimObjects,
     ClaimRequest,

@@ -22,7 +22,7 @@ import msgspec
 import structlog
 
 from alignup.align.claims.alignment import ExplainedClaim
-from alignup.align.claims.objects import Claim
+from alignup.align.claims.resource_claims import Claim
 from alignup.align.errors import AlignError, PodError
 from alignup.align.workload import Pod
 from alignup.align.workload.validation import MIRROR_ANNOTATION

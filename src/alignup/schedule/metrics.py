@@ -11,6 +11,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 
 from alignup.picture.plots import Series, stacked_plot
 from alignup.picture.svg_elements import svg_inline
+from alignup.placement.host_report import Cause
 from alignup.web.metrics import CallbackCollector
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)  #: seconds
@@ -52,8 +53,10 @@ class ScheduleMetrics:
         )
         self._children: dict[tuple[str, int], Histogram] = {}  #: of requests, by verb and code: looking them up is slow
         self.predictions = PredictionHistory()
-        for outcome in ("as_predicted", "placed_elsewhere", "rejected"):
-            self._predictions.labels("admits", outcome, "")
+        self._predictions.labels("admits", "as_predicted", "")
+        for cause in Cause:  # a counter that appears with its first event hides this event from rate() and increase()
+            for outcome in ("placed_elsewhere", "rejected"):
+                self._predictions.labels("admits", outcome, cause)
         for alignment in ("aligned", "unaligned", "unknown", "refused"):
             self._claimed_pods.labels(alignment)
 

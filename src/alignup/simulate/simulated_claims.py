@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from alignup.align.claims.alignment import ClaimState, ExplainedClaim, HostClaims, decided_nodes
 from alignup.align.claims.allocation import allocate
-from alignup.align.claims.objects import Claim, DeviceId
+from alignup.align.claims.resource_claims import Claim, DeviceId
 from alignup.align.decision import Decision
 from alignup.align.errors import AlignError
 from alignup.align.host import Host

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from alignup.align import bits
 from alignup.align.claims.allocation import Matches
-from alignup.align.claims.objects import AttributeValue, Claim, ClaimRequest, DeviceId, SliceDevice
+from alignup.align.claims.resource_claims import AttributeValue, Claim, ClaimRequest, DeviceId, SliceDevice
 
 DRIVER = "gpu.example.com"
 

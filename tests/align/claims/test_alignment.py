@@ -15,7 +15,7 @@ from alignup.align.claims.alignment import (
     place_devices,
     wrong_numa_nodes,
 )
-from alignup.align.claims.objects import (
+from alignup.align.claims.resource_claims import (
     AllocatedDevice,
     AttributeValue,
     ClaimObjects,
@@ -89,6 +89,7 @@ class TestNumaNodes:
     def test_without_a_machine_only_the_attribute_tells(self):
         assert numa_nodes({NUMA_NODE: 7}, None) == 1 << 7
         assert numa_nodes({PCI_BUS_ID: "0000:97:00.0"}, None) is None
+        assert numa_nodes({NUMA_NODE: (1 << 63) - 1}, None) is None
 
     def test_nodes_that_do_not_exist_are_reported(self):
         assert wrong_numa_nodes({NUMA_NODE: (1, 7)}, MACHINE) == (7,)
@@ -114,6 +115,14 @@ class TestExplainedClaims:
         assert explained.aligned is False
         assert explained.sentence() == "device gpu-1 is on NUMA node 1, the CPUs will be on NUMA node 0: not aligned"
         assert explained.remedy() == ""
+
+    def test_a_device_beside_the_cpus_does_not_align_another(self):
+        explained = explain([device("gpu-0", node=0), device("gpu-1", node=1)], ["gpu-0", "gpu-1"])
+
+        assert explained.aligned is False
+        assert explained.sentence() == (
+            "devices gpu-0, gpu-1 are on NUMA nodes 0-1, the CPUs will be on NUMA node 0: not aligned"
+        )
 
     def test_a_free_device_beside_the_cpus_is_proposed(self):
         near = replace(device("gpu-0", node=0), attributes={NUMA_NODE: 0})

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from alignup.align import bits
 from alignup.align.claims import allocation
 from alignup.align.claims.allocation import allocate, feasible_nodes
-from alignup.align.claims.objects import (
+from alignup.align.claims.resource_claims import (
     AllocatedDevice,
     ClaimRequest,
     DeviceId,

@@ -1,7 +1,7 @@
 """The ledger of claims: devices by group and NUMA node, and who holds them."""
 
 from alignup.align.claims.ledger import MODEL, ClaimLedger
-from alignup.align.claims.objects import DeviceId, SliceDevice
+from alignup.align.claims.resource_claims import DeviceId, SliceDevice
 
 
 def gpu(number: int, *, pool: str = "host-a", driver: str = "gpu.example.com") -> DeviceId:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alignup.align.claims.ledger import MODEL, ClaimLedger
-from alignup.align.claims.objects import DeviceId, SliceDevice
+from alignup.align.claims.resource_claims import DeviceId, SliceDevice
 from alignup.align.errors import StateError
 from alignup.align.machine import CadvisorReport, Device, PciDevice
 from alignup.align.workload import Pod

@@ -3,7 +3,13 @@
 import msgspec
 import pytest
 
-from alignup.align.claims.objects import AllocatedDevice, DeviceId, DeviceTaint, DeviceToleration, MatchAttribute
+from alignup.align.claims.resource_claims import (
+    AllocatedDevice,
+    DeviceId,
+    DeviceTaint,
+    DeviceToleration,
+    MatchAttribute,
+)
 from alignup.align.errors import ManifestError
 from alignup.align.quantity import Quantity
 from alignup.kubernetes.manifests import claims

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from alignup.align.claims.objects import ClaimObjects, ClaimRequest, DeviceClass, DeviceId, SliceDevice
+from alignup.align.claims.resource_claims import ClaimObjects, ClaimRequest, DeviceClass, DeviceId, SliceDevice
 from alignup.align.quantity import Quantity
 from alignup.kubernetes.manifests.device_selectors import SelectorError, class_selectors, select
 
@@ -83,7 +83,7 @@ def test_the_selectors_of_the_class_count_as_well():
 def test_without_the_library_the_error_says_how_to_get_it():
     program = (
         "import sys; sys.modules['cel_expr_python'] = None\n"
-        "from alignup.align.claims.objects import DeviceId, SliceDevice\n"
+        "from alignup.align.claims.resource_claims import DeviceId, SliceDevice\n"
         "from alignup.kubernetes.manifests.device_selectors import SelectorError, select\n"
         "try: select('true', SliceDevice(DeviceId('d', 'p', 'x')))\n"
         "except SelectorError as error: print(error)"

@@ -9,7 +9,7 @@ import pytest
 from google.protobuf.json_format import MessageToDict
 
 from alignup.align import bits
-from alignup.align.claims.objects import DeviceId
+from alignup.align.claims.resource_claims import DeviceId
 from alignup.align.errors import ListenError
 from alignup.align.host import Host
 from alignup.align.ledger import AdmittedPod

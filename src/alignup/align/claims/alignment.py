@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 from alignup.align import bits
 from alignup.align.bits import NodeSet
 from alignup.align.claims.allocation import Matches, allocate
-from alignup.align.claims.objects import AttributeValue, Claim, ClaimObjects, DeviceId, SliceDevice
+from alignup.align.claims.resource_claims import AttributeValue, Claim, ClaimObjects, DeviceId, SliceDevice
 from alignup.align.decision import Placement
 from alignup.align.errors import AlignError
 from alignup.align.host import Host
-from alignup.align.machine import Machine
+from alignup.align.machine import MAX_NODE_ID, Machine
 from alignup.align.workload import Pod
 
 NUMA_NODE = "resource.kubernetes.io/numaNode"
@@ -30,7 +30,7 @@ def numa_nodes(attributes: Mapping[str, AttributeValue], machine: Machine | None
     listed = value if isinstance(value, tuple) else (value,)
     ids = [node for node in listed if isinstance(node, int) and not isinstance(node, bool)]
     if machine is None:
-        return bits.of(node for node in ids if node >= 0) or None
+        return bits.of(node for node in ids if 0 <= node < MAX_NODE_ID) or None
     known = {node.id for node in machine.nodes}
     nodes = {node for node in ids if node in known} or _pci_nodes(attributes, machine)
     return bits.of(near for node in nodes for near in _with_cpus(node, machine)) or None
@@ -122,9 +122,10 @@ def decided_nodes(pod: Pod, placements: Iterable[Placement], claim: str, machine
     return DecidedNodes(cpus, memory)
 
 
-def is_aligned(devices: NodeSet, decided: NodeSet) -> bool:
-    """Return whether everything decided is on NUMA nodes of the devices."""
-    return not decided & ~devices
+def is_aligned(devices: Iterable[NodeSet], decided: NodeSet) -> bool:
+    """Return whether everything decided is on NUMA nodes of the devices, and every device on one of these nodes."""
+    nodes = tuple(devices)
+    return not decided & ~bits.union(nodes) and all(each & decided for each in nodes)
 
 
 def _on_nodes(nodes: NodeSet) -> str:
@@ -146,7 +147,9 @@ class ExplainedClaim:
         places = self._places()
         if not self.decided.all or not places or None in places:
             return None
-        verdicts = {is_aligned(nodes or 0, self.decided.all) for nodes in places}
+        if self.state.allocated:
+            return is_aligned([device.nodes or 0 for _, device in self.state.devices], self.decided.all)
+        verdicts = {is_aligned([nodes or 0], self.decided.all) for nodes in places}
         return verdicts.pop() if len(verdicts) == 1 else None
 
     def sentence(self) -> str:
@@ -253,7 +256,7 @@ class HostClaims(NamedTuple):
     def _devices_beside(self, claim: Claim, nodes: NodeSet) -> tuple[SliceDevice, ...]:
         """Return the free devices on *nodes* that match *claim*, if they suffice for it."""
         taken = self.objects.taken() - {device.id for device in claim.allocated or ()}
-        near = [device for device in self.devices if device.nodes is not None and is_aligned(device.nodes, nodes)]
+        near = [device for device in self.devices if device.nodes is not None and is_aligned([device.nodes], nodes)]
         try:
             if allocate([claim], near, matches=self.matches, taken=taken) is None:
                 return ()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from alignup.align import bits
 from alignup.align.bits import NodeSet
-from alignup.align.claims.objects import AllocatedDevice, Claim, ClaimRequest, DeviceId, SliceDevice
+from alignup.align.claims.resource_claims import AllocatedDevice, Claim, ClaimRequest, DeviceId, SliceDevice
 from alignup.align.errors import WorkLimitError
 
 MAX_STEPS = 100_000  #: devices that an allocation tries

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from alignup.align import bits
-from alignup.align.claims.objects import DeviceId, SliceDevice
+from alignup.align.claims.resource_claims import DeviceId, SliceDevice
 
 MODEL = "model"  #: the only attribute of a device in the ledger
 

@@ -13,7 +13,7 @@ from typing import Any
 from alignup.align import bits
 from alignup.align.bits import NodeSet
 from alignup.align.claims.ledger import MODEL, ClaimLedger
-from alignup.align.claims.objects import DeviceId, SliceDevice
+from alignup.align.claims.resource_claims import DeviceId, SliceDevice
 from alignup.align.devices.ledger import DeviceLedger
 from alignup.align.errors import OWN_LIMIT, AlignError, SettingsError, StateError
 from alignup.align.host import Host

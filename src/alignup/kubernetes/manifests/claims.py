@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from alignup.align.bits import quote
-from alignup.align.claims.objects import (
+from alignup.align.claims.resource_claims import (
     AllocatedDevice,
     AttributeValue,
     Claim,

@@ -1,29 +1,25 @@
 """CEL selectors of device classes and claims, evaluated on devices of slices.
 
-``cel-expr-python`` evaluates the expressions. A quantity is a map ``{"quantity": "80Gi"}`` in them, and a semantic
-version ``{"version": "1.2.3"}``; both have the comparisons that Kubernetes defines. As in Kubernetes, attributes of a
-domain that the device does not have are an empty map.
+As in Kubernetes, attributes of a domain that the device does not have are an empty map.
 """
 
 import re
-from collections.abc import Callable, Hashable, Mapping
-from functools import cache, lru_cache, partial
+from collections.abc import Hashable, Mapping
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from alignup.align.bits import quote
 from alignup.align.claims.allocation import Matches
-from alignup.align.claims.objects import ClaimObjects, ClaimRequest, SliceDevice
+from alignup.align.claims.resource_claims import ClaimObjects, ClaimRequest, SliceDevice
 from alignup.align.errors import AlignError
-from alignup.align.quantity import Quantity
 
 if TYPE_CHECKING:
     from cel_expr_python import cel
 
 _DOMAIN = re.compile(r"""(?:attributes|capacity)\s*\[\s*(?:"([^"]*)"|'([^']*)')\s*\]""")
-_WORD = re.compile(r"\w+")
-#: Functions of whole maps.
-_LOOPS = {"all", "exists", "exists_one", "existsOne", "map", "filter", "transformList", "transformMap", "size"}
-_QUANTITY, _VERSION = "quantity", "version"
+_ACCESS = re.compile(rf"{_DOMAIN.pattern}\s*\.\s*\??\s*(\w+)")  #: to one attribute or capacity
+_MAPS = re.compile(r"\b(?:attributes|capacity)\b")
+_QUANTITY, _VERSION = "quantity", "version"  #: as in ``cel_environment``
 
 
 class SelectorError(AlignError):
@@ -53,7 +49,7 @@ def select(expression: str, device: SliceDevice) -> bool:
 def relevant_values(expression: str, device: SliceDevice) -> Hashable:
     """Return everything of *device* that *expression* can depend on: equal values, equal results.
 
-    An expression that does not name an attribute can depend on it only if it computes names or looks at all of them.
+    An expression that only accesses attributes and capacities by their names depends on these alone.
     """
     named = _named(expression)
     values = [(name, value) for name, value in device.attributes.items() if _is_named(name, named)]
@@ -67,16 +63,20 @@ def _is_named(name: str, named: frozenset[str] | None) -> bool:
 
 @lru_cache(maxsize=1024)
 def _named(expression: str) -> frozenset[str] | None:
-    """Return all words of *expression*; ``None`` if it may depend on what it does not name."""
-    words = frozenset(_WORD.findall(expression))
-    return None if "+" in expression or "\\" in expression or not words.isdisjoint(_LOOPS) else words
+    """Return the attributes and capacities that *expression* accesses; ``None``: it may depend on others."""
+    if _MAPS.search(_ACCESS.sub("", expression)):
+        return None
+    return frozenset(access[-1] for access in _ACCESS.findall(expression))
 
 
 @lru_cache(maxsize=1024)
 def _compile(expression: str) -> "cel.Expression":
-    environment = _environment()
     try:
-        return environment.compile(expression)
+        from alignup.kubernetes.manifests.cel_environment import device_environment  # noqa: PLC0415 - an extra
+    except ImportError:
+        raise SelectorError("selectors of claims need the library cel-expr-python; install alignup[claims]") from None
+    try:
+        return device_environment().compile(expression)
     except RuntimeError as error:
         reason = str(error).partition("ERROR: <input>:")[2].partition("\n")[0] or str(error)
         raise SelectorError(f"selector {quote(expression)} is not valid: {reason}") from None
@@ -104,69 +104,3 @@ def _variables(device: SliceDevice, domains: tuple[str, ...]) -> dict[str, Any]:
         "capacity": capacity,
         "allowMultipleAllocations": device.shared,
     }
-
-
-@cache
-def _environment() -> "cel.Env":
-    """Return the environment of device selectors; ``SelectorError`` if the library is not installed."""
-    try:
-        from cel_expr_python import cel  # noqa: PLC0415 - an extra
-        from cel_expr_python.ext import ext_bindings, ext_optional, ext_strings  # noqa: PLC0415 - as well
-    except ImportError:
-        raise SelectorError("selectors of claims need the library cel-expr-python; install alignup[claims]") from None
-    any_, text, integer, flag = cel.Type.DYN, cel.Type.STRING, cel.Type.INT, cel.Type.BOOL
-    value = cel.Type.Map(text, any_)
-
-    def function(name: str, result: "cel.Type", *parameters: "cel.Type", call: Callable[..., Any]) -> Any:  # noqa: ANN401
-        member = parameters[0] is value
-        overload = cel.Overload(f"alignup_{name}", result, parameters, is_member=member, impl=call)
-        return cel.FunctionDecl(name, [overload])
-
-    return cel.NewEnv(
-        variables={"device": any_},
-        extensions=[ext_bindings.ExtBindings(), ext_optional.ExtOptional(), ext_strings.ExtStrings()],
-        functions=[
-            function("quantity", value, text, call=lambda amount: {_QUANTITY: str(Quantity.parse(amount))}),
-            function("isQuantity", flag, text, call=_is_quantity),
-            function("semver", value, text, call=lambda version: {_VERSION: _checked_version(version)}),
-            function("compareTo", integer, value, value, call=_compare),
-            function("isGreaterThan", flag, value, value, call=lambda left, right: _compare(left, right) > 0),
-            function("isLessThan", flag, value, value, call=lambda left, right: _compare(left, right) < 0),
-            function("asInteger", integer, value, call=lambda amount: Quantity.parse(amount[_QUANTITY]).value()),
-            function("sign", integer, value, call=lambda amount: Quantity.parse(amount[_QUANTITY]).sign),
-            function("major", integer, value, call=lambda version: _version_key(version[_VERSION])[0]),
-            function("minor", integer, value, call=lambda version: _version_key(version[_VERSION])[1]),
-            function("patch", integer, value, call=lambda version: _version_key(version[_VERSION])[2]),
-        ],
-    )
-
-
-def _is_quantity(text: str) -> bool:
-    try:
-        Quantity.parse(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _compare(left: Mapping[str, str], right: Mapping[str, str]) -> int:
-    if _QUANTITY in left:
-        amount, other = Quantity.parse(left[_QUANTITY]), Quantity.parse(right[_QUANTITY])
-        return (amount > other) - (amount < other)
-    version, other_version = _version_key(left[_VERSION]), _version_key(right[_VERSION])
-    return (version > other_version) - (version < other_version)
-
-
-def _checked_version(text: str) -> str:
-    _version_key(text)
-    return text
-
-
-def _version_key(text: str) -> tuple[int, int, int, tuple[tuple[int, int, str], ...]]:
-    """Return a key in the order of semantic versions, in which a release follows its pre-releases."""
-    release, _, pre = text.partition("+")[0].partition("-")
-    numbers = [int(part) for part in release.split(".")]
-    if len(numbers) != 3:
-        raise ValueError(f"{quote(text)} is not a semantic version; write 1.2.3")
-    parts = [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in pre.split(".")]
-    return (numbers[0], numbers[1], numbers[2], tuple(parts) if pre else ((2, 0, ""),))

@@ -20,7 +20,7 @@ from google.protobuf.message import Message
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
-from alignup.align.claims.objects import DeviceId
+from alignup.align.claims.resource_claims import DeviceId
 from alignup.align.cpus.options import CpuPolicy
 from alignup.align.devices.ledger import DeviceLedger
 from alignup.align.errors import AlignError, ListenError, PluginError

@@ -5,7 +5,7 @@ from itertools import count
 
 import pytest
 
-from alignup.align.claims.objects import (
+from alignup.align.claims.resource_claims import (
     AllocatedDevice,
     Claim,
     ClaimObjects,
