@@ -127,15 +127,14 @@ def check_fit(
 def effective_request(pod: Pod, allocatable: NodeAllocatable, *, request: FitRequest | None = None) -> FitRequest:
     """Return the request of *pod* on this host; of extended resources unknown to the host, only overhead counts."""
     request = request or demand.fit_request(pod)
-    match allocatable.claim_rule:
-        case ClaimRule.CLAIMED_IGNORED:
-            if pod.claimed_requests or pod.class_resources:
-                claimed = demand.claimed_requests(pod, allocatable.scalars)
-                request = demand.fit_request(pod.without_requests(claimed)) if claimed else request
-        case ClaimRule.UNKNOWN_IGNORED:
-            return _only(request, allocatable.scalars)
-        case ClaimRule.ABSENT_IGNORED:
-            return _only(request, [name for name, amount in allocatable.scalars.items() if amount > 0])
+    rule = allocatable.claim_rule
+    if rule is ClaimRule.UNKNOWN_IGNORED:
+        return _only(request, allocatable.scalars)
+    if rule is ClaimRule.ABSENT_IGNORED:
+        return _only(request, [name for name, amount in allocatable.scalars.items() if amount > 0])
+    if rule is ClaimRule.CLAIMED_IGNORED and (pod.claimed_requests or pod.class_resources):
+        claimed = demand.claimed_requests(pod, allocatable.scalars)
+        request = demand.fit_request(pod.without_requests(claimed)) if claimed else request
     if request.scalars.keys() <= allocatable.scalars.keys():
         return request
     unknown = [name for name in request.scalars if name not in allocatable.scalars and names.is_extended(name)]

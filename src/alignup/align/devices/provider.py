@@ -92,16 +92,21 @@ class DeviceProvider(Provider[DeviceLedger]):
         )
 
     def needs(self, ledger: DeviceLedger, pod: Pod, container: Container | None) -> Mapping[str, Need]:
+        requested = demand.devices(pod, container, ledger.handled)
+        if requested and (pod.claimed_requests or pod.class_resources):
+            requested = self._unclaimed(ledger, pod, container, requested, hinted=True)
         return {
             resource: Need(count, ledger.free_on(resource), free_total=ledger.free[resource].bit_count())
             if resource in ledger.inventories
             else Need(count, {})
-            for resource, count in self._requested(ledger, pod, container, hinted=True).items()
+            for resource, count in requested.items()
         }
 
     def hints(self, ledger: DeviceLedger, pod: Pod, container: Container | None) -> Mapping[str, AnyHints]:
         """Return hints by resource; ``None`` for a resource without topology, an empty tuple for an impossible one."""
-        requested = self._requested(ledger, pod, container, hinted=True)
+        requested = demand.devices(pod, container, ledger.handled)
+        if requested and (pod.claimed_requests or pod.class_resources):
+            requested = self._unclaimed(ledger, pod, container, requested, hinted=True)
         if not requested:
             return {}
         if container is None:
@@ -136,7 +141,9 @@ class DeviceProvider(Provider[DeviceLedger]):
             return ledger
         chosen: dict[str, tuple[str, ...]] = {}
         needed: list[PreferenceRequest] = []
-        requested = self._requested(ledger, pod, container)
+        requested = demand.devices(pod, container, ledger.handled)
+        if requested and (pod.claimed_requests or pod.class_resources):
+            requested = self._unclaimed(ledger, pod, container, requested)
         if not requested and not pod.init and ledger.reusable is None:
             return ledger
         keeps = self.starting and not pod.is_ordinary_init(container.name)
@@ -157,13 +164,17 @@ class DeviceProvider(Provider[DeviceLedger]):
             return after
         return after.with_reusable(pod.uid, _reusable_after(after, pod, container, requested))
 
-    def _requested(
-        self, ledger: DeviceLedger, pod: Pod, container: Container | None, *, hinted: bool = False
+    def _unclaimed(
+        self,
+        ledger: DeviceLedger,
+        pod: Pod,
+        container: Container | None,
+        requested: dict[str, int],
+        *,
+        hinted: bool = False,
     ) -> dict[str, int]:
-        """Return the number of devices by resource to allocate, or that the merge considers if *hinted*."""
-        requested = demand.devices(pod, container, ledger.handled)
-        claimed = requested and self.claims and (pod.claimed_requests or pod.class_resources)
-        if not claimed or (hinted and self.hints_claimed_requests):
+        """Return *requested* without what a ResourceClaim serves: to allocate, or if *hinted*, to give hints for."""
+        if not self.claims or (hinted and self.hints_claimed_requests):
             return requested
         served = demand.claimed_requests(pod, ledger.allocatable(pod.uid))
         if container is None:
