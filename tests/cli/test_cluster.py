@@ -461,3 +461,11 @@ def test_the_upgrade_of_a_cluster_is_checked(ask):
         "c": False,
     }
     assert ask("upgrade-check", "--to", "new").returncode == 2
+
+
+def test_the_release_of_kubelets_can_be_given(ask):
+    older, unknown, wrong = (ask("why", "wide", "--kubernetes-version", each) for each in ("1.34", "1.99", "new"))
+
+    assert older.returncode == 0
+    assert "note: Kubernetes 1.99 is not known" in unknown.stderr
+    assert wrong.returncode == 2

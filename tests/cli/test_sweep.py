@@ -124,3 +124,13 @@ def test_without_dask_the_extra_is_named(spec, monkeypatch):
     assert run.stderr.startswith(
         "alignup: distributed is not installed\n  Run pip install '.[fleet]' in a clone of the repository"
     )
+
+
+def test_configurations_have_the_release_of_the_command(spec):
+    spec.write_text(SPEC.replace("set: [cpuManagerPolicy=static]", "set: [featureGates.MemoryManager=true]"))
+
+    assert "unrecognized feature gate: MemoryManager" in sweep(spec).stdout
+    spec.with_suffix(".csv").unlink()
+    older = sweep(spec, "--kubernetes-version", "1.35")
+    assert "The kubelet does not start with" not in older.stdout
+    assert sweep(spec, "--kubernetes-version", "new").returncode == 2

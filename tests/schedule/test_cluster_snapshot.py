@@ -269,3 +269,12 @@ def test_pods_are_bound_in_the_order_in_which_they_were_scheduled(deleting):
 
     assert record is not None
     assert [bound.uid for bound in record.bindings] == ["1", "2"]
+
+
+@pytest.mark.parametrize(("asked", "used"), [("", "1.37"), ("v1.34.2", "1.34")])
+def test_kubelets_can_decide_as_those_of_another_release(asked, used):
+    states = [convert(state_of("a", kubelet()), HOST_STATES.type)]
+
+    snapshot = build_view([convert(node("a"), NODES.type)], states, [], kubelet_version=asked)
+
+    assert snapshot.reports["a"].settings.release.version == used

@@ -74,11 +74,14 @@ class AccessOptions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodOptions:
     namespace: str | None = option("NAME", "Namespace of POD", "that of the context", "-n", "--namespace")
-    all_namespaces: bool = flag_option("Ask about pods of all namespaces.", "-A", "--all-namespaces")
+    all_namespaces: bool = flag_option("Ask about pods of all namespaces", "-A", "--all-namespaces")
     selector: str | None = option(
         "LABELS", "Ask about the pods with these labels, such as app=web", "", "-l", "--selector"
     )
     files: tuple[str, ...] = workload_field()
+    kubernetes_version: str | None = option(
+        "VERSION", "Decide as kubelets of this Kubernetes release do", "that of each Node object"
+    )
 
 
 @define_command(
@@ -110,6 +113,9 @@ def why(*, names: tuple[str, ...], pod_options: PodOptions, access: AccessOption
         raise click.UsageError("Give either POD or -f FILE.")
     from alignup.cli import cluster_output, inputs  # noqa: PLC0415 - not needed for --help
 
+    version = pod_options.kubernetes_version
+    if version is not None:
+        terminal.print_notes(inputs.read_release(version)[1])
     workloads, skipped = inputs.read_workloads(pod_options.files) if pod_options.files else ((), ())
     if pod_options.files:
         workloads = tuple(inputs.select_workloads(workloads, None, files=pod_options.files))
@@ -223,7 +229,9 @@ def _read(
 
                     reported = await read_last_event(client, pod)
                 pods.append((pod, reported))
-        return await _read_view(client, with_claims=options is not None), pods, workloads
+        version = options.kubernetes_version or "" if options is not None else ""
+        view = await _read_view(client, with_claims=options is not None, kubelet_version=version)
+        return view, pods, workloads
 
     return _ask(access, read)
 
@@ -284,10 +292,10 @@ async def _find_workload(client: "ApiClient", name: "ObjectName") -> "tuple[Work
     return read_workloads(text, name=f"{name.kind} {name.name}", ignore_unknown_fields=True).workloads
 
 
-async def _read_view(client: "ApiClient", *, with_claims: bool) -> "ClusterView":
+async def _read_view(client: "ApiClient", *, with_claims: bool, kubelet_version: str) -> "ClusterView":
     from alignup.schedule.cluster_snapshot import read_cluster  # noqa: PLC0415 - slow to import
 
-    return await _with_host_states(read_cluster(client, with_claims=with_claims))
+    return await _with_host_states(read_cluster(client, with_claims=with_claims, kubelet_version=kubelet_version))
 
 
 async def _read_upgrades(client: "ApiClient", _namespace: str, *, release: "Release") -> "list[NodeUpgrade]":

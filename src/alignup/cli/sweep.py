@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from alignup.align.release import NEWEST
 from alignup.cli.app import define_command
 from alignup.cli.options import IntegerRange, choice_option, option, output_option, path_option, with_options
 
@@ -15,6 +16,9 @@ class SweepOptions:
     html: Path | None = path_option("FILE", "Write a self-contained HTML report with plots to FILE")
     engine: str = choice_option(("processes", "serial", "dask"), "Where to run simulations", "processes")
     jobs: int | None = option("N", "Number of processes", "one per CPU", type=IntegerRange(1, 1024))
+    kubernetes_version: str | None = option(
+        "VERSION", "Kubernetes release of machines and configurations in SPEC that name none", str(NEWEST)
+    )
     dask: str | None = option("tcp://HOST:PORT", "Address of a Dask scheduler", "a local one")
 
 

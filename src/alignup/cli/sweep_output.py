@@ -3,6 +3,7 @@
 import hashlib
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -45,6 +46,11 @@ def run(spec: Path, options: SweepOptions, output: str) -> None:
     inputs.check_writable("--html", options.html)
     with inputs.input_errors(Place(file=str(spec)), advice=_GIVE_SPEC):
         sweep = cluster_files.read_sweep(spec)
+    if version := options.kubernetes_version:
+        terminal.print_notes(inputs.read_release(version)[1])
+        versions = [configuration.kubernetes_version or version for configuration in sweep.configurations]
+        named = zip(sweep.configurations, versions, strict=True)
+        sweep = replace(sweep, configurations=tuple(replace(each, kubernetes_version=name) for each, name in named))
     tasks = build_tasks(sweep)
     path = options.results or Path(spec.name).with_suffix(".csv")
     with inputs.input_errors(Place("--results"), advice="Delete the file, or choose another one with --results."):

@@ -47,26 +47,31 @@ def present_host(cluster: Cluster, node: str) -> Host | None:
     return record.model.at(ledgers[0]) if record and ledgers else None
 
 
-async def read_cluster(client: ApiClient, *, with_claims: bool = False) -> ClusterView:
-    """List everything; ``NotFoundError`` if the cluster has no HostState resource."""
+async def read_cluster(client: ApiClient, *, with_claims: bool = False, kubelet_version: str = "") -> ClusterView:
+    """List everything; ``NotFoundError`` if the cluster has no HostState resource.
+
+    With *kubelet_version*, kubelets decide as those of that release.
+    """
     nodes = await client.list(NODES)
     # Before the pods: a pod that a HostState has and the later list of pods has not, has ended.
     states = await client.list(HOST_STATES)
     pods = await client.list(PODS, UNFINISHED_PODS)
     known = {node.metadata.name: node for node in nodes.items}
     claims = await read_claims(client, known.get) if with_claims else None
-    return build_view(nodes.items, states.items, pods.items, now=client.timing.time_of_day(), claims=claims)
+    now = client.timing.time_of_day()
+    return build_view(nodes.items, states.items, pods.items, now=now, claims=claims, kubelet_version=kubelet_version)
 
 
-def build_view(
+def build_view(  # noqa: PLR0913 - three have defaults
     nodes: Iterable[ApiNode],
     states: Iterable[HostStateDocument],
     pods: Iterable[ApiPod],
     *,
     now: float = 0.0,
     claims: KnownClaims | None = None,
+    kubelet_version: str = "",
 ) -> ClusterView:
-    """Build a snapshot; *now* is in seconds since the epoch."""
+    """Build a snapshot; *now* is in seconds since the epoch, *kubelet_version* instead of that of each node."""
     known = {node.metadata.name: node for node in nodes}
     cluster, reader = Cluster(), HostStateReader()
     reports: dict[str, HostReport] = {}
@@ -80,7 +85,7 @@ def build_view(
             notes.append(f"HostState {name} is left out: there is no such node")
             continue
         try:
-            version = known[name].status.node_info.kubelet_version
+            version = kubelet_version or known[name].status.node_info.kubelet_version
             reports[name] = report = reader.read(state, kubelet_version=version)
         except AlignError as error:
             unknown[name] = str(error)
