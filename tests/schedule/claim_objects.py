@@ -142,7 +142,7 @@ class DraPlugin:
         devices = allocate(wanting, self.devices(node), matches=class_selectors(objects), taken=objects.taken())
         if devices is None:
             return None
-        chosen = {each.name: devices[each.title] for each in wanting}
+        chosen = {each.name: given for each, given in zip(wanting, devices, strict=True)}
         return {name: allocation([each.id.device for each in given], node) for name, given in chosen.items()}
 
     def write(self, allocations: dict[str, Document], uid: str) -> None:

@@ -28,6 +28,7 @@ SETTINGS = Settings(
     cpus=CpuSettings(policy="static", reservation=Quantity.of(1), explicit=1),
 )
 GPU = ClaimRequest("gpu", "gpu")
+IMPLICIT = "deviceclass.resource.kubernetes.io/gpu"
 DEVICES = tuple(device(f"gpu-{number}", node=number // 2) for number in range(4))
 OBJECTS = ClaimObjects(
     {"gpu": DeviceClass("gpu", extended_resource="example.com/gpu")},
@@ -92,6 +93,18 @@ def test_extended_resources_of_a_class_are_claims():
     assert given_devices(result) == [["gpu-0", "gpu-1", "gpu-2"], []]
     assert result.outcomes[1].rejection is not None
     assert result.outcomes[1].rejection.message == "no free devices match its claims"
+
+
+def test_two_extended_resources_of_a_pod_have_devices_of_their_own():
+    both = pod("a", extended=1)
+    amounts = {**both.containers[0].resources.limits, IMPLICIT: Quantity.of(2)}
+    both = replace(both, containers=(Container("app", Resources(amounts, amounts)),))
+    claims = simulate(PodArrival(0, both)).outcomes[0].claims
+
+    assert {claim.state.name: [each.id.device for _, each in claim.state.devices] for claim in claims} == {
+        IMPLICIT: ["gpu-0", "gpu-1"],
+        "example.com/gpu": ["gpu-2"],
+    }
 
 
 def test_a_rejected_pod_leaves_its_devices():

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from alignup.align import bits
-from alignup.align.claims.alignment import ExplainedClaim, HostClaims, place_devices, wrong_numa_nodes
+from alignup.align.claims.alignment import ExplainedClaim, HostClaims, place_devices
 from alignup.align.claims.resource_claims import Slice, SliceDevice, usable_devices
 from alignup.align.machine import Machine
 from alignup.cli import inputs, terminal
@@ -61,14 +61,10 @@ def claims_of_groups(loaded: LoadedWorkloads, groups: Sequence[HostGroup]) -> tu
 
 def _usable(slices: Sequence[Slice], machine: Machine, notes: list[str]) -> tuple[SliceDevice, ...]:
     """Return the devices of *slices* on a machine; what is wrong with them is added to *notes*."""
-    devices, problems = usable_devices(slices)
-    notes += problems
-    notes += [
-        f"device {device.id} says NUMA node {node}, which this machine does not have: its NUMA node is not known"
-        for device in devices
-        for node in wrong_numa_nodes(device.attributes, machine)
-    ]
-    return place_devices(devices, machine)
+    usable, problems = usable_devices(slices)
+    devices, wrong = place_devices(usable, machine)
+    notes += (*problems, *wrong)
+    return devices
 
 
 def claim_lines(claims: Sequence[ExplainedClaim]) -> Iterator[Line]:

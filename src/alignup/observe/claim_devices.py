@@ -7,7 +7,7 @@ with either is said in words, and a NUMA node that cannot be right is not publis
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from alignup.align.claims.alignment import place_devices, wrong_numa_nodes
+from alignup.align.claims.alignment import name_devices, place_devices
 from alignup.align.claims.ledger import MODEL, ClaimLedger
 from alignup.align.claims.resource_claims import AttributeValue, DeviceId, Slice, SliceDevice, usable_devices
 from alignup.align.errors import OWN_LIMIT
@@ -18,7 +18,6 @@ from alignup.kubernetes.plugins.pod_resources import ListedPod
 
 _MODELS = ("productName", "model")  #: attributes of drivers that say what a device is, the best first
 _MAX_MODEL = 64  #: characters
-_MAX_NAMED = 4  #: devices in one sentence
 
 
 class PlacedDevices(NamedTuple):
@@ -37,21 +36,14 @@ def place_slices(slices: Iterable[Slice], machine: Machine) -> PlacedDevices:
         left_out = f"{len(usable) - MAX_CLAIM_DEVICES} of {len(usable)} devices in ResourceSlices are left out"
         problems += (f"{left_out} {OWN_LIMIT}",)
         usable = usable[:MAX_CLAIM_DEVICES]
-    wrong: dict[tuple[int, ...], list[DeviceId]] = {}
-    for device in usable:
-        if nodes := wrong_numa_nodes(device.attributes, machine):
-            wrong.setdefault(nodes, []).append(device.id)
-    problems += tuple(
-        f"this machine does not have NUMA node {', '.join(map(str, nodes))} of {_some(ids)} in its ResourceSlice"
-        for nodes, ids in wrong.items()
-    )
+    placed, wrong = place_devices(usable, machine)
     return PlacedDevices(
         tuple(
             SliceDevice(device.id, _model(device.attributes), nodes=device.nodes, shared=device.shared)
-            for device in place_devices(usable, machine)
+            for device in placed
         ),
         frozenset(device.id for slice_ in slices for device in slice_.devices),
-        problems,
+        (*problems, *wrong),
     )
 
 
@@ -104,7 +96,8 @@ def _wrong_holders(ledger: ClaimLedger, placed: PlacedDevices | None, listed: Ma
                 holders.setdefault(id_, {}).setdefault(claim, pod)
             unknown = [id_ for id_ in ids if placed and id_ not in placed.listed]
             if unknown:
-                yield f"pod {pod} holds {_some(unknown)} of claim {claim}, which no ResourceSlice of this node has"
+                devices = name_devices(unknown)
+                yield f"pod {pod} holds {devices} of claim {claim}, which no ResourceSlice of this node has"
     shared = {device.id for device in ledger.devices if device.shared}
     for id_, claims in holders.items():
         if len(claims) > 1 and id_ not in shared:
@@ -113,9 +106,3 @@ def _wrong_holders(ledger: ClaimLedger, placed: PlacedDevices | None, listed: Ma
                 f"device {id_} is held by {names}: a claim was deleted while its pod was running, "
                 "or one of them has admin access"
             )
-
-
-def _some(ids: list[DeviceId]) -> str:
-    """Name some devices of the same kind."""
-    more = len(ids) - _MAX_NAMED
-    return f"device {', '.join(map(str, ids[:_MAX_NAMED]))}" + (f" and {more} more" if more > 0 else "")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
-from alignup.align.claims.alignment import HostClaims, place_devices, wrong_numa_nodes
+from alignup.align.claims.alignment import HostClaims, place_devices
 from alignup.align.claims.allocation import allocate
 from alignup.align.claims.resource_claims import (
     Claim,
@@ -211,16 +211,12 @@ class KnownClaims:
         if known is None or known[0] is not machine:
             pools = (*self._local.get(node, ()), *self._shared)
             slices = [part for pool in pools for parts in self._pools[pool].values() for part in parts]
-            devices, problems = usable_devices(slices, reachable=lambda part: self._is_reachable(part, node))
-            notes = [
-                f"device {device.id} names NUMA node {wrong[0]}, which the node does not have"
-                for device in devices
-                if machine is not None and (wrong := wrong_numa_nodes(device.attributes, machine))
-            ]
-            notes += problems
+            usable, problems = usable_devices(slices, reachable=lambda part: self._is_reachable(part, node))
+            devices, wrong = place_devices(usable, machine)
+            notes = (*wrong, *problems)
             for note in notes:
                 self._report("device", node=node, problem=note)
-            known = self._devices[node] = (machine, place_devices(devices, machine), tuple(notes))
+            known = self._devices[node] = (machine, devices, notes)
         return known[1:]
 
     def _is_reachable(self, part: Slice, node: str) -> bool:

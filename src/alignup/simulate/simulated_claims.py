@@ -71,8 +71,9 @@ class SimulatedClaims:
         if given is None:
             return "no free devices match its claims"
         states = []
+        new = iter(given)
         for name, claim in claims:
-            allocated = given.get(claim.title, ()) if claim.allocated is None else claim.allocated
+            allocated = next(new) if claim.allocated is None else claim.allocated
             known = tuple((each.request, self._devices[each.id]) for each in allocated if each.id in self._devices)
             states.append(ClaimState(name, replace(claim, allocated=allocated), known, allocated=True))
         return tuple(states)

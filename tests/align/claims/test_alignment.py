@@ -13,7 +13,6 @@ from alignup.align.claims.alignment import (
     HostClaims,
     numa_nodes,
     place_devices,
-    wrong_numa_nodes,
 )
 from alignup.align.claims.resource_claims import (
     AllocatedDevice,
@@ -92,11 +91,21 @@ class TestNumaNodes:
         assert numa_nodes({NUMA_NODE: (1 << 63) - 1}, None) is None
 
     def test_nodes_that_do_not_exist_are_reported(self):
-        assert wrong_numa_nodes({NUMA_NODE: (1, 7)}, MACHINE) == (7,)
-        assert wrong_numa_nodes({NUMA_NODE: -1}, MACHINE) == ()
+        devices = [replace(device(f"gpu-{number}"), attributes={NUMA_NODE: (1, 7)}) for number in range(6)]
+        unknown = replace(device("gpu-6"), attributes={NUMA_NODE: -1})
+
+        _, problems = place_devices([*devices, unknown], MACHINE)
+
+        assert problems == (
+            (
+                "this machine does not have NUMA node 7 of device gpu.example.com/node-a/gpu-0, "
+                "gpu.example.com/node-a/gpu-1, gpu.example.com/node-a/gpu-2, gpu.example.com/node-a/gpu-3 and 2 more "
+                "in its ResourceSlice"
+            ),
+        )
 
     def test_devices_are_placed_on_the_machine(self):
-        (placed,) = place_devices([replace(device("a"), attributes={NUMA_NODE: 1})], MACHINE)
+        (placed,), _ = place_devices([replace(device("a"), attributes={NUMA_NODE: 1})], MACHINE)
 
         assert placed.nodes == 0b10
 
@@ -161,6 +170,18 @@ class TestExplainedClaims:
         taken = explain([], None)
 
         assert taken.state.problem == "this node does not have enough free devices that match"
+
+    def test_claims_that_can_get_devices_one_by_one_but_not_together_are_a_problem(self):
+        host = Host(MACHINE, STATIC)
+        objects = ClaimObjects(CLASSES, {("default", name): claim(GPU, name=name) for name in ("c", "d")})
+        both = replace(pod(), claims=(PodClaim("gpu", "c"), PodClaim("other", "d")))
+        devices = (device("gpu-0", node=0), device("gpu-1", node=1))
+
+        def problems(count: int) -> set[str]:
+            return {state.problem for state in HostClaims(objects, devices[:count], any_device).states(both, host)}
+
+        assert problems(2) == {""}
+        assert problems(1) == {"this node does not have enough free devices for all claims together"}
 
     def test_the_document_has_everything(self):
         document = explain([device("gpu-1", node=1, model="h100")], ["gpu-1"]).to_document()

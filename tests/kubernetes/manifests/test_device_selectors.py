@@ -4,10 +4,12 @@ import subprocess
 import sys
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from alignup.align.claims.resource_claims import ClaimObjects, ClaimRequest, DeviceClass, DeviceId, SliceDevice
 from alignup.align.quantity import Quantity
-from alignup.kubernetes.manifests.device_selectors import SelectorError, class_selectors, select
+from alignup.kubernetes.manifests.device_selectors import SelectorError, class_selectors, relevant_values, select
 
 GPU = SliceDevice(
     DeviceId("gpu.example.com", "node-a", "gpu-0"),
@@ -78,6 +80,40 @@ def test_the_selectors_of_the_class_count_as_well():
     assert matches(ClaimRequest("gpu", "h100"), GPU)
     assert not matches(ClaimRequest("gpu", "h100", selectors=("false",)), GPU)
     assert not matches(ClaimRequest("gpu", "gone"), GPU)
+
+
+VALUES = st.sampled_from([0, 1, False, True, "1", "1.0.0"])
+EXPRESSIONS = (
+    'device.attributes["a"].x == 1',
+    "has(device.attributes['a'].x)",
+    'device.attributes["a"].?x.orValue(true) == true',
+    '"b" in device.attributes',
+    'device.attributes["a"] == device.attributes["b"]',
+    'device.attributes["a"].exists(name, name == "y")',
+    'device.attributes["a" + ""].y == 1',
+    'cel.bind(both, device.attributes["b"], both.x == 1)',
+    'device.attributes["a"].x.isGreaterThan(semver("0.1.0"))',
+)
+
+
+@given(st.sampled_from(EXPRESSIONS), st.data())
+def test_devices_with_equal_relevant_values_are_selected_alike(expression, data):
+    names = st.sampled_from(["a/x", "a/y", "b/x"])
+
+    def outcome(device: SliceDevice) -> object:
+        try:
+            return select(expression, device)
+        except SelectorError:
+            return "error"
+
+    first, second = (
+        SliceDevice(DeviceId("d", "p", name), attributes, frozenset(data.draw(st.sets(names, max_size=2))))
+        for name in ("one", "two")
+        for attributes in [data.draw(st.dictionaries(names, VALUES, max_size=2))]
+    )
+
+    if relevant_values(expression, first) == relevant_values(expression, second):
+        assert outcome(first) == outcome(second)
 
 
 def test_without_the_library_the_error_says_how_to_get_it():

@@ -1,6 +1,6 @@
 """Whether CPUs and memory are beside the devices of claims, and where these are."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -36,7 +36,7 @@ def numa_nodes(attributes: Mapping[str, AttributeValue], machine: Machine | None
     return bits.of(near for node in nodes for near in _with_cpus(node, machine)) or None
 
 
-def wrong_numa_nodes(attributes: Mapping[str, AttributeValue], machine: Machine) -> tuple[int, ...]:
+def _wrong_numa_nodes(attributes: Mapping[str, AttributeValue], machine: Machine) -> tuple[int, ...]:
     """Return the NUMA nodes in the attributes of a device that the *machine* does not have; -1 means unknown."""
     value = attributes.get(NUMA_NODE)
     listed = value if isinstance(value, tuple) else (value,)
@@ -218,9 +218,26 @@ class ExplainedClaim:
         return {device.nodes for _, device in self.state.devices}
 
 
-def place_devices(devices: Iterable[SliceDevice], machine: Machine | None) -> tuple[SliceDevice, ...]:
-    """Return *devices* with their NUMA nodes on the *machine*."""
-    return tuple(replace(device, nodes=numa_nodes(device.attributes, machine)) for device in devices)
+def place_devices(
+    devices: Iterable[SliceDevice], machine: Machine | None
+) -> tuple[tuple[SliceDevice, ...], tuple[str, ...]]:
+    """Return *devices* with their NUMA nodes on the *machine*, and what is wrong with them."""
+    placed = tuple(replace(device, nodes=numa_nodes(device.attributes, machine)) for device in devices)
+    wrong: dict[tuple[int, ...], list[DeviceId]] = {}
+    for device in placed if machine is not None else ():
+        if machine is not None and (nodes := _wrong_numa_nodes(device.attributes, machine)):
+            wrong.setdefault(nodes, []).append(device.id)
+    problems = [
+        f"this machine does not have NUMA node {', '.join(map(str, nodes))} of {name_devices(ids)} in its ResourceSlice"
+        for nodes, ids in wrong.items()
+    ]
+    return placed, tuple(problems)
+
+
+def name_devices(ids: Sequence[DeviceId]) -> str:
+    """Return the names of some devices for a sentence."""
+    more = len(ids) - _MAX_NAMED
+    return f"device {', '.join(map(str, ids[:_MAX_NAMED]))}" + (f" and {more} more" if more > 0 else "")
 
 
 class HostClaims(NamedTuple):
@@ -241,7 +258,18 @@ class HostClaims(NamedTuple):
                 states.append(_allocated_state(name, claim, by_id, pod))
             else:
                 states.append(self._open_state(name, claim))
-        return tuple(states)
+        return self._together(states)
+
+    def _together(self, states: Sequence[ClaimState]) -> tuple[ClaimState, ...]:
+        """Return *states* with a problem where each claim can get devices, but not all of them."""
+        claims = [state.claim for state in states if state.claim and not state.allocated and not state.problem]
+        if len(claims) < 2 or self._can_allocate(claims):
+            return tuple(states)
+        problem = "this node does not have enough free devices for all claims together"
+        return tuple(replace(state, problem=problem) if state.claim in claims else state for state in states)
+
+    def _can_allocate(self, claims: Sequence[Claim]) -> bool:
+        return allocate(claims, self.devices, matches=self.matches, taken=self.objects.taken()) is not None
 
     def explain(self, pod: Pod, placements: Collection[Placement], host: Host) -> tuple[ExplainedClaim, ...]:
         """Return the claims of *pod* beside *placements*, which it gets on *host*."""
@@ -282,7 +310,7 @@ class HostClaims(NamedTuple):
                 for device in self.devices
                 if (device.id not in taken or request.admin_access) and self.matches(request, device)
             )
-            possible = allocate([claim], self.devices, matches=self.matches, taken=taken) is not None
+            possible = self._can_allocate([claim])
         except AlignError as error:
             return ClaimState(name, claim, problem=str(error))
         problem = "" if possible else "this node does not have enough free devices that match"

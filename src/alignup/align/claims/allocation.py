@@ -5,8 +5,6 @@ The scheduler visits pools in random order, so only it knows which of several su
 
 from collections.abc import Callable, Collection, Sequence
 
-from alignup.align import bits
-from alignup.align.bits import NodeSet
 from alignup.align.claims.resource_claims import AllocatedDevice, Claim, ClaimRequest, DeviceId, SliceDevice
 from alignup.align.errors import WorkLimitError
 
@@ -22,25 +20,13 @@ def allocate(
     *,
     matches: Matches,
     taken: Collection[DeviceId] = (),
-) -> dict[str, tuple[AllocatedDevice, ...]] | None:
-    """Return devices for *claims* by their titles, as the scheduler could allocate them; ``None``: there are none.
+) -> tuple[tuple[AllocatedDevice, ...], ...] | None:
+    """Return devices for each of *claims*, as the scheduler could allocate them; ``None``: there are none.
 
     *devices* are those that the host can use. ``WorkLimitError`` if too many combinations would have to be tried.
     """
     search = _Search(claims, devices, matches, set(taken))
     return search.result() if search.allocate(0, 0) else None
-
-
-def feasible_nodes(
-    claims: Sequence[Claim], devices: Sequence[SliceDevice], *, matches: Matches, taken: Collection[DeviceId] = ()
-) -> NodeSet:
-    """Return the NUMA nodes on each of which devices for all *claims* are free."""
-    nodes = 0
-    for node in bits.members(bits.union(device.nodes or 0 for device in devices)):
-        near = [device for device in devices if device.nodes is not None and device.nodes >> node & 1]
-        if allocate(claims, near, matches=matches, taken=taken) is not None:
-            nodes |= 1 << node
-    return nodes
 
 
 class _Search:
@@ -54,11 +40,10 @@ class _Search:
         self._candidates: dict[tuple[int, int, int], tuple[SliceDevice, ...]] = {}
         self._steps = 0
 
-    def result(self) -> dict[str, tuple[AllocatedDevice, ...]]:
-        return {
-            claim.title: tuple(AllocatedDevice(request, device.id) for request, device in chosen)
-            for claim, chosen in zip(self._claims, self._chosen, strict=True)
-        }
+    def result(self) -> tuple[tuple[AllocatedDevice, ...], ...]:
+        return tuple(
+            tuple(AllocatedDevice(request, device.id) for request, device in chosen) for chosen in self._chosen
+        )
 
     def allocate(self, claim: int, request: int) -> bool:
         """Allocate devices for the requests of the claims from this one on."""

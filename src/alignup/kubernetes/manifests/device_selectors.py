@@ -52,7 +52,11 @@ def relevant_values(expression: str, device: SliceDevice) -> Hashable:
     An expression that only accesses attributes and capacities by their names depends on these alone.
     """
     named = _named(expression)
-    values = [(name, value) for name, value in device.attributes.items() if _is_named(name, named)]
+    values = [
+        (name, type(value), name in device.versions, value)  # 1 and true are equal in Python, not in CEL
+        for name, value in device.attributes.items()
+        if _is_named(name, named)
+    ]
     amounts = [(name, str(amount)) for name, amount in device.capacity.items() if _is_named(name, named)]
     return device.id.driver, device.shared, tuple(values), tuple(amounts)
 
