@@ -172,9 +172,9 @@ class AssistPlugin(NriPlugin):
             self._unconfirmed |= failed & self._containers.keys()
             self._metrics.updates.labels("ok").inc(len(ids - failed))
             self._metrics.updates.labels("error").inc(len(failed))
-            if failed != self._failing:
-                self._failing = failed
+            if failed - self._failing:
                 _log.warning("updates of containers failed", containers=sorted(failed))
+            self._failing = failed
             if failed:
                 return
 
