@@ -243,6 +243,18 @@ def test_a_plugin_changes_containers_by_itself_and_learns_which_changes_failed()
     asyncio.run(scenario())
 
 
+def test_a_response_that_cannot_be_decoded_is_a_failed_call():
+    async def scenario():
+        async with connected(Recorder()) as (runtime, called, connection):
+            await called.synchronize()
+            runtime.answers_garbage = True
+            with pytest.raises(RpcError, match="the response of UpdateContainers cannot be decoded"):
+                await connection.update_containers([])
+            assert connection.synchronized
+
+    asyncio.run(scenario())
+
+
 def test_a_plugin_connects_again_with_growing_delays():
     async def scenario():
         delays = []

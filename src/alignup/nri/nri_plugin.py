@@ -295,13 +295,16 @@ class PluginConnection:
     async def update_containers(self, updates: Sequence[wire.ContainerUpdate]) -> list[wire.ContainerUpdate]:
         """Change containers without being asked; return the updates that failed.
 
-        ``RpcError`` if the runtime says that some failed, but not which. It skips containers that it does not know,
+        ``RpcError`` if the runtime does not say which, for example only that some failed. It skips containers that it does not know,
         also those that are being created. Up to NRI 0.12.0 it can block the runtime for good, if an event comes at the
         same time.
         """
         request = wire.UpdateContainersRequest(update=updates)
         payload = await self._call("UpdateContainers", request, self._timing.update)
-        return list(wire.UpdateContainersResponse.FromString(payload).failed)
+        try:
+            return list(wire.UpdateContainersResponse.FromString(payload).failed)
+        except DecodeError:
+            raise RpcError(Code.INTERNAL, "the response of UpdateContainers cannot be decoded") from None
 
     async def _call(self, method: str, request: Message, seconds: float) -> bytes:
         if self._connection is None:
