@@ -35,8 +35,8 @@ from alignup.wire import nri_pb2 as wire
 SOCKET = Path("/var/run/nri/nri.sock")
 VERSION = "v0.12.0"  #: of NRI, whose messages are understood
 
-PLUGIN_SERVICE = "nri.pkg.api.v1alpha1.Plugin"
-RUNTIME_SERVICE = "nri.pkg.api.v1alpha1.Runtime"
+PLUGIN_SERVICE = wire.DESCRIPTOR.services_by_name["Plugin"].full_name
+RUNTIME_SERVICE = wire.DESCRIPTOR.services_by_name["Runtime"].full_name
 
 #: Method of the plugin service → event. The methods of :class:`NriPlugin` have the names of events in lower case.
 EVENTS = {name.title().replace("_", ""): event for name, event in wire.Event.items() if event}
