@@ -138,7 +138,7 @@ def test_notifications_of_both_generations_end_in_the_same_methods(generation):
                 if generation == "StateChange":
                     await called.notify(event, POD, container)
                 else:
-                    await called.call(method, wire.ContainerRequest(pod=POD, container=container), wire.Empty)
+                    await called.call(method, wire.NotificationRequest(pod=POD, container=container), wire.Empty)
         assert plugin.calls == [
             (name, "web") if name.endswith("pod_sandbox") else (name, "web", "app") for name in NOTIFICATIONS.values()
         ]
@@ -187,7 +187,7 @@ def test_a_plugin_that_overrides_nothing_answers_every_call():
             await called.configure(**NEW)
             assert await called.synchronize([POD], [CONTAINER]) == wire.SynchronizeResponse()
             for method in EVENTS:
-                await called.call(method, wire.PodRequest(pod=POD), wire.Empty)
+                await called.call(method, wire.NotificationRequest(pod=POD), wire.Empty)
             await called.call("StateChange", wire.StateChangeEvent(event=99), wire.Empty)  # type: ignore[arg-type]
 
     asyncio.run(scenario())

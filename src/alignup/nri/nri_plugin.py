@@ -164,7 +164,7 @@ class PluginDispatcher:
                 request_type, handle = self._methods[method]
                 response = await handle(request_type.FromString(payload))
             elif method in EVENTS:
-                request = wire.ContainerRequest.FromString(payload)  # that of a pod is the same without a container
+                request = wire.NotificationRequest.FromString(payload)
                 event = wire.Event.Name(EVENTS[method])
                 change = wire.StateChangeEvent(event=event, pod=request.pod, container=request.container)
                 response = await self._change_state(change)
