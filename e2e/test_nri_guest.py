@@ -23,9 +23,7 @@ from e2e.cluster_guest import NARROW
 from e2e.guest_kubelet import RUNTIME
 from e2e.observed_node import ObservedNode, make_container, make_pod
 
-WHY = cluster_guest.missing() or (
-    None if containerd.has_nri() else f"containerd {containerd.version()} has no NRI: put 1.7 or later first in PATH"
-)
+WHY = cluster_guest.missing() or containerd.missing_nri()
 pytestmark = pytest.mark.skipif(WHY is not None, reason=WHY or "")
 
 NODE, PLUGIN = "node-a", "nri"
