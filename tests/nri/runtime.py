@@ -21,7 +21,7 @@ class ScriptedRuntime:
     """Accepts plugins, and calls them as the test says; ``updates`` are the changes that plugins ask for by themselves.
 
     ``rejects`` is an error for the next registration; ``failing`` are containers whose updates fail, and
-    ``names_failures`` whether it says which those are: containerd does not. With ``answers_garbage``, what it answers to
+    ``names_failures`` whether it says which those are: containerd does not. With ``answers_garbage``, its responses to
     updates cannot be decoded.
     """
 

@@ -118,9 +118,7 @@ def subscription(plugin: NriPlugin, request: wire.ConfigureRequest) -> int:
     """Return the mask of the events of *plugin* that the runtime knows; it rejects plugins that want others."""
     methods = {event: name.lower() for name, event in wire.Event.items() if event}
     wanted = sum(
-        1 << event - 1
-        for event, name in methods.items()
-        if getattr(type(plugin), name) is not getattr(NriPlugin, name)
+        1 << event - 1 for event, name in methods.items() if getattr(type(plugin), name) is not getattr(NriPlugin, name)
     )
     return wanted & (_ALL_EVENTS if _knows_all_events(request) else _FIRST_EVENTS)
 
