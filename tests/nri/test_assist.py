@@ -169,6 +169,15 @@ def test_a_new_process_takes_up_containers_that_no_plugin_has_seen(two_nodes):
     assert sorted(two_nodes.shown().values()) == ["0-3", "4-7"]
 
 
+def test_pods_that_are_removed_while_the_runtime_is_not_connected_are_forgotten(two_nodes):
+    two_nodes.create("a", milli=1000)
+    two_nodes.create("b", milli=1000)
+    pods = [two_nodes.containers["b-app"].pod]
+    asyncio.run(two_nodes.plugin.synchronize(pods, [two_nodes.containers["b-app"].container]))
+
+    assert set(two_nodes.plugin._shares) == {"b"}  # noqa: SLF001
+
+
 def test_memory_nodes_match_where_limits_fit(two_nodes):
     two_nodes.create("a", milli=2000, memory=10 * GIB)
     two_nodes.create("b", milli=2000)

@@ -96,6 +96,8 @@ class AssistPlugin(NriPlugin):
         uids = {pod.id: pod.uid for pod in pods}
         for known in (self._containers, self._created, self._unconfirmed):
             known.clear()
+        for uid in self._shares.keys() - uids.values():  # removed while this process was not connected
+            del self._shares[uid]
         for container in containers:
             if container.state != wire.CONTAINER_STOPPED and container.pod_sandbox_id in uids:
                 self._add(uids[container.pod_sandbox_id], container).listed = True
