@@ -104,7 +104,7 @@ class AssistedNode:
                     assert cpus & other_cpus == 0, f"{other} may use CPUs of {name}: {sets}\n{self.logs()}"
 
     def wait_settled(self) -> None:
-        """Wait until every shared pod is on one NUMA node with CPUs and memory, but for those that need more."""
+        """Wait until the CPUs of every shared pod are on one NUMA node."""
 
         def settled() -> bool:
             return all(
