@@ -62,7 +62,7 @@ def configuration(place: Path) -> str:
     """Return the configuration of a containerd that stores everything in *place*."""
     first = version().startswith("1.")
     plugins = _plugins_1(place) if first else _plugins_2(place)
-    if has_nri():
+    if missing_nri() is None:
         plugins += _nri(place)
     return f"""version = {2 if first else 3}
 root = "{place}/root"
@@ -74,9 +74,11 @@ path = "{place}/opt"
 {plugins}"""
 
 
-def has_nri() -> bool:
-    """Return whether containerd has NRI: since 1.7."""
-    return tuple(map(int, version().split(".")[:2])) >= (1, 7)
+def missing_nri() -> str | None:
+    """Return why the installed containerd has no NRI; ``None`` if it has: since 1.7."""
+    if tuple(map(int, version().split(".")[:2])) >= (1, 7):
+        return None
+    return f"containerd {version()} has no NRI: put 1.7 or later first in PATH"
 
 
 def _nri(place: Path) -> str:

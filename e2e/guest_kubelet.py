@@ -23,7 +23,7 @@ from google.protobuf.json_format import MessageToDict
 from alignup.align import bits
 from alignup.align.machine import Device
 from alignup.kubernetes.api import ApiClient, find_access
-from alignup.testing import ClaimFault, DraDevice, DraDriver, Fault, Plugin, Preference
+from alignup.testing import ClaimFault, DraDevice, DraDriver, Plugin, Preference
 from alignup.testing.dra_driver import claim_reader
 from alignup.wire import pod_resources_pb2 as wire
 from e2e.containerd import PAUSE, Containerd, configuration
@@ -252,10 +252,6 @@ class KubernetesNode:
     async def fail_claim(self, name: str, claim: str, fault: Document) -> None:
         """Inject a fault into one claim of a DRA driver; an empty one removes it."""
         self.drivers[name].inject_claim(claim, ClaimFault(**fault))
-
-    async def fail_calls(self, name: str, method: str, fault: Document) -> None:
-        """Inject a fault into the calls of a DRA driver; an empty one removes it."""
-        self.drivers[name].inject(method, Fault(**fault))
 
     async def driver_state(self, name: str) -> Document:
         """Return the registrations, rejections, calls and prepared claims of a DRA driver."""

@@ -27,9 +27,7 @@ from e2e.containerd import Containerd
 from e2e.cri import CriClient, cri_client
 from tests.short_paths import short_directory
 
-WHY = containerd.missing() or (
-    None if containerd.has_nri() else f"containerd {containerd.version()} has no NRI: put 1.7 or later first in PATH"
-)
+WHY = containerd.missing() or containerd.missing_nri()
 CPUS = len(os.sched_getaffinity(0))
 pytestmark = [
     pytest.mark.skipif(WHY is not None, reason=WHY or ""),
@@ -77,9 +75,11 @@ class AssistedNode:
         self.write_state()
 
     def write_state(self) -> None:
-        given = bits.union(cpus for containers in self.entries.values() for cpus in containers.values())
-        state = CpuState(policy="static", default=0b11 & ~given, entries=self.entries)
+        state = CpuState(policy="static", default=self.shared_cpus(), entries=self.entries)
         atomic_files.write(self.kubelet / CPU_FILE, dump_cpu_state(state, gates=FeatureGates()))
+
+    def shared_cpus(self) -> int:
+        return 0b11 & ~bits.union(cpus for containers in self.entries.values() for cpus in containers.values())
 
     def start_plugin(self) -> None:
         command = [
@@ -104,18 +104,14 @@ class AssistedNode:
         path = self.place / "plugin.log"
         return path.read_text("utf-8", "replace") if path.exists() else ""
 
-    def shared_pod(self, name: str, *, shares: int = 20) -> str:
+    def shared_pod(self, name: str) -> str:
         """Run a pod with a container in the shared pool; return the id of the container."""
-        given = bits.union(cpus for containers in self.entries.values() for cpus in containers.values())
         sandbox = self.cri.run_sandbox(name, f"uid-{name}")
-        return self.cri.run_container(sandbox, "app", cpu_shares=shares, cpuset_cpus=bits.show(0b11 & ~given))
+        return self.cri.run_container(sandbox, "app", cpu_shares=20, cpuset_cpus=bits.show(self.shared_cpus()))
 
     def cpus(self, *containers: str) -> list[str]:
         """Return the CPUs that the processes of each container may use."""
         return [self.cri.allowed(container)[0] for container in containers]
-
-    def wait_cpus(self, container: str, cpus: str) -> None:
-        until(lambda: self.cpus(container) == [cpus], lambda: f"{self.cpus(container)}\n{self.log()}")
 
 
 @contextmanager

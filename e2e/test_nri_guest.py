@@ -23,9 +23,7 @@ from e2e.cluster_guest import NARROW
 from e2e.guest_kubelet import RUNTIME
 from e2e.observed_node import ObservedNode, make_container, make_pod
 
-WHY = cluster_guest.missing() or (
-    None if containerd.has_nri() else f"containerd {containerd.version()} has no NRI: put 1.7 or later first in PATH"
-)
+WHY = cluster_guest.missing() or containerd.missing_nri()
 pytestmark = pytest.mark.skipif(WHY is not None, reason=WHY or "")
 
 NODE, PLUGIN = "node-a", "nri"
@@ -106,7 +104,7 @@ class AssistedNode:
                     assert cpus & other_cpus == 0, f"{other} may use CPUs of {name}: {sets}\n{self.logs()}"
 
     def wait_settled(self) -> None:
-        """Wait until every shared pod is on one NUMA node with CPUs and memory, but for those that need more."""
+        """Wait until the CPUs of every shared pod are on one NUMA node."""
 
         def settled() -> bool:
             return all(

@@ -263,6 +263,18 @@ def test_every_alert_has_a_section_of_the_runbooks_and_the_other_way_round():
         assert re.findall(r"^\*\*([^*]+)\*\*", section, re.MULTILINE) == ["Meaning.", "Look.", "Do."]
 
 
+def test_runbooks_name_panels_and_values_of_labels_that_exist(exported):
+    titles = {panel["title"] for _, panel in panels()}
+    named = set(re.findall(r"panel \"([^\"]+)\"", " ".join(RUNBOOKS.split())))
+    values = {value for sample in exported.values() for known in sample.values.values() for value in known}
+    words = set(re.findall(r"`([a-z]+(?:_[a-z]+)*)`", RUNBOOKS))
+
+    assert len(named) > 3
+    assert named <= titles
+    assert words >= {"foreign_pod", "not_scheduled"}
+    assert words - {"alignup"} <= values  # which is a namespace
+
+
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
 def test_alerts_say_what_is_wrong_and_where_to_read_on(rule):
     assert rule["annotations"].keys() == {"summary", "description", "runbook_url"}

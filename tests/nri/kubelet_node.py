@@ -60,10 +60,7 @@ class KubeletNode:
     nri: str = "v0.12.1"
 
     @classmethod
-    def started(
-        cls, directory: Path, machine: Machine, *, reserved: str = "0", policy: str = "static"
-    ) -> "KubeletNode":
-        del reserved  # shared, too
+    def started(cls, directory: Path, machine: Machine, *, policy: str = "static") -> "KubeletNode":
         default = bits.of(cpu.id for cpu in machine.cpus) if policy == "static" else 0
         node = cls(directory, machine, CpuState(policy=policy, default=default))
         node.restart_plugin()
@@ -102,7 +99,7 @@ class KubeletNode:
         self._apply(asyncio.run(self.plugin.synchronize(list(pods.values()), listed)))
 
     def give_away(self, uid: str, count: int) -> bool:
-        """Take the lowest shared CPUs for a pod, as in its admission; return whether there are enough."""
+        """Take the highest shared CPUs for a pod, as in its admission; return whether there are enough."""
         cpus = bits.of(list(bits.members(self.state.default))[-count:])
         if cpus.bit_count() != count or cpus == self.state.default:
             return False

@@ -21,7 +21,8 @@ class ScriptedRuntime:
     """Accepts plugins, and calls them as the test says; ``updates`` are the changes that plugins ask for by themselves.
 
     ``rejects`` is an error for the next registration; ``failing`` are containers whose updates fail, and
-    ``names_failures`` whether it says which those are: containerd does not.
+    ``names_failures`` whether it says which those are: containerd does not. With ``answers_garbage``, its responses to
+    updates cannot be decoded.
     """
 
     def __init__(self) -> None:
@@ -29,6 +30,7 @@ class ScriptedRuntime:
         self.updates: list[wire.ContainerUpdate] = []
         self.failing: set[str] = set()
         self.names_failures = False
+        self.answers_garbage = False
         self.rejects: RpcError | None = None
         self.connections: list[TtrpcConnection] = []
         self.plugins: asyncio.Queue[TtrpcConnection] = asyncio.Queue()  #: those that have registered
@@ -62,6 +64,8 @@ class ScriptedRuntime:
             return b""
         if method != "UpdateContainers":
             raise RpcError(Code.UNIMPLEMENTED, method)
+        if self.answers_garbage:
+            return b"\xff"
         updates = wire.UpdateContainersRequest.FromString(payload).update
         self.updates += updates
         failed = [update for update in updates if update.container_id in self.failing]

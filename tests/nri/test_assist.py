@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from alignup.align import bits
 from alignup.kubernetes.kubelet_files.state_files import CPU_FILE
@@ -168,6 +169,15 @@ def test_a_new_process_takes_up_containers_that_no_plugin_has_seen(two_nodes):
     assert sorted(two_nodes.shown().values()) == ["0-3", "4-7"]
 
 
+def test_pods_that_are_removed_while_the_runtime_is_not_connected_are_forgotten(two_nodes):
+    two_nodes.create("a", milli=1000)
+    two_nodes.create("b", milli=1000)
+    pods = [two_nodes.containers["b-app"].pod]
+    asyncio.run(two_nodes.plugin.synchronize(pods, [two_nodes.containers["b-app"].container]))
+
+    assert set(two_nodes.plugin._shares) == {"b"}  # noqa: SLF001
+
+
 def test_memory_nodes_match_where_limits_fit(two_nodes):
     two_nodes.create("a", milli=2000, memory=10 * GIB)
     two_nodes.create("b", milli=2000)
@@ -269,6 +279,21 @@ def test_an_update_that_fails_is_tried_again(two_nodes):
     assert 'alignup_nri_updates_total{result="ok"} 1' in text
     assert 'alignup_nri_pool_cpus{numa_node="0"} 4' in text
     assert 'alignup_nri_shared_pods{numa_nodes="1"} 2' in text
+
+
+def test_a_failure_is_logged_once_and_a_success_is_not(two_nodes):
+    two_nodes.create("a", milli=1000)
+    two_nodes.create("b", milli=1000)
+    two_nodes.failing.add("b-app")
+    two_nodes.give_away("exclusive", 4)
+    with capture_logs() as logs:
+        two_nodes.check_pool()
+        two_nodes.check_pool()
+        two_nodes.failing.clear()
+        two_nodes.check_pool()
+
+    assert two_nodes.shown()["b-app"] == "0-3"
+    assert [(log["event"], log["containers"]) for log in logs] == [("updates of containers failed", ["b-app"])]
 
 
 actions = st.one_of(

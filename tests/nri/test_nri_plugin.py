@@ -138,7 +138,7 @@ def test_notifications_of_both_generations_end_in_the_same_methods(generation):
                 if generation == "StateChange":
                     await called.notify(event, POD, container)
                 else:
-                    await called.call(method, wire.ContainerRequest(pod=POD, container=container), wire.Empty)
+                    await called.call(method, wire.NotificationRequest(pod=POD, container=container), wire.Empty)
         assert plugin.calls == [
             (name, "web") if name.endswith("pod_sandbox") else (name, "web", "app") for name in NOTIFICATIONS.values()
         ]
@@ -187,7 +187,7 @@ def test_a_plugin_that_overrides_nothing_answers_every_call():
             await called.configure(**NEW)
             assert await called.synchronize([POD], [CONTAINER]) == wire.SynchronizeResponse()
             for method in EVENTS:
-                await called.call(method, wire.PodRequest(pod=POD), wire.Empty)
+                await called.call(method, wire.NotificationRequest(pod=POD), wire.Empty)
             await called.call("StateChange", wire.StateChangeEvent(event=99), wire.Empty)  # type: ignore[arg-type]
 
     asyncio.run(scenario())
@@ -239,6 +239,18 @@ def test_a_plugin_changes_containers_by_itself_and_learns_which_changes_failed()
             runtime.names_failures = True
             assert [update.container_id for update in await connection.update_containers(updates)] == ["c2"]
             assert [update.container_id for update in runtime.updates] == ["c1", "c2"] * 2
+
+    asyncio.run(scenario())
+
+
+def test_a_response_that_cannot_be_decoded_is_a_failed_call():
+    async def scenario():
+        async with connected(Recorder()) as (runtime, called, connection):
+            await called.synchronize()
+            runtime.answers_garbage = True
+            with pytest.raises(RpcError, match="the response of UpdateContainers cannot be decoded"):
+                await connection.update_containers([])
+            assert connection.synchronized
 
     asyncio.run(scenario())
 

@@ -1,30 +1,27 @@
 """``alignup nri`` as a process, at a scripted runtime."""
 
 import asyncio
+import re
 import signal
 import socket
 import sys
 import urllib.error
 import urllib.request
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from alignup.align.settings import FeatureGates
 from alignup.kubernetes.kubelet_files.state_files import CPU_FILE, CpuState, dump_cpu_state
 from alignup.wire import nri_pb2 as wire
+from tests.console_runner import ROOT
 from tests.deadlines import until
 from tests.nri.kubelet_node import resources
 from tests.nri.runtime import ScriptedRuntime, next_plugin
 from tests.short_paths import short_directory
 
 EVENTS = (
-    *(
-        wire.CREATE_CONTAINER,
-        wire.POST_CREATE_CONTAINER,
-        wire.UPDATE_CONTAINER,
-        wire.STOP_CONTAINER,
-        wire.REMOVE_CONTAINER,
-    ),
-    wire.REMOVE_POD_SANDBOX,
+    *(wire.CREATE_CONTAINER, wire.POST_CREATE_CONTAINER, wire.UPDATE_CONTAINER, wire.STOP_CONTAINER),
+    *(wire.REMOVE_CONTAINER, wire.REMOVE_POD_SANDBOX),
 )
 
 
@@ -73,6 +70,16 @@ def shown(updates):
     return [(update.container_id, update.linux.resources.cpu.cpus) for update in updates]
 
 
+def capabilities(pid):
+    """Return the Linux capabilities that a process can use or get."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return sum(int(line.split()[1], 16) for line in lines if line.startswith(("CapEff", "CapPrm")))
+
+
+def documented_metrics():
+    return set(re.findall(r"^\| `(alignup_nri_\w+)", (ROOT / "docs" / "nri.md").read_text(), re.MULTILINE))
+
+
 def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -98,7 +105,9 @@ def test_it_registers_assists_follows_the_pool_and_stops():
             created = await called.create(other, second)
             assert created.adjust.linux.resources.cpu.cpus == "2-3"
             assert await asyncio.to_thread(get, port, "/readyz") == (200, "ok\n")
+            assert capabilities(process.pid) == 0
             metrics = (await asyncio.to_thread(get, port, "/metrics"))[1]
+            assert set(re.findall(r"^# HELP (alignup_nri_\w+)", metrics, re.MULTILINE)) == documented_metrics()
             assert "alignup_nri_connected 1" in metrics
             assert 'alignup_nri_shared_pods{numa_nodes="1"} 2' in metrics
 

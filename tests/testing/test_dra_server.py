@@ -286,6 +286,14 @@ async def test_health_is_streamed(directory):
             driver.set_health("gpu-0", "HOT")
 
 
+async def test_an_unregistered_driver_still_streams_health(directory):
+    async with registered(directory) as (driver, kubelet), aclosing(kubelet.watch_health()) as changes:
+        assert await anext(changes) == {}
+        await driver.unregister()
+        driver.set_health("gpu-0", "HEALTHY")
+        assert await anext(changes) == {"gpu-0": ("HEALTHY", "")}
+
+
 class TestSlices:
     def test_a_device_has_attributes_and_capacity(self, tmp_path):
         device = DraDevice(

@@ -20,7 +20,6 @@ pod may use is its limit.
 # ruff: noqa: ARG002 - the arguments are those of NriPlugin
 
 import asyncio
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -32,12 +31,11 @@ from alignup.align.errors import AlignError, ParseError
 from alignup.align.shared_pool import PoolShare, SharedPod, divide_pool
 from alignup.nri.kubelet_pool import KubeletPool
 from alignup.nri.metrics import NriMetrics
-from alignup.nri.nri_plugin import NriPlugin, PluginConnection
+from alignup.nri.nri_plugin import NriPlugin, PluginConnection, parse_version
 from alignup.nri.ttrpc import Code, RpcError
 from alignup.wire import nri_pb2 as wire
 
 _SHARES_PER_CPU = 1024
-_VERSION = re.compile(r"v?(\d{1,9})\.(\d{1,9})\.(\d{1,9})", re.ASCII)
 _FIRST_SAFE = (0, 12, 1)
 _LEAST_SHARES = 2  #: of a container that requests no CPU
 _MAX_ROUNDS = 3  #: of updates in a row, when the pool changes while they are on their way
@@ -98,6 +96,8 @@ class AssistPlugin(NriPlugin):
         uids = {pod.id: pod.uid for pod in pods}
         for known in (self._containers, self._created, self._unconfirmed):
             known.clear()
+        for uid in self._shares.keys() - uids.values():  # removed while this process was not connected
+            del self._shares[uid]
         for container in containers:
             if container.state != wire.CONTAINER_STOPPED and container.pod_sandbox_id in uids:
                 self._add(uids[container.pod_sandbox_id], container).listed = True
@@ -106,8 +106,7 @@ class AssistPlugin(NriPlugin):
         return self._answer(self._divide())
 
     async def configure(self, request: wire.ConfigureRequest) -> None:
-        numbers = _VERSION.match(request.NRI_version)  # which runtimes send since 0.12
-        self._updates_safe = numbers is not None and tuple(map(int, numbers.groups())) >= _FIRST_SAFE
+        self._updates_safe = parse_version(request.NRI_version) >= _FIRST_SAFE  # runtimes send it since 0.12
 
     async def disconnected(self) -> None:
         self._metrics.connected.set(0)
@@ -172,9 +171,9 @@ class AssistPlugin(NriPlugin):
             self._unconfirmed |= failed & self._containers.keys()
             self._metrics.updates.labels("ok").inc(len(ids - failed))
             self._metrics.updates.labels("error").inc(len(failed))
-            if failed != self._failing:
-                self._failing = failed
+            if failed - self._failing:
                 _log.warning("updates of containers failed", containers=sorted(failed))
+            self._failing = failed
             if failed:
                 return
 

@@ -35,8 +35,8 @@ from alignup.wire import nri_pb2 as wire
 SOCKET = Path("/var/run/nri/nri.sock")
 VERSION = "v0.12.0"  #: of NRI, whose messages are understood
 
-PLUGIN_SERVICE = "nri.pkg.api.v1alpha1.Plugin"
-RUNTIME_SERVICE = "nri.pkg.api.v1alpha1.Runtime"
+PLUGIN_SERVICE = wire.DESCRIPTOR.services_by_name["Plugin"].full_name
+RUNTIME_SERVICE = wire.DESCRIPTOR.services_by_name["Runtime"].full_name
 
 #: Method of the plugin service → event. The methods of :class:`NriPlugin` have the names of events in lower case.
 EVENTS = {name.title().replace("_", ""): event for name, event in wire.Event.items() if event}
@@ -50,8 +50,8 @@ _CONTAINER_NOTIFICATIONS = {
 }
 _FIRST_EVENTS = (1 << wire.REMOVE_CONTAINER) - 1  #: the mask of those that every runtime knows
 _ALL_EVENTS = (1 << wire.VALIDATE_CONTAINER_ADJUSTMENT) - 1
-_CONTAINERD_WITH_ALL = (2, 2)
-_VERSION_NUMBERS = re.compile(r"v?(\d{1,9})\.(\d{1,9})", re.ASCII)
+_CONTAINERD_WITH_ALL = (2, 2, 0)
+_VERSION_NUMBERS = re.compile(r"v?(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9_.+-]+", re.ASCII)
 _INDEX = re.compile(r"[0-9]{2}", re.ASCII)
 
@@ -116,20 +116,23 @@ class NriPlugin:
 
 def subscription(plugin: NriPlugin, request: wire.ConfigureRequest) -> int:
     """Return the mask of the events of *plugin* that the runtime knows; it rejects plugins that want others."""
-    names = [wire.Event.Name(event).lower() for event in EVENTS.values()]
+    methods = {event: name.lower() for name, event in wire.Event.items() if event}
     wanted = sum(
-        1 << event - 1
-        for name, event in zip(names, EVENTS.values(), strict=True)
-        if getattr(type(plugin), name) is not getattr(NriPlugin, name)
+        1 << event - 1 for event, name in methods.items() if getattr(type(plugin), name) is not getattr(NriPlugin, name)
     )
     return wanted & (_ALL_EVENTS if _knows_all_events(request) else _FIRST_EVENTS)
 
 
 def _knows_all_events(request: wire.ConfigureRequest) -> bool:
     """Return whether the runtime has NRI 0.10 or later; it says so from 0.12 on."""
-    numbers = _VERSION_NUMBERS.match(request.runtime_version)
-    version = tuple(map(int, numbers.groups())) if numbers else (0, 0)
+    version = parse_version(request.runtime_version)
     return bool(request.NRI_version) or (request.runtime_name == "containerd" and version >= _CONTAINERD_WITH_ALL)
+
+
+def parse_version(text: str) -> tuple[int, ...]:
+    """Return the three numbers of a version such as ``v0.12.0`` or ``2.1.9~ds1``; zeros if it is none."""
+    match = _VERSION_NUMBERS.match(text)
+    return tuple(int(number or 0) for number in match.groups()) if match else (0, 0, 0)
 
 
 class PluginDispatcher:
@@ -159,7 +162,7 @@ class PluginDispatcher:
                 request_type, handle = self._methods[method]
                 response = await handle(request_type.FromString(payload))
             elif method in EVENTS:
-                request = wire.ContainerRequest.FromString(payload)  # that of a pod is the same without a container
+                request = wire.NotificationRequest.FromString(payload)
                 event = wire.Event.Name(EVENTS[method])
                 change = wire.StateChangeEvent(event=event, pod=request.pod, container=request.container)
                 response = await self._change_state(change)
@@ -295,13 +298,16 @@ class PluginConnection:
     async def update_containers(self, updates: Sequence[wire.ContainerUpdate]) -> list[wire.ContainerUpdate]:
         """Change containers without being asked; return the updates that failed.
 
-        ``RpcError`` if the runtime says that some failed, but not which. It skips containers that it does not know,
-        also those that are being created. Up to NRI 0.12.0 it can block the runtime for good, if an event comes at the
-        same time.
+        ``RpcError`` if the runtime does not say which, for example only that some failed. It skips containers that it
+        does not know, also those that are being created. Up to NRI 0.12.0 it can block the runtime for good, if an
+        event comes at the same time.
         """
         request = wire.UpdateContainersRequest(update=updates)
         payload = await self._call("UpdateContainers", request, self._timing.update)
-        return list(wire.UpdateContainersResponse.FromString(payload).failed)
+        try:
+            return list(wire.UpdateContainersResponse.FromString(payload).failed)
+        except DecodeError:
+            raise RpcError(Code.INTERNAL, "the response of UpdateContainers cannot be decoded") from None
 
     async def _call(self, method: str, request: Message, seconds: float) -> bytes:
         if self._connection is None:

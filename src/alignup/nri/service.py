@@ -11,7 +11,7 @@ from alignup.machines import machine_source
 from alignup.nri.assist import AssistPlugin
 from alignup.nri.kubelet_pool import NONE_POLICY, KubeletPoolReader
 from alignup.nri.metrics import NriMetrics
-from alignup.nri.nri_plugin import SOCKET, PluginConnection
+from alignup.nri.nri_plugin import PluginConnection
 from alignup.web.asgi_server import ServerLimits, run_until_signal, serve_app
 from alignup.web.metrics import health_app
 from alignup.web.sockets import tcp_socket
@@ -23,13 +23,13 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NriOptions:
-    path: Path = SOCKET  #: of the runtime's NRI
-    index: str = "90"  #: two digits; plugins with lower ones are called earlier
-    kubelet_dir: Path = Path("/var/lib/kubelet")
-    host_root: Path = Path("/")
-    listen: tuple[str, int] | None = None  #: of the HTTP endpoints
-    names: tuple[str, ...] = ()  #: by which clients call them, beside those of this machine
-    period: float = 1.0  #: seconds between checks of the kubelet's state files
+    path: Path  #: of the runtime's NRI
+    index: str  #: two digits; plugins with lower ones are called earlier
+    kubelet_dir: Path
+    host_root: Path
+    listen: tuple[str, int] | None  #: of the HTTP endpoints; ``None``: none
+    names: tuple[str, ...]  #: by which clients call them, beside those of this machine
+    period: float  #: seconds between checks of the kubelet's state files
 
 
 async def assist(options: NriOptions) -> None:

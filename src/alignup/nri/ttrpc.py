@@ -82,7 +82,7 @@ class TtrpcConnection:
                         self._receive_response(message)
                     else:
                         self._receive_request(message)
-        except (ConnectionError, asyncio.IncompleteReadError):
+        except ConnectionError:
             pass  # as good as the end
         finally:
             self.close()

@@ -134,11 +134,6 @@ class DraDriver(FaultyServer):
         """Break every connection, but stay registered; ``start`` serves again."""
         await self._stop(self.socket)
 
-    async def restart(self) -> None:
-        """Break every connection and serve again; what is prepared stays so."""
-        await self.stop()
-        await self.start()
-
     async def wait_registered(self, times: int = 1) -> None:
         while self.registrations < times:
             await self._status_changed.wait()

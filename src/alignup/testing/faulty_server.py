@@ -24,6 +24,7 @@ GRACE = 1.0  #: seconds for pending calls to end
 #: Request type, and what the stream sends at its start and whenever that has changed.
 StreamMethod = tuple[type[Message], Callable[[], Message]]
 Methods = Mapping[str, unix_grpc.Method | StreamMethod]  #: streams are those that the service declares as such
+_Stream = asyncio.Queue[Message | None]  #: the messages to send; ``None`` ends it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,11 @@ class _Listener:
     server: grpc.aio.Server
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     pending: set[asyncio.Task[Any]] = field(default_factory=set)  #: calls
+    streams: dict[_Stream, Callable[[], Message]] = field(default_factory=dict)  #: what each sends when that changes
+
+    def end_streams(self) -> None:
+        for stream in self.streams:
+            stream.put_nowait(None)
 
 
 class FaultyServer:
@@ -77,7 +83,6 @@ class FaultyServer:
         self._faults: dict[str, Fault] = {}  #: by method
         self._lifted: dict[str, asyncio.Event] = {}  #: by method; set, and removed, with every new fault
         self._listeners: dict[Path, _Listener] = {}
-        self._streams: dict[asyncio.Queue[Message | None], StreamMethod] = {}  #: ``None`` ends a stream
 
     def requests(self, method: str) -> tuple[Any, ...]:
         return tuple(request for name, request in self._calls if name == method)
@@ -97,13 +102,14 @@ class FaultyServer:
                 lifted.set()
 
     def end_streams(self) -> None:
-        for stream in self._streams:
-            stream.put_nowait(None)
+        for listener in self._listeners.values():
+            listener.end_streams()
 
     def _send_changes(self) -> None:
         """Send every stream what it sent at its start, as it is now."""
-        for stream, (_, current) in self._streams.items():
-            stream.put_nowait(current())
+        for listener in self._listeners.values():
+            for stream, current in listener.streams.items():
+                stream.put_nowait(current())
 
     async def _serve(self, socket: Path, services: Mapping[ServiceDescriptor, Methods]) -> None:
         socket.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
@@ -127,7 +133,7 @@ class FaultyServer:
         listener = self._listeners.pop(socket, None)
         if listener is None:
             return
-        self.end_streams()
+        listener.end_streams()
         listener.stopping.set()
         if listener.pending:  # grpcio logs errors for calls that are pending when a server stops
             await asyncio.wait(listener.pending, timeout=GRACE)
@@ -154,9 +160,9 @@ class FaultyServer:
 
         async def handle(raw: bytes, context: unix_grpc.Context) -> AsyncIterator[bytes]:
             self._record(listener, name, kind.FromString(raw))
-            messages: asyncio.Queue[Message | None] = asyncio.Queue()
+            messages: _Stream = asyncio.Queue()
             messages.put_nowait(current())
-            self._streams[messages] = method
+            listener.streams[messages] = current
             try:
                 while (message := await messages.get()) is not None:
                     fault = take_fault(self._faults, name, ALL_METHODS) or Fault()
@@ -165,7 +171,7 @@ class FaultyServer:
             except unix_grpc.StatusError as error:
                 await context.abort(error.code, str(error))
             finally:
-                del self._streams[messages]
+                del listener.streams[messages]
 
         return grpc.unary_stream_rpc_method_handler(handle)
 
