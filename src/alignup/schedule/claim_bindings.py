@@ -83,8 +83,8 @@ class ClaimBindings:
         beside: list[str] = []
         others: list[str] = []
         for number, node in enumerate(nodes):
-            judged = preference is ClaimPreference.REQUIRE or number < MAX_JUDGED
-            if preference is ClaimPreference.IGNORE or (judged and self.suits(pod, node)):
+            judged = preference is not ClaimPreference.PREFER or number < MAX_JUDGED
+            if judged and self.suits(pod, node):
                 beside.append(node)
                 if len(beside) >= limit:
                     break
@@ -94,10 +94,9 @@ class ClaimBindings:
 
     def suits(self, pod: Pod, node: str) -> bool:
         """Return whether the devices of *pod* can be beside its CPUs on a node; as far as known, unless required."""
-        explained = self._live.explain_claims(pod, node)
-        if not _requires(pod):
-            return may_align(explained)
-        return bool(explained) and all(_can_align(claim) for claims in explained for claim in claims)
+        preference = claim_preference(pod)[0]
+        ignored = preference is ClaimPreference.IGNORE
+        return ignored or may_align(self._live.explain_claims(pod, node), required=preference is ClaimPreference.REQUIRE)
 
     def refused(self, pod: Pod, nodes: Collection[str]) -> dict[str, str]:
         """Return those of *nodes* that are kept from *pod* because of its claims, and why."""
@@ -175,10 +174,6 @@ class ClaimBindings:
 
 def _requires(pod: Pod) -> bool:
     return claim_preference(pod)[0] is ClaimPreference.REQUIRE
-
-
-def _can_align(claim: ExplainedClaim) -> bool:
-    return claim.aligned is True or (not claim.state.allocated and bool(claim.better))
 
 
 def _sentences(explained: tuple[tuple[ExplainedClaim, ...], ...]) -> str:
