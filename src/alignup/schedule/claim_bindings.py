@@ -6,7 +6,7 @@ these devices, so the scheduler takes them back if they cannot be used elsewhere
 """
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -97,12 +97,6 @@ class ClaimBindings:
         preference = claim_preference(pod)[0]
         ignored = preference is ClaimPreference.IGNORE
         return ignored or may_align(self._live.explain_claims(pod, node), required=preference is ClaimPreference.REQUIRE)
-
-    def refused(self, pod: Pod, nodes: Collection[str]) -> dict[str, str]:
-        """Return those of *nodes* that are kept from *pod* because of its claims, and why."""
-        if not self.must_align(pod):
-            return {}
-        return {node: NOT_ALIGNED for node in nodes if not self.suits(pod, node)}
 
     async def check(self, api_pod: ApiPod, pod: Pod, node: str, verdict: Verdict) -> ClaimCheck:
         """Compare the devices that the scheduler has allocated with what *pod* will get on *node*."""
