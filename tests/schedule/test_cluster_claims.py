@@ -139,6 +139,10 @@ async def test_objects_that_are_too_large_or_wrong_are_named_and_keep_nobody_fro
     server.put(resource_slice("b", (0,)))
     await until(lambda: len(live.unreadable) == 3)
     assert device_names(live, "b") == ["gpu-0"]
+    server.remove("resourceslices", "slice-c")
+    server.remove("resourceclaimtemplates", "wide")
+    server.remove("resourceclaims", "huge")
+    await until(lambda: not live.unreadable)
 
 
 async def test_a_numa_node_that_does_not_exist_and_a_device_with_two_claims_are_reported(server, live, claims):

@@ -270,11 +270,11 @@ class KnownClaims:
         metadata = change.object.metadata
         key = (metadata.namespace, metadata.name)
         self._templates_by_name.pop(key, None)
-        problem = _too_many_requests(change.object.spec.spec.devices.requests)
-        if change.type is EventType.DELETED or not self._note("ResourceClaimTemplate", key, problem):
-            return
-        self._templates_by_name[key] = template_from(change.object)
-        self._changed(ClaimChange(object=key))
+        deleted = change.type is EventType.DELETED
+        problem = "" if deleted else _too_many_requests(change.object.spec.spec.devices.requests)
+        if self._note("ResourceClaimTemplate", key, problem) and not deleted:
+            self._templates_by_name[key] = template_from(change.object)
+            self._changed(ClaimChange(object=key))
 
     def claim_changed(self, change: Change[ResourceClaim]) -> None:
         metadata = change.object.metadata
@@ -312,10 +312,7 @@ class KnownClaims:
 
     def slice_changed(self, change: Change[ResourceSlice]) -> None:
         name, spec = change.object.metadata.name, change.object.spec
-        touched: set[str] | None = set()
-        pools = set[PoolName]()
-        if name in self._pool_of:
-            pools.add(self._pool_of.pop(name))
+        pools = {self._pool_of.pop(name)} if name in self._pool_of else set()
         for pool in pools:
             self.devices -= sum(len(part.devices) for part in self._pools[pool].pop(name))
         parts: tuple[Slice, ...] = ()
@@ -332,10 +329,8 @@ class KnownClaims:
             self._pools.setdefault(pool, {})[name] = parts
             self.devices += len(spec.devices)
             self._pool_of[name] = pool
-        for pool in pools:
-            touched = self._pool_changed(pool, touched)
-        if problem:
-            touched = None
+        hosts = {host for pool in pools for host in self._sort_in(pool)}
+        touched = None if problem or "" in hosts else hosts
         for node in tuple(self._devices) if touched is None else touched:
             self._devices.pop(node, None)
         self._changed(ClaimChange(touched))
@@ -345,24 +340,23 @@ class KnownClaims:
             return f"it has {count} devices; slices with {MAX_SLICE_DEVICES} at most are read"
         return f"the slices have more than {MAX_DEVICES} devices" if self.devices + count > MAX_DEVICES else ""
 
-    def _pool_changed(self, pool: PoolName, touched: set[str] | None) -> set[str] | None:
-        """Sort a pool in again; return the *touched* nodes and its own, ``None`` for all."""
+    def _sort_in(self, pool: PoolName) -> set[str]:
+        """Sort a pool in again; return the nodes that its slices name or named, the empty one for other selections."""
         before = self._hosts.pop(pool, set())
         for node in before:
             self._local.get(node, set()).discard(pool)
         self._shared.discard(pool)
-        if not self._pools[pool]:
+        hosts = {part.host for parts in self._pools[pool].values() for part in parts}
+        if not hosts:
             del self._pools[pool]
-        hosts = {part.host for parts in self._pools.get(pool, {}).values() for part in parts}
+            return before
         self._hosts[pool] = hosts
         if "" in hosts:
             self._shared.add(pool)
         else:
             for node in hosts:
                 self._local.setdefault(node, set()).add(pool)
-        if touched is None or "" in hosts | before:
-            return None
-        return touched | before | hosts
+        return before | hosts
 
     def _report(self, event: str, **details: object) -> None:
         """Report what is wrong with an object when it is noticed; users who ask read ``warnings``."""
