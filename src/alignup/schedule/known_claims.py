@@ -301,14 +301,8 @@ class KnownClaims:
                 if len(holders) > 1 and not self._is_shared(device.id):
                     claims = sorted("/".join(name) for name in holders)
                     self._report("device allocated to several claims", device=str(device.id), claims=claims)
-        freed = self._freed_nodes(before, claim)
-        self._changed(ClaimChange(freed, object=key))
-
-    def _freed_nodes(self, before: Claim | None, claim: Claim | None) -> Collection[str] | None:
-        """Return the nodes where devices became free; ``None``: perhaps on any."""
-        if before is None or not before.allocated or (claim is not None and claim.allocated == before.allocated):
-            return ()
-        return (before.host,) if before.host else None
+        if claim != before:
+            self._changed(ClaimChange(_freed_nodes(before, claim), object=key))
 
     def slice_changed(self, change: Change[ResourceSlice]) -> None:
         name, spec = change.object.metadata.name, change.object.spec
@@ -370,6 +364,13 @@ class KnownClaims:
         if problem:
             self._wrong[label] = problem
         return not problem
+
+
+def _freed_nodes(before: Claim | None, claim: Claim | None) -> Collection[str] | None:
+    """Return the nodes where devices became free; ``None``: perhaps on any."""
+    if before is None or not before.allocated or (claim is not None and claim.allocated == before.allocated):
+        return ()
+    return (before.host,) if before.host else None
 
 
 def _too_many_requests(requests: Iterable[object]) -> str:
