@@ -191,7 +191,7 @@ async def test_devices_that_others_may_use_too_are_left_to_the_scheduler(server,
         result["adminAccess"] = True
     server.put(admin)
     await until(lambda: len(live.claims.objects.claims) == 2)
-    assert live.claim_fit(WANTING, "a") == known_claims.ClaimFit(possible=True, open=True)
+    assert live.claim_fit(WANTING, "a") == known_claims.ClaimFit(possible=True)
 
 
 async def test_a_selector_that_fails_leaves_the_choice_to_the_scheduler(server, live, claims):

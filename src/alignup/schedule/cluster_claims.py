@@ -100,10 +100,7 @@ class ClusterClaims(KnownClaims):
 async def read_claims(client: ApiClient, find_node: Callable[[str], ApiNode | None]) -> KnownClaims:
     """List all objects once; what cannot be listed is not known."""
     claims = ListedClaims(find_node)
-    try:
-        await claims.read(client)
-    except ApiError as error:
-        claims.fail(error)
+    await claims.read(client)
     return claims
 
 
@@ -111,10 +108,13 @@ class ListedClaims(KnownClaims):
     """Claims that were read once."""
 
     async def read(self, client: ApiClient) -> None:
-        await self._read(client, DEVICE_CLASSES, self.class_changed)
-        await self._read(client, RESOURCE_SLICES, self.slice_changed)
-        await self._read(client, RESOURCE_CLAIMS, self.claim_changed)
-        await self._read(client, RESOURCE_CLAIM_TEMPLATES, self.template_changed)
+        try:
+            await self._read(client, DEVICE_CLASSES, self.class_changed)
+            await self._read(client, RESOURCE_SLICES, self.slice_changed)
+            await self._read(client, RESOURCE_CLAIMS, self.claim_changed)
+            await self._read(client, RESOURCE_CLAIM_TEMPLATES, self.template_changed)
+        except ApiError as error:
+            self._problem = str(error)
 
     async def _read(self, client: ApiClient, resource: Resource[Any], add: Callable[[Change[Any]], object]) -> None:
         listed = await client.list(resource)
@@ -122,6 +122,3 @@ class ListedClaims(KnownClaims):
             add(Change(EventType.ADDED, item))
         for (namespace, name), problem in listed.unreadable.items():
             self._wrong[f"{resource.kind} {namespace}{namespace and '/'}{name}"] = problem
-
-    def fail(self, error: ApiError) -> None:
-        self._problem = str(error)

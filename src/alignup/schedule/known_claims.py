@@ -57,10 +57,6 @@ class ClaimFit(NamedTuple):
     possible: bool
     reason: str = ""  #: why it has not, or why that is not certain
     certain: bool = True  #: ``False``: it depends on what is not computed here, or not known
-    open: bool = False  #: whether a claim has no devices yet
-
-
-NO_CLAIMS = ClaimFit(possible=True)
 
 
 class ClaimChange(NamedTuple):
@@ -162,7 +158,7 @@ class KnownClaims:
     def fit(self, pod: Pod, node: str, *, machine: Machine | None, capacity: Mapping[str, int]) -> ClaimFit:
         """Return whether *node* has devices for the claims of *pod*; *capacity* is that of its device plugins."""
         if not self.known:
-            return ClaimFit(possible=True, reason=self.problem or "claims are not listed yet", certain=False, open=True)
+            return ClaimFit(possible=True, reason=self.problem or "claims are not listed yet", certain=False)
         without_devices = []
         for _, claim in self.objects.claims_of(pod, capacity=capacity):
             if isinstance(claim, str):
@@ -172,7 +168,7 @@ class KnownClaims:
             elif not self._reaches(claim.selector, node):
                 return ClaimFit(possible=False, reason=f"{claim.title} has devices of another node")
         if not without_devices:
-            return NO_CLAIMS
+            return ClaimFit(possible=True)
         if missing := self.objects.missing_classes(without_devices):
             return ClaimFit(possible=False, reason=f"DeviceClass {', '.join(missing)} is not known")
         return self._fit_devices(without_devices, self.devices_of(node, machine))
@@ -190,19 +186,18 @@ class KnownClaims:
     def _fit_devices(self, claims: list[Claim], devices: tuple[SliceDevice, ...]) -> ClaimFit:
         taken = {device.id for device in devices if device.id in self._holders}
         partial = any(request.capacity for claim in claims for each in claim.requests for request in each)
-        if partial or any(device.shared for device in devices):
-            reason = "devices are shared or have parts, which only the scheduler computes"
-            unsure = ClaimFit(possible=True, reason=reason, certain=False, open=True)
-        else:
-            unsure = ClaimFit(possible=True, open=True)
         try:
-            if allocate(claims, devices, matches=self._matches, taken=taken) is not None:
-                return unsure
+            fits = allocate(claims, devices, matches=self._matches, taken=taken) is not None
         except AlignError as error:
-            return ClaimFit(possible=True, reason=str(error), certain=False, open=True)
+            return ClaimFit(possible=True, reason=str(error), certain=False)
+        if fits and (partial or any(device.shared for device in devices)):
+            reason = "devices are shared or have parts, which only the scheduler computes"
+            return ClaimFit(possible=True, reason=reason, certain=False)
+        if fits:
+            return ClaimFit(possible=True)
         if any(label.startswith("ResourceSlice ") for label in self.unreadable):
-            return ClaimFit(possible=True, reason="a ResourceSlice cannot be read", certain=False, open=True)
-        return ClaimFit(possible=False, reason="not enough free devices for its claims", open=True)
+            return ClaimFit(possible=True, reason="a ResourceSlice cannot be read", certain=False)
+        return ClaimFit(possible=False, reason="not enough free devices for its claims")
 
     # Devices of nodes
 

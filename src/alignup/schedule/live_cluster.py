@@ -202,10 +202,9 @@ class LiveCluster:
         """Call *listener* with the names of nodes that changed, soon after they did."""
         self._listeners.append(listener)
 
-    def on_claim_change(self, listener: Callable[[ClaimChange], object]) -> Callable[[], None]:
-        """Call *listener* after every change of claims, classes and slices; return how to stop that."""
+    def on_claim_change(self, listener: Callable[[ClaimChange], object]) -> None:
+        """Call *listener* after every change of claims, templates, classes and slices."""
         self._claim_listeners.append(listener)
-        return lambda: self._claim_listeners.remove(listener)
 
     # Questions
 
@@ -341,7 +340,7 @@ class LiveCluster:
             self._decoded.clear()
         if self.ready.is_set():
             self._touch(*([name for _, name in self.nodes.objects] if change.nodes is None else change.nodes))
-        for listener in tuple(self._claim_listeners):
+        for listener in self._claim_listeners:
             listener(change)
 
     def _state_changed(self, change: Change[HostStateDocument]) -> None:
