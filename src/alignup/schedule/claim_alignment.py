@@ -16,6 +16,8 @@ from alignup.placement.host_record import HostRecord
 from alignup.placement.verdict import Verdict
 from alignup.schedule.known_claims import KnownClaims, ObjectName
 
+UNKNOWN_PREFERENCE = "UnknownClaimPreference"  #: the reason of events about pods with another value of the annotation
+
 
 class ClaimPreference(StrEnum):
     """The value of the annotation: whether CPUs and memory must be beside the devices."""

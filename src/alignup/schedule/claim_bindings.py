@@ -23,6 +23,7 @@ from alignup.kubernetes.api.objects import ApiPod
 from alignup.kubernetes.manifests.claims import claim_from
 from alignup.placement.verdict import Verdict
 from alignup.schedule.claim_alignment import (
+    UNKNOWN_PREFERENCE,
     ClaimAlignment,
     ClaimPreference,
     alignment,
@@ -39,7 +40,7 @@ WAIT_SECONDS = 600.0
 MAX_JUDGED = 64  #: nodes whose devices are looked at to prefer some of them
 MAX_PODS = 4096  #: pods whose refused bindings are remembered
 NOT_ALIGNED = "no devices for its claims beside its CPUs and memory"
-REASON, UNKNOWN_PREFERENCE = "ClaimsNotAligned", "UnknownClaimPreference"  #: of events
+REASON = "ClaimsNotAligned"  #: of events
 REFUSED = "refused"  #: of metrics, beside the alignments
 
 _log = structlog.get_logger()

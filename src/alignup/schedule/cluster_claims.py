@@ -19,11 +19,8 @@ from alignup.kubernetes.api.claim_resources import (
 )
 from alignup.kubernetes.api.errors import ApiError
 from alignup.kubernetes.api.objects import ApiNode
-from alignup.kubernetes.manifests.claims import (
-    ResourceClaim,
-    ResourceSlice,
-)
-from alignup.schedule.known_claims import ClaimChange, KnownClaims
+from alignup.kubernetes.manifests.claims import ResourceClaim, ResourceSlice
+from alignup.schedule.known_claims import ClaimChange, KnownClaims, object_label
 
 _log = structlog.get_logger()
 
@@ -91,9 +88,9 @@ class ClusterClaims(KnownClaims):
     def unreadable(self) -> dict[str, str]:
         """Objects that cannot be read, and why."""
         return super().unreadable | {
-            f"{informer.resource.kind} {namespace}{namespace and '/'}{name}": problem
+            object_label(informer.resource.kind, name): problem
             for informer in self._informers
-            for (namespace, name), problem in informer.unreadable.items()
+            for name, problem in informer.unreadable.items()
         }
 
 
@@ -120,5 +117,5 @@ class ListedClaims(KnownClaims):
         listed = await client.list(resource)
         for item in listed.items:
             add(Change(EventType.ADDED, item))
-        for (namespace, name), problem in listed.unreadable.items():
-            self._wrong[f"{resource.kind} {namespace}{namespace and '/'}{name}"] = problem
+        for name, problem in listed.unreadable.items():
+            self._wrong[object_label(resource.kind, name)] = problem

@@ -51,6 +51,11 @@ ObjectName = tuple[str, str]  #: namespace and name
 PoolName = tuple[str, str]  #: driver and pool
 
 
+def object_label(kind: str, name: ObjectName) -> str:
+    """Return how an object that cannot be read is named, such as ``ResourceClaim ml/gpus``."""
+    return f"{kind} {'/'.join(filter(None, name))}"
+
+
 class ClaimFit(NamedTuple):
     """Whether a node has devices for the claims of a pod."""
 
@@ -352,7 +357,7 @@ class KnownClaims:
 
     def _note(self, kind: str, name: ObjectName, problem: str) -> bool:
         """Name an object that is not read, and why; return whether it is read."""
-        label = f"{kind} {name[0]}{name[0] and '/'}{name[1]}"
+        label = object_label(kind, name)
         if problem and self._wrong.get(label) != problem:
             self._report("object ignored", kind=kind, namespace=name[0], name=name[1], problem=problem)
         self._wrong.pop(label, None)

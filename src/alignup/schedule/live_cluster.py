@@ -47,7 +47,7 @@ from alignup.placement.host_report import PodStage, pod_stage
 from alignup.placement.verdict import Verdict, unknown
 from alignup.schedule.claim_alignment import explain_claims
 from alignup.schedule.cluster_claims import ClusterClaims
-from alignup.schedule.known_claims import ClaimChange, ClaimFit, ObjectName
+from alignup.schedule.known_claims import ClaimChange, ClaimFit, ObjectName, object_label
 from alignup.schedule.metrics import ScheduleMetrics
 from alignup.schedule.node_resource_topology import TopologyFallback
 
@@ -177,9 +177,9 @@ class LiveCluster:
             self._unreadable
             | self.claims.unreadable
             | {
-                f"{informer.resource.kind} {namespace}{namespace and '/'}{name}": problem
+                object_label(informer.resource.kind, name): problem
                 for informer in (*self._informers, self.pods)
-                for (namespace, name), problem in informer.unreadable.items()
+                for name, problem in informer.unreadable.items()
             }
         )
 
