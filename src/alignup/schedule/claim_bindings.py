@@ -96,8 +96,9 @@ class ClaimBindings:
     def suits(self, pod: Pod, node: str) -> bool:
         """Return whether the devices of *pod* can be beside its CPUs on a node; as far as known, unless required."""
         preference = claim_preference(pod)[0]
-        ignored = preference is ClaimPreference.IGNORE
-        return ignored or may_align(self._live.explain_claims(pod, node), required=preference is ClaimPreference.REQUIRE)
+        if preference is ClaimPreference.IGNORE:
+            return True
+        return may_align(self._live.explain_claims(pod, node), required=preference is ClaimPreference.REQUIRE)
 
     async def check(self, api_pod: ApiPod, pod: Pod, node: str, verdict: Verdict) -> ClaimCheck:
         """Compare the devices that the scheduler has allocated with what *pod* will get on *node*."""
