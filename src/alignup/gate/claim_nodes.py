@@ -48,8 +48,10 @@ class ClaimNodes:
         """
         chosen: list[tuple[bool, int, str]] = []
         wanted, busy = SURE, self._busy(pod)
+        if busy is None:
+            return ()
         for place, name in enumerate(candidates):
-            if busy is None or name in busy:
+            if name in busy:
                 continue
             fit = self.live.claim_fit(pod, name)
             if self._refusal(pod, name, fit):
@@ -85,7 +87,7 @@ class ClaimNodes:
         return self._open_nodes
 
     def _may_align(self, pod: Pod, name: str) -> bool:
-        if claim_preference(pod)[0] is ClaimPreference.IGNORE:
+        if claim_preference(pod)[0] is not ClaimPreference.PREFER:  # a node that is not refused is aligned if required
             return True
         return may_align(self.live.explain_claims(pod, name))
 
@@ -137,7 +139,8 @@ class ClaimNodes:
     def forget(self, uid: str) -> None:
         """Forget a pod that is gone or was not bound."""
         self._bound.pop(uid, None)
-        self._settled(self._remove(uid))
+        if uid in self._waiting:
+            self._settled(self._remove(uid))
 
 
 def _claim_names(pod: Pod) -> list[tuple[str, str]]:
