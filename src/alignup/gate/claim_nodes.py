@@ -9,6 +9,7 @@ there: they would compete.
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 
+from alignup.align.errors import PodError
 from alignup.align.workload import Pod
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.schedule.claim_alignment import (
@@ -127,7 +128,11 @@ class ClaimNodes:
     def check(self) -> None:
         """Forget bound pods whose claims have devices."""
         for uid, (api_pod, since) in tuple(self._bound.items()):
-            pod = self.live.read(api_pod)
+            try:
+                pod = self.live.read(api_pod)
+            except PodError:  # which is logged
+                self.forget(uid)
+                continue
             claims, late = self.live.claims, self._clock() - since >= SETTLE_SECONDS
             if late or not claims.known or not claims.is_open(pod):
                 node = api_pod.spec.node_name
