@@ -13,6 +13,7 @@ import yaml
 from alignup import cli
 from alignup.align.claims.alignment import NUMA_NODE
 from alignup.align.claims.resource_claims import DeviceId, Slice, SliceDevice
+from alignup.align.workload.names import DEVICE_CLASS_PREFIX
 from alignup.testing.api_server import ApiFault, ApiServer, ServedResource
 from tests.align.hosts import pod
 from tests.cli.commands import in_process, python
@@ -239,6 +240,15 @@ def test_the_part_of_a_job_that_fits_is_named_with_what_the_rest_lacks(ask):
     assert not answer["admitted"]
     wide = ask("why", "-f", "-", "-o", "wide", stdin=JOB.format(pods=8))
     assert "note: Job ml/train: 3 of 8 pods fit together" in wide.stderr
+
+
+def test_extended_resources_of_a_device_class_need_no_device_plugin_in_a_job_either(ask):
+    job = JOB.format(pods=2).replace("example.com/gpu", f"{DEVICE_CLASS_PREFIX}gpu").replace('cpu: "2"', 'cpu: "1"')
+    run = ask("why", "-f", "-", "-o", "json", stdin=job)
+
+    sentence = json.loads(run.stdout)["answers"][0]["workload"]["sentence"]
+    assert sentence.startswith("Job ml/train: all 2 pods fit together: ")
+    assert sentence.endswith("; whether there are devices for the claims of all of them is not computed")
 
 
 def test_all_templates_of_an_object_are_asked_about_together(ask):

@@ -224,6 +224,19 @@ async def test_a_node_of_several_that_goes_does_not_end_the_release(cluster, con
     assert cluster.document("p")["metadata"]["annotations"][NODE_ANNOTATION] in {"a,b", "b,a"}
 
 
+async def test_a_bound_pod_that_cannot_be_read_any_more_stops_nobody(cluster, controller, live, served):
+    await put_slices(served, live, a=(0, 1), b=(0, 1))
+    cluster.paused.add("p")
+    cluster.gate(claiming(pod("p", cpu="1")))
+    await until(lambda: released_to(cluster, "p"))
+    document = cluster.document("p")
+    wrong = {"name": "app", "resources": {"limits": {"cpu": "much"}}}
+    served.put({**document, "spec": {**document["spec"], "nodeName": "a", "containers": [wrong]}})
+    await until(lambda: "Pod default/p" in live.unreadable)
+    cluster.gate(claiming(pod("q", cpu="1")))
+    await until(lambda: cluster.bound().get("q") == "b")
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize(("nodes_each", "may_stick"), [(1, True), (2, False), (SURE, False)])
 async def test_with_several_nodes_a_device_that_others_take_first_stops_no_pod(

@@ -58,6 +58,14 @@ async def test_a_node_where_the_devices_can_be_beside_the_cpus_comes_first(http,
     assert scores["b"] > scores["a"]
 
 
+async def test_claims_do_not_change_the_scores_for_a_pod_that_ignores_them(http, claims):
+    scores = [
+        await post(http, "prioritize", {"Pod": api_pod(asked, phase="Pending"), "Nodes": None, "NodeNames": ["a", "b"]})
+        for asked in (WIDE, claiming(WIDE, preference="ignore"))
+    ]
+    assert scores[0] == scores[1]
+
+
 async def test_a_pod_that_requires_it_is_offered_no_other_node(http, claims):
     answer = await filtered(http, claiming(WIDE, preference="require"), names=["a"])
     assert answer["NodeNames"] == []

@@ -68,6 +68,7 @@ class AskedPod(NamedTuple):
 
 def ask_about_workloads(view: ClusterView, workloads: Sequence[Workload], *, seconds: float) -> Iterator[AskedPod]:
     """Ask about one replica of each template, and about all pods of each object together."""
+    workloads = [replace(workload, pod=_with_class_resources(view, workload.pod)) for workload in workloads]
     for templates in split_by_object(workloads):
         asked = [_ask_about_template(view, template, seconds=seconds) for template in templates]
         considered = [
@@ -81,9 +82,8 @@ def ask_about_workloads(view: ClusterView, workloads: Sequence[Workload], *, sec
 def _ask_about_template(view: ClusterView, workload: Workload, *, seconds: float) -> AskedPod:
     with inputs.input_errors(Place.at(workload.source)):
         spec = scheduling_spec(workload)
-        pod = _with_class_resources(view, workload.pod)
-        notes = (*_gate_notes(spec), *_claim_notes(view, pod))
-        return AskedPod(ask_nodes(view, pod, spec, seconds=seconds), view, notes)
+        notes = (*_gate_notes(spec), *_claim_notes(view, workload.pod))
+        return AskedPod(ask_nodes(view, workload.pod, spec, seconds=seconds), view, notes)
 
 
 def ask_about_pod(view: ClusterView, pod: ApiPod, *, seconds: float, reported: str = "") -> AskedPod:

@@ -9,6 +9,7 @@ there: they would compete.
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 
+from alignup.align.errors import PodError
 from alignup.align.workload import Pod
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.schedule.claim_alignment import (
@@ -48,8 +49,10 @@ class ClaimNodes:
         """
         chosen: list[tuple[bool, int, str]] = []
         wanted, busy = SURE, self._busy(pod)
+        if busy is None:
+            return ()
         for place, name in enumerate(candidates):
-            if busy is None or name in busy:
+            if name in busy:
                 continue
             fit = self.live.claim_fit(pod, name)
             if self._refusal(pod, name, fit):
@@ -85,7 +88,7 @@ class ClaimNodes:
         return self._open_nodes
 
     def _may_align(self, pod: Pod, name: str) -> bool:
-        if claim_preference(pod)[0] is ClaimPreference.IGNORE:
+        if claim_preference(pod)[0] is not ClaimPreference.PREFER:  # a node that is not refused is aligned if required
             return True
         return may_align(self.live.explain_claims(pod, name))
 
@@ -125,7 +128,11 @@ class ClaimNodes:
     def check(self) -> None:
         """Forget bound pods whose claims have devices."""
         for uid, (api_pod, since) in tuple(self._bound.items()):
-            pod = self.live.read(api_pod)
+            try:
+                pod = self.live.read(api_pod)
+            except PodError:  # which is logged
+                self.forget(uid)
+                continue
             claims, late = self.live.claims, self._clock() - since >= SETTLE_SECONDS
             if late or not claims.known or not claims.is_open(pod):
                 node = api_pod.spec.node_name
@@ -137,7 +144,8 @@ class ClaimNodes:
     def forget(self, uid: str) -> None:
         """Forget a pod that is gone or was not bound."""
         self._bound.pop(uid, None)
-        self._settled(self._remove(uid))
+        if uid in self._waiting:
+            self._settled(self._remove(uid))
 
 
 def _claim_names(pod: Pod) -> list[tuple[str, str]]:

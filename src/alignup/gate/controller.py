@@ -38,16 +38,13 @@ from alignup.gate.schedulable_nodes import NodeCapacity, NodeFilter
 from alignup.kubernetes.api import PODS, ApiClient, Change, EventType
 from alignup.kubernetes.api.errors import ApiError
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
-from alignup.schedule.claim_alignment import claim_preference, has_claims
+from alignup.schedule.claim_alignment import UNKNOWN_PREFERENCE, claim_preference, has_claims
 from alignup.schedule.known_claims import ClaimChange
 from alignup.schedule.large_pods import LargePods, is_large
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.pod_events import GATE_COMPONENT, PodEvents
 
 INVALID = "InvalidPod"  #: the reason of events about pods that no kubelet can decide on
-UNKNOWN_PREFERENCE = (
-    "UnknownClaimPreference"  #: the reason of events about pods with an annotation that cannot be understood
-)
 OTHER_SCHEDULER = "OtherScheduler"  #: the reason of events about pods whose scheduler is not among the known ones
 _YIELD_SECONDS = 0.02  #: of deciding, after which other tasks run
 _MAX_TRIES = 64  #: of pods, after which other work has its turn

@@ -16,6 +16,8 @@ from alignup.placement.host_record import HostRecord
 from alignup.placement.verdict import Verdict
 from alignup.schedule.known_claims import KnownClaims, ObjectName
 
+UNKNOWN_PREFERENCE = "UnknownClaimPreference"  #: the reason of events about pods with another value of the annotation
+
 
 class ClaimPreference(StrEnum):
     """The value of the annotation: whether CPUs and memory must be beside the devices."""
@@ -79,10 +81,14 @@ def alignment(explained: tuple[tuple[ExplainedClaim, ...], ...]) -> ClaimAlignme
     return ClaimAlignment.ALIGNED if verdicts == {True} else ClaimAlignment.UNKNOWN
 
 
-def may_align(explained: tuple[tuple[ExplainedClaim, ...], ...]) -> bool:
-    """Return whether the scheduler can choose devices so that everything is beside them, or that is unknown."""
-    return all(
-        claim.aligned is not False or (not claim.state.allocated and claim.better)
+def may_align(explained: tuple[tuple[ExplainedClaim, ...], ...], *, required: bool = False) -> bool:
+    """Return whether the scheduler can choose devices so that everything is beside them.
+
+    Where that is unknown, the answer is yes, unless it is *required*.
+    """
+    suitable = {True} if required else {True, None}
+    return bool(explained or not required) and all(
+        claim.aligned in suitable or (not claim.state.allocated and bool(claim.better))
         for claims in explained
         for claim in claims
     )

@@ -6,7 +6,7 @@ these devices, so the scheduler takes them back if they cannot be used elsewhere
 """
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -23,6 +23,7 @@ from alignup.kubernetes.api.objects import ApiPod
 from alignup.kubernetes.manifests.claims import claim_from
 from alignup.placement.verdict import Verdict
 from alignup.schedule.claim_alignment import (
+    UNKNOWN_PREFERENCE,
     ClaimAlignment,
     ClaimPreference,
     alignment,
@@ -39,7 +40,7 @@ WAIT_SECONDS = 600.0
 MAX_JUDGED = 64  #: nodes whose devices are looked at to prefer some of them
 MAX_PODS = 4096  #: pods whose refused bindings are remembered
 NOT_ALIGNED = "no devices for its claims beside its CPUs and memory"
-REASON, UNKNOWN_PREFERENCE = "ClaimsNotAligned", "UnknownClaimPreference"  #: of events
+REASON = "ClaimsNotAligned"  #: of events
 REFUSED = "refused"  #: of metrics, beside the alignments
 
 _log = structlog.get_logger()
@@ -83,8 +84,8 @@ class ClaimBindings:
         beside: list[str] = []
         others: list[str] = []
         for number, node in enumerate(nodes):
-            judged = preference is ClaimPreference.REQUIRE or number < MAX_JUDGED
-            if preference is ClaimPreference.IGNORE or (judged and self.suits(pod, node)):
+            judged = preference is not ClaimPreference.PREFER or number < MAX_JUDGED
+            if judged and self.suits(pod, node):
                 beside.append(node)
                 if len(beside) >= limit:
                     break
@@ -94,16 +95,10 @@ class ClaimBindings:
 
     def suits(self, pod: Pod, node: str) -> bool:
         """Return whether the devices of *pod* can be beside its CPUs on a node; as far as known, unless required."""
-        explained = self._live.explain_claims(pod, node)
-        if not _requires(pod):
-            return may_align(explained)
-        return bool(explained) and all(_can_align(claim) for claims in explained for claim in claims)
-
-    def refused(self, pod: Pod, nodes: Collection[str]) -> dict[str, str]:
-        """Return those of *nodes* that are kept from *pod* because of its claims, and why."""
-        if not self.must_align(pod):
-            return {}
-        return {node: NOT_ALIGNED for node in nodes if not self.suits(pod, node)}
+        preference = claim_preference(pod)[0]
+        if preference is ClaimPreference.IGNORE:
+            return True
+        return may_align(self._live.explain_claims(pod, node), required=preference is ClaimPreference.REQUIRE)
 
     async def check(self, api_pod: ApiPod, pod: Pod, node: str, verdict: Verdict) -> ClaimCheck:
         """Compare the devices that the scheduler has allocated with what *pod* will get on *node*."""
@@ -175,10 +170,6 @@ class ClaimBindings:
 
 def _requires(pod: Pod) -> bool:
     return claim_preference(pod)[0] is ClaimPreference.REQUIRE
-
-
-def _can_align(claim: ExplainedClaim) -> bool:
-    return claim.aligned is True or (not claim.state.allocated and bool(claim.better))
 
 
 def _sentences(explained: tuple[tuple[ExplainedClaim, ...], ...]) -> str:

@@ -19,11 +19,8 @@ from alignup.kubernetes.api.claim_resources import (
 )
 from alignup.kubernetes.api.errors import ApiError
 from alignup.kubernetes.api.objects import ApiNode
-from alignup.kubernetes.manifests.claims import (
-    ResourceClaim,
-    ResourceSlice,
-)
-from alignup.schedule.known_claims import ClaimChange, KnownClaims
+from alignup.kubernetes.manifests.claims import ResourceClaim, ResourceSlice
+from alignup.schedule.known_claims import ClaimChange, KnownClaims, object_label
 
 _log = structlog.get_logger()
 
@@ -91,19 +88,16 @@ class ClusterClaims(KnownClaims):
     def unreadable(self) -> dict[str, str]:
         """Objects that cannot be read, and why."""
         return super().unreadable | {
-            f"{informer.resource.kind} {namespace}{namespace and '/'}{name}": problem
+            object_label(informer.resource.kind, name): problem
             for informer in self._informers
-            for (namespace, name), problem in informer.unreadable.items()
+            for name, problem in informer.unreadable.items()
         }
 
 
 async def read_claims(client: ApiClient, find_node: Callable[[str], ApiNode | None]) -> KnownClaims:
     """List all objects once; what cannot be listed is not known."""
     claims = ListedClaims(find_node)
-    try:
-        await claims.read(client)
-    except ApiError as error:
-        claims.fail(error)
+    await claims.read(client)
     return claims
 
 
@@ -111,17 +105,17 @@ class ListedClaims(KnownClaims):
     """Claims that were read once."""
 
     async def read(self, client: ApiClient) -> None:
-        await self._read(client, DEVICE_CLASSES, self.class_changed)
-        await self._read(client, RESOURCE_SLICES, self.slice_changed)
-        await self._read(client, RESOURCE_CLAIMS, self.claim_changed)
-        await self._read(client, RESOURCE_CLAIM_TEMPLATES, self.template_changed)
+        try:
+            await self._read(client, DEVICE_CLASSES, self.class_changed)
+            await self._read(client, RESOURCE_SLICES, self.slice_changed)
+            await self._read(client, RESOURCE_CLAIMS, self.claim_changed)
+            await self._read(client, RESOURCE_CLAIM_TEMPLATES, self.template_changed)
+        except ApiError as error:
+            self._problem = str(error)
 
     async def _read(self, client: ApiClient, resource: Resource[Any], add: Callable[[Change[Any]], object]) -> None:
         listed = await client.list(resource)
         for item in listed.items:
             add(Change(EventType.ADDED, item))
-        for (namespace, name), problem in listed.unreadable.items():
-            self._wrong[f"{resource.kind} {namespace}{namespace and '/'}{name}"] = problem
-
-    def fail(self, error: ApiError) -> None:
-        self._problem = str(error)
+        for name, problem in listed.unreadable.items():
+            self._wrong[object_label(resource.kind, name)] = problem

@@ -31,7 +31,7 @@ from alignup.placement.verdict import (
     unknown,
 )
 from alignup.schedule.claim_alignment import has_claims
-from alignup.schedule.claim_bindings import MAX_JUDGED, ClaimBindings, ClaimCheck
+from alignup.schedule.claim_bindings import MAX_JUDGED, NOT_ALIGNED, ClaimBindings, ClaimCheck
 from alignup.schedule.extender_messages import BindingArgs, BindingResult, ExtenderArgs, FilterResult, HostPriority
 from alignup.schedule.kept_nodes import PATIENCE_SECONDS
 from alignup.schedule.live_cluster import LiveCluster
@@ -207,7 +207,8 @@ class Extender:
                     return args.result([name for name in allowed if name not in refused], unresolvable=refused)
                 chosen = self._best(args.pod, pod, names, kept)
                 verdicts = {} if chosen else self._live.feasible(pod, names)
-                kept |= self._claims.refused(pod, [name for name, verdict in verdicts.items() if verdict.admits])
+                if self._claims.must_align(pod):  # every node that admits it was tried
+                    kept = dict.fromkeys(verdicts, NOT_ALIGNED) | kept
                 kept = {name: reason for name, reason in kept.items() if name in verdicts and verdicts[name].admits}
                 verdicts |= {name: unknown(reason) for name, reason in kept.items()}
         except PodError as error:

@@ -51,16 +51,17 @@ ObjectName = tuple[str, str]  #: namespace and name
 PoolName = tuple[str, str]  #: driver and pool
 
 
+def object_label(kind: str, name: ObjectName) -> str:
+    """Return how an object that cannot be read is named, such as ``ResourceClaim ml/gpus``."""
+    return f"{kind} {'/'.join(filter(None, name))}"
+
+
 class ClaimFit(NamedTuple):
     """Whether a node has devices for the claims of a pod."""
 
     possible: bool
     reason: str = ""  #: why it has not, or why that is not certain
     certain: bool = True  #: ``False``: it depends on what is not computed here, or not known
-    open: bool = False  #: whether a claim has no devices yet
-
-
-NO_CLAIMS = ClaimFit(possible=True)
 
 
 class ClaimChange(NamedTuple):
@@ -162,7 +163,7 @@ class KnownClaims:
     def fit(self, pod: Pod, node: str, *, machine: Machine | None, capacity: Mapping[str, int]) -> ClaimFit:
         """Return whether *node* has devices for the claims of *pod*; *capacity* is that of its device plugins."""
         if not self.known:
-            return ClaimFit(possible=True, reason=self.problem or "claims are not listed yet", certain=False, open=True)
+            return ClaimFit(possible=True, reason=self.problem or "claims are not listed yet", certain=False)
         without_devices = []
         for _, claim in self.objects.claims_of(pod, capacity=capacity):
             if isinstance(claim, str):
@@ -172,7 +173,7 @@ class KnownClaims:
             elif not self._reaches(claim.selector, node):
                 return ClaimFit(possible=False, reason=f"{claim.title} has devices of another node")
         if not without_devices:
-            return NO_CLAIMS
+            return ClaimFit(possible=True)
         if missing := self.objects.missing_classes(without_devices):
             return ClaimFit(possible=False, reason=f"DeviceClass {', '.join(missing)} is not known")
         return self._fit_devices(without_devices, self.devices_of(node, machine))
@@ -190,19 +191,18 @@ class KnownClaims:
     def _fit_devices(self, claims: list[Claim], devices: tuple[SliceDevice, ...]) -> ClaimFit:
         taken = {device.id for device in devices if device.id in self._holders}
         partial = any(request.capacity for claim in claims for each in claim.requests for request in each)
-        if partial or any(device.shared for device in devices):
-            reason = "devices are shared or have parts, which only the scheduler computes"
-            unsure = ClaimFit(possible=True, reason=reason, certain=False, open=True)
-        else:
-            unsure = ClaimFit(possible=True, open=True)
         try:
-            if allocate(claims, devices, matches=self._matches, taken=taken) is not None:
-                return unsure
+            fits = allocate(claims, devices, matches=self._matches, taken=taken) is not None
         except AlignError as error:
-            return ClaimFit(possible=True, reason=str(error), certain=False, open=True)
+            return ClaimFit(possible=True, reason=str(error), certain=False)
+        if fits and (partial or any(device.shared for device in devices)):
+            reason = "devices are shared or have parts, which only the scheduler computes"
+            return ClaimFit(possible=True, reason=reason, certain=False)
+        if fits:
+            return ClaimFit(possible=True)
         if any(label.startswith("ResourceSlice ") for label in self.unreadable):
-            return ClaimFit(possible=True, reason="a ResourceSlice cannot be read", certain=False, open=True)
-        return ClaimFit(possible=False, reason="not enough free devices for its claims", open=True)
+            return ClaimFit(possible=True, reason="a ResourceSlice cannot be read", certain=False)
+        return ClaimFit(possible=False, reason="not enough free devices for its claims")
 
     # Devices of nodes
 
@@ -266,11 +266,11 @@ class KnownClaims:
         metadata = change.object.metadata
         key = (metadata.namespace, metadata.name)
         self._templates_by_name.pop(key, None)
-        problem = _too_many_requests(change.object.spec.spec.devices.requests)
-        if change.type is EventType.DELETED or not self._note("ResourceClaimTemplate", key, problem):
-            return
-        self._templates_by_name[key] = template_from(change.object)
-        self._changed(ClaimChange(object=key))
+        deleted = change.type is EventType.DELETED
+        problem = "" if deleted else _too_many_requests(change.object.spec.spec.devices.requests)
+        if self._note("ResourceClaimTemplate", key, problem) and not deleted:
+            self._templates_by_name[key] = template_from(change.object)
+            self._changed(ClaimChange(object=key))
 
     def claim_changed(self, change: Change[ResourceClaim]) -> None:
         metadata = change.object.metadata
@@ -297,21 +297,12 @@ class KnownClaims:
                 if len(holders) > 1 and not self._is_shared(device.id):
                     claims = sorted("/".join(name) for name in holders)
                     self._report("device allocated to several claims", device=str(device.id), claims=claims)
-        freed = self._freed_nodes(before, claim)
-        self._changed(ClaimChange(freed, object=key))
-
-    def _freed_nodes(self, before: Claim | None, claim: Claim | None) -> Collection[str] | None:
-        """Return the nodes where devices became free; ``None``: perhaps on any."""
-        if before is None or not before.allocated or (claim is not None and claim.allocated == before.allocated):
-            return ()
-        return (before.host,) if before.host else None
+        if claim != before:
+            self._changed(ClaimChange(_freed_nodes(before, claim), object=key))
 
     def slice_changed(self, change: Change[ResourceSlice]) -> None:
         name, spec = change.object.metadata.name, change.object.spec
-        touched: set[str] | None = set()
-        pools = set[PoolName]()
-        if name in self._pool_of:
-            pools.add(self._pool_of.pop(name))
+        pools = {self._pool_of.pop(name)} if name in self._pool_of else set()
         for pool in pools:
             self.devices -= sum(len(part.devices) for part in self._pools[pool].pop(name))
         parts: tuple[Slice, ...] = ()
@@ -328,10 +319,8 @@ class KnownClaims:
             self._pools.setdefault(pool, {})[name] = parts
             self.devices += len(spec.devices)
             self._pool_of[name] = pool
-        for pool in pools:
-            touched = self._pool_changed(pool, touched)
-        if problem:
-            touched = None
+        hosts = {host for pool in pools for host in self._sort_in(pool)}
+        touched = None if problem or "" in hosts else hosts
         for node in tuple(self._devices) if touched is None else touched:
             self._devices.pop(node, None)
         self._changed(ClaimChange(touched))
@@ -341,37 +330,43 @@ class KnownClaims:
             return f"it has {count} devices; slices with {MAX_SLICE_DEVICES} at most are read"
         return f"the slices have more than {MAX_DEVICES} devices" if self.devices + count > MAX_DEVICES else ""
 
-    def _pool_changed(self, pool: PoolName, touched: set[str] | None) -> set[str] | None:
-        """Sort a pool in again; return the *touched* nodes and its own, ``None`` for all."""
+    def _sort_in(self, pool: PoolName) -> set[str]:
+        """Sort a pool in again; return the nodes that its slices name or named, the empty one for other selections."""
         before = self._hosts.pop(pool, set())
         for node in before:
             self._local.get(node, set()).discard(pool)
         self._shared.discard(pool)
-        if not self._pools[pool]:
+        hosts = {part.host for parts in self._pools[pool].values() for part in parts}
+        if not hosts:
             del self._pools[pool]
-        hosts = {part.host for parts in self._pools.get(pool, {}).values() for part in parts}
+            return before
         self._hosts[pool] = hosts
         if "" in hosts:
             self._shared.add(pool)
         else:
             for node in hosts:
                 self._local.setdefault(node, set()).add(pool)
-        if touched is None or "" in hosts | before:
-            return None
-        return touched | before | hosts
+        return before | hosts
 
     def _report(self, event: str, **details: object) -> None:
         """Report what is wrong with an object when it is noticed; users who ask read ``warnings``."""
 
     def _note(self, kind: str, name: ObjectName, problem: str) -> bool:
         """Name an object that is not read, and why; return whether it is read."""
-        label = f"{kind} {name[0]}{name[0] and '/'}{name[1]}"
+        label = object_label(kind, name)
         if problem and self._wrong.get(label) != problem:
             self._report("object ignored", kind=kind, namespace=name[0], name=name[1], problem=problem)
         self._wrong.pop(label, None)
         if problem:
             self._wrong[label] = problem
         return not problem
+
+
+def _freed_nodes(before: Claim | None, claim: Claim | None) -> Collection[str] | None:
+    """Return the nodes where devices became free; ``None``: perhaps on any."""
+    if before is None or not before.allocated or (claim is not None and claim.allocated == before.allocated):
+        return ()
+    return (before.host,) if before.host else None
 
 
 def _too_many_requests(requests: Iterable[object]) -> str:

@@ -16,16 +16,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
-import msgspec
 import structlog
 
 from alignup.align.claims.alignment import ExplainedClaim
 from alignup.align.claims.resource_claims import Claim
 from alignup.align.errors import AlignError, PodError
 from alignup.align.workload import Pod
-from alignup.align.workload.validation import MIRROR_ANNOTATION
 from alignup.documents.host_state import HostStateDocument
 from alignup.kubernetes.api import NODE_RESOURCE_TOPOLOGIES, NODES, PODS, ApiClient, Change, EventType, Informer
 from alignup.kubernetes.api.errors import NotFoundError
@@ -41,15 +39,16 @@ from alignup.kubernetes.api.known_pods import (
     was_preempted,
     was_rejected,
 )
-from alignup.kubernetes.api.objects import ApiNode, ApiPod, ApiPodSpec, ApiPodStatus, Condition, ObjectMeta
+from alignup.kubernetes.api.objects import ApiNode, ApiPod
 from alignup.placement.cluster import Cluster, RankedHost
 from alignup.placement.host_report import PodStage, pod_stage
 from alignup.placement.verdict import Verdict, unknown
 from alignup.schedule.claim_alignment import explain_claims
 from alignup.schedule.cluster_claims import ClusterClaims
-from alignup.schedule.known_claims import ClaimChange, ClaimFit, ObjectName
+from alignup.schedule.known_claims import ClaimChange, ClaimFit, ObjectName, object_label
 from alignup.schedule.metrics import ScheduleMetrics
 from alignup.schedule.node_resource_topology import TopologyFallback
+from alignup.schedule.pod_trimmer import PodTrimmer
 
 NO_NODE = unknown("no such node")
 NO_HOST_STATE = unknown("no HostState")
@@ -58,27 +57,11 @@ SILENT_SECONDS = 900.0  #: after which an observer that renews its HostState eve
 CHECK_SECONDS = 60.0  #: between looking for such observers
 MAX_DECODED = 4096  #: pods that are kept as they were decoded: a scheduler asks about a pod several times
 GARBAGE = (10_000, 20, 20)  #: after how much garbage is collected; answers to schedulers leave little behind
-MAX_PARTS = 200_000  #: parts of pods that are stored once
 _MAX_WARNING = 300  #: characters about one unreadable object
-_KEPT_SPEC = (
-    "node_name",
-    "containers",
-    "init_containers",
-    "resources",
-    "overhead",
-    "restart_policy",
-    "os",
-    "resource_claims",
-)
-_KEPT_STATUS = ("phase", "reason", "qos_class", "container_statuses", "init_container_statuses")
-_UNIQUE_STATUS = ("resource_claim_statuses", "extended_resource_claim_status")
-_UNIQUE_METADATA = ("name", "uid", "resource_version", "deletion_timestamp", "deletion_grace_period_seconds")
-_KEPT_ANNOTATIONS = ("kubernetes.io/config.", "alignup.dev/")  #: of mirror pods, and our own
 
 _log = structlog.get_logger()
 
 ChangeListener = Callable[[Collection[str]], object]
-_Part = TypeVar("_Part")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,9 +160,9 @@ class LiveCluster:
             self._unreadable
             | self.claims.unreadable
             | {
-                f"{informer.resource.kind} {namespace}{namespace and '/'}{name}": problem
+                object_label(informer.resource.kind, name): problem
                 for informer in (*self._informers, self.pods)
-                for (namespace, name), problem in informer.unreadable.items()
+                for name, problem in informer.unreadable.items()
             }
         )
 
@@ -202,10 +185,9 @@ class LiveCluster:
         """Call *listener* with the names of nodes that changed, soon after they did."""
         self._listeners.append(listener)
 
-    def on_claim_change(self, listener: Callable[[ClaimChange], object]) -> Callable[[], None]:
-        """Call *listener* after every change of claims, classes and slices; return how to stop that."""
+    def on_claim_change(self, listener: Callable[[ClaimChange], object]) -> None:
+        """Call *listener* after every change of claims, templates, classes and slices."""
         self._claim_listeners.append(listener)
-        return lambda: self._claim_listeners.remove(listener)
 
     # Questions
 
@@ -341,7 +323,7 @@ class LiveCluster:
             self._decoded.clear()
         if self.ready.is_set():
             self._touch(*([name for _, name in self.nodes.objects] if change.nodes is None else change.nodes))
-        for listener in tuple(self._claim_listeners):
+        for listener in self._claim_listeners:
             listener(change)
 
     def _state_changed(self, change: Change[HostStateDocument]) -> None:
@@ -547,57 +529,3 @@ class LiveCluster:
         self.taken = {node for node, taken in changed.items() if taken}
         for listener in tuple(self._listeners):
             listener(changed.keys())
-
-
-class PodTrimmer:
-    """Trims bound pods to the parts that count: what they request, how they end, their labels.
-
-    Pods of one workload are alike, so their equal parts are stored once. Pods that are not bound stay whole.
-    """
-
-    def __init__(self) -> None:
-        self._parts: dict[bytes, Any] = {}
-
-    def trim(self, pod: ApiPod) -> ApiPod:
-        spec, status = pod.spec, pod.status
-        if not spec.node_name:
-            return pod
-        conditions = tuple(map(_trim_condition, status.conditions))
-        message = status.message if pod.finished else ""
-        return ApiPod(
-            metadata=self._metadata(pod.metadata),
-            spec=ApiPodSpec(**self._share(spec, _KEPT_SPEC), priority=spec.priority),
-            status=ApiPodStatus(
-                **self._share(status, _KEPT_STATUS),
-                **{name: getattr(status, name) for name in _UNIQUE_STATUS},
-                conditions=self._shared(conditions),
-                message=message,
-            ),
-        )
-
-    def _metadata(self, metadata: ObjectMeta) -> ObjectMeta:
-        kept = {name: text for name, text in metadata.annotations.items() if name.startswith(_KEPT_ANNOTATIONS)}
-        unique = {name: getattr(metadata, name) for name in _UNIQUE_METADATA}
-        shared = self._share(metadata, ("namespace", "creation_timestamp", "labels"))
-        owners = self._shared(metadata.owner_references) if MIRROR_ANNOTATION in kept else ()
-        return ObjectMeta(**unique, **shared, annotations=self._shared(kept), owner_references=owners)
-
-    def _share(self, part: msgspec.Struct, fields: Iterable[str]) -> dict[str, Any]:
-        return {name: self._shared(getattr(part, name)) for name in fields}
-
-    def _shared(self, part: _Part) -> _Part:
-        """Return an equal part that was seen before, or this one."""
-        key = msgspec.json.encode(part)
-        known: _Part | None = self._parts.get(key)
-        if known is None or type(known) is not type(part):
-            if len(self._parts) >= MAX_PARTS:
-                self._parts.clear()
-            known = self._parts[key] = part
-        return known
-
-
-def _trim_condition(condition: Condition) -> Condition:
-    """Keep the time of a binding, which orders pods; the other conditions are needed by their names only."""
-    bound = condition.type == "PodScheduled"
-    time = condition.last_transition_time if bound else None
-    return Condition(type=condition.type, status=condition.status, last_transition_time=time)

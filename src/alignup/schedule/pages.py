@@ -241,7 +241,9 @@ class ClusterPages:
         if not loaded.workloads:
             raise ParseError("\n".join(loaded.warnings) or "the manifest has no workloads")
         answers: list[AnsweredPod] = []
-        for templates in split_by_object(loaded.workloads[:MAX_WORKLOADS]):
+        served = self._live.claims.with_class_resources
+        workloads = [replace(workload, pod=served(workload.pod)) for workload in loaded.workloads[:MAX_WORKLOADS]]
+        for templates in split_by_object(workloads):
             asked = []
             for workload in templates:
                 name = f"{workload.kind} {workload.title}"

@@ -203,8 +203,8 @@ class ScheduleService:
         verdicts = self.live.feasible(read, (node,) if node else None)
         verdicts = {name: recorded_verdict(pod, name, verdict) for name, verdict in verdicts.items()}
         document = answers_document(pod, read, verdicts, partial(self._explain_claims, read))
-        if has_claims(read) and self.live.claims.warnings:
-            document["claimProblems"] = list(self.live.claims.warnings)
+        if has_claims(read) and (warnings := self.live.claims.warnings):
+            document["claimProblems"] = list(warnings)
         for row in document["nodes"]:
             if kept := self.describe_kept(row["node"]):
                 row["kept"] = kept

@@ -17,6 +17,7 @@ from alignup.placement.cluster import Cluster
 from alignup.placement.gang import MAX_STEPS, GangAnswer
 from alignup.placement.host_model import HostModel
 from alignup.placement.verdict import Feasibility, reason_text
+from alignup.schedule.claim_alignment import has_claims
 
 _MAX_NODES = 8  #: names in a sentence
 
@@ -38,6 +39,7 @@ class WorkloadAnswer:
     parts: tuple[WorkloadPart, ...]
     gang: GangAnswer
     shortage: str  #: why the rest does not fit; empty if everything fits
+    claims: bool = False  #: whether the pods have claims, whose devices are judged for each pod alone
 
     @property
     def fits(self) -> bool:
@@ -50,8 +52,10 @@ class WorkloadAnswer:
         several = [f"{part.label}: {part.fitting} of {part.replicas}" for part in self.parts if part.label]
         parts = f" ({', '.join(several)})" if len(several) > 1 else ""
         if self.fits:
-            return f"{self.name}: all {replicas} pods{parts} fit together: {self._show_nodes()}"
-        text = f"{self.name}: {fitting} of {replicas} pods fit together{parts}; {self.shortage}"
+            text = f"{self.name}: all {replicas} pods{parts} fit together: {self._show_nodes()}"
+        else:
+            text = f"{self.name}: {fitting} of {replicas} pods fit together{parts}; {self.shortage}"
+        text += "; whether there are devices for the claims of all of them is not computed" if self.claims else ""
         return text if self.gang.proved else f"{text}; no more were found within {self.gang.steps} steps"
 
     def _show_nodes(self) -> str:
@@ -106,7 +110,8 @@ def ask_about_gang(
         parts.append(WorkloadPart(template.template, template.replicas, nodes.total(), nodes))
     name = f"{first.kind} {first.namespace}/{first.name}"
     shortage = "" if gang.fits else describe_shortage(cluster, gang.verdicts[gang.rest[0].uid])
-    return WorkloadAnswer(name, tuple(parts), gang, shortage)
+    claims = any(has_claims(template.pod) for template in templates)
+    return WorkloadAnswer(name, tuple(parts), gang, shortage, claims)
 
 
 def describe_shortage(cluster: Cluster, verdicts: Feasibility) -> str:

@@ -7,7 +7,7 @@ from alignup.kubernetes.api.client import _decode
 from alignup.kubernetes.api.known_pods import api_pod_stage, known_pod, kubelet_uid
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.placement.host_report import PodStage
-from alignup.schedule.live_cluster import PodTrimmer
+from alignup.schedule.pod_trimmer import PodTrimmer
 
 OWNER = {"apiVersion": "v1", "kind": "Node", "name": "a", "uid": "n", "controller": True}
 

@@ -1,0 +1,81 @@
+"""Pods as they are kept in memory: without the parts that no decision depends on, and equal parts once."""
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import msgspec
+
+from alignup.align.workload.validation import MIRROR_ANNOTATION
+from alignup.kubernetes.api.objects import ApiPod, ApiPodSpec, ApiPodStatus, Condition, ObjectMeta
+
+MAX_PARTS = 200_000  #: parts of pods that are stored once
+_KEPT_SPEC = (
+    "node_name",
+    "containers",
+    "init_containers",
+    "resources",
+    "overhead",
+    "restart_policy",
+    "os",
+    "resource_claims",
+)
+_KEPT_STATUS = ("phase", "reason", "qos_class", "container_statuses", "init_container_statuses")
+_UNIQUE_STATUS = ("resource_claim_statuses", "extended_resource_claim_status")
+_UNIQUE_METADATA = ("name", "uid", "resource_version", "deletion_timestamp", "deletion_grace_period_seconds")
+_KEPT_ANNOTATIONS = ("kubernetes.io/config.", "alignup.dev/")  #: of mirror pods, and our own
+
+_Part = TypeVar("_Part")
+
+
+class PodTrimmer:
+    """Trims bound pods to the parts that count: what they request, how they end, their labels.
+
+    Pods of one workload are alike, so their equal parts are stored once. Pods that are not bound stay whole.
+    """
+
+    def __init__(self) -> None:
+        self._parts: dict[bytes, Any] = {}
+
+    def trim(self, pod: ApiPod) -> ApiPod:
+        spec, status = pod.spec, pod.status
+        if not spec.node_name:
+            return pod
+        conditions = tuple(map(_trim_condition, status.conditions))
+        message = status.message if pod.finished else ""
+        return ApiPod(
+            metadata=self._metadata(pod.metadata),
+            spec=ApiPodSpec(**self._share(spec, _KEPT_SPEC), priority=spec.priority),
+            status=ApiPodStatus(
+                **self._share(status, _KEPT_STATUS),
+                **{name: getattr(status, name) for name in _UNIQUE_STATUS},
+                conditions=self._shared(conditions),
+                message=message,
+            ),
+        )
+
+    def _metadata(self, metadata: ObjectMeta) -> ObjectMeta:
+        kept = {name: text for name, text in metadata.annotations.items() if name.startswith(_KEPT_ANNOTATIONS)}
+        unique = {name: getattr(metadata, name) for name in _UNIQUE_METADATA}
+        shared = self._share(metadata, ("namespace", "creation_timestamp", "labels"))
+        owners = self._shared(metadata.owner_references) if MIRROR_ANNOTATION in kept else ()
+        return ObjectMeta(**unique, **shared, annotations=self._shared(kept), owner_references=owners)
+
+    def _share(self, part: msgspec.Struct, fields: Iterable[str]) -> dict[str, Any]:
+        return {name: self._shared(getattr(part, name)) for name in fields}
+
+    def _shared(self, part: _Part) -> _Part:
+        """Return an equal part that was seen before, or this one."""
+        key = msgspec.json.encode(part)
+        known: _Part | None = self._parts.get(key)
+        if known is None or type(known) is not type(part):
+            if len(self._parts) >= MAX_PARTS:
+                self._parts.clear()
+            known = self._parts[key] = part
+        return known
+
+
+def _trim_condition(condition: Condition) -> Condition:
+    """Keep the time of a binding, which orders pods; the other conditions are needed by their names only."""
+    bound = condition.type == "PodScheduled"
+    time = condition.last_transition_time if bound else None
+    return Condition(type=condition.type, status=condition.status, last_transition_time=time)
