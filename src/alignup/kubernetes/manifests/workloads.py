@@ -175,6 +175,11 @@ class LoadedWorkloads:
     warnings: tuple[str, ...] = ()  #: skipped objects and likely mistakes
     claims: tuple[ObjectLocation, ...] = ()  #: ResourceClaims and others, which ``manifests.claims`` reads
 
+    @property
+    def use_claims(self) -> bool:
+        """Whether there are claims, or pods that name some."""
+        return bool(self.claims) or any(workload.pod.uses_claims for workload in self.workloads)
+
 
 def read_paths(
     paths: Iterable[str | Path], stdin: BinaryIO | None = None, *, ignore_unknown_fields: bool = False
