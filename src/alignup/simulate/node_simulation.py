@@ -14,7 +14,7 @@ from time import monotonic
 from typing import NamedTuple
 
 from alignup.align.bits import NodeSet
-from alignup.align.claims.alignment import ExplainedClaim, HostClaims
+from alignup.align.claims.alignment import ClaimState, ExplainedClaim, HostClaims
 from alignup.align.decision import Rejection
 from alignup.align.errors import PodError
 from alignup.align.explain import sentences
@@ -190,7 +190,7 @@ def run(
     return _result(host, outcomes, meter, peak=at_peak, end=end)
 
 
-def _arrive(host: Host, event: PodArrival, *, lenient: bool) -> PodOutcome:
+def _arrive(host: Host, event: PodArrival, *, lenient: bool, claims: Iterable[ClaimState] = ()) -> PodOutcome:
     pod, missing = event.pod, host.missing_devices(event.pod)
     try:
         if missing and not lenient:
@@ -202,7 +202,8 @@ def _arrive(host: Host, event: PodArrival, *, lenient: bool) -> PodOutcome:
     except PodError as error:
         return PodOutcome(event.time, pod, Rejection(INVALID, str(error)), missing=missing)
     placements = container_placements(host, decision.placements)
-    return PodOutcome(event.time, pod, decision.rejection, placements, missing)
+    explained = explain_claims(pod, decision, host, claims if decision.admitted else ())
+    return PodOutcome(event.time, pod, decision.rejection, placements, missing, explained)
 
 
 def _claim(host: Host, event: PodArrival, claims: SimulatedClaims) -> PodOutcome | None:
@@ -214,11 +215,10 @@ def _claim(host: Host, event: PodArrival, claims: SimulatedClaims) -> PodOutcome
     if isinstance(states, str):
         return PodOutcome(event.time, pod, Rejection(NOT_SCHEDULABLE, states))
     claims.allocate(pod, states)
-    outcome = _arrive(host, replace(event, pod=pod), lenient=False)
+    outcome = _arrive(host, replace(event, pod=pod), lenient=False, claims=states)
     if not outcome.admitted:
         claims.release(pod.uid)
-        return outcome
-    return outcome._replace(claims=explain_claims(pod, host.decide(pod), host, states))
+    return outcome
 
 
 def _peak_index(events: Iterable[WorkloadEvent]) -> int:
