@@ -44,8 +44,9 @@ def pod(name: str, *, cpus: int = 1, extended: int = 0, **named: str) -> Pod:
     return Pod(name=name, uid=name, containers=(container,), claims=(PodClaim("gpu", **named),) if named else ())
 
 
-def simulate(*events: WorkloadEvent) -> SimulationResult:
-    return node_simulation.run(Host(MACHINE, SETTINGS), events, claims=HostClaims(OBJECTS, DEVICES, any_device))
+def simulate(*events: WorkloadEvent, **options: bool) -> SimulationResult:
+    claims = HostClaims(OBJECTS, DEVICES, any_device)
+    return node_simulation.run(Host(MACHINE, SETTINGS), events, claims=claims, **options)
 
 
 def given_devices(result: SimulationResult) -> list[list[str]]:
@@ -105,6 +106,19 @@ def test_an_unknown_claim_keeps_a_pod_from_the_node():
 
     assert outcome.rejection is not None
     assert outcome.rejection.message == "claim gpu: ResourceClaim default/gone is not known"
+
+
+@pytest.mark.parametrize("lenient", [False, True])
+def test_missing_devices_are_ignored_with_claims_too(lenient):
+    wanting = pod("a", template="one")
+    (container,) = wanting.containers
+    amounts = {**container.resources.requests, "example.com/nic": Quantity.of(1)}
+    resources = replace(container.resources, requests=amounts, limits=amounts)
+    wanting = replace(wanting, containers=(replace(container, resources=resources),))
+
+    (outcome,) = simulate(PodArrival(0, wanting), ignore_missing_devices=lenient).outcomes
+
+    assert (outcome.missing, outcome.admitted) == (("example.com/nic",), lenient)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["one", "two", "extended"]), st.integers(0, 30)), max_size=12))

@@ -169,10 +169,8 @@ def run(
     simulated = SimulatedClaims(claims) if claims is not None else None
     for number, event in enumerate(events):
         if isinstance(event, PodArrival):
-            if simulated is not None and (outcome := _claim(host, event, simulated)) is not None:
-                outcomes.append(outcome)
-            else:
-                outcomes.append(_arrive(host, event, lenient=ignore_missing_devices))
+            outcome = _claim(host, event, simulated, lenient=ignore_missing_devices) if simulated else None
+            outcomes.append(outcome or _arrive(host, event, lenient=ignore_missing_devices))
         else:
             host.release(event.uid)
             if simulated is not None:
@@ -206,7 +204,7 @@ def _arrive(host: Host, event: PodArrival, *, lenient: bool, claims: Iterable[Cl
     return PodOutcome(event.time, pod, decision.rejection, placements, missing, explained)
 
 
-def _claim(host: Host, event: PodArrival, claims: SimulatedClaims) -> PodOutcome | None:
+def _claim(host: Host, event: PodArrival, claims: SimulatedClaims, *, lenient: bool) -> PodOutcome | None:
     """Allocate the claims of a pod and admit it; ``None`` if it has none."""
     pod = claims.prepare(event.pod)
     if not pod.uses_claims and not pod.class_resources:
@@ -215,7 +213,7 @@ def _claim(host: Host, event: PodArrival, claims: SimulatedClaims) -> PodOutcome
     if isinstance(states, str):
         return PodOutcome(event.time, pod, Rejection(NOT_SCHEDULABLE, states))
     claims.allocate(pod, states)
-    outcome = _arrive(host, replace(event, pod=pod), lenient=False, claims=states)
+    outcome = _arrive(host, replace(event, pod=pod), lenient=lenient, claims=states)
     if not outcome.admitted:
         claims.release(pod.uid)
     return outcome
