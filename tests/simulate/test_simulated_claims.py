@@ -180,3 +180,11 @@ class TestClusters:
         result = simulation.run()
 
         assert (result.started, result.pending) == (1, 3)
+
+    def test_a_gang_that_does_not_fit_leaves_a_claim_of_its_own_without_devices(self):
+        members = [pod("a", claim="shared"), pod("b", extended=4)]
+        gang = [PodSubmission(0, replace(member, labels={GANG_LABEL: "job"}), 10) for member in members]
+        simulation = ClusterSimulation([self.GPUS], [*gang, PodSubmission(1, pod("c", extended=4), 10)])
+        simulation.run()
+
+        assert [run.host for run in simulation.runs] == ["", "", "gpu-0"]
