@@ -33,22 +33,17 @@ def read_types(document: Mapping[str, Any], kinds: Sequence[str]) -> Table:
     waiting = [f"io.k8s.api.{kind}" for kind in kinds]
     while waiting:
         name = waiting.pop()
-        if _short(name) in table:
-            continue
-        fields = table[_short(name)] = {}
-        for field, schema in schemas[name]["properties"].items():
-            inner = "" if field in _LEFT_OUT else _object_type(schema, schemas)
-            fields[field] = _short(inner)
-            waiting += [inner] if inner else []
+        fields = {field: _object_type(field, schema, schemas) for field, schema in schemas[name]["properties"].items()}
+        table[_short(name)] = {field: _short(inner) for field, inner in fields.items()}
+        waiting += [inner for inner in fields.values() if inner and _short(inner) not in table]
     return table
 
 
-def _object_type(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> str:
+def _object_type(field: str, schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> str:
     """Return the type of an object with fixed fields, or of such objects in a list; empty for all other values."""
     schema = schema.get("items", schema)
-    references = [part["$ref"] for part in (schema, *schema.get("allOf", ())) if "$ref" in part]
-    name = references[0].rpartition("/")[2] if references else ""
-    return name if name and "properties" in schemas[name] else ""
+    references = [part["$ref"].rpartition("/")[2] for part in (schema, *schema.get("allOf", ())) if "$ref" in part]
+    return next((name for name in references if field not in _LEFT_OUT and "properties" in schemas[name]), "")
 
 
 def _short(name: str) -> str:

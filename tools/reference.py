@@ -144,7 +144,7 @@ def _registries() -> Iterable[tuple[str, CollectorRegistry]]:
     cpus = CpuSettings(policy="static", reservation=Quantity.parse("1"))  # some metrics exist only under this policy
     host = Host(synthetic.parse("numa:2 core:2 pu:1"), Settings(cpus=cpus))
     agent = Metrics(lambda: host)
-    schedule = asyncio.run(_schedule_service())
+    schedule = asyncio.run(schedule_service())
     return (
         ("alignup agent", agent.registry),
         ("alignup nri", NriMetrics().registry),
@@ -153,7 +153,7 @@ def _registries() -> Iterable[tuple[str, CollectorRegistry]]:
     )
 
 
-async def _schedule_service() -> ScheduleService:
+async def schedule_service() -> ScheduleService:
     """Make a service with a gate that is not run."""
     async with ApiClient(Access(server="http://127.0.0.1")) as client:
         service = ScheduleService(client)

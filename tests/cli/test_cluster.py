@@ -319,6 +319,8 @@ def test_nodes_as_json(ask):
         pytest.param(("why", "wide", "-n", "ml"), 1, "pod wide not found in namespace ml", id="another namespace"),
         pytest.param(("why", "deploy/no"), 1, "deployment no not found in namespace default", id="another kind"),
         pytest.param(("why", "-l", "app=none"), 1, "no such pods found", id="no such labels"),
+        pytest.param(("why", "ml/wide", "-A"), 1, "no such pods found", id="a namespace beside all"),
+        pytest.param(("why", "deploy/web", "-A"), 2, "-A and -l select pods", id="a workload of all namespaces"),
         pytest.param(("nodes", "absent"), 1, "node absent not found", id="no such node"),
         pytest.param(("nodes", "--context", "absent"), 2, "absent", id="no such context"),
     ],

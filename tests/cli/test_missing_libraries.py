@@ -25,6 +25,7 @@ ARGUMENTS = {
     "admit": ["-f", "examples/node/trainer.yaml"],
     "release": ["web"],
     "observe": ["--node", "a"],
+    "nri": ["--mode", "assist"],
     "machine": ["show", "examples/node/machine.yaml"],
     "completion": ["bash"],
 }

@@ -15,13 +15,11 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from alignup.agent.metrics import Metrics
-from alignup.gate.service import GateServiceOptions, add_gate
-from alignup.kubernetes.api import Access, ApiClient
 from alignup.nri.metrics import NriMetrics
 from alignup.observe.app import ObserverMetrics
 from alignup.observe.observation import join
 from alignup.observe.published_objects import node_topology
-from alignup.schedule.service import VERBS, ScheduleService
+from alignup.schedule.service import VERBS
 from alignup.web.metrics import metrics_lines
 from tests.agent.fake_backend import GPU, host
 from tests.align.hosts import pod
@@ -39,6 +37,7 @@ from tests.deploy.manifests import (
 )
 from tests.deploy.promql import RATES, Query, parse
 from tests.observe.kubelets import SimulatedKubelet
+from tools.reference import schedule_service
 
 DASHBOARDS = {path.stem: json.loads(path.read_text("utf-8")) for path in (ROOT / "deploy" / "grafana").glob("*.json")}
 RULES_FILE = ROOT / "deploy" / "prometheus" / "rules.yaml"
@@ -93,16 +92,10 @@ def registries() -> Iterator[CollectorRegistry]:
     observer.published(seconds=0.1, sizes={"hoststates": 1})
     yield observer.registry
     yield NriMetrics().registry
-    yield asyncio.run(schedule_registry())
-
-
-async def schedule_registry() -> CollectorRegistry:
-    async with ApiClient(Access(server="http://127.0.0.1:9")) as client:
-        service = ScheduleService(client)
-        with add_gate(service, GateServiceOptions()):
-            for verb in VERBS:
-                service.metrics.request(verb, 200, 0.001)
-    return service.metrics.registry
+    service = asyncio.run(schedule_service())
+    for verb in VERBS:
+        service.metrics.request(verb, 200, 0.001)
+    yield service.metrics.registry
 
 
 @pytest.fixture(scope="module")

@@ -45,8 +45,9 @@ def pod(name: str, *, cpus: int = 1, extended: int = 0, **named: str) -> Pod:
     return Pod(name=name, uid=name, containers=(container,), claims=(PodClaim("gpu", **named),) if named else ())
 
 
-def simulate(*events: WorkloadEvent) -> SimulationResult:
-    return node_simulation.run(Host(MACHINE, SETTINGS), events, claims=HostClaims(OBJECTS, DEVICES, any_device))
+def simulate(*events: WorkloadEvent, **options: bool) -> SimulationResult:
+    claims = HostClaims(OBJECTS, DEVICES, any_device)
+    return node_simulation.run(Host(MACHINE, SETTINGS), events, claims=claims, **options)
 
 
 def given_devices(result: SimulationResult) -> list[list[str]]:
@@ -120,6 +121,19 @@ def test_an_unknown_claim_keeps_a_pod_from_the_node():
     assert outcome.rejection.message == "claim gpu: ResourceClaim default/gone is not known"
 
 
+@pytest.mark.parametrize("lenient", [False, True])
+def test_missing_devices_are_ignored_with_claims_too(lenient):
+    wanting = pod("a", template="one")
+    (container,) = wanting.containers
+    amounts = {**container.resources.requests, "example.com/nic": Quantity.of(1)}
+    resources = replace(container.resources, requests=amounts, limits=amounts)
+    wanting = replace(wanting, containers=(replace(container, resources=resources),))
+
+    (outcome,) = simulate(PodArrival(0, wanting), ignore_missing_devices=lenient).outcomes
+
+    assert (outcome.missing, outcome.admitted) == (("example.com/nic",), lenient)
+
+
 @given(st.lists(st.tuples(st.sampled_from(["one", "two", "extended"]), st.integers(0, 30)), max_size=12))
 def test_no_device_is_given_twice_and_none_is_lost(workload):
     events: list[WorkloadEvent] = []
@@ -179,3 +193,11 @@ class TestClusters:
         result = simulation.run()
 
         assert (result.started, result.pending) == (1, 3)
+
+    def test_a_gang_that_does_not_fit_leaves_a_claim_of_its_own_without_devices(self):
+        members = [pod("a", claim="shared"), pod("b", extended=4)]
+        gang = [PodSubmission(0, replace(member, labels={GANG_LABEL: "job"}), 10) for member in members]
+        simulation = ClusterSimulation([self.GPUS], [*gang, PodSubmission(1, pod("c", extended=4), 10)])
+        simulation.run()
+
+        assert [run.host for run in simulation.runs] == ["", "", "gpu-0"]

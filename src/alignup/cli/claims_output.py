@@ -1,4 +1,4 @@
-"""Claims of pods in ``alignup why``: their devices, and whether CPUs and memory are beside them."""
+"""Claims of pods in ``why``, ``cluster why`` and ``simulate``: their devices, and whether CPUs are beside them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -83,6 +83,11 @@ class PodOptions:
         "VERSION", "Decide as kubelets of this Kubernetes release do", "that of each Node object"
     )
 
+    @property
+    def selects(self) -> bool:
+        """Whether pods are selected from a list."""
+        return self.all_namespaces or self.selector is not None
+
 
 @define_command(
     "why",
@@ -109,8 +114,10 @@ def why(*, names: tuple[str, ...], pod_options: PodOptions, access: AccessOption
     The exit code is 0 when a node that is considered admits each pod and all pods of a workload fit together, 1 when
     not or when the cluster does not answer, and 2 when the input is invalid.
     """
-    if (bool(names) or pod_options.all_namespaces or pod_options.selector is not None) is bool(pod_options.files):
+    if (bool(names) or pod_options.selects) is bool(pod_options.files):
         raise click.UsageError("Give either POD or -f FILE.")
+    if pod_options.selects and any(name.kind != "Pod" for name in parse_object_names(names)):
+        raise click.UsageError("-A and -l select pods: name no workloads with them.")
     from alignup.cli import cluster_output, inputs  # noqa: PLC0415 - not needed for --help
 
     version = pod_options.kubernetes_version
@@ -120,7 +127,7 @@ def why(*, names: tuple[str, ...], pod_options: PodOptions, access: AccessOption
     if pod_options.files:
         workloads = tuple(inputs.select_workloads(workloads, None, files=pod_options.files))
     with _api_errors(), terminal.waiting_message("Reading the cluster"):
-        view, pods, stored = _read(access, pod_options, names)
+        view, pods, stored = _ask(access, partial(_read_asked, words=names, options=pod_options))
     terminal.print_notes((*skipped, *view.notes, *cluster_output.doubt_notes(view)))
     with terminal.waiting_message("Searching for changes that would admit it"):
         asked = list(cluster_output.ask_about_workloads(view, (*workloads, *stored), seconds=search))
@@ -157,7 +164,7 @@ def nodes(*, names: tuple[str, ...], access: AccessOptions, output: str) -> None
     from alignup.schedule.cluster_snapshot import summarize  # noqa: PLC0415
 
     with _api_errors(), terminal.waiting_message("Reading the cluster"):
-        view, _, _ = _read(access)
+        view = _ask(access, _read_view)
     if missing := [name for name in names if name not in view.nodes]:
         raise ClusterError(f"node {', '.join(missing)} not found", advice="List the nodes with 'kubectl get nodes'.")
     terminal.print_notes(view.notes)
@@ -209,31 +216,22 @@ command.add_command(nodes)
 command.add_command(upgrade_check)
 
 
-def _read(
-    access: AccessOptions, options: PodOptions | None = None, words: Sequence[str] = ()
+async def _read_asked(
+    client: "ApiClient", namespace: str, *, words: Sequence[str], options: PodOptions
 ) -> "tuple[ClusterView, list[tuple[ApiPod, str]], list[Workload]]":
     """Return the cluster, and the pods and workloads that are asked about; pods with what the gate last reported."""
+    names = parse_object_names(words, "" if options.all_namespaces else options.namespace or namespace)
+    workloads = [work for name in names if name.kind != "Pod" for work in await _find_workload(client, name)]
+    pods: list[tuple[ApiPod, str]] = []
+    for pod in await _find_pods(client, [name for name in names if name.kind == "Pod"], options, namespace):
+        reported = ""
+        if pod.spec.scheduling_gates:
+            from alignup.schedule.pod_events import read_last_event  # noqa: PLC0415 - slow to import
 
-    async def read(
-        client: "ApiClient", namespace: str
-    ) -> "tuple[ClusterView, list[tuple[ApiPod, str]], list[Workload]]":
-        pods: list[tuple[ApiPod, str]] = []
-        workloads: list[Workload] = []
-        if options is not None:
-            names = parse_object_names(words, options.namespace or namespace)
-            workloads = [work for name in names if name.kind != "Pod" for work in await _find_workload(client, name)]
-            for pod in await _find_pods(client, [name for name in names if name.kind == "Pod"], options, namespace):
-                reported = ""
-                if pod.spec.scheduling_gates:
-                    from alignup.schedule.pod_events import read_last_event  # noqa: PLC0415 - slow to import
-
-                    reported = await read_last_event(client, pod)
-                pods.append((pod, reported))
-        version = options.kubernetes_version or "" if options is not None else ""
-        view = await _read_view(client, with_claims=options is not None, kubelet_version=version)
-        return view, pods, workloads
-
-    return _ask(access, read)
+            reported = await read_last_event(client, pod)
+        pods.append((pod, reported))
+    version = options.kubernetes_version or ""
+    return await _read_view(client, with_claims=True, kubelet_version=version), pods, workloads
 
 
 def _ask(access: AccessOptions, read: "Callable[[ApiClient, str], Coroutine[Any, Any, Answer]]") -> Answer:
@@ -259,11 +257,14 @@ async def _find_pods(
     """Return the pods with *names*, and those that the options select."""
     from alignup.kubernetes.api import PODS, Query  # noqa: PLC0415 - slow to import
 
-    if options.all_namespaces or options.selector is not None:
+    if options.selects:
         where = "" if options.all_namespaces else options.namespace or namespace
         listed = (await client.list(PODS, Query(namespace=where, labels=options.selector or ""))).items
-        wanted = {name.name for name in names}
-        pods = [pod for pod in listed if not wanted or pod.metadata.name in wanted]
+        pods = [
+            pod
+            for pod in listed
+            if not names or any(name.matches("Pod", pod.metadata.namespace, pod.metadata.name) for name in names)
+        ]
         if not pods:
             raise ClusterError("no such pods found", advice="List pods with kubectl get pods, with the same options.")
         return pods
@@ -292,7 +293,9 @@ async def _find_workload(client: "ApiClient", name: "ObjectName") -> "tuple[Work
     return read_workloads(text, name=f"{name.kind} {name.name}", ignore_unknown_fields=True).workloads
 
 
-async def _read_view(client: "ApiClient", *, with_claims: bool, kubelet_version: str) -> "ClusterView":
+async def _read_view(
+    client: "ApiClient", _namespace: str = "", *, with_claims: bool = False, kubelet_version: str = ""
+) -> "ClusterView":
     from alignup.schedule.cluster_snapshot import read_cluster  # noqa: PLC0415 - slow to import
 
     return await _with_host_states(read_cluster(client, with_claims=with_claims, kubelet_version=kubelet_version))

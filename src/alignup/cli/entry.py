@@ -34,9 +34,7 @@ def run(arguments: Sequence[str], *, program: str = "alignup") -> int:
             command: click.Command = app
             if program == KUBECTL:
                 from alignup.cli.cluster import command  # noqa: PLC0415 - only for kubectl
-
-                arguments = ("cluster", *arguments)  # as errors name it
-            words = list(arguments[1:] if program == KUBECTL else arguments)
+            words = list(arguments)
             with command.make_context(program, words, obj=session, help_option_names=HELP_OPTIONS) as context:
                 command.invoke(context)
             code = OK
@@ -54,7 +52,7 @@ def run(arguments: Sequence[str], *, program: str = "alignup") -> int:
             import traceback  # noqa: PLC0415 - only for --debug
 
             traceback.print_exception(error)
-        described = _describe(error, arguments)
+        described = _describe(error, ["cluster"] if program == KUBECTL else arguments)
         _report(described, session)
         _discard_output()
         return session.failure_code or getattr(described, "exit_code", FAILED)

@@ -8,7 +8,6 @@ import click
 
 from alignup.align.errors import AlignError
 from alignup.cli.app import FailureError, InputError, Place, Session, define_command
-from alignup.cli.installation import MissingLibraryError
 from alignup.cli.observe import import_structlog
 from alignup.cli.options import (
     NumberRange,
@@ -58,12 +57,10 @@ def command(session: Session, *, options: NriCommandOptions) -> None:
     when the input is invalid.
     """
     import_structlog()
-    try:
-        from alignup.nri import service as nri  # noqa: PLC0415 - not needed for --help
-        from alignup.observe.linux_calls import drop_capabilities  # noqa: PLC0415
-        from alignup.web.log import log_to_stderr  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise MissingLibraryError(error, "agent") from error
+    from alignup.nri import service as nri  # noqa: PLC0415 - not needed for --help
+    from alignup.observe.linux_calls import drop_capabilities  # noqa: PLC0415
+    from alignup.web.log import log_to_stderr  # noqa: PLC0415
+
     session.advice = "See 'alignup nri --help'."
     if len(options.index) != 2 or not (options.index.isascii() and options.index.isdigit()):
         raise InputError(f"{options.index!r} is not an index: expected two digits", place=Place("--index"))

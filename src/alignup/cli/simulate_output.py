@@ -29,7 +29,7 @@ from alignup.documents import codec
 from alignup.documents.line_numbers import find_line
 from alignup.kubernetes import configuration
 from alignup.kubernetes.manifests.object_reader import ObjectReader
-from alignup.kubernetes.manifests.workloads import LoadedWorkloads, Workload
+from alignup.kubernetes.manifests.workloads import LoadedWorkloads
 from alignup.picture.machine_svg import draw_svg
 from alignup.picture.text_format import Cell, Line, clean, display_width, pluralize
 from alignup.simulate import (
@@ -83,8 +83,8 @@ def run(host: HostOptions, options: SimulateOptions, output: str) -> None:
     claims = None
     if options.files:
         loaded = inputs.read_manifests(options.files)
-        events = _file_events(loaded.workloads, loaded.warnings, options.files)
-        if loaded.claims or any(workload.pod.uses_claims for workload in loaded.workloads):
+        events = _file_events(loaded, options.files)
+        if loaded.use_claims:
             claims = claims_output.read_claims(loaded, node.host.machine)
     else:
         events = read_events(options, node.host.machine)
@@ -160,14 +160,12 @@ def read_events(options: SimulateOptions, machine: Machine) -> Events:
         return generate.generate(profile, machine, seed=options.seed, pods=options.count, load=options.load)
 
 
-def _file_events(
-    workloads: Sequence[Workload], skipped: Sequence[str], files: tuple[str, ...], *, with_selectors: bool = False
-) -> Events:
-    """Return all replicas of all *workloads* of *files*, arriving one after the other."""
-    terminal.print_notes(skipped)
-    if finished := sum(workload.finished for workload in workloads):
+def _file_events(loaded: LoadedWorkloads, files: tuple[str, ...], *, with_selectors: bool = False) -> Events:
+    """Return all replicas of all workloads of *files*, arriving one after the other."""
+    terminal.print_notes(loaded.warnings)
+    if finished := sum(workload.finished for workload in loaded.workloads):
         terminal.print_notes((f"skipped {pluralize(finished, 'finished pod')}",))
-    pods = [(pod, workload) for workload in workloads if not workload.finished for pod in workload.pods()]
+    pods = [(pod, workload) for workload in loaded.workloads if not workload.finished for pod in workload.pods()]
     if not pods:
         raise InputError("no pods to simulate", place=Place(file=", ".join(files)), advice="Give files with workloads.")
     events = []
@@ -437,7 +435,7 @@ def _strategy_names(text: str) -> tuple[str, ...]:
 def _read_cluster(host: HostOptions, options: SimulateOptions) -> tuple[tuple[HostGroup, ...], Submissions]:
     groups = _read_groups(host, options)
     loaded = inputs.read_manifests(options.files) if options.files else None
-    if loaded is not None and (loaded.claims or any(workload.pod.uses_claims for workload in loaded.workloads)):
+    if loaded is not None and loaded.use_claims:
         groups = claims_output.claims_of_groups(loaded, groups)
     return groups, _read_submissions(options, groups, loaded)
 
@@ -505,8 +503,7 @@ def _read_submissions(
         with inputs.input_errors(Place("--trace"), advice=_GIVE_TRACE):
             submissions = openb.read_pods(options.trace, note=lambda note: terminal.print_notes([note]))
     elif loaded is not None:
-        events = _file_events(loaded.workloads, loaded.warnings, options.files, with_selectors=True)
-        submissions = from_events(events)
+        submissions = from_events(_file_events(loaded, options.files, with_selectors=True))
     else:
         submissions = from_events(read_events(options, groups[0].machine))
     return change_pace(submissions, rate=options.rate, stay=options.stay)

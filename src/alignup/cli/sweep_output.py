@@ -48,9 +48,8 @@ def run(spec: Path, options: SweepOptions, output: str) -> None:
         sweep = cluster_files.read_sweep(spec)
     if version := options.kubernetes_version:
         terminal.print_notes(inputs.read_release(version)[1])
-        versions = [configuration.kubernetes_version or version for configuration in sweep.configurations]
-        named = zip(sweep.configurations, versions, strict=True)
-        sweep = replace(sweep, configurations=tuple(replace(each, kubernetes_version=name) for each, name in named))
+        named = (replace(each, kubernetes_version=each.kubernetes_version or version) for each in sweep.configurations)
+        sweep = replace(sweep, configurations=tuple(named))
     tasks = build_tasks(sweep)
     path = options.results or Path(spec.name).with_suffix(".csv")
     with inputs.input_errors(Place("--results"), advice="Delete the file, or choose another one with --results."):

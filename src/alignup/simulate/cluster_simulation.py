@@ -205,7 +205,9 @@ class ClusterSimulation:
             if host is None:
                 for earlier, its_host in reversed(chosen):
                     self._scheduler.forget(earlier, its_host)
-                    self._release_claims(earlier.uid, its_host)
+                    if its_host.claims is not None:
+                        its_host.claims.forget(earlier.uid)
+                        self._states.pop(earlier.uid, None)
                 # Equal members fit whatever the order of their choices, or not at all.
                 different = len({pod_class for pod_class, _ in members}) > 1
                 claiming = any(pod.uses_claims or pod.claimed_requests for _, pod in members)

@@ -14,7 +14,7 @@ from time import monotonic
 from typing import NamedTuple
 
 from alignup.align.bits import NodeSet
-from alignup.align.claims.alignment import ExplainedClaim, HostClaims
+from alignup.align.claims.alignment import ClaimState, ExplainedClaim, HostClaims
 from alignup.align.decision import Rejection
 from alignup.align.errors import PodError
 from alignup.align.explain import sentences
@@ -169,10 +169,8 @@ def run(
     simulated = SimulatedClaims(claims) if claims is not None else None
     for number, event in enumerate(events):
         if isinstance(event, PodArrival):
-            if simulated is not None and (outcome := _claim(host, event, simulated)) is not None:
-                outcomes.append(outcome)
-            else:
-                outcomes.append(_arrive(host, event, lenient=ignore_missing_devices))
+            outcome = _claim(host, event, simulated, lenient=ignore_missing_devices) if simulated else None
+            outcomes.append(outcome or _arrive(host, event, lenient=ignore_missing_devices))
         else:
             host.release(event.uid)
             if simulated is not None:
@@ -190,7 +188,7 @@ def run(
     return _result(host, outcomes, meter, peak=at_peak, end=end)
 
 
-def _arrive(host: Host, event: PodArrival, *, lenient: bool) -> PodOutcome:
+def _arrive(host: Host, event: PodArrival, *, lenient: bool, claims: Iterable[ClaimState] = ()) -> PodOutcome:
     pod, missing = event.pod, host.missing_devices(event.pod)
     try:
         if missing and not lenient:
@@ -202,10 +200,11 @@ def _arrive(host: Host, event: PodArrival, *, lenient: bool) -> PodOutcome:
     except PodError as error:
         return PodOutcome(event.time, pod, Rejection(INVALID, str(error)), missing=missing)
     placements = container_placements(host, decision.placements)
-    return PodOutcome(event.time, pod, decision.rejection, placements, missing)
+    explained = explain_claims(pod, decision, host, claims if decision.admitted else ())
+    return PodOutcome(event.time, pod, decision.rejection, placements, missing, explained)
 
 
-def _claim(host: Host, event: PodArrival, claims: SimulatedClaims) -> PodOutcome | None:
+def _claim(host: Host, event: PodArrival, claims: SimulatedClaims, *, lenient: bool) -> PodOutcome | None:
     """Allocate the claims of a pod and admit it; ``None`` if it has none."""
     pod = claims.prepare(event.pod)
     if not pod.uses_claims and not pod.class_resources:
@@ -214,11 +213,10 @@ def _claim(host: Host, event: PodArrival, claims: SimulatedClaims) -> PodOutcome
     if isinstance(states, str):
         return PodOutcome(event.time, pod, Rejection(NOT_SCHEDULABLE, states))
     claims.allocate(pod, states)
-    outcome = _arrive(host, replace(event, pod=pod), lenient=False)
+    outcome = _arrive(host, replace(event, pod=pod), lenient=lenient, claims=states)
     if not outcome.admitted:
         claims.release(pod.uid)
-        return outcome
-    return outcome._replace(claims=explain_claims(pod, host.decide(pod), host, states))
+    return outcome
 
 
 def _peak_index(events: Iterable[WorkloadEvent]) -> int:

@@ -7,8 +7,8 @@ The trace has no NUMA nodes and no Kubernetes objects, so both are made by these
   distance between the two is 21.
 * The GPU model becomes the label ``nvidia.com/gpu.product``, and the GPU types that a pod accepts its node selector.
 * Pods of class LS and Guaranteed are Guaranteed, with whole CPUs: fractions are rounded up. All others request without
-  limits and share CPUs. In a file without the column ``qos``, all pods are of class LS. A part
-  of a GPU counts as a whole one.
+  limits and share CPUs. In a file without the column ``qos``, all pods are of class LS. A part of a GPU counts as a
+  whole one.
 * A pod runs from its scheduling to its deletion, or from its creation if it was never scheduled; at least a second.
 """
 

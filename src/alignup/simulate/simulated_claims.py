@@ -46,6 +46,7 @@ class SimulatedClaims:
         self._named = dict(claims.objects.claims) if named is None else named
         self._taken = {id_ for id_ in claims.objects.taken() if id_ in self._devices}
         self._of_pods: dict[str, _DeviceIds] = {}  #: of claims that end with their pod, by its uid
+        self._first: dict[str, list[tuple[str, str]]] = {}  #: named claims that got devices for a pod, by its uid
 
     def prepare(self, pod: Pod) -> Pod:
         """Return *pod* with the extended resources that a DeviceClass offers."""
@@ -88,14 +89,25 @@ class SimulatedClaims:
             ids = [device.id for device in claim.allocated or ()]
             key = (claim.namespace, claim.name)
             if key in self._named:
+                if self._named[key].allocated is None:
+                    self._first.setdefault(pod.uid, []).append(key)
                 self._named[key] = replace(claim, host=self._host)
             else:
                 ending += ids
             self._taken.update(ids)
         self._of_pods[pod.uid] = tuple(ending)
 
+    def forget(self, uid: str) -> None:
+        """Undo :meth:`allocate` for a pod that is not bound."""
+        for key in self._first.get(uid, ()):
+            claim = self._named[key]
+            self._taken.difference_update(device.id for device in claim.allocated or ())
+            self._named[key] = replace(claim, allocated=None, host="")
+        self.release(uid)
+
     def release(self, uid: str) -> None:
         self._taken.difference_update(self._of_pods.pop(uid, ()))
+        self._first.pop(uid, None)
 
 
 def explain_claims(

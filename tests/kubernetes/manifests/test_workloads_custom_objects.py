@@ -7,7 +7,8 @@ import pytest
 import yaml
 
 from alignup.align.errors import ManifestError
-from alignup.kubernetes.manifests.workloads import find_templates, read_paths, read_workloads
+from alignup.kubernetes.manifests.pod_templates import find_templates
+from alignup.kubernetes.manifests.workloads import read_paths, read_workloads
 
 OBJECTS = Path(__file__).parent / "custom_objects"
 

@@ -1,4 +1,8 @@
-"""The file ``allocated_pods_state``: the requests and limits that the kubelet has admitted, for each pod by uid."""
+"""The file ``allocated_pods_state``: the requests and limits that the kubelet has admitted, for each pod by uid.
+
+The kubelet writes it last in an admission, and only if the pod is admitted. After a resize in place it differs from
+the pod's spec, and it is what the kubelet counts with. An ended pod stays in the file until the next admission.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,10 +26,6 @@ from alignup.kubernetes.kubelet_files.state_files import (
 )
 
 ALLOCATED_PODS_FILE = "allocated_pods_state"
-
-#
-# The kubelet writes it last in an admission, and only if the pod is admitted. After a resize in place it differs from
-# the pod's spec, and it is what the kubelet counts with. An ended pod stays in the file until the next admission.
 
 _AMOUNTS = GoType("v1.ResourceList", Kind.MAP, STRING)
 _RESOURCES = go_struct("v1.ResourceRequirements", limits=_AMOUNTS, requests=_AMOUNTS)

@@ -1,9 +1,6 @@
 """Workloads in manifest files: Pods, and objects that create pods from a template.
 
-The pod templates of custom APIs, such as a JobSet, a PyTorchJob, a RayCluster or a Workflow, are recognized by their
-shape, not by the kind of the object around them: an object whose ``spec.containers`` all have names. A step of a
-workflow is one as well: an object with a ``container`` or ``script`` that has an image. The number of pods is the
-product of the counts in the objects around the template; without any, it is unknown. A TrainJob needs its runtime.
+In objects of custom APIs, such as a JobSet or a RayCluster, ``pod_templates`` finds them. A TrainJob needs its runtime.
 
 Objects that run no pods are skipped and counted in one warning, so a whole application directory or a full cluster
 export can be given. All problems are reported at once, each with file, document, line and field; then nothing is read.
@@ -16,10 +13,9 @@ own, and in objects with a uid: the API server that stored them knows more field
 import re
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -34,7 +30,7 @@ from alignup.align.errors import (
     SourceLocation,
 )
 from alignup.align.quantity import propose_spelling
-from alignup.align.workload import Pod, names, validation
+from alignup.align.workload import Pod, validation
 from alignup.atomic_files import open_input
 from alignup.documents.line_numbers import find_line
 from alignup.kubernetes.manifests import documents
@@ -45,10 +41,10 @@ from alignup.kubernetes.manifests.mistakes import (
     UnknownField,
     describe_template,
     describe_unknown,
-    join_path,
 )
 from alignup.kubernetes.manifests.object_reader import ObjectReader
 from alignup.kubernetes.manifests.pod_decoder import read_pod, read_type
+from alignup.kubernetes.manifests.pod_templates import PodTemplate, find_templates
 from alignup.picture.text_format import pluralize
 
 MAX_REPLICAS = 100_000  #: of one workload
@@ -85,18 +81,9 @@ _REMOVED = {
     "batch/v2alpha1": ("1.21", "batch/v1"),
 }
 
-# In objects of custom APIs:
-_TRAINER_GROUP = "trainer.kubeflow.org/"
-_SUFFIX = re.compile(r"(?:PodTemplate|Template|Group|Replica|Task|Job|Cluster|Pod)?(?:Spec|Template|Config)?$")
-_USUAL_KEYS = {"", "spec", "template", "jobTemplate", "podTemplate"}
-_NAME_FIELDS = ("name", "groupName", "role")
-#: Fields that say how many pods, or groups of pods, an object stands for.
-_COUNTS = ("replicas", "numNodes", "numOfHosts")
-_UNREAD = {"status", "metadata"}  # of the whole object
-_MAX_NAME = 40  # characters of a pod's name that tell its template
+_TRAINER_GROUP = "trainer.kubeflow.org/"  # of TrainJobs and their runtimes
 
 _ObjectKey = tuple[str, str, str]  # kind, namespace, name
-_Step = tuple[Mapping[str, Any], str, str]  # an object, the path to it, and what it is called in its surroundings
 
 #: Validates and defaults a pod as the API server does; raises :class:`PodError` to reject it.
 Accept = Callable[[Pod], Pod]
@@ -188,26 +175,10 @@ class LoadedWorkloads:
     warnings: tuple[str, ...] = ()  #: skipped objects and likely mistakes
     claims: tuple[ObjectLocation, ...] = ()  #: ResourceClaims and others, which ``manifests.claims`` reads
 
-
-@dataclass(frozen=True, slots=True)
-class PodTemplate:
-    path: str  #: in the object, such as ``spec.replicatedJobs[0].template.spec.template``
-    label: str  #: tells it from the other templates, such as ``Worker``; empty if the object has only one
-    metadata: Mapping[str, Any]
-    spec: Any
-    counts: Mapping[str, int] = field(default_factory=dict)  #: field → its number; their product is the number of pods
-    is_task: bool = False  #: a step of a workflow, with fields of its own
-
     @property
-    def replicas(self) -> int | None:
-        """Return the number of pods; ``None`` if the object does not say."""
-        return prod(self.counts.values()) if self.counts else None
-
-    @property
-    def suffix(self) -> str:
-        """Return the label as part of a pod's name."""
-        text = re.sub(r"[^a-z0-9]+", "-", self.label.lower()).strip("-")[:_MAX_NAME].strip("-")
-        return f"-{text}" if text else ""
+    def use_claims(self) -> bool:
+        """Whether there are claims, or pods that name some."""
+        return bool(self.claims) or any(workload.pod.uses_claims for workload in self.workloads)
 
 
 def read_paths(
@@ -384,7 +355,8 @@ class _Collector:
         kind = top.fields["kind"]
         path = _TEMPLATES.get((top.fields["apiVersion"], kind))
         if unknown := tuple(_unknown_fields(top.fields, ((kind, ""),))):
-            stored = bool(_mapping(top.fields.get("metadata")).get("uid"))
+            metadata = top.fields.get("metadata")
+            stored = isinstance(metadata, Mapping) and bool(metadata.get("uid"))
             self._report_unknown(place, unknown, f"{kind} {_name(top.fields)}", strict=self.strict and not stored)
         try:
             if path is None:
@@ -428,7 +400,7 @@ class _Collector:
                 workload = replace(workload, source=place.source(template.path), template=template.label, prefix=prefix)
                 workloads.append(replace(workload, pod=workload.replica(0)))
         if workloads:
-            shown = ", ".join(map(_describe_count, templates))
+            shown = ", ".join(template.describe_count() for template in templates)
             self.warnings.append(f"{place.source()}: {title} has {pluralize(len(templates), 'pod template')}: {shown}")
             self._keep(workloads, top.fields)
 
@@ -545,13 +517,6 @@ def _is_built_in(version: str) -> bool:
     return group.endswith(".k8s.io") and not group.endswith(".x-k8s.io")
 
 
-def _describe_count(template: PodTemplate) -> str:
-    name = template.label or template.path
-    if template.replicas is None:
-        return f"{name} (1 pod: no count found)"
-    return f"{name} ({pluralize(template.replicas, 'pod')}: {' * '.join(template.counts)})"
-
-
 def _replicas(spec: ObjectReader, kind: str) -> int:
     match kind:
         case "Deployment" | "ReplicaSet" | "ReplicationController" | "StatefulSet":
@@ -581,91 +546,3 @@ def _name(top: Mapping[str, Any]) -> str:
     metadata = top.get("metadata")
     name = metadata.get("name") or metadata.get("generateName") if isinstance(metadata, dict) else None
     return name if isinstance(name, str) else "without a name"
-
-
-def find_templates(document: Mapping[str, Any]) -> tuple[PodTemplate, ...]:
-    """Return the pod templates in *document*, in their order there."""
-    inner = {key: value for key, value in document.items() if key not in _UNREAD}
-    templates = list(_search([(inner, "", "")]))
-    if len(templates) == 1:
-        return (replace(templates[0], label=""),)
-    seen: dict[str, int] = {}
-    unique = []
-    for template in templates:
-        number = seen[template.label] = seen.get(template.label, 0) + 1
-        unique.append(replace(template, label=f"{template.label}-{number}") if number > 1 else template)
-    return tuple(unique)
-
-
-def _search(steps: Sequence[_Step]) -> Iterator[PodTemplate]:
-    """Yield the templates in the last of *steps*, the objects on the way to it."""
-    value, path, _ = steps[-1]
-    spec = value.get("spec")
-    if path and isinstance(spec, Mapping) and _has_named_containers(spec):
-        yield PodTemplate(path, _label(steps), _mapping(value.get("metadata")), spec, _counts(steps))
-        return
-    if path and (task := _task_spec(value)) is not None:
-        yield PodTemplate(path, _label(steps), _mapping(value.get("metadata")), task, _counts(steps), is_task=True)
-        return
-    for key, inner in value.items():
-        where = join_path(path, key)
-        if isinstance(inner, Mapping):
-            yield from _search([*steps, (inner, where, key)])
-        elif isinstance(inner, list) and not key.endswith("Overrides"):  # parts of templates that are elsewhere
-            for index, item in enumerate(inner):
-                if isinstance(item, Mapping):
-                    name = next((item[field] for field in _NAME_FIELDS if isinstance(item.get(field), str)), "")
-                    yield from _search([*steps, (item, f"{where}[{index}]", f"={name or f'{key}-{index}'}")])
-
-
-def _has_named_containers(spec: Mapping[str, Any]) -> bool:
-    containers = spec.get("containers")
-    if not isinstance(containers, list) or not containers:
-        return False
-    listed = [container.get("name") if isinstance(container, Mapping) else None for container in containers]
-    return all(type(name) is str and not tuple(names.label_problems(name)) for name in listed)
-
-
-def _task_spec(value: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the pod of a workflow's step: its main container and sidecars; ``None`` if *value* is not one."""
-    main = value.get("container", value.get("script"))
-    if not isinstance(main, Mapping) or not isinstance(main.get("image"), str):
-        return None
-    sidecars = value.get("sidecars")
-    containers = [{**main, "name": "main"}, *(sidecars if isinstance(sidecars, list) else ())]
-    init = value.get("initContainers")
-    return {"containers": containers, "initContainers": init if isinstance(init, list) else []}
-
-
-def _counts(steps: Sequence[_Step]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for (value, path, _), (_, _, step) in zip(steps, [*steps[1:], ({}, "", "")], strict=True):
-        reader = ObjectReader.of(value)
-        fields = [field for field in _COUNTS if reader.has(field)]
-        if "replicas" not in fields and reader.has("minReplicas"):
-            fields.append("minReplicas")
-        numbers = {field: reader.integer(field) for field in fields}
-        if step == "template" and reader.has("parallelism"):  # of a Job
-            pods = [reader.integer(field) for field in ("parallelism", "completions")]
-            numbers["parallelism"] = min((number for number in pods if number is not None), default=None)
-        if step == "workerTemplate" and reader.has("size"):  # a group of a leader and its workers
-            size = reader.integer("size")
-            numbers["size"] = size if size is None or not reader.has("leaderTemplate") else size - 1
-        counts |= {
-            join_path(path, field): number for field, number in numbers.items() if number is not None and number >= 0
-        }
-    return counts
-
-
-def _label(steps: Sequence[_Step]) -> str:
-    """Return what tells a template from others: the innermost name of a list item, or key that is not a usual one."""
-    for _, _, step in reversed(steps):
-        if step.startswith("="):
-            return step[1:]
-        if step not in _USUAL_KEYS:
-            return _SUFFIX.sub("", step) or step
-    return ""
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
