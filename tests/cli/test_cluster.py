@@ -131,7 +131,7 @@ def test_claims_are_explained_where_they_can_be_served(ask):
     assert run.returncode == 0
     for expected in (
         "device gpu.example.com/a/gpu-1 is allocated to default/again and default/twice",
-        "names NUMA node 9, which the node does not have",
+        "this machine does not have NUMA node 9 of device gpu.example.com/a/gpu-",
         "Admitted: 1 node\n  a\n  NUMA node 1\n",
         "- gpu: claim default/claiming-gpu, not allocated yet",
         "gpu: gpu-0 · NUMA node 0 · driver gpu.example.com · pool a",

@@ -154,7 +154,7 @@ async def test_a_numa_node_that_does_not_exist_and_a_device_with_two_claims_are_
     assert [device.nodes for device in devices] == [1, None]
     assert live.warnings == (
         f"device {DRIVER}/b/gpu-0 is allocated to default/one and default/two",
-        f"node b: device {DRIVER}/b/gpu-1 names NUMA node 7, which the node does not have",
+        f"node b: this machine does not have NUMA node 7 of device {DRIVER}/b/gpu-1 in its ResourceSlice",
     )
     server.remove("resourceclaims", "two")
     await until(lambda: len(live.warnings) == 1)

@@ -12,17 +12,16 @@ from alignup.align.errors import PodError
 from alignup.align.release import NEWEST
 from alignup.align.workload import Pod
 from alignup.documents.codec import convert
-from alignup.kubernetes.api import PODS, Access, ApiClient, Timing
-from alignup.kubernetes.api.known_pods import api_pod_stage, binding_time, known_pod
+from alignup.kubernetes.api import Access, ApiClient, Timing
+from alignup.kubernetes.api.known_pods import api_pod_stage
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.kubernetes.manifests.pod_decoder import read_pod
 from alignup.placement.host_report import Cause
 from alignup.placement.verdict import WAITS_FOR_TERMINATION
 from alignup.schedule import live_cluster
-from alignup.schedule.live_cluster import SILENT_SECONDS, LiveCluster, LiveClusterOptions, PodTrimmer
+from alignup.schedule.live_cluster import SILENT_SECONDS, LiveCluster, LiveClusterOptions
 from alignup.schedule.metrics import ScheduleMetrics
 from alignup.testing.api_server import ApiFault
-from bench.pods_of_a_cluster import pod as big_pod
 from tests.align.hosts import pod
 from tests.deadlines import until
 from tests.observe.api_objects import api_pod, node, overflowing_pod
@@ -297,25 +296,6 @@ async def test_a_host_state_can_be_there_before_its_node(live, nodes):
     nodes.server.put(node("late"))
 
     await until(lambda: live.verdict(OTHER, "late").admits)
-
-
-def test_trimmed_pods_count_as_whole_ones():
-    documents = [big_pod(number) for number in range(50)]
-    documents[1]["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "x", "kubernetes.io/config.hash": "y"}
-    owner = {"apiVersion": "v1", "kind": "Node", "name": documents[1]["spec"]["nodeName"]}
-    documents[1]["metadata"]["ownerReferences"] = [owner]
-    documents[2]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    documents[3]["status"]["phase"] = "Failed"
-    trimmer = PodTrimmer()
-    for document in documents:
-        whole = convert(document, PODS.type)
-        trimmed = trimmer.trim(whole)
-        assert known_pod(trimmed) == known_pod(whole)
-        assert (known_pod(whole).pod.uid == "y") is (document is documents[1])
-        assert binding_time(trimmed) == binding_time(whole)
-        assert trimmed.metadata.labels == whole.metadata.labels
-    pending = convert({**documents[0], "spec": {**documents[0]["spec"], "nodeName": ""}}, PODS.type)
-    assert trimmer.trim(pending) is pending
 
 
 async def test_a_host_whose_observer_has_stopped_is_unknown(nodes, server, follow):

@@ -45,9 +45,10 @@ def pod(name: str, *, cpus: int = 1, extended: int = 0, **named: str) -> Pod:
     return Pod(name=name, uid=name, containers=(container,), claims=(PodClaim("gpu", **named),) if named else ())
 
 
-def simulate(*events: WorkloadEvent, **options: bool) -> SimulationResult:
+def simulate(*events: WorkloadEvent, ignore_missing_devices: bool = False) -> SimulationResult:
     claims = HostClaims(OBJECTS, DEVICES, any_device)
-    return node_simulation.run(Host(MACHINE, SETTINGS), events, claims=claims, **options)
+    host = Host(MACHINE, SETTINGS)
+    return node_simulation.run(host, events, ignore_missing_devices=ignore_missing_devices, claims=claims)
 
 
 def given_devices(result: SimulationResult) -> list[list[str]]:

@@ -1,0 +1,26 @@
+"""Trimmed pods."""
+
+from alignup.documents.codec import convert
+from alignup.kubernetes.api import PODS
+from alignup.kubernetes.api.known_pods import binding_time, known_pod
+from alignup.schedule.pod_trimmer import PodTrimmer
+from bench.pods_of_a_cluster import pod as big_pod
+
+
+def test_trimmed_pods_count_as_whole_ones():
+    documents = [big_pod(number) for number in range(50)]
+    documents[1]["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "x", "kubernetes.io/config.hash": "y"}
+    owner = {"apiVersion": "v1", "kind": "Node", "name": documents[1]["spec"]["nodeName"]}
+    documents[1]["metadata"]["ownerReferences"] = [owner]
+    documents[2]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    documents[3]["status"]["phase"] = "Failed"
+    trimmer = PodTrimmer()
+    for document in documents:
+        whole = convert(document, PODS.type)
+        trimmed = trimmer.trim(whole)
+        assert known_pod(trimmed) == known_pod(whole)
+        assert (known_pod(whole).pod.uid == "y") is (document is documents[1])
+        assert binding_time(trimmed) == binding_time(whole)
+        assert trimmed.metadata.labels == whole.metadata.labels
+    pending = convert({**documents[0], "spec": {**documents[0]["spec"], "nodeName": ""}}, PODS.type)
+    assert trimmer.trim(pending) is pending
