@@ -30,7 +30,6 @@ from alignup.placement.verdict import (
     Verdict,
     unknown,
 )
-from alignup.schedule.claim_alignment import has_claims
 from alignup.schedule.claim_bindings import MAX_JUDGED, NOT_ALIGNED, ClaimBindings, ClaimCheck
 from alignup.schedule.extender_messages import BindingArgs, BindingResult, ExtenderArgs, FilterResult, HostPriority
 from alignup.schedule.kept_nodes import PATIENCE_SECONDS
@@ -145,7 +144,7 @@ class Binder:
             detail = f" ({verdict.detail})" if verdict.detail else ""
             return f"node {node} does not admit the pod any more: {verdict.reason}{detail}"
         check = ClaimCheck()
-        if has_claims(pod):
+        if pod.uses_claims:
             check = await self.claims.check(api_pod, pod, node, verdict)
             if check.problem:
                 self._live.forget(pod.uid)
@@ -235,7 +234,7 @@ class Extender:
             if needs_alignment(pod):
                 verdicts = self._live.feasible(pod, args.names).items()
                 totals = {name: verdict.score.total for name, verdict in verdicts if verdict.admits and verdict.score}
-                if has_claims(pod):
+                if pod.uses_claims:
                     totals = {
                         name: total + CLAIM_POINTS * self._claims.suits(pod, name) for name, total in totals.items()
                     }
@@ -293,10 +292,10 @@ class Extender:
         if pod.uid in self._live.assumed:  # the scheduler tries again, and the assumed node still admits the pod
             chosen = sorted([ranked.host for ranked in cluster.rank(pod, names)], key=lambda name: name in last)
         else:
-            wanted = limit if not has_claims(pod) else len(names) if self._claims.must_align(pod) else MAX_JUDGED
+            wanted = limit if not pod.uses_claims else len(names) if self._claims.must_align(pod) else MAX_JUDGED
             chosen = cluster.best(pod, max(limit, wanted) + len(kept), among=names, last=last)
         chosen = [name for name in chosen if name not in kept]
-        if has_claims(pod):
+        if pod.uses_claims:
             chosen = self._claims.select(pod, chosen, limit)
         others = self.options.allow_unknown or self._live.options.approximate
         if len(chosen) < limit and others and not self._claims.must_align(pod):

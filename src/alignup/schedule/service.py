@@ -22,7 +22,6 @@ from alignup.align.workload import Pod
 from alignup.kubernetes.api import Access, ApiClient, LeaderElection, Timing
 from alignup.kubernetes.api.errors import ApiError
 from alignup.placement.verdict import Verdict
-from alignup.schedule.claim_alignment import has_claims
 from alignup.schedule.claim_bindings import ClaimBindings
 from alignup.schedule.extender import Binder, Extender, ExtenderOptions
 from alignup.schedule.extender_messages import (
@@ -203,7 +202,7 @@ class ScheduleService:
         verdicts = self.live.feasible(read, (node,) if node else None)
         verdicts = {name: recorded_verdict(pod, name, verdict) for name, verdict in verdicts.items()}
         document = answers_document(pod, read, verdicts, partial(self._explain_claims, read))
-        if has_claims(read) and (warnings := self.live.claims.warnings):
+        if read.uses_claims and (warnings := self.live.claims.warnings):
             document["claimProblems"] = list(warnings)
         for row in document["nodes"]:
             if kept := self.describe_kept(row["node"]):
