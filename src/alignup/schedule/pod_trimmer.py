@@ -7,6 +7,7 @@ import msgspec
 
 from alignup.align.workload.validation import MIRROR_ANNOTATION
 from alignup.kubernetes.api.objects import ApiPod, ApiPodSpec, ApiPodStatus, Condition, ObjectMeta
+from alignup.schedule.pod_groups import GROUP_LABELS, SIZE_ANNOTATION
 
 MAX_PARTS = 200_000  #: parts of pods that are stored once
 _KEPT_SPEC = (
@@ -18,11 +19,13 @@ _KEPT_SPEC = (
     "restart_policy",
     "os",
     "resource_claims",
+    "scheduling_group",
 )
 _KEPT_STATUS = ("phase", "reason", "qos_class", "container_statuses", "init_container_statuses")
 _UNIQUE_STATUS = ("resource_claim_statuses", "extended_resource_claim_status")
 _UNIQUE_METADATA = ("name", "uid", "resource_version", "deletion_timestamp", "deletion_grace_period_seconds")
-_KEPT_ANNOTATIONS = ("kubernetes.io/config.", "alignup.dev/")  #: of mirror pods, and our own
+#: Of mirror pods, of groups, and our own.
+_KEPT_ANNOTATIONS = ("kubernetes.io/config.", "alignup.dev/", SIZE_ANNOTATION, *GROUP_LABELS)
 
 _Part = TypeVar("_Part")
 
