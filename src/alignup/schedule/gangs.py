@@ -336,6 +336,8 @@ class Gangs:
         return self._take_turn(gang, members, pod, node)
 
     def _take_turn(self, gang: TentativeGang, members: GroupMembers, pod: Pod, node: str) -> "str | TentativeGang":
+        if pod.uid in gang.bound:  # the response to its binding was lost, and the node counts on it
+            return ""
         mine = gang.hosts.get(pod.uid)
         on_node = [binding for binding in gang.unbound() if binding.host == node and mine is not None]
         elsewhere = [] if gang.started else [binding for binding in gang.unbound() if binding not in on_node]
