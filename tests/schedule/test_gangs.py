@@ -268,9 +268,8 @@ async def test_a_lost_response_of_a_binding_keeps_the_place(nodes, service, sche
 
 async def test_pods_that_no_kubelet_rejects_wait_with_their_gang(nodes, service, scheduler):
     workers = gang(5, size=6)
-    launcher = replace(
-        read_pod(PLAIN), name="launcher", uid="launcher", labels=workers[0].labels, annotations=workers[0].annotations
-    )
+    plain = read_pod({**PLAIN, "apiVersion": "v1", "kind": "Pod"})
+    launcher = replace(plain, labels=workers[0].labels, annotations=workers[0].annotations)
     await create(nodes, service, [*workers, launcher])
     assert await scheduler.ask(launcher) == []
 
