@@ -222,7 +222,7 @@ class Gangs:
         moved = gang.movable(asked) if gang is not None and keep else {}
         for uid in moved:
             live.cluster.forget(uid)
-        beside = self._held(members, without=moved)
+        beside = held_bindings(live, members, without=moved)
         eligible = self._eligible_nodes(aligned, question)
         waiting = [pod for _, pod in aligned if pod.uid not in beside]
         answer = live.cluster.feasible_gang(
@@ -239,30 +239,12 @@ class Gangs:
             return ""
         if moved:  # they stay where they were, if that is possible
             live.assume_gang(tuple(moved.values()), beside=_on_nodes_of(moved, beside))
-        problem = _describe(key, members, fitting, answer, live)
+        problem = describe_gang(key, members, fitting, answer, live)
         if gang is None:
             self._refused[key] = _Refusal(self._version, uids, self._clock() + CHECK_SECONDS, problem)
             while len(self._refused) > MAX_REFUSED:
                 del self._refused[next(iter(self._refused))]
         return problem
-
-    def _held(self, members: GroupMembers, *, without: Collection[str] = ()) -> dict[str, GangBinding]:
-        """Return the pods that stay where they are, and that no report contains yet."""
-        bindings = [
-            GangBinding(self._live.read(pod), pod.spec.node_name)
-            for pod in members.bound
-            if not pod.finished and self._is_unconfirmed(pod.metadata.uid, pod.spec.node_name)
-        ]
-        for pod in members.waiting:
-            uid = pod.metadata.uid
-            nodes = self._live.assumed.get(uid, ())
-            if len(nodes) == 1 and uid not in without and self._is_unconfirmed(uid, nodes[0]):
-                bindings.append(GangBinding(self._live.read(pod), nodes[0]))
-        return {binding.pod.uid: binding for binding in bindings}
-
-    def _is_unconfirmed(self, uid: str, node: str) -> bool:
-        record = self._live.cluster.record(node)
-        return record is not None and record.binding(uid) is not None
 
     def _eligible_nodes(
         self, aligned: Sequence[tuple[ApiPod, Pod]], question: "_Question"
@@ -346,7 +328,7 @@ class Gangs:
             return problem
         moved = {binding.pod.uid for binding in (*on_node, *elsewhere)}
         hosts = {binding.host for binding in (*on_node, *elsewhere)}
-        beside = [held for held in self._held(members, without=moved).values() if held.host in hosts]
+        beside = [held for held in held_bindings(self._live, members, without=moved).values() if held.host in hosts]
         mine_first = sorted(on_node, key=lambda binding: binding is not mine)
         reason = ""
         for order in (mine_first, on_node) if mine_first != on_node else (on_node,):
@@ -463,6 +445,18 @@ class Gangs:
                 self._end_if_bound(gang)
 
 
+def held_bindings(live: LiveCluster, members: GroupMembers, *, without: Collection[str] = ()) -> dict[str, GangBinding]:
+    """Return the pods of a gang by uid that are bound, or assumed on one node, and that no report contains yet."""
+    bindings = []
+    for pod in (*members.waiting, *members.bound):
+        uid, node = pod.metadata.uid, pod.spec.node_name
+        nodes = (node,) if node else live.assumed.get(uid, ())
+        record = live.cluster.record(nodes[0]) if len(nodes) == 1 and uid not in without else None
+        if record is not None and record.binding(uid) is not None and not pod.finished:
+            bindings.append(GangBinding(live.read(pod), nodes[0]))
+    return {binding.pod.uid: binding for binding in bindings}
+
+
 def _missing(key: GroupKey, members: GroupMembers) -> str:
     """Return why a gang cannot start yet: pods of it are missing, or behind gates; empty: it can."""
     here, minimum = len(members.waiting) + len(members.bound), members.minimum
@@ -472,8 +466,9 @@ def _missing(key: GroupKey, members: GroupMembers) -> str:
     return f"gang {key}: {members.present} of {minimum} pods exist{gated}"
 
 
-def _describe(key: GroupKey, members: GroupMembers, fitting: int, answer: GangAnswer, live: LiveCluster) -> str:
-    wanted = max(members.minimum, len(members.bound) + len(members.waiting))
+def describe_gang(key: GroupKey, members: GroupMembers, fitting: int, answer: GangAnswer, live: LiveCluster) -> str:
+    """Return why a gang of which only so many pods are *fitting* waits."""
+    wanted = max(members.minimum, members.present)
     shortage = describe_shortage(live.cluster, answer.verdicts[answer.rest[0].uid]) if answer.rest else "nodes changed"
     text = f"gang {key}: {fitting} of {wanted} pods fit together; {shortage}"
     return text if answer.proved else f"{text}; no more were found within {answer.steps} steps"

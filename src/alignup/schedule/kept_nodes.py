@@ -108,7 +108,7 @@ class KeptNodes:
         if order < kept.holder.order:
             return False
         record = self._live.cluster.record(kept.name)
-        return record is None or not fits_after(record, kept.pod, pod, staying={*kept.later, pod.uid})
+        return record is None or not fits_after(record, (kept.pod,), pod, staying={*kept.later, pod.uid})
 
     def _pod_changed(self, change: Change[ApiPod]) -> None:
         pod = change.object

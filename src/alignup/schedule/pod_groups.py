@@ -7,7 +7,8 @@ pods of the group that exist.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from alignup.kubernetes.api import ApiClient, Change, EventType, Informer, Resource
@@ -109,6 +110,10 @@ class PodGroups:
         }
         self._keys: dict[str, GroupKey] = {}  #: by uid of a pod
         self._members: dict[GroupKey, dict[str, tuple[str, str]]] = {}  #: uid → namespace and name
+        self._listeners: list[Callable[[GroupKey], object]] = []
+        for source, informers in self._informers.items():
+            for informer in informers:
+                informer.subscribe(partial(self._group_changed, source))
         self.settled = asyncio.Event()  #: set when all objects were listed, or cannot be
         pods.subscribe(self._pod_changed)
 
@@ -131,6 +136,15 @@ class PodGroups:
         except ApiError:
             return False
         return True
+
+    def subscribe(self, listener: Callable[[GroupKey], object]) -> None:
+        """Call *listener* after the object of a group has changed."""
+        self._listeners.append(listener)
+
+    def _group_changed(self, source: str, change: Change[PodGroup]) -> None:
+        metadata = change.object.metadata
+        for listener in self._listeners:
+            listener(GroupKey(metadata.namespace, metadata.name, source))
 
     def key(self, uid: str) -> GroupKey | None:
         """Return the group of a pod of the cluster."""
