@@ -11,6 +11,7 @@ import pytest
 from alignup.kubernetes.api import Timing
 from alignup.kubernetes.manifests.pod_decoder import read_pod
 from alignup.schedule.gangs import KEPT_SECONDS, TENTATIVE_SECONDS
+from alignup.schedule.kept_nodes import PATIENCE_SECONDS
 from alignup.schedule.pod_groups import COSCHEDULING, KAI, KUBERNETES, VOLCANO
 from alignup.schedule.service import ScheduleService
 from alignup.testing.api_server import ApiFault
@@ -18,6 +19,7 @@ from tests.align.hosts import pod
 from tests.deadlines import until
 from tests.schedule.gang_objects import SERVED_GROUPS, Scheduler, gang, member, pod_group
 from tests.schedule.test_extender import PLAIN
+from tests.schedule.test_kept_nodes import end, mark_unschedulable
 
 pytestmark = pytest.mark.anyio
 
@@ -323,4 +325,48 @@ async def test_room_for_a_whole_gang_wakes_all_of_it(nodes, service, scheduler, 
     nodes.report("a")
 
     await until(lambda: sum("room-found" in str(document) for document in nodes.server.objects("pods")) == 4)
+    assert await scheduler.schedule(pods) == [""] * 4
+
+
+async def test_a_gang_is_not_overtaken_for_ever(nodes, service, scheduler, http, clock):
+    """Small pods come as others end. The gang fits once those have ended that ran when its nodes were kept."""
+    small = [pod(f"small-{number}", cpu="2", memory="1Gi") for number in range(30)]
+    running: list[tuple] = []
+    came = 0
+
+    async def come():
+        nonlocal came
+        each, came = small[came], came + 1
+        if offered := await scheduler.ask(each):
+            await create(nodes, service, [each])
+            assert await scheduler.bind(each, offered[0]) == ""
+            nodes.admit(offered[0], each)
+            await until(lambda: each.uid in service.live.cluster.record(offered[0]).ledger.pods)
+            running.append((each, offered[0]))
+
+    async def end_oldest():
+        each, host = running.pop(0)
+        await end(nodes, service, each, host)
+
+    for _ in range(6):
+        await come()
+    assert len(running) == 6
+    pods = gang(4)
+    for each in pods:
+        await mark_unschedulable(nodes, service, each)
+        assert await scheduler.ask(each) == []
+    for _ in range(8):
+        await end_oldest()
+        await come()
+        assert await scheduler.ask(pods[0]) == []
+    assert len(running) == 6
+
+    clock[0] += PATIENCE_SECONDS
+    await come()
+    assert len(service._wake_up.kept_nodes) == 2  # noqa: SLF001
+    for _ in range(len(running)):
+        await end_oldest()
+        await come()
+    assert running == []
+    assert scheduler.reasons["a"] == "kept for gang default/train, which has waited longer"
     assert await scheduler.schedule(pods) == [""] * 4

@@ -40,7 +40,7 @@ class GangChoice(NamedTuple):
 class GatedGangs:
     """The pods of groups behind the gate; *add_alone* puts a pod into the queue whose group has started."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - everything that pods of gangs wait in
         self,
         live: LiveCluster,
         queue: PodQueue,
