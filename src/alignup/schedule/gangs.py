@@ -11,6 +11,7 @@ it, too; otherwise it waits for a moment until they are bound.
 
 import asyncio
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -105,6 +106,7 @@ class Gangs:
         self._gangs: dict[GroupKey, TentativeGang] = {}
         self._by_uid: dict[str, TentativeGang] = {}
         self._refused: dict[GroupKey, _Refusal] = {}
+        self._resuming: set[GroupKey] = set()  #: half bound gangs whose rest has no places yet
         self._version = 0
         live.on_change(self._cluster_changed)
         live.pods.subscribe(self._pod_changed)
@@ -112,12 +114,27 @@ class Gangs:
     def __len__(self) -> int:
         return len(self._gangs)
 
+    def resume(self) -> None:
+        """Keep places for the rest of gangs that another process has begun to bind; call it before others get them."""
+        self._resuming = {key for key in self._groups.groups() if _is_half_bound(self._groups.members(key))}
+        self._resume()
+
+    def _resume(self) -> None:
+        for key in tuple(self._resuming):
+            members = self._groups.members(key)
+            if key in self._gangs or not _is_half_bound(members):
+                self._resuming.discard(key)
+                continue
+            with suppress(PodError):
+                self._decide(_Question(key, members, self._live.read(members.waiting[0])))
+
     async def run(self) -> None:
         """Give back the places of gangs that are not bound, until cancelled; then those of all."""
         try:
             while True:
                 await asyncio.sleep(CHECK_SECONDS)
                 self.expire()
+                self._resume()
         finally:
             for gang in tuple(self._gangs.values()):
                 self._drop(gang, "this process does not lead any more")
@@ -455,6 +472,10 @@ def held_bindings(live: LiveCluster, members: GroupMembers, *, without: Collecti
         if record is not None and record.binding(uid) is not None and not pod.finished:
             bindings.append(GangBinding(live.read(pod), nodes[0]))
     return {binding.pod.uid: binding for binding in bindings}
+
+
+def _is_half_bound(members: GroupMembers) -> bool:
+    return bool(members.waiting) and 0 < len(members.bound) < members.minimum
 
 
 def _missing(key: GroupKey, members: GroupMembers) -> str:

@@ -150,6 +150,10 @@ class PodGroups:
         """Return the group of a pod of the cluster."""
         return self._keys.get(uid)
 
+    def groups(self) -> tuple[GroupKey, ...]:
+        """Return the groups that have pods."""
+        return tuple(self._members)
+
     def members(self, key: GroupKey, *more: ApiPod) -> GroupMembers:
         """Return the pods of a group, and those of *more* that the watch has not shown yet."""
         named = self._members.get(key, {})

@@ -155,6 +155,7 @@ class ScheduleService:
     async def _lead(self) -> None:
         if self._election is not None:
             await self.client.timing.sleep(SETTLE_SECONDS)
+        self.gangs.resume()
         self.leading = True
         _log.info("leading")
         try:
