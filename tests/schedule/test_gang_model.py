@@ -214,7 +214,7 @@ async def test_no_gang_is_left_half_bound_and_no_kubelet_rejects_a_pod(nodes, cl
     nodes.add("c")
     model = RandomGangs(nodes, client, follow, clock)
     await model.lead()
-    for _ in range(rounds(300, soak=5000)):
+    for _ in range(rounds(150, soak=5000)):
         await model.happen()
         for group in GROUPS:
             members, bound = model.members(group), model.bound(group)
