@@ -66,7 +66,9 @@ async def until(condition: Callable[[], object], plane: ControlPlane, *, seconds
 class GangRounds:
     """Gangs that come and go, and what was seen of them."""
 
-    def __init__(self, plane: ControlPlane, client: ApiClient, nodes: FakeNodes, *, by_label: bool, gated: bool) -> None:
+    def __init__(
+        self, plane: ControlPlane, client: ApiClient, nodes: FakeNodes, *, by_label: bool, gated: bool
+    ) -> None:
         self._plane, self._client, self._nodes = plane, client, nodes
         self._by_label, self._gated = by_label, gated
         self._resource = RESOURCES[KUBERNETES][VERSIONS[minor(plane.programs or control_plane.directories()[0])]]
