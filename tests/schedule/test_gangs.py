@@ -10,7 +10,7 @@ import pytest
 
 from alignup.kubernetes.api import Timing
 from alignup.kubernetes.manifests.pod_decoder import read_pod
-from alignup.schedule.gangs import KEPT_SECONDS, TENTATIVE_SECONDS
+from alignup.schedule.gangs import KEPT_SECONDS, PAUSE_SECONDS, TENTATIVE_SECONDS, UNBOUND_SECONDS
 from alignup.schedule.kept_nodes import PATIENCE_SECONDS
 from alignup.schedule.pod_groups import COSCHEDULING, KAI, KUBERNETES, VOLCANO
 from alignup.schedule.service import ScheduleService
@@ -126,6 +126,22 @@ async def test_others_cannot_take_the_places_of_a_gang_until_they_are_given_back
     clock[0] += TENTATIVE_SECONDS
     await until(lambda: not service.live.assumed)
     assert await scheduler.ask(SINGLE)
+
+
+async def test_a_gang_that_its_scheduler_never_binds_does_not_keep_others_out(nodes, service, scheduler, clock):
+    """Something else prevents it, and the scheduler asks about it again and again."""
+    pods = gang(4)
+    await create(nodes, service, [*pods, SINGLE])
+    for _ in range(int(UNBOUND_SECONDS) // 10):
+        assert await scheduler.ask(pods[0])
+        clock[0] += 10
+
+    assert await scheduler.ask(pods[0]) == []
+    waits = "gang default/train had places, but its scheduler did not bind it within 60 s"
+    assert set(scheduler.reasons.values()) == {waits}
+    assert await scheduler.ask(SINGLE)
+    clock[0] += PAUSE_SECONDS
+    assert await scheduler.ask(pods[0])
 
 
 async def test_a_gang_that_no_longer_fits_is_refused_before_its_first_binding(nodes, service, scheduler):

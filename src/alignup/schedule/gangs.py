@@ -31,7 +31,9 @@ from alignup.schedule.pod_groups import KUBERNETES, GroupKey, GroupMembers, grou
 from alignup.schedule.workload_answers import describe_shortage
 
 TENTATIVE_SECONDS = 20.0  #: after the last question or binding, for which places are kept for a gang that is not bound
-KEPT_SECONDS = 300.0  #: the same, for the rest of a gang of which some are bound
+UNBOUND_SECONDS = 60.0  #: after the first question, by which a binding must follow, whatever is asked meanwhile
+PAUSE_SECONDS = 60.0  #: for which others come first after that
+KEPT_SECONDS = 300.0  #: like the first, for the rest of a gang of which some are bound
 TURN_SECONDS = 3.0  #: for which a binding waits for those that must come before it
 CHECK_SECONDS = 1.0
 INCOMPLETE = "GangIncomplete"  #: the reason of events
@@ -53,6 +55,7 @@ class TentativeGang:
 
     key: GroupKey
     resumed: bool  #: whether some pods were bound before
+    since: float
     touched: float
     hosts: dict[str, GangBinding] = field(default_factory=dict)  #: by uid, in the order of binding
     answered: set[str] = field(default_factory=set)
@@ -106,6 +109,7 @@ class Gangs:
         self._gangs: dict[GroupKey, TentativeGang] = {}
         self._by_uid: dict[str, TentativeGang] = {}
         self._refused: dict[GroupKey, _Refusal] = {}
+        self._paused: dict[GroupKey, float] = {}  #: gangs that were not bound in time → until when others come first
         self._resuming: set[GroupKey] = set()  #: half bound gangs whose rest has no places yet
         self._version = 0
         live.on_change(self._cluster_changed)
@@ -176,7 +180,7 @@ class Gangs:
             return None
         if gang is not None:
             gang.touched = self._clock()
-        if problem := _missing(key, members):
+        if problem := _missing(key, members) or self._describe_pause(key):
             if gang is not None and not gang.started:
                 self._drop(gang, problem)
             return GangPlace(problem=problem)
@@ -199,6 +203,12 @@ class Gangs:
         binding = gang.hosts.get(pod.uid)
         gang.answered.add(pod.uid)
         return GangPlace(binding.host if binding else "")
+
+    def _describe_pause(self, key: GroupKey) -> str:
+        if self._paused.get(key, 0.0) <= self._clock():
+            self._paused.pop(key, None)
+            return ""
+        return f"gang {key} had places, but its scheduler did not bind it within {UNBOUND_SECONDS:.0f} s"
 
     def _is_decided_together(self, key: GroupKey, members: GroupMembers, pod: Pod) -> bool:
         """Return whether a pod is decided on with others: not if it is the last one, or others have placed it."""
@@ -292,12 +302,14 @@ class Gangs:
     ) -> None:
         gang = self._gangs.get(key)
         if gang is None:
-            gang = self._gangs[key] = TentativeGang(key, bool(members.bound), self._clock())
+            gang = self._gangs[key] = TentativeGang(key, bool(members.bound), self._clock(), self._clock())
             nodes = len({binding.host for binding in placed.values()})
             _log.info("gang placed", group=str(key), pods=len(placed), nodes=nodes, minimum=members.minimum)
         for uid in moved:
             del gang.hosts[uid]
             self._by_uid.pop(uid, None)
+            if uid not in placed:
+                self._live.forget(uid)
         gang.answered.difference_update(moved)
         gang.hosts |= placed
         self._by_uid |= dict.fromkeys(placed, gang)
@@ -401,7 +413,11 @@ class Gangs:
         now = self._clock()
         for gang in tuple(self._gangs.values()):
             seconds = KEPT_SECONDS if gang.started else TENTATIVE_SECONDS
-            if now - gang.touched >= seconds:
+            if not gang.started and now - gang.since >= UNBOUND_SECONDS:
+                self._paused = {key: until for key, until in self._paused.items() if until > now}
+                self._paused[gang.key] = now + PAUSE_SECONDS
+                self._drop(gang, f"nothing was bound for {UNBOUND_SECONDS:.0f} s")
+            elif now - gang.touched >= seconds:
                 if gang.started:
                     self._tell_incomplete(gang)
                 self._drop(gang, f"nothing was bound for {seconds:.0f} s")
