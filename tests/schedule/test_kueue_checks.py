@@ -130,6 +130,15 @@ async def test_a_workload_that_does_not_fit_is_tried_again_later(kueue, checks):
     assert check["requeueAfterSeconds"] == FIRST_RETRY
 
 
+async def test_requests_default_to_limits_as_in_the_pods_of_the_template(kueue, checks):
+    resources = {"limits": {"cpu": "4", "memory": "1Gi"}}
+    kueue.reserve("three", 3, template={"spec": {"containers": [{"name": "app", "resources": resources}]}})
+
+    await until(lambda: kueue.state("three") == "Retry")
+
+    assert kueue.check("three")["message"].startswith("2 of 3 pods fit together; ")
+
+
 async def test_every_retry_takes_longer_up_to_a_limit(kueue, checks):
     for retries, seconds in ((1, 2 * FIRST_RETRY), (50, LONGEST_RETRY)):
         kueue.reserve("three", 3, retries=retries)

@@ -20,6 +20,7 @@ import structlog
 
 from alignup.align.errors import OWN_LIMIT, ParseError, PodError
 from alignup.align.workload import Pod
+from alignup.align.workload.validation import apply_defaults
 from alignup.kubernetes.api import ApiClient
 from alignup.kubernetes.api.client import EventType
 from alignup.kubernetes.api.errors import ApiError, ConflictError
@@ -233,7 +234,8 @@ class AdmissionChecks:
         labels, annotations = template.metadata.labels, template.metadata.annotations
         meta = ObjectMeta(name=name, namespace=metadata.namespace, labels=labels, annotations=annotations)
         spec = msgspec.structs.replace(template.spec, node_name="")
-        return self._live.claims.with_class_resources(readable_pod(ApiPod(metadata=meta, spec=spec)))
+        pod = apply_defaults(readable_pod(ApiPod(metadata=meta, spec=spec)))  # those of a template are not applied yet
+        return self._live.claims.with_class_resources(pod)
 
     def _places(self, pod_set: PodSet, assignment: PodSetAssignment | None, size: int) -> Iterator[Collection[str]]:
         """Yield the nodes that each pod of a pod set may use."""
