@@ -22,14 +22,7 @@ from alignup.documents.decisions import placement_document
 from alignup.kubernetes.api import PODS, ApiClient
 from alignup.kubernetes.api.errors import ApiError, ServerFailureError, UnreachableError
 from alignup.kubernetes.api.objects import ApiPod
-from alignup.placement.verdict import (
-    TOO_MANY_TERMINATING,
-    UNSETTLED_DEVICES,
-    WAITS_FOR_CONFIRMATION,
-    WAITS_FOR_TERMINATION,
-    Verdict,
-    unknown,
-)
+from alignup.placement.verdict import PASSING_REASONS, Verdict, unknown
 from alignup.schedule.claim_bindings import MAX_JUDGED, NOT_ALIGNED, ClaimBindings, ClaimCheck
 from alignup.schedule.extender_messages import BindingArgs, BindingResult, ExtenderArgs, FilterResult, HostPriority
 from alignup.schedule.gangs import TURN_SECONDS, Gangs
@@ -46,8 +39,6 @@ MAX_PODS = 4096  #: pods that are remembered from filter to binding
 OFFER_SECONDS = 2.0  #: after which a scheduler has bound a pod elsewhere, or not at all
 BIND_SECONDS = 20.0  #: for one binding
 PLACEMENT_ANNOTATION = "alignup.dev/predicted-placement"
-#: Reasons that pass within seconds.
-_PASSING = frozenset({WAITS_FOR_TERMINATION, WAITS_FOR_CONFIRMATION, TOO_MANY_TERMINATING, UNSETTLED_DEVICES})
 NOT_LEADING = "this process does not lead any more; the next one has to bind the pod"
 
 _log = structlog.get_logger()
@@ -363,7 +354,7 @@ class Extender:
 
         A scheduler asks about a rejected pod again and again, and each answer would be a line of the log.
         """
-        lasting, last = frozenset(reasons) - _PASSING, self._logged.pop(uid, None)
+        lasting, last = frozenset(reasons) - PASSING_REASONS, self._logged.pop(uid, None)
         self._logged[uid] = lasting
         while len(self._logged) > MAX_PODS:
             self._logged.popitem(last=False)

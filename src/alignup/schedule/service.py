@@ -34,6 +34,7 @@ from alignup.schedule.extender_messages import (
     read_message,
 )
 from alignup.schedule.gangs import Gangs
+from alignup.schedule.kueue_checks import AdmissionChecks
 from alignup.schedule.large_pods import LargePods
 from alignup.schedule.live_cluster import LiveCluster, LiveClusterOptions
 from alignup.schedule.metrics import ScheduleMetrics
@@ -91,6 +92,7 @@ class ScheduleOptions:
     any_client: bool = False
     names: tuple[str, ...] = ()  #: by which clients call this program over plain HTTP, beside those of its machine
     lease: LeaseOptions | None = None  #: ``None``: this is the only process
+    kueue: bool = False  #: whether it is the controller of Kueue's admission checks
     extender: ExtenderOptions = field(default_factory=ExtenderOptions)
     live: LiveClusterOptions = field(default_factory=LiveClusterOptions)
 
@@ -105,6 +107,7 @@ class ScheduleService:
         extender: ExtenderOptions | None = None,
         live: LiveClusterOptions | None = None,
         lease: LeaseOptions | None = None,
+        kueue: bool = False,
     ) -> None:
         options = extender or ExtenderOptions()
         allow_unknown = options.allow_unknown
@@ -129,6 +132,10 @@ class ScheduleService:
             RejectionWriter(client, self.live).run,
             events.run,
         ]
+        if kueue:
+            checks = AdmissionChecks(client, self.live, self.metrics)
+            self.tasks.append(checks.follow)
+            self.leader_tasks.append(checks.run)
         self.describe_kept: Callable[[str], str] = lambda _node: ""  #: which pod a node is kept for, in words
         self.leading = False
         self._election = None
@@ -366,7 +373,9 @@ async def open_service(
     """Listen, and yield the service, which is still to be run; ``ListenError`` if it cannot listen."""
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(ApiClient(access, timing=timing))
-        service = ScheduleService(client, extender=options.extender, live=options.live, lease=options.lease)
+        service = ScheduleService(
+            client, extender=options.extender, live=options.live, lease=options.lease, kueue=options.kueue
+        )
         tls = None
         if options.certificate is not None and options.private_key is not None:
             authority = options.client_authority
