@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from alignup.gate.controller import GateController, GateOptions
-from alignup.gate.gangs import NO_ORDER
+from alignup.gate.gated_gangs import NO_ORDER
 from alignup.schedule.pod_groups import KUBERNETES
 from alignup.testing.api_server import ApiFault
 from tests.align.hosts import pod

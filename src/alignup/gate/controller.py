@@ -20,7 +20,7 @@ from alignup.gate.admission import DEFAULT_SCHEDULER, GATE, SCHEDULERS
 from alignup.gate.blocked_pods import REASON as NO_NODE
 from alignup.gate.blocked_pods import BlockedPods
 from alignup.gate.claim_nodes import ClaimNodes
-from alignup.gate.gangs import GatedGangs, as_member
+from alignup.gate.gated_gangs import GatedGangs, as_member
 from alignup.gate.metrics import GateMetrics
 from alignup.gate.pod_queue import MAX_CHANGED, GatedGang, GatedPod, PodClass, PodQueue, Rank, waiting_order
 from alignup.gate.releases import (
