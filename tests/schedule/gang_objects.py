@@ -54,12 +54,14 @@ class Scheduler:
         answer = await self._post("filter", {"Pod": document, "NodeNames": list(names or self.names)})
         self.reasons = answer["FailedAndUnresolvableNodes"] | answer["FailedNodes"]
         assert not answer["Error"]
-        return answer["NodeNames"]
+        offered: list[str] = answer["NodeNames"]
+        return offered
 
     async def bind(self, asked: Pod, node: str) -> str:
         """Return why the extender did not bind the pod, or nothing."""
         message = {"PodName": asked.name, "PodNamespace": asked.namespace, "PodUID": asked.uid, "Node": node}
-        return (await self._post("bind", message))["Error"]
+        problem: str = (await self._post("bind", message))["Error"]
+        return problem
 
     async def schedule(self, pods: list[Pod], **spec: Any) -> list[str]:
         """Ask about all pods of a group, then bind them in parallel; return the problems."""

@@ -6,7 +6,9 @@ are lost, other pods take room, and leaders change.
 
 import asyncio
 import json
+from functools import partial
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -46,7 +48,8 @@ class RandomGangs:
         self.admitted, self.rejected, self.unreported = set(), [], set()
         self.created, self.bound_gangs = 0, 0
         self.unknown = set()
-        self.service, self.task = None, None
+        self.service: Any = None
+        self.task: Any = None
 
     async def lead(self):
         if self.task is not None:
@@ -175,10 +178,13 @@ class RandomGangs:
             else:
                 self.rejected.append(self.pods[uid].name)
             self.unreported.add(host)
-            await until(lambda uid=uid: uid not in self.service.live.assumed)
+            await until(partial(self.is_observed, uid))
         if self.random.random() < 0.5:
             await self.report()
         assert self.rejected == []
+
+    def is_observed(self, uid):
+        return uid not in self.service.live.assumed
 
     def members(self, group):
         return [each for each in self.pods.values() if each.name.startswith(group)]

@@ -5,6 +5,7 @@ Each node has 3 and 4 free CPUs on its NUMA nodes: two pods with 3 CPUs, or one 
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -247,7 +248,7 @@ async def test_a_new_leader_continues_with_a_half_bound_gang(nodes, service, sch
     await create(nodes, service, pods)
     offered = [(await scheduler.ask(each))[0] for each in pods]
     assert await scheduler.bind(pods[0], offered[0]) == ""
-    next_leader = ScheduleService(client)
+    next_leader: Any = ScheduleService(client)
     follow(next_leader.run())
     await until(lambda: next_leader.leading)
     nodes.admit(offered[0], pods[0])
