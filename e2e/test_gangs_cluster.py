@@ -84,7 +84,7 @@ def test_two_gangs_that_fit_only_one_at_a_time(bed: ClusterBed, mode: str) -> No
     longest = 0.0
     with bed.extender(replicas=2) if mode == "extender" else bed.gate(replicas=2) as replicas:
         for number in range(ROUNDS):
-            first, second = f"first-{number}", f"second-{number}"
+            first, second = f"{mode}-first-{number}", f"{mode}-second-{number}"
             create_gang(bed, first)
             create_gang(bed, second)
             some = lambda: count_bound(bed, first) or count_bound(bed, second)  # noqa: B023, E731
