@@ -103,13 +103,6 @@ def test_feature_gates_of_other_releases_in_configz_are_ignored_with_a_note():
     assert note.startswith("given.yaml: ignored featureGates[CPUManager], which Kubernetes 1.37 rejects: unrecognized")
 
 
-def test_what_openshift_adds_is_said_to_be_unknown():
-    pool, reserved = unwrapped(openshift(kubeletConfig={}, autoSizingReserved=True)).notes
-
-    assert "machine config pool" in pool
-    assert "spec.autoSizingReserved" in reserved
-
-
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
