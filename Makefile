@@ -65,6 +65,9 @@ dist: $(READY)
 bundle: $(READY)
 	$(BIN)/python -m tools.bundle
 
+krew: $(READY)
+	$(BIN)/python -m tools.krew --url "$(or $(URL),$(error say where the archives will be: make krew URL=https://…))"
+
 # Tools for releases have an environment of their own, and so have the libraries that they describe.
 RELEASE := build/release-venv
 RUNTIME := build/runtime-venv
