@@ -105,6 +105,9 @@ docs: $(READY) $(DOCS)/.ready
 	@! grep -rl --include='*.html' '```' build/site || { echo "code fences that are no code blocks" >&2; exit 1; }
 	@echo "open build/site/index.html, or with search: python3 -m http.server --directory build/site"
 
+recording: $(READY)
+	$(BIN)/python -m tools.recording
+
 # Editors read them: the example files name them in their first line.
 schemas: $(READY)
 	@for kind in machine cluster sweep trace; do $(BIN)/alignup schema $$kind > docs/schemas/$$kind.json || exit 1; done
