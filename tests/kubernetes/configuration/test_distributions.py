@@ -258,9 +258,9 @@ def test_what_a_profile_says_about_the_machine_is_noted():
     ],
 )
 def test_a_wrong_field_of_a_profile_is_an_error_with_its_line(changed, field, message):
-    found, error = problems(changed)
+    messages, error = problems(changed)
 
-    assert message in found[field]
+    assert message in messages[field]
     assert all(problem.line for problem in error.problems)
     assert FETCH in error.advice
 
@@ -297,15 +297,15 @@ def test_flags_of_kubeadm_alone_are_read_and_the_rest_is_said_to_be_unknown():
 
 
 def test_kubeadm_without_anything_for_the_kubelet_names_what_to_fetch():
-    found, _ = problems({"apiVersion": "kubeadm.k8s.io/v1beta4", "kind": "ClusterConfiguration"})
+    messages, _ = problems({"apiVersion": "kubeadm.k8s.io/v1beta4", "kind": "ClusterConfiguration"})
 
-    assert "kubectl get -n kube-system configmap kubelet-config -o yaml" in found["kind"]
+    assert "kubectl get -n kube-system configmap kubelet-config -o yaml" in messages["kind"]
 
 
 def test_flags_of_two_nodes_are_an_error():
-    found, _ = problems(KUBEADM, {**KUBEADM, "kind": "JoinConfiguration"})
+    messages, _ = problems(KUBEADM, {**KUBEADM, "kind": "JoinConfiguration"})
 
-    assert "several documents" in found["nodeRegistration.kubeletExtraArgs"]
+    assert "several documents" in messages["nodeRegistration.kubeletExtraArgs"]
 
 
 def test_a_node_config_of_eks_has_the_thresholds_and_cgroups_of_nodeadm():
@@ -345,11 +345,11 @@ def test_the_only_group_of_eksctl_with_a_configuration_is_read():
 
 
 def test_two_groups_of_eksctl_are_an_error_that_names_them():
-    found, _ = problems(
+    messages, _ = problems(
         {**EKSCTL, "nodeGroups": [EKSCTL["nodeGroups"][1], {"name": "b", "kubeletExtraConfig": {"a": 1}}]}
     )
 
-    assert found["nodeGroups"].endswith("not 2: numa, b")
+    assert messages["nodeGroups"].endswith("not 2: numa, b")
 
 
 def test_a_node_system_configuration_of_gke_is_read():
@@ -418,9 +418,9 @@ def test_one_argument_of_k3s_may_be_no_list():
     ],
 )
 def test_a_wrong_flag_is_an_error_with_its_line(argument, message):
-    found, error = problems({"kubelet-arg": ["max-pods=7", argument]})
+    messages, error = problems({"kubelet-arg": ["max-pods=7", argument]})
 
-    assert message in found["kubelet-arg[1]"]
+    assert message in messages["kubelet-arg[1]"]
     assert [problem.line for problem in error.problems] == [3]
 
 
@@ -460,9 +460,9 @@ def test_kops_has_thresholds_of_its_own():
 
 
 def test_two_instance_groups_of_kops_are_an_error():
-    found, _ = problems(KOPS, KOPS)
+    messages, _ = problems(KOPS, KOPS)
 
-    assert "must be in one document, not 2" in found["spec.kubelet"]
+    assert "must be in one document, not 2" in messages["spec.kubelet"]
 
 
 def test_a_kind_that_is_not_known_is_left_to_the_kubelets_reader():

@@ -422,8 +422,8 @@ def _make_flag(name: str, value: str, place: str) -> _Flag:
 def _pairs(text: str, separator: str = "=") -> dict[str, str]:
     pairs = {}
     for item in filter(None, text.split(",")):
-        key, found, value = item.partition(separator)
-        if not found:
+        key, middle, value = item.partition(separator)
+        if not middle:
             raise ValueError(f"write KEY{separator}VALUE, not {quote(item)}")
         pairs[key.strip()] = value.strip()
     return pairs

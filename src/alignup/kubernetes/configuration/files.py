@@ -30,7 +30,7 @@ from alignup.align.bits import quote
 from alignup.align.errors import OWN_LIMIT, ConfigurationError, FileError, ParseError, Problem
 from alignup.align.release import NEWEST, Release
 from alignup.documents.line_numbers import find_line
-from alignup.kubernetes.configuration import feature_gates
+from alignup.kubernetes.configuration import distributions, feature_gates
 from alignup.kubernetes.configuration.fields import FIELDS, KIND, USED_FIELDS, VERSION, Configuration, StartupStage
 from alignup.kubernetes.configuration.load import (
     decode_document,
@@ -191,8 +191,6 @@ def _config_map_text(value: Mapping[str, Any], name: str) -> bytes:
 
 def _node_file(parsed: Sequence[ParsedDocument], text: bytes, name: str) -> ConfigurationText | None:
     """Return the configuration in a file of a distribution or a cloud; ``None`` if it is none."""
-    from alignup.kubernetes.configuration import distributions  # noqa: PLC0415 - not for the kubelet's own files
-
     diagnostics = Diagnostics()
     read = distributions.read_node_file(parsed, diagnostics)
     if read is None:
