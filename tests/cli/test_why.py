@@ -420,7 +420,7 @@ def test_shell_completion():
     assert asked.stdout.split() == ["plain,text", "plain,json", "plain,yaml"]
 
 
-def test_a_misspelt_field_is_an_error_with_a_proposal(manifest):
+def test_a_misspelled_field_is_an_error_with_a_proposal(manifest):
     text = (NODE / "trainer.yaml").read_text("utf-8").replace("limits:", "limit:")
     file = manifest(text, "trainer.yaml")
     line = next(number for number, line in enumerate(text.splitlines(), 1) if "limit:" in line)
