@@ -38,9 +38,9 @@ def test_it_is_small_and_loads_nothing(text):
 
 def test_every_line_becomes_visible_in_the_clip(text):
     root = ET.fromstring(text)  # noqa: S314 - our own file
-    lines = [float(line.get("y")) for line in root.iter(f"{SVG}text")]
-    clip = root.find(f".//{SVG}clipPath/{SVG}rect")
-    bottom = float(clip.get("y")) + float(clip.get("height"))
+    lines = [float(line.attrib["y"]) for line in root.iter(f"{SVG}text")]
+    (clip,) = root.iterfind(f".//{SVG}clipPath/{SVG}rect")
+    bottom = float(clip.attrib["y"]) + float(clip.attrib["height"])
     moves = [int(move) for move in re.findall(r"translateY\((-?\d+)px\)", text)]
 
     assert lines == sorted(lines)

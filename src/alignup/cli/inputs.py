@@ -53,8 +53,6 @@ WRITABLE = "Give a file that can be written."
 _FIX_VALUE = "Fix the value there, or try another one with --set."
 _RUN_DOCTOR = "Run 'alignup doctor' to see what the kubelet reports."
 _RAISE_LIMIT = "Raise the kubelet's limit with --set topologyManagerPolicyOptions.max-allowable-numa-nodes={}"
-#: Startup stages whose names are not self-explanatory.
-_STAGE_TEXTS = {str(StartupStage.DEFAULTING_PANIC): "the kubelet panics while it sets defaults"}
 _EMPTY = {"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration"}
 
 
@@ -349,9 +347,9 @@ def input_errors(
     try:
         yield
     except ConfigurationError as error:
-        located = _configuration_error(error, place, advice, locate)
-        located.advice = f"{incomplete[0].upper()}{incomplete[1:]}" if incomplete else located.advice
-        raise located from error
+        failure = _configuration_error(error, place, advice, locate)
+        failure.advice = f"{incomplete[0].upper()}{incomplete[1:]}" if incomplete else failure.advice
+        raise failure from error
     except ManifestError as error:
         if all(located.problem.kind is ProblemKind.UNKNOWN_FIELD for located in error.problems):
             advice = "Correct the names, or leave such fields out of account with --ignore-unknown-fields."
@@ -378,8 +376,7 @@ def _configuration_error(
     error: ConfigurationError, place: Place, advice: str, locate: Callable[[Problem], str]
 ) -> InputError:
     own_limit = all(problem.kind is ProblemKind.OWN_LIMIT for problem in error.problems)
-    stage = f"the kubelet stops at {error.stage.replace('_', ' ')}"
-    remark = "" if own_limit else _STAGE_TEXTS.get(error.stage, stage)
+    remark = "" if own_limit else StartupStage(error.stage).failure
     if locate is not str and place.file:
         place = Place()  # located problems have the file already
     detail = f"{place.detail} ({remark})" if place.detail and remark else place.detail or remark

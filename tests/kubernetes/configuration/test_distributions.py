@@ -2,6 +2,7 @@
 
 import copy
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,7 @@ from alignup.kubernetes.manifests.documents import to_yaml
 from alignup.machines import synthetic
 
 KUBELET = {"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration"}
-PROFILE = {
+PROFILE: dict[str, Any] = {
     "apiVersion": "performance.openshift.io/v2",
     "kind": "PerformanceProfile",
     "metadata": {"name": "low-latency"},
@@ -24,12 +25,12 @@ PROFILE = {
         "nodeSelector": {"node-role.kubernetes.io/worker": ""},
     },
 }
-KUBELET_CONFIG = {
+KUBELET_CONFIG: dict[str, Any] = {
     "apiVersion": "machineconfiguration.openshift.io/v1",
     "kind": "KubeletConfig",
     "spec": {"kubeletConfig": {"cpuManagerPolicy": "static", "systemReserved": {"memory": "2Gi"}}},
 }
-KUBEADM = {
+KUBEADM: dict[str, Any] = {
     "apiVersion": "kubeadm.k8s.io/v1beta4",
     "kind": "InitConfiguration",
     "nodeRegistration": {
@@ -39,7 +40,7 @@ KUBEADM = {
         ]
     },
 }
-NODEADM = {
+NODEADM: dict[str, Any] = {
     "apiVersion": "node.eks.aws/v1alpha1",
     "kind": "NodeConfig",
     "spec": {
@@ -49,7 +50,7 @@ NODEADM = {
         }
     },
 }
-EKSCTL = {
+EKSCTL: dict[str, Any] = {
     "apiVersion": "eksctl.io/v1alpha5",
     "kind": "ClusterConfig",
     "nodeGroups": [
@@ -57,7 +58,7 @@ EKSCTL = {
         {"name": "numa", "maxPodsPerNode": 30, "kubeletExtraConfig": {"topologyManagerPolicy": "best-effort"}},
     ],
 }
-GKE = {
+GKE: dict[str, Any] = {
     "kubeletConfig": {
         "cpuManagerPolicy": "static",
         "topologyManager": {"policy": "restricted", "scope": "pod"},
@@ -65,8 +66,8 @@ GKE = {
     },
     "linuxConfig": {"sysctl": {}},
 }
-AKS = {"cpuManagerPolicy": "static", "topologyManagerPolicy": "single-numa-node", "podMaxPids": 100}
-TALOS = {
+AKS: dict[str, Any] = {"cpuManagerPolicy": "static", "topologyManagerPolicy": "single-numa-node", "podMaxPids": 100}
+TALOS: dict[str, Any] = {
     "version": "v1alpha1",
     "machine": {
         "type": "controlplane",
@@ -76,17 +77,17 @@ TALOS = {
         },
     },
 }
-TALOS_DOCUMENT = {
+TALOS_DOCUMENT: dict[str, Any] = {
     "apiVersion": "v1alpha1",
     "kind": "KubeletConfig",
     "config": {"topologyManagerPolicy": "restricted", "systemReserved": {"cpu": "1"}},
     "extraArgs": {"reserved-memory": ["0:memory=1Gi", "1:memory=2Gi,hugepages-2Mi=4Mi"]},
 }
-K3S = {
+K3S: dict[str, Any] = {
     "token": "x",
     "kubelet-arg": ["cpu-manager-policy=static", "system-reserved=cpu=1,memory=1Gi", "topology_manager_scope=pod"],
 }
-KOPS = {
+KOPS: dict[str, Any] = {
     "apiVersion": "kops.k8s.io/v1alpha2",
     "kind": "InstanceGroup",
     "spec": {
@@ -100,7 +101,7 @@ KOPS = {
         }
     },
 }
-FILES = {
+FILES: dict[str, dict[str, Any]] = {
     "profile": PROFILE,
     "kubelet-config": KUBELET_CONFIG,
     "kubeadm": KUBEADM,
@@ -489,7 +490,7 @@ JUNK = st.recursive(
 def test_any_value_in_any_place_is_read_or_an_error_in_words(name, data, junk):
     changed = copy.deepcopy(FILES[name])
     *outer, last = data.draw(st.sampled_from([path for path in leaves(changed) if path]))
-    target = changed
+    target: Any = changed
     for key in outer:
         target = target[key]
     target[last] = junk
