@@ -247,7 +247,7 @@ def test_ignored_fields_are_noted_with_their_file():
         pytest.param(b"maxPods: 7", "kind: is missing", id="without a kind"),
         pytest.param(b"kind: Pod\napiVersion: v1", 'no kind "Pod" is registered', id="another kind"),
         pytest.param(b"kind: [", "did not find expected node content", id="invalid YAML"),
-        pytest.param(text() + b"\nmaxPods: 7", "starts like JSON but is not", id="invalid JSON"),
+        pytest.param(text() + b"\nmaxPods: 7", "not JSON: Expecting value", id="invalid JSON"),
         pytest.param(
             f"kind: {TYPE['kind']}\napiVersion: {TYPE['apiVersion']}\nmaxPods: 7\nmaxPods: 8\n".encode(),
             "maxPods: line 4: duplicate key",

@@ -241,7 +241,10 @@ def _finish_openshift(read: NodeFile) -> None:
         read.notes.append("featureGates is ignored: OpenShift takes feature gates from its FeatureGate object")
     reserved = read.fields.get("systemReserved")
     if isinstance(reserved, Mapping) and not _OPENSHIFT_RESERVED.keys().isdisjoint(reserved):
-        read.default_keys("systemReserved", _OPENSHIFT_RESERVED)
+        # Reserved CPUs replace the reserved amount.
+        left_out = {"cpu"} if read.fields.get("reservedSystemCPUs") else set()
+        rest = {name: amount for name, amount in _OPENSHIFT_RESERVED.items() if name not in left_out}
+        read.default_keys("systemReserved", rest)
     else:
         read.computed = "systemReserved"
     read.notes.append("other KubeletConfig objects of the machine config pool are not known")
