@@ -10,6 +10,7 @@ of the tools, as of August 2026.
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 from alignup.align import bits
@@ -26,6 +27,7 @@ FETCH = "kubectl get --raw /api/v1/nodes/NODE/proxy/configz > configz.json"
 _SNIPPET = "kubeletconfig.experimental"
 _DRA = "performance.openshift.io/dra-resource-management"
 _OPENSHIFT_RESERVED = {"cpu": "500m", "memory": "1Gi", "ephemeral-storage": "1Gi"}
+_THRESHOLDS = {"memory.available": "100Mi", "nodefs.available": "10%", "nodefs.inodesFree": "5%"}
 _TALOS_MEMORY = {"controlplane": "512Mi", "worker": "384Mi"}
 _KOPS_EVICTION = (
     "memory.available<100Mi,nodefs.available<10%,nodefs.inodesFree<5%,imagefs.available<10%,imagefs.inodesFree<5%"
@@ -36,6 +38,8 @@ _GKE_FIELDS = {
     "topologyManager.scope": "topologyManagerScope",
     "memoryManager.policy": "memoryManagerPolicy",
 }
+_GKE_COMPUTED = "kubeReserved, evictionHard, maxPods and reservedMemory"
+_AKS_COMPUTED = "kubeReserved, evictionHard and maxPods"
 _AKS_FIELDS = {"cpuManagerPolicy": "cpuManagerPolicy", "topologyManagerPolicy": "topologyManagerPolicy"}
 #: Names that the configuration of AKS has and a KubeletConfiguration does not.
 _AKS_ONLY = (
@@ -169,15 +173,7 @@ def _performance_profile(top: ObjectReader, _: object) -> NodeFile:
         read.places["topologyManagerPolicy"] = "spec.numa.topologyPolicy"
     else:
         read.defaults.append(f"topologyManagerPolicy {policy}")
-    read.default_keys(
-        "evictionHard",
-        {
-            "memory.available": "100Mi",
-            "nodefs.available": "10%",
-            "imagefs.available": "15%",
-            "nodefs.inodesFree": "5%",
-        },
-    )
+    read.default_keys("evictionHard", {**_THRESHOLDS, "imagefs.available": "15%"})
     read.default_keys("kubeReserved", {"memory": "500Mi"})
     read.default_keys("systemReserved", {"memory": "500Mi"})
     cpu.required("reserved")
@@ -290,9 +286,7 @@ def _kubeadm(top: ObjectReader, parsed: _Documents) -> NodeFile:
 def _nodeadm(top: ObjectReader, _: object) -> NodeFile:
     kubelet = top.child("spec").child("kubelet")
     read = NodeFile(dict(kubelet.mapping("config")), part="spec.kubelet.config")
-    read.default_keys(
-        "evictionHard", {"memory.available": "100Mi", "nodefs.available": "10%", "nodefs.inodesFree": "5%"}
-    )
+    read.default_keys("evictionHard", _THRESHOLDS)
     read.default("systemReservedCgroup", "/system")
     read.default("kubeReservedCgroup", "/runtime")
     read.apply_flags(_flags(kubelet, "flags"), top)
@@ -316,17 +310,10 @@ def _eksctl(top: ObjectReader, _: object) -> NodeFile:
     return read
 
 
-def _gke(top: ObjectReader, _: object) -> NodeFile:
-    read = NodeFile()
-    read.take(top.child("kubeletConfig"), _GKE_FIELDS)
-    read.computed = "kubeReserved, evictionHard, maxPods and reservedMemory"
-    return read
-
-
-def _aks(top: ObjectReader, _: object) -> NodeFile:
-    read = NodeFile()
-    read.take(top, _AKS_FIELDS)
-    read.computed = "kubeReserved, evictionHard and maxPods"
+def _cloud(top: ObjectReader, _: object, *, part: str = "", names: Mapping[str, str], computed: str) -> NodeFile:
+    """Read a file of a cloud, which has names of its own for a few fields."""
+    read = NodeFile(computed=computed)
+    read.take(top.child(part) if part else top, names)
     return read
 
 
@@ -493,7 +480,11 @@ _FORMATS = (
     _Format("kOps", _kops, "kops.k8s.io/", ("Cluster", "InstanceGroup")),
     _Format("Talos", _talos, "v1alpha1", ("KubeletConfig",)),
     _Format("Talos", _talos, fields=("machine",)),
-    _Format("GKE", _gke, fields=("kubeletConfig",)),
+    _Format(
+        "GKE",
+        partial(_cloud, part="kubeletConfig", names=_GKE_FIELDS, computed=_GKE_COMPUTED),
+        fields=("kubeletConfig",),
+    ),
     _Format("k3s", _k3s, fields=("kubelet-arg", "kubelet-arg+")),
-    _Format("AKS", _aks, fields=_AKS_ONLY),
+    _Format("AKS", partial(_cloud, names=_AKS_FIELDS, computed=_AKS_COMPUTED), fields=_AKS_ONLY),
 )
