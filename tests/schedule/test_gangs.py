@@ -251,6 +251,9 @@ async def test_a_new_leader_continues_with_a_half_bound_gang(nodes, service, sch
     next_leader: Any = ScheduleService(client)
     follow(next_leader.run())
     await until(lambda: next_leader.leading)
+    assert assumed(next_leader).keys() == {each.uid for each in pods[1:]}
+    assert not next_leader.live.choose(SINGLE)
+    await until(lambda: sum("room-found" in str(document) for document in nodes.server.objects("pods")) == 3)
     nodes.admit(offered[0], pods[0])
     await until(lambda: pods[0].uid in next_leader.live.cluster.record(offered[0]).ledger.pods)
 

@@ -108,6 +108,8 @@ class Gangs:
         self._groups = live.pod_groups
         self._gangs: dict[GroupKey, TentativeGang] = {}
         self._by_uid: dict[str, TentativeGang] = {}
+        #: lets a pod be woken when one of these nodes has room for it
+        self.wait_for_room: Callable[[ApiPod, Collection[str]], object] = lambda _pod, _nodes: None
         self._refused: dict[GroupKey, _Refusal] = {}
         self._paused: dict[GroupKey, float] = {}  #: gangs that were not bound in time → until when others come first
         self._resuming: set[GroupKey] = set()  #: half bound gangs whose rest has no places yet
@@ -131,6 +133,10 @@ class Gangs:
                 continue
             with suppress(PodError):
                 self._decide(_Question(key, members, self._live.read(members.waiting[0])))
+            for pod, host in self._gangs[key].unbound() if key in self._gangs else ():
+                api_pod = self._live.find_pod(pod.namespace, pod.name)
+                if api_pod is not None:  # the scheduler need not try it again by itself
+                    self.wait_for_room(api_pod, (host,))
 
     async def run(self) -> None:
         """Give back the places of gangs that are not bound, until cancelled; then those of all."""
