@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 VERSION = 1  #: of the JSON document
 REJECTED = FAILED
+ARCHIVES = (".tar.gz", ".tgz")  #: how the name of an archive of 'alignup collect' ends
 _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yaml --state examples/node/state"
 
 
@@ -45,6 +46,7 @@ _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yam
     "alignup why -f examples/node/trainer.yaml --machine 'pack:2 numa:1 core:8 pu:2' "
     "--devices example.com/gpu=2@0 --devices example.com/nic=1@0",
     f"alignup why -f examples/node/trainer.yaml {_NODE}",
+    "alignup why ml-trainer-0.tar.gz",
 )
 @workload_argument
 @workload_option
@@ -73,14 +75,24 @@ def command(  # noqa: PLR0913 - options
     A pod that requests devices which no device plugin provides is not schedulable. A kubelet that gets it anyway
     ignores these requests; its verdict is shown, too, and counts with --ignore-missing-devices.
 
+    An archive of 'alignup collect' (*.tar.gz) as FILE has the pod, the machine, the configuration and the state of its
+    node; options given as well count instead.
+
     With --resize, FILE has pods that run on the node of --state and --pods, with the requests that they are to get.
 
     The exit code is 0 when all pods are admitted, 1 when one is not, 2 when the input is invalid.
     """
     if not (files := (*paths, *files)):
         raise click.UsageError("Give FILE, or -f FILE.")
-    node = inputs.read_host(host, kubelet_faults=True)
-    loaded = inputs.read_manifests(files)
+    if files[-1].endswith(ARCHIVES):
+        if len(files) > 1:
+            raise click.UsageError("Give an archive of 'alignup collect' alone.")
+        from alignup.cli import collected  # noqa: PLC0415 - only for archives
+
+        node, loaded = collected.read(host, files[0])
+    else:
+        node = inputs.read_host(host, kubelet_faults=True)
+        loaded = inputs.read_manifests(files)
     terminal.print_notes((*node.notes, *loaded.warnings))
     chosen = inputs.select_workloads(loaded.workloads, name, files=files)
     if resize:

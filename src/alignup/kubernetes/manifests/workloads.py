@@ -55,6 +55,7 @@ _MAX_KINDS = 10  # in the warning that counts skipped objects
 _UID_NAMESPACE = uuid.UUID("6f5a2f2b-6f0e-5c39-9a53-0c1a3d0f7c55")  # must never change: derived uids depend on it
 _EXACT_LINES = 20  # problems whose line is searched in the text
 _OWN_FILES = (("alignup", "machine/"), ("apiVersion", "alignup.dev/"))  # field → how it begins in files of Alignup
+_COMPRESSED = "is compressed; 'alignup why FILE.tar.gz' reads archives of 'alignup collect'; decompress manifests first"
 _PATH_STEP = re.compile(r"\.?([A-Za-z]+)|\[([^]]*)\]")
 
 #: Kinds that create pods → the path of their pod template.
@@ -277,7 +278,8 @@ class _Collector:
         except DocumentError as error:
             parsed = ()
             where = SourceLocation(name, error.document if error.document > 1 else None, error.line)
-            self._fail(where, error.message)
+            compressed = isinstance(text, bytes) and text.startswith(b"\x1f\x8b")
+            self._fail(where, _COMPRESSED if compressed else error.message)
         several = len(parsed) > 1 or any(document.number > 1 for document in parsed)
         for document in parsed:
             place = ObjectLocation(name, document, document.value, several=several, text=text)
