@@ -56,9 +56,8 @@ class CollectOptions:
 
 @define_command(
     "collect",
-    "kubectl alignup collect trainer-0 -n ml",
-    "alignup collect deployment/web --yes",
-    "alignup why ml-trainer-0.tar.gz",
+    "alignup collect trainer-0 -n ml",
+    "alignup cluster collect deployment/web --yes",
 )
 @click.argument("names", metavar="[POD]...", nargs=-1, shell_complete=complete_cluster_pods)
 @with_options("selection", PodSelection)

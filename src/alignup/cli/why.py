@@ -46,7 +46,6 @@ _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yam
     "alignup why -f examples/node/trainer.yaml --machine 'pack:2 numa:1 core:8 pu:2' "
     "--devices example.com/gpu=2@0 --devices example.com/nic=1@0",
     f"alignup why -f examples/node/trainer.yaml {_NODE}",
-    "alignup why ml-trainer-0.tar.gz",
 )
 @workload_argument
 @workload_option

@@ -43,10 +43,6 @@ Parts = Mapping[str, bytes]
 Report = Callable[[str], None]
 
 
-class EventSource(ObjectPart, frozen=True):
-    component: str = ""
-
-
 class Event(ObjectPart, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     type: str = ""
@@ -55,7 +51,7 @@ class Event(ObjectPart, frozen=True):
     count: int | None = None
     last_timestamp: str | None = None
     event_time: str | None = None
-    source: EventSource | None = None
+    reporting_component: str = ""
 
 
 EVENTS = Resource(type=Event, kind="Event", plural="events", namespaced=True)
@@ -244,8 +240,8 @@ async def _read_configz(client: ApiClient, subject: Subject, _report: Report) ->
 
 async def _read_pods(client: ApiClient, subject: Subject, _report: Report) -> Parts:
     pods = (await client.list(PODS, Query(fields=f"spec.nodeName={subject.node}"))).items
-    own = subject.reader.name if subject.reader else ""
-    listed = [pod_document(pod) for pod in pods if pod.metadata.name != own]
+    reader = subject.reader.name if subject.reader else ""
+    listed = [pod_document(pod) for pod in pods if pod.metadata.name != reader]
     return {Part.PODS: encode({"apiVersion": "v1", "kind": "List", "items": listed})}
 
 
