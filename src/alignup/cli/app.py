@@ -169,6 +169,7 @@ def examples(*lines: str) -> str:
 
 
 HELP_OPTIONS = ["-h", "--help"]
+KUBECTL = "kubectl alignup"  #: the name of ``alignup cluster`` as a plugin of kubectl
 
 
 @click.group(

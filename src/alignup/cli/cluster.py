@@ -16,7 +16,9 @@ from alignup.cli.cluster_access import (
     CHOOSE_NAMESPACE,
     AccessOptions,
     Answer,
+    ClusterCommand,
     ClusterError,
+    ClusterGroup,
     PodSelection,
     api_errors,
     ask,
@@ -41,6 +43,7 @@ _INSTALL = "Install the observers of the nodes with kubectl apply -k deploy/kube
 
 
 @click.group(
+    cls=ClusterGroup,
     short_help=COMMANDS["cluster"],
     epilog=examples("alignup cluster why trainer-0 -n ml", "alignup cluster nodes"),
     params=[VERSION_OPTION, DEBUG_OPTION],
@@ -68,6 +71,7 @@ class PodOptions(PodSelection):
     "alignup cluster why deployment/web",
     "alignup cluster why -l app=web -A",
     "alignup cluster why -f examples/node/trainer.yaml -o wide",
+    cls=ClusterCommand,
     summary="Explain which nodes admit a pod, and what would admit it elsewhere",
 )
 @click.argument("names", metavar="[POD]...", nargs=-1, shell_complete=complete_cluster_pods)
@@ -122,6 +126,7 @@ def why(*, names: tuple[str, ...], pod_options: PodOptions, access: AccessOption
     "nodes",
     "alignup cluster nodes",
     "alignup cluster nodes host-a host-b -o wide",
+    cls=ClusterCommand,
     summary="List nodes with their policies, what is free, and what still fits",
 )
 @click.argument("names", metavar="[NODE]...", nargs=-1, shell_complete=complete_cluster_nodes)
@@ -156,6 +161,7 @@ def nodes(*, names: tuple[str, ...], access: AccessOptions, output: str) -> None
 @define_command(
     "upgrade-check",
     "alignup cluster upgrade-check --to 1.37",
+    cls=ClusterCommand,
     summary="Say which running pods kubelets of another release would reject",
 )
 @click.option("--to", "version", metavar="VERSION", required=True, help="Release of the new kubelets, such as 1.37.")

@@ -5,8 +5,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import click
+
 from alignup.align.errors import AlignError
-from alignup.cli.app import InputError
+from alignup.cli.app import KUBECTL, InputError
 from alignup.cli.exit_codes import FAILED
 from alignup.cli.options import flag_option, option, path_option
 
@@ -21,6 +23,21 @@ ATTEMPTS = 3  #: of a request to an API server that cannot be reached or is over
 CHOOSE_NAMESPACE = "Choose a namespace with -n; for a pod that does not exist yet, give its manifest with -f."
 _ACCESS = "Choose a kubeconfig file with --kubeconfig, and a context of it with --context."
 _PERMISSIONS = "Alignup lists nodes, hoststates.alignup.dev, and the pods of all namespaces."
+
+
+class ClusterCommand(click.Command):
+    """A command of ``alignup cluster``, whose examples have the name that it was called by."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        original = self.epilog
+        if original and ctx.find_root().info_name == KUBECTL:
+            self.epilog = original.replace("  alignup cluster ", f"  {KUBECTL} ").replace("  alignup ", f"  {KUBECTL} ")
+        super().format_epilog(ctx, formatter)
+        self.epilog = original
+
+
+class ClusterGroup(ClusterCommand, click.Group):
+    """``alignup cluster``."""
 
 
 class ClusterError(InputError, AlignError):

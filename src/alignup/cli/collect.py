@@ -13,7 +13,15 @@ import click
 
 from alignup.cli import terminal
 from alignup.cli.app import InputError, Place, define_command, escape_control
-from alignup.cli.cluster_access import AccessOptions, ClusterError, PodSelection, api_errors, ask, find_pods
+from alignup.cli.cluster_access import (
+    AccessOptions,
+    ClusterCommand,
+    ClusterError,
+    PodSelection,
+    api_errors,
+    ask,
+    find_pods,
+)
 from alignup.cli.completers import complete_cluster_nodes, complete_cluster_pods
 from alignup.cli.exit_codes import FAILED
 from alignup.cli.object_names import parse_object_names
@@ -58,6 +66,7 @@ class CollectOptions:
     "collect",
     "alignup collect trainer-0 -n ml",
     "alignup cluster collect deployment/web --yes",
+    cls=ClusterCommand,
 )
 @click.argument("names", metavar="[POD]...", nargs=-1, shell_complete=complete_cluster_pods)
 @with_options("selection", PodSelection)

@@ -8,12 +8,11 @@ from collections.abc import Iterable, Sequence
 import click
 
 from alignup.align.errors import AlignError, StoreError
-from alignup.cli.app import HELP_OPTIONS, InputError, Session, app, escape_control
+from alignup.cli.app import HELP_OPTIONS, KUBECTL, InputError, Session, app, escape_control
 from alignup.cli.exit_codes import FAILED, INTERRUPTED, OK, PIPE_CLOSED
 
 #: Set by a shell that completes a command line; see ``alignup completion``.
 COMPLETE = "_ALIGNUP_COMPLETE"
-KUBECTL = "kubectl alignup"
 
 
 def run(arguments: Sequence[str], *, program: str = "alignup") -> int:
