@@ -46,7 +46,7 @@ def command(  # noqa: PLR0913 - options
         raise click.UsageError("Give FILE, or -f FILE.")
     workloads, skipped = inputs.read_workloads(files)
     terminal.print_notes(skipped)
-    selected = inputs.select_workloads(workloads, None, files=files)
+    selected = inputs.select_workloads(workloads, files=files)
     pods = [(workload, pod) for workload in selected for pod in workload.pods()]
     client = connect(agent)
     admissions = []

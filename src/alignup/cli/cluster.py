@@ -102,7 +102,7 @@ def why(*, names: tuple[str, ...], pod_options: PodOptions, access: AccessOption
         terminal.print_notes(inputs.read_release(version)[1])
     workloads, skipped = inputs.read_workloads(pod_options.files) if pod_options.files else ((), ())
     if pod_options.files:
-        workloads = tuple(inputs.select_workloads(workloads, None, files=pod_options.files))
+        workloads = tuple(inputs.select_workloads(workloads, files=pod_options.files))
     with api_errors(), terminal.waiting_message("Reading the cluster"):
         view, pods, stored = ask(access, partial(_read_asked, words=names, options=pod_options))
     terminal.print_notes((*skipped, *view.notes, *cluster_output.doubt_notes(view)))

@@ -1,4 +1,4 @@
-"""Names of objects (``web``, ``pod/web``, ``ml/web``, ``deployment/web``) and label selectors, as kubectl takes them."""
+"""Names of objects (``web``, ``pod/web``, ``ml/web``, ``deployment/web``) and label selectors, as for kubectl."""
 
 import re
 from collections.abc import Mapping, Sequence

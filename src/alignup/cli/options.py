@@ -154,6 +154,17 @@ class HostOptions(NodeOptions):
     pods: tuple[str, ...] = pods_option("to name the pods in --state")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadSelection:
+    """Which workloads of manifests are meant."""
+
+    pod: str | None = option("NAME", "Explain only this workload: NAME, NAMESPACE/NAME, or KIND/NAME")
+    namespace: str | None = option("NAME", "Explain only workloads of this namespace", "", "-n", "--namespace")
+    selector: str | None = option(
+        "LABELS", "Explain only workloads with these labels, such as app=web", "", "-l", "--selector"
+    )
+
+
 def output_option(*formats: str) -> Decorator:
     """Add ``-o``. The first of *formats* is the default."""
     help_text = f"Output format (default: {formats[0]})."

@@ -22,6 +22,7 @@ from alignup.cli.layout import paragraph, section
 from alignup.cli.options import (
     IGNORE_MISSING_HELP,
     HostOptions,
+    WorkloadSelection,
     output_option,
     search_option,
     with_options,
@@ -50,9 +51,7 @@ _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yam
 @workload_argument
 @workload_option
 @with_options("host", HostOptions)
-@click.option("--pod", "name", metavar="NAME", help="Explain only this workload: NAME, NAMESPACE/NAME, or KIND/NAME.")
-@click.option("-n", "--namespace", metavar="NAME", help="Explain only workloads of this namespace.")
-@click.option("-l", "--selector", metavar="LABELS", help="Explain only workloads with these labels, such as app=web.")
+@with_options("selection", WorkloadSelection)
 @search_option("a rejected pod")
 @click.option("--resize", is_flag=True, help="Say what becomes of a resize of running pods to those in FILE.")
 @click.option("--ignore-missing-devices", "lenient", is_flag=True, help=f"{IGNORE_MISSING_HELP}.")
@@ -62,9 +61,7 @@ def command(  # noqa: PLR0913 - options
     host: HostOptions,
     paths: tuple[str, ...],
     files: tuple[str, ...],
-    name: str | None,
-    namespace: str | None,
-    selector: str | None,
+    selection: WorkloadSelection,
     search: float,
     resize: bool,
     lenient: bool,
@@ -97,10 +94,7 @@ def command(  # noqa: PLR0913 - options
         node = inputs.read_host(host, kubelet_faults=True)
         loaded = inputs.read_manifests(files)
     terminal.print_notes((*node.notes, *loaded.warnings))
-    workloads = loaded.workloads
-    if namespace is not None or selector is not None:
-        workloads = inputs.filter_workloads(workloads, namespace, selector, files=files)
-    chosen = inputs.select_workloads(workloads, name, files=files)
+    chosen = inputs.select_workloads(loaded.workloads, selection, files=files)
     if resize:
         _explain_resizes(node.host, chosen, output)
         return
