@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from alignup.web.address import TcpAddress
 
 Decorator = Callable[[Any], Any]
+GIVE_FILE = "Give a file that exists and can be read."
 
 _WORKLOADS = "Manifest of Pods, Deployments, Jobs and other workloads: a file, a directory, or - for standard input"
 
@@ -88,7 +89,8 @@ def check_exists(options: object, *names: str) -> None:
     for name in names:
         path: Path | None = getattr(options, name)
         if path is not None and not path.exists():
-            raise InputError(f"{path}: No such file or directory", place=Place(f"--{name.replace('_', '-')}"))
+            place = Place(f"--{name.replace('_', '-')}")
+            raise InputError(f"{path}: No such file or directory", place=place, advice=GIVE_FILE)
 
 
 def parse_listen_address(text: str, option: str) -> "TcpAddress":
