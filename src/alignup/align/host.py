@@ -30,7 +30,7 @@ from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity
 from alignup.align.release import NEWEST, ClaimRule, Release
 from alignup.align.settings import FeatureGates, Policy, TopologySettings
-from alignup.align.workload import Amounts, Pod, Resources, validation
+from alignup.align.workload import Amounts, Container, Pod, Resources, validation
 from alignup.align.workload.names import CPU, MEMORY, is_extended
 
 
@@ -77,6 +77,10 @@ class Host:
     ) -> None:
         if not isinstance(machine, Machine) or not isinstance(settings, Settings):
             raise _type_error(machine, settings)
+        for name, expected in _SETTINGS_TYPES.items():
+            if not isinstance(getattr(settings, name), expected):
+                other = type(getattr(settings, name)).__name__
+                raise TypeError(f"Settings.{name} needs a {expected.__name__}, not {other}")
         self.machine, self.settings = machine, settings
         self.starting = starting
         self.view = view = machine.kubelet_view()
@@ -176,6 +180,8 @@ class Host:
 
     def apply(self, decision: Decision) -> None:
         """Apply an admission; ``StateError`` if the ledger has changed since the decision."""
+        if not isinstance(decision, Decision):
+            raise TypeError(f"apply needs a Decision, not {type(decision).__name__}; host.decide returns one")
         if decision.outcome is not Outcome.ADMITTED or decision.after is None:
             raise StateError(f"cannot apply the decision: pod {decision.uid} was not admitted")
         if decision.before is not self.ledger:
@@ -299,6 +305,10 @@ def _errors_of(manager: str) -> Iterator[None]:
         raise
 
 
+#: Field of :class:`Settings` → its type.
+_SETTINGS_TYPES = {"topology": TopologySettings, "cpus": CpuSettings, "release": Release, "gates": FeatureGates}
+
+
 def _type_error(machine: object, settings: object) -> TypeError:
     argument, type_ = (settings, Settings) if isinstance(machine, Machine) else (machine, Machine)
     name = type_.__name__
@@ -306,10 +316,40 @@ def _type_error(machine: object, settings: object) -> TypeError:
     return TypeError(f"Host needs a {name}, not {type(argument).__name__}; {reader}")
 
 
+def _pod_type_error(pod: Pod) -> TypeError | None:
+    """Return an error about the first part of *pod* that has another type; ``None`` if all have theirs."""
+
+    def mismatch(place: str, value: object, expected: type) -> TypeError | None:
+        wrong = not isinstance(value, expected)
+        message = f"pod {pod.name}: {place} needs a {expected.__name__}, not {type(value).__name__}"
+        return TypeError(message) if wrong else None
+
+    def in_resources(place: str, resources: object) -> Iterator[TypeError | None]:
+        yield mismatch(place, resources, Resources)
+        for name in ("requests", "limits"):
+            yield mismatch(f"{place}.{name}", getattr(resources, name, None), Mapping)
+            for resource, amount in getattr(resources, name).items():
+                yield mismatch(f"{place}.{name}[{resource}]", amount, Quantity)
+
+    def mismatches() -> Iterator[TypeError | None]:
+        for name in ("init", "containers"):
+            yield mismatch(name, getattr(pod, name), tuple)
+            for index, container in enumerate(getattr(pod, name)):
+                yield mismatch(f"{name}[{index}]", container, Container)
+                yield from in_resources(f"{name}[{index}].resources", container.resources)
+        yield from in_resources("resources", pod.resources)
+
+    return next(filter(None, mismatches()), None)
+
+
 def check_pod(pod: Pod) -> None:
     """Raise ``PodError`` if *pod* would corrupt a ledger."""
     if not isinstance(pod, Pod):
         raise TypeError(f"a decision needs a Pod, not {type(pod).__name__}; alignup.load_pods reads pods from files")
-    if not pod.uid or not pod.is_consistent:
+    try:
+        consistent = pod.is_consistent
+    except (AttributeError, TypeError) as error:
+        raise _pod_type_error(pod) or error from error
+    if not pod.uid or not consistent:
         missing = () if pod.uid else (Problem("metadata.uid", "Required value"),)
         raise PodError((*missing, *validation.validation_problems(pod)))
