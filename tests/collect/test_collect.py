@@ -151,6 +151,8 @@ def test_the_reader_has_no_more_rights_than_it_needs(cluster, collect):
     assert not container["securityContext"].get("privileged")
     assert {mount["mountPath"]: mount.get("readOnly") for mount in container["volumeMounts"]} == {
         "/kubelet": True,
+        "/kubelet/pods": True,  # empty
+        "/kubelet/plugins": True,
         "/tmp": None,  # noqa: S108
     }
     assert spec["volumes"][0]["hostPath"] == {"path": "/var/lib/kubelet", "type": "Directory"}

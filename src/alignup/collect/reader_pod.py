@@ -1,7 +1,7 @@
 """The reader: a pod that prints the topology of its node and the state files of its kubelet, and ends.
 
 It has no privileges, capabilities or service account. It runs as root, since only root may read the state files, and
-mounts the kubelet's directory read-only. Its output is its log, so that reading it needs no permission to execute
+mounts the kubelet's directory read-only, without the volumes and secrets of pods. Its output is its log, so that reading it needs no permission to execute
 commands in pods. The sysfs of every container is that of its node.
 """
 
@@ -119,6 +119,9 @@ class Reader:
             "env": [{"name": "TMPDIR", "value": "/tmp"}],  # noqa: S108 - of the container
             "volumeMounts": [
                 {"name": "kubelet", "mountPath": MOUNT, "readOnly": True},
+                # Volumes and secrets of the node's pods are hidden.
+                {"name": "empty", "mountPath": f"{MOUNT}/pods", "readOnly": True},
+                {"name": "empty", "mountPath": f"{MOUNT}/plugins", "readOnly": True},
                 {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108
             ],
             "securityContext": {
@@ -148,6 +151,7 @@ class Reader:
                 "containers": [container],
                 "volumes": [
                     {"name": "kubelet", "hostPath": {"path": self.kubelet_dir, "type": "Directory"}},
+                    {"name": "empty", "emptyDir": {"sizeLimit": "1Mi"}},
                     {"name": "tmp", "emptyDir": {"medium": "Memory", "sizeLimit": "128Mi"}},
                 ],
             },

@@ -36,7 +36,9 @@ from alignup.documents.line_numbers import find_line
 from alignup.kubernetes.manifests import documents
 from alignup.kubernetes.manifests.documents import NumberLiteral, ParsedDocument
 from alignup.kubernetes.manifests.mistakes import (
+    CHART,
     FIELDS,
+    KUSTOMIZATIONS,
     TypePath,
     UnknownField,
     describe_template,
@@ -254,10 +256,17 @@ class _Collector:
         except OSError as error:
             self._fail(SourceLocation(str(path)), error)
             return
+        if path / CHART in files:
+            self._fail(SourceLocation(str(path)), f"this is a Helm chart; try helm template {path} | alignup why -f -")
+            return
         if not files:
             self._fail(SourceLocation(str(path)), f"the directory has no files that end in {', '.join(SUFFIXES)}")
         for file in files:
-            self.add_file(file, str(file))
+            if file.name in KUSTOMIZATIONS:
+                build = f"kubectl kustomize {file.parent} | alignup why -f -"
+                self.warnings.append(f"{file}: skipped: its patches are not applied to other files; try {build}")
+            else:
+                self.add_file(file, str(file))
 
     def add_file(self, file: Path | BinaryIO | None, name: str) -> None:
         """Read one file; ``None`` counts as empty."""
