@@ -33,6 +33,9 @@ from alignup.align.settings import FeatureGates, Policy, TopologySettings
 from alignup.align.workload import Amounts, Container, Pod, Resources, validation
 from alignup.align.workload.names import CPU, MEMORY, is_extended
 
+#: Field of :class:`Settings` → its type.
+_FIELD_TYPES = {"topology": TopologySettings, "cpus": CpuSettings, "release": Release, "gates": FeatureGates}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
@@ -51,6 +54,9 @@ class Settings:
     kubelet_faults: bool = False
 
     def __post_init__(self) -> None:
+        for name, expected in _FIELD_TYPES.items():
+            if not isinstance(value := getattr(self, name), expected):
+                raise TypeError(f"Settings.{name} needs a {expected.__name__}, not {type(value).__name__}")
         if self.gates.release is not self.release:
             object.__setattr__(self, "gates", replace(self.gates, release=self.release))
 
@@ -77,10 +83,6 @@ class Host:
     ) -> None:
         if not isinstance(machine, Machine) or not isinstance(settings, Settings):
             raise _type_error(machine, settings)
-        for name, expected in _SETTINGS_TYPES.items():
-            if not isinstance(getattr(settings, name), expected):
-                other = type(getattr(settings, name)).__name__
-                raise TypeError(f"Settings.{name} needs a {expected.__name__}, not {other}")
         self.machine, self.settings = machine, settings
         self.starting = starting
         self.view = view = machine.kubelet_view()
@@ -303,10 +305,6 @@ def _errors_of(manager: str) -> Iterator[None]:
     except SettingsError as error:
         error.manager = manager
         raise
-
-
-#: Field of :class:`Settings` → its type.
-_SETTINGS_TYPES = {"topology": TopologySettings, "cpus": CpuSettings, "release": Release, "gates": FeatureGates}
 
 
 def _type_error(machine: object, settings: object) -> TypeError:

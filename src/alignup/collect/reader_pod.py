@@ -1,8 +1,8 @@
 """The reader: a pod that prints the topology of its node and the state files of its kubelet, and ends.
 
 It has no privileges, capabilities or service account. It runs as root, since only root may read the state files, and
-mounts the kubelet's directory read-only, without the volumes and secrets of pods. Its output is its log, so that reading it needs no permission to execute
-commands in pods. The sysfs of every container is that of its node.
+mounts the kubelet's directory read-only, without the volumes and secrets of pods. Its output is its log, so that
+reading it needs no permission to execute commands in pods. The sysfs of every container is that of its node.
 """
 
 import base64
