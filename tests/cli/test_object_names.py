@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from alignup.cli.app import InputError
 from alignup.cli.object_names import parse_object_name, parse_object_names, parse_selector
+from alignup.cli.pod_status import age
 from alignup.cli.terminal import DOCUMENTS
-from tests.cli.commands import in_process
+from tests.cli.commands import in_process, on_a_terminal
 from tests.cli.fake_agent import serve_fake_agent
 from tests.cli.test_option_errors import commands
 from tests.short_paths import short_directory
@@ -119,6 +120,26 @@ def test_decisions_about_a_pod(agent):
         assert {entry["decision"]["pod"]["name"] for entry in listed} == {"other"}, words
     names = in_process("decisions", "other", "-o", "name", env=agent.env).stdout.split()
     assert names == [f"decision/{entry['id']}" for entry in listed]
+
+
+@pytest.mark.parametrize("command", ["ps", "decisions"])
+def test_tables_fit_the_terminal_unless_they_are_wide(command):
+    with short_directory() as place, serve_fake_agent(place) as agent:
+        agent.admit("a-much-longer-name-of-a-pod-7d9f8c6b5-x2x4z")
+        narrow, wide = (
+            on_a_terminal(command, "-o", output, env={**agent.env, "COLUMNS": "80"}) for output in ("text", "wide")
+        )
+
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert max(map(len, wide.splitlines())) > 80
+    assert "AGE" in narrow
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [(-5, "0s"), (0, "0s"), (119, "119s"), (120, "2m"), (7200, "2h"), (172_800, "2d")]
+)
+def test_ages(seconds, expected):
+    assert age("1970-01-01T00:00:00Z", seconds) == expected
 
 
 WORKLOADS = """

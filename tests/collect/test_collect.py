@@ -19,7 +19,7 @@ from tests.align.hosts import pod
 from tests.cli.commands import in_process, start
 from tests.collect.clusters import NODE, SECRET, NodeServer, busy_kubelet, put_node, rejected_pod
 from tests.observe.api_objects import api_pod, running_server, state_of
-from tests.observe.kubelets import GPU, SimulatedKubelet
+from tests.observe.kubelets import SimulatedKubelet
 from tests.schedule.claim_objects import claim, claiming, device_class, resource_slice, template
 
 FORBIDDEN = ApiFault(status=403, message="events is forbidden: User cannot")
@@ -91,15 +91,15 @@ def test_an_observed_node_needs_no_reader_and_gives_the_answer_of_the_node(clust
 @pytest.mark.parametrize(
     "amounts",
     [
-        {"cpu": "1", "memory": "1Gi", GPU: "1"},
-        {"cpu": "2", "memory": "1Gi", GPU: "2"},
+        {"cpu": "1", "memory": "1Gi", "gpu": "1"},
+        {"cpu": "2", "memory": "1Gi", "gpu": "2"},
         {"cpu": "1", "memory": "15Gi"},
         {"cpu": "3", "memory": "1Gi"},
     ],
     ids=str,
 )
 def test_devices_and_memory_of_an_observed_node_count_as_on_the_node(cluster, collect, tmp_path, amounts):
-    cluster.kubelet.admit(pod("z", **{"cpu": "1", "memory": "2Gi", GPU: "1"}))
+    cluster.kubelet.admit(pod("z", cpu="1", memory="2Gi", gpu="1"))
     observed(cluster)
     put_node(cluster, cluster.kubelet, version="v1.37.0")
     asked = pod("asked", **amounts)

@@ -1,5 +1,7 @@
 """``alignup decisions``: list the agent's decisions, or explain one of them."""
 
+import time
+
 import click
 
 from alignup.cli import pod_status, terminal
@@ -70,15 +72,16 @@ def _print(answer: Document, number: int | None, output: str) -> None:
     else:
         from alignup.cli.layout import print_table  # noqa: PLC0415 - slow to import
 
-        heads = ("ID", "TIME", "POD", "OUTCOME", "PLACEMENT OR REASON")
-        print_table(heads, map(_row, answer["decisions"]), wide=output == "wide")
+        wide = output == "wide"
+        heads = ("ID", "TIME" if wide else "AGE", "POD", "OUTCOME", "PLACEMENT OR REASON")
+        print_table(heads, [_row(entry, wide=wide) for entry in answer["decisions"]], wide=wide)
 
 
-def _row(entry: Document) -> tuple[str, ...]:
+def _row(entry: Document, *, wide: bool) -> tuple[str, ...]:
     decision = entry["decision"]
     return (
         str(entry["id"]),
-        entry["time"],
+        entry["time"] if wide else pod_status.age(entry["time"], time.time()),
         pod_status.full_name(decision["pod"]),
         decision["outcome"],
         pod_status.describe_outcome(decision["rejection"], decision["placements"]),

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from alignup.cli.app import FailureError, InputError
@@ -75,6 +76,15 @@ def full_name(pod: Mapping[str, Any]) -> str:
 def status(pod: Document) -> str:
     """Return the STATUS column: ``admitted``, or ``waiting`` with the position in the queue."""
     return f"{pod['status']} ({pod['position']})" if pod["position"] else str(pod["status"])
+
+
+def age(since: str, now: float) -> str:
+    """Return the time from *since*, as RFC 3339, to *now* as kubectl prints ages: ``42s``, ``5m``, ``3h``, ``2d``."""
+    seconds = max(0, int(now - datetime.fromisoformat(since).timestamp()))
+    for unit, name in ((86_400, "d"), (3_600, "h"), (60, "m")):
+        if seconds >= 2 * unit:
+            return f"{seconds // unit}{name}"
+    return f"{seconds}s"
 
 
 def numa_nodes(placements: Iterable[Mapping[str, Any]]) -> str:

@@ -1,5 +1,6 @@
 """``alignup ps``: list the agent's pods, and what ``alignup run`` runs."""
 
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -71,11 +72,14 @@ def _columns(*, wide: bool) -> dict[str, Callable[[Document], str]]:
         "STATUS": pod_status.status,
         "QOS": lambda pod: str(pod["qos"]),
         "NODES": lambda pod: pod_status.numa_nodes(pod["placements"]),
-        "SINCE": lambda pod: str(pod["since"]),
-        "SOURCE": lambda pod: str(pod["source"]),
+        "AGE": lambda pod: pod_status.age(pod["since"], time.time()),
     }
     if wide:
-        columns |= {"UID": lambda pod: str(pod["uid"])}
+        columns |= {
+            "SINCE": lambda pod: str(pod["since"]),
+            "SOURCE": lambda pod: str(pod["source"]),
+            "UID": lambda pod: str(pod["uid"]),
+        }
     columns["PLACEMENT OR REASON"] = lambda pod: pod_status.describe_outcome(pod["rejection"], pod["placements"])
     return columns
 
