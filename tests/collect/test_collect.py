@@ -426,6 +426,12 @@ def test_a_running_pod_keeps_its_allocation(cluster, collect, tmp_path):
     assert (done.returncode, "Pod default/x is already admitted" in done.stdout) == (0, True)
 
 
+def test_the_machine_of_an_archive_is_one_of_its_files(tmp_path):
+    (tmp_path / "case.tar.gz").write_bytes(packed([("collection.json", INDEX)]))
+    done = in_process("machine", "show", tmp_path / "case.tar.gz")
+    assert (done.returncode, "unpack it with tar -xzf, and give its machine" in done.stderr) == (2, True)
+
+
 def test_an_archive_is_asked_about_alone(tmp_path):
     done = in_process("why", "a.yaml", "case.tar.gz")
     assert (done.returncode, "Give an archive of 'alignup collect' alone." in done.stderr) == (2, True)

@@ -15,10 +15,10 @@ from pathlib import Path
 from alignup import atomic_files
 from alignup.align.errors import AlignError, SourceError
 from alignup.documents.codec import Document, decode, encode
+from alignup.machines.archive import COLLECTION_INDEX as INDEX
 from alignup.machines.archive import read_members
 
 FORMAT = "collection/v1"
-INDEX = "collection.json"
 MAX_PART_BYTES = 32 << 20
 
 

@@ -41,6 +41,7 @@ MAX_GLOBAL_HEADERS = 100
 MAX_MEMBERS = 1 << 19
 MAX_PATH = 512  #: characters of a path or of the target of a link
 MAX_PATH_PARTS = 32
+COLLECTION_INDEX = "collection.json"  #: the file that every archive of ``alignup collect`` has
 
 _TOPOLOGY = (
     *("core_id", "physical_package_id", "die_id", "cluster_id", "book_id", "drawer_id"),
@@ -83,6 +84,9 @@ def record(root: Path, file: Path, *, kubelet_version: str = "") -> None:
 def read_archive(file: Path) -> ArchiveFiles:
     """Return the files of a machine in a tar archive, compressed or not; ``SourceError`` if it exceeds a limit."""
     contents, links = read_members(file, limit=_machine_limit)
+    if COLLECTION_INDEX in contents:
+        machine = "machine.tar.gz or machine.json"
+        raise SourceError(f"{file} is an archive of 'alignup collect': unpack it with tar -xzf, and give its {machine}")
     tops = {path.partition("/")[0] for path in (*contents, *links)} - {""}
     if "sys" not in tops and len(tops) == 1:  # a single top-level directory
         cut = len(tops.pop()) + 1
