@@ -118,7 +118,7 @@ def test_inputs_that_are_missing_or_garbage(words, tmp_path):
         check(fail(*words, value, directory=tmp_path), words)
 
 
-def test_a_misspelt_command_gets_a_proposal(tmp_path):
+def test_a_misspelled_command_gets_a_proposal(tmp_path):
     lines, code = fail("wyh", directory=tmp_path)
 
     assert (code, lines[0]) == (2, "alignup: no such command 'wyh'; did you mean why?")

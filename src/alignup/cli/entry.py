@@ -115,7 +115,7 @@ def _report(error: Exception, session: Session, help_advice: str) -> None:
 
 
 def _describe_usage(error: click.UsageError) -> str:
-    """Return the message of *error*; a misspelt command gets a proposal."""
+    """Return the message of *error*; a misspelled command gets a proposal."""
     message = error.format_message()
     if isinstance(error, click.BadOptionUsage) and "requires an argument" in message:
         return f"{error.option_name}: needs a value"
