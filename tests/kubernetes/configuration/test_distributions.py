@@ -514,6 +514,6 @@ def test_an_unknown_field_of_a_performance_profile_is_an_error(part, wrong, prob
     (profile["spec"][part] if part else profile["spec"])[wrong] = "x"
 
     with pytest.raises(ConfigurationError) as raised:
-        unwrap(to_yaml(profile), name="profile.yaml").read()
+        unwrap(to_yaml(profile).encode(), name="profile.yaml").read()
 
     assert problem in str(raised.value)
