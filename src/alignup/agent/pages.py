@@ -4,6 +4,7 @@ The form asks for another policy, scope or amount; the decision code answers on 
 """
 
 import asyncio
+import platform
 import time
 from collections.abc import Mapping, Sequence
 from copy import copy
@@ -28,12 +29,11 @@ from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy, Scope
 from alignup.align.workload import Pod
 from alignup.documents.decisions import from_document
-from alignup.picture.machine_svg import draw_parts
-from alignup.picture.occupancy import UseState, format_amount
+from alignup.picture.occupancy import format_amount
 from alignup.picture.text_format import clean, format_bits
 from alignup.store.history import DecisionQuery, StoredDecision
 from alignup.web.authentication import AccessRules
-from alignup.web.pages import Pages, static_routes
+from alignup.web.pages import Pages, describe_machine, static_routes
 from alignup.web.responses import ProblemError
 
 LINKS = (("Node", "/"), ("Decisions", "/decisions"))
@@ -73,7 +73,7 @@ class _AgentPages:
             "all_hints": all_hints,
             "summary": summarize_decision,
         }
-        self.templates = Pages("alignup.agent", links=LINKS, functions=functions)
+        self.templates = Pages("alignup.agent", links=LINKS, subject=platform.node(), functions=functions)
         self._service = service
         self._search_seconds = search_seconds
         self._computing = asyncio.Semaphore(1)  #: one search at a time: each takes up to a second of a CPU
@@ -92,7 +92,15 @@ class _AgentPages:
             "notes": service.notes(),
         }
         host = service.host
-        return await asyncio.to_thread(lambda: self.templates.response("node.html", **describe_host(host), **values))
+
+        def build() -> Response:
+            values["node"] = describe_machine(host)
+            ledger = host.ledger
+            return self.templates.response(
+                "node.html", settings=host.settings, cpus=ledger.cpus, devices=ledger.devices, **values
+            )
+
+        return await asyncio.to_thread(build)
 
     async def decisions(self, request: Request) -> Response:
         before = request.query_params.get("before", "")
@@ -147,27 +155,6 @@ class _AgentPages:
 
         async with self._computing:
             return await asyncio.to_thread(build)
-
-
-def describe_host(host: Host) -> dict[str, Any]:
-    """Return what the page of a node shows of its machine and its ledger."""
-    parts = draw_parts(host.machine, host.ledger)
-    occupancy = parts.layout.occupancy
-    return {
-        "settings": host.settings,
-        "facts": " · ".join([parts.layout.title, *parts.layout.facts]),
-        "pictures": parts.pictures,
-        "uses": [
-            (use, cpus.bit_count())
-            for use, cpus in occupancy.split(bits.members(parts.layout.cpus)).items()
-            if use.holder is None
-        ],
-        "has_holders": any(use.state is UseState.HELD for use in occupancy.by_cpu.values()),
-        "holders": {holder.uid: holder for holder in occupancy.holders},
-        "sharing": occupancy.sharing,
-        "cpus": host.ledger.cpus,
-        "devices": host.ledger.devices,
-    }
 
 
 def placed_nodes(decision: Decision) -> str:
