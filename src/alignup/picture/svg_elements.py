@@ -164,7 +164,7 @@ def bar(segments: Sequence[Segment], *, height: float = 16) -> Drawable:
         canvas.rect((x, y), (width, height), style="free", corner=2)
         for segment in segments:
             across = width * segment.share
-            canvas.rect((x, y), (across, height), style=segment.style, **segment.data)
+            canvas.rect((x, y), (across, height), style=segment.style, corner=0, **segment.data)
             if segment.hatched:
                 canvas.hatch((x, y), (across, height))
             if segment.mark and width_in_em(segment.mark) * 11 + 4 < across:

@@ -122,6 +122,21 @@ class Pages:
 
         return handle
 
+    def missing(self, access: AccessRules | None, *, hint: str) -> Callable[[Request, Exception], Awaitable[Response]]:
+        """Return the handler of unknown paths: a page for browsers, a problem document with *hint* for programs."""
+
+        async def raise_missing(request: Request) -> Response:
+            raise ProblemError(404, f"There is no page {request.url.path} here.")
+
+        page = self.guard(raise_missing, access)
+
+        async def handle(request: Request, _error: Exception) -> Response:
+            if HTML in request.headers.get("accept", ""):
+                return await page(request)
+            return ProblemError(404, f"There is no {request.url.path}; {hint}").response()
+
+        return handle
+
     def sign_in_route(self, access: AccessRules) -> Route:
         """Build the page that signs a browser in: by a link that is valid once, or with the token."""
 
