@@ -8,18 +8,22 @@ import json
 import sys
 from dataclasses import replace
 
+from alignup.align.machine import Device
 from alignup.kubernetes.api import Access, ApiClient
 from alignup.schedule.service import ScheduleService, schedule_app
 from alignup.testing.api_server import ApiServer
 from alignup.web.asgi_server import serve_app
 from alignup.web.log import log_to_stderr
 from alignup.web.sockets import tcp_socket
-from tests.align.hosts import pod
+from tests.align.hosts import GPU, pod
 from tests.observe.api_objects import SERVED, api_pod, node, state_of
 from tests.observe.kubelets import SimulatedKubelet
 
 STATES = 7  #: that the nodes are in
+STRANDING = 3  #: the state with all CPUs of a NUMA node held, and none of its GPUs
 SHAPE = "pack:2 numa:1(memory=64GiB) core:8 pu:2"
+DEVICES = tuple(Device(GPU, f"gpu-{number}", nodes=1 << number // 2) for number in range(4))
+UNOBSERVED, CORDONED = 97, 50  #: every so many nodes
 
 
 def fill(server: ApiServer, count: int) -> None:
@@ -27,8 +31,10 @@ def fill(server: ApiServer, count: int) -> None:
     server.serve(SERVED)
     states = []
     for number in range(STATES):
-        kubelet = SimulatedKubelet(shape=SHAPE)
-        pods = [pod(f"held-{other}", cpu=str(2 + other), memory="4Gi") for other in range(number)]
+        kubelet = SimulatedKubelet(shape=SHAPE, devices=DEVICES)
+        pods = [pod(f"held-{other}", cpu=str(2 + other), memory="4Gi", gpu=str(other % 2)) for other in range(number)]
+        if number == STRANDING:
+            pods = [pod(f"held-{other}", cpu="8" if other else "15", memory="4Gi") for other in range(2)]
         for held in pods:
             kubelet.admit(held)
         states.append((json.dumps(state_of("NODE", kubelet)), pods))
@@ -36,7 +42,11 @@ def fill(server: ApiServer, count: int) -> None:
         name = f"host-{number:04}"
         document = node(name)
         document["metadata"]["labels"] = {"zone": "abc"[number % 3]}
+        if number % CORDONED == CORDONED - 1:
+            document["spec"] = {"unschedulable": True}
         server.put(document)
+        if number % UNOBSERVED == UNOBSERVED - 1:
+            continue
         state, pods = states[number % STATES]
         server.put(json.loads(state.replace("NODE", name).replace("held-", f"{name}-")) | {"generation": 1})
         for held in pods:

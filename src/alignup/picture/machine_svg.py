@@ -69,8 +69,12 @@ def draw_parts(
     if len(drawn) != len(names):  # equal NUMA nodes share a box
         names = [f"NUMA nodes, part {number + 1}" for number in range(len(drawn))]
     around = list(painter.outside_sockets())
-    names += [f"Other parts of the machine, part {number + 1}" for number in range(len(around))]
-    return MachineParts(layout, tuple(map(svg_inline, [*drawn, *around], names)))
+    others = [f"Other parts of the machine, part {number + 1}" for number in range(len(around))]
+    pictures = [
+        *map(svg_inline, drawn, names),
+        *(svg_inline(*part, "small") for part in zip(around, others, strict=True)),
+    ]
+    return MachineParts(layout, tuple(pictures))
 
 
 def _page(layout: MachineLayout) -> Iterator[Drawable]:

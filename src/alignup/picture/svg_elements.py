@@ -196,12 +196,12 @@ def svg_document(page: Drawable, *, title: str, description: str) -> str:
     )
 
 
-def svg_inline(drawn: Drawable, name: str) -> str:
-    """Return a picture inside a page that has the style sheet; *name* is for screen readers."""
+def svg_inline(drawn: Drawable, name: str, style: str = "") -> str:
+    """Return a picture inside a page that has the style sheet; *name* is for screen readers, *style* a CSS class."""
     canvas = Canvas()
     drawn.draw(canvas, 1, 1, drawn.width, drawn.height)
     across, down = round(drawn.width + 2), round(drawn.height + 2)
-    head = f'<svg class="alignup" role="img" aria-label="{escape(name)}"'
+    head = f'<svg class="{f"alignup {style}".rstrip()}" role="img" aria-label="{escape(name)}"'
     return f'{head} width="{across}" height="{down}" viewBox="0 0 {across} {down}">{"".join(canvas.parts)}</svg>'
 
 

@@ -37,7 +37,7 @@ from alignup.schedule.extender_messages import (
 from alignup.schedule.large_pods import LargePods
 from alignup.schedule.live_cluster import LiveCluster, LiveClusterOptions
 from alignup.schedule.metrics import ScheduleMetrics
-from alignup.schedule.pages import ClusterPages, page_routes
+from alignup.schedule.pages import ClusterPages, Facts, page_routes
 from alignup.schedule.pod_answers import answers_document
 from alignup.schedule.pod_events import PodEvents
 from alignup.schedule.preempt import CHOOSES_VICTIMS, POD_DISRUPTION_BUDGETS, Preemption
@@ -157,6 +157,11 @@ class ScheduleService:
             with suppress(TimeoutError):  # the next leader must not begin before the last binding is written
                 async with asyncio.timeout(END_SECONDS):
                     await self._binder.idle.wait()
+
+    @property
+    def waiting(self) -> int:
+        """How many rejected pods wait for room."""
+        return self._wake_up.waiting
 
     # Answers to HTTP requests
 
@@ -317,14 +322,18 @@ def schedule_app(
             return ProblemError(404, f"There is no pod {where['namespace']}/{where['pod']}.").response()
         return json_response(answers)
 
-    pages = ClusterPages(service.live, service.problems, service.metrics.predictions, service.large_pods)
+    facts = Facts(service.problems, lambda: service.waiting)
+    server = service.client.access.server
+    pages = ClusterPages(service.live, facts, service.large_pods, subject=f"cluster at {server}")
     routes = [
         *(Route(f"{EXTENDER}/{verb}", _not_found, methods=["POST"]) for verb in VERBS),  # other methods are wrong
         Route("/v1/explain/{namespace}/{pod}", explain),
         *health_routes(service.metrics.registry, readiness=service.problems, warnings=lambda: service.live.warnings),
         *page_routes(pages, stopping=stopping or asyncio.Event()),
     ]
-    app = Starlette(routes=routes, exception_handlers={404: _not_found, 405: wrong_method, Exception: internal_error})
+    app = Starlette(
+        routes=routes, exception_handlers={404: pages.missing, 405: wrong_method, Exception: internal_error}
+    )
     app.router.redirect_slashes = False
     return _ExtenderApp(service, app, max_body, access or AccessRules(everyone=True))
 

@@ -22,6 +22,12 @@ class Tile(NamedTuple):
     unit: str = ""
 
 
+def format_count(resource: str, number: int) -> str:
+    """Return an amount for a tile, large numbers with commas."""
+    text = format_amount(resource, number)
+    return f"{number:,}" if text == str(number) else text
+
+
 def resource_name(resource: str) -> str:
     return {CPU: "CPUs", MEMORY: "memory"}.get(resource, shorten(clean(resource), 48))
 
@@ -40,10 +46,10 @@ def capacity_tiles(totals: Mapping[str, ResourceBar], largest: Mapping[str, int]
         tiles.append(
             Tile(
                 f"Free {resource_name(name)}",
-                format_amount(name, free),
+                format_count(name, free),
                 "; ".join(filter(None, (fits, stranded))),
                 tone="bad" if not free else "wait" if bar.stranded else "",
-                unit=f"of {format_amount(name, bar.total)}",
+                unit=f"of {format_count(name, bar.total)}",
             )
         )
     return tiles
