@@ -8,6 +8,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import parse_qs, quote, urlencode
 
@@ -44,8 +45,9 @@ PAGE_HEADERS: Mapping[str, str] = {
     "X-Frame-Options": "DENY",
 }
 
-_FILES = {"pages.css": "text/css", "pages.js": "text/javascript", "icon.svg": "image/svg+xml"}
-_MARKS = {"admitted": "✓", "rejected": "✗", "waiting": "…", "asking": "?"}
+_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+#: of outcomes
+MARKS = {"admitted": "✓", "rejected": "✗", "waiting": "…", "asking": "?"}
 _MAX_FORM, _FORM_SECONDS = 64 << 10, 10.0
 
 Link = tuple[str, str]  #: text and path
@@ -55,10 +57,17 @@ PageHandler = Callable[[Request], Awaitable[Response]]
 class Pages:
     """The pages of a program, from the folder ``templates`` of *package*; *links* lead from each to the others.
 
-    Templates can call *functions* by name, also as filters.
+    *subject* says which host or cluster they are about. Templates can call *functions* by name, also as filters.
     """
 
-    def __init__(self, package: str, *, links: Sequence[Link], functions: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        package: str,
+        *,
+        links: Sequence[Link],
+        subject: str = "",
+        functions: Mapping[str, Any] | None = None,
+    ) -> None:
         loaders = [jinja2.PackageLoader(name) for name in dict.fromkeys((package, __package__))]
         self.templates = jinja2.Environment(
             loader=jinja2.ChoiceLoader(loaders),
@@ -69,7 +78,7 @@ class Pages:
         )
         callables = {**_FUNCTIONS, **(functions or {})}
         self.templates.filters |= callables
-        self.templates.globals |= {"links": links, "marks": _MARKS, **callables}
+        self.templates.globals |= {"links": links, "marks": MARKS, "subject": subject, **callables}
 
     def render(self, template: str, **values: Any) -> str:  # noqa: ANN401 - of templates
         """Return the HTML of *template*; what no HTML document may contain is replaced."""
@@ -206,15 +215,17 @@ async def read_form(request: Request, *, limit: int = _MAX_FORM) -> dict[str, st
 
 
 def static_routes() -> list[BaseRoute]:
-    """Build the style sheet, the script and the icon, which contain nothing secret."""
+    """Build the style sheet, the scripts and the icon, which contain nothing secret."""
 
     async def serve(request: Request) -> Response:
         name = request.path_params["name"]
-        if name not in _FILES:
+        if name not in served:
             return ProblemError(404, f"There is no file {name}.").response()
         headers = {**PAGE_HEADERS, "Cache-Control": "no-cache"}
-        return Response(static_file(name), media_type=_FILES[name], headers=headers)
+        return Response(static_file(name), media_type=_TYPES[PurePosixPath(name).suffix], headers=headers)
 
+    folder = files(__package__) / "static"
+    served = {file.name for file in folder.iterdir() if PurePosixPath(file.name).suffix in _TYPES}
     return [Route("/static/{name}", serve)]
 
 
@@ -222,4 +233,4 @@ def static_routes() -> list[BaseRoute]:
 def static_file(name: str) -> str:
     """Return a static file; the style sheet with the styles of pictures."""
     text = (files(__package__) / "static" / name).read_text("utf-8")
-    return f"{text}\n{svg_elements.css(plots=True)}" if name.endswith(".css") else text
+    return f"{text}\n{svg_elements.css(plots=True)}" if name == "pages.css" else text
