@@ -88,7 +88,9 @@ def select_points(times: Sequence[float], columns: Sequence[Sequence[float]], li
     while begin < len(changes):
         interval = min(int((times[changes[begin]] - first) / span * intervals), intervals - 1)
         end = begin + 1
-        while end < len(changes) and min(int((times[changes[end]] - first) / span * intervals), intervals - 1) == interval:
+        while (
+            end < len(changes) and min(int((times[changes[end]] - first) / span * intervals), intervals - 1) == interval
+        ):
             end += 1
         members = changes[begin:end]
         kept |= {members[0], members[-1]}
