@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from alignup.align.settings import Policy
-from alignup.picture.text_format import clean, pluralize
+from alignup.picture.text_format import clean
 from alignup.simulate.arrivals import format_duration
 from alignup.simulate.cluster_result import FleetResult
 from alignup.simulate.compare import NOT_APPLICABLE, Comparison
@@ -24,11 +24,11 @@ def node_takeaway(result: SimulationResult) -> str:
 def comparison_takeaway(result: SimulationResult, comparison: Comparison) -> str:
     """Return the best settings, and how much better they are than those of *result*."""
     if not comparison.ranked:
-        return f"The kubelet starts with none of the {pluralize(len(comparison.invalid), 'combination')}."
+        return f"The kubelet starts with none of the {_count(len(comparison.invalid), 'combination')}."
     best = comparison.ranked[0]
     tied = sum(ranked.rank == best.rank for ranked in comparison.ranked)
     total = len(comparison.ranked)
-    among = f", like {pluralize(tied - 1, 'other combination')}," if tied > 1 else ""
+    among = f", like {_count(tied - 1, 'other combination')}," if tied > 1 else ""
     text = f"{_choices(best.variant.choices)}{among} admits {_admitted(best.score)}, {_on_one(best.score.pods.on_one)}"
     given = f"the configured settings ({_given(result)})"
     more, aligned = best.score.admitted - result.admitted, best.score.pods.on_one - result.pods.on_one
@@ -42,7 +42,7 @@ def comparison_takeaway(result: SimulationResult, comparison: Comparison) -> str
         text += f"; {given} are as good"
     else:
         text += f"; {given} admit as many, and strand more"
-    return f"{text}. It is the best of {pluralize(total, 'combination')}."
+    return f"{text}. It is the best of {_count(total, 'combination')}."
 
 
 def cluster_takeaway(results: Sequence[FleetResult]) -> str:
@@ -50,7 +50,7 @@ def cluster_takeaway(results: Sequence[FleetResult]) -> str:
     ranked = sorted(results, key=_cluster_rank)
     best = ranked[0]
     following = next((result for result in ranked if _cluster_rank(result) != _cluster_rank(best)), None)
-    started = f"{best.started:,} of {pluralize(best.pods, 'pod')} on {pluralize(best.hosts, 'node')}"
+    started = f"{best.started:,} of {_count(best.pods, 'pod')} on {_count(best.hosts, 'node')}"
     if following is None:
         name = clean(best.strategy) if len(results) == 1 else f"Each of the {len(results)} strategies"
         return f"{name} starts {started}, with {_rejections(best)}."
@@ -94,12 +94,16 @@ def _choices(choices: Mapping[str, str]) -> str:
     return _capitalize(" with ".join(shown))
 
 
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def _capitalize(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
 def _admitted(score: Score) -> str:
-    return f"{score.admitted:,} of {pluralize(score.admitted + score.rejected, 'pod')}"
+    return f"{score.admitted:,} of {_count(score.admitted + score.rejected, 'pod')}"
 
 
 def _on_one(number: int) -> str:
@@ -111,7 +115,7 @@ def _cluster_rank(result: FleetResult) -> tuple[float, ...]:
 
 
 def _rejections(result: FleetResult) -> str:
-    return f"{pluralize(result.rejected, 'rejection')} by kubelets" if result.rejected else "no rejection by a kubelet"
+    return f"{_count(result.rejected, 'rejection')} by kubelets" if result.rejected else "no rejection by a kubelet"
 
 
 def _names(combination: CombinationMeans) -> str:

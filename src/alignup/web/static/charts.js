@@ -209,13 +209,19 @@
     figure.querySelector("details").open = false;
   }
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  // Paper is light, and narrower than most windows.
+  const dark = [...document.styleSheets].flatMap((sheet) => [...sheet.cssRules])
+    .filter((rule) => rule instanceof CSSMediaRule && rule.conditionText.includes("prefers-color-scheme: dark"))
+    .map((rule) => [rule.media, rule.media.mediaText]);
   addEventListener("beforeprint", () => {
-    root.classList.add("printing");
+    root.style.colorScheme = "light";
+    for (const [media] of dark) media.mediaText = "not all";
     for (const { plot, area } of charts) resize(plot, Math.min(PRINTED, area.clientWidth), area.clientHeight);
     redraw();
   });
   addEventListener("afterprint", () => {
-    root.classList.remove("printing");
+    root.style.colorScheme = "";
+    for (const [media, text] of dark) media.mediaText = text;
     for (const { plot, area } of charts) resize(plot, area.clientWidth, area.clientHeight);
     redraw();
   });
