@@ -90,9 +90,7 @@ def test_hovering_shows_the_values_at_that_time(chromium: Browser, reports: dict
         hover(page, 0.5)
 
         place = bisect_right(times, times[0] + (times[-1] - times[0]) / 2) - 1
-        nearby = [
-            {f"{column[at]:.1%}".replace(".0%", "%") for at in (place - 1, place, place + 1)} for column in columns
-        ]
+        nearby = [{f"{column[at]:,}" for at in (place - 1, place, place + 1)} for column in columns]
         for text, values in zip(shown_values(page), nearby, strict=True):
             assert text in values
         assert page.inner_text(f"{FIRST} >> .when")

@@ -132,7 +132,9 @@ def render_node(
             f"{pods.on_several:,} on several, {pods.anywhere:,} with nothing to align",
         ),
         Tile(
-            "Stranded at peak demand", f"{result.stranded.cpus:,} CPUs", f"and {result.stranded.all_devices:,} devices"
+            "Stranded at peak demand",
+            f"{result.stranded.cpus:,} CPUs",
+            f"and {pluralize(result.stranded.all_devices, 'device')}",
         ),
         Tile("Duration", format_duration(result.duration), "of workload"),
     ]

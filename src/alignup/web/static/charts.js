@@ -124,7 +124,7 @@
         y: { range: (_, min, max) => [0, Math.max(least, (max ?? 0) * 1.05)] },
       },
       axes: [
-        { ...axis, space: 90, incrs: DURATIONS, splits: (self, _, min, max, step) => ticks(min, max, step), values: (_, splits) => splits.map((time) => duration(time - start)) },
+        { ...axis, size: 36, space: 90, incrs: DURATIONS, splits: (self, _, min, max, step) => ticks(min, max, step), values: (_, splits) => splits.map((time) => duration(time - start)) },
         { ...axis, size: 56, incrs: steps, values: (_, splits) => splits.map(tick) },
       ],
       series: [
