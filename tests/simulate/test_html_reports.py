@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from alignup.picture.text_format import format_size
 from alignup.simulate import compare, html_reports
 from alignup.simulate import node_simulation as simulate
-from alignup.simulate.arrivals import PodArrival, PodDeparture, arrivals, format_duration
+from alignup.simulate.arrivals import PodArrival, PodDeparture, WorkloadEvent, arrivals, format_duration
 from alignup.simulate.cluster_result import (
     Alignment,
     FleetReport,
@@ -222,7 +222,7 @@ def test_the_report_of_many_events_is_small():
     start = host()
     known = simulate.run(start, arrivals([make_pod("small", cpu="2", memory="1Gi")]))
     (outcome,) = known.outcomes
-    events = []
+    events: list[WorkloadEvent] = []
     for number in range(50_000):
         uid = str(number)
         events.append(PodArrival(number, replace(outcome.pod, uid=uid)))

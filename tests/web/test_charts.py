@@ -7,7 +7,7 @@ from importlib.resources import files
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alignup.web.charts import MAX_POINTS, Chart, Series, chart_script, chart_style, select_points
+from alignup.web.charts import MAX_POINTS, Chart, ChartLine, chart_script, chart_style, select_points
 from tests.console_runner import ROOT
 from tests.effort import examples
 
@@ -75,7 +75,7 @@ def test_data_is_short_and_what_the_script_reads():
     chart = Chart(
         title="Requested",
         times=[0, 1 / 3, 2],
-        series=[Series("a", [0, 1 / 3, 1.0]), Series("b", [0, 0, 0])],
+        series=[ChartLine("a", [0, 1 / 3, 1.0]), ChartLine("b", [0, 0, 0])],
         unit="share",
     )
 
@@ -92,7 +92,7 @@ def test_data_is_short_and_what_the_script_reads():
 def test_tables_have_the_highest_value_of_each_interval():
     times = [float(number) for number in range(101)]
     chart = Chart(
-        title="Pods", times=times, series=[Series("pods", [2000.0 if time == 33 else time for time in times])]
+        title="Pods", times=times, series=[ChartLine("pods", [2000.0 if time == 33 else time for time in times])]
     )
 
     rows = chart.rows(10)
@@ -102,10 +102,10 @@ def test_tables_have_the_highest_value_of_each_interval():
 
 
 def test_a_value_lasts_into_the_intervals_after_it():
-    chart = Chart(title="Pods", times=[0, 1, 100], series=[Series("pods", [0, 0.25, 0])], unit="share")
+    chart = Chart(title="Pods", times=[0, 1, 100], series=[ChartLine("pods", [0, 0.25, 0])], unit="share")
 
     assert [texts for _, texts in chart.rows()] == [["25.0%"], ["25.0%"], ["25.0%"]]
-    assert Chart(title="Pods", times=[], series=[Series("pods", [])]).rows() == []
+    assert Chart(title="Pods", times=[], series=[ChartLine("pods", [])]).rows() == []
 
 
 def test_the_library_has_its_version_and_its_license():

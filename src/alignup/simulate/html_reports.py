@@ -35,7 +35,7 @@ from alignup.simulate.node_simulation import SimulationResult
 from alignup.simulate.sweeps import MEAN_FIGURES, combination_means, invalid_combinations
 from alignup.simulate.takeaways import cluster_takeaway, comparison_takeaway, node_takeaway, sweep_takeaway
 from alignup.simulate.usage import format_amount, format_mean
-from alignup.web.charts import Chart, Series, Unit, chart_script, chart_style
+from alignup.web.charts import Chart, ChartLine, Unit, chart_script, chart_style
 from alignup.web.pages import Pages, static_file
 
 _MAX_VARIANTS = 40  #: combinations of settings in a report
@@ -105,12 +105,15 @@ def render_node(
     times = _since_start(timeline.times)
     utilization = [
         Chart(
-            title=f"{name}, as a share of what is allocatable", times=times, series=[Series(name, shares)], unit="share"
+            title=f"{name}, as a share of what is allocatable",
+            times=times,
+            series=[ChartLine(name, shares)],
+            unit="share",
         )
         for name, shares in timeline.held.items()
     ]
     ends = [*timeline.starts, timeline.starts[0] + (result.duration or 1.0)]  # the last interval ends somewhere
-    rejections = [Series(reason, [*numbers, numbers[-1]]) for reason, numbers in timeline.rejections.items()]
+    rejections = [ChartLine(reason, [*numbers, numbers[-1]]) for reason, numbers in timeline.rejections.items()]
     total, topology, pods = len(result.outcomes), result.settings.topology, result.pods
     configured = " as configured" if comparison else ""
     tiles = [
@@ -149,7 +152,9 @@ def render_node(
         shown=comparison.ranked[:_MAX_VARIANTS] if comparison else (),
         max_variants=_MAX_VARIANTS,
         utilization=utilization if times else [],
-        running=[Chart(title="Admitted pods that run", times=times, series=[Series("running pods", timeline.running)])]
+        running=[
+            Chart(title="Admitted pods that run", times=times, series=[ChartLine("running pods", timeline.running)])
+        ]
         if times
         else [],
         rejections=[Chart(title="Rejected pods in each interval", times=_since_start(ends), series=rejections)],
@@ -219,7 +224,7 @@ def _over_time(
     for result in results:
         point_times = [point.time for point in result.timeline]
         values = [0.0, *(value(result, point) for point in result.timeline)]
-        series.append(Series(result.strategy, [values[bisect_right(point_times, time)] for time in times]))
+        series.append(ChartLine(result.strategy, [values[bisect_right(point_times, time)] for time in times]))
     return Chart(title=title, times=_since_start(times), series=series, unit=unit)
 
 

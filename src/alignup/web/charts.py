@@ -19,7 +19,7 @@ _DIGITS = 5  #: of shares; a pixel is more
 Unit = Literal["share", "count"]
 
 
-class Series(NamedTuple):
+class ChartLine(NamedTuple):
     name: str
     values: Sequence[float]  #: one for each time of the chart
 
@@ -28,7 +28,7 @@ class Series(NamedTuple):
 class Chart:
     title: str
     times: Sequence[float]  #: seconds, ascending
-    series: Sequence[Series]
+    series: Sequence[ChartLine]
     unit: Unit = "count"
 
     @property
