@@ -12,6 +12,7 @@ from alignup.kubernetes.api import Access, ApiClient
 from alignup.schedule.service import ScheduleService, schedule_app
 from alignup.testing.api_server import ApiServer
 from alignup.web.asgi_server import serve_app
+from alignup.web.log import log_to_stderr
 from alignup.web.sockets import tcp_socket
 from tests.align.hosts import pod
 from tests.observe.api_objects import SERVED, api_pod, node, state_of
@@ -66,4 +67,5 @@ async def main(count: int) -> None:
 
 
 if __name__ == "__main__":
+    log_to_stderr(level="warning")
     asyncio.run(main(int(sys.argv[1])))

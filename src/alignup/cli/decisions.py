@@ -14,7 +14,9 @@ from alignup.web.agent_client import Document
 @click.argument("number", required=False, type=IntegerRange(min=1), metavar="[ID]")
 @click.option("--pod", metavar="POD", help="Show only decisions about this pod: a name, namespace/name, or uid.")
 @click.option("-n", "--namespace", default="", metavar="NAME", help="Namespace of --pod (default: any).")
-@click.option("--outcome", type=click.Choice(["admitted", "rejected"]), help="Show only decisions with this outcome.")
+@click.option(
+    "--outcome", type=click.Choice(["admitted", "rejected", "waiting"]), help="Show only decisions with this outcome."
+)
 @click.option(
     "--limit", type=IntegerRange(1, 1000), default=20, metavar="N", help="Show at most N decisions (default: 20)."
 )
@@ -45,7 +47,7 @@ def command(  # noqa: PLR0913 - one per option
     if output in terminal.DOCUMENTS:
         terminal.print_as(output, answer)
     elif number is not None:
-        for sentence in (f"Decision {number} of {answer['time']}", *answer["explanation"]):
+        for sentence in (f"Decision {number} of {answer['time']}: {answer['outcome']}", *answer["explanation"]):
             terminal.print_line(sentence)
     elif not answer["decisions"]:
         click.echo("No matching decisions.", err=True)
@@ -62,6 +64,6 @@ def _row(entry: Document) -> tuple[str, ...]:
         str(entry["id"]),
         entry["time"],
         pod_status.full_name(decision["pod"]),
-        decision["outcome"],
+        entry["outcome"],
         pod_status.describe_outcome(decision["rejection"], decision["placements"]),
     )

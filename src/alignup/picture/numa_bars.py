@@ -76,6 +76,20 @@ def measure_bars(host: Host) -> tuple[NumaBars, ...]:
     return tuple(nodes)
 
 
+def sum_bars(nodes: Sequence[NumaBars]) -> dict[str, ResourceBar]:
+    """Return what all NUMA nodes have together, by resource."""
+    totals: dict[str, ResourceBar] = {}
+    for node in nodes:
+        for bar in node.bars:
+            totals[bar.resource] = add_bars(totals.get(bar.resource, ResourceBar(bar.resource)), bar)
+    return totals
+
+
+def stranded_places(nodes: Sequence[NumaBars]) -> set[tuple[int, str]]:
+    """Return the NUMA nodes and resources of which all that is unused is stranded."""
+    return {(node.node, bar.resource) for node in nodes for bar in node.bars if bar.stranded and not bar.free}
+
+
 def draw_bars(nodes: Sequence[NumaBars], *, name: str) -> str:
     """Draw the bars as SVG inside a page; *name* is for screen readers."""
     shown = nodes[:_MAX_NODES]

@@ -19,14 +19,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from alignup.align import bits
+from alignup.align.host import Host
 from alignup.documents.codec import timestamp
 from alignup.picture import svg_elements
+from alignup.picture.machine_svg import draw_parts
+from alignup.picture.numa_bars import measure_bars, stranded_places, sum_bars
 from alignup.picture.occupancy import Holder, format_amount, format_block
 from alignup.picture.text_format import clean, format_bits, pluralize
+from alignup.placement.free_capacity import largest_requests
 from alignup.web import responses
 from alignup.web.api_operations import receive_body
 from alignup.web.authentication import SIGN_IN, AccessRules, count_authenticated, set_cookie
 from alignup.web.responses import HEADERS, ProblemError
+from alignup.web.tiles import capacity_tiles
 
 HTML = "text/html"
 FORM = "application/x-www-form-urlencoded"
@@ -116,6 +122,21 @@ class Pages:
 
         return handle
 
+    def missing(self, access: AccessRules | None, *, hint: str) -> Callable[[Request, Exception], Awaitable[Response]]:
+        """Return the handler of unknown paths: a page for browsers, a problem document with *hint* for programs."""
+
+        async def raise_missing(request: Request) -> Response:
+            raise ProblemError(404, f"There is no page {request.url.path} here.")
+
+        page = self.guard(raise_missing, access)
+
+        async def handle(request: Request, _error: Exception) -> Response:
+            if HTML in request.headers.get("accept", ""):
+                return await page(request)
+            return ProblemError(404, f"There is no {request.url.path}; {hint}").response()
+
+        return handle
+
     def sign_in_route(self, access: AccessRules) -> Route:
         """Build the page that signs a browser in: by a link that is valid once, or with the token."""
 
@@ -171,6 +192,31 @@ def time_texts(seconds: float) -> tuple[str, str]:
     """Return a time for programs, and in UTC for people; the script shows the time zone of the reader."""
     text = timestamp(seconds)
     return text, text[:19].replace("T", " ") + " UTC"
+
+
+def describe_machine(host: Host) -> dict[str, Any]:
+    """Return what pages show of the machine of a host and of its ledger."""
+    numa = measure_bars(host)
+    parts = draw_parts(host.machine, host.ledger, stranded=stranded_places(numa))
+    occupancy = parts.layout.occupancy
+    largest = largest_requests(host)
+    totals = sum_bars(numa)
+    best = {name: max(offered.get(name, 0) for offered in largest.values()) for name in totals} if largest else {}
+    return {
+        "facts": " · ".join([parts.layout.title, *parts.layout.facts]),
+        "pictures": parts.pictures,
+        "uses": [
+            (use, cpus.bit_count())
+            for use, cpus in occupancy.split(bits.members(parts.layout.cpus)).items()
+            if use.holder is None
+        ],
+        "has_holders": bool(occupancy.holders),
+        "holders": {holder.uid: holder for holder in occupancy.holders},
+        "sharing": occupancy.sharing,
+        "numa": numa,
+        "largest": largest,
+        "tiles": capacity_tiles(totals, best),
+    }
 
 
 def format_devices(holder: Holder) -> str:
