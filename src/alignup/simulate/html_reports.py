@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from hashlib import sha256
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any
 
 from markupsafe import Markup
 
@@ -37,17 +37,11 @@ from alignup.simulate.takeaways import cluster_takeaway, comparison_takeaway, no
 from alignup.simulate.usage import format_amount, format_mean
 from alignup.web.charts import Chart, ChartLine, Unit, chart_script, chart_style
 from alignup.web.pages import Pages, static_file
+from alignup.web.tiles import Tile
 
 _MAX_VARIANTS = 40  #: combinations of settings in a report
 
 Results = Sequence[FleetResult]
-
-
-class Tile(NamedTuple):
-    label: str
-    value: str
-    note: str = ""
-    tone: str = ""  #: good, bad, or nothing
 
 
 @cache
@@ -114,39 +108,13 @@ def render_node(
     ]
     ends = [*timeline.starts, timeline.starts[0] + (result.duration or 1.0)]  # the last interval ends somewhere
     rejections = [ChartLine(reason, [*numbers, numbers[-1]]) for reason, numbers in timeline.rejections.items()]
-    total, topology, pods = len(result.outcomes), result.settings.topology, result.pods
-    configured = " as configured" if comparison else ""
-    tiles = [
-        Tile(
-            f"Admitted{configured}",
-            f"{result.admitted:,}",
-            f"of {pluralize(total, 'pod')}",
-            "" if result.rejected else "good",
-        ),
-        Tile(
-            f"Rejected{configured}",
-            f"{result.rejected:,}",
-            _share(result.rejected, total),
-            "bad" if result.rejected else "good",
-        ),
-        Tile(
-            "On one NUMA node",
-            f"{pods.on_one:,}",
-            f"{pods.on_several:,} on several, {pods.anywhere:,} with nothing to align",
-        ),
-        Tile(
-            "Stranded at peak demand",
-            f"{result.stranded.cpus:,} CPUs",
-            f"and {pluralize(result.stranded.all_devices, 'device')}",
-        ),
-        Tile("Duration", format_duration(result.duration), "of workload"),
-    ]
+    topology = result.settings.topology
     return _render(
         "node.html",
         title=title,
         subject=f"policy {topology.policy}, scope {topology.scope}",
         takeaway=comparison_takeaway(result, comparison) if comparison else node_takeaway(result),
-        tiles=tiles,
+        tiles=_node_tiles(result, " as configured" if comparison else ""),
         result=result,
         comparison=comparison,
         shown=comparison.ranked[:_MAX_VARIANTS] if comparison else (),
@@ -160,6 +128,20 @@ def render_node(
         rejections=[Chart(title="Rejected pods in each interval", times=_since_start(ends), series=rejections)],
         machine=draw_parts(result.machine, result.peak.ledger).pictures,
     )
+
+
+def _node_tiles(result: SimulationResult, which: str) -> list[Tile]:
+    total, pods, stranded = len(result.outcomes), result.pods, result.stranded
+    tone = "bad" if result.rejected else "good"
+    elsewhere = f"{pods.on_several:,} on several, {pods.anywhere:,} with nothing to align"
+    devices = pluralize(stranded.all_devices, "device")
+    return [
+        Tile(f"Admitted{which}", f"{result.admitted:,}", f"of {pluralize(total, 'pod')}"),
+        Tile(f"Rejected{which}", f"{result.rejected:,}", f"{result.rejected / total:.1%}" if total else "", tone),
+        Tile("On one NUMA node", f"{pods.on_one:,}", elsewhere),
+        Tile("Stranded at peak demand", pluralize(stranded.cpus, "CPU"), f"and {devices}"),
+        Tile("Duration", format_duration(result.duration), "of workload"),
+    ]
 
 
 def render_cluster(report: FleetReport, *, title: str) -> str:
@@ -271,7 +253,3 @@ def render_sweep(rows: Sequence[Row], *, title: str) -> str:
         devices=devices,
         invalid=invalid,
     )
-
-
-def _share(number: int, total: int) -> str:
-    return f"{number / total:.1%}" if total else ""
