@@ -182,7 +182,7 @@ class ScheduleService:
 
     async def _preempt(self, args: PreemptionArgs) -> PreemptionResult:
         """Choose the pods to evict; none while it is unknown what nodes have, or what budgets allow."""
-        name = args.pod.metadata.full_name
+        name, uid = args.pod.metadata.full_name, args.pod.metadata.uid
         victims: dict[str, MetaVictims] = {}
         try:
             pod = self.live.read(args.pod)
@@ -190,8 +190,8 @@ class ScheduleService:
                 budgets = (await self.client.list(POD_DISRUPTION_BUDGETS)).items
                 victims = self.preemption.victims(pod, args.victims, budgets)
         except (PodError, ApiError) as error:
-            _log.warning("preempt", pod=name, problem=str(error))
-        _log.info("preempt", pod=name, nodes=len(args.victims), answered=len(victims))
+            _log.warning("preempt", pod=name, uid=uid, problem=str(error))
+        _log.info("preempt", pod=name, uid=uid, nodes=len(args.victims), answered=len(victims))
         return PreemptionResult(victims)
 
     async def explain(self, namespace: str, name: str, node: str) -> Mapping[str, Any] | None:
