@@ -38,7 +38,7 @@ from alignup.gate.schedulable_nodes import NodeCapacity, NodeFilter
 from alignup.kubernetes.api import PODS, ApiClient, Change, EventType
 from alignup.kubernetes.api.errors import ApiError
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
-from alignup.schedule.claim_alignment import UNKNOWN_PREFERENCE, claim_preference, has_claims
+from alignup.schedule.claim_alignment import UNKNOWN_PREFERENCE, claim_preference
 from alignup.schedule.known_claims import ClaimChange
 from alignup.schedule.large_pods import LargePods, is_large
 from alignup.schedule.live_cluster import LiveCluster
@@ -175,7 +175,7 @@ class GateController:
                 self._wait(waiting.api)
         if change.object is not None:  # nodes without devices for its pods were left out
             namespace = change.object[0]
-            self.queue.rank_again(lambda each: each.namespace == namespace and has_claims(each.pod))
+            self.queue.rank_again(lambda each: each.namespace == namespace and each.pod.uses_claims)
             self._wake.set()
 
     def _claims_settled(self, nodes: Iterable[str]) -> None:
@@ -245,7 +245,9 @@ class GateController:
         if outcome is not None:
             self._metrics.ended(outcome)
             if outcome is not ReleaseOutcome.BOUND:
-                _log.warning("released pod bound otherwise", pod_uid=uid, node=node, outcome=str(outcome))
+                _log.warning(
+                    "released pod bound otherwise", pod=pod.metadata.full_name, uid=uid, node=node, outcome=str(outcome)
+                )
 
     def _wait(self, pod: ApiPod) -> None:
         """Put a pod into the queue, unless it has other gates as well: they may take long."""
@@ -289,8 +291,10 @@ class GateController:
         self._capacity.put_pod(pod, *nodes)
         read = self._read(pod)
         if read is None or self._live.assume_any(read, nodes) != nodes:
-            _log.warning("the kubelet will not admit a released pod", pod=release.pod_name, node=release.node)
-        if read is not None and has_claims(read):
+            _log.warning(
+                "the kubelet will not admit a released pod", pod=release.pod_name, uid=release.uid, node=release.node
+            )
+        if read is not None and read.uses_claims:
             self.claim_nodes.released(read, nodes)
         self.queue.nodes_changed(nodes, taken=True)
 
@@ -363,7 +367,7 @@ class GateController:
         """Return the best node, or several for a pod with claims, which are then assumed; empty if there is none."""
         try:
             candidates = self._candidates(waiting, pod_class)
-            if not has_claims(waiting.pod):
+            if not waiting.pod.uses_claims:
                 return next(((name,) for name in candidates if self._live.assume(waiting.pod, name).admits), ())
             if problem := claim_preference(waiting.pod)[1]:
                 self._events.note(waiting.api, UNKNOWN_PREFERENCE, problem)
@@ -428,13 +432,13 @@ class GateController:
         if head is not None:
             pod_class, first = head
             allowed: Collection[str] = self.nodes.allowed(pod_class.spec)
-            if has_claims(first.pod):
+            if first.pod.uses_claims:
                 allowed = [name for name in allowed if self._live.claim_fit(first.pod, name).possible]
             node = self.reservations.reserve(first, allowed, now=now)
             self._reserve_at = now  # for the next pod
             if node:
-                name, waited = first.api.metadata.full_name, round(now - first.since)
-                _log.info("node reserved", pod=name, node=node, waited=waited)
+                metadata, waited = first.api.metadata, round(now - first.since)
+                _log.info("node reserved", pod=metadata.full_name, uid=metadata.uid, node=node, waited=waited)
                 self.queue.nodes_changed((node,), taken=True)
 
     # Releases
@@ -447,7 +451,7 @@ class GateController:
         self._capacity.put_pod(waiting.api, *nodes)
         for node in nodes:
             self.reservations.take(node, waiting)
-        if has_claims(waiting.pod):
+        if waiting.pod.uses_claims:
             self.claim_nodes.released(waiting.pod, nodes)
         self.queue.nodes_changed(nodes, taken=True)
         self._start(self._release(release, since=waiting.since))
@@ -464,7 +468,7 @@ class GateController:
             waited = now - since
             self.releases.confirm(release, now=now)
             self._node_gone |= not self._exists(release)
-            _log.info("pod released", pod=release.pod_name, node=release.node, waited=round(waited, 3))
+            _log.info("pod released", pod=release.pod_name, uid=release.uid, node=release.node, waited=round(waited, 3))
             self._metrics.released(seconds=waited)
             self._events.forget(release.uid)
             self._wake.set()
@@ -472,7 +476,7 @@ class GateController:
             self._undo(release)
             self._metrics.ended(written.failure)
             if written.failure is ReleaseOutcome.REFUSED:
-                _log.warning("release refused", pod=release.pod_name, problem=written.error)
+                _log.warning("release refused", pod=release.pod_name, uid=release.uid, problem=written.error)
                 self._events.note(release.pod, "ReleaseFailed", f"cannot release the pod: {written.error}")
                 self._refused[release.uid] = (release.pod, now + self.options.retry)
             elif written.current is not None and _has_gate(written.current) and not written.current.spec.node_name:
@@ -507,13 +511,13 @@ class GateController:
 
     def _give_up(self, release: PodRelease, current: ApiPod, outcome: ReleaseOutcome) -> None:
         """Forget the prediction, write an event, and replace the pod if that is allowed."""
-        name, node = release.pod_name, release.node
         self.releases.give_up(release, outcome)
         self._undo(release)
         self._metrics.ended(outcome)
         self._avoided.add(current, release.nodes, now=self._clock())
         replaced = self.options.replace_stuck and bool(controller_uids(current))
-        _log.warning("release given up", pod=name, node=node, outcome=str(outcome), replaced=replaced)
+        ids = {"pod": release.pod_name, "uid": release.uid, "node": release.node}
+        _log.warning("release given up", **ids, outcome=str(outcome), replaced=replaced)
         self._events.note(current, "NotScheduled", describe_failure(release, current, outcome, replaced=replaced))
         if replaced:
             self._start(self._evict(current))
@@ -522,7 +526,7 @@ class GateController:
         try:
             await self._client.evict(PODS.of(pod))
         except ApiError as error:
-            _log.warning("cannot replace a pod", pod=pod.metadata.full_name, problem=str(error))
+            _log.warning("cannot replace a pod", pod=pod.metadata.full_name, uid=pod.metadata.uid, problem=str(error))
 
     # Helpers
 
