@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 import yaml
 
@@ -63,12 +64,23 @@ def running_agent(machine: Path = NODE / "machine.yaml", *more: str) -> Iterator
             process.wait()
 
 
+@dataclass(frozen=True)
+class RunningCluster:
+    address: str  #: of the pages
+    commands: TextIO
+
+    def send(self, command: str) -> None:
+        """Let something happen; see ``e2e.served_cluster``."""
+        self.commands.write(f"{command}\n")
+        self.commands.flush()
+
+
 @contextmanager
-def running_cluster(nodes: int) -> Iterator[str]:
-    """Run a cluster service on simulated nodes; yield the address of its pages."""
+def running_cluster(nodes: int) -> Iterator[RunningCluster]:
+    """Run a cluster service on simulated nodes."""
     words = [sys.executable, "-m", "e2e.served_cluster", str(nodes)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:  # noqa: S603
         assert process.stdin is not None
         assert process.stdout is not None
-        yield process.stdout.readline().strip()
+        yield RunningCluster(process.stdout.readline().strip(), process.stdin)
         process.stdin.close()

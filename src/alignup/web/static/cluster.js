@@ -156,48 +156,49 @@
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, width, height);
     const resource = resources.indexOf(element("resource").value);
-    const colors = ["--reserved-fill", "--held-fill", "--stranded-fill"].map(color);
-    const [edge, mark] = [color("--edge"), color("--bad")];
     const inside = boxes.height - 4;
-    selected.forEach((node, number) => {
-      const x = (number % boxes.across) * boxes.width;
-      const y = Math.floor(number / boxes.across) * boxes.height;
-      context.strokeStyle = edge;
-      const columnsHere = Math.max(1, Math.min(node.numa.length, 8));
-      context.lineWidth = 0.5;
-      context.strokeRect(x + 0.5, y + 0.5, columnsHere * boxes.column + 1, inside + 1);
-      if (node.unknown !== "") {
-        context.beginPath();
-        context.moveTo(x + 1, y + inside);
-        context.lineTo(x + boxes.column, y + 1);
-        context.stroke();
-        return;
-      }
-      node.numa.slice(0, 8).forEach((parts, column) => {
-        const cell = parts[resource];
-        if (!cell) return;
-        const sum = cell[RESERVED] + cell[HELD] + cell[STRANDED] + cell[FREE];
-        const left = x + 1 + column * boxes.column;
-        let bottom = y + 1 + inside;
-        for (const use of [RESERVED, HELD, STRANDED]) {
-          const part = sum === 0 ? 0 : (cell[use] / sum) * inside;
-          if (part === 0) continue;
-          context.fillStyle = colors[use];
-          context.fillRect(left, bottom - part, boxes.column - 1, part);
-          if (use === STRANDED) { // not by color alone
-            context.strokeStyle = mark;
-            context.lineWidth = 1;
-            context.beginPath();
-            for (let line = 1; line < part; line += 3) {
-              context.moveTo(left, bottom - line);
-              context.lineTo(left + boxes.column - 1, bottom - line);
-            }
-            context.stroke();
-          }
-          bottom -= part;
-        }
-      });
+    const places = selected.map((node, number) => ({
+      node,
+      x: (number % boxes.across) * boxes.width,
+      y: Math.floor(number / boxes.across) * boxes.height,
+      width: Math.max(1, Math.min(node.numa.length, 8)) * boxes.column + 1,
+    }));
+    // One color at a time: to change it takes longer than to fill a rectangle.
+    context.fillStyle = color("--edge");
+    for (const { x, y, width: across } of places) context.fillRect(x, y, across + 1, inside + 2);
+    context.fillStyle = color("--raised");
+    for (const { x, y, width: across } of places) context.fillRect(x + 1, y + 1, across - 1, inside);
+    for (const use of [RESERVED, HELD, STRANDED]) {
+      context.fillStyle = color(["--reserved-fill", "--held-fill", "--stranded-fill"][use]);
+      eachPart(places, resource, use, inside, (left, top, height) => context.fillRect(left, top, boxes.column - 1, height));
+    }
+    // Not by color alone: lines across what is stranded, and through nodes without a report.
+    context.fillStyle = color("--bad");
+    eachPart(places, resource, STRANDED, inside, (left, top, height) => {
+      for (let line = 1; line < height; line += 3) context.fillRect(left, top + line, boxes.column - 1, 1);
     });
+    context.strokeStyle = color("--edge");
+    context.beginPath();
+    for (const { node, x, y, width: across } of places) {
+      if (node.unknown === "") continue;
+      context.moveTo(x + 1, y + inside);
+      context.lineTo(x + across, y + 1);
+    }
+    context.stroke();
+  }
+  // Call `paint` with the place and height of the part of each NUMA node that has one use.
+  function eachPart(places, resource, use, inside, paint) {
+    for (const { node, x, y } of places) {
+      for (let column = 0; column < Math.min(node.numa.length, 8); column += 1) {
+        const cell = node.numa[column][resource];
+        if (!cell || cell[use] === 0) continue;
+        const unit = inside / (cell[RESERVED] + cell[HELD] + cell[STRANDED] + cell[FREE]);
+        let below = 0;
+        for (let other = 0; other < use; other += 1) below += cell[other];
+        const height = cell[use] * unit;
+        paint(x + 1 + column * boxes.column, y + 1 + inside - below * unit - height, height);
+      }
+    }
   }
   function nodeAt(event) {
     const place = canvas.getBoundingClientRect();
