@@ -4,7 +4,6 @@ import collections
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -140,9 +139,11 @@ class PredictionHistory:
             Series(text, [counts.get(start, collections.Counter())[name] for start in starts], style)
             for (name, text), style in zip(OUTCOMES.items(), (0, 1, 3), strict=True)
         ]
-        drawn = stacked_plot("Predicted pods by what the kubelet did", starts, series, x=_clock)
+        drawn = stacked_plot("Predicted pods by what the kubelet did", starts, series, x=lambda start: _ago(end - start))
         return svg_inline(drawn, "Predictions and outcomes over time")
 
 
-def _clock(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%H:%M UTC")
+def _ago(seconds: float) -> str:
+    """Return a time that is the same in every time zone."""
+    minutes = round(seconds / 60)
+    return "now" if minutes <= 0 else f"{minutes} min ago" if minutes < 120 else f"{minutes / 60:.1f} h ago"
