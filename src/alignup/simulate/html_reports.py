@@ -40,6 +40,7 @@ from alignup.web.pages import Pages, static_file
 from alignup.web.tiles import Tile
 
 _MAX_VARIANTS = 40  #: combinations of settings in a report
+_MAX_COMBINATIONS = 200  #: of a sweep, the best first
 
 Results = Sequence[FleetResult]
 
@@ -244,7 +245,8 @@ def render_sweep(rows: Sequence[Row], *, title: str) -> str:
         subject=", ".join(clean(name) for name in dict.fromkeys(row["strategy"] for row in rows)),
         takeaway=sweep_takeaway(means),
         tiles=tiles,
-        means=means,
+        means=means[:_MAX_COMBINATIONS],
+        omitted=len(means[_MAX_COMBINATIONS:]),
         highest={name: max(combination.figures[name] for combination in means) for name in MEAN_FIGURES if means},
         highest_devices={
             name: max(combination.stranded_devices.get(name, 0.0) for combination in means) for name in devices
