@@ -2,7 +2,7 @@
 
 A report begins with its takeaway and a row of figures. Its sections have charts, which hold at most
 ``charts.MAX_POINTS`` points each, and tables. Templates escape all text; only the pictures of ``alignup.picture`` are
-markup. The only script that runs is that of charts: a report's policy has its digest.
+markup. Only the scripts of charts and of sorting run: a report's policy has their digests.
 """
 
 import re
@@ -62,23 +62,33 @@ def _pages() -> Pages:
 
 
 @cache
-def _assets() -> dict[str, Markup]:
-    """Return the style sheet and the script, which are files of this package, and the digest of the script."""
-    layout = (files(__package__) / "static" / "report.css").read_text("utf-8")
-    script = chart_script()
-    digest = b64encode(sha256(script.encode()).digest()).decode()
-    texts = {
-        "style": "\n".join((static_file("pages.css"), chart_style(), layout)),
-        "script": script,
-        "digest": f"sha256-{digest}",
-    }
-    return {name: Markup(text) for name, text in texts.items()}  # noqa: S704 - files of this package
+def _style() -> Markup:
+    texts = (static_file("pages.css"), chart_style(), _static_file("report.css"))
+    return Markup("\n".join(texts))  # noqa: S704 - files of this package
+
+
+@cache
+def _static_file(name: str) -> str:
+    return (files(__package__) / "static" / name).read_text("utf-8")
+
+
+def _scripts(body: str) -> list[Markup]:
+    """Return the scripts that a report needs."""
+    scripts = [chart_script()] if "<figure data-chart" in body else []
+    scripts += [_static_file("sorting.js")] if 'class="sortable"' in body else []
+    return [Markup(script) for script in scripts]  # noqa: S704 - files of this package
+
+
+@cache
+def _digest(script: Markup) -> str:
+    return f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'"
 
 
 def _render(template: str, *, title: str, subject: str, takeaway: str, tiles: Iterable[Tile], **context: Any) -> str:  # noqa: ANN401 - of templates
     pages = _pages()
     body = pages.render(template, **context)
     sections = [(id_, Markup(text)) for id_, text in re.findall(r'<h2 id="([\w-]+)-title">(.*?)</h2>', body)]  # noqa: S704 - escaped by the template
+    scripts = _scripts(body)
     return pages.render(
         "report.html",
         title=clean(title),
@@ -87,8 +97,9 @@ def _render(template: str, *, title: str, subject: str, takeaway: str, tiles: It
         tiles=tiles,
         sections=sections,
         body=Markup(body),  # noqa: S704 - of a template
-        has_charts="<figure data-chart" in body,
-        **_assets(),
+        style=_style(),
+        scripts=scripts,
+        policy=Markup(" ".join(map(_digest, scripts)) or "'none'"),  # noqa: S704 - digests
     )
 
 
