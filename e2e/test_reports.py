@@ -78,8 +78,6 @@ def test_a_report_is_one_file_with_its_takeaway_first(chromium: Browser, reports
         assert links.count() == page.locator("section").count() > 2
         links.last.click()
         assert page.locator("section").last.bounding_box()["y"] < WIDE["height"]
-        page.evaluate("scrollTo(0, 0)")
-        browser.picture(page, f"report-{kind}")
 
 
 def test_hovering_shows_the_values_at_that_time(chromium: Browser, reports: dict[str, Path]) -> None:
