@@ -208,6 +208,16 @@ def test_the_report_needs_no_other_file_and_contains_only_text_of_strangers():
     assert len(charts_of(text)) >= 4
 
 
+def test_pods_that_arrive_at_the_same_time_have_no_charts():
+    events = [PodArrival(5, make_pod("small", cpu="2", memory="1Gi")), PodArrival(5, make_pod("large", cpu="64"))]
+
+    text = html_reports.render_node(simulate.run(host(), events), events, title="Two pods")
+
+    assert charts_of(text) == {}
+    assert ">Rejections</h2>" in text
+    assert "Utilization over time" not in text
+
+
 def test_only_the_scripts_of_the_package_run():
     text = html_reports.render_cluster(FleetReport(results=(result(),)), title="A cluster")
 

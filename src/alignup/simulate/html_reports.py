@@ -30,7 +30,7 @@ from alignup.simulate.cluster_result import (
 )
 from alignup.simulate.compare import Comparison
 from alignup.simulate.executors import Row
-from alignup.simulate.node_report import build_timeline
+from alignup.simulate.node_report import Timeline, build_timeline
 from alignup.simulate.node_simulation import SimulationResult
 from alignup.simulate.sweeps import MEAN_FIGURES, combination_means, invalid_combinations
 from alignup.simulate.takeaways import cluster_takeaway, comparison_takeaway, node_takeaway, sweep_takeaway
@@ -107,19 +107,7 @@ def render_node(
     result: SimulationResult, events: Iterable[WorkloadEvent], *, title: str, comparison: Comparison | None = None
 ) -> str:
     """Return the report of a simulated node, and of a *comparison* of its settings."""
-    timeline = build_timeline(result, events)
-    times = _since_start(timeline.times)
-    utilization = [
-        Chart(
-            title=f"{name}, as a share of what is allocatable",
-            times=times,
-            series=[ChartLine(name, shares)],
-            unit="share",
-        )
-        for name, shares in timeline.held.items()
-    ]
-    ends = [*timeline.starts, timeline.starts[0] + (result.duration or 1.0)]  # the last interval ends somewhere
-    rejections = [ChartLine(reason, [*numbers, numbers[-1]]) for reason, numbers in timeline.rejections.items()]
+    charts = _node_charts(build_timeline(result, events)) if result.duration else {}
     topology = result.settings.topology
     return _render(
         "node.html",
@@ -131,15 +119,32 @@ def render_node(
         comparison=comparison,
         shown=comparison.ranked[:_MAX_VARIANTS] if comparison else (),
         max_variants=_MAX_VARIANTS,
-        utilization=utilization if times else [],
-        running=[
-            Chart(title="Admitted pods that run", times=times, series=[ChartLine("running pods", timeline.running)])
-        ]
-        if times
-        else [],
-        rejections=[Chart(title="Rejected pods in each interval", times=_since_start(ends), series=rejections)],
+        charts_of=charts,
         machine=draw_parts(result.machine, result.peak.ledger).pictures,
     )
+
+
+def _node_charts(timeline: Timeline) -> dict[str, list[Chart]]:
+    """Return the charts of each section."""
+    times = _since_start(timeline.times)
+    # The last interval ends with the last event.
+    starts = _since_start([*timeline.starts, timeline.times[-1]])
+    lines = [ChartLine(reason, [*numbers, numbers[-1]]) for reason, numbers in timeline.rejections.items()]
+    return {
+        "utilization": [
+            Chart(
+                title=f"{clean(name)}, as a share of what is allocatable",
+                times=times,
+                series=[ChartLine(name, shares)],
+                unit="share",
+            )
+            for name, shares in timeline.held.items()
+        ],
+        "running": [
+            Chart(title="Admitted pods that run", times=times, series=[ChartLine("running pods", timeline.running)])
+        ],
+        "rejections": [Chart(title="Rejected pods in each interval", times=starts, series=lines)],
+    }
 
 
 def _node_tiles(result: SimulationResult, which: str) -> list[Tile]:
