@@ -188,6 +188,20 @@ def test_the_timeline_counts_what_pods_hold_until_they_depart():
     assert sum(timeline.rejections[next(iter(result.reasons))][30:31]) == 1
 
 
+def test_the_timeline_has_what_lasts_after_all_events_of_a_time():
+    pods = [make_pod(name, cpu="2", memory="1Gi") for name in ("first", "second")]
+    events = (
+        PodArrival(0, pods[0]),
+        PodDeparture(5, pods[0].uid),
+        PodArrival(5, pods[1]),
+        PodDeparture(9, pods[1].uid),
+    )
+
+    timeline = build_timeline(simulate.run(host(), events), events)
+
+    assert (list(timeline.times), list(timeline.running)) == ([0, 5, 9], [1, 1, 0])
+
+
 def test_the_report_needs_no_other_file_and_contains_only_text_of_strangers():
     pods = [make_pod("small", cpu="2", memory="1Gi"), make_pod("large", cpu="64", memory="1Gi")]
     events = arrivals([replace(wanted, name=HOSTILE, namespace=HOSTILE) for wanted in pods])
@@ -237,7 +251,7 @@ def test_the_report_of_many_events_is_small():
     for number in range(50_000):
         uid = str(number)
         events.append(PodArrival(number, replace(outcome.pod, uid=uid)))
-        events.append(PodDeparture(number + 3 + number % 5, uid))
+        events.append(PodDeparture(number + 3.5 + number % 5, uid))
     many = replace(known, outcomes=(outcome,) * 50_000, duration=50_007.0)
 
     text = html_reports.render_node(many, events, title="Many pods")
