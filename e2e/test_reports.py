@@ -78,8 +78,6 @@ def test_a_report_is_one_file_with_its_takeaway_first(chromium: Browser, reports
         assert links.count() == page.locator("section").count() > 2
         links.last.click()
         assert page.locator("section").last.bounding_box()["y"] < WIDE["height"]
-        page.evaluate("scrollTo(0, 0)")
-        browser.picture(page, f"report-{kind}")
 
 
 def test_hovering_shows_the_values_at_that_time(chromium: Browser, reports: dict[str, Path]) -> None:
@@ -145,6 +143,22 @@ def test_charts_are_read_and_zoomed_with_the_keyboard(chromium: Browser, reports
         assert page.locator(".reset:visible").count() > 0
         page.keyboard.press("Escape")
         assert page.locator(".reset:visible").count() == 0
+
+
+@pytest.mark.parametrize(("kind", "column"), [("sweep", "Rejections"), ("comparison", "One NUMA node")])
+def test_tables_are_sorted_by_a_column(chromium: Browser, reports: dict[str, Path], kind: str, column: str) -> None:
+    with opened(chromium, reports[kind]) as page:
+        head = page.locator(".sortable >> nth=0").locator("th", has_text=column).first
+        values = f".sortable >> nth=0 >> td[data-label='{column}']"
+
+        head.locator("button").focus()
+        page.keyboard.press("Enter")
+        descending = [float(cell.get_attribute("data-value")) for cell in page.locator(values).all()]
+        assert (head.get_attribute("aria-sort"), descending) == ("descending", sorted(descending, reverse=True))
+        page.keyboard.press("Enter")
+        ascending = [float(cell.get_attribute("data-value")) for cell in page.locator(values).all()]
+        assert (head.get_attribute("aria-sort"), ascending) == ("ascending", sorted(ascending))
+        assert len(set(ascending)) > 1
 
 
 def test_readers_without_scripts_have_the_tables(chromium: Browser, reports: dict[str, Path]) -> None:

@@ -188,6 +188,20 @@ def test_the_timeline_counts_what_pods_hold_until_they_depart():
     assert sum(timeline.rejections[next(iter(result.reasons))][30:31]) == 1
 
 
+def test_the_timeline_has_what_lasts_after_all_events_of_a_time():
+    pods = [make_pod(name, cpu="2", memory="1Gi") for name in ("first", "second")]
+    events = (
+        PodArrival(0, pods[0]),
+        PodDeparture(5, pods[0].uid),
+        PodArrival(5, pods[1]),
+        PodDeparture(9, pods[1].uid),
+    )
+
+    timeline = build_timeline(simulate.run(host(), events), events)
+
+    assert (list(timeline.times), list(timeline.running)) == ([0, 5, 9], [1, 1, 0])
+
+
 def test_the_report_needs_no_other_file_and_contains_only_text_of_strangers():
     pods = [make_pod("small", cpu="2", memory="1Gi"), make_pod("large", cpu="64", memory="1Gi")]
     events = arrivals([replace(wanted, name=HOSTILE, namespace=HOSTILE) for wanted in pods])
@@ -208,12 +222,23 @@ def test_the_report_needs_no_other_file_and_contains_only_text_of_strangers():
     assert len(charts_of(text)) >= 4
 
 
-def test_only_the_script_of_charts_runs():
+def test_pods_that_arrive_at_the_same_time_have_no_charts():
+    events = [PodArrival(5, make_pod("small", cpu="2", memory="1Gi")), PodArrival(5, make_pod("large", cpu="64"))]
+
+    text = html_reports.render_node(simulate.run(host(), events), events, title="Two pods")
+
+    assert charts_of(text) == {}
+    assert ">Rejections</h2>" in text
+    assert "Utilization over time" not in text
+
+
+def test_only_the_scripts_of_the_package_run():
     text = html_reports.render_cluster(FleetReport(results=(result(),)), title="A cluster")
 
-    (digest,) = re.findall(r"script-src 'sha256-(.*?)'", text)
+    digests = re.findall(r"'sha256-(.*?)'", text)
     scripts = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
-    assert [b64encode(sha256(script.encode()).digest()).decode() for script in scripts] == [digest]
+    assert [b64encode(sha256(script.encode()).digest()).decode() for script in scripts] == digests
+    assert len(scripts) == 1
     assert "default-src 'none'" in text
 
 
@@ -226,7 +251,7 @@ def test_the_report_of_many_events_is_small():
     for number in range(50_000):
         uid = str(number)
         events.append(PodArrival(number, replace(outcome.pod, uid=uid)))
-        events.append(PodDeparture(number + 3 + number % 5, uid))
+        events.append(PodDeparture(number + 3.5 + number % 5, uid))
     many = replace(known, outcomes=(outcome,) * 50_000, duration=50_007.0)
 
     text = html_reports.render_node(many, events, title="Many pods")
@@ -268,10 +293,15 @@ def test_the_report_compares_combinations():
     assert text.count('<rect width="100.0%"') > 2
 
 
-def test_a_report_has_all_combinations():
-    text = html_reports.render_sweep([row(f"m{number}") for number in range(50)], title="A sweep")
+def test_a_report_has_the_best_combinations():
+    rows = [row(f"m{number}", rejections=str(number)) for number in range(250)]
 
-    assert len([cells for cells in rows_of(text) if cells[0] == "m49"]) == 3
+    text = html_reports.render_sweep(rows, title="A sweep")
+
+    shown = [cells[0] for cells in rows_of(text)]
+    assert (shown.count("m0"), shown.count("m199"), shown.count("m200")) == (3, 3, 0)
+    assert "The tables have the 200 best combinations; the results file has 50 more." in text
+    assert len(text.encode()) < 1_000_000
 
 
 def test_a_sweep_without_results_says_so():

@@ -2,7 +2,7 @@
 
 A report begins with its takeaway and a row of figures. Its sections have charts, which hold at most
 ``charts.MAX_POINTS`` points each, and tables. Templates escape all text; only the pictures of ``alignup.picture`` are
-markup. The only script that runs is that of charts: a report's policy has its digest.
+markup. Only the scripts of charts and of sorting run: a report's policy has their digests.
 """
 
 import re
@@ -30,7 +30,7 @@ from alignup.simulate.cluster_result import (
 )
 from alignup.simulate.compare import Comparison
 from alignup.simulate.executors import Row
-from alignup.simulate.node_report import build_timeline
+from alignup.simulate.node_report import Timeline, build_timeline
 from alignup.simulate.node_simulation import SimulationResult
 from alignup.simulate.sweeps import MEAN_FIGURES, combination_means, invalid_combinations
 from alignup.simulate.takeaways import cluster_takeaway, comparison_takeaway, node_takeaway, sweep_takeaway
@@ -40,6 +40,7 @@ from alignup.web.pages import Pages, static_file
 from alignup.web.tiles import Tile
 
 _MAX_VARIANTS = 40  #: combinations of settings in a report
+_MAX_COMBINATIONS = 200  #: of a sweep, the best first
 
 Results = Sequence[FleetResult]
 
@@ -61,23 +62,33 @@ def _pages() -> Pages:
 
 
 @cache
-def _assets() -> dict[str, Markup]:
-    """Return the style sheet and the script, which are files of this package, and the digest of the script."""
-    layout = (files(__package__) / "static" / "report.css").read_text("utf-8")
-    script = chart_script()
-    digest = b64encode(sha256(script.encode()).digest()).decode()
-    texts = {
-        "style": "\n".join((static_file("pages.css"), chart_style(), layout)),
-        "script": script,
-        "digest": f"sha256-{digest}",
-    }
-    return {name: Markup(text) for name, text in texts.items()}  # noqa: S704 - files of this package
+def _style() -> Markup:
+    texts = (static_file("pages.css"), chart_style(), _static_file("report.css"))
+    return Markup("\n".join(texts))  # noqa: S704 - files of this package
+
+
+@cache
+def _static_file(name: str) -> str:
+    return (files(__package__) / "static" / name).read_text("utf-8")
+
+
+def _scripts(body: str) -> list[Markup]:
+    """Return the scripts that a report needs."""
+    scripts = [chart_script()] if "<figure data-chart" in body else []
+    scripts += [_static_file("sorting.js")] if 'class="sortable"' in body else []
+    return [Markup(script) for script in scripts]  # noqa: S704 - files of this package
+
+
+@cache
+def _digest(script: Markup) -> str:
+    return f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'"
 
 
 def _render(template: str, *, title: str, subject: str, takeaway: str, tiles: Iterable[Tile], **context: Any) -> str:  # noqa: ANN401 - of templates
     pages = _pages()
     body = pages.render(template, **context)
     sections = [(id_, Markup(text)) for id_, text in re.findall(r'<h2 id="([\w-]+)-title">(.*?)</h2>', body)]  # noqa: S704 - escaped by the template
+    scripts = _scripts(body)
     return pages.render(
         "report.html",
         title=clean(title),
@@ -86,8 +97,9 @@ def _render(template: str, *, title: str, subject: str, takeaway: str, tiles: It
         tiles=tiles,
         sections=sections,
         body=Markup(body),  # noqa: S704 - of a template
-        has_charts="<figure data-chart" in body,
-        **_assets(),
+        style=_style(),
+        scripts=scripts,
+        policy=Markup(" ".join(map(_digest, scripts)) or "'none'"),  # noqa: S704 - digests
     )
 
 
@@ -95,19 +107,7 @@ def render_node(
     result: SimulationResult, events: Iterable[WorkloadEvent], *, title: str, comparison: Comparison | None = None
 ) -> str:
     """Return the report of a simulated node, and of a *comparison* of its settings."""
-    timeline = build_timeline(result, events)
-    times = _since_start(timeline.times)
-    utilization = [
-        Chart(
-            title=f"{name}, as a share of what is allocatable",
-            times=times,
-            series=[ChartLine(name, shares)],
-            unit="share",
-        )
-        for name, shares in timeline.held.items()
-    ]
-    ends = [*timeline.starts, timeline.starts[0] + (result.duration or 1.0)]  # the last interval ends somewhere
-    rejections = [ChartLine(reason, [*numbers, numbers[-1]]) for reason, numbers in timeline.rejections.items()]
+    charts = _node_charts(build_timeline(result, events)) if result.duration else {}
     topology = result.settings.topology
     return _render(
         "node.html",
@@ -119,15 +119,32 @@ def render_node(
         comparison=comparison,
         shown=comparison.ranked[:_MAX_VARIANTS] if comparison else (),
         max_variants=_MAX_VARIANTS,
-        utilization=utilization if times else [],
-        running=[
-            Chart(title="Admitted pods that run", times=times, series=[ChartLine("running pods", timeline.running)])
-        ]
-        if times
-        else [],
-        rejections=[Chart(title="Rejected pods in each interval", times=_since_start(ends), series=rejections)],
+        charts_of=charts,
         machine=draw_parts(result.machine, result.peak.ledger).pictures,
     )
+
+
+def _node_charts(timeline: Timeline) -> dict[str, list[Chart]]:
+    """Return the charts of each section."""
+    times = _since_start(timeline.times)
+    # The last interval ends with the last event.
+    starts = _since_start([*timeline.starts, timeline.times[-1]])
+    lines = [ChartLine(reason, [*numbers, numbers[-1]]) for reason, numbers in timeline.rejections.items()]
+    return {
+        "utilization": [
+            Chart(
+                title=f"{clean(name)}, as a share of what is allocatable",
+                times=times,
+                series=[ChartLine(name, shares)],
+                unit="share",
+            )
+            for name, shares in timeline.held.items()
+        ],
+        "running": [
+            Chart(title="Admitted pods that run", times=times, series=[ChartLine("running pods", timeline.running)])
+        ],
+        "rejections": [Chart(title="Rejected pods in each interval", times=starts, series=lines)],
+    }
 
 
 def _node_tiles(result: SimulationResult, which: str) -> list[Tile]:
@@ -244,7 +261,8 @@ def render_sweep(rows: Sequence[Row], *, title: str) -> str:
         subject=", ".join(clean(name) for name in dict.fromkeys(row["strategy"] for row in rows)),
         takeaway=sweep_takeaway(means),
         tiles=tiles,
-        means=means,
+        means=means[:_MAX_COMBINATIONS],
+        omitted=len(means[_MAX_COMBINATIONS:]),
         highest={name: max(combination.figures[name] for combination in means) for name in MEAN_FIGURES if means},
         highest_devices={
             name: max(combination.stranded_devices.get(name, 0.0) for combination in means) for name in devices

@@ -170,7 +170,7 @@ def _usage(usage: Mapping[str, UsageStats]) -> dict[str, Any]:
 class Timeline:
     """What pods held over time, how many ran, and which were rejected."""
 
-    times: Sequence[float]
+    times: Sequence[float]  #: of events, each once
     held: Mapping[str, Sequence[float]]  #: resource → share of what is allocatable, 0 to 1
     running: Sequence[int]  #: admitted pods
     starts: Sequence[float]  #: of the intervals in which rejections are counted
@@ -186,6 +186,7 @@ def build_timeline(result: SimulationResult, events: Iterable[WorkloadEvent]) ->
     limits = {name: stats.total for name, stats in result.usage.items() if stats.total and name != PODS}
     shares: dict[str, list[float]] = {name: [] for name in limits}
     running: list[int] = []
+    times: list[float] = []
     for event in in_order:
         if isinstance(event, PodArrival):
             outcome = next(outcomes)
@@ -194,9 +195,14 @@ def build_timeline(result: SimulationResult, events: Iterable[WorkloadEvent]) ->
                 totals.update(held)
         elif event.uid in present:
             totals.subtract(present.pop(event.uid))
+        if times and times[-1] == event.time:  # what lasts no time is not shown
+            columns: tuple[list[Any], ...] = (times, running, *shares.values())
+            for values in columns:
+                values.pop()
         for name, total in limits.items():
             shares[name].append(totals[name] / total)
         running.append(len(present))
+        times.append(event.time)
     first = in_order[0].time if in_order else 0.0
     width = (result.duration or 1.0) / REJECTION_INTERVALS
     counts: dict[str, list[int]] = {reason: [0] * REJECTION_INTERVALS for reason in result.reasons}
@@ -205,7 +211,7 @@ def build_timeline(result: SimulationResult, events: Iterable[WorkloadEvent]) ->
             place = min(int((outcome.time - first) / width), REJECTION_INTERVALS - 1)
             counts[outcome.rejection.reason][place] += 1
     return Timeline(
-        times=[event.time for event in in_order],
+        times=times,
         held=shares,
         running=running,
         starts=[first + number * width for number in range(REJECTION_INTERVALS)],

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
 MAX_POINTS = 4000  #: of a chart; more are reduced, and a wide screen does not show the difference
@@ -84,19 +85,11 @@ def select_points(times: Sequence[float], columns: Sequence[Sequence[float]], li
     intervals = max(1, limit // (2 + 2 * len(columns)))
     first, span = times[0], (times[-1] - times[0]) or 1.0
     kept: set[int] = set()
-    begin = 0
-    while begin < len(changes):
-        interval = min(int((times[changes[begin]] - first) / span * intervals), intervals - 1)
-        end = begin + 1
-        while (
-            end < len(changes) and min(int((times[changes[end]] - first) / span * intervals), intervals - 1) == interval
-        ):
-            end += 1
-        members = changes[begin:end]
+    for _, places in groupby(changes, lambda place: min(int((times[place] - first) / span * intervals), intervals - 1)):
+        members = list(places)
         kept |= {members[0], members[-1]}
         for values in columns:
             kept |= {min(members, key=values.__getitem__), max(members, key=values.__getitem__)}
-        begin = end
     return sorted(kept)
 
 
