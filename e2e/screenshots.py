@@ -38,7 +38,8 @@ def take_agent(chromium: Browser) -> None:
             browser.picture(page, f"{name}sign-in")
             page.goto(agent.link())
             page.wait_for_selector("#connection:text-is('live')")
-            page.hover("#pods tr >> nth=1")
+            if size is WIDE:  # where the machine stays in sight
+                page.hover("#pods tr >> nth=1")
             browser.picture(page, f"{name}node")
             page.goto(f"{start}decisions/{agent.decision('waiting')}")
             browser.picture(page, f"{name}decision")
