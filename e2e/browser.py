@@ -80,9 +80,9 @@ def serious_problems(page: Page) -> list[str]:
     page.evaluate(AXE.read_text("utf-8"))
     results = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     return [
-        f"{found['id']}: {found['help']}: {found['nodes'][0]['html'][:200]}"
-        for found in results["violations"]
-        if found["impact"] in {"serious", "critical"}
+        f"{violation['id']}: {violation['help']}: {violation['nodes'][0]['html'][:200]}"
+        for violation in results["violations"]
+        if violation["impact"] in {"serious", "critical"}
     ]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import IO
 
 import yaml
 
@@ -67,7 +67,7 @@ def running_agent(machine: Path = NODE / "machine.yaml", *more: str) -> Iterator
 @dataclass(frozen=True)
 class RunningCluster:
     address: str  #: of the pages
-    commands: TextIO
+    commands: IO[str]
 
     def send(self, command: str) -> None:
         """Let something happen; see ``e2e.served_cluster``."""

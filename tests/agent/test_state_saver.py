@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from alignup.agent.admission_queue import AdmissionQueue
-from alignup.agent.state import AgentState
+from alignup.agent.state import AgentState, EventKind
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import AlignError, StoreError, StoreProblem
 from alignup.align.machine import Device
@@ -181,6 +181,8 @@ def test_events_get_the_ids_of_their_decisions_once(store):
     ids = [saving.decision_id(event) for event in transaction.events]
     stored_ids = [entry.id for entry in reversed(store.history.latest())]
     assert [number for number in ids if number is not None] == stored_ids
-    assert {event.kind: number is None for event, number in zip(transaction.events, ids, strict=True)}["released"]
+    assert {event.kind: number is None for event, number in zip(transaction.events, ids, strict=True)}[
+        EventKind.RELEASED
+    ]
     assert "waiting" in {entry.outcome for entry in store.history.latest()}
     assert [saving.decision_id(event) for event in transaction.events] == [None] * len(ids)

@@ -226,7 +226,7 @@ def test_a_link_signs_a_browser_in_once(call):
 
     with httpx2.Client() as browser:
         browser.get(link)
-        assert "<h1>Node</h1>" in browser.get(page).text
+        assert "<h1>Node<small>" in browser.get(page).text
     assert [httpx2.get(used).status_code for used in (link, page)] == [401, 401]
     assert again["url"].startswith(f"{page}sign-in?code=")
     assert again["seconds"] == 600

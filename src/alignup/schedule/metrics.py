@@ -139,7 +139,8 @@ class PredictionHistory:
             Series(text, [counts.get(start, collections.Counter())[name] for start in starts], style)
             for (name, text), style in zip(OUTCOMES.items(), (0, 1, 3), strict=True)
         ]
-        drawn = stacked_plot("Predicted pods by what the kubelet did", starts, series, x=lambda start: _ago(end - start))
+        title = "Predicted pods by what the kubelet did"
+        drawn = stacked_plot(title, starts, series, x=lambda start: _ago(end - start))
         return svg_inline(drawn, "Predictions and outcomes over time")
 
 
