@@ -187,6 +187,7 @@ def test_reports_are_readable(
     with opened(chromium, reports[kind], viewport=size, color_scheme=scheme) as page:
         page.locator("details").evaluate_all("(all) => all.forEach((details) => { details.open = true; })")
         assert (browser.low_contrast(page), browser.overflow(page)) == ([], 0)
+        assert browser.serious_problems(page) == []
         widths = page.locator("figure .plot").evaluate_all(
             "(plots) => plots.map((plot) => [plot.clientWidth, plot.querySelector('.uplot').clientWidth])"
         )
