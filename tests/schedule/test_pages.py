@@ -21,6 +21,7 @@ from alignup.schedule.pages import ROWS, ClusterPages, Facts
 from alignup.schedule.service import schedule_app
 from alignup.schedule.shared_manifests import EXAMPLES, read_shared, share
 from alignup.web.asgi_server import serve_app
+from alignup.web.authentication import AccessRules
 from alignup.web.sockets import tcp_socket
 from tests.deadlines import until
 from tests.html_reader import HtmlReader
@@ -253,6 +254,20 @@ async def test_an_unknown_page_is_a_page_for_browsers(pages):
     assert (page.status_code, document.status_code) == (404, 404)
     assert "There is no page /nope here." in text_of(page)
     assert "docs/scheduling.md" in document.json()["detail"]
+
+
+async def test_a_browser_without_the_token_gets_a_page(service):
+    app = schedule_app(service, access=AccessRules(token=b"secret"))
+    transport = httpx2.ASGITransport(app=app)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        page = await client.get("/", headers={"accept": "text/html"})
+        document = await client.get("/")
+
+    assert (page.status_code, document.status_code) == (401, 401)
+    assert page.headers["www-authenticate"] == document.headers["www-authenticate"]
+    assert "<h1>Unauthorized" in page.text
+    assert "password of HTTP Basic" in text_of(page)
+    assert "password of HTTP Basic" in document.json()["detail"]
 
 
 @given(st.text(max_size=500))

@@ -39,6 +39,7 @@ _MAX_MEMORY_HOLDERS = 100  #: the most pods that are listed although they hold o
 _PAGE_WIDTH = 1540.0
 _MIN_WIDTH = 300.0  #: of a NUMA node
 _THINNEST = 0.005  #: of a bar: a pod that holds less has no segment of its own
+_LARGE = 700.0  #: a picture that may fill a page alone
 _WIDE = 420.0  #: the same in a page, where a picture becomes as wide as there is room
 
 
@@ -71,7 +72,7 @@ def draw_parts(
     around = list(painter.outside_sockets())
     others = [f"Other parts of the machine, part {number + 1}" for number in range(len(around))]
     pictures = [
-        *map(svg_inline, drawn, names),
+        *map(svg_inline, drawn, names, ["large" if part.width > _LARGE else "" for part in drawn]),
         *(svg_inline(*part, "small") for part in zip(around, others, strict=True)),
     ]
     return MachineParts(layout, tuple(pictures))
@@ -189,7 +190,7 @@ class _Painter:
             pills = []
             for device in shown:
                 use = self._occupancy.of_device(device)
-                name = shorten(clean(device.id), 28) + (f" · {use.mark}" if use.holder else "")
+                name = shorten(clean(device.id), 28) + (f" · {use.mark}" if use.mark else "")
                 name += "" if device.healthy else " · unhealthy"
                 title = f"{clean(device.resource)} {clean(device.id)}, {clean(use.description)}"
                 data = {"device": clean(device.id), "title": title} | _holder_data(use)

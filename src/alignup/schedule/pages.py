@@ -63,7 +63,7 @@ from alignup.schedule.trends import Trends
 from alignup.schedule.workload_answers import WorkloadAnswer, ask_about_gang, split_by_object
 from alignup.web.authentication import count_authenticated
 from alignup.web.event_streams import EventBus, EventStreams
-from alignup.web.pages import PageHandler, Pages, describe_machine, path, read_form, static_routes
+from alignup.web.pages import HTML, PageHandler, Pages, describe_machine, path, read_form, static_routes
 from alignup.web.paging import gather_items
 from alignup.web.responses import ProblemError, json_response
 from alignup.web.tiles import Tile, capacity_tiles, resource_name
@@ -164,6 +164,11 @@ class ClusterPages:
             return await handler(request)
 
         return self._templates.guard(handle, None)
+
+    def refuse(self, request: Request, problem: ProblemError) -> Response:
+        """Return the answer to those who may not use the service: a page for browsers."""
+        wants_page = HTML in request.headers.get("accept", "")
+        return self._templates.problem_page(problem) if wants_page else problem.response()
 
     @property
     def missing(self) -> Callable[[Request, Exception], Awaitable[Response]]:

@@ -270,13 +270,14 @@ class _ExtenderApp:
 
     def __init__(self, service: ScheduleService, others: ASGIApp, max_body: int, access: AccessRules) -> None:
         self._service, self._others, self._max_body, self._access = service, others, max_body, access
+        self.refuse: Callable[[Request, ProblemError], Response] = lambda _request, problem: problem.response()
         self._verbs = {f"{EXTENDER}/{verb}": verb for verb in VERBS}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope.get("path", "")
         is_open = self._access.everyone or path in _OPEN_PATHS or path.startswith("/static/")
         if not is_open and not self._access.allows(Request(scope)):
-            await self._refusal()(scope, receive, send)
+            await self.refuse(Request(scope), self._refusal())(scope, receive, send)
             return
         verb = self._verbs.get(path)
         if verb is None or scope.get("method") != "POST":
@@ -298,12 +299,12 @@ class _ExtenderApp:
         else:
             await answer(scope, receive, send)
 
-    def _refusal(self) -> Response:
+    def _refusal(self) -> ProblemError:
         detail = "Only root and the user of this program are served here. Others need a token, which it was not given."
         if self._access.token is not None:
             detail = "The request needs the token: Authorization: Bearer TOKEN, or the password of HTTP Basic."
         # Browsers ask for the password then.
-        return ProblemError(401, detail, headers={"WWW-Authenticate": 'Basic realm="alignup"'}).response()
+        return ProblemError(401, detail, headers={"WWW-Authenticate": 'Basic realm="alignup"'})
 
 
 def schedule_app(
@@ -341,7 +342,9 @@ def schedule_app(
         routes=routes, exception_handlers={404: pages.missing, 405: wrong_method, Exception: internal_error}
     )
     app.router.redirect_slashes = False
-    return _ExtenderApp(service, app, max_body, access or AccessRules(everyone=True))
+    served = _ExtenderApp(service, app, max_body, access or AccessRules(everyone=True))
+    served.refuse = pages.refuse
+    return served
 
 
 async def _respond(service: ScheduleService, verb: str, request: Request, max_body: int) -> bytes | Response:

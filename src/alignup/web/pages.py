@@ -116,11 +116,14 @@ class Pages:
                 problem = error
             except responses.ServiceError as error:
                 problem = responses.service_problem(error)
-            document = problem.document
-            values = {"title": document.title, "detail": document.detail}
-            return self.response("problem.html", status=problem.status, headers=problem.headers, **values)
+            return self.problem_page(problem)
 
         return handle
+
+    def problem_page(self, problem: ProblemError) -> Response:
+        document = problem.document
+        values = {"title": document.title, "detail": document.detail}
+        return self.response("problem.html", status=problem.status, headers=problem.headers, **values)
 
     def missing(self, access: AccessRules | None, *, hint: str) -> Callable[[Request, Exception], Awaitable[Response]]:
         """Return the handler of unknown paths: a page for browsers, a problem document with *hint* for programs."""
@@ -197,7 +200,8 @@ def time_texts(seconds: float) -> tuple[str, str]:
 def describe_machine(host: Host) -> dict[str, Any]:
     """Return what pages show of the machine of a host and of its ledger."""
     numa = measure_bars(host)
-    parts = draw_parts(host.machine, host.ledger, stranded=stranded_places(numa))
+    stranded = stranded_places(numa)
+    parts = draw_parts(host.machine, host.ledger, stranded=stranded)
     occupancy = parts.layout.occupancy
     largest = largest_requests(host)
     totals = sum_bars(numa)
@@ -211,6 +215,7 @@ def describe_machine(host: Host) -> dict[str, Any]:
             if use.holder is None
         ],
         "has_holders": bool(occupancy.holders),
+        "has_stranded": bool(stranded),
         "holders": {holder.uid: holder for holder in occupancy.holders},
         "sharing": occupancy.sharing,
         "numa": numa,

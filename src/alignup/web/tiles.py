@@ -32,9 +32,10 @@ def resource_name(resource: str) -> str:
     return {CPU: "CPUs", MEMORY: "memory"}.get(resource, shorten(clean(resource), 48))
 
 
-def capacity_tiles(totals: Mapping[str, ResourceBar], largest: Mapping[str, int], *, where: str = "") -> list[Tile]:
-    """Return a tile for each resource: what is free, and the *largest* request that fits aligned, *where*."""
-    order = sorted(totals, key=lambda name: (name != CPU, name != MEMORY, is_hugepages(name), name))
+def capacity_tiles(totals: Mapping[str, ResourceBar], largest: Mapping[str, int]) -> list[Tile]:
+    """Return a tile for each resource but huge pages: what is free, and the *largest* request that fits aligned."""
+    shown = [name for name in totals if not is_hugepages(name)]
+    order = sorted(shown, key=lambda name: (name != CPU, name != MEMORY, name))
     tiles = []
     for name in order[:MAX_TILES]:
         bar = totals[name]
@@ -42,7 +43,7 @@ def capacity_tiles(totals: Mapping[str, ResourceBar], largest: Mapping[str, int]
             continue
         free = bar.free + bar.stranded
         stranded = f"{format_amount(name, bar.stranded)} stranded" if bar.stranded else ""
-        fits = f"largest aligned request{where}: {format_amount(name, largest[name])}" if name in largest else ""
+        fits = f"largest aligned request: {format_amount(name, largest[name])}" if name in largest else ""
         tiles.append(
             Tile(
                 f"Free {resource_name(name)}",
