@@ -30,6 +30,8 @@ from tests.observe.kubelets import SimulatedKubelet
 from tests.strategies_pods import guaranteed
 
 HOST = "host-a"
+#: Nothing expires in the course of a test.
+PATIENT = SteeringTiming(confirm=60.0, hold=60.0, write=60.0, retry=0.01, poll=0.005)
 SERVED = ServedResource(
     kind=STEERING_INSTRUCTIONS.kind,
     plural=STEERING_INSTRUCTIONS.plural,

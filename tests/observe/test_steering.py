@@ -15,21 +15,19 @@ from alignup.kubernetes.plugins.pod_resources import ListedResources
 from alignup.machines.synthetic import parse
 from alignup.observe.observation import join
 from alignup.observe.published_objects import host_state
-from alignup.observe.steering import SteeringTiming, make_markers
+from alignup.observe.steering import make_markers
 from alignup.testing.api_server import ApiFault, ApiServer
 from tests.deadlines import until
 from tests.effort import SEED, did, rounds
 from tests.grpc_fixtures import anyio_backend, one_loop
 from tests.observe.kubelets import SimulatedKubelet
-from tests.observe.steered_kubelet import ClusterService, SteeredKubelet, marker_pod, steering_observer
+from tests.observe.steered_kubelet import PATIENT, ClusterService, SteeredKubelet, marker_pod, steering_observer
 from tests.short_paths import short_directory
 
 __all__ = ["anyio_backend", "one_loop"]
 
 pytestmark = pytest.mark.anyio
 
-#: Nothing expires in the course of a test.
-PATIENT = SteeringTiming(confirm=60.0, hold=60.0, write=60.0, retry=0.01, poll=0.005)
 CUT = ApiFault(disconnect=True, times=None)
 
 
