@@ -30,9 +30,9 @@ from alignup.kubernetes.manifests.claims import ResourceSlice, slices_from
 from alignup.kubernetes.plugins.pod_resources import PodResourcesClient, pod_resources_client
 from alignup.observe.app import ObserverMetrics, observer_app
 from alignup.observe.kubelet_reader import KnownSlices, KubeletPaths, KubeletReader
+from alignup.observe.marker_steering import MarkerHoldings, Markers, Steering, SteeringMetrics, make_markers
 from alignup.observe.observer import Observer, ObserverTiming, Publisher
 from alignup.observe.published_objects import FingerprintMethod
-from alignup.observe.steering import MarkerHoldings, Markers, Steering, SteeringMetrics, make_markers
 from alignup.web.asgi_server import ServerLimits, run_until_signal, serve_app
 from alignup.web.sockets import tcp_socket
 
