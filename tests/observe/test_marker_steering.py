@@ -4,13 +4,13 @@ import asyncio
 import random
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from alignup.align.machine import Device
-from alignup.align.workload import Pod
 from alignup.documents.steering import MARKER_RESOURCE, SteeringPhase
 from alignup.kubernetes.api import Access, ApiClient, Timing
 from alignup.kubernetes.plugins.pod_resources import ListedResources
@@ -30,6 +30,9 @@ from tests.observe.observed_machine import observe_once
 from tests.observe.steered_kubelet import HOST, PATIENT, ClusterService, SteeredKubelet, marker_pod, steering_observer
 from tests.short_paths import short_directory
 from tests.strategies_pods import container
+
+if TYPE_CHECKING:
+    from alignup.align.workload import Pod
 
 __all__ = ["anyio_backend", "one_loop"]
 
