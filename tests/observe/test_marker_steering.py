@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import sys
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -406,6 +407,36 @@ async def test_the_observer_steers_and_publishes(server, client, service):
         await service.reached(generation, "Done")
         task.cancel()
         await asyncio.wait([task])
+        await kubelet.stop()
+
+
+async def test_an_observer_that_is_killed_comes_back_with_all_markers(server, service):
+    """As a process, which can restore nothing when it is killed; the kubelet notices the end of its connection."""
+    server.serve(api_objects.SERVED)
+    server.put(api_objects.node(HOST))
+    machine = replace(machine_source.discover(), devices=())
+    (node, *_) = [node for node, cpus in machine.kubelet_view().node_cpus.items() if cpus]
+    with short_directory() as parent:
+        observe_once(parent / "k")
+        kubelet = SteeredKubelet(parent / "k", machine=machine, **UNMANAGED)
+        await kubelet.start()
+        server.write_kubeconfig(parent / "access")
+        words = ["observe", "--steer", "--node", HOST, "--kubeconfig", str(parent / "access"), "--no-configz"]
+        command = [sys.executable, "-m", "alignup", *words, "--kubelet-dir", str(parent / "k")]
+        for number in range(2):
+            process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.DEVNULL)
+            await until(lambda: kubelet.healthy.get(node) == 110)
+            generation = service.instruct(marker_pod(f"pod-{number}"), str(node))
+            await service.reached(generation, "Ready")
+            process.kill()
+            await process.wait()
+            await until(lambda: kubelet.healthy[node] == 0)
+        process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.DEVNULL)
+        await service.reached(generation, "Failed")
+        assert kubelet.healthy[node] == 110
+        assert len([*parent.glob("k/device-plugins/alignup.dev_numa-*.sock")]) == 1
+        process.terminate()
+        assert await process.wait() == 0
         await kubelet.stop()
 
 
