@@ -390,7 +390,7 @@ async def test_the_observer_steers_and_publishes(server, client, service):
     machine = replace(machine_source.discover(), devices=())
     nodes = [node for node, cpus in machine.kubelet_view().node_cpus.items() if cpus]
     with short_directory() as parent:
-        options = replace(observe_once(parent / "k"), once=False, steer=True)
+        options = replace(observe_once(parent / "k"), once=False, steer=PATIENT)
         kubelet = SteeredKubelet(parent / "k", machine=machine, **UNMANAGED)
         await kubelet.start()
         task = asyncio.create_task(observe(Access(server=server.url), options))
