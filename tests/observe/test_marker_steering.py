@@ -178,6 +178,20 @@ async def test_a_pod_that_does_not_come_expires(observer, kubelet, service):
     assert await kubelet.admit_pod(marker_pod("late")) == 0
 
 
+async def test_a_pod_that_is_rejected_ends_the_steering(observer, kubelet, service):
+    await observer()
+    await kubelet.admit_pod(marker_pod("large", cpu="4"))
+    generation = service.instruct(marker_pod("any"), "1")
+    await service.reached(generation, "Ready")
+    await kubelet.admit_pod(marker_pod("any"))
+    await service.reached(generation, "Failed")
+
+    assert kubelet.rejected == [
+        "TopologyAffinityError"
+    ]  # as predictions say: the service does not steer to a full node
+    assert kubelet.at_rest
+
+
 async def test_an_instruction_fails_that_the_kubelet_does_not_follow(observer, kubelet, service):
     await observer(confirm=0.05)
     kubelet.host.update_devices = lambda *_: None  # it is busy
