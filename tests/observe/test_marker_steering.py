@@ -186,9 +186,7 @@ async def test_a_pod_that_is_rejected_ends_the_steering(observer, kubelet, servi
     await kubelet.admit_pod(marker_pod("any"))
     await service.reached(generation, "Failed")
 
-    assert kubelet.rejected == [
-        "TopologyAffinityError"
-    ]  # as predictions say: the service does not steer to a full node
+    assert kubelet.rejected == ["TopologyAffinityError"]  # the service does not steer to a full node
     assert kubelet.at_rest
 
 
@@ -447,7 +445,7 @@ async def test_an_observer_that_is_killed_comes_back_with_all_markers(server, se
             await until(lambda: kubelet.healthy[node] == 0)
         process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.DEVNULL)
         await service.reached(generation, "Failed")
-        assert kubelet.healthy[node] == 110
+        await until(lambda: kubelet.healthy[node] == 110)
         assert len([*parent.glob("k/device-plugins/alignup.dev_numa-*.sock")]) == 1
         process.terminate()
         assert await process.wait() == 0
