@@ -64,7 +64,7 @@ async def test_an_observer_writes_the_status_of_its_own_node_only(api: Api, obse
         return ""
 
     async with asyncio.timeout(SECONDS):
-        while not (refused := await write("b")):  # a new policy takes a moment
+        while not (refused := await write("b")):  # noqa: ASYNC110 - a new policy takes a moment
             await asyncio.sleep(0.1)
     assert "the observer of node a must not write the objects of node b" in refused
     assert await write("a") == ""
