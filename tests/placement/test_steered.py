@@ -254,5 +254,7 @@ class TestProperties:
             certain = data.draw(st.booleans())
             verdict = cluster.steer(pod, "a", best.nodes, certain=certain)
             assert verdict is not None
-            host.apply(decide_steered(host, pod, best.nodes if certain else data.draw(st.sampled_from((0, best.nodes)))))
+            host.apply(
+                decide_steered(host, pod, best.nodes if certain else data.draw(st.sampled_from((0, best.nodes))))
+            )
             assert all(confirmed.as_predicted for confirmed in cluster.confirm(report("a", host, 2)))

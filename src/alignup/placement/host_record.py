@@ -159,8 +159,8 @@ class HostRecord:
     def without(self, uid: str) -> "HostRecord":
         """Return this record as it would be without an assumed pod."""
         other = copy(self)
-        other._log = [entry for entry in self._log if entry.uid != uid]
-        other._states, other._steps = None, dict(self._steps)
+        log = [entry for entry in self._log if entry.uid != uid]
+        vars(other).update(_log=log, _states=None, _steps=dict(self._steps))
         return other
 
     def observe_binding(self, pod: Pod, *, listed: int = 0) -> None:
@@ -282,9 +282,7 @@ class HostRecord:
         states = with_ends(ledgers, terminating, self._end)
         doubt = bool(doubtful) or unordered
         steered = any(binding.steered for binding in bindings)
-        return PossibleStates(
-            states, frozenset(unconfirmed), unsettled, doubt, frozenset(terminating), steered=steered
-        )
+        return PossibleStates(states, frozenset(unconfirmed), unsettled, doubt, frozenset(terminating), steered=steered)
 
     def _bind(self, ledger: Ledger, pod: Pod, nodes: NodeSet) -> "_Step":
         key = (f"{pod.uid} {nodes}" if nodes else pod.uid, id(ledger))

@@ -10,6 +10,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -37,6 +38,7 @@ from alignup.schedule.kept_nodes import PATIENCE_SECONDS
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.node_selection import SoftTaints, has_preferences, needs_alignment
 from alignup.schedule.preempt import Preemption
+from alignup.schedule.steering import STEERED_ANNOTATION, Steering
 from alignup.schedule.wake_up import WakeUp
 
 MANY = 16  #: nodes for a scheduler to choose from by its own scores
@@ -109,17 +111,18 @@ class Binder:
     after a last check that the node still admits the pod.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a binding depends on
         self,
         client: ApiClient,
         live: LiveCluster,
         claims: ClaimBindings,
+        steering: Steering,
         *,
         allow_unknown: bool = False,
         leads: Callable[[], bool] = lambda: True,
     ) -> None:
         self._client, self._live, self._allow_unknown, self._leads = client, live, allow_unknown, leads
-        self.claims = claims
+        self.claims, self._steering = claims, steering
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  #: by node
         self._running = 0
         self.idle = asyncio.Event()  #: set while no binding is being written
@@ -144,13 +147,16 @@ class Binder:
         if not verdict.admits and not accepted and needs_alignment(pod):
             detail = f" ({verdict.detail})" if verdict.detail else ""
             return f"node {node} does not admit the pod any more: {verdict.reason}{detail}"
-        check = ClaimCheck()
-        if has_claims(pod):
+        steered = await self._steering.begin(api_pod, pod, node, partial(self.claims.beside, api_pod, pod, node))
+        verdict = steered.verdict or verdict
+        check = ClaimCheck(steered.problem)
+        if has_claims(pod) and not check.problem:
             check = await self.claims.check(api_pod, pod, node, verdict)
-            if check.problem:
-                self._live.forget(pod.uid)
-                return check.problem
-        annotations = {}  # what the containers will get, if something of their own, and if it is certain
+        if check.problem:
+            await self._cancel(pod, node)
+            return check.problem
+        annotations = {STEERED_ANNOTATION: steered.text} if steered.text else {}
+        # What the containers will get, if something of their own, and if it is certain.
         if verdict.takes_resources and not verdict.alternatives:
             placements = [placement_document(placement) for placement in verdict.placements]
             annotations[PLACEMENT_ANNOTATION] = encode(placements).decode()
@@ -161,10 +167,15 @@ class Binder:
             # It may have happened, so the node counts with the pod until the API server shows otherwise.
             return f"it is unknown whether the pod was bound to {node}: {error or 'no response'}"
         except ApiError as error:
-            self._live.forget(pod.uid)
+            await self._cancel(pod, node)
             return str(error)
         self.claims.bound(pod.uid, check)
         return ""
+
+    async def _cancel(self, pod: Pod, node: str) -> None:
+        """Undo everything for a pod that is not bound."""
+        self._live.forget(pod.uid)
+        await self._steering.cancel(pod.uid, node)
 
 
 class Extender:

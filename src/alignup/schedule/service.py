@@ -42,6 +42,7 @@ from alignup.schedule.pod_answers import answers_document
 from alignup.schedule.pod_events import PodEvents
 from alignup.schedule.preempt import CHOOSES_VICTIMS, POD_DISRUPTION_BUDGETS, Preemption
 from alignup.schedule.rejections import RejectionWriter, recorded_verdict, rejection_text
+from alignup.schedule.steering import Steering
 from alignup.schedule.wake_up import WakeUp
 from alignup.web.api_operations import receive_body
 from alignup.web.asgi_server import ServerLimits, run_until_signal, serve_app
@@ -112,14 +113,22 @@ class ScheduleService:
         self.live = LiveCluster(client, options=live, metrics=self.metrics)
         events = PodEvents(client, "alignup-schedule")
         claims = ClaimBindings(client, self.live, events)
-        self._binder = Binder(client, self.live, claims, allow_unknown=allow_unknown, leads=lambda: self.leading)
+        self.steering = Steering(client, self.live, events)
+        self._binder = Binder(
+            client, self.live, claims, self.steering, allow_unknown=allow_unknown, leads=lambda: self.leading
+        )
         self.large_pods = LargePods(self.live.cluster)
         self._wake_up = WakeUp(client, self.live, self.large_pods, patience=options.patience)
         self.preemption = Preemption(self.live, chooses=bool(options.chooses_victims), allow_unknown=allow_unknown)
         self.extender = Extender(self.live, self._binder, self.preemption, self._wake_up, options)
-        self.tasks: list[Task] = []  #: run beside the extender, until the service ends
+        self.tasks: list[Task] = [self.steering.run]  #: run beside the extender, until the service ends
         #: run while this process leads
-        self.leader_tasks: list[Task] = [self._wake_up.run, RejectionWriter(client, self.live).run, events.run]
+        self.leader_tasks: list[Task] = [
+            self._wake_up.run,
+            RejectionWriter(client, self.live).run,
+            events.run,
+            self.steering.lead,
+        ]
         self.describe_kept: Callable[[str], str] = lambda _node: ""  #: which pod a node is kept for, in words
         self.leading = False
         self._election = None
