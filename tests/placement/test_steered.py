@@ -47,12 +47,9 @@ def marked(pod: Pod) -> Pod:
     return made
 
 
-def server(policy: Policy = Policy.SINGLE_NUMA_NODE, *pods: Pod, cores: int = 8, **settings: object) -> Host:
+def server(policy: Policy = Policy.SINGLE_NUMA_NODE, *, cores: int = 8) -> Host:
     """Two NUMA nodes, each with so many CPUs (the first is reserved), a GPU, a NIC, and markers."""
-    host = with_marker_devices(make_host(policy, shape=f"pack:2 numa:1 core:{cores} pu:1", **settings))
-    for pod in pods:
-        assert host.admit(pod).admitted
-    return host
+    return with_marker_devices(make_host(policy, shape=f"pack:2 numa:1 core:{cores} pu:1"))
 
 
 def cluster_with(host: Host, **options: int | None) -> Cluster:
@@ -85,7 +82,8 @@ class TestChoice:
         host = server(Policy.SINGLE_NUMA_NODE, cores=6)
         host.apply(decide_steered(host, marked(make_pod("gpu", cpu="1", gpu="1")), NODE_1))
         choice = self.chosen(host, marked(make_pod("new", cpu="3")))
-        assert choice is not None and choice.nodes == NODE_1
+        assert choice is not None
+        assert choice.nodes == NODE_1
 
     def test_spread_takes_the_emptiest(self):
         host = server()
@@ -142,7 +140,9 @@ class TestSteer:
     def test_a_certain_one_is_predicted_on_its_node(self):
         host, cluster, pod = self.start()
         verdict = cluster.steer(pod, "a", NODE_1, certain=True)
-        assert verdict is not None and verdict.admits and not verdict.alternatives
+        assert verdict is not None
+        assert verdict.admits
+        assert not verdict.alternatives
         assert nodes_of(host, verdict.placements) == NODE_1
         assert nodes_of(host, cluster.verdict(pod, "a").placements) == NODE_1
 
@@ -246,14 +246,14 @@ class TestProperties:
         best = choose_node(options, NumaOrder.PACK)
         if best is not None and kubelet in options:
             order, pack = options[kubelet].score, best.verdict.score
-            assert order is not None and pack is not None
+            assert order is not None
+            assert pack is not None
             assert pack.stranded <= order.stranded
             if pack.stranded == order.stranded and set(pack.free_capacity.largest) == {"cpu"}:
                 assert pack.free_capacity.largest["cpu"] >= order.free_capacity.largest["cpu"]
         if best is not None and cluster.assume(pod, "a").admits:
             certain = data.draw(st.booleans())
-            verdict = cluster.steer(pod, "a", best.nodes, certain=certain)
-            assert verdict is not None
+            assert cluster.steer(pod, "a", best.nodes, certain=certain)
             host.apply(
                 decide_steered(host, pod, best.nodes if certain else data.draw(st.sampled_from((0, best.nodes))))
             )

@@ -13,8 +13,8 @@ from alignup.kubernetes.api import Access
 from alignup.schedule.claim_bindings import ClaimBindings
 from alignup.schedule.extender import NOT_LEADING, Binder
 from alignup.schedule.pod_events import PodEvents
-from alignup.schedule.steering import Steering
 from alignup.schedule.service import VERBS, LeaseOptions, ScheduleOptions, ScheduleService, open_service, schedule_app
+from alignup.schedule.steering import Steering
 from alignup.testing.api_server import ApiFault
 from alignup.web.asgi_server import ConnectionLimits, ServerLimits, serve_app
 from alignup.web.authentication import AccessRules

@@ -3,12 +3,14 @@
 import asyncio
 import json
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from alignup.align.workload.names import NUMA_ANNOTATION
 from alignup.placement.verdict import WAITS_FOR_CONFIRMATION
 from alignup.schedule.extender import PLACEMENT_ANNOTATION
+from alignup.schedule.extender_messages import BindingArgs
 from alignup.schedule.live_cluster import LiveClusterOptions
 from alignup.schedule.service import ScheduleService
 from alignup.schedule.steering import STEERED_ANNOTATION, WITHDRAWN
@@ -40,8 +42,7 @@ async def observer(nodes, client, follow):
 async def steering(observer, service):
     """The steering of the service, which has read the nodes and their markers."""
     await until(lambda: service.steering.informer.synced)
-    for name in "ab":
-        await until(lambda name=name: len(service.live.cluster.steered(SMALL, name)) == 2)
+    await until(lambda: all(len(service.live.cluster.steered(SMALL, name)) == 2 for name in "ab"))
     return service.steering
 
 
@@ -62,6 +63,16 @@ def predictions(service, outcome):
 def annotations(nodes, name):
     (document,) = [each for each in nodes.server.objects("pods") if each["metadata"]["name"] == name]
     return document["metadata"].get("annotations", {})
+
+
+async def bind(service, asked, node):
+    """What a scheduler gets as the answer of a service that has no HTTP endpoint."""
+    args = BindingArgs(pod_name=asked.name, pod_namespace="default", pod_uid=asked.uid, node=node)
+    return (await service.extender.bind(args)).error
+
+
+def can_steer(service, asked, node):
+    return len(service.live.cluster.steered(asked, node)) == 2
 
 
 async def confirmed(service, observer, node, uid):
@@ -121,7 +132,7 @@ async def test_pods_without_the_request_and_nodes_without_markers_are_left_alone
 async def test_a_second_pod_waits_until_the_first_is_confirmed(http, nodes, service, steering, observer):
     await create(nodes, service, SMALL, NEXT)
 
-    problems = await asyncio.gather(bound(http, SMALL, "a"), bound(http, NEXT, "a"))
+    problems = await asyncio.gather(*(bound(http, each, "a") for each in (SMALL, NEXT)))
 
     assert problems == ["", f"node a does not admit the pod any more: {WAITS_FOR_CONFIRMATION}"]
     assert observer.specs == [("a", "small", "1")]
@@ -132,7 +143,7 @@ async def test_a_second_pod_waits_until_the_first_is_confirmed(http, nodes, serv
 async def test_two_pods_at_once_go_to_two_nodes(http, nodes, service, steering, observer):
     await create(nodes, service, SMALL, NEXT)
 
-    assert await asyncio.gather(bound(http, SMALL, "a"), bound(http, NEXT, "b")) == ["", ""]
+    assert await asyncio.gather(*(bound(http, *each) for each in ((SMALL, "a"), (NEXT, "b")))) == ["", ""]
 
     for node, uid in (("a", "small"), ("b", "next")):
         await confirmed(service, observer, node, uid)
@@ -143,7 +154,7 @@ async def test_two_pods_at_once_go_to_two_nodes(http, nodes, service, steering, 
 async def test_a_late_observer_delays_nothing_further(http, nodes, service, steering, observer, *, withdrawn):
     """Whether the kubelet has all markers or those of one NUMA node by now, it is as predicted."""
     observer.answer = ""
-    steering._ready_seconds = 0.05
+    steering.ready_seconds = 0.05
     await create(nodes, service, SMALL)
 
     assert await bound(http, SMALL, "a") == ""
@@ -189,7 +200,7 @@ async def test_an_instruction_that_cannot_be_written_stops_no_pod(
 
 async def test_an_instruction_that_disappears_counts_as_late(http, nodes, service, steering, observer):
     observer.answer = ""
-    steering._ready_seconds = 0.3
+    steering.ready_seconds = 0.3
     await create(nodes, service, SMALL)
     binding = asyncio.create_task(bound(http, SMALL, "a"))
     await until(lambda: observer.specs)
@@ -245,14 +256,15 @@ async def test_a_node_that_changes_meanwhile_is_checked_again(http, nodes, servi
 
 async def test_a_new_leader_clears_the_instruction_of_the_last_one(nodes, client, follow, observer):
     observer.answer = ""
-    follow_first = ScheduleService(client)
-    first = follow(follow_first.run())
-    await until(lambda: follow_first.leading and follow_first.steering.informer.synced)
-    await until(lambda: len(follow_first.live.cluster.steered(SMALL, "a")) == 2)
-    await create(nodes, follow_first, SMALL)
-    api = follow_first.live.find_pod("default", "small")
-    assert follow_first.live.assume(SMALL, "a").admits
-    begun = asyncio.create_task(follow_first.steering.begin(api, SMALL, "a"))
+    leader = ScheduleService(client)
+    first = follow(leader.run())
+    await until(lambda: leader.leading and leader.steering.informer.synced)
+    await until(lambda: len(leader.live.cluster.steered(SMALL, "a")) == 2)
+    await create(nodes, leader, SMALL)
+    api = leader.live.find_pod("default", "small")
+    assert api is not None
+    assert leader.live.assume(SMALL, "a").admits
+    begun = asyncio.create_task(leader.steering.begin(api, SMALL, "a"))
     await until(lambda: observer.specs == [("a", "small", "1")])
     begun.cancel()
     first.cancel()
@@ -263,9 +275,8 @@ async def test_a_new_leader_clears_the_instruction_of_the_last_one(nodes, client
     await until(lambda: second.leading)
     await until(lambda: observer.specs == [("a", "small", "1"), ("a", "", "")])
     await create(nodes, second, SMALL, NEXT)
-    second.steering._ready_seconds = 0.05
-    problem = await second._binder.bind(second.live.find_pod("default", "next"), NEXT, "a")
-    assert problem == ""
+    second.steering.ready_seconds = 0.05
+    assert await bind(second, NEXT, "a") == ""
     assert nodes.bound() == {"small": "", "next": "a"}
     await confirmed(second, observer, "a", "next")
     assert predictions(second, "as_predicted") == 1
@@ -274,11 +285,11 @@ async def test_a_new_leader_clears_the_instruction_of_the_last_one(nodes, client
 async def test_markers_withdrawn_for_another_pod_do_not_reject_one(http, nodes, service, steering, observer):
     """The last leader steers to NUMA node 0, which has no room for a pod of 4 CPUs."""
     wide = marked(pod("wide", cpu="4", memory="1Gi"))
-    steering._ready_seconds = 0.05
+    steering.ready_seconds = 0.05
     spec = {"pod": {"namespace": "default", "name": "other", "uid": "other"}, "numaNodes": "0", "containers": 1}
     kind = {"apiVersion": "alignup.dev/v1alpha1", "kind": "SteeringInstruction"}
     nodes.server.put({**kind, "metadata": {"name": "a"}, "spec": spec})
-    await until(lambda: "a" in steering._withdrawals)
+    await until(lambda: "a" in steering.withdrawals)
     await create(nodes, service, wide, NEXT)
 
     assert await bound(http, wide, "a") == WITHDRAWN
@@ -320,7 +331,7 @@ async def claims(server, service):
 @pytest.mark.parametrize(("device", "node"), [("gpu-0", 1), ("gpu-1", 2)])
 @pytest.mark.parametrize("preference", ["prefer", "require"])
 async def test_cpus_and_memory_come_beside_the_devices_of_claims(
-    http, nodes, service, steering, observer, claims, *, device, node, preference
+    http, nodes, service, steering, observer, *, claims, device, node, preference
 ):
     asked = claiming(marked(pod("asked", cpu="2", memory="1Gi")), preference=preference)
     document = api_pod(asked, phase="Pending")
@@ -349,9 +360,9 @@ async def test_many_pods_one_after_the_other_are_all_where_they_were_steered(nod
     for number in range(40):
         name, wanted = "abcd"[number % 4], str(number // 4 % 2)
         asked = marked(pod(f"p{number}", cpu="2", memory="1Gi", annotations={NUMA_ANNOTATION: wanted}))
-        await until(lambda name=name, asked=asked: len(made.live.cluster.steered(asked, name)) == 2)
+        await until(partial(can_steer, made, asked, name))
         await create(nodes, made, asked)
-        assert await made._binder.bind(made.live.find_pod("default", asked.name), asked, name) == ""
+        assert await bind(made, asked, name) == ""
         await confirmed(made, observer, name, asked.uid)
         assert observer.numa_nodes(name, asked.uid) == 1 << int(wanted)
         nodes.kubelets[name].end(asked.uid)

@@ -28,6 +28,7 @@ from alignup.gate.releases import (
     PodRelease,
     ReleaseOutcome,
     Releases,
+    WrittenRelease,
     controller_uids,
     describe_failure,
     pinned_nodes,
@@ -38,11 +39,12 @@ from alignup.gate.schedulable_nodes import NodeCapacity, NodeFilter
 from alignup.kubernetes.api import PODS, ApiClient, Change, EventType
 from alignup.kubernetes.api.errors import ApiError
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
-from alignup.schedule.claim_alignment import UNKNOWN_PREFERENCE, claim_preference, has_claims
+from alignup.schedule.claim_alignment import UNKNOWN_PREFERENCE, claim_preference
 from alignup.schedule.known_claims import ClaimChange
 from alignup.schedule.large_pods import LargePods, is_large
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.pod_events import GATE_COMPONENT, PodEvents
+from alignup.schedule.steering import Steering
 
 INVALID = "InvalidPod"  #: the reason of events about pods that no kubelet can decide on
 OTHER_SCHEDULER = "OtherScheduler"  #: the reason of events about pods whose scheduler is not among the known ones
@@ -76,8 +78,10 @@ class GateController:
         *,
         metrics: GateMetrics | None = None,
         options: GateOptions | None = None,
+        steering: Steering | None = None,
     ) -> None:
         self.options = options or GateOptions()
+        self._steering = steering  #: ``None``: pods go where their kubelets put them
         self._client, self._live, self._metrics = client, live, metrics or GateMetrics()
         self._clock = client.timing.clock
         self._running = False
@@ -175,7 +179,7 @@ class GateController:
                 self._wait(waiting.api)
         if change.object is not None:  # nodes without devices for its pods were left out
             namespace = change.object[0]
-            self.queue.rank_again(lambda each: each.namespace == namespace and has_claims(each.pod))
+            self.queue.rank_again(lambda each: each.namespace == namespace and each.pod.uses_claims)
             self._wake.set()
 
     def _claims_settled(self, nodes: Iterable[str]) -> None:
@@ -222,6 +226,7 @@ class GateController:
         self._first_seen.pop(uid, None)
         release = self.releases.end(uid)
         if release is not None and not node:
+            self._cancel_steering(release)
             self._live.forget(uid)
             self._metrics.ended(ReleaseOutcome.DELETED)
         self.releases.forget(uid)
@@ -290,7 +295,7 @@ class GateController:
         read = self._read(pod)
         if read is None or self._live.assume_any(read, nodes) != nodes:
             _log.warning("the kubelet will not admit a released pod", pod=release.pod_name, node=release.node)
-        if read is not None and has_claims(read):
+        if read is not None and read.uses_claims:
             self.claim_nodes.released(read, nodes)
         self.queue.nodes_changed(nodes, taken=True)
 
@@ -363,7 +368,7 @@ class GateController:
         """Return the best node, or several for a pod with claims, which are then assumed; empty if there is none."""
         try:
             candidates = self._candidates(waiting, pod_class)
-            if not has_claims(waiting.pod):
+            if not waiting.pod.uses_claims:
                 return next(((name,) for name in candidates if self._live.assume(waiting.pod, name).admits), ())
             if problem := claim_preference(waiting.pod)[1]:
                 self._events.note(waiting.api, UNKNOWN_PREFERENCE, problem)
@@ -428,7 +433,7 @@ class GateController:
         if head is not None:
             pod_class, first = head
             allowed: Collection[str] = self.nodes.allowed(pod_class.spec)
-            if has_claims(first.pod):
+            if first.pod.uses_claims:
                 allowed = [name for name in allowed if self._live.claim_fit(first.pod, name).possible]
             node = self.reservations.reserve(first, allowed, now=now)
             self._reserve_at = now  # for the next pod
@@ -447,7 +452,7 @@ class GateController:
         self._capacity.put_pod(waiting.api, *nodes)
         for node in nodes:
             self.reservations.take(node, waiting)
-        if has_claims(waiting.pod):
+        if waiting.pod.uses_claims:
             self.claim_nodes.released(waiting.pod, nodes)
         self.queue.nodes_changed(nodes, taken=True)
         self._start(self._release(release, since=waiting.since))
@@ -455,7 +460,7 @@ class GateController:
     async def _release(self, release: PodRelease, *, since: float) -> None:
         """Write a release whose slot is acquired, and release the slot; the pod has waited *since* then."""
         try:
-            written = await write_release(self._client, release)
+            written = await self._steer(release) or await write_release(self._client, release)
         finally:
             self._slots.release()
             self._writing[release.namespace] -= 1
@@ -478,7 +483,24 @@ class GateController:
             elif written.current is not None and _has_gate(written.current) and not written.current.spec.node_name:
                 self._wait(written.current)
 
+    async def _steer(self, release: PodRelease) -> WrittenRelease | None:
+        """Steer a pod with markers before its release, unless devices of claims may still tie it to other NUMA nodes.
+
+        Return that it must be tried again if it cannot be released now.
+        """
+        pod = self._read(release.pod) if self._steering is not None else None
+        if self._steering is None or pod is None or pod.uses_claims or len(release.nodes) > 1:
+            return None
+        steered = await self._steering.begin(release.pod, pod, release.node)
+        release.steered = steered.text
+        return WrittenRelease(ReleaseOutcome.CHANGED, release.pod) if steered.problem else None
+
+    def _cancel_steering(self, release: PodRelease) -> None:
+        if self._steering is not None and self._steering.holds(release.uid, release.node):
+            self._start(self._steering.cancel(release.uid, release.node))
+
     def _undo(self, release: PodRelease) -> None:
+        self._cancel_steering(release)
         self._live.forget(release.uid)
         self._capacity.remove_pod(release.uid)
         self.reservations.forget_pod(release.uid)

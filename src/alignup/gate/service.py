@@ -78,7 +78,9 @@ async def schedule_with_gate(
 def add_gate(service: ScheduleService, options: GateServiceOptions) -> Iterator[WebhookServer | None]:
     """Let *service* run the gate as well; yield its webhook. ``ListenError`` if that cannot be served."""
     client, metrics = service.client, GateMetrics(service.metrics.registry)
-    controller = GateController(client, service.live, metrics=metrics, options=options.controller)
+    controller = GateController(
+        client, service.live, metrics=metrics, options=options.controller, steering=service.steering
+    )
     service.leader_tasks.append(controller.run)
     service.describe_kept = controller.describe_kept
     webhook = options.webhook

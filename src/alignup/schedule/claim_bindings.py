@@ -30,7 +30,6 @@ from alignup.schedule.claim_alignment import (
     ClaimPreference,
     alignment,
     claim_preference,
-    has_claims,
     may_align,
 )
 from alignup.schedule.known_claims import ObjectName
@@ -75,7 +74,7 @@ class ClaimBindings:
         return f"its claims got no devices beside its CPUs in {MAX_TRIES} tries"
 
     def must_align(self, pod: Pod) -> bool:
-        return has_claims(pod) and _requires(pod)
+        return pod.uses_claims and _requires(pod)
 
     def select(self, pod: Pod, nodes: Iterable[str], limit: int) -> list[str]:
         """Return at most *limit* of *nodes*, those first where devices can be beside the CPUs.
@@ -113,7 +112,7 @@ class ClaimBindings:
     ) -> dict[NodeSet, str]:
         """Return the NUMA nodes to steer *pod* to that have the devices of its claims, with the names of the claims."""
         preference = claim_preference(pod)[0]
-        if not has_claims(pod) or preference is ClaimPreference.IGNORE:
+        if not pod.uses_claims or preference is ClaimPreference.IGNORE:
             return {}
         try:
             pod, fresh = await self._read_claims(api_pod, pod, current=preference is ClaimPreference.REQUIRE)

@@ -95,7 +95,7 @@ class Steered(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Withdrawal:
+class Withdrawal:
     """The markers of a node that may be the only ones at present."""
 
     uid: str  #: of the pod
@@ -118,11 +118,11 @@ class Steering:
     ) -> None:
         self._client, self._live, self._events = client, live, events
         self._metrics = metrics or SteeringMetrics(live.metrics.registry)
-        self._clock, self._ready_seconds = client.timing.clock, ready_seconds
+        self._clock, self.ready_seconds = client.timing.clock, ready_seconds
         self.informer = Informer(client, STEERING_INSTRUCTIONS, longest_retry=_LONGEST_RETRY)
         self.informer.subscribe(self._instruction_changed)
         self._changed: dict[str, asyncio.Event] = {}  #: by node, for tasks that wait for an observer
-        self._withdrawals: dict[str, _Withdrawal] = {}  #: by node
+        self.withdrawals: dict[str, Withdrawal] = {}  #: by node
         self._ours: dict[str, int] = {}  #: node → generation of the last instruction of this process
 
     async def run(self) -> None:
@@ -132,7 +132,7 @@ class Steering:
     async def lead(self) -> None:
         """Clear the instructions that the last leader left open."""
         await self.informer.wait_synced()
-        for node in [node for node in self._withdrawals if not self._is_ours(node)]:
+        for node in [node for node in self.withdrawals if not self._is_ours(node)]:
             await self._clear(node)
 
     async def begin(self, api_pod: ApiPod, pod: Pod, node: str, beside: ClaimsBeside | None = None) -> Steered:
@@ -142,7 +142,7 @@ class Steering:
             return Steered()
         binding, withdrawal = record.binding(pod.uid), self._withdrawn(node)
         if binding is not None and binding.steered:  # it may be bound already: never steer a pod twice
-            held = withdrawal is not None and withdrawal.uid == pod.uid
+            held = self.holds(pod.uid, node)
             return Steered(verdict=binding.verdict) if held else self._uncertain(pod, node, binding.ways[-1])
         started, choice = time.perf_counter(), None
         if withdrawal is not None and (withdrawal := await self._await_restored(node)) is not None:
@@ -164,10 +164,14 @@ class Steering:
         _log.info("steering", pod=name, uid=uid, node=node, outcome=str(outcome), seconds=round(seconds, 4), **where)
         return steered
 
+    def holds(self, uid: str, node: str) -> bool:
+        """Return whether the markers of a node may be withdrawn for this pod."""
+        withdrawal = self._withdrawn(node)
+        return withdrawal is not None and withdrawal.uid == uid
+
     async def cancel(self, uid: str, node: str) -> None:
         """Clear the instruction for a pod that is not bound after all."""
-        withdrawal = self._withdrawals.get(node)
-        if withdrawal is not None and withdrawal.uid == uid:
+        if self.holds(uid, node):
             await self._clear(node)
 
     async def _instruct(
@@ -177,7 +181,7 @@ class Steering:
         steered_pod = SteeredPod(namespace=metadata.namespace, name=metadata.name, uid=metadata.uid)
         spec = SteeringSpec(pod=steered_pod, numa_nodes=bits.show(choice.nodes), containers=containers)
         try:
-            async with asyncio.timeout(self._ready_seconds):
+            async with asyncio.timeout(self.ready_seconds):
                 phase = await self._await_ready(node, pod.uid, spec, choice.nodes)
         except (UnreachableError, ServerFailureError, TimeoutError):  # it may have been written
             phase = None
@@ -201,10 +205,10 @@ class Steering:
         known = self.informer.get(node)
         if known is not None and known.spec == spec:  # the same again would be no new instruction
             await self._write(node, SteeringSpec())
-        self._withdrawals[node] = _Withdrawal(uid, nodes, 0, self._clock() + HELD_SECONDS)
+        self.withdrawals[node] = Withdrawal(uid, nodes, 0, self._clock() + HELD_SECONDS)
         written = await self._write(node, spec)
         generation = written.metadata.generation
-        self._withdrawals[node] = _Withdrawal(uid, nodes, generation, self._clock() + HELD_SECONDS)
+        self.withdrawals[node] = Withdrawal(uid, nodes, generation, self._clock() + HELD_SECONDS)
         changed = self._changed.setdefault(node, asyncio.Event())
         while True:
             changed.clear()
@@ -216,13 +220,13 @@ class Steering:
                     return current.phase
             await changed.wait()
 
-    async def _await_restored(self, node: str) -> _Withdrawal | None:
+    async def _await_restored(self, node: str) -> Withdrawal | None:
         """Wait a moment until no markers of a node are withdrawn any more; return that they still are."""
         if not self._is_ours(node):
             await self._clear(node)
         changed = self._changed.setdefault(node, asyncio.Event())
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._ready_seconds):
+            async with asyncio.timeout(self.ready_seconds):
                 while (withdrawal := self._withdrawn(node)) is not None:
                     changed.clear()
                     with suppress(TimeoutError):  # then it may be over
@@ -230,10 +234,10 @@ class Steering:
                             await changed.wait()
         return self._withdrawn(node)
 
-    def _withdrawn(self, node: str) -> _Withdrawal | None:
-        withdrawal = self._withdrawals.get(node)
+    def _withdrawn(self, node: str) -> Withdrawal | None:
+        withdrawal = self.withdrawals.get(node)
         if withdrawal is not None and withdrawal.until <= self._clock():
-            del self._withdrawals[node]
+            del self.withdrawals[node]
             return None
         return withdrawal
 
@@ -250,16 +254,16 @@ class Steering:
 
     async def _clear(self, node: str) -> None:
         """Let an observer restore all markers; if that cannot be written, it does so by itself soon."""
-        withdrawal = self._withdrawals.get(node)
+        withdrawal = self.withdrawals.get(node)
         try:
-            async with asyncio.timeout(self._ready_seconds):
+            async with asyncio.timeout(self.ready_seconds):
                 await self._write(node, SteeringSpec())
         except (ApiError, TimeoutError) as error:
             _log.warning("cannot clear an instruction", node=node, problem=str(error) or "no response")
             return
         if withdrawal is not None:
             until = min(withdrawal.until, self._clock() + RESTORE_SECONDS)
-            self._withdrawals[node] = _Withdrawal("", withdrawal.nodes, withdrawal.generation, until)
+            self.withdrawals[node] = Withdrawal("", withdrawal.nodes, withdrawal.generation, until)
 
     async def _write(self, node: str, spec: SteeringSpec) -> SteeringInstruction:
         ref = STEERING_INSTRUCTIONS.at(node)
@@ -268,22 +272,22 @@ class Steering:
         return written
 
     def _is_ours(self, node: str) -> bool:
-        return self._withdrawals[node].generation <= self._ours.get(node, -1)
+        return self.withdrawals[node].generation <= self._ours.get(node, -1)
 
     def _instruction_changed(self, change: Change[SteeringInstruction]) -> None:
         instruction = change.object
         node, generation = instruction.metadata.name, instruction.metadata.generation
-        known = self._withdrawals.get(node)
+        known = self.withdrawals.get(node)
         pod, phase = instruction.spec.pod, instruction.phase
         deleted = change.type is EventType.DELETED
         if deleted or (phase is not None and phase is not SteeringPhase.READY):
             if known is not None and (deleted or generation >= known.generation):
-                del self._withdrawals[node]
+                del self.withdrawals[node]
             if deleted:
                 self._ours.pop(node, None)
         elif pod is not None and (known is None or generation > known.generation):
             with suppress(ParseError):
                 nodes = bits.parse(instruction.spec.numa_nodes)
-                self._withdrawals[node] = _Withdrawal(pod.uid, nodes, generation, self._clock() + HELD_SECONDS)
+                self.withdrawals[node] = Withdrawal(pod.uid, nodes, generation, self._clock() + HELD_SECONDS)
         if (waiting := self._changed.get(node)) is not None:
             waiting.set()
