@@ -63,3 +63,8 @@ class SteeringInstruction(Document, frozen=True, omit_defaults=True, kw_only=Tru
         """How far the instruction has been carried out; ``None``: the observer has not answered this generation."""
         current = self.status.observed_generation == self.metadata.generation
         return SteeringPhase(self.status.phase) if current and self.status.phase in {*SteeringPhase} else None
+
+
+def marker_id(node: int, number: int) -> str:
+    """Return the id of a marker of a NUMA node."""
+    return f"numa-{node}-{number:03}"

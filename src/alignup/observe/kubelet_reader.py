@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from alignup import atomic_files
 from alignup.align.claims.resource_claims import Slice
@@ -27,6 +27,9 @@ from alignup.kubernetes.kubelet_files.state_files import KnownFiles, KubeletFile
 from alignup.kubernetes.plugins.pod_resources import PodResourcesClient
 from alignup.machines import machine_source
 from alignup.observe.observation import Sources
+
+if TYPE_CHECKING:
+    from alignup.observe.steering import Markers
 
 POD_RESOURCES = "pod-resources"
 SOCKET = "kubelet.sock"
@@ -121,6 +124,7 @@ class KubeletReader:
         discover: Callable[[Path], Machine] = machine_source.discover,
     ) -> None:
         self.paths = paths
+        self.markers: Markers | None = None  #: of this observer, which may be withdrawn for a moment
         self._pod_resources = pod_resources
         self._pods, self._slices = pods, slices
         self._configz = configz
@@ -132,6 +136,10 @@ class KubeletReader:
         """Return the id of the running kernel; empty if it cannot be read."""
         text = atomic_files.read(self.paths.host_root / _BOOT_ID, limit=_BOOT_ID_BYTES)
         return text.decode("ascii", "replace").strip() if text else ""
+
+    def machine(self) -> tuple[Machine, Configuration] | None:
+        """Return the machine and the configuration as last read."""
+        return None if self._known is None else (self._known.machine, self._known.configuration)
 
     async def refresh(self) -> None:
         """Read the machine and the configuration; ``AlignError`` if that is not possible."""
@@ -148,8 +156,11 @@ class KubeletReader:
             before = self._versions()
             files, allocated, file_gaps = self._read_files(gates)
             listed, allocatable, gaps = None, None, [*known.gaps, *file_gaps]
+            withdrawals = self.markers.withdrawals if self.markers else 0
             try:
                 listed, allocatable = await self._pod_resources.read()
+                if self.markers is not None:
+                    allocatable = self.markers.at_rest(allocatable, since=withdrawals)
             except PluginError as error:
                 gaps.append(f"PodResources does not answer: {error}")
             if before == self._versions():
