@@ -78,8 +78,15 @@ class SteeringMetrics:
         self._seconds = Histogram(
             "alignup_steering_seconds", "Time that steering added to a binding.", buckets=_BUCKETS, registry=registry
         )
+        self._reviews = Counter(
+            "alignup_steering_reviews", "Reviews of new pods that opted in, by result.", ["outcome"], registry=registry
+        )
         for outcome in SteeringOutcome:
             self._pods.labels(outcome)
+
+    def reviewed(self, outcome: str) -> None:
+        """Count the answer of the webhook to a new pod."""
+        self._reviews.labels(outcome).inc()
 
     def count(self, outcome: SteeringOutcome, seconds: float) -> None:
         self._pods.labels(outcome).inc()
@@ -117,7 +124,7 @@ class Steering:
         ready_seconds: float = READY_SECONDS,
     ) -> None:
         self._client, self._live, self._events = client, live, events
-        self._metrics = metrics or SteeringMetrics(live.metrics.registry)
+        self.metrics = metrics or SteeringMetrics(live.metrics.registry)
         self._clock, self.ready_seconds = client.timing.clock, ready_seconds
         self.informer = Informer(client, STEERING_INSTRUCTIONS, longest_retry=_LONGEST_RETRY)
         self.informer.subscribe(self._instruction_changed)
@@ -158,7 +165,7 @@ class Steering:
             if choice is not None:
                 outcome, steered = await self._instruct(api_pod, pod, node, choice, containers)
         seconds = time.perf_counter() - started
-        self._metrics.count(outcome, seconds)
+        self.metrics.count(outcome, seconds)
         where = {"numa_node": bits.show(choice.nodes), "reason": choice.reason} if choice else {}
         name, uid = api_pod.metadata.full_name, pod.uid
         _log.info("steering", pod=name, uid=uid, node=node, outcome=str(outcome), seconds=round(seconds, 4), **where)
