@@ -5,8 +5,9 @@ import pytest
 from alignup.align.workload.names import MARKER, NUMA_ANNOTATION
 from alignup.gate.controller import GateController
 from alignup.kubernetes.api import PODS
+from alignup.placement.steered import STEERED_ANNOTATION
 from alignup.schedule.pod_events import PodEvents
-from alignup.schedule.steering import STEERED_ANNOTATION, Steering
+from alignup.schedule.steering import Steering
 from tests.align.hosts import pod
 from tests.deadlines import until
 from tests.schedule.observers import ScriptedObserver, add_marked_node, marked

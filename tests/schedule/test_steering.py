@@ -8,12 +8,16 @@ from functools import partial
 import pytest
 
 from alignup.align.workload.names import NUMA_ANNOTATION
+from alignup.kubernetes.api.objects import ApiPodSpec
+from alignup.placement.steered import STEERED_ANNOTATION
 from alignup.placement.verdict import WAITS_FOR_CONFIRMATION
+from alignup.schedule.cluster_snapshot import read_cluster
 from alignup.schedule.extender import PLACEMENT_ANNOTATION
 from alignup.schedule.extender_messages import BindingArgs
 from alignup.schedule.live_cluster import LiveClusterOptions
+from alignup.schedule.pod_answers import iterate_answers
 from alignup.schedule.service import ScheduleService
-from alignup.schedule.steering import STEERED_ANNOTATION, WITHDRAWN
+from alignup.schedule.steering import WITHDRAWN
 from alignup.testing.api_server import ApiFault
 from tests.align.hosts import pod
 from tests.deadlines import until
@@ -371,3 +375,31 @@ async def test_many_pods_one_after_the_other_are_all_where_they_were_steered(nod
         nodes.kubelets[name].ended.clear()
         nodes.report(name)
     assert (counted(made, "ready"), predictions(made, "as_predicted")) == (40, 40)
+
+
+async def test_explanations_say_where_a_pod_is_steered_to_and_why(http, nodes, service, steering, observer):
+    await create(nodes, service, SMALL)
+
+    rows = (await http.get("/v1/explain/default/small")).json()["nodes"]
+    assert [row["steering"] for row in rows] == [f"steered to NUMA node 1 (annotation {NUMA_ANNOTATION})"] * 2
+    assert rows[0]["placements"][0]["given"]["cpu"] == {"cpu": "4-5"}
+
+    await bound(http, SMALL, "a")
+    await confirmed(service, observer, "a", "small")
+    await until(lambda: service.live.find_pod("default", "small").spec.node_name)
+    (row,) = (await http.get("/v1/explain/default/small?node=a")).json()["nodes"]
+    assert row["steering"] == f"steered to NUMA node 1 (annotation {NUMA_ANNOTATION})"
+    assert row["placements"][0]["given"]["cpu"] == {"cpu": "4-5"}
+
+
+async def test_answers_of_nodes_name_the_claim_that_a_pod_is_steered_by(client, nodes, observer, server):
+    asked = claiming(marked(pod("asked", cpu="2", memory="1Gi")), claim="asked-gpu")
+    for document in (device_class(), resource_slice("a", (0, 1)), claim("asked-gpu", ["gpu-1"], "a")):
+        server.put(document)
+    view = await read_cluster(client, with_claims=True)
+
+    answers = {answer.node: answer for answer in iterate_answers(view, asked, ApiPodSpec())}
+
+    assert answers["a"].numa_nodes == "steered to NUMA node 1 because of claim gpu"
+    assert [claim.aligned for claim in answers["a"].claims] == [True]
+    assert answers["b"].excluded

@@ -35,7 +35,7 @@ from alignup.kubernetes.api.errors import (
 )
 from alignup.kubernetes.api.objects import ApiPod, Condition
 from alignup.kubernetes.manifests.node_selectors import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
-from alignup.schedule.steering import STEERED_ANNOTATION
+from alignup.placement.steered import STEERED_ANNOTATION
 
 NODE_ANNOTATION = f"{GROUP}/node"  #: of a released pod: the node that was chosen for it, or several with commas
 HOST_NAME = "kubernetes.io/hostname"  #: the label of nodes

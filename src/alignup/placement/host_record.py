@@ -158,6 +158,8 @@ class HostRecord:
 
     def without(self, uid: str) -> "HostRecord":
         """Return this record as it would be without an assumed pod."""
+        if self.binding(uid) is None:
+            return self
         other = copy(self)
         log = [entry for entry in self._log if entry.uid != uid]
         vars(other).update(_log=log, _states=None, _steps=dict(self._steps))

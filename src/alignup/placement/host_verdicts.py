@@ -113,6 +113,23 @@ class HostState:
     alignment: AlignmentState
     ledger: Ledger
     verdicts: dict[PodShape, Verdict] = field(default_factory=dict)
+    by_markers: "dict[NodeSet, HostState]" = field(default_factory=dict)  #: while markers are on these nodes only
+
+    def with_markers_on(self, nodes: NodeSet) -> "HostState":
+        """Return this state while markers are on *nodes* only."""
+        if nodes == ANYWHERE:
+            return self
+        state = self.by_markers.get(nodes)
+        if state is None:
+            ledger = withdraw_markers(self.ledger, nodes)
+            state = self.by_markers[nodes] = _own_state(self.alignment.model, ledger, approximate=False)
+        return state
+
+    def forget(self, shape: PodShape) -> None:
+        self.verdicts.pop(shape, None)
+        for state in self.by_markers.values():
+            state.alignment.verdicts.pop(shape, None)
+            state.verdicts.pop(shape, None)
 
     def verdict(self, shape: PodShape) -> Verdict:
         verdict = self.verdicts.get(shape)
@@ -182,7 +199,7 @@ class VerdictCache:
             for alignment in list(self._states.values()):
                 alignment.verdicts.pop(oldest, None)
                 for state in list(alignment.states.values()):
-                    state.verdicts.pop(oldest, None)
+                    state.forget(oldest)
         return shape
 
     def forget_models(self) -> None:
@@ -396,9 +413,14 @@ class HostVerdicts:
         possible, shape = record.states(), self._cache.shape(pod)
         if not possible.ledgers or record.report.approximate or shape.critical:
             return unknown(possible.problem or NOT_THERE)
-        ledgers = [withdraw_markers(ledger, nodes) for ledger in possible.ledgers]
-        states = tuple([_own_state(record.model, ledger, approximate=False) for ledger in ledgers])
+        if record is self._records.get(record.name):
+            known = self._host_states(record, critical=False)
+        else:
+            known = tuple([_own_state(record.model, ledger, approximate=False) for ledger in possible.ledgers])
+        states = tuple([state.with_markers_on(nodes) for state in known])
         verdict = self._tentative(record, states, frozenset()).verdict(shape)
+        if verdict.inventories is not None:
+            verdict = verdict.for_host(record.ledger.devices.inventories)
         there = nodes == ANYWHERE or all(are_on(nodes, each, record.ledger) for each in verdict.possible_placements)
         return verdict if there or not verdict.admits else unknown(NOT_THERE)
 

@@ -26,6 +26,7 @@ from alignup.align.workload.names import MARKER, NUMA_ANNOTATION
 from alignup.align.workload.validation import apply_defaults
 from alignup.placement.verdict import Verdict
 
+STEERED_ANNOTATION = "alignup.dev/steered"  #: of a pod: where it was steered to, and why
 ANYWHERE: NodeSet = 0  #: no markers are withdrawn
 NOT_THERE = "not all of the pod goes to this NUMA node"
 

@@ -30,6 +30,7 @@ from alignup.schedule.claim_alignment import (
     ClaimPreference,
     alignment,
     claim_preference,
+    claims_beside,
     may_align,
 )
 from alignup.schedule.known_claims import ObjectName
@@ -118,12 +119,7 @@ class ClaimBindings:
             pod, fresh = await self._read_claims(api_pod, pod, current=preference is ClaimPreference.REQUIRE)
         except ApiError:
             return {}
-        near: dict[NodeSet, str] = {}
-        for nodes, verdict in options.items():
-            explained = self._live.explain_claims(pod, node, verdict, fresh)
-            if any(explained) and alignment(explained) is ClaimAlignment.ALIGNED:
-                near[nodes] = " and ".join(claim.state.name for claim in explained[0])
-        return near
+        return claims_beside(options, lambda verdict: self._live.explain_claims(pod, node, verdict, fresh))
 
     async def check(self, api_pod: ApiPod, pod: Pod, node: str, verdict: Verdict) -> ClaimCheck:
         """Compare the devices that the scheduler has allocated with what *pod* will get on *node*."""

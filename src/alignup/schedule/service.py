@@ -21,7 +21,10 @@ from alignup.align.errors import ParseError, PodError
 from alignup.align.workload import Pod
 from alignup.kubernetes.api import Access, ApiClient, LeaderElection, Timing
 from alignup.kubernetes.api.errors import ApiError
+from alignup.kubernetes.api.objects import ApiPod
+from alignup.placement.steered import STEERED_ANNOTATION, count_markers
 from alignup.placement.verdict import Verdict
+from alignup.schedule.claim_alignment import choose_steering
 from alignup.schedule.claim_bindings import ClaimBindings
 from alignup.schedule.extender import Binder, Extender, ExtenderOptions
 from alignup.schedule.extender_messages import (
@@ -38,7 +41,7 @@ from alignup.schedule.large_pods import LargePods
 from alignup.schedule.live_cluster import LiveCluster, LiveClusterOptions
 from alignup.schedule.metrics import ScheduleMetrics
 from alignup.schedule.pages import ClusterPages, page_routes
-from alignup.schedule.pod_answers import answers_document
+from alignup.schedule.pod_answers import MAX_CLAIM_ROWS, answers_document, placement_documents
 from alignup.schedule.pod_events import PodEvents
 from alignup.schedule.preempt import CHOOSES_VICTIMS, POD_DISRUPTION_BUDGETS, Preemption
 from alignup.schedule.rejections import RejectionWriter, recorded_verdict, rejection_text
@@ -220,6 +223,8 @@ class ScheduleService:
         document = answers_document(pod, read, verdicts, partial(self._explain_claims, read))
         if read.uses_claims and (warnings := self.live.claims.warnings):
             document["claimProblems"] = list(warnings)
+        for row in document["nodes"][:MAX_CLAIM_ROWS] if count_markers(read) else ():
+            self._explain_steering(pod, read, row)
         for row in document["nodes"]:
             if kept := self.describe_kept(row["node"]):
                 row["kept"] = kept
@@ -228,6 +233,18 @@ class ScheduleService:
         if record := self.extender.records.get(pod.metadata.uid):
             document["lastFilter"] = record.document()
         return document
+
+    def _explain_steering(self, api_pod: ApiPod, pod: Pod, row: dict[str, Any]) -> None:
+        """Add to the answer of a node where a pod with markers was or would be steered to."""
+        node, record = row["node"], self.live.cluster.record(row["node"])
+        if record is not None and record.holds(pod.uid):
+            steering = api_pod.metadata.annotations.get(STEERED_ANNOTATION, "")
+            row |= {"steering": steering, "placements": placement_documents(self.live.verdict(pod, node))}
+        elif "placements" in row:
+            options = self.live.cluster.steered(pod, node)
+            choice = choose_steering(options, pod, lambda verdict: self.live.explain_claims(pod, node, verdict))
+            if choice is not None:
+                row |= {"steering": str(choice), "placements": placement_documents(choice.verdict)}
 
     def _explain_claims(self, pod: Pod, node: str, verdict: Verdict) -> dict[str, Any]:
         fit = self.live.claim_fit(pod, node)

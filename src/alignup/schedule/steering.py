@@ -42,7 +42,6 @@ from alignup.schedule.pod_events import PodEvents
 READY_SECONDS = 1.5  #: for an observer to carry out an instruction
 HELD_SECONDS = 8.0  #: after which an observer has restored all markers by itself
 RESTORE_SECONDS = 3.0  #: after which an observer has restored them when an instruction was cleared
-STEERED_ANNOTATION = "alignup.dev/steered"  #: of a pod: where it was steered to, and why
 UNKNOWN_NUMA = "UnknownNumaPreference"  #: the reason of events about pods with an unknown value of the annotation
 WITHDRAWN = "waits until the markers of NUMA nodes are back that were withdrawn for another pod"
 CHANGED = "waits until the markers of NUMA nodes are back: the node has changed since they were withdrawn for the pod"
