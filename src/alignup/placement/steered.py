@@ -112,8 +112,7 @@ def withdraw_markers(ledger: Ledger, nodes: NodeSet) -> Ledger:
     inventory = ledger.devices.inventories.get(MARKER)
     if nodes == ANYWHERE or inventory is None:
         return ledger
-    left = [device if (device.nodes or 0) & nodes else replace(device, healthy=False) for device in inventory.devices]
-    return replace(ledger, devices=ledger.devices.announce(MARKER, left))
+    return replace(ledger, devices=ledger.devices.with_inventory(MARKER, inventory.only_on(nodes)))
 
 
 def decide_steered(host: Host, pod: Pod, nodes: NodeSet) -> Decision:
@@ -126,10 +125,10 @@ def decide_steered(host: Host, pod: Pod, nodes: NodeSet) -> Decision:
         decision = host.decide_without_plugins(pod)
     finally:
         host.ledger = ledger
-    markers = ledger.devices.inventories[MARKER].devices
+    markers = ledger.devices.inventories[MARKER]
 
     def restored(left: Ledger | None) -> Ledger | None:
-        return left and replace(left, devices=left.devices.announce(MARKER, markers))
+        return left and replace(left, devices=left.devices.with_inventory(MARKER, markers))
 
     return replace(decision, before=ledger, after=restored(decision.after), residue=restored(decision.residue))
 
