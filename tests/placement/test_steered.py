@@ -13,6 +13,7 @@ from alignup.align.settings import Policy, Scope
 from alignup.align.workload import Pod
 from alignup.align.workload.names import MARKER, NUMA_ANNOTATION
 from alignup.placement.cluster import Cluster
+from alignup.placement.free_capacity import DEVICE
 from alignup.placement.host_report import Cause, PodStage
 from alignup.placement.steered import (
     NumaOrder,
@@ -248,8 +249,9 @@ class TestProperties:
             order, pack = options[kubelet].score, best.verdict.score
             assert order is not None
             assert pack is not None
-            assert pack.stranded <= order.stranded
-            if pack.stranded == order.stranded and set(pack.free_capacity.largest) == {"cpu"}:
+            stranded = [score.stranded // DEVICE for score in (pack, order)]
+            assert stranded[0] <= stranded[1]
+            if stranded[0] == stranded[1] and set(pack.free_capacity.largest) == {"cpu"}:
                 assert pack.free_capacity.largest["cpu"] >= order.free_capacity.largest["cpu"]
         if best is not None and cluster.assume(pod, "a").admits:
             certain = data.draw(st.booleans())

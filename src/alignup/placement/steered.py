@@ -5,8 +5,8 @@ one with it, as with every device. While the markers of all other NUMA nodes are
 
 The wanted NUMA node is that of the devices of the pod's claims, the one that the pod's annotation names, or:
 
-* ``pack``, the default: the one that leaves most for later pods: the fewest stranded devices, then the largest aligned
-  requests, then the fewest free CPUs beside the pod, so that large gaps stay whole;
+* ``pack``, the default: the one that leaves most for later pods: the fewest stranded devices (whole ones), then the
+  largest aligned requests, then the fewest free CPUs beside the pod, so that large gaps stay whole;
 * ``spread``: the one with the most free CPUs left.
 """
 
@@ -24,6 +24,7 @@ from alignup.align.quantity import Quantity
 from alignup.align.workload import Container, Pod, QoS
 from alignup.align.workload.names import MARKER, NUMA_ANNOTATION
 from alignup.align.workload.validation import apply_defaults
+from alignup.placement.free_capacity import DEVICE
 from alignup.placement.verdict import Verdict
 
 STEERED_ANNOTATION = "alignup.dev/steered"  #: of a pod: where it was steered to, and why
@@ -85,7 +86,7 @@ def _ranked(options: Mapping[NodeSet, Verdict], order: NumaOrder) -> Iterable[tu
     most = {name: max(sizes.get(name, 0) for sizes in largest) for sizes in largest[:1] for name in sizes}
     return [
         (
-            score.stranded,
+            score.stranded // DEVICE,
             -sum(1000 * score.free_capacity.largest[name] // size for name, size in most.items() if size),
             score.cpus_beside,
             nodes,

@@ -25,7 +25,7 @@ from alignup.simulate.arrivals import PodSubmission
 from alignup.simulate.cluster_hosts import EqualPods, EqualPodsIndex, HostGroup, SimulatedHost, build_hosts
 from alignup.simulate.cluster_result import ClaimTotals, FleetResult, HostGroupUse, PodRun
 from alignup.simulate.node_simulation import Progress, ProgressReporter
-from alignup.simulate.schedulers import DEFAULT, STEERING, Members, SchedulerFactory, find_strategy
+from alignup.simulate.schedulers import DEFAULT, STEERING, Members, SchedulerFactory, SteeringScheduler, find_strategy
 from alignup.simulate.simulated_claims import ClaimCounts, explain_claims
 from alignup.simulate.steered_pods import PodMarker, add_markers
 from alignup.simulate.stranded import measure_cluster, peak_demand
@@ -247,8 +247,9 @@ class ClusterSimulation:
 
     def _steer(self, pod: Pod, host: SimulatedHost | None, claims: _ClaimStates) -> SimulatedHost | None:
         """Let the scheduler steer *pod* on its *host*, which is returned."""
-        if host is not None and self._marker is not None:
-            self._steered[pod.uid] = self._scheduler.steer(pod, host, claims)
+        scheduler = self._scheduler
+        if host is not None and isinstance(scheduler, SteeringScheduler):
+            self._steered[pod.uid] = scheduler.steer(pod, host, claims)
         return host
 
     def _release_claims(self, uid: str, host: SimulatedHost) -> None:

@@ -206,9 +206,6 @@ class Scheduler(Protocol):
     def ended(self, pod: Pod, host: SimulatedHost) -> None:
         """Note that a pod has ended and released its resources."""
 
-    def steer(self, pod: Pod, host: SimulatedHost, claims: Sequence[ClaimState]) -> NodeSet:
-        """Return the NUMA node that a chosen pod with markers is steered to on *host*; ``ANYWHERE``: it is not."""
-
     @property
     def mispredictions(self) -> int:
         """The number of placements that were predicted and turned out otherwise."""
@@ -272,9 +269,6 @@ class TotalsScheduler:
 
     def choose_together(self, members: Members) -> dict[str, SimulatedHost] | None:  # noqa: ARG002 - of the protocol
         return None
-
-    def steer(self, pod: Pod, host: SimulatedHost, claims: Sequence[ClaimState]) -> NodeSet:  # noqa: ARG002
-        return ANYWHERE
 
     def forget(self, pod: Pod, host: SimulatedHost) -> None:
         self._reserved.get(host.name, {}).pop(pod.uid, None)
@@ -440,9 +434,6 @@ class PredictingScheduler:
             self.index.touch(host)
         return {uid: self.hosts[host] for uid, host in answer.hosts.items()}
 
-    def steer(self, pod: Pod, host: SimulatedHost, claims: Sequence[ClaimState]) -> NodeSet:  # noqa: ARG002
-        return ANYWHERE
-
     def forget(self, pod: Pod, host: SimulatedHost) -> None:
         self.cluster.forget(pod.uid)
         self.index.touch(host.name)
@@ -479,6 +470,7 @@ class SteeringScheduler(PredictingScheduler):
         super().__init__(hosts)
 
     def steer(self, pod: Pod, host: SimulatedHost, claims: Sequence[ClaimState]) -> NodeSet:
+        """Return the NUMA node that a chosen pod with markers is steered to on *host*; ``ANYWHERE``: it is not."""
         options = self.cluster.steered(pod, host.name) if count_markers(pod) else {}
         machine, beside = host.kubelet.machine, dict[NodeSet, str]()
         for nodes, verdict in options.items() if claims else ():
