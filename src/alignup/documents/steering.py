@@ -16,6 +16,7 @@ from alignup.documents.codec import Count, Document, LinuxList
 GROUP, VERSION, KIND, PLURAL = "alignup.dev", "v1alpha1", "SteeringInstruction", "steeringinstructions"
 
 MARKER_RESOURCE = MARKER  #: the resource of the devices that stand for NUMA nodes
+_MAX_DIGITS = 6  #: of the number of a marker
 
 
 class SteeringPhase(StrEnum):
@@ -63,6 +64,13 @@ class SteeringInstruction(Document, frozen=True, omit_defaults=True, kw_only=Tru
         """How far the instruction has been carried out; ``None``: the observer has not answered this generation."""
         current = self.status.observed_generation == self.metadata.generation
         return SteeringPhase(self.status.phase) if current and self.status.phase in {*SteeringPhase} else None
+
+
+def marker_number(node: int, id_: str) -> int | None:
+    """Return the number of a marker of a NUMA node; ``None`` if *id_* is not the id of any."""
+    digits = id_.removeprefix(f"numa-{node}-")
+    number = int(digits) if digits.isascii() and digits.isdecimal() and len(digits) < _MAX_DIGITS else -1
+    return number if id_ == marker_id(node, number) else None
 
 
 def marker_id(node: int, number: int) -> str:
