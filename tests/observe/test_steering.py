@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from alignup.align.machine import Device
-from alignup.documents.steering import MARKER_RESOURCE, SteeringPhase
+from alignup.documents.steering import SteeringPhase
 from alignup.kubernetes.api import Access, ApiClient, Timing
 from alignup.kubernetes.plugins.pod_resources import ListedResources
 from alignup.machines.synthetic import parse
@@ -64,9 +64,7 @@ async def observer(service, kubelet, client):
     async with AsyncExitStack() as stack:
 
         async def start(**timing):
-            steering = await stack.enter_async_context(
-                steering_observer(kubelet, client, replace(PATIENT, **timing))
-            )
+            steering = await stack.enter_async_context(steering_observer(kubelet, client, replace(PATIENT, **timing)))
             await until(lambda: kubelet.at_rest)
             return steering
 

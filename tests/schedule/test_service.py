@@ -13,8 +13,8 @@ from alignup.kubernetes.api import Access
 from alignup.schedule.claim_bindings import ClaimBindings
 from alignup.schedule.extender import NOT_LEADING, Binder
 from alignup.schedule.pod_events import PodEvents
+from alignup.schedule.pod_steering import PodSteering
 from alignup.schedule.service import VERBS, LeaseOptions, ScheduleOptions, ScheduleService, open_service, schedule_app
-from alignup.schedule.steering import Steering
 from alignup.testing.api_server import ApiFault
 from alignup.web.asgi_server import ConnectionLimits, ServerLimits, serve_app
 from alignup.web.authentication import AccessRules
@@ -83,7 +83,7 @@ async def test_a_binding_that_waits_for_another_is_not_written_once_the_lead_is_
     nodes.server.inject(ApiFault(delay=0.2), verb="create", resource="pods")
     leads = [True]
     events = PodEvents(client, "test")
-    claims, steering = ClaimBindings(client, live, events), Steering(client, live, events)
+    claims, steering = ClaimBindings(client, live, events), PodSteering(client, live, events)
     binder = Binder(client, live, claims, steering, leads=lambda: leads[0])
     await until(lambda: all(live.find_pod("default", created.name) for created in (WIDE, PLAIN_POD)))
 

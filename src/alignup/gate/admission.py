@@ -83,7 +83,7 @@ class ReviewResponse(ObjectPart, frozen=True):
     patch_type: str = ""
     patch: bytes = b""  #: JSON, which is sent in base64
     status: ReviewStatus | None = None  #: of a refusal
-    warnings: tuple[str, ...] = ()  #: for whoever creates the pod
+    warnings: tuple[str, ...] = ()  #: for the creator of the pod
 
 
 class AdmissionReview(ObjectPart, frozen=True):

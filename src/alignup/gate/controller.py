@@ -44,7 +44,7 @@ from alignup.schedule.known_claims import ClaimChange
 from alignup.schedule.large_pods import LargePods, is_large
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.pod_events import GATE_COMPONENT, PodEvents
-from alignup.schedule.steering import Steering
+from alignup.schedule.pod_steering import PodSteering
 
 INVALID = "InvalidPod"  #: the reason of events about pods that no kubelet can decide on
 OTHER_SCHEDULER = "OtherScheduler"  #: the reason of events about pods whose scheduler is not among the known ones
@@ -78,7 +78,7 @@ class GateController:
         *,
         metrics: GateMetrics | None = None,
         options: GateOptions | None = None,
-        steering: Steering | None = None,
+        steering: PodSteering | None = None,
     ) -> None:
         self.options = options or GateOptions()
         self._steering = steering  #: ``None``: pods go where their kubelets put them

@@ -3,7 +3,7 @@
 The API server asks only about pods that opted in, by their label or by that of their namespace (the selectors of the
 webhook). A pod with such a request runs only on nodes with markers, and is tied to one NUMA node there. So it is added
 only if one NUMA node can hold the pod on every machine with markers that it may go to. Otherwise the pod stays as it
-is, and whoever creates it gets a warning.
+is, and its creator gets a warning.
 """
 
 from collections import OrderedDict

@@ -80,7 +80,7 @@ class PossibleStates(NamedTuple):
     terminating: frozenset[str] = frozenset()  #: pods that may end at any time
     problem: str = ""  #: why they cannot be listed
     detail: str = ""  #: of the problem
-    steered: bool = False  #: whether an unconfirmed pod was steered, perhaps in vain
+    steered: bool = False  #: whether an unconfirmed pod was steered, or may have been
 
 
 class Replaced(NamedTuple):

@@ -148,8 +148,8 @@ def with_markers(pod: Pod) -> Pod | None:
         return None
 
     def marked(container: Container) -> Container:
-        resources, one = container.resources, {MARKER: Quantity.of(1)}
-        requests, limits = {**resources.requests, **one}, {**resources.limits, **one}
+        resources, marker = container.resources, {MARKER: Quantity.of(1)}
+        requests, limits = {**resources.requests, **marker}, {**resources.limits, **marker}
         return replace(container, resources=replace(resources, requests=requests, limits=limits))
 
     return replace(pod, init=tuple(map(marked, pod.init)), containers=tuple(map(marked, pod.containers)))

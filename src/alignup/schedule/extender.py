@@ -30,8 +30,8 @@ from alignup.schedule.extender_messages import BindingArgs, BindingResult, Exten
 from alignup.schedule.kept_nodes import PATIENCE_SECONDS
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.node_selection import SoftTaints, has_preferences, needs_alignment
+from alignup.schedule.pod_steering import PodSteering
 from alignup.schedule.preempt import Preemption
-from alignup.schedule.steering import Steering
 from alignup.schedule.wake_up import WakeUp
 
 MANY = 16  #: nodes for a scheduler to choose from by its own scores
@@ -107,7 +107,7 @@ class Binder:
         client: ApiClient,
         live: LiveCluster,
         claims: ClaimBindings,
-        steering: Steering,
+        steering: PodSteering,
         *,
         allow_unknown: bool = False,
         leads: Callable[[], bool] = lambda: True,

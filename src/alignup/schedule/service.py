@@ -43,9 +43,9 @@ from alignup.schedule.metrics import ScheduleMetrics
 from alignup.schedule.pages import ClusterPages, page_routes
 from alignup.schedule.pod_answers import MAX_CLAIM_ROWS, answers_document, placement_documents
 from alignup.schedule.pod_events import PodEvents
+from alignup.schedule.pod_steering import PodSteering
 from alignup.schedule.preempt import CHOOSES_VICTIMS, POD_DISRUPTION_BUDGETS, Preemption
 from alignup.schedule.rejections import RejectionWriter, recorded_verdict, rejection_text
-from alignup.schedule.steering import Steering
 from alignup.schedule.wake_up import WakeUp
 from alignup.web.api_operations import receive_body
 from alignup.web.asgi_server import ServerLimits, run_until_signal, serve_app
@@ -118,7 +118,7 @@ class ScheduleService:
         self.live = LiveCluster(client, options=live, metrics=self.metrics)
         events = PodEvents(client, "alignup-schedule")
         claims = ClaimBindings(client, self.live, events)
-        self.steering = Steering(client, self.live, events)
+        self.steering = PodSteering(client, self.live, events)
         self._binder = Binder(
             client, self.live, claims, self.steering, allow_unknown=allow_unknown, leads=lambda: self.leading
         )

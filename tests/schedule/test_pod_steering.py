@@ -16,8 +16,8 @@ from alignup.schedule.extender import PLACEMENT_ANNOTATION
 from alignup.schedule.extender_messages import BindingArgs
 from alignup.schedule.live_cluster import LiveClusterOptions
 from alignup.schedule.pod_answers import iterate_answers
+from alignup.schedule.pod_steering import WITHDRAWN
 from alignup.schedule.service import ScheduleService
-from alignup.schedule.steering import WITHDRAWN
 from alignup.testing.api_server import ApiFault
 from tests.align.hosts import pod
 from tests.deadlines import until

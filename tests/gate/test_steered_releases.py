@@ -7,7 +7,7 @@ from alignup.gate.controller import GateController
 from alignup.kubernetes.api import PODS
 from alignup.placement.steered import STEERED_ANNOTATION
 from alignup.schedule.pod_events import PodEvents
-from alignup.schedule.steering import Steering
+from alignup.schedule.pod_steering import PodSteering
 from tests.align.hosts import pod
 from tests.deadlines import until
 from tests.schedule.observers import ScriptedObserver, add_marked_node, marked
@@ -31,7 +31,7 @@ async def observer(cluster, client, follow):
 
 @pytest.fixture
 async def steering(observer, live, client, follow):
-    made = Steering(client, live, PodEvents(client, "test"))
+    made = PodSteering(client, live, PodEvents(client, "test"))
     follow(made.run())
     await until(lambda: made.informer.synced and len(live.cluster.steered(SMALL, "a")) == 2)
     return made

@@ -66,7 +66,7 @@ class SteeringOutcome(StrEnum):
     CHANGED = "changed"  #: the node has changed meanwhile; the binding is refused and will be tried again
 
 
-class SteeringMetrics:
+class PodSteeringMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._pods = Counter(
             "alignup_steering_pods",
@@ -97,7 +97,7 @@ class Steered(NamedTuple):
 
     problem: str = ""  #: why it must not be bound now
     verdict: Verdict | None = None  #: the prediction from now on; ``None``: as before
-    text: str = ""  #: where it is steered to, and why; empty: it is not, or perhaps in vain
+    text: str = ""  #: where it is steered to, and why; empty: it is not, or that is not certain
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class Withdrawal:
     until: float  #: by our clock
 
 
-class Steering:
+class PodSteering:
     """The instructions of one cluster service; *events* are about the annotations of pods."""
 
     def __init__(
@@ -119,11 +119,11 @@ class Steering:
         live: LiveCluster,
         events: PodEvents,
         *,
-        metrics: SteeringMetrics | None = None,
+        metrics: PodSteeringMetrics | None = None,
         ready_seconds: float = READY_SECONDS,
     ) -> None:
         self._client, self._live, self._events = client, live, events
-        self.metrics = metrics or SteeringMetrics(live.metrics.registry)
+        self.metrics = metrics or PodSteeringMetrics(live.metrics.registry)
         self._clock, self.ready_seconds = client.timing.clock, ready_seconds
         self.informer = Informer(client, STEERING_INSTRUCTIONS, longest_retry=_LONGEST_RETRY)
         self.informer.subscribe(self._instruction_changed)
