@@ -36,6 +36,7 @@ ROUNDS = 6
 #: One CPU of NUMA node 0 is free, and two of each other.
 FREE = (0, 1, 1, 2, 2, 3, 3)
 MARKERS = len(NARROW.nodes) * 110
+HOLD = 60  #: seconds; an emulated node on a busy machine is slow
 RETURN_SECONDS = 10.0  #: within which all markers are back after a fault
 
 
@@ -81,7 +82,7 @@ class SteeredNode:
             if status.get("observedGeneration") == generation and status.get("phase") in phases:
                 return status["phase"], status.get("message", "")
             assert time.monotonic() < end, f"{status}\n{self.node.logs()}"
-            time.sleep(0.01)
+            time.sleep(0.05)
 
     def make_ready(self, name: str, uid: str, numa: int) -> int:
         """Instruct until the pod can be bound; return the generation."""
@@ -120,6 +121,12 @@ class SteeredNode:
             if (places, memory) != ({numa}, {str(numa)}):
                 self.wrong.append(f"{name}: wanted {numa}, CPUs on {places}, memory on {memory}")
 
+    def restart_observer(self, *options: str, number: int = signal.SIGTERM) -> float:
+        """Restart the observer with other options; return the seconds until all markers are offered."""
+        self.node.guest.ask("stop_process", name=OBSERVER, number=int(number))
+        self.node.start_observer("--steer", *options)
+        return self.wait_offered()
+
     def offered(self) -> int:
         """Return how many markers the kubelet offers."""
         devices = self.node.guest.ask("resources")["podresources_allocatable"]["devices"]
@@ -143,10 +150,8 @@ class SteeredNode:
 def steered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SteeredNode]:
     with ClusterBed(tmp_path_factory.mktemp("cluster"), {NODE: NARROW}) as bed:
         node = bed.nodes[NODE]
-        node.guest.ask("stop_process", name=OBSERVER)
-        node.start_observer("--steer")
         made = SteeredNode(node)
-        made.wait_offered()
+        made.restart_observer(f"--steer-hold={HOLD}")
         yield made
 
 
@@ -175,9 +180,8 @@ def test_every_pod_goes_to_the_numa_node_of_its_instruction(steered: SteeredNode
 def test_an_observer_that_is_killed_comes_back_with_all_markers(steered: SteeredNode) -> None:
     node, uid = steered.node, steered.create("killed")
     generation = steered.make_ready("killed", uid, 2)
-    node.guest.ask("stop_process", name=OBSERVER, number=int(signal.SIGKILL))
-    node.start_observer("--steer")
-    print(f"observer killed: markers back after {steered.wait_offered():.1f} s, with its start", flush=True)
+    seconds = steered.restart_observer(f"--steer-hold={HOLD}", number=signal.SIGKILL)
+    print(f"observer killed: markers back after {seconds:.1f} s, with its start", flush=True)
     assert steered.wait_phase(generation, "Failed")[1] == "the observer was restarted before the pod came"
     node.api.bind("killed", NODE)
     assert node.api.wait_admitted("killed", node.logs)["status"]["phase"] == "Running"
@@ -219,6 +223,7 @@ def test_another_pod_with_a_marker_is_not_rejected(steered: SteeredNode) -> None
 
 def test_an_observer_that_is_cut_off_restores_the_markers(steered: SteeredNode) -> None:
     node = steered.node
+    steered.restart_observer()
     generation = steered.make_ready("cut", steered.create("cut"), 2)
     process = node.api.plane.process("kube-apiserver")
     os.kill(process, signal.SIGSTOP)
@@ -232,3 +237,4 @@ def test_an_observer_that_is_cut_off_restores_the_markers(steered: SteeredNode) 
     node.api.bind("cut", NODE)
     assert node.api.wait_admitted("cut", node.logs)["status"]["phase"] == "Running"
     clear(node.api)
+    steered.restart_observer(f"--steer-hold={HOLD}")

@@ -92,7 +92,7 @@ async def test_steering_has_the_permissions_that_it_uses():
                 ):
                     await until(lambda: kubelet.at_rest)
                     generation = service.instruct(marker_pod("any"), "1")
-                    await until(lambda service=service: service.phase(generation) == "Ready")
+                    await service.reached(generation, "Ready")
         await kubelet.stop()
 
     assert granted(roles["ClusterRole /alignup-observer-steer"]) == used([new, old])

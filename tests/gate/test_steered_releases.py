@@ -9,7 +9,7 @@ from alignup.placement.steered import STEERED_ANNOTATION
 from alignup.schedule.pod_events import PodEvents
 from alignup.schedule.pod_steering import PodSteering
 from tests.align.hosts import pod
-from tests.deadlines import until
+from tests.deadlines import SECONDS, until
 from tests.schedule.observers import ScriptedObserver, add_marked_node, marked
 
 pytestmark = pytest.mark.anyio
@@ -32,6 +32,7 @@ async def observer(cluster, client, follow):
 @pytest.fixture
 async def steering(observer, live, client, follow):
     made = PodSteering(client, live, PodEvents(client, "test"))
+    made.ready_seconds = made.write_seconds = SECONDS
     follow(made.run())
     await until(lambda: made.informer.synced and len(live.cluster.steered(SMALL, "a")) == 2)
     return made

@@ -16,7 +16,7 @@ from alignup.kubernetes.api.steering_instructions import STEERING_INSTRUCTIONS
 from alignup.kubernetes.kubelet_files.state_files import PLUGINS_DIR
 from alignup.kubernetes.plugins.manager import DevicePluginManager
 from alignup.kubernetes.plugins.pod_resources import RateLimiter, pod_resources_client, serve_pod_resources
-from alignup.observe.steering import (
+from alignup.observe.marker_steering import (
     MarkerHoldings,
     Markers,
     Steering,
@@ -26,6 +26,7 @@ from alignup.observe.steering import (
 )
 from alignup.placement.host_report import PodStage
 from alignup.testing.api_server import ApiServer, ServedResource
+from tests.deadlines import until
 from tests.observe.kubelets import SimulatedKubelet
 from tests.strategies_pods import guaranteed
 
@@ -77,7 +78,7 @@ class SteeredKubelet(SimulatedKubelet):
         inventory = self.host.ledger.devices.inventories.get(MARKER_RESOURCE)
         counts: dict[int, int] = {}
         for device in inventory.devices if inventory else ():
-            (node,) = bits.members(device.nodes)
+            (node,) = bits.members(device.nodes or 0)
             counts[node] = counts.get(node, 0) + device.healthy
         return counts
 
@@ -101,7 +102,7 @@ class SteeredKubelet(SimulatedKubelet):
                 await self._manager.allocate(MARKER_RESOURCE, sorted(ids))
         self.pods[pod.uid] = replace(self.pods[pod.uid], reported=True)
         self.write(self.directory)
-        return self.node_of(pod.uid)
+        return self.node_of(pod.uid) if self.host.ledger.cpus.holds(pod.uid, "app") else None
 
     def bound(self, pod: Pod) -> None:
         """Note a pod that the kubelet has not seen yet."""
@@ -155,15 +156,21 @@ class ClusterService:
         status = self.object.get("status", {})
         return str(status.get("phase", "")) if status.get("observedGeneration") == generation else ""
 
+    async def reached(self, generation: int, *phases: str) -> None:
+        """Wait until an instruction has one of *phases*."""
+        await until(lambda: self.phase(generation) in phases)
+
     @property
     def message(self) -> str:
         return str(self.object["status"]["message"])
 
 
 @asynccontextmanager
-async def steering_observer(kubelet: SteeredKubelet, client: ApiClient, timing: SteeringTiming):
+async def steering_observer(
+    kubelet: SteeredKubelet, client: ApiClient, timing: SteeringTiming, *, registry: CollectorRegistry | None = None
+):
     """Run steering as the observer does; yield it."""
-    metrics = SteeringMetrics(CollectorRegistry())
+    metrics = SteeringMetrics(registry or CollectorRegistry())
 
     def markers():
         return make_markers(kubelet.machine, kubelet.configuration)

@@ -20,7 +20,7 @@ from alignup.schedule.pod_steering import WITHDRAWN
 from alignup.schedule.service import ScheduleService
 from alignup.testing.api_server import ApiFault
 from tests.align.hosts import pod
-from tests.deadlines import until
+from tests.deadlines import SECONDS, until
 from tests.observe.api_objects import api_pod
 from tests.schedule.claim_objects import claim, claiming, device_class, resource_slice, template
 from tests.schedule.observers import ScriptedObserver, add_marked_node, marked
@@ -45,6 +45,7 @@ async def observer(nodes, client, follow):
 @pytest.fixture
 async def steering(observer, service):
     """The steering of the service, which has read the nodes and their markers."""
+    service.steering.ready_seconds = service.steering.write_seconds = SECONDS
     await until(lambda: service.steering.informer.synced)
     await until(lambda: all(len(service.live.cluster.steered(SMALL, name)) == 2 for name in "ab"))
     return service.steering
@@ -261,6 +262,7 @@ async def test_a_node_that_changes_meanwhile_is_checked_again(http, nodes, servi
 async def test_a_new_leader_clears_the_instruction_of_the_last_one(nodes, client, follow, observer):
     observer.answer = ""
     leader = ScheduleService(client)
+    leader.steering.ready_seconds = leader.steering.write_seconds = SECONDS
     first = follow(leader.run())
     await until(lambda: leader.leading and leader.steering.informer.synced)
     await until(lambda: len(leader.live.cluster.steered(SMALL, "a")) == 2)
@@ -279,7 +281,7 @@ async def test_a_new_leader_clears_the_instruction_of_the_last_one(nodes, client
     await until(lambda: second.leading)
     await until(lambda: observer.specs == [("a", "small", "1"), ("a", "", "")])
     await create(nodes, second, SMALL, NEXT)
-    second.steering.ready_seconds = 0.05
+    second.steering.ready_seconds, second.steering.write_seconds = 0.05, SECONDS
     assert await bind(second, NEXT, "a") == ""
     assert nodes.bound() == {"small": "", "next": "a"}
     await confirmed(second, observer, "a", "next")
@@ -358,6 +360,7 @@ async def test_many_pods_one_after_the_other_are_all_where_they_were_steered(nod
     """Forty pods on four nodes; each ends after its admission, so that there is always room."""
     made = ScheduleService(client, live=LiveClusterOptions(max_unconfirmed=2))
     follow(made.run())
+    made.steering.ready_seconds = made.steering.write_seconds = SECONDS
     for name in "cd":
         add_marked_node(nodes, name)
     await until(lambda: made.leading and made.steering.informer.synced)

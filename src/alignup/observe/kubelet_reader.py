@@ -29,7 +29,7 @@ from alignup.machines import machine_source
 from alignup.observe.observation import Sources
 
 if TYPE_CHECKING:
-    from alignup.observe.steering import Markers
+    from alignup.observe.marker_steering import Markers
 
 POD_RESOURCES = "pod-resources"
 SOCKET = "kubelet.sock"

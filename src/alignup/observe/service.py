@@ -30,9 +30,16 @@ from alignup.kubernetes.manifests.claims import ResourceSlice, slices_from
 from alignup.kubernetes.plugins.pod_resources import PodResourcesClient, pod_resources_client
 from alignup.observe.app import ObserverMetrics, observer_app
 from alignup.observe.kubelet_reader import KnownSlices, KubeletPaths, KubeletReader
+from alignup.observe.marker_steering import (
+    MarkerHoldings,
+    Markers,
+    Steering,
+    SteeringMetrics,
+    SteeringTiming,
+    make_markers,
+)
 from alignup.observe.observer import Observer, ObserverTiming, Publisher
 from alignup.observe.published_objects import FingerprintMethod
-from alignup.observe.steering import MarkerHoldings, Markers, Steering, SteeringMetrics, make_markers
 from alignup.web.asgi_server import ServerLimits, run_until_signal, serve_app
 from alignup.web.sockets import tcp_socket
 
@@ -57,7 +64,7 @@ class ObserveOptions:
     names: tuple[str, ...] = ()  #: by which clients call them, beside those of this machine
     method: FingerprintMethod = FingerprintMethod.EXCLUSIVE
     once: bool = False  #: whether to stop after the first write
-    steer: bool = False  #: whether to offer markers, and to carry out instructions
+    steer: SteeringTiming | None = None  #: for offering markers, and carrying out instructions; ``None``: do not
     timing: ObserverTiming = field(default_factory=ObserverTiming)
 
 
@@ -83,7 +90,7 @@ async def observe(access: Access, options: ObserveOptions) -> tuple[str, ...]:
         metrics = ObserverMetrics(options.host)
         observer = Observer(reader, publisher, metrics, timing=options.timing, method=options.method)
         steering = None
-        if options.steer:
+        if options.steer is not None:
             steering = _steering(
                 client, options, reader=reader, pod_resources=pod_resources, pods=pods, metrics=metrics
             )
@@ -136,6 +143,7 @@ def _steering(  # noqa: PLR0913 - the parts that it shares with the observer
         holdings=MarkerHoldings(options.paths.directory),
         pods=pods.known,
         metrics=steering_metrics,
+        timing=options.steer or SteeringTiming(),
     )
 
 

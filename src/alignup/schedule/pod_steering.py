@@ -40,6 +40,7 @@ from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.pod_events import PodEvents
 
 READY_SECONDS = 1.5  #: for an observer to carry out an instruction
+WRITE_SECONDS = 1.5  #: for the API server to accept one
 HELD_SECONDS = 8.0  #: after which an observer has restored all markers by itself
 RESTORE_SECONDS = 3.0  #: after which an observer has restored them when an instruction was cleared
 UNKNOWN_NUMA = "UnknownNumaPreference"  #: the reason of events about pods with an unknown value of the annotation
@@ -118,13 +119,11 @@ class PodSteering:
         client: ApiClient,
         live: LiveCluster,
         events: PodEvents,
-        *,
-        metrics: PodSteeringMetrics | None = None,
-        ready_seconds: float = READY_SECONDS,
     ) -> None:
         self._client, self._live, self._events = client, live, events
-        self.metrics = metrics or PodSteeringMetrics(live.metrics.registry)
-        self._clock, self.ready_seconds = client.timing.clock, ready_seconds
+        self.metrics = PodSteeringMetrics(live.metrics.registry)
+        self._clock = client.timing.clock
+        self.ready_seconds, self.write_seconds = READY_SECONDS, WRITE_SECONDS
         self.informer = Informer(client, STEERING_INSTRUCTIONS, longest_retry=_LONGEST_RETRY)
         self.informer.subscribe(self._instruction_changed)
         self._changed: dict[str, asyncio.Event] = {}  #: by node, for tasks that wait for an observer
@@ -187,8 +186,9 @@ class PodSteering:
         steered_pod = SteeredPod(namespace=metadata.namespace, name=metadata.name, uid=metadata.uid)
         spec = SteeringSpec(pod=steered_pod, numa_nodes=bits.show(choice.nodes), containers=containers)
         try:
+            generation = await self._write_new(node, pod.uid, spec, choice.nodes)
             async with asyncio.timeout(self.ready_seconds):
-                phase = await self._await_ready(node, pod.uid, spec, choice.nodes)
+                phase = await self._await_phase(node, generation)
         except (UnreachableError, ServerFailureError, TimeoutError):  # it may have been written
             phase = None
         except ApiError as error:
@@ -206,8 +206,8 @@ class PodSteering:
         steered = self._uncertain(pod, node, choice.nodes)
         return SteeringOutcome.CHANGED if steered.problem else SteeringOutcome.LATE, steered
 
-    async def _await_ready(self, node: str, uid: str, spec: SteeringSpec, nodes: NodeSet) -> SteeringPhase | None:
-        """Write an instruction, and return the first phase that the observer reports; ``None``: it was replaced."""
+    async def _write_new(self, node: str, uid: str, spec: SteeringSpec, nodes: NodeSet) -> int:
+        """Write an instruction, and return its generation."""
         known = self.informer.get(node)
         if known is not None and known.spec == spec:  # the same again would be no new instruction
             await self._write(node, SteeringSpec())
@@ -215,6 +215,10 @@ class PodSteering:
         written = await self._write(node, spec)
         generation = written.metadata.generation
         self.withdrawals[node] = Withdrawal(uid, nodes, generation, self._clock() + HELD_SECONDS)
+        return generation
+
+    async def _await_phase(self, node: str, generation: int) -> SteeringPhase | None:
+        """Return the first phase that the observer reports about an instruction; ``None``: it was replaced."""
         changed = self._changed.setdefault(node, asyncio.Event())
         while True:
             changed.clear()
@@ -262,8 +266,7 @@ class PodSteering:
         """Let an observer restore all markers; if that cannot be written, it does so by itself soon."""
         withdrawal = self.withdrawals.get(node)
         try:
-            async with asyncio.timeout(self.ready_seconds):
-                await self._write(node, SteeringSpec())
+            await self._write(node, SteeringSpec())
         except (ApiError, TimeoutError) as error:
             _log.warning("cannot clear an instruction", node=node, problem=str(error) or "no response")
             return
@@ -273,7 +276,8 @@ class PodSteering:
 
     async def _write(self, node: str, spec: SteeringSpec) -> SteeringInstruction:
         ref = STEERING_INSTRUCTIONS.at(node)
-        written = await self._client.apply(ref, {"spec": to_builtins(spec)})
+        async with asyncio.timeout(self.write_seconds):
+            written = await self._client.apply(ref, {"spec": to_builtins(spec)})
         self._ours[node] = written.metadata.generation
         return written
 

@@ -50,7 +50,7 @@ async def test_it_registers_and_reports_changes(directory, listener, manager):
 
 
 async def test_containers_get_nothing_but_the_devices(directory, listener, manager):
-    allocated = []
+    allocated: list[tuple[str, ...]] = []
     async with running(directory, allocated=allocated.append):
         await until(lambda: listener.devices.get(NAME) == DEVICES)
         response = await manager.allocate(NAME, ["m-1", "m-3"])
@@ -62,8 +62,8 @@ async def test_containers_get_nothing_but_the_devices(directory, listener, manag
 
 async def test_it_registers_another_socket_with_a_kubelet_that_restarts(directory, listener):
     """A real kubelet rejects a socket that it has not noticed the end of, and forgets the plugin."""
-    seen = set()
-    registered = []
+    seen: set[str] = set()
+    registered: list[dict[str, bool]] = []
     async with running(directory, registered=lambda **result: registered.append(result)):
         for _ in range(3):
             async with DevicePluginManager(directory, *listener.callbacks):
@@ -84,7 +84,7 @@ async def test_it_waits_for_a_kubelet_without_a_socket(directory, listener):
 
 
 async def test_a_kubelet_that_rejects_it_is_tried_again(directory, listener, manager):
-    results = []
+    results: list[dict[str, bool]] = []
     with capture_logs() as logs:
         plugin = DevicePlugin("no-prefix", directory, retry=0.01, registered=lambda **result: results.append(result))
         task = asyncio.create_task(plugin.run())

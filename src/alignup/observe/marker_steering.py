@@ -60,7 +60,15 @@ class SteeringTiming:
     write: float = 2.0  #: for a write to the API server
     retry: float = 1.0  #: after a failure
     poll: float = 0.02  #: between two looks at what the kubelet shows
+    longest_poll: float = 0.16  #: the same after some looks, since an answer has all markers in it
     clock: Callable[[], float] = time.monotonic
+
+
+def steering_timing(hold: float) -> SteeringTiming:
+    """Return times in proportion to *hold*, for nodes on which everything takes longer than usual."""
+    usual = SteeringTiming()
+    share = hold / usual.hold
+    return replace(usual, hold=hold, confirm=usual.confirm * share, write=usual.write * share)
 
 
 def make_markers(machine: Machine, configuration: Configuration | None) -> tuple[Device, ...]:
@@ -341,6 +349,7 @@ class Steering:
     async def _confirm(self, instruction: SteeringInstruction | None) -> bool:
         """Wait until the kubelet offers exactly the markers that are not withdrawn; return whether it does in time."""
         deadline = self.timing.clock() + self.timing.confirm
+        pause = self.timing.poll
         while True:
             if instruction is not None:
                 self._check_interruption(instruction)
@@ -349,7 +358,8 @@ class Steering:
                     return True
             if self.timing.clock() >= deadline:
                 return False
-            await asyncio.sleep(self.timing.poll)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, self.timing.longest_poll)
 
     def _is_admitted(self, instruction: SteeringInstruction) -> bool:
         pod = instruction.spec.pod

@@ -2,32 +2,50 @@
 
 import asyncio
 import random
+import sys
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
+from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from alignup.align.machine import Device
 from alignup.documents.steering import SteeringPhase
 from alignup.kubernetes.api import Access, ApiClient, Timing
 from alignup.kubernetes.plugins.pod_resources import ListedResources
+from alignup.machines import machine_source
 from alignup.machines.synthetic import parse
+from alignup.observe.marker_steering import make_markers
 from alignup.observe.observation import join
 from alignup.observe.published_objects import host_state
-from alignup.observe.steering import make_markers
+from alignup.observe.service import observe
 from alignup.testing.api_server import ApiFault, ApiServer
 from tests.deadlines import until
 from tests.effort import SEED, did, rounds
 from tests.grpc_fixtures import anyio_backend, one_loop
+from tests.observe import api_objects
 from tests.observe.kubelets import SimulatedKubelet
-from tests.observe.steered_kubelet import PATIENT, ClusterService, SteeredKubelet, marker_pod, steering_observer
+from tests.observe.observed_machine import observe_once
+from tests.observe.steered_kubelet import HOST, PATIENT, ClusterService, SteeredKubelet, marker_pod, steering_observer
 from tests.short_paths import short_directory
+from tests.strategies_pods import container
+
+if TYPE_CHECKING:
+    from alignup.align.workload import Pod
 
 __all__ = ["anyio_backend", "one_loop"]
 
 pytestmark = pytest.mark.anyio
 
+UNMANAGED = {
+    "topologyManagerPolicy": "none",
+    "cpuManagerPolicy": "none",
+    "memoryManagerPolicy": "None",
+    "reservedMemory": None,
+}
+ONE_MARKER = {MARKER_RESOURCE: "1"}
 CUT = ApiFault(disconnect=True, times=None)
 
 
@@ -59,12 +77,22 @@ async def kubelet(anyio_backend):
 
 
 @pytest.fixture
-async def observer(service, kubelet, client):
+def registry():
+    return CollectorRegistry()
+
+
+@pytest.fixture
+async def observer(service, kubelet, client, registry):
     """Return a function that runs steering until the end of the test, beside a kubelet that knows the markers."""
     async with AsyncExitStack() as stack:
 
         async def start(**timing):
+<<<<<<< HEAD:tests/observe/test_steering.py
             steering = await stack.enter_async_context(steering_observer(kubelet, client, replace(PATIENT, **timing)))
+=======
+            running = steering_observer(kubelet, client, replace(PATIENT, **timing), registry=registry)
+            steering = await stack.enter_async_context(running)
+>>>>>>> s40n:tests/observe/test_marker_steering.py
             await until(lambda: kubelet.at_rest)
             return steering
 
@@ -83,21 +111,26 @@ def test_every_numa_node_with_cpus_has_as_many_markers_as_the_node_may_have_pods
     assert len(make_markers(parse("pack:8 numa:1 core:1 pu:1"), None)) == 8 * 110
 
 
-async def test_a_pod_goes_to_the_numa_node_of_its_instruction(observer, kubelet, service):
-    steering = await observer()
+def count(registry, phase):
+    return registry.get_sample_value("alignup_observer_steering_instructions_total", {"phase": phase})
+
+
+async def test_a_pod_goes_to_the_numa_node_of_its_instruction(observer, kubelet, service, registry):
+    await observer()
 
     for number, node in enumerate((1, 0, 1)):  # the kubelet itself would fill NUMA node 0 first
         pod = marker_pod(f"pod-{number}")
         generation = service.instruct(pod, str(node))
-        await until(lambda: service.phase(generation) == "Ready")
+        await service.reached(generation, "Ready")
         assert kubelet.healthy == {node: 110, 1 - node: 0}
         assert await kubelet.admit_pod(pod) == node
-        await until(lambda: service.phase(generation) == "Done")
+        await service.reached(generation, "Done")
         assert kubelet.at_rest
 
-    phases = steering.metrics.instructions
-    assert [phases.labels(phase)._value.get() for phase in SteeringPhase] == [3, 3, 0, 0]
-    assert steering.metrics.withdrawn._value.get() == 0
+    assert [count(registry, phase) for phase in SteeringPhase] == [3, 3, 0, 0]
+    assert registry.get_sample_value("alignup_observer_steering_withdrawn_markers") == 0
+    assert registry.get_sample_value("alignup_observer_steering_ready_seconds_count") == 3
+    assert registry.get_sample_value("alignup_observer_steering_registrations_total", {"result": "ok"}) == 1
     assert kubelet.rejected == []
 
 
@@ -111,7 +144,7 @@ async def test_markers_stay_withdrawn_until_every_container_has_its_own(observer
     steering = await observer()
     pod = marker_pod("two", containers=2)
     generation = service.instruct(pod, "1", containers=3)  # one more than the pod has
-    await until(lambda: service.phase(generation) == "Ready")
+    await service.reached(generation, "Ready")
 
     await kubelet.admit_pod(pod)
     await until(lambda: steering.holdings.read() == {"two": 2})
@@ -126,7 +159,7 @@ async def test_markers_that_pods_hold_are_withdrawn_as_well(observer, kubelet, s
     await observer()
     await kubelet.admit_pod(marker_pod("old"))
     generation = service.instruct(marker_pod("new"), "1")
-    await until(lambda: service.phase(generation) == "Ready")
+    await service.reached(generation, "Ready")
 
     assert kubelet.healthy == {0: 0, 1: 110}
 
@@ -134,7 +167,7 @@ async def test_markers_that_pods_hold_are_withdrawn_as_well(observer, kubelet, s
 async def test_markers_of_several_numa_nodes_can_stay(observer, kubelet, service):
     await observer()
     generation = service.instruct(marker_pod("any"), "0-1")
-    await until(lambda: service.phase(generation) == "Ready")
+    await service.reached(generation, "Ready")
 
     assert kubelet.at_rest
 
@@ -142,7 +175,7 @@ async def test_markers_of_several_numa_nodes_can_stay(observer, kubelet, service
 async def test_a_pod_that_does_not_come_expires(observer, kubelet, service):
     await observer(hold=0.05)
     generation = service.instruct(marker_pod("late"), "1")
-    await until(lambda: service.phase(generation) == "Expired")
+    await service.reached(generation, "Expired")
 
     assert kubelet.at_rest
     assert service.message == "the pod was not admitted within 0.05 s"
@@ -153,7 +186,7 @@ async def test_an_instruction_fails_that_the_kubelet_does_not_follow(observer, k
     await observer(confirm=0.05)
     kubelet.host.update_devices = lambda *_: None  # it is busy
     generation = service.instruct(marker_pod("any"), "1")
-    await until(lambda: service.phase(generation) == "Failed")
+    await service.reached(generation, "Failed")
 
     assert service.message == "the kubelet has not noticed within 0.05 s that markers changed"
 
@@ -162,31 +195,31 @@ async def test_an_instruction_fails_that_the_kubelet_does_not_follow(observer, k
 async def test_an_instruction_for_numa_nodes_without_markers_fails(observer, kubelet, service, nodes):
     await observer()
     generation = service.instruct(marker_pod("any"), nodes)
-    await until(lambda: service.phase(generation) == "Failed")
+    await service.reached(generation, "Failed")
 
     assert service.message == f"NUMA nodes {nodes} are wanted, and markers are on 0-1"
 
 
-async def test_markers_are_restored_when_the_instruction_is_taken_back(observer, kubelet, service):
-    steering = await observer()
+async def test_markers_are_restored_when_the_instruction_is_taken_back(observer, kubelet, service, registry):
+    await observer()
     generation = service.instruct(marker_pod("any"), "1")
-    await until(lambda: service.phase(generation) == "Ready")
+    await service.reached(generation, "Ready")
     service.instruct(None)
     await until(lambda: kubelet.at_rest)
 
     generation = service.instruct(marker_pod("other"), "1")
-    await until(lambda: service.phase(generation) == "Ready")
+    await service.reached(generation, "Ready")
     service.server.remove("steeringinstructions", "host-a", namespace="")
     await until(lambda: kubelet.at_rest)
-    await until(lambda: steering.metrics.instructions.labels("Replaced")._value.get() == 2)
+    await until(lambda: count(registry, "Replaced") == 2)
 
 
 async def test_a_newer_instruction_replaces_one_that_is_carried_out(observer, kubelet, service):
     await observer()
     first = service.instruct(marker_pod("first"), "1")
-    await until(lambda: service.phase(first) == "Ready")
+    await service.reached(first, "Ready")
     second = service.instruct(marker_pod("second"), "0")
-    await until(lambda: service.phase(second) == "Ready")
+    await service.reached(second, "Ready")
 
     assert kubelet.healthy == {0: 110, 1: 0}
     assert await kubelet.admit_pod(marker_pod("second")) == 0
@@ -195,13 +228,13 @@ async def test_a_newer_instruction_replaces_one_that_is_carried_out(observer, ku
 async def test_markers_are_restored_when_the_api_server_cannot_be_reached(observer, kubelet, service, server):
     await observer()
     generation = service.instruct(marker_pod("any"), "1")
-    await until(lambda: service.phase(generation) == "Ready")
+    await service.reached(generation, "Ready")
     server.inject(CUT)
     server.disconnect()
     await until(lambda: kubelet.at_rest)
 
     server.inject(ApiFault(times=0))
-    await until(lambda: service.phase(generation) == "Failed")
+    await service.reached(generation, "Failed")
     assert "the connection to the API server was lost" in service.message
 
 
@@ -217,13 +250,13 @@ async def test_markers_are_restored_when_ready_cannot_be_reported(observer, kube
 async def test_a_kubelet_that_restarts_ends_the_steering_and_gets_all_markers(observer, kubelet, service):
     await observer()
     generation = service.instruct(marker_pod("any"), "1")
-    await until(lambda: service.phase(generation) == "Ready")
+    await service.reached(generation, "Ready")
     await kubelet.restart()
     await until(lambda: kubelet.at_rest)
-    await until(lambda: service.phase(generation) == "Failed")
+    await service.reached(generation, "Failed")
 
     generation = service.instruct(marker_pod("next"), "1")
-    await until(lambda: service.phase(generation) == "Ready")
+    await service.reached(generation, "Ready")
     assert await kubelet.admit_pod(marker_pod("next")) == 1
 
 
@@ -231,14 +264,14 @@ async def test_no_marker_is_withdrawn_while_another_pod_with_markers_is_admitted
     steering = await observer(confirm=0.05)
     kubelet.bound(marker_pod("other"))
     generation = service.instruct(marker_pod("any"), "1")
-    await until(lambda: service.phase(generation) == "Failed")
+    await service.reached(generation, "Failed")
 
     assert service.message == "pod default/other is bound, and not admitted yet"
     assert steering.markers.withdrawals == 0
     kubelet.bound(replace(marker_pod("plain"), containers=()))  # requests no markers
     await kubelet.admit_pod(marker_pod("other"))
     generation = service.instruct(marker_pod("next"), "1")
-    await until(lambda: service.phase(generation) == "Ready")
+    await service.reached(generation, "Ready")
 
 
 async def test_markers_are_restored_for_another_pod_with_markers(observer, kubelet, service):
@@ -246,10 +279,10 @@ async def test_markers_are_restored_for_another_pod_with_markers(observer, kubel
     steering = await observer()
     await kubelet.admit_pod(marker_pod("large", cpu="3"))  # fills NUMA node 0
     generation = service.instruct(marker_pod("any"), "0")
-    await until(lambda: service.phase(generation) == "Ready")
+    await service.reached(generation, "Ready")
     kubelet.bound(marker_pod("other"))
     steering.notify()
-    await until(lambda: service.phase(generation) == "Failed")
+    await service.reached(generation, "Failed")
 
     assert service.message == "pod default/other, which requests markers as well, was bound"
     assert await kubelet.admit_pod(marker_pod("other")) == 1
@@ -261,7 +294,7 @@ async def test_an_instruction_that_was_answered_is_not_carried_out_again(observe
     server.put({**service.object, "status": {"observedGeneration": generation, "phase": phase}})
     steering = await observer()
     generation = service.instruct(marker_pod("next"), "1")
-    await until(lambda: service.phase(generation) == "Ready")
+    await service.reached(generation, "Ready")
 
     assert steering.markers.withdrawals == 1
 
@@ -270,7 +303,7 @@ async def test_a_new_observer_does_not_repeat_what_the_last_one_began(observer, 
     generation = service.instruct(marker_pod("any"), "1")
     server.put({**service.object, "status": {"observedGeneration": generation, "phase": "Ready"}})
     steering = await observer()
-    await until(lambda: service.phase(generation) == "Failed")
+    await service.reached(generation, "Failed")
 
     assert service.message == "the observer was restarted before the pod came"
     assert steering.markers.withdrawals == 0
@@ -280,7 +313,7 @@ async def test_an_instruction_for_a_pod_that_holds_its_markers_is_done(observer,
     steering = await observer()
     await kubelet.admit_pod(marker_pod("any"))
     generation = service.instruct(marker_pod("any"), "1")
-    await until(lambda: service.phase(generation) == "Done")
+    await service.reached(generation, "Done")
 
     assert steering.markers.withdrawals == 0
 
@@ -290,7 +323,7 @@ async def test_an_observer_that_stops_restores_the_markers_first(kubelet, servic
     async with steering_observer(kubelet, client, PATIENT) as steering:
         await until(lambda: kubelet.at_rest)
         generation = service.instruct(marker_pod("any"), "1")
-        await until(lambda: service.phase(generation) == "Ready")
+        await service.reached(generation, "Ready")
         set_devices = steering.markers.plugin.set_devices
 
         def record(devices):
@@ -315,7 +348,7 @@ async def test_steering_goes_on_after_an_error_of_its_own(observer, kubelet, ser
     assert kubelet.at_rest
 
     generation = service.instruct(marker_pod("next"), "1")
-    await until(lambda: service.phase(generation) == "Ready")
+    await service.reached(generation, "Ready")
 
 
 # What is published
@@ -333,15 +366,15 @@ async def test_the_host_state_stays_as_at_rest_while_markers_are_withdrawn(obser
     assert [group.markers for group in before.ledger.devices] == ["0-109", "0-109"]
     assert all(group.healthy for group in before.ledger.devices)
     generation = service.instruct(marker_pod("any"), "1")
-    await until(lambda: service.phase(generation) == "Ready")
+    await service.reached(generation, "Ready")
     assert published(markers.withdrawals) == before
     assert published(markers.withdrawals).problems == []
 
     withdrawn, asked = kubelet.allocatable, markers.withdrawals - 1
     service.instruct(None)
-    await until(lambda: kubelet.at_rest and not markers._hidden)
+    await until(lambda: kubelet.at_rest)
     assert markers.at_rest(withdrawn, since=asked) == kubelet.allocatable  # asked before, answered meanwhile
-    assert markers.at_rest(withdrawn, since=markers.withdrawals) == withdrawn  # the truth
+    await until(lambda: markers.at_rest(withdrawn, since=markers.withdrawals) == withdrawn)  # the truth
 
 
 async def test_markers_that_the_kubelet_lost_are_published_as_such(observer, kubelet, service):
@@ -349,9 +382,66 @@ async def test_markers_that_the_kubelet_lost_are_published_as_such(observer, kub
     gpu = Device("example.com/gpu", "gpu-0", nodes=1)
     nothing = ListedResources(devices=(gpu,))
     generation = service.instruct(marker_pod("any"), "1")
-    await until(lambda: service.phase(generation) == "Ready")
+    await service.reached(generation, "Ready")
 
     assert steering.markers.at_rest(nothing, since=0) == nothing
+
+
+async def test_the_observer_steers_and_publishes(server, client, service):
+    """The whole program, on this machine, beside a kubelet with its sockets."""
+    server.serve(api_objects.SERVED)
+    server.put(api_objects.node(HOST))
+    machine = replace(machine_source.discover(), devices=())
+    nodes = [node for node, cpus in machine.kubelet_view().node_cpus.items() if cpus]
+    with short_directory() as parent:
+        options = replace(observe_once(parent / "k"), once=False, steer=PATIENT)
+        kubelet = SteeredKubelet(parent / "k", machine=machine, **UNMANAGED)
+        await kubelet.start()
+        task = asyncio.create_task(observe(Access(server=server.url), options))
+
+        def published():
+            (state,) = server.objects("hoststates") or [{}]
+            groups = state.get("ledger", {}).get("devices", ())
+            return [(group["nodes"], group["markers"], group.get("healthy", True)) for group in groups]
+
+        await until(lambda: published() == [(str(node), "0-109", True) for node in nodes])
+        generation = service.instruct(marker_pod("any"), str(nodes[0]))
+        await service.reached(generation, "Ready")
+        await kubelet.admit_pod(replace(marker_pod("any"), containers=(container("app", ONE_MARKER, ONE_MARKER),)))
+        await service.reached(generation, "Done")
+        task.cancel()
+        await asyncio.wait([task])
+        await kubelet.stop()
+
+
+async def test_an_observer_that_is_killed_comes_back_with_all_markers(server, service):
+    """As a process, which can restore nothing when it is killed; the kubelet notices the end of its connection."""
+    server.serve(api_objects.SERVED)
+    server.put(api_objects.node(HOST))
+    machine = replace(machine_source.discover(), devices=())
+    (node, *_) = [node for node, cpus in machine.kubelet_view().node_cpus.items() if cpus]
+    with short_directory() as parent:
+        observe_once(parent / "k")
+        kubelet = SteeredKubelet(parent / "k", machine=machine, **UNMANAGED)
+        await kubelet.start()
+        server.write_kubeconfig(parent / "access")
+        words = ["observe", "--steer", "--node", HOST, "--kubeconfig", str(parent / "access"), "--no-configz"]
+        command = [sys.executable, "-m", "alignup", *words, "--kubelet-dir", str(parent / "k")]
+        for number in range(2):
+            process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.DEVNULL)
+            await until(lambda: kubelet.healthy.get(node) == 110)
+            generation = service.instruct(marker_pod(f"pod-{number}"), str(node))
+            await service.reached(generation, "Ready")
+            process.kill()
+            await process.wait()
+            await until(lambda: kubelet.healthy[node] == 0)
+        process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.DEVNULL)
+        await service.reached(generation, "Failed")
+        assert kubelet.healthy[node] == 110
+        assert len([*parent.glob("k/device-plugins/alignup.dev_numa-*.sock")]) == 1
+        process.terminate()
+        assert await process.wait() == 0
+        await kubelet.stop()
 
 
 # Everything at once
@@ -371,7 +461,7 @@ class Interleaving:
     def __init__(self, server, client, service, choices):
         self.server, self.client, self.service, self.random = server, client, service, choices
         self.pods = 0
-        self.instructed: tuple[int, int, object] | None = None  #: generation, NUMA node, pod
+        self.instructed: tuple[int, int, Pod] | None = None  #: generation, NUMA node, pod
         self.wrong: list[str] = []
 
     async def run(self):
@@ -412,7 +502,7 @@ class Interleaving:
         if ready and actual != node:
             self.wrong.append(f"{pod.uid} is on NUMA node {actual} instead of {node}")
         if ready and self.random.random() < 0.8:
-            await until(lambda: self.service.phase(generation) in {"Done", "Failed"})
+            await self.service.reached(generation, "Done", "Failed")
 
     async def foreign(self):
         """Bind a pod that another scheduler has placed."""
