@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from alignup.align.machine import Device
-from alignup.documents.steering import SteeringPhase
+from alignup.documents.steering import MARKER_RESOURCE, SteeringPhase
 from alignup.kubernetes.api import Access, ApiClient, Timing
 from alignup.kubernetes.plugins.pod_resources import ListedResources
 from alignup.machines import machine_source
@@ -87,12 +87,8 @@ async def observer(service, kubelet, client, registry):
     async with AsyncExitStack() as stack:
 
         async def start(**timing):
-<<<<<<< HEAD:tests/observe/test_steering.py
-            steering = await stack.enter_async_context(steering_observer(kubelet, client, replace(PATIENT, **timing)))
-=======
             running = steering_observer(kubelet, client, replace(PATIENT, **timing), registry=registry)
             steering = await stack.enter_async_context(running)
->>>>>>> s40n:tests/observe/test_marker_steering.py
             await until(lambda: kubelet.at_rest)
             return steering
 
