@@ -96,22 +96,6 @@ def test_only_a_gate_that_replaces_stuck_pods_may_evict_pods():
     assert ["pods/eviction"] not in granted
 
 
-<<<<<<< HEAD
-def test_only_a_controller_of_admission_checks_may_write_workloads_of_kueue():
-    kueue = read_kustomization(KUBERNETES / "kueue")
-    objects = render_chart({"schedule": {"enabled": True, "kueue": True}})
-    (deployment,) = (item for item in of_kind(objects, "Deployment") if item["metadata"]["name"] == "alignup-schedule")
-    granted = [
-        rule["apiGroups"] for item in of_kind(render_chart(ALL), "ClusterRole", "Role") for rule in item["rules"]
-    ]
-
-    assert by_name(kueue).items() <= by_name(objects).items()
-    assert "--kueue" in deployment["spec"]["template"]["spec"]["containers"][0]["args"]
-    assert ["kueue.x-k8s.io"] not in granted
-
-
-=======
->>>>>>> s40n
 def test_only_steering_can_write_to_a_directory_of_the_kubelet():
     objects = render_chart({**ALL, "observe": {"steer": True}})
     (daemon_set,) = of_kind(objects, "DaemonSet")
@@ -124,8 +108,6 @@ def test_only_steering_can_write_to_a_directory_of_the_kubelet():
     assert patched["volumes"][0] in pod["volumes"]
     added = [item for item in objects if item["metadata"]["name"].endswith("-steer")]
     assert by_name(added) == by_name(read_documents((STEER / "access.yaml").read_text("utf-8")))
-<<<<<<< HEAD
-=======
 
 
 def test_only_a_controller_of_admission_checks_may_write_workloads_of_kueue():
@@ -139,7 +121,6 @@ def test_only_a_controller_of_admission_checks_may_write_workloads_of_kueue():
     assert by_name(kueue).items() <= by_name(objects).items()
     assert "--kueue" in deployment["spec"]["template"]["spec"]["containers"][0]["args"]
     assert ["kueue.x-k8s.io"] not in granted
->>>>>>> s40n
 
 
 def test_the_namespace_is_that_of_the_release():
