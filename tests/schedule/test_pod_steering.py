@@ -7,11 +7,13 @@ from functools import partial
 
 import pytest
 
-from alignup.align.workload.names import NUMA_ANNOTATION
+from alignup.align.workload.names import MARKER, NUMA_ANNOTATION
 from alignup.kubernetes.api.objects import ApiPodSpec
+from alignup.picture.machine_layout import layout_machine
+from alignup.picture.numa_bars import measure_bars
 from alignup.placement.steered import STEERED_ANNOTATION
 from alignup.placement.verdict import WAITS_FOR_CONFIRMATION
-from alignup.schedule.cluster_snapshot import read_cluster
+from alignup.schedule.cluster_snapshot import free_by_numa_node, present_host, read_cluster
 from alignup.schedule.extender import PLACEMENT_ANNOTATION
 from alignup.schedule.extender_messages import BindingArgs
 from alignup.schedule.live_cluster import LiveClusterOptions
@@ -406,3 +408,12 @@ async def test_answers_of_nodes_name_the_claim_that_a_pod_is_steered_by(client, 
     assert answers["a"].numa_nodes == "steered to NUMA node 1 because of claim gpu"
     assert [claim.aligned for claim in answers["a"].claims] == [True]
     assert answers["b"].excluded
+
+
+async def test_markers_are_in_no_table_and_no_picture(client, observer):
+    view = await read_cluster(client)
+    host = present_host(view.cluster, "a")
+    assert host is not None
+    assert all(MARKER not in free for free in free_by_numa_node(host).values())
+    assert all(bar.resource != MARKER for node in measure_bars(host) for bar in node.bars)
+    assert MARKER not in str(layout_machine(host.machine, host.ledger).frames)
