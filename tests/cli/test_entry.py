@@ -271,7 +271,7 @@ def test_why_imports_no_more_than_it_needs():
     assert not imported & {"rich", "asyncio", "shutil"}
 
 
-def test_a_misspelt_command_gets_a_proposal():
+def test_a_misspelled_command_gets_a_proposal():
     run = in_process("wyh")
 
     assert run.returncode == 2

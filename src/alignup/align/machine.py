@@ -169,7 +169,8 @@ class Distances:
             elif len(row) == len(ids):
                 matrix[node] = dict(zip(ids, row, strict=True))
             elif row:
-                problems.append(f"NUMA node {node} has {len(row)} distances on a machine of {len(ids)} NUMA nodes")
+                given = "1 distance" if len(row) == 1 else f"{len(row)} distances"
+                problems.append(f"NUMA node {node} has {given} on a machine of {len(ids)} NUMA nodes")
         if problems:
             raise MachineError(problems)
         return cls(matrix)

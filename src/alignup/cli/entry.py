@@ -104,7 +104,7 @@ def _report(error: Exception, session: Session) -> None:
 
 
 def _describe_usage(error: click.UsageError) -> str:
-    """Return the message of *error*; a misspelt command gets a proposal."""
+    """Return the message of *error*; a misspelled command gets a proposal."""
     message = error.format_message()
     command = re.match(r"No such command '(.*?)'\.", message)
     if command and error.ctx and isinstance(error.ctx.command, click.Group):

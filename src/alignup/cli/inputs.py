@@ -43,8 +43,8 @@ from alignup.machines import machine_source
 MAX_CONFIG = 1 << 20  #: bytes of a configuration file
 KUBELET_FILE = "config.yaml"  #: the configuration in a kubelet's directory, such as /var/lib/kubelet
 _GIVE_CONFIGURATION = (
-    "Give a KubeletConfiguration of kubelet.config.k8s.io/v1beta1, the answer of a kubelet's /configz, "
-    "a kubelet-config ConfigMap or an OpenShift KubeletConfig."
+    "Give a KubeletConfiguration of kubelet.config.k8s.io/v1beta1, or that of a running kubelet: "
+    "kubectl get --raw /api/v1/nodes/NODE/proxy/configz > configz.json"
 )
 _GIVE_FILE = "Give a KubeletConfiguration, such as the node's /var/lib/kubelet/config.yaml."
 _GIVE_DROP_IN = "Give drop-ins of kind KubeletConfiguration, kubelet.config.k8s.io/v1beta1."
@@ -53,8 +53,6 @@ WRITABLE = "Give a file that can be written."
 _FIX_VALUE = "Fix the value there, or try another one with --set."
 _RUN_DOCTOR = "Run 'alignup doctor' to see what the kubelet reports."
 _RAISE_LIMIT = "Raise the kubelet's limit with --set topologyManagerPolicyOptions.max-allowable-numa-nodes={}"
-#: Startup stages whose names are not self-explanatory.
-_STAGE_TEXTS = {str(StartupStage.DEFAULTING_PANIC): "the kubelet panics while it sets defaults"}
 _EMPTY = {"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration"}
 
 
@@ -83,6 +81,10 @@ class ConfigurationInput(NamedTuple):
         if not path.exists():
             return str(problem)
         parent = self.source.part if file == self.source.file else ""
+        place = self.source.places.get(re.split(r"[.\[]", problem.field)[0], "")
+        if place and file == self.source.file:
+            line = find_line(_read_again(path), place, document=self.source.number or 1)
+            return Place(file=file, line=line).put_before([f"{place}: {problem}"])[0]
         if parent == "data.kubelet":
             line, parent = self._line_in_config_map(path, problem.field), ""
         else:
@@ -178,8 +180,13 @@ def configuration_text(
         source = replace(ConfigurationText.of(_EMPTY, "--set"), release=release)
     else:
         text = _read_file(config, option="--config")
-        with input_errors(Place(file=str(config)), advice=_GIVE_CONFIGURATION):
+        try:
             source = configuration.unwrap(text, name=str(config), release=release)
+        except ConfigurationError as error:
+            lines = [
+                Place(file=str(config), line=problem.line).put_before([str(problem)])[0] for problem in error.problems
+            ]
+            raise InputError(*lines, advice=error.advice or _GIVE_CONFIGURATION) from error
     if config_dir is not None:
         source = _with_drop_ins(source if config else None, config_dir, release)
     return source.override(changes) if changes else source
@@ -236,11 +243,11 @@ def build_host(machine: Machine, options: NodeOptions, *, kubelet_faults: bool =
     read = configured.read()
     name = options.config or options.config_dir or "this configuration"
     place = Place(detail=f"with {name} on {options.machine or 'this machine'}")
-    with input_errors(place, advice=_RUN_DOCTOR, locate=configured.locate):
+    with input_errors(place, advice=_RUN_DOCTOR, locate=configured.locate, incomplete=source.incomplete):
         settings = replace(configuration.host_settings(read, machine), kubelet_faults=kubelet_faults)
     many = len(machine.nodes) > settings.topology.options.max_nodes
     advice = _RAISE_LIMIT.format(len(machine.nodes)) if many else _RUN_DOCTOR
-    with input_errors(place, advice=advice, locate=configured.locate):
+    with input_errors(place, advice=advice, locate=configured.locate, incomplete=source.incomplete):
         try:
             defaults = "" if options.config or options.config_dir else describe_defaults(options.changes)
             return HostInput(Host(machine, settings), read, (*notes, *read.warnings), defaults)
@@ -330,12 +337,19 @@ def check_writable(option: str, path: Path | None) -> None:
 
 
 @contextmanager
-def input_errors(place: Place, *, advice: str = "", locate: Callable[[Problem], str] = str) -> Iterator[None]:
-    """Raise errors about the input as an :class:`InputError`; *locate* puts the place before a problem."""
+def input_errors(
+    place: Place, *, advice: str = "", locate: Callable[[Problem], str] = str, incomplete: str = ""
+) -> Iterator[None]:
+    """Raise errors about the input as an :class:`InputError`; *locate* puts the place before a problem.
+
+    *incomplete* says what a configuration lacks: it is better advice than what to change there.
+    """
     try:
         yield
     except ConfigurationError as error:
-        raise _configuration_error(error, place, advice, locate) from error
+        failure = _configuration_error(error, place, advice, locate)
+        failure.advice = f"{incomplete[0].upper()}{incomplete[1:]}" if incomplete else failure.advice
+        raise failure from error
     except ManifestError as error:
         if all(located.problem.kind is ProblemKind.UNKNOWN_FIELD for located in error.problems):
             advice = "Correct the names, or leave such fields out of account with --ignore-unknown-fields."
@@ -362,8 +376,7 @@ def _configuration_error(
     error: ConfigurationError, place: Place, advice: str, locate: Callable[[Problem], str]
 ) -> InputError:
     own_limit = all(problem.kind is ProblemKind.OWN_LIMIT for problem in error.problems)
-    stage = f"the kubelet stops at {error.stage.replace('_', ' ')}"
-    remark = "" if own_limit else _STAGE_TEXTS.get(error.stage, stage)
+    remark = "" if own_limit else StartupStage(error.stage).failure
     if locate is not str and place.file:
         place = Place()  # located problems have the file already
     detail = f"{place.detail} ({remark})" if place.detail and remark else place.detail or remark

@@ -127,7 +127,7 @@ class NodeOptions:
     )
     config: Path | None = path_option(
         "FILE",
-        "KubeletConfiguration of the node, also as /configz, kubelet-config ConfigMap or OpenShift object, "
+        "KubeletConfiguration of the node, also as /configz, ConfigMap, or file of OpenShift, kubeadm or a cloud, "
         "or a directory with config.yaml or drop-ins",
         "the kubelet's defaults",
     )

@@ -1,6 +1,7 @@
 """``alignup run``: run a command on aligned CPUs, memory and devices."""
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import redirect_stdout
@@ -35,6 +36,17 @@ if TYPE_CHECKING:
 
 _FOREVER = "forever"
 _POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
+#: What the explanation of a pod says, and what it means for a run.
+_RUN_WORDS = (
+    (r"^Pod run/", "Run "),
+    (r" · \w+ pod: ", " · "),
+    (r" · \w+ pod$", ""),
+    (r"^(Container run|Whole pod)$", "The run"),
+    (r"\bcontainer run\b|\bthe pod\b", "the run"),
+    (r"^the node\b", "the machine"),
+    (r"^evict run/", "wait for the end of run/"),
+    (r"^set topologyManagerPolicy to (\S+) instead of \S+", r"use --policy \1"),
+)
 _SEARCH_SECONDS = 2.0  #: for changes that would admit a rejected run
 _PER_RUN_VARIABLES = ("ALIGNUP_RUN", "ALIGNUP_NAME")  #: different for each run
 
@@ -315,7 +327,14 @@ def _explain(host: "Host", pod: "Pod") -> None:
         click.echo("  'alignup machine show' lists the devices of this machine; an agent also has those of plugins.")
         return
     workload = Workload("Run", pod.name, pod.namespace, 1, pod, SourceLocation("the command line"))
-    why.print_text(host, [why.explain(host, workload, seconds=_SEARCH_SECONDS)], kubelet=False)
+    why.print_text(host, [why.explain(host, workload, seconds=_SEARCH_SECONDS)], kubelet=False, say=_speak_of_runs)
+
+
+def _speak_of_runs(sentence: str) -> str:
+    """Return a sentence about the pod of a run in the words of this command."""
+    for pattern, words in _RUN_WORDS:
+        sentence = re.sub(pattern, words, sentence)
+    return sentence
 
 
 def _print_admission(admission: Mapping[str, Any], *, file: TextIO) -> None:

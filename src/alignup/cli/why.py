@@ -1,7 +1,7 @@
 """``alignup why``: explain why a pod is admitted or rejected, and what would admit it."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -178,39 +178,39 @@ def explain(
     return explanation._replace(proposals=remedies.proposals, unsearched=remedies.unsearched)
 
 
-def print_text(host: Host, explanations: Sequence[Explanation], *, kubelet: bool = True) -> None:
-    """Print what a kubelet decides, or without *kubelet*, what we decide ourselves."""
+def print_text(
+    host: Host, explanations: Sequence[Explanation], *, kubelet: bool = True, say: Callable[[str], str] = str
+) -> None:
+    """Print what a kubelet decides, or without *kubelet*, what we decide ourselves; *say* changes sentences."""
     release = f" · Kubernetes {host.settings.release.version}" if kubelet else ""
     lines: list[Line] = []
     for explanation in explanations:
         lines += [(), (Cell("─" * terminal.width(), "frame"),), ()] if lines else []
-        lines += _lines(host, explanation, release)
+        lines += _lines(host, explanation, release, say)
     terminal.print_lines(lines)
 
 
-def _lines(host: Host, explanation: Explanation, release: str) -> Iterator[Line]:
+def _lines(host: Host, explanation: Explanation, release: str, say: Callable[[str], str]) -> Iterator[Line]:
     decision = explanation.decision
     if explanation.workload.template:
         yield from paragraph(f"{explanation.workload.kind} {explanation.workload.title}", style="dim")
-    verdict = explanation.verdict
-    if explanation.workload.kind == "Run":
-        verdict = verdict.replace(f"Pod {decision.namespace}/", "Run ", 1)
-    yield from paragraph(verdict, style="title" if explanation.admitted else "warn")
+    yield from paragraph(say(explanation.verdict), style="title" if explanation.admitted else "warn")
     if explanation.missing:
         yield from paragraph(_other_verdict(explanation))
     if decision.rejection:
         yield from paragraph(decision.rejection.message)
     for defect in explanation.defects:
         yield from paragraph(f"This is {defect}", style="warn")
-    yield from paragraph(f"{sentences.describe_rules(decision)}{release}", style="dim")
-    yield from draw_decision(host, explanation.workload.pod, decision, width=terminal.width())
+    yield from paragraph(f"{say(sentences.describe_rules(decision))}{release}", style="dim")
+    for line in draw_decision(host, explanation.workload.pod, decision, width=terminal.width()):
+        yield (Cell(say(line[0].text), "title"),) if len(line) == 1 and line[0].style == "title" else line
     if explanation.claims:
         from alignup.cli import claims_output  # noqa: PLC0415
 
         yield from claims_output.claim_lines(explanation.claims)
     if decision.rejection:
-        yield from section("What does not fit", sentences.describe_rejection(decision))
-        yield from _proposal_lines(explanation, host.ledger)
+        yield from section("What does not fit", map(say, sentences.describe_rejection(decision)))
+        yield from _proposal_lines(explanation, host.ledger, say)
 
 
 def _other_verdict(explanation: Explanation) -> str:
@@ -224,14 +224,14 @@ def _other_verdict(explanation: Explanation) -> str:
     )
 
 
-def _proposal_lines(explanation: Explanation, ledger: Ledger) -> Iterator[Line]:
+def _proposal_lines(explanation: Explanation, ledger: Ledger, say: Callable[[str], str]) -> Iterator[Line]:
     proposals = explanation.proposals
     if proposals:
         yield from section("What would admit it (each change was tried)")
     else:
         yield from section("What would admit it", ["no single change that was tried"])
     for proposal in proposals:
-        yield from paragraph(proposal.describe(ledger), prefix="  - ")
+        yield from paragraph(say(proposal.describe(ledger)), prefix="  - ")
         yield from paragraph(f"→ {proposal.describe_result()}", prefix="    ", style="dim")
     if explanation.unsearched:
         yield from section("What was not tried", explanation.unsearched)

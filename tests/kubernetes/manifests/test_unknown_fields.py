@@ -42,7 +42,7 @@ def problems_of(document):
         pytest.param(
             pod(resource={"limits": {"cpu": "1"}}),
             "spec.containers[0].resource: unknown field; did you mean resources?",
-            id="misspelt",
+            id="misspelled",
         ),
         pytest.param(
             pod(resources={"limit": {"cpu": "1"}}),

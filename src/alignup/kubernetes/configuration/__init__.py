@@ -1,6 +1,6 @@
 """KubeletConfiguration files, and what a kubelet makes of one on a machine.
 
-    source = unwrap(path.read_bytes(), name=path.name)            # a file, /configz, a ConfigMap, an OpenShift object
+    source = unwrap(path.read_bytes(), name=path.name)            # a file, /configz, a ConfigMap, OpenShift's, …
     configuration = source.read()                                 # decoding, defaults, validation
     host = Host(machine, host_settings(configuration, machine))   # reservations, policies, options
     errors = startup_errors(configuration, machine)               # everything that keeps a kubelet from starting

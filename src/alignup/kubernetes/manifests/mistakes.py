@@ -1,4 +1,4 @@
-"""Likely mistakes in manifests, and what is probably meant: misspelt and misplaced fields, templates."""
+"""Likely mistakes in manifests, and what is probably meant: misspelled and misplaced fields, templates."""
 
 import json
 import re
