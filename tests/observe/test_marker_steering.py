@@ -178,6 +178,18 @@ async def test_a_pod_that_does_not_come_expires(observer, kubelet, service):
     assert await kubelet.admit_pod(marker_pod("late")) == 0
 
 
+async def test_a_pod_that_is_rejected_ends_the_steering(observer, kubelet, service):
+    await observer()
+    await kubelet.admit_pod(marker_pod("large", cpu="4"))
+    generation = service.instruct(marker_pod("any"), "1")
+    await service.reached(generation, "Ready")
+    await kubelet.admit_pod(marker_pod("any"))
+    await service.reached(generation, "Failed")
+
+    assert kubelet.rejected == ["TopologyAffinityError"]  # the service does not steer to a full node
+    assert kubelet.at_rest
+
+
 async def test_an_instruction_fails_that_the_kubelet_does_not_follow(observer, kubelet, service):
     await observer(confirm=0.05)
     kubelet.host.update_devices = lambda *_: None  # it is busy
@@ -433,7 +445,7 @@ async def test_an_observer_that_is_killed_comes_back_with_all_markers(server, se
             await until(lambda: kubelet.healthy[node] == 0)
         process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.DEVNULL)
         await service.reached(generation, "Failed")
-        assert kubelet.healthy[node] == 110
+        await until(lambda: kubelet.healthy[node] == 110)
         assert len([*parent.glob("k/device-plugins/alignup.dev_numa-*.sock")]) == 1
         process.terminate()
         assert await process.wait() == 0

@@ -340,6 +340,8 @@ class Steering:
         self._count(instruction, SteeringPhase.READY, f"after {ready:.3f} s")
         while not self._is_admitted(instruction):
             self._check_interruption(instruction)
+            if self._has_ended(instruction):
+                raise _EndError(SteeringPhase.FAILED, "the kubelet has rejected the pod, or it has ended")
             if others := [pod for pod in self._waiting_pods() if pod != _pod_name(instruction)]:
                 raise _EndError(SteeringPhase.FAILED, f"pod {others[0]}, which requests markers as well, was bound")
             if self.timing.clock() >= deadline:
@@ -364,6 +366,11 @@ class Steering:
     def _is_admitted(self, instruction: SteeringInstruction) -> bool:
         pod = instruction.spec.pod
         return pod is not None and self.holdings.read().get(pod.uid, 0) >= instruction.spec.containers
+
+    def _has_ended(self, instruction: SteeringInstruction) -> bool:
+        pod = instruction.spec.pod
+        known = (self.pods() or {}).get(pod.uid) if pod else None
+        return known is not None and known.finished
 
     def _waiting_pods(self) -> list[str]:
         """Return the names of pods that are bound to the node, request markers, and hold none yet."""
