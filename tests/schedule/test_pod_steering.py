@@ -328,6 +328,26 @@ async def test_an_unknown_annotation_is_reported(http, nodes, service, steering,
     assert event["reason"] == "UnknownNumaPreference"
 
 
+async def test_with_several_unconfirmed_pods_none_comes_while_another_is_steered(nodes, client, follow, observer):
+    made = ScheduleService(client, live=LiveClusterOptions(max_unconfirmed=3))
+    made.steering.ready_seconds, made.steering.write_seconds = 0.05, SECONDS
+    follow(made.run())
+    await until(lambda: made.leading and made.steering.informer.synced)
+    await until(partial(can_steer, made, SMALL, "a"))
+    observer.answer = ""
+    await create(nodes, made, SMALL, NEXT)
+    pods = [made.live.find_pod("default", each.name) for each in (SMALL, NEXT)]
+    assert all(made.live.assume(each, "a").admits for each in (SMALL, NEXT))
+
+    steered = await asyncio.gather(
+        *(made.steering.begin(api, each, "a") for api, each in zip(pods, (SMALL, NEXT), strict=True) if api)
+    )
+
+    # Both were assumed before, so neither can be steered: the other one may come first.
+    assert [each.text for each in steered] == ["", ""]
+    assert observer.specs == []
+
+
 @pytest.fixture
 async def claims(server, service):
     for document in (device_class(), template(), resource_slice("a", (0, 1))):

@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -62,7 +63,7 @@ class SteeringOutcome(StrEnum):
     LATE = "late"  #: the observer did not answer in time
     FAILED = "failed"  #: the observer said that it cannot
     NOT_WRITTEN = "not_written"  #: the API server did not accept the instruction
-    NO_CHOICE = "no_choice"  #: no NUMA node can hold the pod, or not the one that it names
+    NO_CHOICE = "no_choice"  #: no NUMA node can hold the pod, or not the one that it names; or another one is coming
     WITHDRAWN = "withdrawn"  #: the markers are withdrawn for another pod
     CHANGED = "changed"  #: the node has changed meanwhile; the binding is refused and will be tried again
 
@@ -114,18 +115,14 @@ class Withdrawal:
 class PodSteering:
     """The instructions of one cluster service; *events* are about the annotations of pods."""
 
-    def __init__(
-        self,
-        client: ApiClient,
-        live: LiveCluster,
-        events: PodEvents,
-    ) -> None:
+    def __init__(self, client: ApiClient, live: LiveCluster, events: PodEvents) -> None:
         self._client, self._live, self._events = client, live, events
         self.metrics = PodSteeringMetrics(live.metrics.registry)
         self._clock = client.timing.clock
         self.ready_seconds, self.write_seconds = READY_SECONDS, WRITE_SECONDS
         self.informer = Informer(client, STEERING_INSTRUCTIONS, longest_retry=_LONGEST_RETRY)
         self.informer.subscribe(self._instruction_changed)
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  #: by node
         self._changed: dict[str, asyncio.Event] = {}  #: by node, for tasks that wait for an observer
         self.withdrawals: dict[str, Withdrawal] = {}  #: by node
         self._ours: dict[str, int] = {}  #: node → generation of the last instruction of this process
@@ -142,8 +139,14 @@ class PodSteering:
 
     async def begin(self, api_pod: ApiPod, pod: Pod, node: str, beside: ClaimsBeside | None = None) -> Steered:
         """Steer a pod that is assumed on *node*, if it requests markers and the observer does it in time."""
-        record = self._live.cluster.record(node) if (containers := count_markers(pod)) else None
-        if record is None or not self.informer.synced or self._live.assumed.get(pod.uid) != (node,):
+        if not count_markers(pod) or not self.informer.synced:
+            return Steered()
+        async with self._locks.setdefault(node, asyncio.Lock()):
+            return await self._begin(api_pod, pod, node, beside)
+
+    async def _begin(self, api_pod: ApiPod, pod: Pod, node: str, beside: ClaimsBeside | None) -> Steered:
+        record = self._live.cluster.record(node)
+        if record is None or self._live.assumed.get(pod.uid) != (node,):
             return Steered()
         binding, withdrawal = record.binding(pod.uid), self._withdrawn(node)
         if binding is not None and binding.steered:  # it may be bound already: never steer a pod twice
@@ -156,12 +159,14 @@ class PodSteering:
             preference, problem = numa_preference(pod)
             if problem:
                 self._events.note(api_pod, UNKNOWN_NUMA, problem)
-            options = self._live.cluster.steered(pod, node)
+            # Another pod with markers that is about to come must find all of them.
+            alone = not any(count_markers(other.pod) for other in record.bindings if other.uid != pod.uid)
+            options = self._live.cluster.steered(pod, node) if alone else {}
             near = await beside(options) if beside is not None and options else {}
             choice = choose_node(options, preference, near)
             outcome, steered = SteeringOutcome.NO_CHOICE, self._as_before(pod, node)
             if choice is not None:
-                outcome, steered = await self._instruct(api_pod, pod, node, choice, containers)
+                outcome, steered = await self._instruct(api_pod, pod, node, choice)
         seconds = time.perf_counter() - started
         self.metrics.count(outcome, seconds)
         where = {"numa_node": bits.show(choice.nodes), "reason": choice.reason} if choice else {}
@@ -180,11 +185,11 @@ class PodSteering:
             await self._clear(node)
 
     async def _instruct(
-        self, api_pod: ApiPod, pod: Pod, node: str, choice: SteeringChoice, containers: int
+        self, api_pod: ApiPod, pod: Pod, node: str, choice: SteeringChoice
     ) -> tuple[SteeringOutcome, Steered]:
         metadata = api_pod.metadata
         steered_pod = SteeredPod(namespace=metadata.namespace, name=metadata.name, uid=metadata.uid)
-        spec = SteeringSpec(pod=steered_pod, numa_nodes=bits.show(choice.nodes), containers=containers)
+        spec = SteeringSpec(pod=steered_pod, numa_nodes=bits.show(choice.nodes), containers=count_markers(pod))
         try:
             generation = await self._write_new(node, pod.uid, spec, choice.nodes)
             async with asyncio.timeout(self.ready_seconds):
@@ -193,6 +198,7 @@ class PodSteering:
             phase = None
         except ApiError as error:
             _log.warning("cannot write an instruction", pod=metadata.full_name, node=node, problem=str(error))
+            self.withdrawals.pop(node, None)
             return SteeringOutcome.NOT_WRITTEN, self._as_before(pod, node)
         if phase is SteeringPhase.READY:
             verdict = self._live.cluster.steer(pod, node, choice.nodes, certain=True)
