@@ -25,10 +25,10 @@ class ClusterBed:
 
     Observers run as processes of the guests. With *images*, archives by the names of container images, the nodes have
     these images, and no observers yet. *programs* is the directory of Kubernetes' programs; *files* are copied to paths
-    of the nodes.
+    of the nodes; *flags* are those of the API server.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - optional ones by name
         self,
         place: Path,
         nodes: Mapping[str, Shape],
@@ -36,9 +36,10 @@ class ClusterBed:
         images: Mapping[str, Path] | None = None,
         programs: Path | None = None,
         files: Mapping[str, Path] | None = None,
+        flags: tuple[str, ...] = (),
     ) -> None:
         self._egress = EgressProxy()
-        self.plane = ControlPlane(place, nodes=tuple(nodes), egress=self._egress, programs=programs)
+        self.plane = ControlPlane(place, nodes=tuple(nodes), egress=self._egress, programs=programs, flags=flags)
         self.api = Api(self.plane)
         self.nodes: dict[str, ObservedNode] = {}
         self.seconds = 0.0  #: that the start took

@@ -13,9 +13,10 @@ limit, so that others can use the node. The scheduler may have said that the pod
 may be away, and bind the pod when it is back.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import takewhile
 from typing import Any, NamedTuple
@@ -65,6 +66,7 @@ class PodRelease:
     since: float
     done: bool = False  #: whether the API server has confirmed it
     steered: str = ""  #: to which NUMA node its kubelet is steered for it, and why
+    ended: asyncio.Event = field(default_factory=asyncio.Event)  #: set when the pod is bound, or will not be
 
     @property
     def node(self) -> str:
@@ -122,6 +124,7 @@ class Releases:
     def end(self, uid: str) -> PodRelease | None:
         release = self._open.pop(uid, None)
         if release is not None:
+            release.ended.set()
             self.by_namespace[release.namespace] -= 1
             if not self.by_namespace[release.namespace]:
                 del self.by_namespace[release.namespace]
