@@ -206,7 +206,8 @@ class PodSteering:
         except (UnreachableError, ServerFailureError, TimeoutError):  # it may have been written
             phase = None
         except ApiError as error:
-            _log.warning("cannot write an instruction", pod=metadata.full_name, node=node, problem=str(error))
+            name, problem = metadata.full_name, str(error)
+            _log.warning("cannot write an instruction", pod=name, uid=metadata.uid, node=node, problem=problem)
             self.withdrawals.pop(node, None)
             return SteeringOutcome.NOT_WRITTEN, self._as_before(pod, node)
         if phase is SteeringPhase.READY:
