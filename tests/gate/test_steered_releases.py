@@ -71,7 +71,7 @@ async def test_a_pod_is_released_when_its_numa_node_is_the_only_choice(cluster, 
 
 
 async def test_a_late_observer_stops_no_release(cluster, steering, controller, observer, live):
-    observer.answer, steering.ready_seconds = "", 0.05
+    observer.answer, steering.ready_seconds, steering.silent_seconds = "", 0.05, 0.0
     cluster.gate(SMALL)
     await until(lambda: cluster.gates() == {})
 

@@ -162,7 +162,7 @@ class ClusterService:
 
     @property
     def message(self) -> str:
-        return str(self.object["status"]["message"])
+        return str(self.object["status"].get("message", ""))
 
 
 @asynccontextmanager

@@ -18,12 +18,12 @@ from alignup.schedule.extender import PLACEMENT_ANNOTATION
 from alignup.schedule.extender_messages import BindingArgs
 from alignup.schedule.live_cluster import LiveClusterOptions
 from alignup.schedule.pod_answers import iterate_answers
-from alignup.schedule.pod_steering import WITHDRAWN
+from alignup.schedule.pod_steering import SILENT, WITHDRAWN
 from alignup.schedule.service import ScheduleService
 from alignup.testing.api_server import ApiFault
 from tests.align.hosts import pod
 from tests.deadlines import SECONDS, until
-from tests.observe.api_objects import api_pod
+from tests.observe.api_objects import api_pod, node
 from tests.schedule.claim_objects import claim, claiming, device_class, resource_slice, template
 from tests.schedule.observers import ScriptedObserver, add_marked_node, marked
 from tests.schedule.test_extender import bound, filtered
@@ -152,8 +152,8 @@ async def test_two_pods_at_once_go_to_two_nodes(http, nodes, service, steering, 
 
     assert await asyncio.gather(*(bound(http, *each) for each in ((SMALL, "a"), (NEXT, "b")))) == ["", ""]
 
-    for node, uid in (("a", "small"), ("b", "next")):
-        await confirmed(service, observer, node, uid)
+    for name, uid in (("a", "small"), ("b", "next")):
+        await confirmed(service, observer, name, uid)
     assert counted(service, "ready") == predictions(service, "as_predicted") == 2
 
 
@@ -161,7 +161,7 @@ async def test_two_pods_at_once_go_to_two_nodes(http, nodes, service, steering, 
 async def test_a_late_observer_delays_nothing_further(http, nodes, service, steering, observer, *, withdrawn):
     """Whether the kubelet has all markers or those of one NUMA node by now, it is as predicted."""
     observer.answer = ""
-    steering.ready_seconds = 0.05
+    steering.ready_seconds, steering.silent_seconds = 0.05, 0.0
     await create(nodes, service, SMALL)
 
     assert await bound(http, SMALL, "a") == ""
@@ -173,6 +173,24 @@ async def test_a_late_observer_delays_nothing_further(http, nodes, service, stee
     observer.withdrawn["a"] = withdrawn
     await confirmed(service, observer, "a", "small")
     assert predictions(service, "as_predicted") == 1
+
+
+async def test_a_silent_observer_may_be_gone_with_its_markers(http, nodes, service, steering, observer):
+    """The status of the node tells so within seconds; until then, the kubelet might reject the pod."""
+    observer.answer = ""
+    steering.ready_seconds = 0.05
+    await create(nodes, service, SMALL)
+
+    assert await bound(http, SMALL, "a") == SILENT
+    assert service.live.assumed == {}
+
+    steering.silent_seconds = 0.0  # the time has passed
+    nodes.server.put({**node("a"), "status": {"allocatable": {MARKER: "0"}}})
+    await until(lambda: service.live.nodes.get("a").status.allocatable)
+    assert await bound(http, SMALL, "a") == SILENT
+    nodes.server.put({**node("a"), "status": {"allocatable": {MARKER: "16"}}})
+    await until(lambda: service.live.nodes.get("a").status.allocatable == {MARKER: "16"})
+    assert await bound(http, SMALL, "a") == ""
 
 
 @pytest.mark.parametrize("phase", ["Failed", "Expired"])
@@ -207,7 +225,7 @@ async def test_an_instruction_that_cannot_be_written_stops_no_pod(
 
 async def test_an_instruction_that_disappears_counts_as_late(http, nodes, service, steering, observer):
     observer.answer = ""
-    steering.ready_seconds = 0.3
+    steering.ready_seconds, steering.silent_seconds = 0.3, 0.0
     await create(nodes, service, SMALL)
     binding = asyncio.create_task(bound(http, SMALL, "a"))
     await until(lambda: observer.specs)
@@ -356,10 +374,10 @@ async def claims(server, service):
     await until(lambda: known.devices == 2 and known.objects.templates and known.objects.classes)
 
 
-@pytest.mark.parametrize(("device", "node"), [("gpu-0", 1), ("gpu-1", 2)])
+@pytest.mark.parametrize(("device", "numa_node"), [("gpu-0", 1), ("gpu-1", 2)])
 @pytest.mark.parametrize("preference", ["prefer", "require"])
 async def test_cpus_and_memory_come_beside_the_devices_of_claims(
-    http, nodes, service, steering, observer, *, claims, device, node, preference
+    http, nodes, service, steering, observer, *, claims, device, numa_node, preference
 ):
     asked = claiming(marked(pod("asked", cpu="2", memory="1Gi")), preference=preference)
     document = api_pod(asked, phase="Pending")
@@ -373,7 +391,7 @@ async def test_cpus_and_memory_come_beside_the_devices_of_claims(
 
     assert annotations(nodes, "asked")[STEERED_ANNOTATION].endswith("because of claim gpu")
     observer.admit("a")
-    assert observer.numa_nodes("a", "asked") == node
+    assert observer.numa_nodes("a", "asked") == numa_node
     name = "alignup_claimed_pods_total"
     assert service.metrics.registry.get_sample_value(name, {"alignment": "aligned"}) == 1
 

@@ -4,7 +4,7 @@ A response body and its OpenAPI schema both derive from one struct. Fields hold 
 RFC 3339 for times.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, cast
 
 import msgspec
@@ -91,6 +91,7 @@ class PodViewDocument(Document, frozen=True, kw_only=True):
     uid: str
     name: str
     namespace: str
+    labels: Mapping[str, str]
     qos: QoS
     status: AdmissionStatus
     position: Annotated[int, Meta(ge=1, description="Position in the wait queue.")] | None
@@ -150,6 +151,7 @@ class StoredDecisionDocument(Document, frozen=True, kw_only=True):
 
     id: int
     time: Timestamp
+    outcome: Annotated[str, Meta(description="admitted, rejected, or waiting: rejected for now.")]
     decision: AnyDecisionDocument
 
 
@@ -196,6 +198,7 @@ def pod_view_document(view: PodView, *, document: DecisionDocument | None = None
         uid=pod.uid,
         name=pod.name,
         namespace=pod.namespace,
+        labels=pod.labels,
         qos=pod.qos,
         status=view.status,
         position=view.position,
@@ -244,7 +247,8 @@ def stored_decision_detail(stored: StoredDecision) -> StoredDecisionDetailDocume
 
 def stored_decision(stored: StoredDecision) -> StoredDecisionDocument:
     decision = cast("Any", stored.document)
-    return StoredDecisionDocument(id=stored.id, time=codec.timestamp(stored.time), decision=decision)
+    time, outcome = codec.timestamp(stored.time), stored.outcome
+    return StoredDecisionDocument(id=stored.id, time=time, outcome=outcome, decision=decision)
 
 
 def decision_sentences(decision: Decision) -> Iterator[str]:

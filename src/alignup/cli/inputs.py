@@ -31,7 +31,7 @@ from alignup.align.release import NEWEST, Release, find_release, release_note
 from alignup.atomic_files import open_input
 from alignup.cli.app import NOWHERE, InputError, Place, Session
 from alignup.cli.machine import load_machine, machine_place
-from alignup.cli.options import HostOptions, NodeOptions
+from alignup.cli.options import HostOptions, NodeOptions, WorkloadSelection
 from alignup.documents.line_numbers import find_line
 from alignup.kubernetes import configuration
 from alignup.kubernetes.configuration import Configuration, ConfigurationText, StartupStage
@@ -280,7 +280,32 @@ def standard_input() -> BinaryIO | None:
     return sys.stdin.buffer if sys.stdin else None
 
 
-def select_workloads(workloads: Sequence[Workload], name: str | None, *, files: Sequence[str]) -> list[Workload]:
+def _filter_workloads(
+    workloads: Sequence[Workload], namespace: str | None, selector: str | None, *, files: Sequence[str]
+) -> tuple[Workload, ...]:
+    """Return the workloads of a namespace, and with the labels of a selector in the workload or its pods."""
+    from alignup.cli.object_names import parse_selector  # noqa: PLC0415 - only with -l
+
+    labels = parse_selector(selector or "")
+    chosen = tuple(
+        work
+        for work in workloads
+        if namespace in (None, work.namespace) and all(label.matches(work.pod.labels) for label in labels)
+    )
+    if not chosen:
+        place = Place("-l" if selector is not None else "-n")
+        wanted = " and ".join(filter(None, (namespace and f"namespace {namespace}", selector and f"labels {selector}")))
+        advice = "Leave the option out to explain all workloads."
+        raise InputError(f"{', '.join(files)} has no workload with {wanted}", place=place, advice=advice)
+    return chosen
+
+
+def select_workloads(
+    workloads: Sequence[Workload], selection: WorkloadSelection | None = None, *, files: Sequence[str]
+) -> list[Workload]:
+    name = selection.pod if selection else None
+    if selection and (selection.namespace is not None or selection.selector is not None):
+        workloads = _filter_workloads(workloads, selection.namespace, selection.selector, files=files)
     chosen = [work for work in workloads if name is None or name in (work.name, work.title, work.prefix)]
     if not chosen and name is not None and "/" in name:
         from alignup.cli.object_names import parse_object_name  # noqa: PLC0415 - only for such names

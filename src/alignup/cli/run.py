@@ -274,9 +274,9 @@ def _describe_exclusivity(claims: RunClaims, options: RunOptions) -> str:
 def _read_machine(options: RunOptions, *, gpus: bool) -> "Machine":
     """Read the machine. The GPU driver takes half a second to answer, so GPUs are read only when requested."""
     if gpus or options.machine is not None:
-        from alignup.cli.machine import load_machine  # noqa: PLC0415 - rarely needed
+        from alignup.cli import inputs  # noqa: PLC0415 - rarely needed
 
-        return load_machine(options.machine)
+        return inputs.read_machine(options.machine)
     from alignup.machines import system  # noqa: PLC0415 - not needed for --help
     from alignup.machines.file_reader import DirectoryFiles, FileReader  # noqa: PLC0415
 

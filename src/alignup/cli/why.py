@@ -22,6 +22,7 @@ from alignup.cli.layout import paragraph, section
 from alignup.cli.options import (
     IGNORE_MISSING_HELP,
     HostOptions,
+    WorkloadSelection,
     output_option,
     search_option,
     with_options,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 VERSION = 1  #: of the JSON document
 REJECTED = FAILED
+ARCHIVES = (".tar.gz", ".tgz")  #: how the name of an archive of 'alignup collect' ends
 _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yaml --state examples/node/state"
 
 
@@ -49,7 +51,7 @@ _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yam
 @workload_argument
 @workload_option
 @with_options("host", HostOptions)
-@click.option("--pod", "name", metavar="NAME", help="Explain only this workload: NAME, NAMESPACE/NAME, or KIND/NAME.")
+@with_options("selection", WorkloadSelection)
 @search_option("a rejected pod")
 @click.option("--resize", is_flag=True, help="Say what becomes of a resize of running pods to those in FILE.")
 @click.option("--ignore-missing-devices", "lenient", is_flag=True, help=f"{IGNORE_MISSING_HELP}.")
@@ -59,7 +61,7 @@ def command(  # noqa: PLR0913 - options
     host: HostOptions,
     paths: tuple[str, ...],
     files: tuple[str, ...],
-    name: str | None,
+    selection: WorkloadSelection,
     search: float,
     resize: bool,
     lenient: bool,
@@ -73,16 +75,26 @@ def command(  # noqa: PLR0913 - options
     A pod that requests devices which no device plugin provides is not schedulable. A kubelet that gets it anyway
     ignores these requests; its verdict is shown, too, and counts with --ignore-missing-devices.
 
+    An archive of 'alignup collect' (*.tar.gz) as FILE has the pod, the machine, the configuration and the state of its
+    node; options given as well count instead.
+
     With --resize, FILE has pods that run on the node of --state and --pods, with the requests that they are to get.
 
     The exit code is 0 when all pods are admitted, 1 when one is not, 2 when the input is invalid.
     """
     if not (files := (*paths, *files)):
         raise click.UsageError("Give FILE, or -f FILE.")
-    node = inputs.read_host(host, kubelet_faults=True)
-    loaded = inputs.read_manifests(files)
+    if files[-1].endswith(ARCHIVES):
+        if len(files) > 1:
+            raise click.UsageError("Give an archive of 'alignup collect' alone.")
+        from alignup.cli import collected  # noqa: PLC0415 - only for archives
+
+        node, loaded = collected.read(host, files[0])
+    else:
+        node = inputs.read_host(host, kubelet_faults=True)
+        loaded = inputs.read_manifests(files)
     terminal.print_notes((*node.notes, *loaded.warnings))
-    chosen = inputs.select_workloads(loaded.workloads, name, files=files)
+    chosen = inputs.select_workloads(loaded.workloads, selection, files=files)
     if resize:
         _explain_resizes(node.host, chosen, output)
         return

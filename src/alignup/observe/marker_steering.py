@@ -34,7 +34,7 @@ from alignup.documents.steering import (
     SteeringStatus,
     marker_id,
 )
-from alignup.kubernetes.api import ApiClient, Change, EventType, Informer, Query
+from alignup.kubernetes.api import ApiClient, Change, EventType, Informer, PatchType, Query
 from alignup.kubernetes.api.errors import ApiError, NotFoundError, UnreachableError
 from alignup.kubernetes.api.known_pods import KnownPod
 from alignup.kubernetes.api.steering_instructions import STEERING_INSTRUCTIONS
@@ -420,14 +420,18 @@ class Steering:
             current = self._informer.get(self.host)
 
     async def _write(self, instruction: SteeringInstruction, phase: SteeringPhase, message: str) -> None:
-        """Write the status; :class:`ApiError` if that does not succeed in time."""
-        metadata = instruction.metadata
-        status = SteeringStatus(observed_generation=metadata.generation, phase=phase, message=message)
-        patch = {"metadata": {"uid": metadata.uid}, "status": {"message": "", **to_builtins(status)}}
+        """Write the status; :class:`ApiError` if that does not succeed in time, or for an older instruction."""
+        uid, generation = _key(instruction)
+        status = SteeringStatus(observed_generation=generation, phase=phase, message=message)
+        patch = [
+            {"op": "test", "path": "/metadata/uid", "value": uid},
+            {"op": "test", "path": "/metadata/generation", "value": generation},
+            {"op": "add", "path": "/status", "value": to_builtins(status)},
+        ]
         ref = STEERING_INSTRUCTIONS.at(self.host, subresource="status")
         try:
             async with asyncio.timeout(self.timing.write):
-                await self.client.patch(ref, patch, manager=MANAGER)
+                await self.client.patch(ref, patch, patch_type=PatchType.JSON, manager=MANAGER)
         except TimeoutError:
             raise UnreachableError(f"the API server did not answer within {self.timing.write:g} s") from None
 

@@ -4,10 +4,11 @@ A pod that was assumed on a node, and is about to be bound, is steered in these 
 
     choose a NUMA node → write the SteeringInstruction → wait until it is Ready → predict the pod there → bind it
 
-If the observer does not answer in time, the instruction is cleared and the pod is bound all the same. The kubelet may
-then have the markers of one NUMA node or of all. So a pod is steered only to a NUMA node on which it is admitted in
-both cases, and no other pod with resources of its own comes to the node before a report contains it. An instruction
-that was carried out is left as it is; the next one replaces it.
+If the observer does not answer in time, the instruction is cleared. The observer may be gone, and with it the plugin
+that offers markers: so for a moment the binding is refused, to be tried again, until the status of the node would tell.
+Then the pod is bound all the same. The kubelet may have the markers of one NUMA node or of all. So a pod is steered
+only to a NUMA node on which it is admitted in both cases, and no other pod with resources of its own comes to the node
+before a report contains it. An instruction that was carried out is left as it is; the next one replaces it.
 
 While the markers of a node may be withdrawn for one pod, another pod with markers is bound there only if it is admitted
 with those markers, too. A new leader clears the instructions of the one before.
@@ -29,6 +30,7 @@ from alignup.align import bits
 from alignup.align.bits import NodeSet
 from alignup.align.errors import ParseError
 from alignup.align.workload import Pod
+from alignup.align.workload.names import MARKER
 from alignup.documents.codec import to_builtins
 from alignup.documents.steering import SteeredPod, SteeringInstruction, SteeringPhase, SteeringSpec
 from alignup.kubernetes.api import ApiClient, Change, EventType, Informer
@@ -43,9 +45,11 @@ from alignup.schedule.pod_events import PodEvents
 READY_SECONDS = 1.5  #: for an observer to carry out an instruction
 WRITE_SECONDS = 1.5  #: for the API server to accept one
 HELD_SECONDS = 8.0  #: after which an observer has restored all markers by itself
+SILENT_SECONDS = 12.0  #: after which the status of a node shows that its markers are gone; kubelets write it every 10
 RESTORE_SECONDS = 3.0  #: after which an observer has restored them when an instruction was cleared
 UNKNOWN_NUMA = "UnknownNumaPreference"  #: the reason of events about pods with an unknown value of the annotation
 WITHDRAWN = "waits until the markers of NUMA nodes are back that were withdrawn for another pod"
+SILENT = "waits until it is known whether the node still has markers of NUMA nodes: its observer does not answer"
 CHANGED = "waits until the markers of NUMA nodes are back: the node has changed since they were withdrawn for the pod"
 _BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 1.5, 2.5)  #: seconds
 _LONGEST_RETRY = 60.0  #: seconds; the cluster may have no such resource
@@ -60,7 +64,7 @@ class SteeringOutcome(StrEnum):
     """What became of the wish to steer a pod, for metrics."""
 
     READY = "ready"  #: it is bound while the kubelet has the markers of one NUMA node
-    LATE = "late"  #: the observer did not answer in time
+    LATE = "late"  #: the observer did not answer in time; it is bound, or tried again
     FAILED = "failed"  #: the observer said that it cannot
     NOT_WRITTEN = "not_written"  #: the API server did not accept the instruction
     NO_CHOICE = "no_choice"  #: no NUMA node can hold the pod, or not the one that it names; or another one is coming
@@ -119,7 +123,8 @@ class PodSteering:
         self._client, self._live, self._events = client, live, events
         self.metrics = PodSteeringMetrics(live.metrics.registry)
         self._clock = client.timing.clock
-        self.ready_seconds, self.write_seconds = READY_SECONDS, WRITE_SECONDS
+        self.ready_seconds, self.write_seconds, self.silent_seconds = READY_SECONDS, WRITE_SECONDS, SILENT_SECONDS
+        self._silent: dict[str, float] = {}  #: node → since when its observer has not answered an instruction
         self.informer = Informer(client, STEERING_INSTRUCTIONS, longest_retry=_LONGEST_RETRY)
         self.informer.subscribe(self._instruction_changed)
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  #: by node
@@ -154,7 +159,9 @@ class PodSteering:
             return Steered(verdict=binding.verdict) if held else self._uncertain(pod, node, binding.ways[-1])
         started, choice = time.perf_counter(), None
         if withdrawal is not None and (withdrawal := await self._await_restored(node)) is not None:
-            outcome, steered = SteeringOutcome.WITHDRAWN, self._uncertain(pod, node, withdrawal.nodes)
+            gone = node in self._silent and self._may_be_gone(node, self._clock())
+            steered = Steered(SILENT) if gone else self._uncertain(pod, node, withdrawal.nodes)
+            outcome = SteeringOutcome.WITHDRAWN
         else:
             preference, problem = numa_preference(pod)
             if problem:
@@ -190,14 +197,17 @@ class PodSteering:
         metadata = api_pod.metadata
         steered_pod = SteeredPod(namespace=metadata.namespace, name=metadata.name, uid=metadata.uid)
         spec = SteeringSpec(pod=steered_pod, numa_nodes=bits.show(choice.nodes), containers=count_markers(pod))
+        started, silent = self._clock(), False
         try:
             generation = await self._write_new(node, pod.uid, spec, choice.nodes)
+            silent = True
             async with asyncio.timeout(self.ready_seconds):
                 phase = await self._await_phase(node, generation)
         except (UnreachableError, ServerFailureError, TimeoutError):  # it may have been written
             phase = None
         except ApiError as error:
-            _log.warning("cannot write an instruction", pod=metadata.full_name, node=node, problem=str(error))
+            name, problem = metadata.full_name, str(error)
+            _log.warning("cannot write an instruction", pod=name, uid=metadata.uid, node=node, problem=problem)
             self.withdrawals.pop(node, None)
             return SteeringOutcome.NOT_WRITTEN, self._as_before(pod, node)
         if phase is SteeringPhase.READY:
@@ -209,8 +219,17 @@ class PodSteering:
         if phase is not None:  # all markers are back
             return SteeringOutcome.FAILED, self._as_before(pod, node)
         await self._clear(node)
+        if silent and self._may_be_gone(node, started):
+            return SteeringOutcome.LATE, Steered(SILENT)
         steered = self._uncertain(pod, node, choice.nodes)
         return SteeringOutcome.CHANGED if steered.problem else SteeringOutcome.LATE, steered
+
+    def _may_be_gone(self, node: str, since: float) -> bool:
+        """Return whether a node may have no markers any more, whose observer has not answered *since* then."""
+        since = self._silent.setdefault(node, since)
+        known = self._live.nodes.get(node)
+        left = known.status.allocatable.get(MARKER, "1") if known is not None else "0"
+        return self._clock() - since < self.silent_seconds or str(left) == "0"
 
     async def _write_new(self, node: str, uid: str, spec: SteeringSpec, nodes: NodeSet) -> int:
         """Write an instruction, and return its generation."""
@@ -296,6 +315,8 @@ class PodSteering:
         known = self.withdrawals.get(node)
         pod, phase = instruction.spec.pod, instruction.phase
         deleted = change.type is EventType.DELETED
+        if phase is not None:
+            self._silent.pop(node, None)
         if deleted or (phase is not None and phase is not SteeringPhase.READY):
             if known is not None and (deleted or generation >= known.generation):
                 del self.withdrawals[node]

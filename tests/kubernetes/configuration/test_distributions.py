@@ -499,3 +499,21 @@ def test_any_value_in_any_place_is_read_or_an_error_in_words(name, data, junk):
         host_settings(read(changed), synthetic.parse("numa:2 core:4 pu:2"))
     except AlignError as error:
         assert str(error)
+
+
+@pytest.mark.parametrize(
+    ("part", "wrong", "problem"),
+    [
+        ("cpu", "isolatd", "spec.cpu.isolatd: unknown field; did you mean isolated?"),
+        ("numa", "topologyPolcy", "spec.numa.topologyPolcy: unknown field; did you mean topologyPolicy?"),
+        ("", "zzz", "spec.zzz: unknown field"),
+    ],
+)
+def test_an_unknown_field_of_a_performance_profile_is_an_error(part, wrong, problem):
+    profile = copy.deepcopy(PROFILE)
+    (profile["spec"][part] if part else profile["spec"])[wrong] = "x"
+
+    with pytest.raises(ConfigurationError) as raised:
+        unwrap(to_yaml(profile).encode(), name="profile.yaml").read()
+
+    assert problem in str(raised.value)

@@ -55,6 +55,16 @@ def problems_of(document):
             id="too far out",
         ),
         pytest.param(
+            pod(resources={"cpu": "1"}),
+            "spec.containers[0].resources.cpu: unknown field; did you mean limits.cpu?",
+            id="a resource",
+        ),
+        pytest.param(
+            pod(resources={"example.com/gpu": "1"}),
+            "spec.containers[0].resources[example.com/gpu]: unknown field; did you mean limits[example.com/gpu]?",
+            id="a device",
+        ),
+        pytest.param(
             pod(nodeName="a"),
             "spec.containers[0].nodeName: unknown field; did you mean spec.nodeName?",
             id="too far in",

@@ -39,6 +39,8 @@ def load_settings(path: str | Path, machine: Machine, *, kubernetes_version: str
     *kubernetes_version* is that of the kubelet (default: the newest that is known). ``SettingsError`` if it would not
     start.
     """
+    if not isinstance(machine, Machine):
+        raise TypeError(f"load_settings needs a Machine, not {type(machine).__name__}; alignup.load_machine reads one")
     release = find_release(kubernetes_version) if kubernetes_version else NEWEST
     with open_input(path) as file:
         source = unwrap(file.read(), name=str(path), release=release)

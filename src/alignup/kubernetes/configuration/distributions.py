@@ -10,6 +10,7 @@ of the tools, as of August 2026.
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -26,6 +27,17 @@ FETCH = "kubectl get --raw /api/v1/nodes/NODE/proxy/configz > configz.json"
 
 _SNIPPET = "kubeletconfig.experimental"
 _DRA = "performance.openshift.io/dra-resource-management"
+#: The fields of a PerformanceProfile below ``spec``, and below those of them that are read.
+_PROFILE_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "": (
+        *("additionalKernelArgs", "cpu", "globallyDisableIrqLoadBalancing", "hardwareTuning", "hugepages"),
+        *("kernelPageSize", "machineConfigLabel", "machineConfigPoolSelector", "net", "nodeSelector", "numa"),
+        *("realTimeKernel", "workloadHints"),
+    ),
+    "cpu": ("balanceIsolated", "isolated", "offlined", "ovsDpdk", "reserved", "shared"),
+    "numa": ("topologyPolicy",),
+    "workloadHints": ("highPowerConsumption", "mixedCpus", "perPodPowerManagement", "realTime"),
+}
 _OPENSHIFT_RESERVED = {"cpu": "500m", "memory": "1Gi", "ephemeral-storage": "1Gi"}
 _THRESHOLDS = {"memory.available": "100Mi", "nodefs.available": "10%", "nodefs.inodesFree": "5%"}
 _TALOS_MEMORY = {"controlplane": "512Mi", "worker": "384Mi"}
@@ -157,6 +169,13 @@ def read_node_file(parsed: _Documents, diagnostics: Diagnostics) -> NodeFile | N
     return None
 
 
+def _refuse_unknown(reader: ObjectReader, known: Sequence[str]) -> None:
+    for name in reader.fields:
+        if name not in known:
+            meant = get_close_matches(str(name), known, n=1)
+            reader.error(str(name), f"unknown field; did you mean {meant[0]}?" if meant else "unknown field")
+
+
 def _performance_profile(top: ObjectReader, _: object) -> NodeFile:
     """Read what the Node Tuning Operator and the Machine Config Operator of OpenShift make of a PerformanceProfile."""
     spec, annotations = top.child("spec"), top.child("metadata").mapping("annotations")
@@ -166,6 +185,8 @@ def _performance_profile(top: ObjectReader, _: object) -> NodeFile:
         read.fields.pop("cpuManagerPolicyOptions", None)
         _finish_openshift(read)
         return read
+    for name, known in _PROFILE_FIELDS.items():
+        _refuse_unknown(spec.child(name) if name else spec, known)
     cpu, numa = spec.child("cpu"), spec.child("numa")
     policy = numa.choice("topologyPolicy", tuple(Policy), Policy.BEST_EFFORT.value)
     read.fields |= {"cpuManagerPolicy": "static", "cpuManagerReconcilePeriod": "5s", "topologyManagerPolicy": policy}
