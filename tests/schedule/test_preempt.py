@@ -1,6 +1,6 @@
-"""Which pods to evict, as an extender tells kube-scheduler: up to 1.37, and import asyncio
-from 1.38 on."""
+"""Which pods to evict, as an extender tells kube-scheduler: up to 1.37, and from 1.38 on."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
