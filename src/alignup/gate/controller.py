@@ -636,10 +636,10 @@ class GateController:
         self._metrics.ended(outcome)
         self._avoided.add(current, release.nodes, now=self._clock())
         replaced = self.options.replace_stuck and bool(controller_uids(current))
-        if read is None or not self._assume_released(pod, read, nodes):
-            _log.warning(
-                "the kubelet will not admit a released pod", pod=release.pod_name, uid=release.uid, node=release.node
-            )
+        ids = {"pod": release.pod_name, "uid": release.uid, "node": release.node}
+        _log.warning("release given up", **ids, outcome=str(outcome), replaced=replaced)
+        message = describe_failure(release, current, outcome, replaced=replaced)
+        self._events.note(current, "NotScheduled", message + self._describe_rest(current, replaced=replaced))
         if replaced:
             self._start(self._evict(current))
 
