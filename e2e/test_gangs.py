@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.skipif(WHY is not None, reason=WHY or ""), pytest.mark
 
 ROUNDS = int(os.environ.get("ALIGNUP_GANG_ROUNDS", "20"))
 SECONDS = 120.0  #: for what takes seconds
-START_SECONDS = 30.0  #: between the first and the last pod of a gang, at most
+START_SECONDS = 60.0  #: between the first and the last pod of a gang, at most; a new leader comes after 16 seconds
 SIZE, CPUS = 4, 3  #: two of these pods fill a node
 NODES = ("a", "b")
 NAMESPACES = Resource(type=PartialObject, kind="Namespace", plural="namespaces")

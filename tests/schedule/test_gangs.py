@@ -251,6 +251,9 @@ async def test_a_new_leader_continues_with_a_half_bound_gang(nodes, service, sch
     next_leader: Any = ScheduleService(client)
     follow(next_leader.run())
     await until(lambda: next_leader.leading)
+    assert assumed(next_leader).keys() == {each.uid for each in pods[1:]}
+    assert not next_leader.live.choose(SINGLE)
+    await until(lambda: sum("room-found" in str(document) for document in nodes.server.objects("pods")) == 3)
     nodes.admit(offered[0], pods[0])
     await until(lambda: pods[0].uid in next_leader.live.cluster.record(offered[0]).ledger.pods)
 
@@ -387,3 +390,18 @@ async def test_a_gang_is_not_overtaken_for_ever(nodes, service, scheduler, http,
     assert running == []
     assert scheduler.reasons["a"] == "kept for gang default/train, which has waited longer"
     assert await scheduler.schedule(pods) == [""] * 4
+
+
+async def test_no_pod_is_bound_to_a_node_after_one_whose_binding_is_unknown(nodes, service, scheduler, monkeypatch):
+    """It could be bound before or after it, and the kubelet admits in this order."""
+    monkeypatch.setattr("alignup.schedule.extender.TURN_SECONDS", 0.0)
+    pods = gang(2)
+    await create(nodes, service, pods)
+    scheduler.names = "a"
+    for each in pods:
+        assert await scheduler.ask(each) == ["a"]
+    nodes.server.inject(ApiFault(disconnect=True, done=False), verb="create", resource="pods")
+    assert "unknown whether" in await scheduler.bind(pods[0], "a")
+
+    assert await scheduler.bind(pods[1], "a") == "other pods of gang default/train must be bound to node a before"
+    assert [await scheduler.bind(each, "a") for each in pods] == ["", ""]

@@ -7,7 +7,7 @@ tried again when a node changes that could admit it. The pods of a gang are rele
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Coroutine, Iterable, Iterator
+from collections.abc import Collection, Coroutine, Hashable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,7 @@ from alignup.gate.admission import DEFAULT_SCHEDULER, GATE, SCHEDULERS
 from alignup.gate.blocked_pods import REASON as NO_NODE
 from alignup.gate.blocked_pods import BlockedPods
 from alignup.gate.claim_nodes import ClaimNodes
-from alignup.gate.gated_gangs import GatedGangs, as_member
+from alignup.gate.gated_gangs import GatedGangs, as_member, member_key
 from alignup.gate.metrics import GateMetrics
 from alignup.gate.pod_queue import MAX_CHANGED, GatedGang, GatedPod, PodClass, PodQueue, Rank, waiting_order
 from alignup.gate.releases import (
@@ -376,7 +376,15 @@ class GateController:
 
     def _try_gang(self, gang: GatedGang, pod_class: PodClass) -> bool:
         """Release all pods of a gang if they fit together; return whether they do."""
-        choice = self.gangs.choose(gang, lambda member: self._allowed_nodes(member, gang), self._capacity)
+        known: dict[Hashable, Collection[str]] = {}
+
+        def allowed(member: GatedPod) -> Collection[str]:
+            key = member_key(member)
+            if key not in known:
+                known[key] = self._allowed_nodes(as_member(member, gang))
+            return known[key]
+
+        choice = self.gangs.choose(gang, allowed, self._capacity)
         if choice.problem:
             self.queue.block(pod_class)
             for member in gang.members:
@@ -398,11 +406,10 @@ class GateController:
         _log.info("gang released", group=str(gang.key), pods=len(choice.bindings), nodes=nodes)
         return True
 
-    def _allowed_nodes(self, member: GatedPod, gang: GatedGang) -> Collection[str]:
+    def _allowed_nodes(self, member: GatedPod) -> Collection[str]:
         """Return the nodes that a pod of a gang may be released to, as far as its other pods do not matter."""
         allowed = self.nodes.allowed(member.api.spec) - self._avoided.of(member.api, now=self._clock())
-        waiting = as_member(member, gang)
-        allowed -= {name for name in self.reservations.names if self.reservations.keeps_out(name, waiting)}
+        allowed -= {name for name in self.reservations.names if self.reservations.keeps_out(name, member)}
         if member.pod.uses_claims:
             allowed = {name for name in allowed if not self.claim_nodes.refusal(member.pod, name)}
         return frozenset(allowed)

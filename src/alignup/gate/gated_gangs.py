@@ -4,7 +4,7 @@ Pods of a group whose minimum is reached wait alone. A gang of which some pods a
 the process that began ended, comes before everything else.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import islice, permutations
@@ -13,8 +13,8 @@ from typing import NamedTuple
 from alignup.align.workload import Pod
 from alignup.gate.blocked_pods import DELAY
 from alignup.gate.pod_queue import GatedGang, GatedPod, PodQueue, WaitingOrder, gang_uid
-from alignup.gate.releases import Releases
-from alignup.gate.schedulable_nodes import NodeCapacity
+from alignup.gate.releases import Releases, controller_uids
+from alignup.gate.schedulable_nodes import NodeCapacity, selection_key
 from alignup.placement.gang import GangBinding
 from alignup.placement.pod_shape import shape_key
 from alignup.schedule.gangs import INCOMPLETE, describe_gang, held_bindings
@@ -212,3 +212,10 @@ def _nodes_of(nodes: Mapping[str, Collection[str]], pod: Pod) -> Collection[str]
 def as_member(member: GatedPod, gang: GatedGang) -> GatedPod:
     """Return a pod that comes when its gang does."""
     return replace(member, order=gang.order)
+
+
+def member_key(member: GatedPod) -> Hashable:
+    """Return a key that is equal for pods of a gang that may be released to the same nodes."""
+    if member.pod.uses_claims:
+        return member.uid
+    return selection_key(member.api.spec), shape_key(member.pod), frozenset(controller_uids(member.api))

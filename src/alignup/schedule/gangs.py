@@ -60,6 +60,7 @@ class TentativeGang:
     hosts: dict[str, GangBinding] = field(default_factory=dict)  #: by uid, in the order of binding
     answered: set[str] = field(default_factory=set)
     bound: set[str] = field(default_factory=set)  #: those of ``hosts`` whose binding is written, or is being written
+    unknown: set[str] = field(default_factory=set)  #: those whose binding may be written or not
     uncertain: set[str] = field(default_factory=set)  #: those that may be placed elsewhere on their nodes
     changed: asyncio.Event = field(default_factory=asyncio.Event)  #: set after the next binding
 
@@ -108,6 +109,8 @@ class Gangs:
         self._groups = live.pod_groups
         self._gangs: dict[GroupKey, TentativeGang] = {}
         self._by_uid: dict[str, TentativeGang] = {}
+        #: lets a pod be woken when one of these nodes has room for it
+        self.wait_for_room: Callable[[ApiPod, Collection[str]], object] = lambda _pod, _nodes: None
         self._refused: dict[GroupKey, _Refusal] = {}
         self._paused: dict[GroupKey, float] = {}  #: gangs that were not bound in time → until when others come first
         self._resuming: set[GroupKey] = set()  #: half bound gangs whose rest has no places yet
@@ -131,6 +134,10 @@ class Gangs:
                 continue
             with suppress(PodError):
                 self._decide(_Question(key, members, self._live.read(members.waiting[0])))
+            for pod, host in self._gangs[key].unbound() if key in self._gangs else ():
+                api_pod = self._live.find_pod(pod.namespace, pod.name)
+                if api_pod is not None:  # the scheduler need not try it again by itself
+                    self.wait_for_room(api_pod, (host,))
 
     async def run(self) -> None:
         """Give back the places of gangs that are not bound, until cancelled; then those of all."""
@@ -347,6 +354,8 @@ class Gangs:
         return self._take_turn(gang, members, pod, node)
 
     def _take_turn(self, gang: TentativeGang, members: GroupMembers, pod: Pod, node: str) -> "str | TentativeGang":
+        if any(uid != pod.uid and gang.hosts[uid].host == node for uid in gang.unknown):
+            return gang  # its binding would come before or after this one
         if pod.uid in gang.bound:  # the response to its binding was lost, and the node counts on it
             return ""
         mine = gang.hosts.get(pod.uid)
@@ -398,12 +407,13 @@ class Gangs:
         gang = self._by_uid.get(uid)
         if gang is None:
             return
-        if problem and uid not in self._live.assumed:
+        gang.unknown.discard(uid)
+        if problem and uid in self._live.assumed:
+            gang.unknown.add(uid)
+        elif problem:
             gang.bound.discard(uid)
             self._remove(gang, uid)
         gang.touched = self._clock()
-        gang.changed.set()
-        gang.changed = asyncio.Event()
         self._end_if_bound(gang)
 
     # Changes
@@ -444,9 +454,12 @@ class Gangs:
 
     def _remove(self, gang: TentativeGang, uid: str) -> None:
         gang.hosts.pop(uid, None)
+        gang.unknown.discard(uid)
         self._by_uid.pop(uid, None)
 
     def _end_if_bound(self, gang: TentativeGang) -> None:
+        gang.changed.set()
+        gang.changed = asyncio.Event()
         if not gang.unbound() and gang.key in self._gangs:
             del self._gangs[gang.key]
             for uid in gang.hosts:
@@ -464,6 +477,7 @@ class Gangs:
             return
         if pod.spec.node_name and change.type is not EventType.DELETED:
             gang.bound.add(uid)
+            gang.unknown.discard(uid)
             self._end_if_bound(gang)
         elif change.type is EventType.DELETED or pod.finished or pod.metadata.deletion_timestamp is not None:
             self._remove(gang, uid)

@@ -135,7 +135,8 @@ class KeptNodes:
     def _drop(self, dropped: Collection[KeptNode], reason: str) -> None:
         for kept in dropped:
             del self._kept[kept.name]
-            _log.info("node no longer kept", pod=kept.holder_name, node=kept.name, reason=reason)
+            uid = kept.holder.api_pod.metadata.uid
+            _log.info("node no longer kept", pod=kept.holder_name, uid=uid, node=kept.name, reason=reason)
 
     def _drop_unsuitable(self, now: float) -> None:
         """Drop nodes that the waiting pod cannot use any more, or did not use although there was room."""
@@ -193,7 +194,8 @@ class KeptNodes:
             return
         for kept in kept_nodes:
             self._kept[kept.name] = kept
-            _log.info("node kept", pod=kept.holder_name, node=kept.name, waited=round(now - first.since))
+            uid, waited = first.api_pod.metadata.uid, round(now - first.since)
+            _log.info("node kept", pod=kept.holder_name, uid=uid, node=kept.name, waited=waited)
             for held in kept.pods:
                 api_pod = self._live.find_pod(held.namespace, held.name)
                 self._keep(api_pod or first.api_pod, kept.name)

@@ -123,7 +123,7 @@ class ScheduleService:
         self.large_pods = LargePods(self.live.cluster)
         self._wake_up = WakeUp(client, self.live, self.large_pods, patience=options.patience)
         self.gangs = Gangs(self.live, claims, self._wake_up.kept_nodes, events, client.timing.clock)
-        self._wake_up.gangs = self.gangs
+        self._wake_up.gangs, self.gangs.wait_for_room = self.gangs, self._wake_up.rejected
         self._binder = Binder(
             client,
             self.live,
