@@ -230,7 +230,7 @@ async def webhook(client: ApiClient, name: str) -> AsyncIterator[CertificateKeep
         await client.create(WEBHOOK_CONFIGURATIONS, configuration(service))
         await stack.enter_async_context(running(keeper.run()))
         await keeper.ready.wait()
-        app = webhook_app("/gate", answer_review)
+        app = webhook_app({"/gate": answer_review})
         await stack.enter_async_context(serve_app(app, listener, stopping=asyncio.Event(), tls=keeper.context))
         yield keeper
         await client.delete(CONFIGURATION)

@@ -30,7 +30,6 @@ from tests.observe.api_objects import running_server
             ["--tls-cert-file", "x", "--tls-private-key-file", "y", "--insecure-http"], "contradicts", id="both"
         ),
         pytest.param(["--offered", "0"], "0 is not in the range", id="no nodes"),
-        pytest.param(["--webhook-listen", ":8443"], "--webhook-listen needs --gate", id="webhook without controller"),
         pytest.param(["--gate", "--webhook-listen", "x"], "x is not an address", id="no address of the webhook"),
         pytest.param(["--gate", "--webhook-cert-file", "x"], "--webhook-private-key-file need each other", id="no key"),
     ],

@@ -35,7 +35,8 @@ OBJECTS = by_name(manifest for directory in (BASE, SCHEDULE, SCHEDULER) for mani
 AGENT = "alignup-schedule"
 
 #: What the gate controller does only in cases that the test below does not bring about.
-SELDOM = {
+STEERING = {(verb, "alignup.dev", "steeringinstructions") for verb in ("create", "patch")}  #: of pods with markers
+SELDOM = STEERING | {
     ("get", "", "pods"),  # after a lost response
     ("patch", "", "events"),  # a reason that comes again
     ("patch", "", "secrets"),  # a renewed certificate
@@ -146,4 +147,4 @@ async def test_the_extender_has_the_permissions_that_it_uses(server, nodes, http
     assert "node a is refused" in await bound(http, asked, "a")
     await until(lambda: server.objects("events"))
 
-    assert granted(OBJECTS["ClusterRole /alignup-scheduler"]) == used([server]) | {("patch", "", "events")}
+    assert granted(OBJECTS["ClusterRole /alignup-scheduler"]) == used([server]) | STEERING | {("patch", "", "events")}

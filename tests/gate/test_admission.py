@@ -167,7 +167,7 @@ def answer_empty(body):
 
 @pytest.fixture
 def client():
-    return TestClient(webhook_app("/gate", answer_empty))
+    return TestClient(webhook_app({"/gate": answer_empty}))
 
 
 def test_a_review_is_answered_as_json(client):

@@ -5,7 +5,8 @@ from pathlib import Path
 import yaml
 
 from alignup.gate.admission import LABEL, OPT_IN, OPT_OUT
-from alignup.gate.service import WEBHOOK_PATH, WebhookOptions
+from alignup.gate.marker_admission import DO_NOT_STEER, STEER, STEER_LABEL
+from alignup.gate.service import STEER_PATH, WEBHOOK_PATH, WebhookOptions
 
 DIRECTORY = Path(__file__).parents[2] / "deploy" / "kubernetes" / "gate"
 OPTIONS = WebhookOptions(listen=("", 8443), namespace="alignup")
@@ -15,8 +16,8 @@ def objects(name):
     return {obj["kind"]: obj for obj in yaml.safe_load_all((DIRECTORY / name).read_text("utf-8"))}
 
 
-def expression(operator, value):
-    return {"matchExpressions": [{"key": LABEL, "operator": operator, "values": [value]}]}
+def expression(operator, value, key=LABEL):
+    return {"matchExpressions": [{"key": key, "operator": operator, "values": [value]}]}
 
 
 def test_the_service_of_the_webhook_leads_to_every_replica():
@@ -29,11 +30,11 @@ def test_the_service_of_the_webhook_leads_to_every_replica():
 
 def test_each_new_pod_that_opted_in_is_asked_about_once():
     configuration = objects("webhook.yaml")["MutatingWebhookConfiguration"]
-    by_namespace, by_pod = configuration["webhooks"]
+    webhooks = configuration["webhooks"]
 
     assert configuration["metadata"]["name"] == OPTIONS.configuration
-    for webhook in (by_namespace, by_pod):
-        service = {"name": OPTIONS.service, "namespace": OPTIONS.namespace, "path": WEBHOOK_PATH}
+    for webhook, path in zip(webhooks, (WEBHOOK_PATH, WEBHOOK_PATH, STEER_PATH, STEER_PATH), strict=True):
+        service = {"name": OPTIONS.service, "namespace": OPTIONS.namespace, "path": path}
         assert webhook["clientConfig"] == {"service": service}
         assert (webhook["failurePolicy"], webhook["sideEffects"], webhook["admissionReviewVersions"]) == (
             "Ignore",
@@ -41,10 +42,11 @@ def test_each_new_pod_that_opted_in_is_asked_about_once():
             ["v1"],
         )
         assert webhook["rules"][0]["operations"] == ["CREATE"]
-    selectors = [(webhook["namespaceSelector"], webhook["objectSelector"]) for webhook in (by_namespace, by_pod)]
-    assert selectors == [
+    assert [(webhook["namespaceSelector"], webhook["objectSelector"]) for webhook in webhooks] == [
         (expression("In", OPT_IN), expression("NotIn", OPT_OUT)),
         (expression("NotIn", OPT_IN), expression("In", OPT_IN)),
+        (expression("In", STEER, STEER_LABEL), expression("NotIn", DO_NOT_STEER, STEER_LABEL)),
+        (expression("NotIn", STEER, STEER_LABEL), expression("In", STEER, STEER_LABEL)),
     ]
 
 

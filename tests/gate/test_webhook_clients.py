@@ -10,7 +10,7 @@ from collections import deque
 
 import pytest
 
-from alignup.gate.admission import SCHEDULERS, answer_review, webhook_app
+from alignup.gate.admission import answer_review, webhook_app
 from alignup.gate.metrics import GateMetrics
 from alignup.gate.service import WEBHOOK_PATH, WebhookServer
 from alignup.web.asgi_server import ConnectionLimits, ServerLimits, serve_app
@@ -40,7 +40,7 @@ async def address(tmp_path):
     certificate = ServerCertificate(*install("first", tmp_path))
     with tcp_socket(0) as listener:
         async with running() as start:
-            start(WebhookServer(listener, certificate, GateMetrics(), SCHEDULERS).run())
+            start(WebhookServer(listener, certificate, {WEBHOOK_PATH: answer_review}).run())
             yield listener.getsockname()[:2]
 
 
@@ -112,7 +112,7 @@ async def test_a_review_is_answered_while_strangers_have_all_slots_of_known_clie
     """Anyone who reaches the webhook can send reviews, and then counts as known."""
     certificate = ServerCertificate(*install("first", tmp_path))
     limits = ServerLimits(connections=ConnectionLimits(authenticated=8, unauthenticated=4, per_peer=2))
-    app = webhook_app(WEBHOOK_PATH, answer_review)
+    app = webhook_app({WEBHOOK_PATH: answer_review})
     with tcp_socket(0) as listener:
         async with serve_app(app, listener, stopping=asyncio.Event(), limits=limits, tls=certificate.context):
             address = listener.getsockname()[:2]

@@ -3,9 +3,19 @@
 from typing import Any
 
 from alignup.align.workload import Pod
-from alignup.testing.api_server import ApiServer
+from alignup.kubernetes.api.steering_instructions import STEERING_INSTRUCTIONS
+from alignup.testing.api_server import ApiServer, ServedResource
 from tests.observe.api_objects import SERVED, api_pod, node, state_of
 from tests.observe.kubelets import SimulatedKubelet
+
+STEERING = ServedResource(
+    kind=STEERING_INSTRUCTIONS.kind,
+    plural=STEERING_INSTRUCTIONS.plural,
+    group=STEERING_INSTRUCTIONS.group,
+    version=STEERING_INSTRUCTIONS.version,
+    namespaced=False,
+    status=True,
+)
 
 
 class SimulatedNodes:
@@ -14,6 +24,7 @@ class SimulatedNodes:
         self.kubelets: dict[str, SimulatedKubelet] = {}
         self._generations: dict[str, int] = {}
         server.serve(SERVED)
+        server.serve(STEERING)
 
     def add(self, name: str, *, observed: bool = True) -> SimulatedKubelet:
         """Add an empty node; with *observed*, also its HostState."""

@@ -1,5 +1,6 @@
 """Which pods to evict, as an extender tells kube-scheduler: up to 1.37, and from 1.38 on."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -109,6 +110,7 @@ async def test_the_version_of_the_api_server_tells_who_chooses_victims(timing, f
             following = follow(service.run())
             await until(lambda: service.leading)
             following.cancel()
+            await asyncio.wait([following])
 
     assert service.preemption.chooses is chooses
 

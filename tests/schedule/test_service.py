@@ -15,6 +15,7 @@ from alignup.schedule.extender import NOT_LEADING, Binder
 from alignup.schedule.gangs import Gangs
 from alignup.schedule.kept_nodes import KeptNodes
 from alignup.schedule.pod_events import PodEvents
+from alignup.schedule.pod_steering import PodSteering
 from alignup.schedule.service import VERBS, LeaseOptions, ScheduleOptions, ScheduleService, open_service, schedule_app
 from alignup.testing.api_server import ApiFault
 from alignup.web.asgi_server import ConnectionLimits, ServerLimits, serve_app
@@ -89,7 +90,9 @@ async def test_a_binding_that_waits_for_another_is_not_written_once_the_lead_is_
         nodes.create(created)
     nodes.server.inject(ApiFault(delay=0.2), verb="create", resource="pods")
     leads = [True]
-    binder = Binder(client, live, *gangs_of(client, live), leads=lambda: leads[0])
+    steering = PodSteering(client, live, PodEvents(client, "test"))
+    claims, gangs = gangs_of(client, live)
+    binder = Binder(client, live, claims, gangs, steering, leads=lambda: leads[0])
     await until(lambda: all(live.find_pod("default", created.name) for created in (WIDE, PLAIN_POD)))
 
     tasks = [

@@ -90,7 +90,7 @@ class GateCommandOptions:
     )
     gate_replace_stuck: bool = flag_option("Evict released pods that are not scheduled, if they will be created again")
     webhook_listen: str | None = option(
-        "HOST:PORT", "Serve the webhook that adds the gate to pods, for example on :8443", "do not"
+        "HOST:PORT", "Serve the webhook that adds the gate and markers to pods, for example on :8443", "do not"
     )
     webhook_service: str = option("NAME", "Service by which API servers call the webhook", default=_SERVICE)
     webhook_cert_file: Path | None = path_option(
@@ -205,13 +205,11 @@ def _check_security(options: ScheduleCommandOptions, listen: TcpAddress) -> None
 
 
 def _gate_options(options: GateCommandOptions, *, namespace: str) -> "GateServiceOptions | None":
-    """Return what the gate is given, *namespace* being that of its Service; ``None``: there is no gate."""
+    """Return what gate and webhook are given, *namespace* being that of its Service; ``None``: there are none."""
     if (options.webhook_cert_file is None) != (options.webhook_private_key_file is None):
         raise click.UsageError("--webhook-cert-file and --webhook-private-key-file need each other.")
     check_exists(options, "webhook_cert_file", "webhook_private_key_file")
-    if not options.gate:
-        if options.webhook_listen is not None:
-            raise click.UsageError("--webhook-listen needs --gate: nobody would release the pods.")
+    if not options.gate and options.webhook_listen is None:
         return None
     from alignup.gate.admission import SCHEDULERS  # noqa: PLC0415 - not needed for --help
     from alignup.gate.controller import GateOptions  # noqa: PLC0415
@@ -226,10 +224,12 @@ def _gate_options(options: GateCommandOptions, *, namespace: str) -> "GateServic
             certificate=options.webhook_cert_file,
             private_key=options.webhook_private_key_file,
         )
-    controller = GateOptions(
-        patience=options.gate_patience,
-        unbound=options.gate_bind_timeout,
-        schedulers=frozenset(options.gate_scheduler) or SCHEDULERS,
-        replace_stuck=options.gate_replace_stuck,
-    )
+    controller = None
+    if options.gate:
+        controller = GateOptions(
+            patience=options.gate_patience,
+            unbound=options.gate_bind_timeout,
+            schedulers=frozenset(options.gate_scheduler) or SCHEDULERS,
+            replace_stuck=options.gate_replace_stuck,
+        )
     return GateServiceOptions(webhook=webhook, controller=controller)

@@ -10,11 +10,12 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from alignup.align.workload.names import MARKER
 from alignup.documents.codec import Count, Document, LinuxList
 
 GROUP, VERSION, KIND, PLURAL = "alignup.dev", "v1alpha1", "SteeringInstruction", "steeringinstructions"
 
-MARKER_RESOURCE = "alignup.dev/numa"  #: the resource of the devices that stand for NUMA nodes
+MARKER_RESOURCE = MARKER  #: the resource of the devices that stand for NUMA nodes
 _MAX_DIGITS = 6  #: of the number of a marker
 
 

@@ -8,7 +8,7 @@ annotations that the controllers write: with them it would count as released.
 An error response makes the API server follow the ``failurePolicy`` of the webhook; its text is in the API server's log.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from enum import StrEnum
 
@@ -83,6 +83,7 @@ class ReviewResponse(ObjectPart, frozen=True):
     patch_type: str = ""
     patch: bytes = b""  #: JSON, which is sent in base64
     status: ReviewStatus | None = None  #: of a refusal
+    warnings: tuple[str, ...] = ()  #: for the creator of the pod
 
 
 class AdmissionReview(ObjectPart, frozen=True):
@@ -110,6 +111,17 @@ class ReviewOutcome(StrEnum):
     NOT_A_NEW_POD = "not_a_new_pod"  #: another resource or operation, which the webhook should not ask about
 
 
+def read_review(body: bytes) -> ReviewRequest:
+    """Return the request of a review; ``ParseError`` if it is not an AdmissionReview of version v1."""
+    review = decode(body, AdmissionReview)
+    if (review.api_version, review.kind) != (REVIEW_VERSION, REVIEW_KIND):
+        got = f"{review.api_version} {review.kind}"
+        raise ParseError(f"expected {REVIEW_VERSION} {REVIEW_KIND}, got {got}: see admissionReviewVersions")
+    if review.request is None:
+        raise ParseError("request: the review has no request")
+    return review.request
+
+
 def answer_review(
     body: bytes,
     count: Callable[[ReviewOutcome], object] = lambda _outcome: None,
@@ -117,24 +129,19 @@ def answer_review(
     schedulers: Collection[str] = SCHEDULERS,
 ) -> bytes:
     """Return the answer to a review; ``ParseError`` if it is not an AdmissionReview of version v1."""
-    review = decode(body, AdmissionReview)
-    if (review.api_version, review.kind) != (REVIEW_VERSION, REVIEW_KIND):
-        got = f"{review.api_version} {review.kind}"
-        raise ParseError(f"expected {REVIEW_VERSION} {REVIEW_KIND}, got {got}: see admissionReviewVersions")
-    if review.request is None:
-        raise ParseError("request: the review has no request")
-    outcome, pod = review_pod(review.request, schedulers), review.request.object
+    request = read_review(body)
+    outcome, pod = review_pod(request, schedulers), request.object
     count(outcome)
-    response = ReviewResponse(uid=review.request.uid, allowed=True)
+    response = ReviewResponse(uid=request.uid, allowed=True)
     if outcome is ReviewOutcome.GATED and pod is not None:
         first = not pod.spec.scheduling_gates  # else the gate comes after those that the pod has
         path, value = "/spec/schedulingGates" + ("" if first else "/-"), {"name": GATE}
         patch = encode([{"op": "add", "path": path, "value": [value] if first else value}])
-        response = ReviewResponse(uid=review.request.uid, allowed=True, patch_type="JSONPatch", patch=patch)
+        response = ReviewResponse(uid=request.uid, allowed=True, patch_type="JSONPatch", patch=patch)
     elif outcome is ReviewOutcome.REFUSED and pod is not None:
         names = sorted(name for name in pod.metadata.annotations or () if name.startswith(OUR_ANNOTATIONS))
         message = f"only Alignup writes annotations such as {names[0]}; create the pod without them"
-        response = ReviewResponse(uid=review.request.uid, allowed=False, status=ReviewStatus(403, message))
+        response = ReviewResponse(uid=request.uid, allowed=False, status=ReviewStatus(403, message))
     return encode(AnsweredReview(response))
 
 
@@ -161,10 +168,10 @@ def review_pod(request: ReviewRequest, schedulers: Collection[str] = SCHEDULERS)
     return ReviewOutcome.GATED
 
 
-def webhook_app(path: str, answer: Callable[[bytes], bytes]) -> Starlette:
-    """Build the application; *answer* returns the answer to a review, or raises ``ParseError``."""
+def webhook_app(answers: Mapping[str, Callable[[bytes], bytes]]) -> Starlette:
+    """Build the application; *answers* return, by path, the answer to a review, or raise ``ParseError``."""
 
-    async def review(request: Request) -> Response:
+    async def review(request: Request, answer: Callable[[bytes], bytes]) -> Response:
         try:
             body = await receive_body(request, limit=MAX_REVIEW_BYTES, seconds=_SECONDS, types=(JSON,), expected=JSON)
             answered = answer(body)
@@ -176,6 +183,12 @@ def webhook_app(path: str, answer: Callable[[bytes], bytes]) -> Starlette:
             count_authenticated(request)  # the API server keeps its connections open
         return Response(answered, media_type=JSON)
 
-    app = Starlette(routes=[Route(path, review, methods=["POST"])])
+    def route(path: str, answer: Callable[[bytes], bytes]) -> Route:
+        async def endpoint(request: Request) -> Response:
+            return await review(request, answer)
+
+        return Route(path, endpoint, methods=["POST"])
+
+    app = Starlette(routes=[route(path, answer) for path, answer in answers.items()])
     app.router.redirect_slashes = False
     return app

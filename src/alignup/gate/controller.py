@@ -30,6 +30,7 @@ from alignup.gate.releases import (
     PodRelease,
     ReleaseOutcome,
     Releases,
+    WrittenRelease,
     controller_uids,
     describe_failure,
     pinned_nodes,
@@ -48,6 +49,7 @@ from alignup.schedule.large_pods import LargePods, is_large
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.pod_events import GATE_COMPONENT, PodEvents
 from alignup.schedule.pod_groups import GroupKey, group_of
+from alignup.schedule.pod_steering import PodSteering
 
 INVALID = "InvalidPod"  #: the reason of events about pods that no kubelet can decide on
 OTHER_SCHEDULER = "OtherScheduler"  #: the reason of events about pods whose scheduler is not among the known ones
@@ -81,8 +83,10 @@ class GateController:
         *,
         metrics: GateMetrics | None = None,
         options: GateOptions | None = None,
+        steering: PodSteering | None = None,
     ) -> None:
         self.options = options or GateOptions()
+        self._steering = steering  #: ``None``: pods go where their kubelets put them
         self._client, self._live, self._metrics = client, live, metrics or GateMetrics()
         self._clock = client.timing.clock
         self._running = False
@@ -240,6 +244,7 @@ class GateController:
         self._first_seen.pop(uid, None)
         release = self.releases.end(uid)
         if release is not None and not node:
+            self._cancel_steering(release)
             self._live.forget(uid)
             self._metrics.ended(ReleaseOutcome.DELETED)
         self.releases.forget(uid)
@@ -564,7 +569,7 @@ class GateController:
     async def _release(self, release: PodRelease, *, since: float) -> None:
         """Write a release whose slot is acquired, and release the slot; the pod has waited *since* then."""
         try:
-            written = await write_release(self._client, release)
+            written = await self._steer(release) or await write_release(self._client, release)
         finally:
             self._slots.release()
             self._writing[release.namespace] -= 1
@@ -587,7 +592,24 @@ class GateController:
             elif written.current is not None and _has_gate(written.current) and not written.current.spec.node_name:
                 self._wait(written.current)
 
+    async def _steer(self, release: PodRelease) -> WrittenRelease | None:
+        """Steer a pod with markers before its release, unless devices of claims may still tie it to other NUMA nodes.
+
+        Return that it must be tried again if it cannot be released now.
+        """
+        pod = self._read(release.pod) if self._steering is not None else None
+        if self._steering is None or pod is None or pod.uses_claims or len(release.nodes) > 1:
+            return None
+        steered = await self._steering.begin(release.pod, pod, release.node)
+        release.steered = steered.text
+        return WrittenRelease(ReleaseOutcome.CHANGED, release.pod) if steered.problem else None
+
+    def _cancel_steering(self, release: PodRelease) -> None:
+        if self._steering is not None and self._steering.holds(release.uid, release.node):
+            self._start(self._steering.cancel(release.uid, release.node))
+
     def _undo(self, release: PodRelease) -> None:
+        self._cancel_steering(release)
         self._live.forget(release.uid)
         self._capacity.remove_pod(release.uid)
         self.reservations.forget_pod(release.uid)

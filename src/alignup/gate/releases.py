@@ -36,6 +36,7 @@ from alignup.kubernetes.api.errors import (
 )
 from alignup.kubernetes.api.objects import ApiPod, Condition
 from alignup.kubernetes.manifests.node_selectors import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+from alignup.placement.steered import STEERED_ANNOTATION
 
 NODE_ANNOTATION = f"{GROUP}/node"  #: of a released pod: the node that was chosen for it, or several with commas
 HOST_NAME = "kubernetes.io/hostname"  #: the label of nodes
@@ -64,6 +65,7 @@ class PodRelease:
     nodes: Mapping[str, str]  #: each with its host name, which is needed only for several nodes
     since: float
     done: bool = False  #: whether the API server has confirmed it
+    steered: str = ""  #: to which NUMA node its kubelet is steered for it, and why
     ended: asyncio.Event = field(default_factory=asyncio.Event)  #: set when the pod is bound, or will not be
 
     @property
@@ -263,17 +265,18 @@ def _names_some(term: NodeSelectorTerm, names: Collection[str]) -> bool:
     return len(names) > 1 and any(len(values) == len(names) for values in labels)
 
 
-def release_patch(pod: ApiPod, nodes: Mapping[str, str]) -> Mapping[str, Any]:
-    """Return the merge patch that releases *pod*, whose only gate is ours, to *nodes*.
+def release_patch(pod: ApiPod, nodes: Mapping[str, str], steered: str = "") -> Mapping[str, Any]:
+    """Return the merge patch that releases *pod*, whose only gate is ours, to *nodes*, where it may be *steered*.
 
     It fails with a conflict if the pod was changed since it was read, for example if its selectors were restricted.
     """
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
     selector = to_builtins(pinned(affinity.required if affinity else None, nodes))
     required = {"requiredDuringSchedulingIgnoredDuringExecution": selector}
+    annotations = {NODE_ANNOTATION: ",".join(nodes)} | ({STEERED_ANNOTATION: steered} if steered else {})
     unchanged = {"uid": pod.metadata.uid, "resourceVersion": pod.metadata.resource_version}
     return {
-        "metadata": {**unchanged, "annotations": {NODE_ANNOTATION: ",".join(nodes)}},
+        "metadata": {**unchanged, "annotations": annotations},
         "spec": {"schedulingGates": None, "affinity": {"nodeAffinity": required}},
     }
 
@@ -287,7 +290,7 @@ class WrittenRelease(NamedTuple):
 async def write_release(client: ApiClient, release: PodRelease) -> WrittenRelease:
     """Write a release, and find out whether it was carried out when the response is lost."""
     try:
-        await client.patch(PODS.of(release.pod), release_patch(release.pod, release.nodes))
+        await client.patch(PODS.of(release.pod), release_patch(release.pod, release.nodes, release.steered))
     except (ConflictError, NotFoundError):
         return await _find_out(client, release)
     except (UnreachableError, ServerFailureError, TooManyRequestsError) as error:

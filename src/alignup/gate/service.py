@@ -1,8 +1,11 @@
-"""The gate beside the cluster service: the webhook, which every replica serves, and the controller of the leader."""
+"""The gate beside the cluster service: the webhook, which every replica serves, and the controller of the leader.
+
+The webhook can be served without the gate, for pods that opt in to steering.
+"""
 
 import asyncio
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,13 +17,14 @@ import structlog
 from alignup.gate.admission import answer_review, webhook_app
 from alignup.gate.certificates import SECRETS, WEBHOOK_CONFIGURATIONS, CertificateKeeper
 from alignup.gate.controller import GateController, GateOptions
+from alignup.gate.marker_admission import MarkerReviews
 from alignup.gate.metrics import GateMetrics
 from alignup.kubernetes.api import Access, Timing
 from alignup.schedule.service import ScheduleOptions, ScheduleService, open_service
 from alignup.web.asgi_server import run_until_signal, serve_app
 from alignup.web.sockets import ServerCertificate, tcp_socket
 
-WEBHOOK_PATH = "/v1/gate"
+WEBHOOK_PATH, STEER_PATH = "/v1/gate", "/v1/steer"
 
 _log = structlog.get_logger()
 
@@ -41,7 +45,7 @@ class WebhookOptions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateServiceOptions:
     webhook: WebhookOptions | None = None  #: ``None``: pods have the gate from elsewhere, such as their manifests
-    controller: GateOptions = field(default_factory=GateOptions)
+    controller: GateOptions | None = field(default_factory=GateOptions)  #: ``None``: there is no gate
 
 
 class WebhookServer(NamedTuple):
@@ -49,13 +53,11 @@ class WebhookServer(NamedTuple):
 
     listener: socket.socket
     certificate: CertificateKeeper | ServerCertificate
-    metrics: GateMetrics
-    schedulers: frozenset[str]
+    answers: Mapping[str, Callable[[bytes], bytes]]  #: to reviews, by path
 
     async def run(self) -> None:
         """Serve the webhook until cancelled."""
-        answer = partial(answer_review, count=self.metrics.reviewed, schedulers=self.schedulers)
-        app = webhook_app(WEBHOOK_PATH, answer)
+        app = webhook_app(self.answers)
         async with asyncio.TaskGroup() as tasks:
             if isinstance(self.certificate, CertificateKeeper):
                 tasks.create_task(self.certificate.run())
@@ -78,9 +80,13 @@ async def schedule_with_gate(
 def add_gate(service: ScheduleService, options: GateServiceOptions) -> Iterator[WebhookServer | None]:
     """Let *service* run the gate as well; yield its webhook. ``ListenError`` if that cannot be served."""
     client, metrics = service.client, GateMetrics(service.metrics.registry)
-    controller = GateController(client, service.live, metrics=metrics, options=options.controller)
-    service.leader_tasks.append(controller.run)
-    service.describe_kept = controller.describe_kept
+    answers = {STEER_PATH: MarkerReviews(service.live, service.steering.metrics.reviewed).answer}
+    if options.controller is not None:
+        gate, steering = options.controller, service.steering
+        controller = GateController(client, service.live, metrics=metrics, options=gate, steering=steering)
+        service.leader_tasks.append(controller.run)
+        service.describe_kept = controller.describe_kept
+        answers[WEBHOOK_PATH] = partial(answer_review, count=metrics.reviewed, schedulers=gate.schedulers)
     webhook = options.webhook
     if webhook is None:
         yield None
@@ -97,6 +103,6 @@ def add_gate(service: ScheduleService, options: GateServiceOptions) -> Iterator[
             renewed=metrics.certificate,
         )
     with tcp_socket(webhook.listen[1], webhook.listen[0]) as listener:
-        served = WebhookServer(listener, certificate, metrics, options.controller.schedulers)
+        served = WebhookServer(listener, certificate, answers)
         service.tasks.append(served.run)
         yield served

@@ -17,6 +17,7 @@ from alignup.align.bits import CpuSet
 from alignup.align.devices.hints import natural_sort_key
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Cpu, Device, Distances, Machine, NumaNode, PciDevice
+from alignup.align.workload.names import MARKER
 from alignup.picture.occupancy import Occupancy, group_by, known_devices, read_occupancy
 from alignup.picture.text_format import clean, format_bits, format_ids, format_list, format_size, pluralize, shorten
 
@@ -144,8 +145,8 @@ class MachineLayout:
 
 
 def layout_machine(machine: Machine, ledger: Ledger | None = None) -> MachineLayout:
-    """Return the layout of *machine*; a *ledger* adds what pods hold."""
-    devices = known_devices(machine, ledger)
+    """Return the layout of *machine*; a *ledger* adds what pods hold. Markers of NUMA nodes are not drawn."""
+    devices = [device for device in known_devices(machine, ledger) if device.resource != MARKER]
     near = (group_by(devices, lambda device: device.nodes or 0), group_by(machine.pci, lambda device: device.node))
     frames = tuple(_frames(machine, near))
     with_cpus = {box.node.id for frame in frames for box in frame.boxes if box.node}

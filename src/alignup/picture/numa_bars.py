@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from alignup.align import bits
 from alignup.align.host import Host
-from alignup.align.workload.names import CPU, MEMORY
+from alignup.align.workload.names import CPU, MARKER, MEMORY
 from alignup.placement.free_capacity import largest_requests
 
 
@@ -54,7 +54,8 @@ def measure_bars(host: Host) -> tuple[NumaBars, ...]:
                 bars.append(ResourceBar(type_, table.total - table.allocatable, table.reserved, 0, table.free))
         without_room = (exclusive and not offered[CPU]) or (bool(memory.nodes) and not offered.get(MEMORY))
         for resource, inventory in sorted(devices.inventories.items()):
-            if here := inventory.on.get(node, 0) if inventory.placed else 0:
+            here = inventory.on.get(node, 0) if inventory.placed and resource != MARKER else 0
+            if here:
                 left = (devices.free[resource] & here).bit_count()
                 stranded = left if without_room else 0
                 bars.append(ResourceBar(resource, 0, here.bit_count() - left, stranded, left - stranded))

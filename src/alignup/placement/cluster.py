@@ -19,6 +19,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from alignup.align.bits import NodeSet
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
 from alignup.placement.gang import MAX_STEPS, EligibleHosts, GangAnswer, GangBinding, place_gang
@@ -29,6 +30,7 @@ from alignup.placement.host_verdicts import DefectListener, HostVerdicts
 from alignup.placement.pod_shape import LedgerCompactor
 from alignup.placement.prediction_comparison import placement_difference, pods_ended_before, rejected_after_ends
 from alignup.placement.score import PlacementScore
+from alignup.placement.steered import ANYWHERE
 from alignup.placement.verdict import NO_REPORT, Feasibility, Verdict
 from alignup.placement.victims import DisruptionBudget, VictimSearch, find_victims
 
@@ -264,6 +266,25 @@ class Cluster:
         """
         return self._assume(pod, host, or_elsewhere=or_elsewhere)
 
+    def steer(self, pod: Pod, host: str, nodes: NodeSet, *, certain: bool) -> Verdict | None:
+        """Count on an assumed pod on these NUMA nodes; ``None``, and nothing changes, if the host may reject it.
+
+        Unless it is *certain* that the kubelet has markers on *nodes* only, the pod may also go where it would without
+        steering. It must be admitted both ways, whatever the time at which markers come and go.
+        """
+        record = self._records.get(host)
+        binding = record.binding(pod.uid) if record else None
+        if record is None or binding is None or binding.observed:
+            return None
+        before = record.without(pod.uid)
+        plain, steered = [self._verdicts.of_steered(pod, before, way) for way in (ANYWHERE, nodes)]
+        if not plain.admits or not steered.admits:
+            return None
+        verdict = steered if certain else replace(plain, alternatives=(*plain.alternatives, steered))
+        record.steer(binding, (nodes,) if certain else (ANYWHERE, nodes), verdict)
+        self._verdicts.touch(host)
+        return verdict
+
     def assume_gang(self, bindings: Sequence[GangBinding]) -> tuple[Verdict, ...]:
         """Count on all pods of a gang from now on, if the hosts admit them in this order; else on none of them.
 
@@ -317,6 +338,11 @@ class Cluster:
         """Return the verdict of one host about *pod*."""
         record = self._records.get(host)
         return NO_REPORT if record is None else self._verdicts.of_one(pod, record)
+
+    def steered(self, pod: Pod, host: str) -> dict[NodeSet, Verdict]:
+        """Return the NUMA nodes that *pod*, which may be assumed there, can be steered to, and what it gets on each."""
+        record = self._records.get(host)
+        return {} if record is None else self._verdicts.steered(pod, record.without(pod.uid))
 
     def feasible(self, pod: Pod) -> Feasibility:
         """Return the verdict of every host about *pod*."""
@@ -459,6 +485,8 @@ class Cluster:
             if not causes and rejected.reports < MAX_REPORTS:
                 waiting.append(rejected)
                 continue
+            if not causes and rejected.binding.steered:
+                causes = [Cause.STEERING]
             if not causes and record.report.approximate:
                 causes = [Cause.APPROXIMATE]
             if not causes:
@@ -489,4 +517,6 @@ class Cluster:
                 earlier = [confirmed.pod for confirmed in replaced.confirmed[:place]]
                 if pods_ended_before(binding.uid, record.model, before, record.ledger, earlier=earlier):
                     causes.append(Cause.POD_END)
+                elif binding.steered:
+                    causes.append(Cause.STEERING)
             yield Confirmed(binding.uid, difference, tuple(causes))

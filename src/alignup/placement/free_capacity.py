@@ -9,7 +9,7 @@ Free CPUs that no container can get in this way are stranded. A free device is s
 the CPUs and memory: of a NUMA node with 4 devices and 60 CPUs, each needs 15. If 30 of the CPUs are free beside 3 free
 devices, 2 of these can be used, and 1 is stranded. The same holds for the totals of the host, from which pods that
 share CPUs take, too. Many devices on one NUMA node are parts of few real ones, so more than ``MAX_COUNTED`` of a
-resource count as so many.
+resource count as so many. Markers of NUMA nodes are no devices to run out of, and do not count.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,13 +17,14 @@ from dataclasses import dataclass
 
 from alignup.align import bits
 from alignup.align.bits import NodeSet
+from alignup.align.devices.hints import DeviceInventory
 from alignup.align.devices.ledger import DeviceLedger
 from alignup.align.fit import NodeAllocatable, UsedResources
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.workload import names
 from alignup.align.workload.demand import FitRequest
-from alignup.align.workload.names import CPU, HUGEPAGES, MEMORY
+from alignup.align.workload.names import CPU, HUGEPAGES, MARKER, MEMORY
 
 DEVICE = 1000  #: stranded devices are counted in thousandths
 MAX_COUNTED = 4  #: devices of one resource on one NUMA node
@@ -41,9 +42,10 @@ class FreeCapacity:
 def measure_free_capacity(host: Host) -> FreeCapacity:
     cpus, memory, devices = host.ledger.cpus, host.ledger.memory, host.ledger.devices
     exclusive = host.cpus.allocatable
-    placed = {name: inventory for name, inventory in devices.inventories.items() if inventory.placed}
+    inventories = _counted(devices)
+    placed = {name: inventory for name, inventory in inventories.items() if inventory.placed}
     largest: dict[str, int] = {}
-    stranded = dict.fromkeys(devices.inventories, 0)
+    stranded = dict.fromkeys(inventories, 0)
     stranded_cpus = 0
     for node, offered in largest_requests(host).items():
         for name, size in offered.items():
@@ -66,6 +68,12 @@ def measure_free_capacity(host: Host) -> FreeCapacity:
     return FreeCapacity(largest, stranded_cpus, stranded)
 
 
+def _counted(devices: DeviceLedger) -> Mapping[str, DeviceInventory]:
+    """Return the devices without markers of NUMA nodes."""
+    inventories = devices.inventories
+    return {name: inventories[name] for name in inventories if name != MARKER} if MARKER in inventories else inventories
+
+
 def count_stranded(
     by_nodes: Stranded,
     devices: DeviceLedger,
@@ -83,7 +91,7 @@ def count_stranded(
         DEVICE * max(size, 0) // allocatable.memory if allocatable.memory else 0,
     )
     stranded = 0
-    for resource, inventory in devices.inventories.items():
+    for resource, inventory in _counted(devices).items():
         count = inventory.healthy.bit_count()
         short = max(0, DEVICE * (devices.free[resource].bit_count() - taken.get(resource, 0)) - share * count)
         counted = MAX_COUNTED * max(devices.nodes.bit_count(), 1)
@@ -98,7 +106,7 @@ def count_beside(devices: DeviceLedger, nodes: NodeSet, requested: Iterable[str]
     """
     unused = 0
     requested = set(requested)
-    for resource, inventory in devices.inventories.items():
+    for resource, inventory in _counted(devices).items():
         counted = devices.free[resource] if resource in requested else inventory.healthy
         if inventory.placed:
             unused += sum(
@@ -113,6 +121,7 @@ def largest_requests(host: Host) -> dict[int, dict[str, int]]:
     cpus, memory, devices = host.ledger.cpus, host.ledger.memory, host.ledger.devices
     rules, whole_cores = host.cpus, host.cpus.options.full_pcpus_only
     in_total = _left_in_total(host.ledger, host.rules.allocatable) if host.rules.allocatable else {}
+    inventories = _counted(devices)
     largest: dict[int, dict[str, int]] = {}
     for node in bits.members(host.view.all_nodes):
         node_memory = memory.nodes.get(node)
@@ -123,7 +132,7 @@ def largest_requests(host: Host) -> dict[int, dict[str, int]]:
             free[CPU] = 0 if memory.nodes and not free[MEMORY] else cpus.free.get(node, 0)
             if whole_cores:
                 free[CPU] = min(free[CPU], (cpus.shared & ~rules.reserved_cores).bit_count())
-        for resource, inventory in devices.inventories.items():
+        for resource, inventory in inventories.items():
             available = devices.free[resource]
             # Devices without topology are equally near to every node.
             free[resource] = (available & inventory.on.get(node, 0) if inventory.placed else available).bit_count()

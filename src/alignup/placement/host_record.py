@@ -8,14 +8,17 @@ can be several possible states.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from alignup.align.bits import NodeSet
 from alignup.align.errors import PodError, WorkLimitError
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
 from alignup.placement.host_model import HostModel, unsettled_devices
 from alignup.placement.host_report import Cause, HostReport, PodStage
+from alignup.placement.steered import ANYWHERE, decide_steered
 from alignup.placement.verdict import TOO_MANY_TERMINATING, TOO_MUCH_WORK, UNREADABLE_POD, Verdict
 
 MAX_TERMINATING = 3  #: terminating pods on a host; with more, its state counts as unknown
@@ -35,10 +38,16 @@ class Binding:
     ledger: Ledger | None = None  #: that the prediction started from, one of the possible ones
     expected: bool = False  #: whether predictions since then count on its admission
     or_elsewhere: bool = False  #: whether it may be bound to another host
+    #: the NUMA nodes of the markers that the kubelet may offer at the admission: the most likely first
+    ways: tuple[NodeSet, ...] = (ANYWHERE,)
 
     @property
     def uid(self) -> str:
         return self.pod.uid
+
+    @property
+    def steered(self) -> bool:
+        return self.ways != (ANYWHERE,)
 
 
 @dataclass(slots=True, eq=False)
@@ -71,6 +80,7 @@ class PossibleStates(NamedTuple):
     terminating: frozenset[str] = frozenset()  #: pods that may end at any time
     problem: str = ""  #: why they cannot be listed
     detail: str = ""  #: of the problem
+    steered: bool = False  #: whether an unconfirmed pod was steered, or may have been
 
 
 class Replaced(NamedTuple):
@@ -140,6 +150,20 @@ class HostRecord:
         binding = Binding(pod, observed=False, foreign=False, verdict=verdict, ledger=ledger, or_elsewhere=or_elsewhere)
         self._log.append(binding)
         self._states = None
+
+    def steer(self, binding: Binding, ways: tuple[NodeSet, ...], verdict: Verdict) -> None:
+        """Replace the prediction for an assumed pod that is steered to NUMA nodes before its binding."""
+        binding.ways, binding.verdict = ways, verdict
+        self._states = None
+
+    def without(self, uid: str) -> "HostRecord":
+        """Return this record as it would be without an assumed pod."""
+        if self.binding(uid) is None:
+            return self
+        other = copy(self)
+        log = [entry for entry in self._log if entry.uid != uid]
+        vars(other).update(_log=log, _states=None, _steps=dict(self._steps))
+        return other
 
     def observe_binding(self, pod: Pod, *, listed: int = 0) -> None:
         """Record a binding that the API server recorded after everything observed so far.
@@ -233,7 +257,8 @@ class HostRecord:
         unsettled: frozenset[str] = frozenset()
         for entry in self._log:
             if isinstance(entry, Binding):
-                steps = [self._bind(ledger, entry.pod) for ledger in with_ends(ledgers, terminating, self._end)]
+                before = with_ends(ledgers, terminating, self._end)
+                steps = [self._bind(ledger, entry.pod, nodes) for ledger in before for nodes in entry.ways]
                 unsettled = unsettled.union(*(step.unsettled for step in steps))
                 if any(_takes_resources(step.after, entry.uid) for step in steps):
                     unconfirmed.add(entry.uid)
@@ -258,13 +283,14 @@ class HostRecord:
         unordered = len(set(lists)) < len(lists)
         states = with_ends(ledgers, terminating, self._end)
         doubt = bool(doubtful) or unordered
-        return PossibleStates(states, frozenset(unconfirmed), unsettled, doubt, frozenset(terminating))
+        steered = any(binding.steered for binding in bindings)
+        return PossibleStates(states, frozenset(unconfirmed), unsettled, doubt, frozenset(terminating), steered=steered)
 
-    def _bind(self, ledger: Ledger, pod: Pod) -> "_Step":
-        key = (pod.uid, id(ledger))
+    def _bind(self, ledger: Ledger, pod: Pod, nodes: NodeSet) -> "_Step":
+        key = (f"{pod.uid} {nodes}" if nodes else pod.uid, id(ledger))
         if key not in self._steps:
             try:
-                decision = self.model.at(ledger).decide_without_plugins(pod)
+                decision = decide_steered(self.model.at(ledger), pod, nodes)
             except PodError:
                 self._steps[key] = _Step(ledger, ledger, frozenset())
             else:

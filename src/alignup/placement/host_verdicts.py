@@ -17,8 +17,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from alignup.align import fit
+from alignup.align import bits, fit
 from alignup.align.admit import POD_OF, reject_unfit
+from alignup.align.bits import NodeSet
 from alignup.align.errors import PodError, WorkLimitError
 from alignup.align.explain.sentences import disagreeing_resources
 from alignup.align.fit import NodeAllocatable, UsedResources
@@ -30,6 +31,7 @@ from alignup.placement.host_model import HostModel, unsettled_devices
 from alignup.placement.host_record import MAX_STATES, HostRecord, with_ends
 from alignup.placement.pod_shape import SHAPE_UID, PodShape, build_shape, shape_key
 from alignup.placement.score import consider_totals, score_placement, score_shared
+from alignup.placement.steered import ANYWHERE, NOT_THERE, are_on, marker_nodes, withdraw_markers
 from alignup.placement.verdict import (
     DEFECT,
     TOO_MUCH_WORK,
@@ -111,6 +113,23 @@ class HostState:
     alignment: AlignmentState
     ledger: Ledger
     verdicts: dict[PodShape, Verdict] = field(default_factory=dict)
+    by_markers: "dict[NodeSet, HostState]" = field(default_factory=dict)  #: while markers are on these nodes only
+
+    def with_markers_on(self, nodes: NodeSet) -> "HostState":
+        """Return this state while markers are on *nodes* only."""
+        if nodes == ANYWHERE:
+            return self
+        state = self.by_markers.get(nodes)
+        if state is None:
+            ledger = withdraw_markers(self.ledger, nodes)
+            state = self.by_markers[nodes] = _own_state(self.alignment.model, ledger, approximate=False)
+        return state
+
+    def forget(self, shape: PodShape) -> None:
+        self.verdicts.pop(shape, None)
+        for state in self.by_markers.values():
+            state.alignment.verdicts.pop(shape, None)
+            state.verdicts.pop(shape, None)
 
     def verdict(self, shape: PodShape) -> Verdict:
         verdict = self.verdicts.get(shape)
@@ -180,7 +199,7 @@ class VerdictCache:
             for alignment in list(self._states.values()):
                 alignment.verdicts.pop(oldest, None)
                 for state in list(alignment.states.values()):
-                    state.verdicts.pop(oldest, None)
+                    state.forget(oldest)
         return shape
 
     def forget_models(self) -> None:
@@ -383,6 +402,28 @@ class HostVerdicts:
                     return Verdict(VerdictKind.ADMITS, score=score, shared_placements=placements)
         return self._verdict(record, self._cache.shape(pod), beside)
 
+    def steered(self, pod: Pod, record: HostRecord) -> dict[NodeSet, Verdict]:
+        """Return the NUMA nodes that *pod* can be steered to, and what it gets there; see ``of_steered``."""
+        nodes = marker_nodes(record.ledger) if self.of_steered(pod, record, ANYWHERE).admits else 0
+        verdicts = {node: self.of_steered(pod, record, node) for node in bits.split(nodes)}
+        return {node: verdict for node, verdict in verdicts.items() if verdict.admits}
+
+    def of_steered(self, pod: Pod, record: HostRecord, nodes: NodeSet) -> Verdict:
+        """Return the verdict of a host with markers on *nodes* only: it admits the pod if everything goes there."""
+        possible, shape = record.states(), self._cache.shape(pod)
+        if not possible.ledgers or record.report.approximate or shape.critical:
+            return unknown(possible.problem or NOT_THERE)
+        if record is self._records.get(record.name):
+            known = self._host_states(record, critical=False)
+        else:
+            known = tuple([_own_state(record.model, ledger, approximate=False) for ledger in possible.ledgers])
+        states = tuple([state.with_markers_on(nodes) for state in known])
+        verdict = self._tentative(record, states, frozenset()).verdict(shape)
+        if verdict.inventories is not None:
+            verdict = verdict.for_host(record.ledger.devices.inventories)
+        there = nodes == ANYWHERE or all(are_on(nodes, each, record.ledger) for each in verdict.possible_placements)
+        return verdict if there or not verdict.admits else unknown(NOT_THERE)
+
     def _verdict(self, record: HostRecord, shape: PodShape, beside: AbstractSet[str] = frozenset()) -> Verdict:
         """Return the verdict of one host; if defects have a listener, one makes only this verdict unknown."""
         try:
@@ -446,7 +487,7 @@ class HostVerdicts:
         cache: VerdictCache | None = None,
     ) -> TentativeHost:
         possible, limit = record.states(), self._max_unconfirmed
-        full = limit is not None and len(possible.unconfirmed - beside) >= limit
+        full = limit is not None and (possible.steered or len(possible.unconfirmed - beside) >= limit)
         doubtful = limit is not None and possible.doubtful
         return TentativeHost(states, cache, full, doubtful, possible.unsettled, possible.terminating)
 

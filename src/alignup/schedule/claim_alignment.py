@@ -4,17 +4,21 @@ The kubelet does not align claims, and the scheduler chooses their devices witho
 are allocated, it is predicted whether they can be aligned; at the binding it is known.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from enum import StrEnum
 
+from alignup.align.bits import NodeSet
 from alignup.align.claims.alignment import ExplainedClaim
 from alignup.align.claims.resource_claims import Claim
 from alignup.align.workload import Pod
 from alignup.align.workload.names import CLAIMS_ANNOTATION
 from alignup.placement.host_record import HostRecord
+from alignup.placement.steered import SteeringChoice, choose_node, numa_preference
 from alignup.placement.verdict import Verdict
 from alignup.schedule.known_claims import KnownClaims, ObjectName
+
+Explained = tuple[tuple[ExplainedClaim, ...], ...]  #: the claims of a pod beside each of its possible placements
 
 UNKNOWN_PREFERENCE = "UnknownClaimPreference"  #: the reason of events about pods with another value of the annotation
 
@@ -65,6 +69,27 @@ def explain_claims(
         ]
         host_claims = host_claims._replace(devices=tuple(devices))
     return tuple(host_claims.explain(pod, placements, host) for placements in verdict.possible_placements)
+
+
+def claims_beside(options: Mapping[NodeSet, Verdict], explain: Callable[[Verdict], Explained]) -> dict[NodeSet, str]:
+    """Return the NUMA nodes to steer a pod to that have the devices of its claims, with the names of the claims.
+
+    *explain* returns the claims beside a verdict.
+    """
+    near: dict[NodeSet, str] = {}
+    for nodes, verdict in options.items():
+        explained = explain(verdict)
+        if any(explained) and alignment(explained) is ClaimAlignment.ALIGNED:
+            near[nodes] = " and ".join(claim.state.name for claim in explained[0])
+    return near
+
+
+def choose_steering(
+    options: Mapping[NodeSet, Verdict], pod: Pod, explain: Callable[[Verdict], Explained]
+) -> SteeringChoice | None:
+    """Return the NUMA node that *pod* would be steered to now; ``None``: none."""
+    beside = claims_beside(options, explain) if claim_preference(pod)[0] is not ClaimPreference.IGNORE else {}
+    return choose_node(options, numa_preference(pod)[0], beside)
 
 
 def alignment(explained: tuple[tuple[ExplainedClaim, ...], ...]) -> ClaimAlignment:

@@ -6,12 +6,13 @@ these devices, so the scheduler takes them back if they cannot be used elsewhere
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import structlog
 
+from alignup.align.bits import NodeSet
 from alignup.align.claims.alignment import ExplainedClaim
 from alignup.align.claims.resource_claims import Claim
 from alignup.align.workload import Pod
@@ -21,6 +22,7 @@ from alignup.kubernetes.api.claim_resources import RESOURCE_CLAIMS
 from alignup.kubernetes.api.errors import ApiError
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.kubernetes.manifests.claims import claim_from
+from alignup.placement.steered import count_markers
 from alignup.placement.verdict import Verdict
 from alignup.schedule.claim_alignment import (
     UNKNOWN_PREFERENCE,
@@ -28,6 +30,7 @@ from alignup.schedule.claim_alignment import (
     ClaimPreference,
     alignment,
     claim_preference,
+    claims_beside,
     may_align,
 )
 from alignup.schedule.known_claims import ObjectName
@@ -97,7 +100,26 @@ class ClaimBindings:
         preference = claim_preference(pod)[0]
         if preference is ClaimPreference.IGNORE:
             return True
-        return may_align(self._live.explain_claims(pod, node), required=preference is ClaimPreference.REQUIRE)
+        required = preference is ClaimPreference.REQUIRE
+        if may_align(self._live.explain_claims(pod, node), required=required):
+            return True
+        options = self._live.cluster.steered(pod, node) if count_markers(pod) else {}
+        return any(
+            may_align(self._live.explain_claims(pod, node, each), required=required) for each in options.values()
+        )
+
+    async def beside(
+        self, api_pod: ApiPod, pod: Pod, node: str, options: Mapping[NodeSet, Verdict]
+    ) -> dict[NodeSet, str]:
+        """Return the NUMA nodes to steer *pod* to that have the devices of its claims, with the names of the claims."""
+        preference = claim_preference(pod)[0]
+        if not pod.uses_claims or preference is ClaimPreference.IGNORE:
+            return {}
+        try:
+            pod, fresh = await self._read_claims(api_pod, pod, current=preference is ClaimPreference.REQUIRE)
+        except ApiError:
+            return {}
+        return claims_beside(options, lambda verdict: self._live.explain_claims(pod, node, verdict, fresh))
 
     async def check(self, api_pod: ApiPod, pod: Pod, node: str, verdict: Verdict) -> ClaimCheck:
         """Compare the devices that the scheduler has allocated with what *pod* will get on *node*."""

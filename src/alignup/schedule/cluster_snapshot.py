@@ -10,6 +10,7 @@ from alignup.align import bits
 from alignup.align.errors import AlignError
 from alignup.align.host import Host, Settings
 from alignup.align.workload import Pod
+from alignup.align.workload.names import MARKER
 from alignup.documents.host_state import HostStateDocument
 from alignup.kubernetes.api import NODES, PODS, UNFINISHED_PODS, ApiClient
 from alignup.kubernetes.api.host_states import HOST_STATES, HostStateReader, staleness
@@ -179,7 +180,8 @@ def free_by_numa_node(host: Host) -> dict[int, dict[str, int]]:
         if node in memory.nodes:
             free |= {type_: table.free for type_, table in memory.nodes[node].tables.items()}
         for resource, inventory in sorted(devices.inventories.items()):
-            if here := inventory.on.get(node, 0) if inventory.placed else 0:
+            here = inventory.on.get(node, 0) if inventory.placed and resource != MARKER else 0
+            if here:
                 free[resource] = (devices.free[resource] & here).bit_count()
         free |= {name: left for name, (_, left) in claimed.get(node, {}).items()}
     return by_node

@@ -10,6 +10,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -22,6 +23,7 @@ from alignup.documents.decisions import placement_document
 from alignup.kubernetes.api import PODS, ApiClient
 from alignup.kubernetes.api.errors import ApiError, ServerFailureError, UnreachableError
 from alignup.kubernetes.api.objects import ApiPod
+from alignup.placement.steered import STEERED_ANNOTATION
 from alignup.placement.verdict import PASSING_REASONS, Verdict, unknown
 from alignup.schedule.claim_bindings import MAX_JUDGED, NOT_ALIGNED, ClaimBindings, ClaimCheck
 from alignup.schedule.extender_messages import BindingArgs, BindingResult, ExtenderArgs, FilterResult, HostPriority
@@ -29,6 +31,7 @@ from alignup.schedule.gangs import TURN_SECONDS, Gangs
 from alignup.schedule.kept_nodes import PATIENCE_SECONDS
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.node_selection import SoftTaints, has_preferences, needs_alignment
+from alignup.schedule.pod_steering import PodSteering
 from alignup.schedule.preempt import Preemption
 from alignup.schedule.wake_up import WakeUp
 
@@ -106,12 +109,13 @@ class Binder:
         live: LiveCluster,
         claims: ClaimBindings,
         gangs: Gangs,
+        steering: PodSteering,
         *,
         allow_unknown: bool = False,
         leads: Callable[[], bool] = lambda: True,
     ) -> None:
         self._client, self._live, self._allow_unknown, self._leads = client, live, allow_unknown, leads
-        self.claims, self.gangs = claims, gangs
+        self.claims, self.gangs, self._steering = claims, gangs, steering
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  #: by node
         self._running = 0
         self.idle = asyncio.Event()  #: set while no binding is being written
@@ -146,13 +150,16 @@ class Binder:
         if not verdict.admits and not accepted and needs_alignment(pod):
             detail = f" ({verdict.detail})" if verdict.detail else ""
             return f"node {node} does not admit the pod any more: {verdict.reason}{detail}"
-        check = ClaimCheck()
-        if pod.uses_claims:
+        steered = await self._steering.begin(api_pod, pod, node, partial(self.claims.beside, api_pod, pod, node))
+        verdict = steered.verdict or verdict
+        check = ClaimCheck(steered.problem)
+        if pod.uses_claims and not check.problem:
             check = await self.claims.check(api_pod, pod, node, verdict)
-            if check.problem:
-                self._live.forget(pod.uid)
-                return check.problem
-        annotations = {}  # what the containers will get, if something of their own, and if it is certain
+        if check.problem:
+            await self._cancel(pod, node)
+            return check.problem
+        annotations = {STEERED_ANNOTATION: steered.text} if steered.text else {}
+        # What the containers will get, if something of their own, and if it is certain.
         if verdict.takes_resources and not verdict.alternatives and not self.gangs.is_uncertain(pod.uid):
             placements = [placement_document(placement) for placement in verdict.placements]
             annotations[PLACEMENT_ANNOTATION] = encode(placements).decode()
@@ -163,10 +170,15 @@ class Binder:
             # It may have happened, so the node counts with the pod until the API server shows otherwise.
             return f"it is unknown whether the pod was bound to {node}: {error or 'no response'}"
         except ApiError as error:
-            self._live.forget(pod.uid)
+            await self._cancel(pod, node)
             return str(error)
         self.claims.bound(pod.uid, check)
         return ""
+
+    async def _cancel(self, pod: Pod, node: str) -> None:
+        """Undo everything for a pod that is not bound."""
+        self._live.forget(pod.uid)
+        await self._steering.cancel(pod.uid, node)
 
 
 class Extender:

@@ -24,8 +24,9 @@ from alignup.kubernetes.api.objects import ApiNode, ApiPod, ApiPodSpec
 from alignup.placement.free_capacity import DEVICE
 from alignup.placement.host_record import HostRecord
 from alignup.placement.score import POINT, PlacementScore
+from alignup.placement.steered import STEERED_ANNOTATION, count_markers
 from alignup.placement.verdict import NO_REPORT, Verdict, unknown
-from alignup.schedule.claim_alignment import explain_claims
+from alignup.schedule.claim_alignment import choose_steering, explain_claims
 from alignup.schedule.cluster_snapshot import ClusterView, present_host
 from alignup.schedule.node_selection import exclusions, needs_alignment
 
@@ -53,6 +54,7 @@ class NodeAnswer:
     verdict: Verdict  #: of the kubelet
     excluded: tuple[str, ...] = ()  #: why schedulers do not consider the node
     claims: tuple[ExplainedClaim, ...] = ()  #: of the pod, beside what it gets there
+    steering: str = ""  #: where the pod is or would be steered to, and why
 
     @property
     def kind(self) -> NodeAnswerKind:
@@ -66,6 +68,8 @@ class NodeAnswer:
     @property
     def numa_nodes(self) -> str:
         """Where the containers go; empty unless the kubelet admits the pod."""
+        if self.steering and self.verdict.admits:
+            return self.steering
         by_container = {}
         for placement in self.verdict.shared_placements:
             nodes = placement.hint.nodes
@@ -165,12 +169,26 @@ def iterate_answers(view: ClusterView, pod: Pod, spec: ApiPodSpec) -> Iterator[N
         excluded = exclusions(node, spec)
         if missing := missing_devices(record, node, pod):
             excluded = (*excluded, sentences.no_plugin(missing))
+        verdict, steering = steered_verdict(view, pod, name, verdict)
         claims: tuple[ExplainedClaim, ...] = ()
         if view.claims is not None and pod.uses_claims:
             fit = view.claims.fit_on(pod, name, record)
             excluded = excluded if fit.possible else (*excluded, fit.reason)
             claims = next(iter(explain_claims(view.claims, record, pod, verdict)), ())
-        yield NodeAnswer(name, verdict, excluded, claims)
+        yield NodeAnswer(name, verdict, excluded, claims, steering)
+
+
+def steered_verdict(view: ClusterView, pod: Pod, node: str, verdict: Verdict) -> tuple[Verdict, str]:
+    """Return what a pod with markers gets on *node* if it is steered, and where to; or *verdict*, and nothing."""
+    record = view.cluster.record(node) if verdict.admits and count_markers(pod) else None
+    if record is None:
+        return verdict, ""
+    if record.holds(pod.uid):
+        return verdict, pod.annotations.get(STEERED_ANNOTATION, "")
+    options = view.cluster.steered(pod, node)
+    claims = view.claims
+    choice = choose_steering(options, pod, lambda each: explain_claims(claims, record, pod, each) if claims else ())
+    return (choice.verdict, str(choice)) if choice else (verdict, "")
 
 
 def missing_devices(record: HostRecord | None, node: ApiNode, pod: Pod) -> tuple[str, ...]:
@@ -231,12 +249,16 @@ def answers_document(
     }
 
 
+def placement_documents(verdict: Verdict) -> list[Any]:
+    return [to_builtins(placement_document(placement)) for placement in verdict.placements]
+
+
 def _row(answer: NodeAnswer, pod: Pod) -> dict[str, Any]:
     verdict = answer.verdict
     row: dict[str, Any] = {"node": answer.node, "verdict": str(verdict.kind), "approximate": verdict.approximate}
     if not verdict.admits:
         return {**row, "reason": verdict.reason, "detail": verdict.detail}
-    row["placements"] = [to_builtins(placement_document(placement)) for placement in verdict.placements]
+    row["placements"] = placement_documents(verdict)
     if verdict.score is not None and needs_alignment(pod):
         row["score"] = _score(verdict.score)
     return row

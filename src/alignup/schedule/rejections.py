@@ -26,6 +26,7 @@ CAUSES = {
     Cause.DEVICES: "devices of the node came, went, or changed their health",
     Cause.PREEMPTION: "the kubelet ended pods for a critical one",
     Cause.POD_END: "another pod ended between the prediction and the admission, so containers were placed elsewhere",
+    Cause.STEERING: "the markers of NUMA nodes changed between the steering of the pod and its admission",
     Cause.HOST_RESOURCES: "the node as a whole had no room",
     Cause.APPROXIMATE: "the report about the node was not exact",
     Cause.UNEXPLAINED: "no cause was found; please report it",

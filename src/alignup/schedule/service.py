@@ -21,7 +21,10 @@ from alignup.align.errors import ParseError, PodError
 from alignup.align.workload import Pod
 from alignup.kubernetes.api import Access, ApiClient, LeaderElection, Timing
 from alignup.kubernetes.api.errors import ApiError
+from alignup.kubernetes.api.objects import ApiPod
+from alignup.placement.steered import STEERED_ANNOTATION, count_markers
 from alignup.placement.verdict import Verdict
+from alignup.schedule.claim_alignment import choose_steering
 from alignup.schedule.claim_bindings import ClaimBindings
 from alignup.schedule.extender import Binder, Extender, ExtenderOptions
 from alignup.schedule.extender_messages import (
@@ -39,8 +42,9 @@ from alignup.schedule.large_pods import LargePods
 from alignup.schedule.live_cluster import LiveCluster, LiveClusterOptions
 from alignup.schedule.metrics import ScheduleMetrics
 from alignup.schedule.pages import ClusterPages, Facts, page_routes
-from alignup.schedule.pod_answers import answers_document
+from alignup.schedule.pod_answers import MAX_CLAIM_ROWS, answers_document, placement_documents
 from alignup.schedule.pod_events import PodEvents
+from alignup.schedule.pod_steering import PodSteering
 from alignup.schedule.preempt import CHOOSES_VICTIMS, POD_DISRUPTION_BUDGETS, Preemption
 from alignup.schedule.rejections import RejectionWriter, recorded_verdict, rejection_text
 from alignup.schedule.wake_up import WakeUp
@@ -115,22 +119,30 @@ class ScheduleService:
         self.live = LiveCluster(client, options=live, metrics=self.metrics)
         events = PodEvents(client, "alignup-schedule")
         claims = ClaimBindings(client, self.live, events)
+        self.steering = PodSteering(client, self.live, events)
         self.large_pods = LargePods(self.live.cluster)
         self._wake_up = WakeUp(client, self.live, self.large_pods, patience=options.patience)
         self.gangs = Gangs(self.live, claims, self._wake_up.kept_nodes, events, client.timing.clock)
         self._wake_up.gangs, self.gangs.wait_for_room = self.gangs, self._wake_up.rejected
         self._binder = Binder(
-            client, self.live, claims, self.gangs, allow_unknown=allow_unknown, leads=lambda: self.leading
+            client,
+            self.live,
+            claims,
+            self.gangs,
+            self.steering,
+            allow_unknown=allow_unknown,
+            leads=lambda: self.leading,
         )
         self.preemption = Preemption(self.live, chooses=bool(options.chooses_victims), allow_unknown=allow_unknown)
         self.extender = Extender(self.live, self._binder, self.preemption, self._wake_up, options)
-        self.tasks: list[Task] = []  #: run beside the extender, until the service ends
+        self.tasks: list[Task] = [self.steering.run]  #: run beside the extender, until the service ends
         #: run while this process leads
         self.leader_tasks: list[Task] = [
             self._wake_up.run,
             self.gangs.run,
             RejectionWriter(client, self.live).run,
             events.run,
+            self.steering.lead,
         ]
         if kueue:
             checks = AdmissionChecks(client, self.live, self.metrics)
@@ -227,6 +239,8 @@ class ScheduleService:
         document = answers_document(pod, read, verdicts, partial(self._explain_claims, read))
         if read.uses_claims and (warnings := self.live.claims.warnings):
             document["claimProblems"] = list(warnings)
+        for row in document["nodes"][:MAX_CLAIM_ROWS] if count_markers(read) else ():
+            self._explain_steering(pod, read, row)
         for row in document["nodes"]:
             if kept := self.describe_kept(row["node"]):
                 row["kept"] = kept
@@ -235,6 +249,18 @@ class ScheduleService:
         if record := self.extender.records.get(pod.metadata.uid):
             document["lastFilter"] = record.document()
         return document
+
+    def _explain_steering(self, api_pod: ApiPod, pod: Pod, row: dict[str, Any]) -> None:
+        """Add to the answer of a node where a pod with markers was or would be steered to."""
+        node, record = row["node"], self.live.cluster.record(row["node"])
+        if record is not None and record.holds(pod.uid):
+            steering = api_pod.metadata.annotations.get(STEERED_ANNOTATION, "")
+            row |= {"steering": steering, "placements": placement_documents(self.live.verdict(pod, node))}
+        elif "placements" in row:
+            options = self.live.cluster.steered(pod, node)
+            choice = choose_steering(options, pod, lambda verdict: self.live.explain_claims(pod, node, verdict))
+            if choice is not None:
+                row |= {"steering": str(choice), "placements": placement_documents(choice.verdict)}
 
     def _explain_claims(self, pod: Pod, node: str, verdict: Verdict) -> dict[str, Any]:
         fit = self.live.claim_fit(pod, node)

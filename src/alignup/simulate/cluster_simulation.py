@@ -19,13 +19,15 @@ from alignup.align.claims.alignment import ClaimState, ExplainedClaim
 from alignup.align.decision import Decision
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod, demand
+from alignup.placement.steered import ANYWHERE, decide_steered
 from alignup.placement.wait_queue import WaitQueue
 from alignup.simulate.arrivals import PodSubmission
 from alignup.simulate.cluster_hosts import EqualPods, EqualPodsIndex, HostGroup, SimulatedHost, build_hosts
 from alignup.simulate.cluster_result import ClaimTotals, FleetResult, HostGroupUse, PodRun
 from alignup.simulate.node_simulation import Progress, ProgressReporter
-from alignup.simulate.schedulers import DEFAULT, Members, SchedulerFactory, find_strategy
+from alignup.simulate.schedulers import DEFAULT, STEERING, Members, SchedulerFactory, SteeringScheduler, find_strategy
 from alignup.simulate.simulated_claims import ClaimCounts, explain_claims
+from alignup.simulate.steered_pods import PodMarker, add_markers
 from alignup.simulate.stranded import measure_cluster, peak_demand
 from alignup.simulate.usage import AlignmentMeter, RequestMeter, summarize_waiting
 
@@ -87,8 +89,11 @@ class ClusterSimulation:
         recorder: Recorder | None = None,
         make: SchedulerFactory | None = None,
     ) -> None:
-        self.groups, self.strategy, self._retries, self._recorder = tuple(groups), strategy, retries, recorder
-        self.hosts = build_hosts(groups)
+        self.groups = add_markers(groups) if strategy in STEERING else tuple(groups)
+        self.strategy, self._retries, self._recorder = strategy, retries, recorder
+        self.hosts = build_hosts(self.groups)
+        self._marker = PodMarker(self.hosts) if strategy in STEERING else None
+        self._steered: dict[str, int] = {}  #: the NUMA nodes of chosen pods that are not bound yet
         self._classes = EqualPodsIndex(self.hosts)
         self._scheduler = (make or find_strategy(strategy))(self.hosts)
         self._submissions = tuple(map(self._claiming, _with_unique_uids(submissions)))
@@ -153,7 +158,14 @@ class ClusterSimulation:
             gangs[submission.gang].append(submission)
         single = gangs.pop("", [])
         for members in [*([submission] for submission in single), *gangs.values()]:
-            yield PodUnit(tuple(members), tuple(map(self._classes.find, members)))
+            pods = [self._mark(member) for member in members]
+            yield PodUnit(tuple(pods), tuple(map(self._classes.find, pods)))
+
+    def _mark(self, submission: PodSubmission) -> PodSubmission:
+        """Return *submission* with requests for markers, if it is to be steered."""
+        if self._marker is None:
+            return submission
+        return self._marker.mark(submission, self._classes.find(submission))
 
     def _push(self, time: float, kind: int, unit: PodUnit | None = None, uid: str = "") -> None:
         heapq.heappush(self._events, (time, kind, uid, next(self._order), unit))
@@ -205,6 +217,7 @@ class ClusterSimulation:
             if host is None:
                 for earlier, its_host in reversed(chosen):
                     self._scheduler.forget(earlier, its_host)
+                    self._steered.pop(earlier.uid, None)
                     if its_host.claims is not None:
                         its_host.claims.forget(earlier.uid)
                         self._states.pop(earlier.uid, None)
@@ -218,7 +231,8 @@ class ClusterSimulation:
     def _choose(self, pod_class: EqualPods, pod: Pod) -> SimulatedHost | None:
         """Return the host for *pod*; one with claims gets their devices there, as from the scheduler's DRA plugin."""
         if not pod.uses_claims:
-            return self._scheduler.choose(pod_class, pod)
+            chosen = self._scheduler.choose(pod_class, pod)
+            return self._steer(pod, chosen, ())
         claims: dict[str, _ClaimStates] = {}
         for name, place in pod_class.hosts.items():
             host = self.hosts[place]
@@ -229,7 +243,14 @@ class ClusterSimulation:
         if chosen is not None and chosen.claims is not None:
             chosen.claims.allocate(pod, claims[chosen.name])
             self._states[pod.uid] = claims[chosen.name]
-        return chosen
+        return self._steer(pod, chosen, self._states.get(pod.uid, ()))
+
+    def _steer(self, pod: Pod, host: SimulatedHost | None, claims: _ClaimStates) -> SimulatedHost | None:
+        """Let the scheduler steer *pod* on its *host*, which is returned."""
+        scheduler = self._scheduler
+        if host is not None and isinstance(scheduler, SteeringScheduler):
+            self._steered[pod.uid] = scheduler.steer(pod, host, claims)
+        return host
 
     def _release_claims(self, uid: str, host: SimulatedHost) -> None:
         if host.claims is not None:
@@ -271,7 +292,7 @@ class ClusterSimulation:
 
     def _admit(self, placement: _Placement) -> Decision:
         pod, pod_class, host = placement
-        decision = host.kubelet.decide_without_plugins(pod)
+        decision = decide_steered(host.kubelet, pod, self._steered.pop(pod.uid, ANYWHERE))
         if self._recorder:
             self._recorder(self._time, host.name, pod, decision)
         if decision.rejection is not None:

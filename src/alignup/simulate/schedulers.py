@@ -5,7 +5,7 @@
 * ``AggregateScheduler`` knows the free amounts of every NUMA node, as the NodeResourceTopologyMatch plugin does.
 * ``PredictingScheduler`` is Alignup: it sends a pod only to a host whose kubelet will admit it, and ranks hosts as the
   live service does. ``FilteringScheduler`` ranks the admitting hosts by totals, as kube-scheduler does if the service
-  only filters.
+  only filters. ``SteeringScheduler`` also chooses the NUMA node of pods that one NUMA node can hold.
 
 Reports about hosts are immediate here. In a cluster they are late, which makes the aggregate scheduler use less of the
 hosts.
@@ -19,6 +19,8 @@ from enum import StrEnum
 from functools import partial
 from typing import Protocol
 
+from alignup.align.bits import NodeSet
+from alignup.align.claims.alignment import ClaimState, ExplainedClaim, decided_nodes
 from alignup.align.decision import Decision
 from alignup.align.errors import SettingsError
 from alignup.align.fit import UsedResources
@@ -31,6 +33,7 @@ from alignup.align.workload.names import CPU, MEMORY, is_hugepages
 from alignup.placement.cluster import Cluster
 from alignup.placement.host_report import HostReport
 from alignup.placement.host_verdicts import used_key
+from alignup.placement.steered import ANYWHERE, NumaOrder, choose_node, count_markers
 from alignup.simulate.cluster_hosts import EqualPods, SimulatedHost
 
 DEFAULT = "alignup"  #: strategy
@@ -459,16 +462,42 @@ class FilteringScheduler(PredictingScheduler):
         return score_totals(self.scoring, pod_class.request, ledger.used, host)
 
 
+class SteeringScheduler(PredictingScheduler):
+    """Alignup with steering: pods with markers go beside the devices of their claims, or to a NUMA node by *order*."""
+
+    def __init__(self, hosts: Sequence[SimulatedHost], order: NumaOrder) -> None:
+        self.order = order
+        super().__init__(hosts)
+
+    def steer(self, pod: Pod, host: SimulatedHost, claims: Sequence[ClaimState]) -> NodeSet:
+        """Return the NUMA node that a chosen pod with markers is steered to on *host*; ``ANYWHERE``: it is not."""
+        options = self.cluster.steered(pod, host.name) if count_markers(pod) else {}
+        machine, beside = host.kubelet.machine, dict[NodeSet, str]()
+        for nodes, verdict in options.items() if claims else ():
+            placements = verdict.placements
+            explained = [ExplainedClaim(each, decided_nodes(pod, placements, each.name, machine)) for each in claims]
+            if all(claim.aligned for claim in explained):
+                beside[nodes] = " and ".join(claim.state.name for claim in explained)
+        choice = choose_node(options, self.order, beside)
+        if choice is None or self.cluster.steer(pod, host.name, choice.nodes, certain=True) is None:
+            return ANYWHERE
+        self.index.touch(host.name)
+        return choice.nodes
+
+
 SchedulerFactory = Callable[[Sequence[SimulatedHost]], Scheduler]
 
 STRATEGIES: Mapping[str, SchedulerFactory] = {
     "alignup": PredictingScheduler,
+    "alignup-pack": partial(SteeringScheduler, order=NumaOrder.PACK),
+    "alignup-spread": partial(SteeringScheduler, order=NumaOrder.SPREAD),
     "alignup-least-allocated": partial(FilteringScheduler, scoring=Scoring.LEAST_ALLOCATED),
     "alignup-most-allocated": partial(FilteringScheduler, scoring=Scoring.MOST_ALLOCATED),
     "aggregate": AggregateScheduler,
     "blind-least-allocated": partial(TotalsScheduler, scoring=Scoring.LEAST_ALLOCATED),
     "blind-most-allocated": partial(TotalsScheduler, scoring=Scoring.MOST_ALLOCATED),
 }
+STEERING = frozenset({"alignup-pack", "alignup-spread"})  #: strategies for which hosts and pods have markers
 
 
 def find_strategy(name: str) -> SchedulerFactory:

@@ -17,6 +17,7 @@ from operator import attrgetter, itemgetter
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Amounts, Pod, demand
+from alignup.align.workload.names import MARKER
 from alignup.picture.text_format import clean, pluralize
 from alignup.simulate.arrivals import PodSubmission
 from alignup.simulate.cluster_hosts import SimulatedHost
@@ -83,12 +84,17 @@ def measure_stranded(host: Host, shapes: Iterable[Pod]) -> StrandedResources:
         for _, shape in sorted(demanding[:MAX_FILL_SHAPES], key=itemgetter(0), reverse=True):
             while _fits_one_more(host, replace(shape, uid=f"{shape.uid} and {more}")):
                 more += 1
-        free = {resource: free.bit_count() for resource, free in host.ledger.devices.free.items()}
+        free = _free_devices(host.ledger)
         allocatable = host.rules.allocatable
         memory = max(0, allocatable.memory - host.ledger.used.memory) if allocatable else 0
         return StrandedResources(host.ledger.cpus.available.bit_count(), free, more, memory)
     finally:
         host.ledger = before
+
+
+def _free_devices(ledger: Ledger) -> dict[str, int]:
+    """Return the number of free devices by resource; markers of NUMA nodes are none."""
+    return {resource: free.bit_count() for resource, free in ledger.devices.free.items() if resource != MARKER}
 
 
 def _demand(host: Host, pod: Pod) -> tuple[int, int, int]:
@@ -146,6 +152,6 @@ def measure_cluster(
         free_cpus = ledger.cpus.available.bit_count() if host.kubelet.cpus.allocatable else 0
         totals.update(free_cpus=free_cpus, free_memory=max(0, host.allocatable.memory - used.memory))
         totals.update(cpus=stranded.cpus, memory=stranded.memory, more=stranded.more)
-        free_devices.update({name: free.bit_count() for name, free in ledger.devices.free.items()})
+        free_devices.update(_free_devices(ledger))
         devices.update(stranded.devices)
     return StrandedTotals(time=time, **totals, free_devices=dict(free_devices), devices=dict(devices))

@@ -19,7 +19,7 @@ from alignup.align.fit import PODS
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.workload.demand import FitRequest
-from alignup.align.workload.names import CPU, MEMORY, is_hugepages
+from alignup.align.workload.names import CPU, MARKER, MEMORY, is_hugepages
 from alignup.picture.text_format import format_size
 from alignup.simulate.cluster_hosts import SimulatedHost
 from alignup.simulate.cluster_result import Alignment, ResourceUse, TimelinePoint, WaitingTimes
@@ -156,7 +156,8 @@ class RequestMeter:
         for host in hosts:
             capacity = host.allocatable
             allocatable.update({CPU: capacity.milli_cpu, MEMORY: capacity.memory, **capacity.scalars})
-        self._gauges = {name: _Gauge(size, 0, start) for name, size in allocatable.items() if size}
+        counted = {name: size for name, size in allocatable.items() if size and name != MARKER}
+        self._gauges = {name: _Gauge(size, 0, start) for name, size in counted.items()}
         self._start, self._end = start, end
         self._now = start
         self._step = (end - start) / MAX_POINTS

@@ -27,6 +27,7 @@ from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, Policy, Scope
 from alignup.align.workload import Pod, Resources, demand
+from alignup.align.workload.names import MARKER
 from alignup.align.workload.validation import accept
 from tests.align.hosts import GIB, GPU, NIC, admit, after, make_host, make_pod
 from tests.strategies_pods import amounts, container, guaranteed
@@ -534,3 +535,16 @@ def test_a_provider_from_outside_has_its_say():
     assert proposed(remedies) == [(RequestChange("app", SEAT, 2, 1, Unit.COUNT),), (Eviction(("b",), ((),)),)]
     changed, other = remedies.proposals[0].apply(host, wanted)
     assert changed.admit(other).placements[0].as_text()["seat"] == {SEAT: "1"}
+
+
+def test_a_pod_that_needs_two_numa_nodes_is_not_told_to_request_more_markers():
+    """So many that one NUMA node does not have them would admit it, and take them from all others."""
+    host = make_host(Policy.RESTRICTED)
+    devices = tuple(Device(MARKER, f"{node}-{number}", nodes=1 << node) for node in (0, 1) for number in range(3))
+    marked = Host(replace(host.machine, devices=devices), host.settings)
+
+    remedies = proposed(find_remedies(marked, asking({"cpu": "5", "memory": "20Gi", MARKER: "1"})))
+
+    changes = [change for each in remedies for change in each if isinstance(change, RequestChange)]
+    assert RequestChange("app", MARKER, 1, 0, Unit.COUNT) in changes
+    assert all(change.now < change.was for change in changes)

@@ -87,6 +87,8 @@ def test_containers_in_the_shared_pool_are_listed_together():
         return Placement(name, Hint(None, preferred=True), cpus=bits.parse(allocation["cpu"]) if allocation else None)
 
     assert sentences.describe_allocations([placed("a")]) == "a: shared CPU pool"
+    marked = Placement("a", Hint(None, preferred=True), devices={"alignup.dev/numa": ("numa-1-003",)})
+    assert sentences.describe_allocations([marked]) == "a: marker numa-1-003"
     assert sentences.describe_allocations([placed("a"), placed("b", cpu="3")]) == "b: CPU 3; a: shared CPU pool"
     assert sentences.describe_allocations([placed("a"), placed("b", cpu="3"), placed("c")]) == (
         "b: CPU 3; a, c: shared CPU pool"

@@ -13,7 +13,7 @@ most is exact. Other sets are searched, skipping each partial choice that the ri
 
 import re
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import lru_cache
 from heapq import nlargest
 from itertools import combinations
@@ -54,6 +54,8 @@ class DeviceInventory:
     on_single_nodes: bool = field(init=False, compare=False)  #: whether no device is on several nodes of the machine
     min_widths: dict[int, int] = field(init=False, compare=False, repr=False)  #: known results of ``min_width``
     layout: Hashable = field(init=False, compare=False)  #: everything but the ids
+    #: known results of ``only_on``
+    restricted: "dict[NodeSet, DeviceInventory]" = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         groups: dict[NodeSet, DeviceSet] = {}
@@ -75,6 +77,7 @@ class DeviceInventory:
             "groups": groups,
             "nodes": hinted,
             "min_widths": {},
+            "restricted": {},
             "on": {
                 node: bits.union(devices for mask, devices in groups.items() if mask >> node & 1)
                 for node in bits.members(hinted)
@@ -111,6 +114,14 @@ class DeviceInventory:
             width = fewest_nodes(self.weights, count, source=resource) or self.nodes.bit_count()
             self.min_widths[count] = width
         return width
+
+    def only_on(self, nodes: NodeSet) -> "DeviceInventory":
+        """Return the inventory while all devices elsewhere than on *nodes* are unhealthy."""
+        inventory = self.restricted.get(nodes)
+        if inventory is None:
+            devices = [each if (each.nodes or 0) & nodes else replace(each, healthy=False) for each in self.devices]
+            inventory = self.restricted[nodes] = replace(self, devices=tuple(devices))
+        return inventory
 
     def find(self, ids: Iterable[str]) -> DeviceSet:
         indexes = self.indexes

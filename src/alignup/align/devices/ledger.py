@@ -102,19 +102,19 @@ class DeviceLedger:
             hints_all_nodes=self.hints_all_nodes,
             preferred_allocation=preferred_allocation,
         )
-        return self._with_inventory(resource, inventory)
+        return self.with_inventory(resource, inventory)
 
     def stop(self, resource: str) -> Self:
         """Mark all devices as unhealthy, because the plugin is gone."""
         known = self.inventories[resource]
         ill = tuple(replace(device, healthy=False) for device in known.devices)
         stopped = replace(known, devices=ill, preferred_allocation=False)
-        return self._with_inventory(resource, stopped)
+        return self.with_inventory(resource, stopped)
 
     def give_up(self, resource: str) -> Self:
         """Manage the resource only as long as a pod holds some of it, because the plugin did not come back."""
         stopped = self.stop(resource).inventories[resource]
-        return self._with_inventory(resource, replace(stopped, registered=False))
+        return self.with_inventory(resource, replace(stopped, registered=False))
 
     def give(self, uid: str, container: str, *, devices: Mapping[str, Collection[str]]) -> Self:
         """Give *devices* to a container without any of their resources; ``StateError`` if another pod holds one."""
@@ -180,6 +180,6 @@ class DeviceLedger:
         reusable = (uid, devices) if devices else None
         return self if self.reusable == reusable else replace(self, reusable=reusable)
 
-    def _with_inventory(self, resource: str, inventory: DeviceInventory) -> Self:
+    def with_inventory(self, resource: str, inventory: DeviceInventory) -> Self:
         free = inventory.healthy & ~inventory.find(self.in_use.get(resource, ()))
         return replace(self, inventories={**self.inventories, resource: inventory}, free={**self.free, resource: free})

@@ -160,6 +160,8 @@ def _counts(what_if: WhatIf, request: RequestChange) -> tuple[Iterable[int], Ite
     else:
         room = what_if.host.rules.allocatable
         least, most = 0, {**(room.scalars if room else {}), **what_if.offered}.get(request.resource, 0)
+    if request.resource == names.MARKER:  # more of them than one NUMA node has would tie the pod to several
+        most = min(most, request.was)
     return range(min(request.was - 1, most), least - 1, -1), range(request.was + 1, most + 1)
 
 

@@ -18,7 +18,7 @@ from alignup.align.hint import Hint, preferred_single_nodes
 from alignup.align.merging.merge import MergeRule
 from alignup.align.settings import Policy
 from alignup.align.workload import Pod, QoS
-from alignup.align.workload.names import CPU, MEMORY, is_hugepages
+from alignup.align.workload.names import CPU, MARKER, MEMORY, is_hugepages
 
 if TYPE_CHECKING:
     from alignup.align.host import Host
@@ -195,7 +195,7 @@ def _format_given(resource: str, text: str) -> str:
         if not int(size):
             return ""  # later containers reuse the memory of this init container
         return f"{format_amount(resource, int(size))} on {_format_node_set(bits.parse(nodes))}"
-    return f"{resource} {text}"
+    return f"marker {text}" if resource == MARKER else f"{resource} {text}"
 
 
 def _format_node_set(mask: NodeSet) -> str:

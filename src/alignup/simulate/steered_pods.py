@@ -1,0 +1,53 @@
+"""Markers of NUMA nodes on simulated hosts, and the pods that request them, for strategies that steer.
+
+As the webhook of the service does, every pod is marked that one NUMA node can hold on all hosts that it may go to.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from alignup.align.errors import AlignError
+from alignup.align.machine import Device
+from alignup.align.workload.names import MARKER
+from alignup.placement.steered import fits_one_node, with_markers
+from alignup.simulate.arrivals import PodSubmission
+from alignup.simulate.cluster_hosts import EqualPods, HostGroup, SimulatedHost
+
+_CONTAINERS = 2  #: of a pod, for which there are enough markers
+
+
+def add_markers(groups: Iterable[HostGroup]) -> tuple[HostGroup, ...]:
+    """Return *groups* of hosts with markers, so many that they do not limit the number of pods."""
+    marked = []
+    for group in groups:
+        count, nodes = _CONTAINERS * group.settings.max_pods, group.machine.kubelet_view().nodes
+        markers = [Device(MARKER, f"numa-{node.id}-{n}", nodes=1 << node.id) for node in nodes for n in range(count)]
+        machine = replace(group.machine, devices=(*group.machine.devices, *markers))
+        marked.append(replace(group, machine=machine))
+    return tuple(marked)
+
+
+class PodMarker:
+    """Decides which pods are marked; *hosts* have markers, and are idle."""
+
+    def __init__(self, hosts: Sequence[SimulatedHost]) -> None:
+        self._hosts = hosts
+        self._known: dict[EqualPods, bool] = {}
+
+    def mark(self, submission: PodSubmission, pods: EqualPods) -> PodSubmission:
+        """Return *submission*, of a class of *pods*, with requests for markers if it can be steered everywhere."""
+        if pods not in self._known:
+            self._known[pods] = self._can_mark(pods)
+        marked = with_markers(submission.pod) if self._known[pods] else None
+        return submission if marked is None else replace(submission, pod=marked)
+
+    def _can_mark(self, pods: EqualPods) -> bool:
+        marked = with_markers(pods.pod)
+        if marked is None:
+            return False
+        groups = {id(host.group): host for host in (self._hosts[place] for place in pods.hosts.values())}
+        try:
+            answers = {fits_one_node(host.kubelet, pods.pod, marked) for host in groups.values()}
+        except AlignError:
+            return False
+        return True in answers and False not in answers

@@ -1,0 +1,92 @@
+"""Observers of simulated nodes that carry out SteeringInstructions, as far as a script says so."""
+
+from dataclasses import replace
+
+from alignup.align import bits
+from alignup.align.bits import NodeSet
+from alignup.align.machine import Device
+from alignup.align.workload import Pod
+from alignup.align.workload.names import MARKER
+from alignup.documents.steering import SteeringInstruction
+from alignup.kubernetes.api import ApiClient, Change, EventType, Informer
+from alignup.kubernetes.api.steering_instructions import STEERING_INSTRUCTIONS
+from alignup.kubernetes.manifests.pod_decoder import read_pod
+from alignup.placement.steered import with_markers, withdraw_markers
+from tests.observe.kubelets import DEVICES, SimulatedKubelet
+from tests.schedule.nodes import SimulatedNodes
+
+MARKERS = tuple(Device(MARKER, f"numa-{node}-{number}", nodes=1 << node) for node in (0, 1) for number in range(8))
+
+
+def marked(pod: Pod) -> Pod:
+    made = with_markers(pod)
+    assert made is not None
+    return made
+
+
+def add_marked_node(nodes: SimulatedNodes, name: str) -> SimulatedKubelet:
+    """Add a node with 8 markers on each of its NUMA nodes, or give them to one that has none."""
+    nodes.kubelets[name] = kubelet = SimulatedKubelet(devices=(*DEVICES, *MARKERS))
+    if name not in {each["metadata"]["name"] for each in nodes.server.objects("nodes")}:
+        nodes.add(name)
+        nodes.kubelets[name] = kubelet
+    nodes.report(name)
+    return kubelet
+
+
+class ScriptedObserver:
+    """The observers of all nodes: *answer* is the phase that they report, or nothing."""
+
+    def __init__(self, nodes: SimulatedNodes, client: ApiClient, answer: str = "Ready") -> None:
+        self.nodes, self.answer = nodes, answer
+        self.specs: list[tuple[str, str, str]] = []  #: node, pod and NUMA nodes of each instruction that was seen
+        self.withdrawn: dict[str, NodeSet] = {}  #: by node
+        self._client = client
+        self._informer = Informer(client, STEERING_INSTRUCTIONS)
+        self._informer.subscribe(self._changed)
+        self.run = self._informer.run
+
+    def _changed(self, change: Change[SteeringInstruction]) -> None:
+        instruction = change.object
+        node, pod = instruction.metadata.name, instruction.spec.pod
+        if change.old is not None and change.old.spec == instruction.spec:
+            return
+        self.withdrawn.pop(node, None)
+        if pod is None or change.type is EventType.DELETED:
+            self.specs.append((node, "", ""))
+            return
+        self.specs.append((node, pod.name, instruction.spec.numa_nodes))
+        if self.answer == "Ready":
+            self.withdrawn[node] = bits.parse(instruction.spec.numa_nodes)
+        if self.answer:
+            self.report(node, self.answer)
+
+    def report(self, node: str, phase: str) -> None:
+        """Report a phase for the present generation."""
+        server = self.nodes.server
+        document = next(each for each in server.objects("steeringinstructions") if each["metadata"]["name"] == node)
+        status = {"observedGeneration": document["metadata"]["generation"], "phase": phase}
+        server.put({**document, "status": status})
+
+    def admit(self, name: str) -> None:
+        """Let the kubelet admit the next pod that is bound to it, with the markers that it has; restore them then."""
+        kubelet, server = self.nodes.kubelets[name], self.nodes.server
+        bound = [each for each in server.objects("pods") if each["spec"].get("nodeName") == name]
+        document = next(each for each in bound if each["metadata"]["uid"] not in kubelet.pods)
+        before = kubelet.host.ledger
+        kubelet.host.ledger = withdraw_markers(before, self.withdrawn.get(name, 0))
+        kubelet.admit(replace(read_pod(document), uid=document["metadata"]["uid"]))
+        after = kubelet.host.ledger
+        kubelet.host.ledger = replace(after, devices=after.devices.announce(MARKER, MARKERS))
+        if self.withdrawn.pop(name, None) is not None:
+            self.report(name, "Done")
+        self.nodes.report(name)
+
+    def numa_nodes(self, name: str, uid: str) -> NodeSet:
+        """Return the NUMA nodes of everything that a pod holds."""
+        ledger = self.nodes.kubelets[name].host.ledger
+        cpus = bits.union(each for each in ledger.cpus.held.get(uid, {}).values())
+        nodes = bits.of(node for node, all_cpus in ledger.cpus.node_cpus.items() if cpus & all_cpus)
+        for container in ledger.memory.held.get(uid, {}):
+            nodes |= bits.union(block.nodes for block in ledger.memory.blocks(uid, container) or ())
+        return nodes
