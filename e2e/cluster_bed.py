@@ -105,9 +105,9 @@ class ClusterBed:
         return mispredictions
 
     @contextmanager
-    def extender(self, *, replicas: int = 1) -> Iterator[ScheduleReplicas]:
-        """Run ``alignup schedule``, and a kube-scheduler that asks it."""
-        with extender_replicas(self.plane, count=replicas) as running:
+    def extender(self, *options: str, replicas: int = 1) -> Iterator[ScheduleReplicas]:
+        """Run ``alignup schedule`` with *options*, and a kube-scheduler that asks it."""
+        with extender_replicas(self.plane, count=replicas, options=options) as running:
             yield running
 
     @contextmanager

@@ -64,6 +64,7 @@ class ScheduleReplicas:
     leader_election: bool
     gate: bool = False
     webhook: bool = True  #: of the gate
+    options: tuple[str, ...] = ()  #: more of them
     running: list[Replica] = field(default_factory=list)
     _before: Counter[str] = field(default_factory=Counter)  #: predictions of those that were killed
 
@@ -72,6 +73,7 @@ class ScheduleReplicas:
         port, webhook = free_ports(2)
         access = self.plane.kubeconfig(self.plane.directory / "alignup-schedule.kubeconfig")
         words = ["--kubeconfig", os.fspath(access), "--listen", f"127.0.0.1:{port}", "--lease-namespace", NAMESPACE]
+        words += self.options
         words += [] if self.leader_election else ["--no-leader-elect"]
         words += ["--gate"] if self.gate else []
         words += ["--webhook-listen", f"127.0.0.1:{webhook}"] if self.gate and self.webhook else []
@@ -91,8 +93,12 @@ class ScheduleReplicas:
         """Kill the leader as a crash would; a standby has to take over."""
         leader = self.wait_leader()
         self._before += leader.predictions()
-        self.running.remove(leader)
-        _end(leader, signal.SIGKILL)
+        self.kill(leader)
+
+    def kill(self, replica: Replica) -> None:
+        """Kill a replica at once; its predictions are not counted."""
+        self.running.remove(replica)
+        _end(replica, signal.SIGKILL)
 
     def predictions(self) -> Counter[str]:
         """Return predictions by verdict, outcome and cause, over all processes."""
@@ -110,9 +116,9 @@ def _end(replica: Replica, number: signal.Signals) -> None:
 
 
 @contextmanager
-def extender_replicas(plane: ControlPlane, *, count: int) -> Iterator[ScheduleReplicas]:
-    """Run *count* processes, and a kube-scheduler that asks the one that leads."""
-    replicas = ScheduleReplicas(plane, leader_election=count > 1)
+def extender_replicas(plane: ControlPlane, *, count: int, options: tuple[str, ...] = ()) -> Iterator[ScheduleReplicas]:
+    """Run *count* processes with *options*, and a kube-scheduler that asks the one that leads."""
+    replicas = ScheduleReplicas(plane, leader_election=count > 1, options=options)
     with ExitStack() as stack:
         stack.callback(replicas.close)
         for _ in range(count):

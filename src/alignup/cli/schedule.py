@@ -13,6 +13,7 @@ import click
 from alignup.cli.app import InputError, Session, define_command
 from alignup.cli.options import (
     IntegerRange,
+    NumberRange,
     allowed_host_option,
     check_exists,
     choice_option,
@@ -69,6 +70,13 @@ class ScheduleCommandOptions:
     approximate: bool = flag_option("Judge nodes without HostState by their NodeResourceTopology, if it is safe")
     force_deleted_may_run: bool = flag_option("Treat containers of force-deleted pods as possibly still running")
     kueue: bool = flag_option("Answer Kueue's admission checks of alignup.dev/admission-check (docs/gangs.md)")
+    steer_hold: float = option(
+        "SECONDS",
+        "The --steer-hold of the observers",
+        "5",
+        type=NumberRange(min=1, max=60),
+        default=5.0,
+    )
     leader_elect: bool = option(
         "",
         "Let one of several processes answer, chosen by a Lease",
@@ -162,6 +170,7 @@ def _schedule_options(options: ScheduleCommandOptions) -> "ScheduleOptions":
             offered=options.offered,
             allow_unknown=options.allow_unknown,
             patience=options.patience,
+            steer_hold=options.steer_hold,
             chooses_victims={"auto": None, "yes": True, "no": False}[options.choose_victims],
         ),
         live=LiveClusterOptions(

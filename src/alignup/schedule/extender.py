@@ -31,7 +31,7 @@ from alignup.schedule.gangs import TURN_SECONDS, Gangs
 from alignup.schedule.kept_nodes import PATIENCE_SECONDS
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.node_selection import SoftTaints, has_preferences, needs_alignment
-from alignup.schedule.pod_steering import PodSteering
+from alignup.schedule.pod_steering import HOLD_SECONDS, PodSteering
 from alignup.schedule.preempt import Preemption
 from alignup.schedule.wake_up import WakeUp
 
@@ -53,6 +53,7 @@ class ExtenderOptions:
     offered: int | None = None
     allow_unknown: bool = False  #: whether nodes without HostState pass
     patience: float = PATIENCE_SECONDS  #: seconds after which a node is kept for a pod that others overtake
+    steer_hold: float = HOLD_SECONDS  #: for which observers wait for a steered pod
     #: whether the scheduler asks for victims where it needs none itself, as from Kubernetes 1.38 on; ``None``: as the
     #: version of the API server suggests
     chooses_victims: bool | None = None

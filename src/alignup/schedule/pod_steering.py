@@ -42,6 +42,7 @@ from alignup.placement.verdict import Verdict
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.pod_events import PodEvents
 
+HOLD_SECONDS = 5.0  #: for which observers wait for a pod
 READY_SECONDS = 1.5  #: for an observer to carry out an instruction
 WRITE_SECONDS = 1.5  #: for the API server to accept one
 HELD_SECONDS = 8.0  #: after which an observer has restored all markers by itself
@@ -117,13 +118,19 @@ class Withdrawal:
 
 
 class PodSteering:
-    """The instructions of one cluster service; *events* are about the annotations of pods."""
+    """The instructions of one cluster service; *events* are about the annotations of pods.
 
-    def __init__(self, client: ApiClient, live: LiveCluster, events: PodEvents) -> None:
+    Observers wait *hold* seconds for a pod. What depends on their speed may take longer in proportion to that.
+    """
+
+    def __init__(self, client: ApiClient, live: LiveCluster, events: PodEvents, *, hold: float = HOLD_SECONDS) -> None:
         self._client, self._live, self._events = client, live, events
         self.metrics = PodSteeringMetrics(live.metrics.registry)
         self._clock = client.timing.clock
-        self.ready_seconds, self.write_seconds, self.silent_seconds = READY_SECONDS, WRITE_SECONDS, SILENT_SECONDS
+        share = hold / HOLD_SECONDS
+        self.ready_seconds, self.write_seconds = READY_SECONDS * share, WRITE_SECONDS * share
+        self.held_seconds, self.restore_seconds = HELD_SECONDS * share, RESTORE_SECONDS * share
+        self.silent_seconds = SILENT_SECONDS
         self._silent: dict[str, float] = {}  #: node → since when its observer has not answered an instruction
         self.informer = Informer(client, STEERING_INSTRUCTIONS, longest_retry=_LONGEST_RETRY)
         self.informer.subscribe(self._instruction_changed)
@@ -236,10 +243,10 @@ class PodSteering:
         known = self.informer.get(node)
         if known is not None and known.spec == spec:  # the same again would be no new instruction
             await self._write(node, SteeringSpec())
-        self.withdrawals[node] = Withdrawal(uid, nodes, 0, self._clock() + HELD_SECONDS)
+        self.withdrawals[node] = Withdrawal(uid, nodes, 0, self._clock() + self.held_seconds)
         written = await self._write(node, spec)
         generation = written.metadata.generation
-        self.withdrawals[node] = Withdrawal(uid, nodes, generation, self._clock() + HELD_SECONDS)
+        self.withdrawals[node] = Withdrawal(uid, nodes, generation, self._clock() + self.held_seconds)
         return generation
 
     async def _await_phase(self, node: str, generation: int) -> SteeringPhase | None:
@@ -296,7 +303,7 @@ class PodSteering:
             _log.warning("cannot clear an instruction", node=node, problem=str(error) or "no response")
             return
         if withdrawal is not None:
-            until = min(withdrawal.until, self._clock() + RESTORE_SECONDS)
+            until = min(withdrawal.until, self._clock() + self.restore_seconds)
             self.withdrawals[node] = Withdrawal("", withdrawal.nodes, withdrawal.generation, until)
 
     async def _write(self, node: str, spec: SteeringSpec) -> SteeringInstruction:
@@ -325,6 +332,6 @@ class PodSteering:
         elif pod is not None and (known is None or generation > known.generation):
             with suppress(ParseError):
                 nodes = bits.parse(instruction.spec.numa_nodes)
-                self.withdrawals[node] = Withdrawal(pod.uid, nodes, generation, self._clock() + HELD_SECONDS)
+                self.withdrawals[node] = Withdrawal(pod.uid, nodes, generation, self._clock() + self.held_seconds)
         if (waiting := self._changed.get(node)) is not None:
             waiting.set()

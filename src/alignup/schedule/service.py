@@ -119,7 +119,7 @@ class ScheduleService:
         self.live = LiveCluster(client, options=live, metrics=self.metrics)
         events = PodEvents(client, "alignup-schedule")
         claims = ClaimBindings(client, self.live, events)
-        self.steering = PodSteering(client, self.live, events)
+        self.steering = PodSteering(client, self.live, events, hold=options.steer_hold)
         self.large_pods = LargePods(self.live.cluster)
         self._wake_up = WakeUp(client, self.live, self.large_pods, patience=options.patience)
         self.gangs = Gangs(self.live, claims, self._wake_up.kept_nodes, events, client.timing.clock)
