@@ -14,7 +14,7 @@ from alignup.picture.numa_bars import measure_bars
 from alignup.placement.steered import STEERED_ANNOTATION
 from alignup.placement.verdict import WAITS_FOR_CONFIRMATION
 from alignup.schedule.cluster_snapshot import free_by_numa_node, present_host, read_cluster
-from alignup.schedule.extender import PLACEMENT_ANNOTATION
+from alignup.schedule.extender import PLACEMENT_ANNOTATION, ExtenderOptions
 from alignup.schedule.extender_messages import BindingArgs
 from alignup.schedule.live_cluster import LiveClusterOptions
 from alignup.schedule.pod_answers import iterate_answers
@@ -306,6 +306,26 @@ async def test_a_new_leader_clears_the_instruction_of_the_last_one(nodes, client
     assert nodes.bound() == {"small": "", "next": "a"}
     await confirmed(second, observer, "a", "next")
     assert predictions(second, "as_predicted") == 1
+
+
+async def test_observers_that_may_hold_markers_for_longer_get_more_time(nodes, client, follow):
+    add_marked_node(nodes, "a")
+    observer = ScriptedObserver(nodes, client)
+    observer.answer = ""
+    follow(observer.run())
+    patient = ScheduleService(client, extender=ExtenderOptions(steer_hold=20.0))
+    follow(patient.run())
+    await until(lambda: patient.leading and patient.steering.informer.synced)
+    await until(lambda: len(patient.live.cluster.steered(SMALL, "a")) == 2)
+    await create(nodes, patient, SMALL)
+    follow(bind(patient, SMALL, "a"))
+    await until(lambda: observer.specs == [("a", "small", "1")])
+    await until(lambda: patient.steering.withdrawals["a"].generation)
+
+    left = patient.steering.withdrawals["a"].until - client.timing.clock()
+
+    assert 8.0 < left <= 32.0  # it would be 8 with the usual 5 seconds
+    assert patient.steering.ready_seconds == 6.0
 
 
 async def test_markers_withdrawn_for_another_pod_do_not_reject_one(http, nodes, service, steering, observer):
