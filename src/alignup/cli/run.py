@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from alignup.align.workload import Pod
 
 _FOREVER = "forever"
-_POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
+POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
 _SEARCH_SECONDS = 2.0  #: for changes that would admit a rejected run
 _PER_RUN_VARIABLES = ("ALIGNUP_RUN", "ALIGNUP_NAME")  #: different for each run
 
@@ -69,7 +69,7 @@ class RunOptions:
     memory: str | None = option("SIZE", "Memory to allocate, such as 4Gi")
     hugepages: tuple[str, ...] = option("PAGE=SIZE", "Huge pages, such as 2Mi=64Mi", multiple=True)
     device: tuple[str, ...] = option("RESOURCE=N", "Devices, such as nvidia.com/gpu=1", multiple=True)
-    policy: str | None = option("", "Topology policy", "best-effort, or as in --config", type=click.Choice(_POLICIES))
+    policy: str | None = option("", "Topology policy", "best-effort, or as in --config", type=click.Choice(POLICIES))
     scope: str | None = option(
         "", "Topology scope", "container, or as in --config", type=click.Choice(["container", "pod"])
     )
@@ -167,7 +167,7 @@ def _checked_amount(flag: str, amount: str) -> str:
     return amount
 
 
-def _parse_policy_options(texts: Iterable[str]) -> dict[str, str]:
+def parse_policy_options(texts: Iterable[str]) -> dict[str, str]:
     options = {}
     for text in texts:
         name, equals, options[name] = text.partition("=")
@@ -203,7 +203,8 @@ def _run_with_agent(client: AgentClient, request: RunRequest, words: tuple[str, 
 
 
 def _run_with_ledger(request: RunRequest, words: tuple[str, ...], options: RunOptions) -> int:
-    from alignup.run import local_allocator  # noqa: PLC0415 - slow to import
+    from alignup.align.policy_overrides import PolicyOverrides  # noqa: PLC0415 - slow to import
+    from alignup.run import local_allocator  # noqa: PLC0415
 
     machine = _read_machine(options, gpus=GPU in request.amounts)
     permitted = machine.kubelet_view().all_cpus
@@ -219,9 +220,7 @@ def _run_with_ledger(request: RunRequest, words: tuple[str, ...], options: RunOp
         read = inputs.read_configuration(options.config)
         with inputs.input_errors(Place(detail=f"with {options.config} on this machine")):
             settings = configuration.host_settings(read, machine)
-    overrides = local_allocator.PolicyOverrides(
-        options.policy, options.scope, _parse_policy_options(options.policy_options), settings
-    )
+    overrides = PolicyOverrides(options.policy, options.scope, parse_policy_options(options.policy_options), settings)
     idle = local_allocator.build_host(machine, overrides, permitted=permitted)
     claims = RunClaims.of_environment(os.environ, _notify)
     allocator = local_allocator.LocalAllocator(

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from alignup import atomic_files
 from alignup.align.errors import AlignError, FileError, PluginError
 from alignup.align.machine import Machine
 from alignup.align.settings import FeatureGates
@@ -31,8 +30,6 @@ SOCKET = "kubelet.sock"
 CONFIG_NAME = "config.yaml"
 _ATTEMPTS = 4  #: to read files that do not change meanwhile
 _CLAIM_FILE = "dra_manager_state"  #: written after claims have been prepared, which is after the admission
-_BOOT_ID = "proc/sys/kernel/random/boot_id"
-_BOOT_ID_BYTES = 4096  #: the kernel allocates a buffer as large as what is asked for
 
 FileVersions = tuple[tuple[int, int, int] | None, ...]  #: inode, time and size of each file
 
@@ -120,11 +117,6 @@ class KubeletReader:
         self._discover = discover
         self._known: _Known | None = None
         self._files: KnownFiles = {}
-
-    def boot_id(self) -> str:
-        """Return the id of the running kernel; empty if it cannot be read."""
-        text = atomic_files.read(self.paths.host_root / _BOOT_ID, limit=_BOOT_ID_BYTES)
-        return text.decode("ascii", "replace").strip() if text else ""
 
     async def refresh(self) -> None:
         """Read the machine and the configuration; ``AlignError`` if that is not possible."""

@@ -6,11 +6,9 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from alignup.align.errors import StateError
 from alignup.kubernetes.api import NODES, Access, ApiClient
 from alignup.kubernetes.api.configz import configz_reader
-from alignup.kubernetes.api.node_tables import PodTable, SliceTable
-from alignup.kubernetes.api.objects import ApiNode
+from alignup.kubernetes.api.node_tables import PodTable, SliceTable, check_boot_id
 from alignup.kubernetes.plugins.pod_resources import pod_resources_client
 from alignup.observe.app import ObserverMetrics, observer_app
 from alignup.observe.kubelet_reader import KubeletPaths, KubeletReader
@@ -52,7 +50,7 @@ async def observe(access: Access, options: ObserveOptions) -> tuple[str, ...]:
             slices=slices.known,
             configz=await stack.enter_async_context(configz) if options.configz else None,
         )
-        check_boot_id(node, reader.boot_id())
+        check_boot_id(node, options.paths.host_root)
         publisher = Publisher(client, options.host, uid=node.metadata.uid)
         metrics = ObserverMetrics(options.host)
         observer = Observer(reader, publisher, metrics, timing=options.timing, method=options.method)
@@ -70,13 +68,3 @@ async def observe(access: Access, options: ObserveOptions) -> tuple[str, ...]:
             return await observer.check_once()
         await run_until_signal(observer.run())
     return ()
-
-
-def check_boot_id(node: ApiNode, boot_id: str) -> None:
-    """``StateError`` if the Node object is that of another machine, or of this one before it was booted."""
-    expected = node.status.node_info.boot_id
-    if expected and boot_id and expected != boot_id:
-        raise StateError(
-            f"node {node.metadata.name} is another machine, or its kubelet has not started since the last boot: "
-            f"its boot id is {expected}, that of this machine is {boot_id}"
-        )

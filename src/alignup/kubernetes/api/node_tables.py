@@ -3,16 +3,19 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 
-from alignup.align.errors import PodError
+from alignup import atomic_files
+from alignup.align.errors import PodError, StateError
 from alignup.kubernetes.api.claim_resources import RESOURCE_SLICES
 from alignup.kubernetes.api.client import ApiClient, EventType
 from alignup.kubernetes.api.errors import NotFoundError
 from alignup.kubernetes.api.informer import Change, Informer
 from alignup.kubernetes.api.known_pods import KnownPod, known_pod, kubelet_uid
+from alignup.kubernetes.api.objects import ApiNode
 from alignup.kubernetes.api.resource import PODS, Query
 from alignup.kubernetes.manifests.claims import ResourceSlice, slices_from
 
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from alignup.kubernetes.api.objects import ApiPod
 
 _START_SECONDS = 10  #: after which a program starts without what the API server has not sent
+_BOOT_ID = "proc/sys/kernel/random/boot_id"
+_BOOT_ID_BYTES = 4096  #: the kernel allocates a buffer as large as what is asked for
 _LONGEST_RETRY = 600.0  #: seconds between attempts to read slices, which a cluster may not have at all
 
 _log = structlog.get_logger()
@@ -127,3 +132,14 @@ async def _running(informer: Informer[Any], ready: Coroutine[Any, Any, None]) ->
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+def check_boot_id(node: ApiNode, host_root: Path) -> None:
+    """``StateError`` if the Node object is that of another machine, or of this one before it was booted."""
+    text = atomic_files.read(host_root / _BOOT_ID, limit=_BOOT_ID_BYTES)
+    expected, actual = node.status.node_info.boot_id, text.decode("ascii", "replace").strip() if text else ""
+    if expected and actual and expected != actual:
+        raise StateError(
+            f"node {node.metadata.name} is another machine, or its kubelet has not started since the last boot: "
+            f"its boot id is {expected}, that of this machine is {actual}"
+        )
