@@ -37,9 +37,8 @@ def decide_settings(kubelet: Configuration, machine: Machine) -> Settings:
     settings = host_settings(kubelet, machine, limit_nodes=False)
     view = machine.kubelet_view()
     reservation = {**settings.reservation, CPU: max(settings.reservation.get(CPU, Quantity.ZERO), Quantity(1))}
-    known = all(node.memory is not None for node in view.nodes)
     sizes = {name: amount for name, amount in reservation.items() if name == MEMORY}
-    managed = known and MEMORY in reservation
+    managed = MEMORY in sizes and sum(node.memory or 0 for node in view.nodes) > sizes[MEMORY].value()
     return replace(
         settings,
         topology=TopologySettings(policy=Policy.BEST_EFFORT, limit_nodes=False),

@@ -32,6 +32,8 @@ class NriMetrics:
         )
         for result in ("ok", "error"):
             self.updates.labels(result)
+        for outcome in ("admitted", "rejected"):
+            self.decisions.labels(outcome)
 
     def show(self, pool: KubeletPool, division: Mapping[str, PoolShare]) -> None:
         """Set what the last division shows."""
