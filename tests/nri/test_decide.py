@@ -311,7 +311,7 @@ def test_huge_pages_and_the_memory_policy_are_set(node):
         node.machine = parse(node.shape, memory=16 * GIB, hugepages=(HugePages(2 << 20, 512),))
         node.memory_policy = "MPOL_BIND"
         await node.start()
-        linux = (await node.run(make_pod("a", **{"hugepages-2Mi": "64Mi"})))["app"].linux
+        linux = (await node.run(make_pod("a", None, **{"hugepages-2Mi": "64Mi"})))["app"].linux
         assert (linux.memory_policy.mode, linux.memory_policy.nodes) == (wire.MPOL_BIND, linux.resources.cpu.mems)
         (limit,) = linux.resources.hugepage_limits
         assert (limit.page_size, limit.limit) == ("2MB", 64 << 20)
@@ -382,8 +382,8 @@ def test_a_hundred_pods_that_start_at_once_are_answered_before_the_deadline(node
 
             async def start(sandbox):
                 container = wire.Container(id=f"c-{sandbox.uid}", pod_sandbox_id=sandbox.id, name="app")
-                request = wire.NotificationRequest(pod=sandbox)
-                await called.call("RunPodSandbox", request, wire.Empty, timeout=DEADLINE)
+                notification = wire.NotificationRequest(pod=sandbox)
+                await called.call("RunPodSandbox", notification, wire.Empty, timeout=DEADLINE)
                 request = wire.CreateContainerRequest(pod=sandbox, container=container)
                 response = await called.call("CreateContainer", request, wire.CreateContainerResponse, timeout=DEADLINE)
                 return response.adjust.linux.resources.cpu

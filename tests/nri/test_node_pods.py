@@ -29,7 +29,7 @@ def make(pods, *listed):
 
 def test_it_waits_for_a_pod_that_the_kubelet_got_earlier():
     async def scenario():
-        pods = {}
+        pods: dict[str, KnownPod] = {}
         node = make(pods)
         finding = asyncio.ensure_future(node.find(SANDBOX))
         await asyncio.sleep(0)
