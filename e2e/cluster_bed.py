@@ -25,10 +25,10 @@ class ClusterBed:
 
     Observers run as processes of the guests. With *images*, archives by the names of container images, the nodes have
     these images, and no observers yet. *programs* is the directory of Kubernetes' programs; *files* are copied to paths
-    of the nodes.
+    of the nodes. *kubelet* has fields of the KubeletConfiguration that differ.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - four have defaults
         self,
         place: Path,
         nodes: Mapping[str, Shape],
@@ -36,6 +36,7 @@ class ClusterBed:
         images: Mapping[str, Path] | None = None,
         programs: Path | None = None,
         files: Mapping[str, Path] | None = None,
+        kubelet: Mapping[str, object] | None = None,
     ) -> None:
         self._egress = EgressProxy()
         self.plane = ControlPlane(place, nodes=tuple(nodes), egress=self._egress, programs=programs)
@@ -45,6 +46,7 @@ class ClusterBed:
         self._shapes = nodes
         self._images = images
         self._files = files or {}
+        self._kubelet = kubelet or {}
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -66,7 +68,7 @@ class ClusterBed:
                 node.guest.wait_booted()
                 for name, path in (self._images or {}).items():
                     node.guest.ask("load_images", archive=f"/{path.name}", names=[name])
-                node.guest.ask("start_kubelet", config=kubelet_config())
+                node.guest.ask("start_kubelet", config=kubelet_config(**self._kubelet))
             for node in self.nodes.values():
                 node.wait_schedulable()
                 if self._images is None:

@@ -48,8 +48,6 @@ PLACEHOLDER = "https://alignup.example.com"
 PROMTOOL = find_program("promtool")
 PROGRAMS = ("schedule", "scheduler", "nri")
 MONITORED = {**{name: {"enabled": True} for name in PROGRAMS}, "monitoring": {"podMonitors": True}}
-    "monitoring": {"podMonitors": True}
-}
 
 TARGET_LABELS = {"instance", "job"}  #: which Prometheus adds to every sample
 UNITS = ("_seconds", "_bytes")

@@ -1,7 +1,6 @@
 """``alignup nri`` as a process, at a scripted runtime."""
 
 import asyncio
-import json
 import re
 import signal
 import socket
@@ -170,13 +169,7 @@ async def decide(server, place, *words, policy="none"):
         path.write_text(f"Node {node} MemTotal: 1000000 kB\n")
     (place / "config.yaml").write_text(KUBELET.format(policy=policy))
     server.put(node_object())
-    kubeconfig = {
-        **{"apiVersion": "v1", "kind": "Config", "current-context": "x"},
-        "clusters": [{"name": "c", "cluster": {"server": server.url}}],
-        "users": [{"name": "u", "user": {}}],
-        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-    }
-    (place / "kubeconfig").write_text(json.dumps(kubeconfig))
+    server.write_kubeconfig(place / "kubeconfig")
     return (
         *("--mode", "decide", "--no-configz", "--node", "host-a", "--kubeconfig", str(place / "kubeconfig")),
         *("--state-dir", str(place / "state"), *words),
