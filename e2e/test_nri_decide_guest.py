@@ -168,7 +168,7 @@ class DecidedNode:
                     assert cpus & other_cpus == 0, f"{other} may use CPUs of {name}: {sets}\n{self.logs()}"
 
     def check_place(self, name: str, numa_node: int | None) -> None:
-        """Check that a pod has its pages where it was decided, and CPUs and memory on *numa_node*; ``None``: anywhere."""
+        """Check that the pages of a pod are where it was decided: on *numa_node*, with its CPUs, unless that is ``None``."""
         cpus, nodes = self.sets()[name]
         if numa_node is not None:
             assert cpus & ~CPUS[numa_node] == 0, (name, bits.show(cpus), self.logs())

@@ -10,8 +10,9 @@ import trustme
 from alignup.align.policy_overrides import PolicyOverrides
 from alignup.gate.service import GateServiceOptions, WebhookOptions, add_gate
 from alignup.kubernetes.api import Access, ApiClient
-from alignup.nri.service import DecideOptions, NriOptions
-from alignup.nri.service import decide as nri_decide
+from alignup.nri.decide_service import DecideOptions
+from alignup.nri.decide_service import decide as nri_decide
+from alignup.nri.service import NriOptions
 from alignup.observe.service import observe
 from alignup.schedule.service import LeaseOptions, ScheduleService
 from alignup.testing.api_server import ApiServer

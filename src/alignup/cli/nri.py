@@ -3,9 +3,10 @@
 import asyncio
 import os
 import socket
+from collections.abc import Coroutine
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -26,7 +27,8 @@ from alignup.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from alignup.nri.service import DecideOptions, NriOptions
+    from alignup.nri.decide_service import DecideOptions
+    from alignup.nri.service import NriOptions
 
 _KUBELET_DIR = Path("/var/lib/kubelet")
 _SOCKET = Path("/var/run/nri/nri.sock")
@@ -120,8 +122,7 @@ def command(session: Session, *, options: NriCommandOptions, decide: DecideComma
     managers are on, and 2 when the input is invalid.
     """
     import_structlog()
-    from alignup.kubernetes.api import find_access  # noqa: PLC0415 - not needed for --help
-    from alignup.nri import service as nri  # noqa: PLC0415
+    from alignup.nri.service import assist  # noqa: PLC0415 - not needed for --help
     from alignup.observe.linux_calls import drop_capabilities  # noqa: PLC0415
     from alignup.web.log import log_to_stderr  # noqa: PLC0415
 
@@ -135,16 +136,11 @@ def command(session: Session, *, options: NriCommandOptions, decide: DecideComma
             name = {"policy_options": "option"}.get(declared.name, declared.name).replace("_", "-")
             raise InputError("is for decide mode", place=Place(f"--{name}"), advice="Add --mode decide.")
     service_options = _nri_options(options)
-    decide_options = _decide_options(options, decide) if options.mode == _DECIDE else None
-    access = find_access(decide.kubeconfig, context=decide.context) if decide_options else None
+    work = assist(service_options) if options.mode == _ASSIST else _decide(service_options, options, decide)
     drop_capabilities()
     log_to_stderr()
     try:
-        if access is not None and decide_options is not None:
-            directory = service_options.state_dir or _STATE_DIR
-            asyncio.run(nri.decide(access, service_options, decide_options, directory))
-        else:
-            asyncio.run(nri.assist(service_options))
+        asyncio.run(work)
     except AlignError as error:
         raise FailureError(str(error), advice="Run 'alignup doctor' to check the kubelet.") from error
 
@@ -165,13 +161,25 @@ def _nri_options(options: NriCommandOptions) -> "NriOptions":
     )
 
 
+def _decide(
+    service_options: "NriOptions", options: NriCommandOptions, decide: DecideCommandOptions
+) -> Coroutine[Any, Any, None]:
+    from alignup.kubernetes.api import find_access  # noqa: PLC0415 - as above
+    from alignup.nri import decide_service  # noqa: PLC0415
+
+    decide_options = _decide_options(options, decide)
+    access = find_access(decide.kubeconfig, context=decide.context)
+    directory = service_options.state_dir or _STATE_DIR
+    return decide_service.decide(access, service_options, decide_options, directory)
+
+
 def _decide_options(options: NriCommandOptions, decide: DecideCommandOptions) -> "DecideOptions":
     from alignup.align.policy_overrides import PolicyOverrides  # noqa: PLC0415 - as above
     from alignup.cli import inputs  # noqa: PLC0415
     from alignup.cli.run import parse_policy_options  # noqa: PLC0415
     from alignup.kubernetes import configuration  # noqa: PLC0415
     from alignup.machines import machine_source  # noqa: PLC0415
-    from alignup.nri.service import DecideOptions  # noqa: PLC0415
+    from alignup.nri.decide_service import DecideOptions  # noqa: PLC0415
 
     settings = None
     if decide.config is not None:

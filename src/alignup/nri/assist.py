@@ -79,6 +79,8 @@ _Changes = list[tuple[RunningContainer, wire.ContainerUpdate]]
 class AssistPlugin(NriPlugin):
     """The containers of a runtime, and the part of the pool that *read_pool* returns for each shared one."""
 
+    mode = "assist"
+
     def __init__(self, read_pool: Callable[[], KubeletPool], metrics: NriMetrics) -> None:
         self._read_pool, self._metrics = read_pool, metrics
         self._containers: dict[str, RunningContainer] = {}  #: by id
@@ -89,6 +91,7 @@ class AssistPlugin(NriPlugin):
         self._failing: set[str] = set()  #: containers whose last update failed
         self._updates_safe = False  #: whether the runtime bears updates that it has not asked for
         self.problem = ""  #: why the pool is not known
+        self.unaligned: dict[str, tuple[str, str]] = {}  #: uid of a running pod without a decision → name, reason
         self.wake = asyncio.Event()  #: when :meth:`rebalance` should be called at once
 
     async def synchronize(

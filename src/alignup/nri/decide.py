@@ -66,6 +66,8 @@ class DecidePlugin(AssistPlugin):
     kernel's default.
     """
 
+    mode = "decide"
+
     def __init__(
         self, durable: DurableHost, pods: NodePods, metrics: NriMetrics, *, memory_policy: str | None = None
     ) -> None:
@@ -75,7 +77,6 @@ class DecidePlugin(AssistPlugin):
         self._sandboxes: dict[str, set[str]] = {}  #: pod uid → sandboxes that are not removed
         self._rejections: dict[str, str] = {}  #: pod uid → the last message
         self._fails_sandbox = False  #: whether a rejected pod fails when its sandbox runs
-        self.unaligned: dict[str, tuple[str, str]] = {}  #: uid of a running pod without a decision → name, reason
 
     @property
     def _ledger(self) -> Ledger:

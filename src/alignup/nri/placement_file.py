@@ -9,7 +9,6 @@ from alignup.align import bits
 from alignup.documents import codec
 from alignup.documents.nri_placements import FILE, REFRESH, PlacedContainerDocument, PlacementsDocument
 from alignup.nri.assist import AssistPlugin
-from alignup.nri.decide import DecidePlugin
 
 
 class PlacementFile:
@@ -35,7 +34,7 @@ class PlacementFile:
     def _document(self, problem: str, written: float) -> PlacementsDocument:
         plugin = self._plugin
         return PlacementsDocument(
-            mode="decide" if isinstance(plugin, DecidePlugin) else "assist",
+            mode=plugin.mode,
             problem=problem,
             written=written,
             containers=[
@@ -49,5 +48,5 @@ class PlacementFile:
                 )
                 for container in plugin.containers
             ],
-            unaligned=dict(plugin.unaligned.values()) if isinstance(plugin, DecidePlugin) else {},
+            unaligned=dict(plugin.unaligned.values()),
         )
