@@ -134,13 +134,13 @@ class DecidedNode:
 
     def by_pod(self, answers: dict[str, Any]) -> dict[str, Any]:
         """Return what the guest answers for each container, by pod."""
-        found = {}
+        by_pod = {}
         for pod in self.node.pods():
             for status in pod["status"].get("containerStatuses", ()):
                 id_ = status.get("containerID", "").removeprefix("containerd://")
                 if id_ in answers:
-                    found[pod["metadata"]["name"]] = answers[id_]
-        return found
+                    by_pod[pod["metadata"]["name"]] = answers[id_]
+        return by_pod
 
     def sets(self) -> dict[str, tuple[int, int]]:
         """Return the CPUs and memory nodes that the container of each running pod may use now."""
@@ -168,7 +168,7 @@ class DecidedNode:
                     assert cpus & other_cpus == 0, f"{other} may use CPUs of {name}: {sets}\n{self.logs()}"
 
     def check_place(self, name: str, numa_node: int | None) -> None:
-        """Check that the pages of a pod are where it was decided: on *numa_node*, with its CPUs, unless that is ``None``."""
+        """Check that the pages of a pod are where it was decided; on *numa_node*, unless ``None``, with its CPUs."""
         cpus, nodes = self.sets()[name]
         if numa_node is not None:
             assert cpus & ~CPUS[numa_node] == 0, (name, bits.show(cpus), self.logs())

@@ -157,7 +157,7 @@ class DecidedNode:
         """Check that no two containers of different pods overlap where one has exclusive CPUs."""
         held = self.durable.host.ledger.cpus.held
         for run in self.containers.values():
-            own = held.get(run.pod.uid, {}).get(run.container.name, 0)
+            exclusive = held.get(run.pod.uid, {}).get(run.container.name, 0)
             for other in self.containers.values():
-                if own and other.pod.uid != run.pod.uid:
-                    assert not own & bits.parse(other.sets[0]), (self.shown(), held)
+                if exclusive and other.pod.uid != run.pod.uid:
+                    assert not exclusive & bits.parse(other.sets[0]), (self.shown(), held)

@@ -38,8 +38,8 @@ def test_it_waits_for_a_pod_that_the_kubelet_got_earlier():
         assert not finding.done()
         pods.update(known(make_pod("a")))
         node.notify()
-        found = await finding
-        assert (found.pod.uid, found.devices) == ("a", {})
+        requested = await finding
+        assert (requested.pod.uid, requested.devices) == ("a", {})
 
     asyncio.run(scenario())
 
@@ -60,9 +60,9 @@ def test_a_device_of_a_claim_that_no_slice_has_restricts_nothing():
     id_ = DeviceId("driver", "pool", "gpu-0")
     resources = ListedResources(claims={"default/gpu": (id_,)})
     listed = ListedPod(namespace="default", name="a", containers={"app": resources})
-    found = asyncio.run(make(known(make_pod("a", gpu="1")), listed).find(SANDBOX))
+    requested = asyncio.run(make(known(make_pod("a", gpu="1")), listed).find(SANDBOX))
 
-    (device,) = found.devices["app"]["claim default/gpu"]
+    (device,) = requested.devices["app"]["claim default/gpu"]
     assert (device.id, device.nodes) == ("driver/pool/gpu-0", None)
 
 
@@ -85,4 +85,4 @@ def test_a_kubelet_that_does_not_answer_is_an_error():
     [(None, False), ({}, True), (known(make_pod("a")), False), (known(make_pod("a"), PodStage.TERMINATING), True)],
 )
 def test_which_pods_have_ended(pods, ended):
-    assert make(pods).has_ended("a") is ended
+    assert make(pods).ended(["a"]) == (["a"] if ended else [])

@@ -36,7 +36,7 @@ from alignup.nri.assist import AssistPlugin, RunningContainer, container_update
 from alignup.nri.durable_host import DurableHost
 from alignup.nri.kubelet_pool import KubeletPool
 from alignup.nri.metrics import NriMetrics
-from alignup.nri.node_pods import FoundPod, NodePods
+from alignup.nri.node_pods import NodePods, RequestedPod
 from alignup.nri.nri_plugin import parse_version
 from alignup.nri.ttrpc import Code, RpcError
 from alignup.wire import nri_pb2 as wire
@@ -98,9 +98,9 @@ class DecidePlugin(AssistPlugin):
         self._sandboxes = {}
         for pod in pods:
             self._sandboxes.setdefault(pod.uid, set()).add(pod.id)
-        for uid in [*self._ledger.pods]:
-            if uid not in self._sandboxes or (uid not in live and self._pods.has_ended(uid)):
-                self._release(uid)
+        idle = [uid for uid in self._ledger.pods if uid not in live]
+        for uid in {*self._pods.ended(idle), *(uid for uid in idle if uid not in self._sandboxes)}:
+            self._release(uid)
         known = set(self._ledger.pods)
         self.unaligned = {uid: entry for uid, entry in self.unaligned.items() if uid in live}
         for pod in live.values():
@@ -162,7 +162,7 @@ class DecidePlugin(AssistPlugin):
     def release_ended(self) -> None:
         """Release the pods without containers that, as the API server says, will not start any."""
         live = {container.pod for container in self.containers}
-        for uid in [uid for uid in self._ledger.pods if uid not in live and self._pods.has_ended(uid)]:
+        for uid in self._pods.ended([uid for uid in self._ledger.pods if uid not in live]):
             self._release(uid)
         for uid in self.unaligned.keys() - live:
             del self.unaligned[uid]
@@ -177,9 +177,9 @@ class DecidePlugin(AssistPlugin):
         if pod.uid in self._ledger.pods:
             return
         try:
-            found = await self._pods.find(pod)
-            if found is not None:
-                self._decide(found)
+            requested = await self._pods.find(pod)
+            if requested is not None:
+                self._decide(requested)
                 self._rejections.pop(pod.uid, None)
                 self.unaligned.pop(pod.uid, None)
                 return
@@ -194,11 +194,11 @@ class DecidePlugin(AssistPlugin):
         if message != _STATIC_POD:
             raise RpcError(Code.RESOURCE_EXHAUSTED, message)
 
-    def _decide(self, found: FoundPod) -> None:
-        host, before, pod = self._durable.host, self._ledger, found.pod
+    def _decide(self, requested: RequestedPod) -> None:
+        host, before, pod = self._durable.host, self._ledger, requested.pod
         if pod.uid in before.pods:  # while the pod was looked up
             return
-        host.ledger = with_fixed_devices(before, pod.uid, found.devices) if found.devices else before
+        host.ledger = with_fixed_devices(before, pod.uid, requested.devices) if requested.devices else before
         admitted = False
         try:
             decision = host.decide(pod)

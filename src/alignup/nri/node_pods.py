@@ -6,7 +6,7 @@ PodResources lists both by now. ResourceSlices say where devices of claims are.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -35,7 +35,7 @@ class UnknownPodError(AlignError):
     """A pod that cannot be decided on yet."""
 
 
-class FoundPod(NamedTuple):
+class RequestedPod(NamedTuple):
     pod: Pod
     devices: PodDevices
 
@@ -60,12 +60,14 @@ class NodePods:
         self._change.set()
         self._change = asyncio.Event()
 
-    def has_ended(self, uid: str) -> bool:
-        """Return whether the API server says that a pod will start no container any more."""
+    def ended(self, uids: Iterable[str]) -> list[str]:
+        """Return which of these pods will start no container any more, as the API server says."""
         pods = self._pods()
-        return pods is not None and (uid not in pods or pods[uid].stage is not PodStage.RUNNING)
+        if pods is None:
+            return []
+        return [uid for uid in uids if uid not in pods or pods[uid].stage is not PodStage.RUNNING]
 
-    async def find(self, sandbox: wire.PodSandbox) -> FoundPod | None:
+    async def find(self, sandbox: wire.PodSandbox) -> RequestedPod | None:
         """Return a pod; ``None`` for a static pod that the API server does not have.
 
         ``AlignError`` if it cannot be decided on now.
@@ -74,7 +76,7 @@ class NodePods:
         if known is None:
             return None
         pod = replace(known.pod, annotations=dict(sandbox.annotations))
-        return FoundPod(pod, await self._devices(pod) if _has_devices(pod) else {})
+        return RequestedPod(pod, await self._devices(pod) if _has_devices(pod) else {})
 
     async def _wait_for(self, sandbox: wire.PodSandbox) -> KnownPod | None:
         try:
