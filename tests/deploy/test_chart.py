@@ -46,6 +46,7 @@ CHANGED: dict[str, Any] = {
         "replicas": 3,
         "extraArgs": ["--gate-patience=10"],
         "replaceStuck": True,
+        "kueue": True,
         "resources": {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2Gi"}},
     },
     "scheduler": {
@@ -104,6 +105,19 @@ def test_only_a_gate_that_replaces_stuck_pods_may_evict_pods():
     assert [role, binding] == [item for item in objects if item["metadata"]["name"] == "alignup-gate-replace-stuck"]
     assert "--gate-replace-stuck" in deployment["spec"]["template"]["spec"]["containers"][0]["args"]
     assert ["pods/eviction"] not in granted
+
+
+def test_only_a_controller_of_admission_checks_may_write_workloads_of_kueue():
+    kueue = read_kustomization(KUBERNETES / "kueue")
+    objects = render_chart({"schedule": {"enabled": True, "kueue": True}})
+    (deployment,) = (item for item in of_kind(objects, "Deployment") if item["metadata"]["name"] == "alignup-schedule")
+    granted = [
+        rule["apiGroups"] for item in of_kind(render_chart(ALL), "ClusterRole", "Role") for rule in item["rules"]
+    ]
+
+    assert by_name(kueue).items() <= by_name(objects).items()
+    assert "--kueue" in deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert ["kueue.x-k8s.io"] not in granted
 
 
 def test_the_namespace_is_that_of_the_release():

@@ -11,7 +11,8 @@ from alignup.gate.admission import GATE
 from alignup.gate.releases import HOST_NAME, pinned, pinned_nodes, release_patch
 from alignup.kubernetes.api import PODS
 from alignup.kubernetes.api.errors import ConflictError
-from alignup.kubernetes.api.objects import ApiNode, ApiPod, ApiPodSpec, NodeSelector
+from alignup.kubernetes.api.objects import ApiNode, ApiPod, ApiPodSpec
+from alignup.kubernetes.manifests.node_selectors import NodeSelector
 from alignup.kubernetes.manifests.pod_decoder import NamedItem
 from alignup.schedule.node_selection import exclusions
 from alignup.testing.api_server.patches import merge

@@ -18,7 +18,7 @@ from alignup.kubernetes.api.objects import ApiPod, ApiPodSpec
 from alignup.kubernetes.manifests.workloads import Workload
 from alignup.picture.text_format import Cell, Line, pluralize
 from alignup.schedule import cluster_upgrade
-from alignup.schedule.claim_alignment import claim_preference, has_claims
+from alignup.schedule.claim_alignment import claim_preference
 from alignup.schedule.cluster_snapshot import NO_HOST_STATE, Amounts, ClusterView, NodeSummary
 from alignup.schedule.cluster_upgrade import NodeUpgrade
 from alignup.schedule.node_selection import scheduling_spec
@@ -110,7 +110,7 @@ def _with_class_resources(view: ClusterView, pod: Pod) -> Pod:
 
 def _claim_notes(view: ClusterView, pod: Pod) -> Iterator[str]:
     """Yield what is wrong with claims and devices, if the pod has claims."""
-    if view.claims is not None and has_claims(pod):
+    if view.claims is not None and pod.uses_claims:
         yield from view.claims.warnings
         yield from (f"{name} cannot be read: {problem}" for name, problem in view.claims.unreadable.items())
         if problem := claim_preference(pod)[1]:

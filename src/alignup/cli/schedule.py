@@ -68,6 +68,7 @@ class ScheduleCommandOptions:
     allow_unknown: bool = flag_option("Let pods go to nodes without HostState, whose kubelets may reject them")
     approximate: bool = flag_option("Judge nodes without HostState by their NodeResourceTopology, if it is safe")
     force_deleted_may_run: bool = flag_option("Treat containers of force-deleted pods as possibly still running")
+    kueue: bool = flag_option("Answer Kueue's admission checks of alignup.dev/admission-check (docs/gangs.md)")
     leader_elect: bool = option(
         "",
         "Let one of several processes answer, chosen by a Lease",
@@ -156,6 +157,7 @@ def _schedule_options(options: ScheduleCommandOptions) -> "ScheduleOptions":
         any_client=options.any_client,
         names=options.allowed_hosts,
         lease=_lease(options) if options.leader_elect else None,
+        kueue=options.kueue,
         extender=ExtenderOptions(
             offered=options.offered,
             allow_unknown=options.allow_unknown,

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from alignup.gate.claim_nodes import ClaimNodes
 from alignup.gate.pod_queue import GatedPod, PodClass, PodQueue
 from alignup.gate.reservations import Reservations
-from alignup.schedule.claim_alignment import has_claims
 from alignup.schedule.node_selection import exclusions
 from alignup.schedule.pod_answers import NodeAnswer, count_reasons
 from alignup.schedule.pod_events import PodEvents
@@ -87,7 +86,7 @@ class BlockedPods:
                     excluded = (FULL,)
                 elif self._reservations.keeps_out(name, waiting):
                     excluded = (self._reservations.describe(name),)
-                elif has_claims(waiting.pod) and (refusal := self._claim_nodes.refusal(waiting.pod, name)):
+                elif waiting.pod.uses_claims and (refusal := self._claim_nodes.refusal(waiting.pod, name)):
                     excluded = (refusal,)
             yield NodeAnswer(name, verdicts[name], excluded)
 

@@ -38,7 +38,7 @@ from alignup.gate.schedulable_nodes import NodeCapacity, NodeFilter
 from alignup.kubernetes.api import PODS, ApiClient, Change, EventType
 from alignup.kubernetes.api.errors import ApiError
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
-from alignup.schedule.claim_alignment import UNKNOWN_PREFERENCE, claim_preference, has_claims
+from alignup.schedule.claim_alignment import UNKNOWN_PREFERENCE, claim_preference
 from alignup.schedule.known_claims import ClaimChange
 from alignup.schedule.large_pods import LargePods, is_large
 from alignup.schedule.live_cluster import LiveCluster
@@ -175,7 +175,7 @@ class GateController:
                 self._wait(waiting.api)
         if change.object is not None:  # nodes without devices for its pods were left out
             namespace = change.object[0]
-            self.queue.rank_again(lambda each: each.namespace == namespace and has_claims(each.pod))
+            self.queue.rank_again(lambda each: each.namespace == namespace and each.pod.uses_claims)
             self._wake.set()
 
     def _claims_settled(self, nodes: Iterable[str]) -> None:
@@ -290,7 +290,7 @@ class GateController:
         read = self._read(pod)
         if read is None or self._live.assume_any(read, nodes) != nodes:
             _log.warning("the kubelet will not admit a released pod", pod=release.pod_name, node=release.node)
-        if read is not None and has_claims(read):
+        if read is not None and read.uses_claims:
             self.claim_nodes.released(read, nodes)
         self.queue.nodes_changed(nodes, taken=True)
 
@@ -363,7 +363,7 @@ class GateController:
         """Return the best node, or several for a pod with claims, which are then assumed; empty if there is none."""
         try:
             candidates = self._candidates(waiting, pod_class)
-            if not has_claims(waiting.pod):
+            if not waiting.pod.uses_claims:
                 return next(((name,) for name in candidates if self._live.assume(waiting.pod, name).admits), ())
             if problem := claim_preference(waiting.pod)[1]:
                 self._events.note(waiting.api, UNKNOWN_PREFERENCE, problem)
@@ -428,7 +428,7 @@ class GateController:
         if head is not None:
             pod_class, first = head
             allowed: Collection[str] = self.nodes.allowed(pod_class.spec)
-            if has_claims(first.pod):
+            if first.pod.uses_claims:
                 allowed = [name for name in allowed if self._live.claim_fit(first.pod, name).possible]
             node = self.reservations.reserve(first, allowed, now=now)
             self._reserve_at = now  # for the next pod
@@ -447,7 +447,7 @@ class GateController:
         self._capacity.put_pod(waiting.api, *nodes)
         for node in nodes:
             self.reservations.take(node, waiting)
-        if has_claims(waiting.pod):
+        if waiting.pod.uses_claims:
             self.claim_nodes.released(waiting.pod, nodes)
         self.queue.nodes_changed(nodes, taken=True)
         self._start(self._release(release, since=waiting.since))

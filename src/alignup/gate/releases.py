@@ -33,7 +33,8 @@ from alignup.kubernetes.api.errors import (
     TooManyRequestsError,
     UnreachableError,
 )
-from alignup.kubernetes.api.objects import ApiPod, Condition, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+from alignup.kubernetes.api.objects import ApiPod, Condition
+from alignup.kubernetes.manifests.node_selectors import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 
 NODE_ANNOTATION = f"{GROUP}/node"  #: of a released pod: the node that was chosen for it, or several with commas
 HOST_NAME = "kubernetes.io/hostname"  #: the label of nodes

@@ -144,6 +144,8 @@ DEFECT = "the decision failed"
 TOO_MANY_TERMINATING = "too many terminating pods"
 UNREADABLE_POD = "a pod that is bound there cannot be read"
 UNSETTLED_DEVICES = "waits until the devices of an earlier pod are known"
+#: Reasons that pass within seconds.
+PASSING_REASONS = frozenset({WAITS_FOR_TERMINATION, WAITS_FOR_CONFIRMATION, TOO_MANY_TERMINATING, UNSETTLED_DEVICES})
 TOO_MUCH_WORK = "the decision would take too much work"
 
 

@@ -41,10 +41,6 @@ def claim_preference(pod: Pod) -> tuple[ClaimPreference, str]:
     return ClaimPreference.PREFER, f"annotation {CLAIMS_ANNOTATION} is {value!r}; use {', '.join(ClaimPreference)}"
 
 
-def has_claims(pod: Pod) -> bool:
-    return bool(pod.claims or pod.class_resources or pod.claimed_requests)
-
-
 def explain_claims(
     claims: KnownClaims,
     record: HostRecord | None,

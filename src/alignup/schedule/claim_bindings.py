@@ -28,7 +28,6 @@ from alignup.schedule.claim_alignment import (
     ClaimPreference,
     alignment,
     claim_preference,
-    has_claims,
     may_align,
 )
 from alignup.schedule.known_claims import ObjectName
@@ -73,7 +72,7 @@ class ClaimBindings:
         return f"its claims got no devices beside its CPUs in {MAX_TRIES} tries"
 
     def must_align(self, pod: Pod) -> bool:
-        return has_claims(pod) and _requires(pod)
+        return pod.uses_claims and _requires(pod)
 
     def select(self, pod: Pod, nodes: Iterable[str], limit: int) -> list[str]:
         """Return at most *limit* of *nodes*, those first where devices can be beside the CPUs.

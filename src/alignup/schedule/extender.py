@@ -22,15 +22,7 @@ from alignup.documents.decisions import placement_document
 from alignup.kubernetes.api import PODS, ApiClient
 from alignup.kubernetes.api.errors import ApiError, ServerFailureError, UnreachableError
 from alignup.kubernetes.api.objects import ApiPod
-from alignup.placement.verdict import (
-    TOO_MANY_TERMINATING,
-    UNSETTLED_DEVICES,
-    WAITS_FOR_CONFIRMATION,
-    WAITS_FOR_TERMINATION,
-    Verdict,
-    unknown,
-)
-from alignup.schedule.claim_alignment import has_claims
+from alignup.placement.verdict import PASSING_REASONS, Verdict, unknown
 from alignup.schedule.claim_bindings import MAX_JUDGED, NOT_ALIGNED, ClaimBindings, ClaimCheck
 from alignup.schedule.extender_messages import BindingArgs, BindingResult, ExtenderArgs, FilterResult, HostPriority
 from alignup.schedule.kept_nodes import PATIENCE_SECONDS
@@ -46,8 +38,6 @@ MAX_PODS = 4096  #: pods that are remembered from filter to binding
 OFFER_SECONDS = 2.0  #: after which a scheduler has bound a pod elsewhere, or not at all
 BIND_SECONDS = 20.0  #: for one binding
 PLACEMENT_ANNOTATION = "alignup.dev/predicted-placement"
-#: Reasons that pass within seconds.
-_PASSING = frozenset({WAITS_FOR_TERMINATION, WAITS_FOR_CONFIRMATION, TOO_MANY_TERMINATING, UNSETTLED_DEVICES})
 NOT_LEADING = "this process does not lead any more; the next one has to bind the pod"
 
 _log = structlog.get_logger()
@@ -145,7 +135,7 @@ class Binder:
             detail = f" ({verdict.detail})" if verdict.detail else ""
             return f"node {node} does not admit the pod any more: {verdict.reason}{detail}"
         check = ClaimCheck()
-        if has_claims(pod):
+        if pod.uses_claims:
             check = await self.claims.check(api_pod, pod, node, verdict)
             if check.problem:
                 self._live.forget(pod.uid)
@@ -235,7 +225,7 @@ class Extender:
             if needs_alignment(pod):
                 verdicts = self._live.feasible(pod, args.names).items()
                 totals = {name: verdict.score.total for name, verdict in verdicts if verdict.admits and verdict.score}
-                if has_claims(pod):
+                if pod.uses_claims:
                     totals = {
                         name: total + CLAIM_POINTS * self._claims.suits(pod, name) for name, total in totals.items()
                     }
@@ -293,10 +283,10 @@ class Extender:
         if pod.uid in self._live.assumed:  # the scheduler tries again, and the assumed node still admits the pod
             chosen = sorted([ranked.host for ranked in cluster.rank(pod, names)], key=lambda name: name in last)
         else:
-            wanted = limit if not has_claims(pod) else len(names) if self._claims.must_align(pod) else MAX_JUDGED
+            wanted = limit if not pod.uses_claims else len(names) if self._claims.must_align(pod) else MAX_JUDGED
             chosen = cluster.best(pod, max(limit, wanted) + len(kept), among=names, last=last)
         chosen = [name for name in chosen if name not in kept]
-        if has_claims(pod):
+        if pod.uses_claims:
             chosen = self._claims.select(pod, chosen, limit)
         others = self.options.allow_unknown or self._live.options.approximate
         if len(chosen) < limit and others and not self._claims.must_align(pod):
@@ -327,7 +317,7 @@ class Extender:
 
         A scheduler asks about a rejected pod again and again, and each answer would be a line of the log.
         """
-        lasting, last = frozenset(reasons) - _PASSING, self._logged.pop(uid, None)
+        lasting, last = frozenset(reasons) - PASSING_REASONS, self._logged.pop(uid, None)
         self._logged[uid] = lasting
         while len(self._logged) > MAX_PODS:
             self._logged.popitem(last=False)

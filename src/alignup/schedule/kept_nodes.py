@@ -18,7 +18,6 @@ from alignup.align.workload import Pod
 from alignup.kubernetes.api import Change, EventType
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.placement.kept_hosts import admits_alone, fits_after
-from alignup.schedule.claim_alignment import has_claims
 from alignup.schedule.large_pods import is_large
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.node_selection import exclusions
@@ -184,7 +183,7 @@ class KeptNodes:
             node = self._live.nodes.get(record.name)
             if node is None or exclusions(node, api_pod.spec) or missing_devices(record, node, pod):
                 continue
-            if has_claims(pod) and not self._live.claim_fit(pod, record.name).possible:
+            if pod.uses_claims and not self._live.claim_fit(pod, record.name).possible:
                 continue
             if admits_alone(record.model, record.ledger, pod):
                 return record.name

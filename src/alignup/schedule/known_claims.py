@@ -28,7 +28,6 @@ from alignup.kubernetes.api import Change, EventType
 from alignup.kubernetes.api.objects import ApiNode
 from alignup.kubernetes.manifests.claims import (
     DeviceClassObject,
-    NodeTerms,
     ResourceClaim,
     ResourceClaimTemplate,
     ResourceSlice,
@@ -38,6 +37,7 @@ from alignup.kubernetes.manifests.claims import (
     template_from,
 )
 from alignup.kubernetes.manifests.device_selectors import relevant_values, select
+from alignup.kubernetes.manifests.node_selectors import NodeSelector
 from alignup.placement.host_record import HostRecord
 from alignup.schedule.node_selection import selects_node
 
@@ -223,7 +223,7 @@ class KnownClaims:
         return part.host == node if part.host else self._reaches(part.selector, node)
 
     def _reaches(self, selector: object, node: str) -> bool:
-        if not isinstance(selector, NodeTerms):
+        if not isinstance(selector, NodeSelector):
             return True
         known = self._find_node(node)
         return known is not None and selects_node(selector.node_selector_terms, node, known.metadata.labels)

@@ -44,6 +44,12 @@ class ScheduleMetrics:
             ["alignment"],
             registry=self.registry,
         )
+        self._admission_checks = Counter(
+            "alignup_admission_checks",
+            "Answers to Kueue's admission checks by state.",
+            ["state"],
+            registry=self.registry,
+        )
         self._requests = Histogram(
             "alignup_extender_request_duration_seconds",
             "Time to answer a request of a scheduler.",
@@ -66,6 +72,9 @@ class ScheduleMetrics:
 
     def claimed_pod(self, alignment: str) -> None:
         self._claimed_pods.labels(alignment).inc()
+
+    def admission_check(self, state: str) -> None:
+        self._admission_checks.labels(state).inc()
 
     def foreign_rejection(self) -> None:
         self._foreign_rejections.inc()

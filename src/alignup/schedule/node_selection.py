@@ -17,13 +17,11 @@ from alignup.kubernetes.api.objects import (
     ApiNode,
     ApiPod,
     ApiPodSpec,
-    NodeSelectorRequirement,
-    NodeSelectorTerm,
     Taint,
     Toleration,
 )
 from alignup.kubernetes.manifests import documents
-from alignup.kubernetes.manifests.claims import NodeRequirement, NodeTerm
+from alignup.kubernetes.manifests.node_selectors import NodeSelectorRequirement, NodeSelectorTerm
 from alignup.kubernetes.manifests.workloads import Workload
 
 _UNSCHEDULABLE = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
@@ -97,19 +95,19 @@ def is_tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:
     return False
 
 
-def selects_node(terms: Iterable[NodeSelectorTerm | NodeTerm], name: str, labels: Mapping[str, str]) -> bool:
+def selects_node(terms: Iterable[NodeSelectorTerm], name: str, labels: Mapping[str, str]) -> bool:
     """Return whether one of *terms* selects a node."""
     return any(_selects(term, name, labels) for term in terms)
 
 
-def _selects(term: NodeSelectorTerm | NodeTerm, name: str, labels: Mapping[str, str]) -> bool:
+def _selects(term: NodeSelectorTerm, name: str, labels: Mapping[str, str]) -> bool:
     """Return whether a term, which selects nothing without conditions, selects a node."""
     conditions = [(requirement, labels) for requirement in term.match_expressions]
     conditions += [(requirement, {"metadata.name": name}) for requirement in term.match_fields]
     return bool(conditions) and all(holds(requirement, values) for requirement, values in conditions)
 
 
-def holds(requirement: NodeSelectorRequirement | NodeRequirement, values: Mapping[str, str]) -> bool:
+def holds(requirement: NodeSelectorRequirement, values: Mapping[str, str]) -> bool:
     """Return whether labels or fields with these *values* meet a requirement."""
     value = values.get(requirement.key)
     match requirement.operator:

@@ -25,7 +25,7 @@ from alignup.placement.free_capacity import DEVICE
 from alignup.placement.host_record import HostRecord
 from alignup.placement.score import POINT, PlacementScore
 from alignup.placement.verdict import NO_REPORT, Verdict, unknown
-from alignup.schedule.claim_alignment import explain_claims, has_claims
+from alignup.schedule.claim_alignment import explain_claims
 from alignup.schedule.cluster_snapshot import ClusterView, present_host
 from alignup.schedule.node_selection import exclusions, needs_alignment
 
@@ -166,7 +166,7 @@ def iterate_answers(view: ClusterView, pod: Pod, spec: ApiPodSpec) -> Iterator[N
         if missing := missing_devices(record, node, pod):
             excluded = (*excluded, sentences.no_plugin(missing))
         claims: tuple[ExplainedClaim, ...] = ()
-        if view.claims is not None and has_claims(pod):
+        if view.claims is not None and pod.uses_claims:
             fit = view.claims.fit_on(pod, name, record)
             excluded = excluded if fit.possible else (*excluded, fit.reason)
             claims = next(iter(explain_claims(view.claims, record, pod, verdict)), ())
@@ -218,7 +218,7 @@ def answers_document(
 
     kinds = (NodeAnswerKind.ADMITS, NodeAnswerKind.REJECTS, NodeAnswerKind.UNKNOWN)
     rows = [_row(answer, pod) for answer in sorted(answers, key=rank)]
-    if view is not None and has_claims(pod):
+    if view is not None and pod.uses_claims:
         for row in rows[:MAX_CLAIM_ROWS]:
             row["claims"] = view(row["node"], verdicts[row["node"]])
     return {

@@ -11,8 +11,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 import msgspec
 
 from alignup.align.workload import Pod
-from alignup.kubernetes.api.objects import ApiPod, NodeSelectorRequirement, ObjectMeta
+from alignup.kubernetes.api.objects import ApiPod, ObjectMeta
 from alignup.kubernetes.api.resource import Resource
+from alignup.kubernetes.manifests.node_selectors import NodeSelectorRequirement
 from alignup.kubernetes.manifests.pod_decoder import Labels, ObjectPart
 from alignup.placement.host_record import HostRecord
 from alignup.placement.pod_shape import build_shape

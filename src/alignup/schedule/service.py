@@ -22,7 +22,6 @@ from alignup.align.workload import Pod
 from alignup.kubernetes.api import Access, ApiClient, LeaderElection, Timing
 from alignup.kubernetes.api.errors import ApiError
 from alignup.placement.verdict import Verdict
-from alignup.schedule.claim_alignment import has_claims
 from alignup.schedule.claim_bindings import ClaimBindings
 from alignup.schedule.extender import Binder, Extender, ExtenderOptions
 from alignup.schedule.extender_messages import (
@@ -34,6 +33,7 @@ from alignup.schedule.extender_messages import (
     TooLargeError,
     read_message,
 )
+from alignup.schedule.kueue_checks import AdmissionChecks
 from alignup.schedule.large_pods import LargePods
 from alignup.schedule.live_cluster import LiveCluster, LiveClusterOptions
 from alignup.schedule.metrics import ScheduleMetrics
@@ -91,6 +91,7 @@ class ScheduleOptions:
     any_client: bool = False
     names: tuple[str, ...] = ()  #: by which clients call this program over plain HTTP, beside those of its machine
     lease: LeaseOptions | None = None  #: ``None``: this is the only process
+    kueue: bool = False  #: whether it is the controller of Kueue's admission checks
     extender: ExtenderOptions = field(default_factory=ExtenderOptions)
     live: LiveClusterOptions = field(default_factory=LiveClusterOptions)
 
@@ -105,6 +106,7 @@ class ScheduleService:
         extender: ExtenderOptions | None = None,
         live: LiveClusterOptions | None = None,
         lease: LeaseOptions | None = None,
+        kueue: bool = False,
     ) -> None:
         options = extender or ExtenderOptions()
         allow_unknown = options.allow_unknown
@@ -120,6 +122,10 @@ class ScheduleService:
         self.tasks: list[Task] = []  #: run beside the extender, until the service ends
         #: run while this process leads
         self.leader_tasks: list[Task] = [self._wake_up.run, RejectionWriter(client, self.live).run, events.run]
+        if kueue:
+            checks = AdmissionChecks(client, self.live, self.metrics)
+            self.tasks.append(checks.follow)
+            self.leader_tasks.append(checks.run)
         self.describe_kept: Callable[[str], str] = lambda _node: ""  #: which pod a node is kept for, in words
         self.leading = False
         self._election = None
@@ -203,7 +209,7 @@ class ScheduleService:
         verdicts = self.live.feasible(read, (node,) if node else None)
         verdicts = {name: recorded_verdict(pod, name, verdict) for name, verdict in verdicts.items()}
         document = answers_document(pod, read, verdicts, partial(self._explain_claims, read))
-        if has_claims(read) and (warnings := self.live.claims.warnings):
+        if read.uses_claims and (warnings := self.live.claims.warnings):
             document["claimProblems"] = list(warnings)
         for row in document["nodes"]:
             if kept := self.describe_kept(row["node"]):
@@ -355,7 +361,9 @@ async def open_service(
     """Listen, and yield the service, which is still to be run; ``ListenError`` if it cannot listen."""
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(ApiClient(access, timing=timing))
-        service = ScheduleService(client, extender=options.extender, live=options.live, lease=options.lease)
+        service = ScheduleService(
+            client, extender=options.extender, live=options.live, lease=options.lease, kueue=options.kueue
+        )
         tls = None
         if options.certificate is not None and options.private_key is not None:
             authority = options.client_authority

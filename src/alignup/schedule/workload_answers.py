@@ -17,7 +17,6 @@ from alignup.placement.cluster import Cluster
 from alignup.placement.gang import MAX_STEPS, GangAnswer
 from alignup.placement.host_model import HostModel
 from alignup.placement.verdict import Feasibility, reason_text
-from alignup.schedule.claim_alignment import has_claims
 
 _MAX_NODES = 8  #: names in a sentence
 
@@ -110,7 +109,7 @@ def ask_about_gang(
         parts.append(WorkloadPart(template.template, template.replicas, nodes.total(), nodes))
     name = f"{first.kind} {first.namespace}/{first.name}"
     shortage = "" if gang.fits else describe_shortage(cluster, gang.verdicts[gang.rest[0].uid])
-    claims = any(has_claims(template.pod) for template in templates)
+    claims = any(template.pod.uses_claims for template in templates)
     return WorkloadAnswer(name, tuple(parts), gang, shortage, claims)
 
 

@@ -210,14 +210,14 @@ class ClusterSimulation:
                         self._states.pop(earlier.uid, None)
                 # Equal members fit whatever the order of their choices, or not at all.
                 different = len({pod_class for pod_class, _ in members}) > 1
-                claiming = any(pod.uses_claims or pod.claimed_requests for _, pod in members)
+                claiming = any(pod.uses_claims for _, pod in members)
                 return self._scheduler.choose_together(members) if different and not claiming else None
             chosen.append((pod, host))
         return {pod.uid: host for pod, host in chosen}
 
     def _choose(self, pod_class: EqualPods, pod: Pod) -> SimulatedHost | None:
         """Return the host for *pod*; one with claims gets their devices there, as from the scheduler's DRA plugin."""
-        if not pod.uses_claims and not pod.claimed_requests:
+        if not pod.uses_claims:
             return self._scheduler.choose(pod_class, pod)
         claims: dict[str, _ClaimStates] = {}
         for name, place in pod_class.hosts.items():

@@ -215,7 +215,7 @@ def _arrive(host: Host, event: PodArrival, *, lenient: bool, claims: Iterable[Cl
 def _claim(host: Host, event: PodArrival, claims: SimulatedClaims, *, lenient: bool) -> PodOutcome | None:
     """Allocate the claims of a pod and admit it; ``None`` if it has none."""
     pod = claims.prepare(event.pod)
-    if not pod.uses_claims and not pod.class_resources:
+    if not pod.uses_claims:
         return None
     states = claims.find(pod, host)
     if isinstance(states, str):

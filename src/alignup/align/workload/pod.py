@@ -175,12 +175,13 @@ class Pod:
 
         return replace(self, init=tuple(map(strip, self.init)), containers=tuple(map(strip, self.containers)))
 
-    @property
+    @cached_property
     def uses_claims(self) -> bool:
-        """Whether it has resource claims, or extended resources that only a claim can serve."""
+        """Whether it has resource claims, or extended resources that a claim can serve."""
+        if self.claims or self.claimed_requests or self.class_resources:
+            return True
         requested = [name for container in self.all_containers for name in container.resources.requests]
-        by_class = [name for name in requested if name.startswith(names.DEVICE_CLASS_PREFIX)]
-        return bool(self.claims or self.claimed_requests or by_class)
+        return any(name.startswith(names.DEVICE_CLASS_PREFIX) for name in requested)
 
     @property
     def has_pod_level_resources(self) -> bool:

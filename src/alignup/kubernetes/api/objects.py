@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from alignup.kubernetes.manifests.node_selectors import NodeSelector
 from alignup.kubernetes.manifests.pod_decoder import (
     Labels,
     NamedItem,
@@ -88,27 +89,6 @@ class Condition(PodCondition, frozen=True):
 
 
 # Pods
-
-
-class NodeSelectorRequirement(ObjectPart, frozen=True):
-    """A condition on a label or field of nodes."""
-
-    key: str
-    operator: str
-    values: tuple[str, ...] = ()
-
-
-class NodeSelectorTerm(ObjectPart, frozen=True):
-    """Conditions that must all be true; a term without any selects no node."""
-
-    match_expressions: tuple[NodeSelectorRequirement, ...] = ()
-    match_fields: tuple[NodeSelectorRequirement, ...] = ()
-
-
-class NodeSelector(ObjectPart, frozen=True):
-    """Terms of which one must be true."""
-
-    node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
 
 
 class PreferredTerm(ObjectPart, frozen=True):

@@ -27,6 +27,7 @@ from alignup.align.claims.resource_claims import (
     SliceDevice,
 )
 from alignup.align.errors import OWN_LIMIT, LocatedProblem, ManifestError, Problem, ProblemKind, QuantityError
+from alignup.kubernetes.manifests.node_selectors import NodeSelector
 from alignup.kubernetes.manifests.object_reader import ObjectReader, parse_amounts
 from alignup.kubernetes.manifests.pod_decoder import ObjectPart, PodMetadata
 
@@ -96,24 +97,9 @@ class AllocatedDevices(ObjectPart, frozen=True):
     results: tuple[DeviceResult, ...] = ()
 
 
-class NodeRequirement(ObjectPart, frozen=True):
-    key: str = ""
-    operator: str = ""
-    values: tuple[str, ...] = ()
-
-
-class NodeTerm(ObjectPart, frozen=True):
-    match_expressions: tuple[NodeRequirement, ...] = ()
-    match_fields: tuple[NodeRequirement, ...] = ()
-
-
-class NodeTerms(ObjectPart, frozen=True):
-    node_selector_terms: tuple[NodeTerm, ...] = ()
-
-
 class Allocation(ObjectPart, frozen=True):
     devices: AllocatedDevices = AllocatedDevices()
-    node_selector: NodeTerms | None = None
+    node_selector: NodeSelector | None = None
 
 
 class Consumer(ObjectPart, frozen=True):
@@ -191,7 +177,7 @@ class SliceDeviceSpec(BasicDevice, frozen=True):
     name: str = ""
     basic: BasicDevice | None = None  #: of v1beta1, which has the fields there
     node_name: str = ""
-    node_selector: NodeTerms | None = None
+    node_selector: NodeSelector | None = None
     taints: tuple[DeviceTaintSpec, ...] = ()
     allow_multiple_allocations: bool = False
     consumes_counters: Any = None
@@ -207,7 +193,7 @@ class SliceSpec(ObjectPart, frozen=True):
     driver: str = ""
     pool: PoolSpec = PoolSpec()
     node_name: str = ""
-    node_selector: NodeTerms | None = None
+    node_selector: NodeSelector | None = None
     all_nodes: bool = False
     per_device_node_selection: bool = False
     devices: tuple[SliceDeviceSpec, ...] = ()
@@ -266,7 +252,7 @@ def slices_from(slice_: ResourceSlice) -> tuple[Slice, ...]:
     )
     if not spec.per_device_node_selection:
         return (whole,)
-    parts: dict[tuple[str, NodeTerms | None], list[SliceDevice]] = {}
+    parts: dict[tuple[str, NodeSelector | None], list[SliceDevice]] = {}
     for device, described in zip(whole.devices, spec.devices, strict=True):
         parts.setdefault((described.node_name, described.node_selector), []).append(device)
     return tuple(
@@ -350,7 +336,7 @@ def _attribute(value: AttributeSpec) -> AttributeValue:
     return next((each for each in known if each is not None), "")
 
 
-def _only_host(selector: NodeTerms | None) -> str:
+def _only_host(selector: NodeSelector | None) -> str:
     """Return the one host that a node selector of an allocation names; empty if it selects others."""
     terms = selector.node_selector_terms if selector else ()
     requirements = [requirement for term in terms for requirement in (*term.match_fields, *term.match_expressions)]

@@ -1,0 +1,186 @@
+"""``alignup schedule --kueue`` with a real API server and the resource definitions of Kueue.
+
+Kueue itself does not run: the test reserves quota, admits and evicts workloads as Kueue documents it, with its field
+manager. ``ALIGNUP_KUEUE_CRDS`` names a directory with the definitions: config/components/crd/bases in Kueue's
+repository.
+"""
+# ruff: noqa: S101
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from alignup.kubernetes.api import PODS, ApiClient, Resource, find_access
+from alignup.kubernetes.api.errors import ApiError, ForbiddenError
+from alignup.kubernetes.api.kueue_resources import (
+    ADMISSION_CHECKS,
+    RESOURCE_FLAVORS,
+    WORKLOADS,
+    CheckState,
+    CheckStatus,
+    KueueWorkload,
+)
+from alignup.kubernetes.api.objects import PartialObject
+from alignup.schedule.kueue_checks import CONTROLLER, WORKLOAD_ANNOTATION
+from alignup.schedule.service import ScheduleService
+from e2e import control_plane
+from e2e.control_plane import STRANGER, ControlPlane, extenders, free_ports
+from e2e.definitions import DEFINITIONS, DEPLOYED
+from e2e.fake_nodes import FakeNodes
+from e2e.test_schedule import is_ready, plane, pod, service, until, working_nodes
+
+VARIABLE = "ALIGNUP_KUEUE_CRDS"
+RBAC = "rbac.authorization.k8s.io"
+ROLES = Resource(type=PartialObject, group=RBAC, kind="ClusterRole", plural="clusterroles")
+BINDINGS = Resource(type=PartialObject, group=RBAC, kind="ClusterRoleBinding", plural="clusterrolebindings")
+__all__ = ["plane"]
+
+
+def _missing() -> str | None:
+    directory = Path(os.environ.get(VARIABLE, ""))
+    if not os.environ.get(VARIABLE) or not list(directory.glob("kueue.x-k8s.io_workloads.yaml")):
+        return f"set {VARIABLE} to config/components/crd/bases of Kueue's repository"
+    return control_plane.missing(("kube-apiserver", "kube-scheduler"))
+
+
+WHY = _missing()
+pytestmark = [pytest.mark.skipif(WHY is not None, reason=WHY or ""), pytest.mark.anyio]
+
+
+class ScriptedKueue:
+    """What Kueue writes to workloads, as its documentation of admission checks says."""
+
+    def __init__(self, client: ApiClient) -> None:
+        self._client = client
+
+    async def define(self) -> None:
+        for resource in (WORKLOADS, ADMISSION_CHECKS, RESOURCE_FLAVORS):
+            path = Path(os.environ[VARIABLE]) / f"kueue.x-k8s.io_{resource.plural}.yaml"
+            await self._client.create(DEFINITIONS, yaml.safe_load(path.read_text("utf-8")))
+        async with asyncio.timeout(60):
+            for resource in (WORKLOADS, ADMISSION_CHECKS, RESOURCE_FLAVORS):
+                while not await self._is_served(resource):  # noqa: ASYNC110 - no event
+                    await asyncio.sleep(0.1)
+        for name, controller in (("alignup", CONTROLLER), ("other", "example.com/other")):
+            await self._client.create(
+                ADMISSION_CHECKS, {"metadata": {"name": name}, "spec": {"controllerName": controller}}
+            )
+
+    async def _is_served(self, resource: Any) -> bool:  # noqa: ANN401 - any resource
+        try:
+            await self._client.list(resource)
+        except ApiError:
+            return False
+        return True
+
+    async def submit(self, name: str, count: int, cpus: int) -> None:
+        template = {"spec": {**pod(name, cpus)["spec"], "restartPolicy": "Never"}}
+        spec = {"podSets": [{"name": "main", "count": count, "template": template}]}
+        await self._client.create(WORKLOADS, {"metadata": {"name": name}, "spec": spec}, namespace="default")
+        await self.reserve(name, count)
+
+    async def reserve(self, name: str, count: int) -> None:
+        """Reserve quota; the checks are pending then."""
+        usage = {"name": "main", "count": count, "flavors": {}, "resourceUsage": {}}
+        checks = [
+            {"name": check, "state": "Pending", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+            for check in ("alignup", "other")
+        ]
+        admission = {"clusterQueue": "queue", "podSetAssignments": [usage]}
+        await self._write(name, ["QuotaReserved"], admission=admission, admissionChecks=checks)
+
+    async def _write(self, name: str, conditions: list[str], **status: object) -> None:
+        described = [
+            {
+                "type": condition,
+                "status": "True",
+                "reason": condition,
+                "message": "",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }
+            for condition in conditions
+        ]
+        ref = WORKLOADS.at(name, namespace="default", subresource="status")
+        await self._client.apply(ref, {"status": {"conditions": described, **status}}, manager="kueue-admission")
+
+    async def check(self, name: str, check: str = "alignup") -> CheckStatus:
+        workload: KueueWorkload = await self._client.get(WORKLOADS.at(name, namespace="default"))
+        (status,) = [status for status in workload.status.admission_checks if status.name == check]
+        return status
+
+    async def wait(self, name: str, state: CheckState) -> CheckStatus:
+        async with asyncio.timeout(60):
+            while (status := await self.check(name)).state != state:  # noqa: ASYNC110 - no event
+                await asyncio.sleep(0.05)
+        return status
+
+
+@asynccontextmanager
+async def kueue_cluster(plane: ControlPlane) -> AsyncIterator[tuple[ApiClient, ScriptedKueue, FakeNodes]]:
+    (port,) = free_ports(1)
+    async with working_nodes(plane) as (client, nodes):
+        kueue = ScriptedKueue(client)
+        await kueue.define()
+        with service(plane, port, "--kueue"):
+            await until(lambda: is_ready(port), plane)
+            plane.start_scheduler(extenders(port))
+            yield client, kueue, nodes
+
+
+async def test_jobs_start_only_when_all_their_pods_fit(plane: ControlPlane) -> None:
+    """Three nodes hold one pod of 4 CPUs each, so of two jobs of two such pods, one starts at a time."""
+    async with kueue_cluster(plane) as (client, kueue, nodes):
+        await kueue.submit("first", 2, 4)
+        ready = await kueue.wait("first", CheckState.READY)
+        assert ready.message == "its 2 pods fit together on 2 nodes"
+        assert (await kueue.check("first", "other")).state == CheckState.PENDING  # nobody answers that one
+
+        await kueue.submit("second", 2, 4)
+        retry = await kueue.wait("second", CheckState.RETRY)
+        assert retry.message.startswith("1 of 2 pods fit together beside default/first, which are about to start; ")
+
+        for number in range(2):
+            started = pod(f"first-{number}", 4)
+            started["metadata"]["annotations"] = {WORKLOAD_ANNOTATION: "first"}
+            await client.create(PODS, started, namespace="default")
+        await until(lambda: len(nodes.running) == 2, plane)
+        for number in range(2):
+            await client.delete(PODS.at(f"first-{number}", namespace="default"))
+        await until(lambda: not nodes.running, plane)
+        await client.delete(WORKLOADS.at("first", namespace="default"))
+
+        await kueue.reserve("second", 2)  # Kueue tries again
+        await kueue.wait("second", CheckState.READY)
+        assert nodes.rejected == []
+
+
+async def test_the_rights_of_the_deployment_suffice_and_no_more_is_allowed(plane: ControlPlane) -> None:
+    async with working_nodes(plane) as (admin, _):
+        kueue = ScriptedKueue(admin)
+        await kueue.define()
+        for path in (DEPLOYED / "schedule" / "access.yaml", DEPLOYED / "kueue" / "access.yaml"):
+            role = next(each for each in yaml.safe_load_all(path.read_text("utf-8")) if each["kind"] == "ClusterRole")
+            name = role["metadata"]["name"]
+            subject = {"kind": "User", "apiGroup": RBAC, "name": "stranger"}
+            role_ref = {"apiGroup": RBAC, "kind": "ClusterRole", "name": name}
+            await admin.create(ROLES, role)
+            await admin.create(BINDINGS, {"metadata": {"name": name}, "subjects": [subject], "roleRef": role_ref})
+        access = find_access(plane.kubeconfig(plane.directory / "stranger.json", {"token": STRANGER}))
+        async with ApiClient(access) as client:
+            running = asyncio.ensure_future(ScheduleService(client, kueue=True).run())
+            await kueue.submit("job", 3, 4)
+            await kueue.wait("job", CheckState.READY)
+            async with asyncio.timeout(60):
+                while not (await admin.get(ADMISSION_CHECKS.at("alignup"))).status.conditions:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            with pytest.raises(ForbiddenError):
+                await client.patch(WORKLOADS.at("job", namespace="default"), {"spec": {"active": False}})
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+        assert (await admin.get(ADMISSION_CHECKS.at("other"))).status.conditions == ()

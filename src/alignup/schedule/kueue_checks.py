@@ -1,0 +1,376 @@
+"""The controller of Kueue's admission checks: whether all pods of a workload fit together, before Kueue starts it.
+
+A workload that has its quota is decided as one gang, on the nodes that its flavors and its topologyAssignment allow,
+beside the workloads that have passed the check and whose pods are not all bound yet. Everything the controller needs to
+know is in the status of the workloads, so another leader continues where this one ends.
+
+Kueue's contract: it waits for Ready, releases the quota on Retry and tries again after ``requeueAfterSeconds``, and
+deactivates the workload on Rejected. An admitted workload is evicted by Retry, so the check of one is never changed.
+"""
+
+import asyncio
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+import msgspec
+import structlog
+
+from alignup.align.errors import OWN_LIMIT, ParseError, PodError
+from alignup.align.workload import Pod
+from alignup.align.workload.validation import apply_defaults
+from alignup.kubernetes.api import ApiClient
+from alignup.kubernetes.api.client import EventType
+from alignup.kubernetes.api.errors import ApiError, ConflictError
+from alignup.kubernetes.api.informer import Change, Informer
+from alignup.kubernetes.api.known_pods import check_container_count, readable_pod
+from alignup.kubernetes.api.kueue_resources import (
+    ADMISSION_CHECKS,
+    RESOURCE_FLAVORS,
+    WORKLOADS,
+    AdmissionCheck,
+    CheckState,
+    CheckStatus,
+    KueueWorkload,
+    PodSet,
+    PodSetAssignment,
+)
+from alignup.kubernetes.api.objects import ApiPod, ApiPodSpec, ObjectMeta
+from alignup.picture.text_format import pluralize
+from alignup.placement.verdict import PASSING_REASONS
+from alignup.schedule.live_cluster import LiveCluster
+from alignup.schedule.metrics import ScheduleMetrics
+from alignup.schedule.node_selection import exclusions
+from alignup.schedule.workload_answers import describe_shortage
+
+CONTROLLER = "alignup.dev/admission-check"
+MANAGER = "alignup-admission-check"
+WORKLOAD_ANNOTATION = "kueue.x-k8s.io/workload"  #: of pods, with the name of their Workload
+POD_SET_LABEL = "kueue.x-k8s.io/podset"
+MAX_PODS = 2_000  #: of a workload
+STARTING_SECONDS = 120.0  #: for which a workload that passed the check counts as about to start
+FIRST_RETRY, LONGEST_RETRY = 15, 300  #: seconds until Kueue tries a workload again; twice as many each time
+PASS_SECONDS = 0.5  #: between two passes over the workloads
+ABSENT_SECONDS = 60.0  #: between attempts to list resources that the API server does not have
+_NAMED = 3  #: workloads in a message
+_OPEN = frozenset({CheckState.PENDING, CheckState.READY})  #: states that can still be changed
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class CheckAnswer:
+    state: CheckState
+    message: str
+    requeue_after: int | None = None  #: seconds, for Retry
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    pod_set: str
+    pod: Pod
+    nodes: Collection[str]  #: that a scheduler considers
+
+
+class AdmissionChecks:
+    """The admission checks whose controller this process is, while it leads."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        live: LiveCluster,
+        metrics: ScheduleMetrics,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._client, self._live, self._metrics, self._now = client, live, metrics, now
+        self.checks = Informer(client, ADMISSION_CHECKS, longest_retry=ABSENT_SECONDS)
+        self.workloads = Informer(client, WORKLOADS, longest_retry=ABSENT_SECONDS)
+        self.flavors = Informer(client, RESOURCE_FLAVORS, longest_retry=ABSENT_SECONDS)
+        self._changed = asyncio.Event()
+        self._bound: defaultdict[tuple[str, str], dict[str, str]] = defaultdict(dict)  #: workload → uid → pod set
+        #: uid → the version that was read, and what was written, until the watch shows it
+        self._written: dict[str, tuple[str, KueueWorkload]] = {}
+        for informer in (self.checks, self.workloads, self.flavors):
+            informer.subscribe(lambda _change: self._changed.set())
+        live.pods.subscribe(self._pod_changed)
+        live.on_change(lambda _nodes: self._changed.set())
+
+    async def follow(self) -> None:
+        """Follow Kueue's objects until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for informer in (self.checks, self.workloads, self.flavors):
+                tasks.create_task(informer.run())
+
+    async def run(self) -> None:
+        """Answer checks until cancelled."""
+        for informer in (self.checks, self.workloads, self.flavors):
+            await informer.wait_synced()
+        self._changed.set()
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            if not self._live.problems:
+                for check in self._own_checks():
+                    await self._activate(check)
+                for workload in sorted(self._waiting(), key=_waiting_order):
+                    await self._check(workload)
+                self._forget_seen()
+            await self._client.timing.sleep(PASS_SECONDS)
+
+    def _pod_changed(self, change: Change[ApiPod]) -> None:
+        metadata = change.object.metadata
+        name = metadata.annotations.get(WORKLOAD_ANNOTATION)
+        if not name:
+            return
+        pods = self._bound[metadata.namespace, name]
+        if change.object.spec.node_name and change.type is not EventType.DELETED:
+            pods[metadata.uid] = metadata.labels.get(POD_SET_LABEL, "")
+        else:
+            pods.pop(metadata.uid, None)
+        if not pods:
+            del self._bound[metadata.namespace, name]
+
+    # Which workloads
+
+    def _own_checks(self) -> list[AdmissionCheck]:
+        return [check for check in self.checks.objects.values() if check.spec.controller_name == CONTROLLER]
+
+    def _statuses(self, workload: KueueWorkload) -> list[CheckStatus]:
+        names = {check.metadata.name for check in self._own_checks()}
+        return [status for status in workload.status.admission_checks if status.name in names]
+
+    def _latest(self) -> Iterator[KueueWorkload]:
+        """Yield all workloads as they were read or written last."""
+        for workload in self.workloads.objects.values():
+            metadata = workload.metadata
+            version, written = self._written.get(metadata.uid, ("", workload))
+            yield written if version == metadata.resource_version else workload
+
+    def _forget_seen(self) -> None:
+        """Forget what was written once the watch shows it, or something later."""
+        objects = self.workloads.objects.values()
+        versions = {workload.metadata.uid: workload.metadata.resource_version for workload in objects}
+        self._written = {uid: entry for uid, entry in self._written.items() if versions.get(uid) == entry[0]}
+
+    def _waiting(self) -> Iterator[KueueWorkload]:
+        """Yield the workloads that have their quota and are not admitted yet."""
+        for workload in self._latest():
+            if (
+                _may_start(workload)
+                and not workload.has_condition("Admitted")
+                and any(status.state in _OPEN for status in self._statuses(workload))
+            ):
+                yield workload
+
+    def _starting(self, but: KueueWorkload) -> list[KueueWorkload]:
+        """Return the other workloads that passed the check and whose pods may not be bound yet, the first first."""
+        passed = []
+        for workload in self._latest():
+            if workload.metadata.uid == but.metadata.uid or not _may_start(workload):
+                continue
+            ready = [status for status in self._statuses(workload) if status.state == CheckState.READY]
+            times = [_seconds(status.last_transition_time) for status in ready]
+            if times and self._now() - max(times) < STARTING_SECONDS and not workload.has_condition("PodsReady"):
+                passed.append((min(times), workload.metadata.full_name, workload))
+        return [workload for *_, workload in sorted(passed, key=lambda entry: entry[:2])]
+
+    # Answers
+
+    def answer(self, workload: KueueWorkload) -> CheckAnswer:
+        """Decide on all pods of *workload* together."""
+        try:
+            members = self._members(workload)
+            others = {other.metadata.full_name: self._unbound(other) for other in self._starting(workload)}
+        except (PodError, ParseError) as error:
+            return CheckAnswer(CheckState.REJECTED, f"alignup cannot decide on the workload: {error}")
+        earlier = [member for unbound in others.values() for member in unbound]
+        nodes = {member.pod.uid: member.nodes for member in (*earlier, *members)}
+        pods = [member.pod for member in (*earlier, *members)]
+        gang = self._live.cluster.feasible_gang(pods, eligible=lambda pod: nodes[pod.uid])
+        wanted = len(members)
+        claims = ", without the devices of claims" if any(member.pod.uses_claims for member in members) else ""
+        if gang.fits:
+            hosts = Counter(gang.hosts[member.pod.uid] for member in members)
+            return CheckAnswer(CheckState.READY, f"its {_show_fit(wanted, len(hosts))}{claims}")
+        missing = {pod.uid for pod in gang.rest}
+        fitting = wanted - sum(member.pod.uid in missing for member in members)
+        message = f"{fitting} of {wanted} pods fit together{claims}"
+        if names := [name for name, unbound in others.items() if unbound]:
+            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+            message += f" beside {', '.join(names[:_NAMED])}{more}, which are about to start"
+        verdicts = gang.verdicts[gang.rest[0].uid]
+        passing = Counter(verdict.reason for verdict in verdicts.values() if verdict.reason in PASSING_REASONS)
+        if passing:
+            reason, count = passing.most_common(1)[0]
+            return CheckAnswer(CheckState.PENDING, f"{message}; {reason} ({count} of {len(verdicts)} nodes)")
+        message += f"; {describe_shortage(self._live.cluster, verdicts)}"
+        if not gang.proved:
+            message += f"; no more were found within {gang.steps} steps"
+        retries = max((status.retry_count for status in self._statuses(workload)), default=0)
+        return CheckAnswer(CheckState.RETRY, message, min(FIRST_RETRY << min(retries, 8), LONGEST_RETRY))
+
+    def _members(self, workload: KueueWorkload) -> list[_Member]:
+        """Return all pods of *workload*; ``PodError`` or ``ParseError`` if they cannot be decided on."""
+        admission = workload.status.admission
+        assignments = {each.name: each for each in admission.pod_set_assignments} if admission else {}
+        sizes = {pod_set.name: _size(pod_set, assignments.get(pod_set.name)) for pod_set in workload.spec.pod_sets}
+        if (total := sum(sizes.values())) > MAX_PODS:
+            raise ParseError(f"it has {total} pods, and at most {MAX_PODS} are decided together {OWN_LIMIT}")
+        members = []
+        for pod_set in workload.spec.pod_sets:
+            pod, name = self._read(workload, pod_set), pod_set.name
+            places = self._places(pod_set, assignments.get(name), sizes[name])
+            for number, nodes in enumerate(places):
+                uid = f"{workload.metadata.uid}/{name}/{number}"
+                members.append(_Member(name, replace(pod, uid=uid, name=f"{pod.name}-{number}"), nodes))
+        return members
+
+    def _read(self, workload: KueueWorkload, pod_set: PodSet) -> Pod:
+        template, metadata = pod_set.template, workload.metadata
+        check_container_count(len(template.spec.containers) + len(template.spec.init_containers))
+        name = f"{metadata.name}-{pod_set.name}"
+        labels, annotations = template.metadata.labels, template.metadata.annotations
+        meta = ObjectMeta(name=name, namespace=metadata.namespace, labels=labels, annotations=annotations)
+        spec = msgspec.structs.replace(template.spec, node_name="")
+        pod = apply_defaults(readable_pod(ApiPod(metadata=meta, spec=spec)))  # those of a template are not applied yet
+        return self._live.claims.with_class_resources(pod)
+
+    def _places(self, pod_set: PodSet, assignment: PodSetAssignment | None, size: int) -> Iterator[Collection[str]]:
+        """Yield the nodes that each pod of a pod set may use."""
+        spec = self._with_flavors(pod_set.template.spec, assignment)
+        topology = assignment.topology_assignment if assignment else None
+        left = size
+        for labels, count in topology.domains() if topology else ():
+            nodes = self._considered(spec, labels)
+            for _ in range(min(count, left)):
+                yield nodes
+            left -= min(count, left)
+            if not left:
+                return
+        if left:
+            nodes = self._considered(spec, {})
+            yield from [nodes] * left
+
+    def _with_flavors(self, spec: ApiPodSpec, assignment: PodSetAssignment | None) -> ApiPodSpec:
+        """Return *spec* with what Kueue adds for the flavors of the pod set."""
+        names = sorted(set(assignment.flavors.values())) if assignment else []
+        flavors = [flavor for name in names if (flavor := self.flavors.get(name))]
+        selector, tolerations = dict(spec.node_selector), list(spec.tolerations)
+        for flavor in flavors:
+            selector |= flavor.spec.node_labels
+            tolerations += flavor.spec.tolerations
+        return msgspec.structs.replace(spec, node_name="", node_selector=selector, tolerations=tuple(tolerations))
+
+    def _considered(self, spec: ApiPodSpec, labels: Mapping[str, str]) -> frozenset[str]:
+        selected = msgspec.structs.replace(spec, node_selector={**spec.node_selector, **labels})
+        nodes = self._live.nodes.objects.values()
+        return frozenset([node.metadata.name for node in nodes if not exclusions(node, selected)])
+
+    def _unbound(self, workload: KueueWorkload) -> list[_Member]:
+        """Return the pods of a workload that has passed the check and that are not bound yet."""
+        metadata = workload.metadata
+        bound = Counter(self._bound.get((metadata.namespace, metadata.name), {}).values())
+        unbound = []
+        for member in self._members(workload):
+            pod_set = member.pod_set if bound[member.pod_set] else ""  # pods of older versions have no label
+            if bound[pod_set]:
+                bound[pod_set] -= 1
+            else:
+                unbound.append(member)
+        return unbound
+
+    # Writing
+
+    async def _check(self, workload: KueueWorkload) -> None:
+        answer = self.answer(workload)
+        open_statuses = [status for status in self._statuses(workload) if status.state in _OPEN]
+        changed = [
+            status
+            for status in open_statuses
+            if status.state != answer.state or (answer.state is CheckState.PENDING and status.message != answer.message)
+        ]
+        if changed:
+            await self._write(workload, changed, answer)
+
+    async def _write(self, workload: KueueWorkload, statuses: Sequence[CheckStatus], answer: CheckAnswer) -> None:
+        name, version = workload.metadata.full_name, workload.metadata.resource_version
+        requeue = {} if answer.requeue_after is None else {"requeueAfterSeconds": answer.requeue_after}
+        entries = [
+            {
+                "name": status.name,
+                "state": answer.state,
+                "message": answer.message,
+                "lastTransitionTime": (status.state == answer.state and status.last_transition_time) or self._time(),
+                **requeue,
+            }
+            for status in statuses
+        ]
+        # The version makes sure that the answer is about this admission, and not about a later one.
+        metadata = {"uid": workload.metadata.uid, "resourceVersion": version}
+        document = {"metadata": metadata, "status": {"admissionChecks": entries}}
+        try:
+            written = await self._client.apply(WORKLOADS.of(workload, subresource="status"), document, manager=MANAGER)
+        except ConflictError:  # the watch will show the later version
+            return
+        except ApiError as error:
+            _log.warning("cannot write an admission check", workload=name, problem=str(error))
+            return
+        self._written[workload.metadata.uid] = (version, written)
+        self._metrics.admission_check(answer.state)
+        _log.info("admission check", workload=name, state=answer.state, message=answer.message)
+
+    async def _activate(self, check: AdmissionCheck) -> None:
+        """Say that this controller handles a check, without which Kueue uses no queue with it."""
+        if any(condition.type == "Active" and condition.status == "True" for condition in check.status.conditions):
+            return
+        condition = {
+            "type": "Active",
+            "status": "True",
+            "reason": "Active",
+            "message": "alignup decides on the pods of workloads together",
+            "lastTransitionTime": self._time(),
+            "observedGeneration": check.metadata.generation,
+        }
+        document = {"metadata": {"uid": check.metadata.uid}, "status": {"conditions": [condition]}}
+        try:
+            await self._client.apply(ADMISSION_CHECKS.of(check, subresource="status"), document, manager=MANAGER)
+        except ApiError as error:
+            _log.warning("cannot activate an admission check", check=check.metadata.name, problem=str(error))
+
+    def _time(self) -> str:
+        return datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _may_start(workload: KueueWorkload) -> bool:
+    return (
+        workload.spec.active
+        and workload.status.admission is not None
+        and workload.has_condition("QuotaReserved")
+        and not workload.has_condition("Finished")
+        and workload.metadata.deletion_timestamp is None
+    )
+
+
+def _waiting_order(workload: KueueWorkload) -> tuple[int, str, str]:
+    """Return a sort key: the highest priority first, then the oldest."""
+    metadata = workload.metadata
+    return (-(workload.spec.priority or 0), metadata.creation_timestamp or "", metadata.full_name)
+
+
+def _show_fit(pods: int, hosts: int) -> str:
+    together = "fits" if pods == 1 else "fit together"
+    return f"{pluralize(pods, 'pod')} {together} on {pluralize(hosts, 'node')}"
+
+
+def _size(pod_set: PodSet, assignment: PodSetAssignment | None) -> int:
+    return pod_set.count if assignment is None or assignment.count is None else assignment.count
+
+
+def _seconds(timestamp: str | None) -> float:
+    """Return the seconds since 1970; 0 if it is not a time."""
+    try:
+        return datetime.fromisoformat(timestamp or "").timestamp()
+    except ValueError:
+        return 0.0

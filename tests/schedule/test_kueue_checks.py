@@ -1,0 +1,319 @@
+"""Kueue's admission checks, with the other side scripted: quota, admission and eviction as Kueue documents them."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alignup.align.errors import ParseError
+from alignup.documents.codec import convert
+from alignup.kubernetes.api.kueue_resources import KueueWorkload, TopologyAssignment
+from alignup.placement.verdict import WAITS_FOR_CONFIRMATION
+from alignup.schedule.kueue_checks import (
+    CONTROLLER,
+    FIRST_RETRY,
+    LONGEST_RETRY,
+    MAX_PODS,
+    STARTING_SECONDS,
+    WORKLOAD_ANNOTATION,
+    AdmissionChecks,
+)
+from alignup.schedule.metrics import ScheduleMetrics
+from alignup.testing.api_server import ServedResource
+from tests.align.hosts import pod
+from tests.deadlines import until
+from tests.observe.api_objects import api_pod, overflowing_pod
+
+pytestmark = pytest.mark.anyio
+
+API = "kueue.x-k8s.io/v1beta2"
+NOW = 1_800_000_000.0
+KINDS = {"Workload": ("workloads", True), "AdmissionCheck": ("admissionchecks", False)}
+KINDS["ResourceFlavor"] = ("resourceflavors", False)
+
+
+class Kueue:
+    """The objects of Kueue, and what it does with them."""
+
+    def __init__(self, server):
+        self.server = server
+        for kind, (plural, namespaced) in KINDS.items():
+            server.serve(
+                ServedResource(
+                    kind=kind, plural=plural, group="kueue.x-k8s.io", version="v1beta2", namespaced=namespaced
+                )
+            )
+        self._put("AdmissionCheck", "numa", spec={"controllerName": CONTROLLER})
+
+    def _put(self, kind, name, **fields):
+        namespace = {"namespace": "default"} if KINDS[kind][1] else {}
+        metadata = {"name": name, "uid": name, **namespace}
+        self.server.put({"apiVersion": API, "kind": kind, "metadata": metadata, **fields})
+
+    def flavor(self, name, **labels):
+        self._put("ResourceFlavor", name, spec={"nodeLabels": labels})
+
+    def reserve(self, name, count=2, *, cpu="4", state="Pending", retries=0, assignment=None, template=None):
+        """Create a workload, or give it its quota again: its checks are pending then."""
+        status = {"name": "numa", "state": state, "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+        spec = api_pod(pod(name, cpu=cpu, memory="1Gi"))["spec"]
+        self._put(
+            "Workload",
+            name,
+            spec={"podSets": [{"name": "main", "count": count, "template": template or {"spec": spec}}]},
+            status={
+                "conditions": [{"type": "QuotaReserved", "status": "True"}],
+                "admission": {"podSetAssignments": [{"name": "main", "count": count, **(assignment or {})}]},
+                "admissionChecks": [{**status, "retryCount": retries}],
+            },
+        )
+
+    def add_condition(self, name, condition):
+        (document,) = [each for each in self.server.objects("workloads") if each["metadata"]["name"] == name]
+        conditions = [*document["status"]["conditions"], {"type": condition, "status": "True"}]
+        self.server.put({**document, "status": {**document["status"], "conditions": conditions}})
+
+    def check(self, name):
+        (document,) = [each for each in self.server.objects("workloads") if each["metadata"]["name"] == name]
+        return document["status"]["admissionChecks"][0]
+
+    def state(self, name):
+        return self.check(name)["state"]
+
+
+@pytest.fixture
+def kueue(server):
+    return Kueue(server)
+
+
+@pytest.fixture
+def clock():
+    return [NOW]
+
+
+@pytest.fixture
+async def checks(kueue, client, live, follow, clock):
+    made = AdmissionChecks(client, live, ScheduleMetrics(), now=lambda: clock[0])
+    follow(made.follow())
+    follow(made.run())
+    return made
+
+
+async def test_a_workload_whose_pods_fit_together_is_ready(kueue, checks):
+    kueue.reserve("pair")
+
+    await until(lambda: kueue.state("pair") == "Ready")
+
+    assert kueue.check("pair")["message"] == "its 2 pods fit together on 2 nodes"
+    assert kueue.check("pair")["lastTransitionTime"] == "2027-01-15T08:00:00Z"
+
+
+async def test_the_check_is_active_once_a_controller_handles_it(kueue, checks):
+    def conditions():
+        (check,) = kueue.server.objects("admissionchecks")
+        return check.get("status", {}).get("conditions", [])
+
+    await until(conditions)
+
+    assert [(each["type"], each["status"]) for each in conditions()] == [("Active", "True")]
+
+
+async def test_a_workload_that_does_not_fit_is_tried_again_later(kueue, checks):
+    kueue.reserve("three", 3)
+
+    await until(lambda: kueue.state("three") == "Retry")
+
+    check = kueue.check("three")
+    assert check["message"].startswith("2 of 3 pods fit together; ")
+    assert check["message"].endswith(" lacks 1 CPU on one NUMA node")
+    assert check["requeueAfterSeconds"] == FIRST_RETRY
+
+
+async def test_requests_default_to_limits_as_in_the_pods_of_the_template(kueue, checks):
+    resources = {"limits": {"cpu": "4", "memory": "1Gi"}}
+    kueue.reserve("three", 3, template={"spec": {"containers": [{"name": "app", "resources": resources}]}})
+
+    await until(lambda: kueue.state("three") == "Retry")
+
+    assert kueue.check("three")["message"].startswith("2 of 3 pods fit together; ")
+
+
+async def test_every_retry_takes_longer_up_to_a_limit(kueue, checks):
+    for retries, seconds in ((1, 2 * FIRST_RETRY), (50, LONGEST_RETRY)):
+        kueue.reserve("three", 3, retries=retries)
+        await until(lambda: kueue.state("three") == "Retry")
+        assert kueue.check("three")["requeueAfterSeconds"] == seconds
+
+
+async def test_two_workloads_that_fit_only_one_at_a_time_are_not_both_ready(kueue, checks):
+    kueue.reserve("first")
+    kueue.reserve("second")
+
+    await until(lambda: {kueue.state("first"), kueue.state("second")} == {"Ready", "Retry"})
+
+    assert "beside default/first, which are about to start" in kueue.check("second")["message"]
+
+
+async def test_pods_that_are_bound_do_not_count_twice(kueue, checks, nodes, live):
+    kueue.reserve("first", 1)
+    await until(lambda: kueue.state("first") == "Ready")
+    started = pod("first-0", cpu="4", memory="1Gi")
+    document = api_pod(started, "a", phase="Running")
+    document["metadata"]["annotations"] = {WORKLOAD_ANNOTATION: "first"}
+    nodes.server.put(document)
+    nodes.admit("a", started)
+    await until(lambda: "first-0" in live.cluster.record("a").ledger.pods)
+
+    kueue.reserve("second", 1)
+
+    await until(lambda: kueue.state("second") == "Ready")
+
+
+async def test_a_workload_that_does_not_start_gives_its_place_back(kueue, checks, clock):
+    kueue.reserve("first")
+    await until(lambda: kueue.state("first") == "Ready")
+    clock[0] += STARTING_SECONDS + 1
+
+    kueue.reserve("second")
+
+    await until(lambda: kueue.state("second") == "Ready")
+
+
+async def test_a_ready_workload_that_no_longer_fits_is_tried_again_unless_it_was_admitted(kueue, checks, nodes):
+    kueue.reserve("waits")
+    kueue.reserve("admitted", 0)
+    await until(lambda: kueue.state("waits") == kueue.state("admitted") == "Ready")
+    kueue.add_condition("admitted", "Admitted")
+
+    other = pod("other", cpu="4", memory="1Gi")
+    nodes.create(other, "a")
+    nodes.admit("a", other)
+
+    await until(lambda: kueue.state("waits") == "Retry")
+    assert kueue.state("admitted") == "Ready"
+
+
+async def test_the_check_waits_while_a_kubelet_has_not_decided_on_an_earlier_pod(kueue, checks, nodes, live):
+    other = pod("other", cpu="4", memory="1Gi")
+    nodes.create(other, "a")
+    await until(lambda: live.cluster.record("a").binding("other"))
+    kueue.reserve("four", 4, cpu="3")
+
+    await until(lambda: kueue.check("four")["message"])
+
+    assert kueue.state("four") == "Pending"
+    assert kueue.check("four")["message"] == f"2 of 4 pods fit together; {WAITS_FOR_CONFIRMATION} (1 of 2 nodes)"
+
+    nodes.admit("a", other)
+
+    await until(lambda: kueue.state("four") == "Retry")
+
+
+async def test_flavors_and_the_topology_assignment_limit_the_nodes(kueue, checks, nodes):
+    for name in "ab":
+        (document,) = [each for each in nodes.server.objects("nodes") if each["metadata"]["name"] == name]
+        labels = {"kubernetes.io/hostname": name, "pool": name}
+        nodes.server.put({**document, "metadata": {**document["metadata"], "labels": labels}})
+    kueue.flavor("only-a", pool="a")
+    kueue.reserve("flavored", assignment={"flavors": {"cpu": "only-a"}})
+    await until(lambda: kueue.state("flavored") == "Retry")
+    assert kueue.check("flavored")["message"].startswith("1 of 2 pods fit together; ")
+
+    topology: dict[str, Any] = {
+        "levels": ["kubernetes.io/hostname"],
+        "slices": [
+            {
+                "domainCount": 2,
+                "valuesPerLevel": [{"individual": {"roots": ["a", "b"]}}],
+                "podCounts": {"individual": [1, 1]},
+            }
+        ],
+    }
+    kueue.reserve("spread", assignment={"topologyAssignment": topology})
+    await until(lambda: kueue.state("spread") == "Ready")
+
+    topology["slices"][0]["podCounts"] = {"individual": [2, 1]}
+    kueue.reserve("spread", 3, cpu="3", assignment={"topologyAssignment": topology})
+    await until(lambda: kueue.state("spread") == "Ready")
+
+
+@pytest.mark.parametrize(
+    ("count", "template", "problem"),
+    [
+        (MAX_PODS + 1, None, f"it has {MAX_PODS + 1} pods, and at most {MAX_PODS} are decided together"),
+        (1, {"spec": overflowing_pod("bad")["spec"]}, "cannot add up the amounts"),
+    ],
+)
+async def test_a_workload_that_cannot_be_decided_on_is_rejected_in_words(kueue, checks, count, template, problem):
+    kueue.reserve("bad", count, template=template)
+
+    await until(lambda: kueue.state("bad") == "Rejected")
+
+    assert problem in kueue.check("bad")["message"]
+
+
+async def test_workloads_without_quota_or_with_other_checks_are_left_alone(kueue, checks, server):
+    kueue.reserve("finished")
+    kueue.add_condition("finished", "Finished")
+    kueue.reserve("foreign")
+    (document,) = [each for each in server.objects("workloads") if each["metadata"]["name"] == "foreign"]
+    document["status"]["admissionChecks"][0]["name"] = "other"
+    server.put(document)
+    kueue.reserve("pair")
+
+    await until(lambda: kueue.state("pair") == "Ready")
+
+    assert (kueue.state("finished"), kueue.state("foreign")) == ("Pending", "Pending")
+
+
+class TestTopologyAssignment:
+    def test_values_are_put_together(self):
+        assignment = convert(
+            {
+                "levels": ["block", "rack"],
+                "slices": [
+                    {
+                        "domainCount": 2,
+                        "valuesPerLevel": [
+                            {"universal": "b1"},
+                            {"individual": {"prefix": "r", "roots": ["1", "2"], "suffix": "x"}},
+                        ],
+                        "podCounts": {"individual": [4, 2]},
+                    },
+                    {
+                        "domainCount": 1,
+                        "valuesPerLevel": [{"universal": "b2"}, {"universal": "r3"}],
+                        "podCounts": {"universal": 1},
+                    },
+                ],
+            },
+            TopologyAssignment,
+        )
+
+        assert list(assignment.domains()) == [
+            ({"block": "b1", "rack": "r1x"}, 4),
+            ({"block": "b1", "rack": "r2x"}, 2),
+            ({"block": "b2", "rack": "r3"}, 1),
+        ]
+
+    @given(st.integers(1, 4), st.integers(0, 4), st.integers(0, 4), st.integers(0, 2))
+    def test_too_few_values_are_a_problem(self, domains, roots, counts, levels):
+        slices = {
+            "domainCount": domains,
+            "valuesPerLevel": [{"individual": {"roots": ["r"] * roots}}],
+            "podCounts": {"individual": [1] * counts},
+        }
+        assignment = convert({"levels": ["l"] * levels, "slices": [slices]}, TopologyAssignment)
+
+        if levels == 1 and min(roots, counts) >= domains:
+            assert len(list(assignment.domains())) == domains
+        else:
+            with pytest.raises(ParseError, match="too few values"):
+                list(assignment.domains())
+
+
+def test_a_workload_of_the_api_is_read():
+    workload = convert({"metadata": {"name": "x", "namespace": "y"}, "spec": {}}, KueueWorkload)
+
+    assert workload.metadata.full_name == "y/x"
