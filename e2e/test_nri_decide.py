@@ -141,7 +141,7 @@ def test_a_killed_plugin_resumes_and_decides_on_what_started_meanwhile(node: Dec
     unseen = node.run("unseen")
     assert node.cpus(unseen) == [BOTH]
     node.start_plugin()
-    assert node.cpus(exclusive, shared, unseen) == ["1", "0", "0"]
+    until(lambda: node.cpus(exclusive, shared, unseen) == ["1", "0", "0"], node.log)
 
 
 def test_a_pod_that_is_being_created_while_the_plugin_is_killed_is_decided_on(node: DecidedNode) -> None:
