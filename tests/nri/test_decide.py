@@ -112,7 +112,8 @@ def test_what_each_policy_does_with_a_device_on_a_full_numa_node(node, policy):
         await node.run(full)
         node.give(pod, **{"gpu-1": 1})
         if policy in {Policy.RESTRICTED, Policy.SINGLE_NUMA_NODE}:
-            with pytest.raises(RpcError, match="Pod default/a is rejected: TopologyAffinityError; "):
+            message = "Pod default/a is rejected: TopologyAffinityError; .*; device gpu-1 is on NUMA node 1"
+            with pytest.raises(RpcError, match=message):
                 await node.run(pod)
             assert "a" not in node.durable.host.ledger.pods
         else:

@@ -24,7 +24,7 @@ import structlog
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.decision import Decision
-from alignup.align.devices.fixed import FixedDeviceProvider, with_fixed_devices
+from alignup.align.devices.fixed import FixedDeviceProvider, PodDevices, with_fixed_devices
 from alignup.align.errors import AlignError, StateError, StoreError
 from alignup.align.explain import sentences
 from alignup.align.ledger import Ledger
@@ -204,7 +204,7 @@ class DecidePlugin(AssistPlugin):
             decision = host.decide(pod)
             self._metrics.decisions.labels(decision.outcome).inc()
             if not decision.admitted:
-                message = _message(decision)
+                message = _message(decision, requested.devices)
                 if self._rejections.get(pod.uid) != message[:_MAX_MESSAGE]:
                     self._durable.record(decision)
                 raise StateError(message)
@@ -291,9 +291,16 @@ class DecidePlugin(AssistPlugin):
         return self._pool_of[1]
 
 
-def _message(decision: Decision) -> str:
-    """Return what ``alignup why`` says about a rejection, in one line."""
-    return "; ".join((sentences.verdict(decision), *sentences.describe_rejection(decision)))
+def _message(decision: Decision, devices: PodDevices) -> str:
+    """Return what ``alignup why`` says about a rejection, in one line, and where the *devices* of the pod are."""
+    held = (device for container in devices.values() for of_resource in container.values() for device in of_resource)
+    places = {device.id: bits.show(device.nodes) for device in held if device.nodes}
+    where = ", ".join(f"{id_} is on NUMA node {nodes}" for id_, nodes in sorted(places.items()))
+    return "; ".join(
+        filter(
+            None, (sentences.verdict(decision), *sentences.describe_rejection(decision), where and f"device {where}")
+        )
+    )
 
 
 def _page_name(size: int) -> str:
