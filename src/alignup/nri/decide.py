@@ -296,11 +296,8 @@ def _message(decision: Decision, devices: PodDevices) -> str:
     held = (device for container in devices.values() for of_resource in container.values() for device in of_resource)
     places = {device.id: bits.show(device.nodes) for device in held if device.nodes}
     where = ", ".join(f"{id_} is on NUMA node {nodes}" for id_, nodes in sorted(places.items()))
-    return "; ".join(
-        filter(
-            None, (sentences.verdict(decision), *sentences.describe_rejection(decision), where and f"device {where}")
-        )
-    )
+    parts = (sentences.verdict(decision), *sentences.describe_rejection(decision))
+    return "; ".join((*parts, f"device {where}") if where else parts)
 
 
 def _page_name(size: int) -> str:
