@@ -223,6 +223,21 @@ def test_a_store_that_is_lost_or_corrupt_is_rebuilt_from_what_runs(node):
     play(scenario())
 
 
+def test_a_pod_whose_cpus_are_gone_after_a_reboot_is_decided_on_anew(node):
+    async def scenario():
+        await node.start()
+        await node.run(make_pod("a", cpu="2"))
+        await node.run(make_pod("b", cpu="4"))
+        assert node.shown()["b-app"][0] == "4-7"
+        node.machine = parse("pack:1 numa:1 core:6 pu:1", memory=16 * GIB)
+        await node.start()
+        assert list(node.durable.host.ledger.pods) == ["a"]
+        assert list(node.plugin.unaligned) == ["b"]
+        node.check_exclusive()
+
+    play(scenario())
+
+
 def test_a_decision_that_cannot_be_stored_does_not_count(node, monkeypatch):
     async def scenario():
         await node.start()
