@@ -259,7 +259,10 @@ def test_cpus_and_pages_are_beside_devices_under_each_policy(decided: DecidedNod
 
 def test_a_pod_that_cannot_be_aligned_has_an_event_and_starts_when_it_can(decided: DecidedNode) -> None:
     decided.use_policy("single-numa-node")
-    holders = [decided.run("exclusive", cpu="2", memory="32Mi") for _ in range(3)]
+    first, holder = (decided.run("exclusive", cpu="1", memory="32Mi") for _ in range(2))
+    for _ in range(2):
+        decided.run("exclusive", cpu="2", memory="32Mi")
+    decided.remove(first)  # now a CPU is free on each of two NUMA nodes
     container = make_container(cpu="2", memory="32Mi")
     name = decided.create("exclusive", {**container, "command": HOARD})
 
@@ -269,7 +272,7 @@ def test_a_pod_that_cannot_be_aligned_has_an_event_and_starts_when_it_can(decide
 
     until("an event says why", rejected, detail=decided.logs)
     assert (decided.bed.api.pod(name) or {})["status"]["phase"] == "Pending"
-    decided.remove(holders[0])
+    decided.remove(holder)
     decided.bed.api.wait_phase(name, "Running", detail=decided.logs)
     decided.check()
 
