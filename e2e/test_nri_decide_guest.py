@@ -41,6 +41,7 @@ WITHOUT_MANAGERS = {
     "topologyManagerPolicy": "none",
     "reservedMemory": [],
 }
+DEVICE_NODES = range(1, 4)  #: those with two CPUs for pods; node 0 has one
 RESOURCE, DRIVER = "example.com/gpu", "gpu.example.com"
 GROUP = "/apis/resource.k8s.io/v1"
 EVENTS = "/api/v1/namespaces/default/events"
@@ -221,11 +222,11 @@ def decided(started: DecidedNode) -> Iterator[DecidedNode]:
 
 @pytest.fixture(scope="module")
 def devices(started: DecidedNode) -> None:
-    """Start a device plugin and a DRA driver with a device on each NUMA node."""
+    """Start a device plugin and a DRA driver with a device on each of these NUMA nodes."""
     guest, api = started.node.guest, started.bed.api
     offer = {
         "resource": RESOURCE,
-        "devices": [{"id": f"gpu-{node}", "nodes": [node]} for node in range(4)],
+        "devices": [{"id": f"gpu-{node}", "nodes": [node]} for node in DEVICE_NODES],
         "preferred": False,
         "pre_start_required": False,
         "endpoint": "gpu.sock",
@@ -233,9 +234,9 @@ def devices(started: DecidedNode) -> None:
     guest.ask("start", offer=offer)
     until(
         "the devices are allocatable",
-        lambda: (api.get(f"{NODES}/{NODE}") or {})["status"]["allocatable"].get(RESOURCE) == "4",
+        lambda: (api.get(f"{NODES}/{NODE}") or {})["status"]["allocatable"].get(RESOURCE) == "3",
     )
-    offered = [{"name": f"dra-{node}", "numa_nodes": [node]} for node in range(4)]
+    offered = [{"name": f"dra-{node}", "numa_nodes": [node]} for node in DEVICE_NODES]
     for document in guest.ask("start_driver", name=DRIVER, devices=offered):
         api.request("POST", f"{GROUP}/resourceslices", document)
     selectors = [{"cel": {"expression": f"device.driver == '{DRIVER}'"}}]
