@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help setup run test soak coverage dist image bundle sbom audit version docs lint bench e2e browser format lock clean again
+.PHONY: help setup run test soak coverage dist image bundle sbom audit version docs schemas recording krew lint bench e2e browser format lock clean again
 
 help:
 	@echo "make run       run an agent on an example machine, with pods; stop it with Ctrl-C (ONCE=1: exit when done)"
@@ -21,6 +21,9 @@ help:
 	@echo "make audit     compare the locked libraries with known vulnerabilities (pip-audit)"
 	@echo "make version   set the version in all files that have it (VERSION=0.2.0)"
 	@echo "make docs      build the documentation as a site in build/site"
+	@echo "make schemas   write the JSON Schemas of docs/schemas"
+	@echo "make recording run the commands of the recording in the README, and draw it"
+	@echo "make krew      write the manifest of the kubectl plugin for krew, of the bundle in dist/ (URL=https://…)"
 	@echo "make format    format the code"
 
 setup: $(READY)
@@ -62,6 +65,9 @@ dist: $(READY)
 bundle: $(READY)
 	$(BIN)/python -m tools.bundle
 
+krew: $(READY)
+	$(BIN)/python -m tools.krew --url "$(or $(URL),$(error say where the archives will be: make krew URL=https://…))"
+
 # Tools for releases have an environment of their own, and so have the libraries that they describe.
 RELEASE := build/release-venv
 RUNTIME := build/runtime-venv
@@ -98,6 +104,13 @@ docs: $(READY) $(DOCS)/.ready
 	$(DOCS)/bin/mkdocs build --strict --quiet
 	@! grep -rl --include='*.html' '```' build/site || { echo "code fences that are no code blocks" >&2; exit 1; }
 	@echo "open build/site/index.html, or with search: python3 -m http.server --directory build/site"
+
+recording: $(READY)
+	$(BIN)/python -m tools.recording
+
+# Editors read them: the example files name them in their first line.
+schemas: $(READY)
+	@for kind in machine cluster sweep trace; do $(BIN)/alignup schema $$kind > docs/schemas/$$kind.json || exit 1; done
 
 image: $(READY)
 	$(BIN)/python -m tools.image

@@ -255,11 +255,11 @@ async def test_the_webhook_gates_pods_that_opt_in(client: ApiClient) -> None:
     async with webhook(client, "localhost") as keeper:
         await until(keeper.published)
         assert keeper.problems == ()
-        labelled = {"metadata": {"name": "opted-in", "labels": {LABEL: "enabled"}}}
+        labeled = {"metadata": {"name": "opted-in", "labels": {LABEL: "enabled"}}}
         async with asyncio.timeout(SECONDS):  # until the API server has seen the authority
             while True:
                 with suppress(Exception):
-                    assert await gates(client, {**pod("", 1, gated=False), **labelled}, "default") == [GATE]
+                    assert await gates(client, {**pod("", 1, gated=False), **labeled}, "default") == [GATE]
                     break
                 await asyncio.sleep(0.1)
         assert await gates(client, pod("plain", 1, gated=False), "default") == []

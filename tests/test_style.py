@@ -28,8 +28,23 @@ PRIVATE_WORDS = re.compile(
     r"\b(whoever|somebody|anybody|everybody|(un)?heed(s|ed)?|as (it|things) stands?|in vain|errands?|is no good)\b",
     re.IGNORECASE,
 )
+#: British spellings; Kubernetes writes American English. Python's ``asyncio`` writes "cancelled".
+BRITISH = re.compile(
+    r"\b\w*("
+    r"(behavi|col|fav|harb|hon|hum|lab|neighb|rum|vap)our|"
+    r"(analy|caty|paraly)s(e[drs]?|ing)\b|"
+    r"(capital|categor|central|character|custom|emphas|equal|final|formal|general|initial|local|material|maxim|minim|modern|"
+    r"normal|optim|organ|parallel|prior|priorit|random|recogn|serial|special|standard|summar|synchron|token|util|visual)"
+    r"is(e[drs]?|ing|ation)\b|"
+    r"\b(artefact|catalogue|centre|cheque|defence|dialogue|fulfil\b|grey|judgement|kerb|learnt|licence|misspelt|"
+    r"offence|programme|sceptical|spelt|storey|tyre|whilst)|"
+    r"(label|model|signal|travel|level|channel|tunnel)l(ed|ing)\b"
+    r")",
+    re.IGNORECASE,
+)
 CODE = ("src/**/*.py", "tests/**/*.py", "bench/*.py", "e2e/*.py", "examples/**/*.py", "tools/*.py")
 TEXTS = ("src/**/*.py", "tests/**/*.py", "bench/*.py", "e2e/*.py", "examples/*.py", "docs/**/*.md", "*.md")
+OTHER_TEXTS = ("src/**/*.html", "src/**/*.js", "deploy/**/*.*", "examples/**/*.yaml", "tools/*.py", "Makefile")
 
 
 def functions_in(statements: list[ast.stmt]) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -123,14 +138,23 @@ def test_imports_inside_functions_are_few_and_have_a_reason():
     assert [place for place, line in imports.items() if not re.search(r"# (?!noqa)|noqa: [\w, ]+ - ", line)] == []
 
 
-def test_texts_use_plain_words():
-    occurrences = [
+def occurrences(words: re.Pattern[str], patterns: tuple[str, ...]) -> list[str]:
+    """Return where *words* are in the files of *patterns*."""
+    return [
         f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, match.start()) + 1}: {match.group()}"
-        for pattern in TEXTS
+        for pattern in patterns
         for path in ROOT.glob(pattern)
-        if path != Path(__file__)
+        if path != Path(__file__) and path.is_file() and "wire" not in path.parts
         for text in [path.read_text("utf-8").replace("_", " ")]
-        for match in PRIVATE_WORDS.finditer(text)
+        for match in words.finditer(text)
     ]
 
-    assert occurrences == []
+
+def test_texts_use_plain_words():
+    assert occurrences(PRIVATE_WORDS, TEXTS) == []
+
+
+def test_spelling_is_american():
+    assert occurrences(BRITISH, TEXTS + OTHER_TEXTS) == []
+    assert [word for word in ("behaviour", "Recognised", "labelled", "grey") if not BRITISH.search(word)] == []
+    assert not BRITISH.search("aria-labelledby rise precise exercise hour four promise")

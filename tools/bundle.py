@@ -2,7 +2,8 @@
 
 The file is a shell script with a compressed archive after it: the files of the container image, Python and the C
 library among them. When it is started for the first time it unpacks them into the user's cache; later it only starts
-them. It needs Linux on the same kind of processor, ``sh``, ``tar``, ``gzip`` and ``tail``, and no privileges.
+them. Under the name ``kubectl-alignup`` it is the plugin of kubectl. It needs Linux on the same kind of processor,
+``sh``, ``tar``, ``gzip`` and ``tail``, and no privileges.
 """
 
 import argparse
@@ -31,7 +32,10 @@ if [ ! -x "$root/start" ]; then
     mv "$new" "$root" 2>/dev/null || [ -x "$root/start" ]
     trap - EXIT
 fi
-exec "$root/start" "$@"
+case ${{0##*/}} in
+kubectl-*) exec "$root/kubectl" "$@" ;;
+*) exec "$root/start" "$@" ;;
+esac
 exit
 """
 
@@ -40,8 +44,8 @@ _START = """#!/bin/sh
 root=$(cd "$(dirname "$0")" && pwd)
 exec "$root/usr/bin/python3" -I -c 'import sys
 sys.path.insert(0, sys.argv.pop(1))
-from alignup.cli import main
-main()' "$root/{packages}" "$@"
+from alignup.cli import {function}
+{function}()' "$root/{packages}" "$@"
 """
 _PYTHON = """#!/bin/sh
 usr=$(cd "$(dirname "$0")/.." && pwd)
@@ -66,10 +70,13 @@ def bundle_files(files: Mapping[str, Entry]) -> dict[str, Entry]:
     python = image.python_version(files)
     linker = next(path for path in sorted(files) if path.startswith("usr/lib/") and "/ld-linux-" in path)
     kept = {path: entry for path, entry in files.items() if not path.startswith(_WITHOUT) and "/" in path}
-    start = _START.format(packages=f"{image.PLACE}/lib/python{python}/site-packages")
+    packages = f"{image.PLACE}/lib/python{python}/site-packages"
+    starts = {"start": "main", "kubectl": "kubectl_main"}
+    scripts = {path: _START.format(packages=packages, function=function) for path, function in starts.items()}
     inside = linker.removeprefix("usr/")
     wrapper = _PYTHON.format(linker=inside, libraries=inside.rpartition("/")[0], version=python)
-    return {**kept, "start": Entry(0o755, start.encode()), "usr/bin/python3": Entry(0o755, wrapper.encode())}
+    added = {**scripts, "usr/bin/python3": wrapper}
+    return {**kept, **{path: Entry(0o755, text.encode()) for path, text in added.items()}}
 
 
 def write_bundle(path: Path, files: Mapping[str, Entry], *, version: str) -> None:

@@ -12,9 +12,9 @@ from tools.oci import Entry
 #: Directories that are links in a Debian system; packages may still use the old paths.
 _MERGED = ("bin", "lib", "lib32", "lib64", "libx32", "sbin")
 
-#: Documents that no program reads. Licences (``copyright``) stay.
+#: Documents that no program reads. Licenses (``copyright``) stay.
 _LEFT_OUT = re.compile(r"usr/share/(man|info|locale|lintian|bug|menu|doc-base|pixmaps|applications)/|usr/share/doc/.+")
-_LICENCE = re.compile(r"usr/share/doc/[^/]+/copyright$")
+_LICENSE = re.compile(r"usr/share/doc/[^/]+/copyright$")
 
 
 def architecture() -> str:
@@ -67,7 +67,7 @@ def _entry(packed: tarfile.TarFile, member: tarfile.TarInfo) -> Entry:
 
 
 def _is_needed(path: str) -> bool:
-    return path not in {"", *_MERGED} and (not _LEFT_OUT.match(path) or bool(_LICENCE.match(path)))
+    return path not in {"", *_MERGED} and (not _LEFT_OUT.match(path) or bool(_LICENSE.match(path)))
 
 
 def _merged_path(name: str) -> str:

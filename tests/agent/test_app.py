@@ -181,7 +181,7 @@ async def test_a_body_that_does_not_arrive_times_out():
 @pytest.mark.parametrize(
     ("query", "fields"),
     [
-        pytest.param("colour=red", ["colour"], id="unknown"),
+        pytest.param("color=red", ["color"], id="unknown"),
         pytest.param("limit=3&limit=4", ["limit"], id="twice"),
         pytest.param("limit=0", ["limit"], id="too few"),
         pytest.param("limit=1001", ["limit"], id="too many"),

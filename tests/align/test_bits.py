@@ -123,8 +123,8 @@ def test_numbers_beyond_the_limit_are_parsed_but_make_no_set(text):
     [
         pytest.param([], "", id="the empty set is empty text"),
         pytest.param([4], "4", id="one member"),
-        pytest.param([4, 5], "4-5", id="two neighbours are a range"),
-        pytest.param([0, 2, 4], "0,2,4", id="no neighbours, no ranges"),
+        pytest.param([4, 5], "4-5", id="two neighbors are a range"),
+        pytest.param([0, 2, 4], "0,2,4", id="no neighbors, no ranges"),
         pytest.param([0, 1, 2, 3, 8, 10, 11], "0-3,8,10-11", id="all of it"),
     ],
 )

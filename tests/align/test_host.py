@@ -16,8 +16,9 @@ from alignup.align.machine import CadvisorNode, CadvisorReport, Cpu, Device, Hug
 from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, Policy, TopologyOptions, TopologySettings
-from alignup.align.workload import Pod, Resources
+from alignup.align.workload import Container, Pod, Resources
 from alignup.align.workload.validation import accept
+from alignup.kubernetes.configuration import load_settings
 from alignup.kubernetes.manifests.pod_decoder import read_pod
 from alignup.machines.synthetic import parse
 from tests.align.hosts import GIB, GPU, RESERVATION, make_host, make_pod
@@ -513,6 +514,12 @@ def test_a_machine_without_numa_nodes_is_rejected():
 
 NOTHING: Any = None
 DOCUMENT: Any = {"kind": "Pod"}
+TEXT: Any = "1.35"
+LIST: Any = [0]
+
+
+def decide_on(containers: Any) -> Any:
+    return make_host().decide(Pod(name="p", uid="p", containers=containers))
 
 
 @pytest.mark.parametrize(
@@ -522,6 +529,25 @@ DOCUMENT: Any = {"kind": "Pod"}
         (lambda: Host(make_host().machine, NOTHING), "Host needs a Settings, not NoneType; alignup.load_settings"),
         (lambda: make_host().decide(DOCUMENT), "a decision needs a Pod, not dict; alignup.load_pods reads pods"),
         (lambda: make_host().admit(NOTHING), "a decision needs a Pod, not NoneType"),
+        (lambda: make_host().apply(NOTHING), "apply needs a Decision, not NoneType; host.decide returns one"),
+        (
+            lambda: Host(make_host().machine, Settings(topology=TEXT)),
+            "Settings.topology needs a TopologySettings, not str",
+        ),
+        (lambda: Host(make_host().machine, Settings(release=TEXT)), "Settings.release needs a Release, not str"),
+        (lambda: decide_on(TEXT), "pod p: containers needs a tuple, not str"),
+        (lambda: decide_on((TEXT,)), r"pod p: containers\[0\] needs a Container, not str"),
+        (lambda: decide_on((Container("a", DOCUMENT),)), r"containers\[0\].resources needs a Resources, not dict"),
+        (
+            lambda: decide_on((Container("a", Resources(DOCUMENT)),)),
+            r"resources.requests\[kind\] needs a Quantity, not str",
+        ),
+        (
+            lambda: Device("example.com/gpu", "a", nodes=LIST),
+            "Device.nodes needs a set of NUMA nodes as an int, not list",
+        ),
+        (lambda: Device("example.com/gpu", "a", node=TEXT), "Device needs the number of a NUMA node, not str"),
+        (lambda: load_settings("kubelet.yaml", TEXT), "load_settings needs a Machine, not str; alignup.load_machine"),
     ],
 )
 def test_arguments_of_another_type_are_named(call, message):

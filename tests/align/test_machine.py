@@ -98,7 +98,7 @@ def test_rows_are_parsed_in_either_form(rows, between):
     ("rows", "problem"),
     [
         pytest.param({0: [10, 20], 1: []}, "NUMA node 1 has no distances", id="an empty row"),
-        pytest.param({0: [10], 1: [20, 10]}, "NUMA node 0 has 1 distances on a machine of 2 NUMA nodes", id="short"),
+        pytest.param({0: [10], 1: [20, 10]}, "NUMA node 0 has 1 distance on a machine of 2 NUMA nodes", id="short"),
         pytest.param({0: [10, 20, 20], 4: [20, 10]}, "NUMA node 0 has 3 distances", id="neither form"),
     ],
 )

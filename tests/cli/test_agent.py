@@ -157,7 +157,7 @@ def test_past_decisions_are_listed_and_explained(call, manifest):
     none = call("decisions", "--pod", "default/missing")
 
     assert code == 0
-    assert out.splitlines()[0].split()[:4] == ["ID", "TIME", "POD", "OUTCOME"]
+    assert out.splitlines()[0].split()[:4] == ["ID", "AGE", "POD", "OUTCOME"]
     assert "Pod default/small is admitted" in explanation[1]
     assert json.loads(rejected[1])["decisions"][0]["decision"]["pod"]["name"] == "large"
     assert none == (0, "", "No matching decisions.\n")

@@ -8,6 +8,7 @@ import pytest
 from tests.cli.commands import in_process
 
 NODE = Path("examples/node")
+INPUTS = Path("examples/inputs")
 TYPE = {"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration"}
 ON_MACHINE = ("--machine", NODE / "machine.yaml")
 
@@ -93,8 +94,25 @@ def test_notes_and_warnings_name_the_file(tmp_path):
 
     notes = explain("--config", given).stderr
 
-    assert f"{given}: OpenShift adds this" in notes
+    assert f"{given}: each node sets systemReserved" in notes
     assert f'{given}, spec.kubeletConfig: the kubelet ignores unknown field "reservedCPUs"' in notes
+
+
+def test_errors_in_files_of_distributions_name_the_line_and_what_to_fetch(tmp_path):
+    wrong = tmp_path / "config.yaml"
+    wrong.write_text("kubelet-arg:\n- max-pods=5\n- topology-manager-policy=strict\n")
+    profile = tmp_path / "profile.yaml"
+    text = (INPUTS / "performance-profile.yaml").read_text("utf-8")
+    profile.write_text(text.replace("reserved: 0,8,16,24", "reserved: first"))
+
+    value, cpus, lacking = (explain("--config", path) for path in (wrong, profile, INPUTS / "nodeadm.yaml"))
+
+    assert f"{wrong}:3: kubelet-arg[1]: topologyManagerPolicy: invalid configuration" in value.stderr
+    assert f"{profile}:9: spec.cpu.reserved: " in cpus.stderr
+    assert (
+        "Each node sets kubeReserved and maxPods, unknown here: use --set, or fetch it with kubectl" in lacking.stderr
+    )
+    assert [run.returncode for run in (value, cpus, lacking)] == [2, 2, 2]
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,19 @@ def test_every_command_has_help_with_an_example(words):
 #: Examples that need an agent or a cluster, or do not end; the tests of these commands run them.
 TESTED_ELSEWHERE = tuple(
     f"alignup {name}"
-    for name in ("agent", "admit", "cluster", "release", "ps", "decisions", "watch", "web", "schedule", "nri")
+    for name in (
+        "agent",
+        "admit",
+        "cluster",
+        "collect",
+        "release",
+        "ps",
+        "decisions",
+        "watch",
+        "web",
+        "schedule",
+        "nri",
+    )
 )
 
 
@@ -271,7 +283,7 @@ def test_why_imports_no_more_than_it_needs():
     assert not imported & {"rich", "asyncio", "shutil"}
 
 
-def test_a_misspelt_command_gets_a_proposal():
+def test_a_misspelled_command_gets_a_proposal():
     run = in_process("wyh")
 
     assert run.returncode == 2

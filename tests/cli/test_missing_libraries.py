@@ -8,6 +8,7 @@ import pytest
 
 from alignup.cli.app import COMMANDS
 from alignup.cli.installation import EXTRAS, NEEDED_EXTRAS, describe_import_error, install_advice
+from alignup.collect.collection import STATE_PARTS, Collection, CollectionIndex, Part, write
 from tests.cli.commands import python
 
 ROOT = Path(__file__).parents[2]
@@ -17,6 +18,7 @@ _NODE = ["--machine", "examples/node/machine.yaml", "--config", "examples/node/k
 ARGUMENTS = {
     "why": ["-f", "examples/node/trainer.yaml", *_NODE],
     "cluster": ["why", "-f", "examples/node/trainer.yaml"],
+    "collect": ["trainer"],
     "simulate": ["-f", "examples/node/running.yaml", *_NODE],
     "sweep": ["examples/fleet/sweep.yaml", "--engine", "dask", "--results", "{tmp}/results.csv"],
     "doctor": [*_NODE],
@@ -50,6 +52,25 @@ def test_no_command_fails_with_an_internal_error(command, tmp_path):
         assert run.returncode == 1
         assert run.stderr.splitlines()[0].endswith(" is not installed")
         assert install_advice(*NEEDED[command]) in run.stderr
+
+
+def test_an_archive_needs_no_extra(tmp_path):
+    node = ROOT / "examples" / "node"
+    parts: dict[str, bytes] = {
+        Part.POD: (node / "trainer.yaml").read_bytes(),
+        Part.CONFIGURATION: (node / "kubelet.yaml").read_bytes(),
+        Part.MACHINE: (node / "machine.yaml").read_bytes(),
+        **{part: path.read_bytes() for part in STATE_PARTS if (path := node / part).exists()},
+    }
+    index = CollectionIndex(
+        collected_at="2026-11-17T12:00:00Z", pod="ml/trainer-0", node="a", kubelet_version="v1.37.0"
+    )
+    write(tmp_path / "case.tar.gz", Collection(index, parts))
+
+    run = run_without_extras("why", str(tmp_path / "case.tar.gz"), "--search", "0")
+
+    assert run.returncode == 1, run.stderr
+    assert "TopologyAffinityError" in run.stdout
 
 
 @pytest.mark.parametrize("words", [["cluster", "nodes"], ["cluster", "upgrade-check", "--to", "1.37"]])

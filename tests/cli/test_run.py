@@ -333,8 +333,9 @@ def test_a_rejection_is_explained(bench):
 
     assert (code, out) == (124, "")
     assert err.startswith("Run huge is rejected: ")
-    assert "What does not fit" in err
+    assert "What does not fit\n  - the machine has too little for the run: " in err
     assert "What would admit it" in err
+    assert [word for word in ("Pod", "pod", "Container", "container run", "the node ", "--wait") if word in err] == []
 
 
 def test_a_run_whose_device_does_not_exist_is_rejected(bench, tmp_path):

@@ -346,8 +346,8 @@ def test_invalid_input_reports_what_is_wrong_where_and_what_to_do(manifest, argu
         ),
         pytest.param(
             ("--set", "kind=Pod"),
-            "Give a KubeletConfiguration of kubelet.config.k8s.io/v1beta1, the answer of a kubelet's /configz, "
-            "a kubelet-config ConfigMap or an OpenShift KubeletConfig.",
+            "Give a KubeletConfiguration of kubelet.config.k8s.io/v1beta1, or that of a running kubelet: "
+            "kubectl get --raw /api/v1/nodes/NODE/proxy/configz > configz.json",
             id="a kind",
         ),
         pytest.param(
@@ -420,7 +420,7 @@ def test_shell_completion():
     assert asked.stdout.split() == ["plain,text", "plain,json", "plain,yaml"]
 
 
-def test_a_misspelt_field_is_an_error_with_a_proposal(manifest):
+def test_a_misspelled_field_is_an_error_with_a_proposal(manifest):
     text = (NODE / "trainer.yaml").read_text("utf-8").replace("limits:", "limit:")
     file = manifest(text, "trainer.yaml")
     line = next(number for number, line in enumerate(text.splitlines(), 1) if "limit:" in line)

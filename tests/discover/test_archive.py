@@ -239,7 +239,7 @@ class TestCompression:
     def test_damaged_data_is_an_error(self, compress, plain, tmp_path):
         (tmp_path / "machine").write_bytes(compress(plain)[:-300])
 
-        with pytest.raises(SourceError, match="machine is not a machine archive"):
+        with pytest.raises(SourceError, match="machine is not an archive"):
             load(tmp_path / "machine")
 
     def test_xz_data_that_needs_much_memory_is_an_error(self, tmp_path):
@@ -257,7 +257,7 @@ class TestCompression:
         (tmp_path / "damaged").write_bytes(packed[:-50])
 
         assert load(tmp_path / "machine") == discover(root)
-        with pytest.raises(SourceError, match="damaged is not a machine archive"):
+        with pytest.raises(SourceError, match="damaged is not an archive"):
             load(tmp_path / "damaged")
 
     @pytest.mark.skipif(sys.version_info >= (3, 14), reason="the standard library reads zstd")

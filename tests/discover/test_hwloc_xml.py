@@ -149,7 +149,7 @@ def test_sockets_without_cpus_are_counted():
     )
 
     assert {cpu.socket for cpu in machine.cpus} == {0, 8}
-    assert "1 of 3 sockets have no CPUs; they are left out" in machine.gaps
+    assert "of 3 sockets, 1 without CPUs left out" in machine.gaps
 
 
 def test_of_a_pci_device_that_is_listed_twice_the_first_is_used():

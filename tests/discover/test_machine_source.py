@@ -215,13 +215,17 @@ PLAIN = {"alignup": "machine/v1", "cpus": [{"socket": 0, "node": 0, "cores": "0-
         pytest.param({"cpus": [{"socket": 0, "cores": "0-"}]}, "invalid syntax", id="no list"),
         pytest.param({"cpus": [{"socket": 0, "cores": "9999999"}]}, "must be below", id="a CPU too high"),
         pytest.param(
-            {"cpus": [{"socket": 0, "cores": "0 1", "numbers": "1"}]}, "1 numbers are given for 2 cores", id="numbers"
+            {"cpus": [{"socket": 0, "cores": "0 1", "numbers": "1"}]},
+            "expected as many as cores, 2, not 1",
+            id="numbers",
         ),
         pytest.param({"nodes": [{"id": 0, "memory": "much"}]}, "quantities must match", id="no quantity"),
         pytest.param(
             {"nodes": [{"id": 0, "distances": [10]}]}, "all of them under 'distances'", id="distances of a node"
         ),
-        pytest.param({"distances": [[10, 20]]}, "expected 1 rows of 1", id="distances of other nodes"),
+        pytest.param(
+            {"distances": [[10, 20]]}, "expected a row of 1 for each NUMA node", id="distances of other nodes"
+        ),
         pytest.param({"sockets": 2}, "unknown field `sockets`", id="an unknown field"),
         pytest.param({"pci": [{"address": "a", "vendor": "zz"}]}, "'zz' is not a hexadecimal code", id="a code"),
     ],

@@ -248,7 +248,7 @@ def test_more_huge_pages_than_memory_are_rejected():
             "pu:2(memory=1GB)", "'pu:2(memory=1GB)': cannot use 'memory=1GB': expected 'indexes=…'", id="memory"
         ),
         pytest.param("numa:1(size=1) pu:1", "cannot use 'size=1': expected 'memory=…' and", id="a size of a node"),
-        pytest.param("numa:1(colour=1) pu:1", "cannot use 'colour=1'", id="an unknown attribute"),
+        pytest.param("numa:1(color=1) pu:1", "cannot use 'color=1'", id="an unknown attribute"),
         pytest.param("numa:1(memory) pu:1", "cannot use 'memory'", id="an attribute without value"),
         pytest.param("numa:1(memory=1 memory=2) pu:1", "cannot use 'memory=2'", id="an attribute twice"),
         pytest.param("numa:1(memory=1PB) pu:1", "'1PB' is not a size: expected bytes", id="an unknown unit"),

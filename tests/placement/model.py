@@ -62,7 +62,7 @@ class Outcome:
     seconds: float = 0.0
     longest_wait: float = 0.0
 
-    def utilisation(self, cpus: int) -> float:
+    def utilization(self, cpus: int) -> float:
         return self.busy / (self.seconds * cpus) if self.seconds else 0.0
 
 

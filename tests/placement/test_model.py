@@ -163,5 +163,5 @@ def count_use(how: str, outcome: Outcome) -> None:
     cpus = sum(host.cpus.allocatable.bit_count() for host in hosts().values())
     did(f"placements {how}", outcome.placements)
     did(f"placements {how}: rejected", outcome.rejections)
-    did(f"placements {how}: percent of CPUs in use", round(100 * outcome.utilisation(cpus)))
+    did(f"placements {how}: percent of CPUs in use", round(100 * outcome.utilization(cpus)))
     did(f"placements {how}: simulated seconds", round(outcome.seconds))

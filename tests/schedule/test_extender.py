@@ -465,7 +465,7 @@ async def test_a_body_above_the_limit_is_answered_even_while_it_is_sent(http):
     """The connection is not reset before a client that sends everything first has read the response."""
     answer = await http.post("/v1/extender/filter", content=b" " * (65 << 20), headers=JSON)
 
-    assert (answer.status_code, answer.json()["detail"]) == (413, "The document is larger than 67108864 bytes.")
+    assert (answer.status_code, answer.json()["detail"]) == (413, "The document is larger than 64 MiB.")
 
 
 def many(element: bytes, *, head: bytes, tail: bytes) -> bytes:

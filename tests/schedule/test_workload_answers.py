@@ -49,7 +49,7 @@ def test_the_nearest_node_is_named_with_what_it_lacks(limits, sentence):
 def test_a_node_whose_resources_disagree_is_not_said_to_lack_any():
     answer = ask(cluster_of(a=make_host(Policy.RESTRICTED)), 2, cpu="2", gpu="2")
 
-    assert answer.shortage == "no NUMA nodes are preferred by example.com/gpu and memory alike (1 of 1 nodes)"
+    assert answer.shortage == "no NUMA nodes are preferred by example.com/gpu and memory alike (1 of 1 node)"
 
 
 def test_a_pod_that_needs_several_numa_nodes_lacks_what_all_of_them_lack():

@@ -372,8 +372,8 @@ class TestMemory:
 
 
 def test_unknown_dimensions_are_rejected():
-    with pytest.raises(SettingsError, match="unknown dimension colour; expected one of policy, scope"):
-        build_grid(BASE, ["colour"], machine=MACHINE)
+    with pytest.raises(SettingsError, match="unknown dimension color; expected one of policy, scope"):
+        build_grid(BASE, ["color"], machine=MACHINE)
 
 
 @pytest.mark.parametrize(

@@ -109,10 +109,8 @@ def test_traces_round_trip(events):
 
 def test_equal_pods_share_a_template():
     text = io.StringIO()
-    labelled = replace(
-        small("c"), containers=(guaranteed("main", {"cpu": "1", "memory": "1Gi"}),), labels={"app": "db"}
-    )
-    write([PodArrival(0, small("a")), PodArrival(1, small("b")), PodDeparture(5, "a"), PodArrival(2, labelled)], text)
+    labeled = replace(small("c"), containers=(guaranteed("main", {"cpu": "1", "memory": "1Gi"}),), labels={"app": "db"})
+    write([PodArrival(0, small("a")), PodArrival(1, small("b")), PodDeparture(5, "a"), PodArrival(2, labeled)], text)
 
     head, *lines = map(json.loads, text.getvalue().splitlines())
 

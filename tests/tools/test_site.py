@@ -143,10 +143,13 @@ def test_the_page_of_configuration_has_every_environment_variable():
     assert len(used) > 15
 
 
-def test_the_page_of_configuration_has_every_value_of_the_chart():
+def test_the_page_of_values_has_every_value_of_the_chart_with_its_default_and_meaning():
     values = yaml.safe_load((ROOT / "deploy" / "helm" / "alignup" / "values.yaml").read_text("utf-8"))
+    page = (ROOT / "docs" / "helm-values.md").read_text("utf-8")
+    shown = re.findall(r"^\| `([^`]+)` \| `([^`]*)` \| (.+) \|$", page, re.MULTILINE)
 
-    assert rows("Values of the Helm chart") == set(chart_values(values))
+    assert {name: yaml.safe_load(default) for name, default, _ in shown} == dict(chart_values(values))
+    assert [name for name, _, meaning in shown if not meaning.strip().endswith(".")] == []
 
 
 def chart_values(values, path=""):
@@ -154,7 +157,7 @@ def chart_values(values, path=""):
         if isinstance(value, dict) and value and name not in {"resources", "nodeSelector"}:
             yield from chart_values(value, f"{path}{name}.")
         else:
-            yield f"{path}{name}"
+            yield f"{path}{name}", value
 
 
 def test_every_field_of_a_machine_file_is_on_the_page_of_machines():

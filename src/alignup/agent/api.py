@@ -4,7 +4,7 @@ A response body and its OpenAPI schema both derive from one struct. Fields hold 
 RFC 3339 for times.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, cast
 
 import msgspec
@@ -91,6 +91,7 @@ class PodViewDocument(Document, frozen=True, kw_only=True):
     uid: str
     name: str
     namespace: str
+    labels: Mapping[str, str]
     qos: QoS
     status: AdmissionStatus
     position: Annotated[int, Meta(ge=1, description="Position in the wait queue.")] | None
@@ -196,6 +197,7 @@ def pod_view_document(view: PodView, *, document: DecisionDocument | None = None
         uid=pod.uid,
         name=pod.name,
         namespace=pod.namespace,
+        labels=pod.labels,
         qos=pod.qos,
         status=view.status,
         position=view.position,

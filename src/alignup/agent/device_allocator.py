@@ -26,6 +26,7 @@ from alignup.documents import codec
 from alignup.kubernetes.plugins.manager import DevicePluginManager
 from alignup.kubernetes.plugins.pod_resources import serve_pod_resources
 from alignup.kubernetes.plugins.resources import ResourceState
+from alignup.picture.text_format import format_size
 from alignup.web.responses import BusyError, NotReadyError
 
 MAX_PREFERENCE_ROUNDS = 4  #: how often plugins are asked again because the devices have changed
@@ -188,7 +189,8 @@ class DeviceAllocator:
             grants.setdefault(request.container, {})[request.resource] = responses[request]
         size = len(codec.encode(grants))
         if size > MAX_GRANT_BYTES:
-            why = f"the device plugins returned {size} bytes for the pod, and the limit is {MAX_GRANT_BYTES}"
+            limit = format_size(MAX_GRANT_BYTES)
+            why = f"the device plugins returned {format_size(size)} for the pod, and the limit is {limit}"
             return await self.queue.run(Transaction.fail, pending, ProviderError(why))
         return await self.queue.run(Transaction.commit, pending, grants)
 

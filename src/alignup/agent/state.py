@@ -96,7 +96,7 @@ class WaitingPods(WaitQueue[str, PodRecord]):
     def add(self, record: PodRecord) -> None:
         """Append a pod; ``BusyError`` if the queue is full."""
         if len(self) >= self.capacity:
-            raise BusyError(f"{len(self)} pods are waiting, which is the limit")
+            raise BusyError(f"pods are waiting: {len(self)}, which is the limit")
         self.update(record)
 
     def update(self, record: PodRecord) -> None:

@@ -219,7 +219,7 @@ class Transaction:
         known = self._host.ledger.devices
         self._update_devices(resource, known.announce(resource, devices, preferred_allocation=preferred_allocation))
         count = sum(device.healthy for device in devices)
-        self._emit(EventKind.ANNOUNCED, detail=f"{resource}: {count} of {len(devices)} devices are healthy")
+        self._emit(EventKind.ANNOUNCED, detail=f"{resource}: healthy devices: {count} of {len(devices)}")
         self.retry_waiting()
 
     def plugin_stopped(self, resource: str, *, gone: bool = False) -> None:

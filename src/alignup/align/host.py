@@ -30,8 +30,11 @@ from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity
 from alignup.align.release import NEWEST, ClaimRule, Release
 from alignup.align.settings import FeatureGates, Policy, TopologySettings
-from alignup.align.workload import Amounts, Pod, Resources, validation
+from alignup.align.workload import Amounts, Container, Pod, Resources, validation
 from alignup.align.workload.names import CPU, MEMORY, is_extended
+
+#: Field of :class:`Settings` → its type.
+_FIELD_TYPES = {"topology": TopologySettings, "cpus": CpuSettings, "release": Release, "gates": FeatureGates}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +54,9 @@ class Settings:
     kubelet_faults: bool = False
 
     def __post_init__(self) -> None:
+        for name, expected in _FIELD_TYPES.items():
+            if not isinstance(value := getattr(self, name), expected):
+                raise TypeError(f"Settings.{name} needs a {expected.__name__}, not {type(value).__name__}")
         if self.gates.release is not self.release:
             object.__setattr__(self, "gates", replace(self.gates, release=self.release))
 
@@ -176,6 +182,8 @@ class Host:
 
     def apply(self, decision: Decision) -> None:
         """Apply an admission; ``StateError`` if the ledger has changed since the decision."""
+        if not isinstance(decision, Decision):
+            raise TypeError(f"apply needs a Decision, not {type(decision).__name__}; host.decide returns one")
         if decision.outcome is not Outcome.ADMITTED or decision.after is None:
             raise StateError(f"cannot apply the decision: pod {decision.uid} was not admitted")
         if decision.before is not self.ledger:
@@ -306,10 +314,40 @@ def _type_error(machine: object, settings: object) -> TypeError:
     return TypeError(f"Host needs a {name}, not {type(argument).__name__}; {reader}")
 
 
+def _pod_type_error(pod: Pod) -> TypeError | None:
+    """Return an error about the first part of *pod* that has another type; ``None`` if all have theirs."""
+
+    def mismatch(place: str, value: object, expected: type) -> TypeError | None:
+        wrong = not isinstance(value, expected)
+        message = f"pod {pod.name}: {place} needs a {expected.__name__}, not {type(value).__name__}"
+        return TypeError(message) if wrong else None
+
+    def in_resources(place: str, resources: object) -> Iterator[TypeError | None]:
+        yield mismatch(place, resources, Resources)
+        for name in ("requests", "limits"):
+            yield mismatch(f"{place}.{name}", getattr(resources, name, None), Mapping)
+            for resource, amount in getattr(resources, name).items():
+                yield mismatch(f"{place}.{name}[{resource}]", amount, Quantity)
+
+    def mismatches() -> Iterator[TypeError | None]:
+        for name in ("init", "containers"):
+            yield mismatch(name, getattr(pod, name), tuple)
+            for index, container in enumerate(getattr(pod, name)):
+                yield mismatch(f"{name}[{index}]", container, Container)
+                yield from in_resources(f"{name}[{index}].resources", container.resources)
+        yield from in_resources("resources", pod.resources)
+
+    return next(filter(None, mismatches()), None)
+
+
 def check_pod(pod: Pod) -> None:
     """Raise ``PodError`` if *pod* would corrupt a ledger."""
     if not isinstance(pod, Pod):
         raise TypeError(f"a decision needs a Pod, not {type(pod).__name__}; alignup.load_pods reads pods from files")
-    if not pod.uid or not pod.is_consistent:
+    try:
+        consistent = pod.is_consistent
+    except (AttributeError, TypeError) as error:
+        raise _pod_type_error(pod) or error from error
+    if not pod.uid or not consistent:
         missing = () if pod.uid else (Problem("metadata.uid", "Required value"),)
         raise PodError((*missing, *validation.validation_problems(pod)))

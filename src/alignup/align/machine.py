@@ -82,8 +82,14 @@ class Device:
     node: InitVar[int | None] = None
 
     def __post_init__(self, node: int | None) -> None:
+        given: object = self.nodes
+        if not isinstance(given, int | None):
+            advice = "use node=0, or bits.of([0, 1])"
+            raise TypeError(f"Device.nodes needs a set of NUMA nodes as an int, not {type(given).__name__}; {advice}")
         if node is None:
             return
+        if not isinstance(node, int):
+            raise TypeError(f"Device needs the number of a NUMA node, not {type(node).__name__}")
         if self.nodes is not None or node < 0:
             raise ValueError("give a device either a node, 0 or higher, or a set of nodes")
         object.__setattr__(self, "nodes", 1 << node)
@@ -169,7 +175,8 @@ class Distances:
             elif len(row) == len(ids):
                 matrix[node] = dict(zip(ids, row, strict=True))
             elif row:
-                problems.append(f"NUMA node {node} has {len(row)} distances on a machine of {len(ids)} NUMA nodes")
+                given = "1 distance" if len(row) == 1 else f"{len(row)} distances"
+                problems.append(f"NUMA node {node} has {given} on a machine of {len(ids)} NUMA nodes")
         if problems:
             raise MachineError(problems)
         return cls(matrix)

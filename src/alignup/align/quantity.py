@@ -20,7 +20,7 @@ _FORMAT = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinum
 _SUFFIX = "unable to parse quantity's suffix"
 _NUMBER = "unable to parse numeric part of quantity"
 
-_MISSPELT = re.compile(
+_MISSPELLED = re.compile(
     r"\s*([+-]?[0-9]*(?:[.,][0-9]+)?)\s*(?:([kmgtpe])(i?)(?:b|bytes?)?|cores?|cpus?|b|bytes?)?\s*", re.IGNORECASE
 )
 
@@ -33,7 +33,7 @@ _MILLI = -3
 
 def propose_spelling(text: str) -> str:
     """Return how *text*, which is not a quantity, is probably meant: ``write 1G or 1Gi`` for ``1GB``."""
-    match = _MISSPELT.fullmatch(text)
+    match = _MISSPELLED.fullmatch(text)
     if not match or not match[1].strip("+-"):
         return "write a number with or without a unit, such as 500m, 2, 1G or 1Gi"
     number, prefix, binary = match[1].replace(",", "."), (match[2] or "").upper(), match[3]

@@ -33,7 +33,7 @@ _EXAMPLE = "alignup admit -f examples/node/trainer.yaml"
     help="Wait up to SECONDS for waiting pods to be admitted (default: 0).",
 )
 @with_options("agent", AgentOptions)
-@output_option("text", "json", "yaml")
+@output_option("text", "json", "yaml", "name")
 def command(  # noqa: PLR0913 - options
     *, agent: AgentOptions, paths: tuple[str, ...], files: tuple[str, ...], dry_run: bool, wait: float, output: str
 ) -> None:
@@ -46,7 +46,7 @@ def command(  # noqa: PLR0913 - options
         raise click.UsageError("Give FILE, or -f FILE.")
     workloads, skipped = inputs.read_workloads(files)
     terminal.print_notes(skipped)
-    selected = inputs.select_workloads(workloads, None, files=files)
+    selected = inputs.select_workloads(workloads, files=files)
     pods = [(workload, pod) for workload in selected for pod in workload.pods()]
     client = connect(agent)
     admissions = []
@@ -54,6 +54,8 @@ def command(  # noqa: PLR0913 - options
         admissions.append(client.admit(pod_manifest(workload, pod), dry_run=dry_run))
         if output == "text":
             _print_admission(admissions[-1])
+        elif output == "name":
+            terminal.print_line(f"pod/{pod.name}")
     if wait:
         end = time.monotonic() + wait
         admissions = [_wait(client, admission, end) for admission in admissions]

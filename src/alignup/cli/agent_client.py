@@ -7,7 +7,7 @@ from pathlib import Path
 from alignup.align.errors import ParseError
 from alignup.atomic_files import open_input
 from alignup.cli.app import FailureError, InputError, Place
-from alignup.cli.options import check_exists, option, path_option
+from alignup.cli.options import GIVE_FILE, check_exists, option, path_option
 from alignup.web.address import SOCKET_NAME, TcpAddress, UnixAddress, default_root, parse_address
 from alignup.web.agent_client import TIMEOUT, AgentClient, AgentError, AgentErrorKind
 
@@ -54,9 +54,11 @@ def connect(options: AgentOptions, *, timeout: float = TIMEOUT) -> AgentClient:
             with open_input(options.token_file) as file:
                 token = file.read(_MAX_TOKEN).decode("ascii", "replace").strip()
     except OSError as error:
-        raise InputError(f"{error.filename}: {error.strerror}", place=Place("--token-file")) from error
+        place = Place("--token-file")
+        raise InputError(f"{error.filename}: {error.strerror}", place=place, advice=GIVE_FILE) from error
     if not token.isascii() or len(token.split()) > 1:
-        raise InputError(f"{options.token_file} does not contain a token", place=Place("--token-file"))
+        message = f"{options.token_file} does not contain a token"
+        raise InputError(message, place=Place("--token-file"), advice="Give the file that the agent has, too.")
     check_exists(options, "ca_file")
     return AgentClient(address, token=token, timeout=timeout, ca_file=options.ca_file)
 

@@ -14,6 +14,7 @@ from alignup.cli.exit_codes import FAILED, USAGE
 COMMANDS = {
     "why": "Explain why a pod is admitted or rejected, and what would admit it",
     "cluster": "Ask the nodes of a cluster about a pod, and list what they have left",
+    "collect": "Gather what explains a pod's rejection from a cluster into one archive",
     "simulate": "Simulate a workload on a node, and compare policies",
     "sweep": "Simulate a cluster for every combination of machines, configurations and strategies",
     "doctor": "Check a kubelet's configuration and state files, and repair them",
@@ -168,6 +169,7 @@ def examples(*lines: str) -> str:
 
 
 HELP_OPTIONS = ["-h", "--help"]
+KUBECTL = "kubectl alignup"  #: the name of ``alignup cluster`` as a plugin of kubectl
 
 
 @click.group(

@@ -3,29 +3,31 @@
 ``kubectl alignup`` is the same: the package installs ``kubectl-alignup``.
 """
 
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from alignup.align.errors import AlignError
-from alignup.cli import terminal
-from alignup.cli.app import COMMANDS, DEBUG_OPTION, VERSION_OPTION, InputError, define_command, examples
+from alignup.cli import collect, terminal
+from alignup.cli.app import COMMANDS, DEBUG_OPTION, VERSION_OPTION, define_command, examples
+from alignup.cli.cluster_access import (
+    CHOOSE_NAMESPACE,
+    AccessOptions,
+    Answer,
+    ClusterCommand,
+    ClusterError,
+    ClusterGroup,
+    PodSelection,
+    api_errors,
+    ask,
+    find_pods,
+)
 from alignup.cli.completers import complete_cluster_nodes, complete_cluster_pods
 from alignup.cli.exit_codes import FAILED
 from alignup.cli.object_names import parse_object_names
-from alignup.cli.options import (
-    flag_option,
-    option,
-    output_option,
-    path_option,
-    search_option,
-    with_options,
-    workload_field,
-)
+from alignup.cli.options import option, output_option, search_option, with_options, workload_field
 
 if TYPE_CHECKING:
     from alignup.align.release import Release
@@ -36,23 +38,12 @@ if TYPE_CHECKING:
     from alignup.schedule.cluster_snapshot import ClusterView
     from alignup.schedule.cluster_upgrade import NodeUpgrade
 
-Answer = TypeVar("Answer")
-
 NOT_ADMITTED = FAILED
-ATTEMPTS = 3  #: of a request to an API server that cannot be reached or is overloaded
 _INSTALL = "Install the observers of the nodes with kubectl apply -k deploy/kubernetes, or with Helm: deploy/README.md"
-_CHOOSE_NAMESPACE = "Choose a namespace with -n; for a pod that does not exist yet, give its manifest with -f."
-_ACCESS = "Choose a kubeconfig file with --kubeconfig, and a context of it with --context."
-_PERMISSIONS = "Alignup lists nodes, hoststates.alignup.dev, and the pods of all namespaces."
-
-
-class ClusterError(InputError, AlignError):
-    """The API server does not answer, refuses, or has not what was asked for."""
-
-    exit_code = FAILED
 
 
 @click.group(
+    cls=ClusterGroup,
     short_help=COMMANDS["cluster"],
     epilog=examples("alignup cluster why trainer-0 -n ml", "alignup cluster nodes"),
     params=[VERSION_OPTION, DEBUG_OPTION],
@@ -61,32 +52,17 @@ def command() -> None:
     """Ask the nodes of a cluster about a pod, and list what they have left.
 
     The cluster is that of kubectl: --kubeconfig, KUBECONFIG or ~/.kube/config, and its current context. 'kubectl
-    alignup' is the same as 'alignup cluster'. Everything is read; nothing is changed.
+    alignup' is the same as 'alignup cluster'. Everything is read; nothing is changed,
+    except that collect may create a pod, which it deletes.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AccessOptions:
-    kubeconfig: str | None = path_option("FILE", "Kubeconfig file", "KUBECONFIG, or ~/.kube/config")
-    context: str | None = option("NAME", "Context of the kubeconfig", "its current context")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodOptions:
-    namespace: str | None = option("NAME", "Namespace of POD", "that of the context", "-n", "--namespace")
-    all_namespaces: bool = flag_option("Ask about pods of all namespaces", "-A", "--all-namespaces")
-    selector: str | None = option(
-        "LABELS", "Ask about the pods with these labels, such as app=web", "", "-l", "--selector"
-    )
+class PodOptions(PodSelection):
     files: tuple[str, ...] = workload_field()
     kubernetes_version: str | None = option(
         "VERSION", "Decide as kubelets of this Kubernetes release do", "that of each Node object"
     )
-
-    @property
-    def selects(self) -> bool:
-        """Whether pods are selected from a list."""
-        return self.all_namespaces or self.selector is not None
 
 
 @define_command(
@@ -95,6 +71,7 @@ class PodOptions:
     "alignup cluster why deployment/web",
     "alignup cluster why -l app=web -A",
     "alignup cluster why -f examples/node/trainer.yaml -o wide",
+    cls=ClusterCommand,
     summary="Explain which nodes admit a pod, and what would admit it elsewhere",
 )
 @click.argument("names", metavar="[POD]...", nargs=-1, shell_complete=complete_cluster_pods)
@@ -125,9 +102,9 @@ def why(*, names: tuple[str, ...], pod_options: PodOptions, access: AccessOption
         terminal.print_notes(inputs.read_release(version)[1])
     workloads, skipped = inputs.read_workloads(pod_options.files) if pod_options.files else ((), ())
     if pod_options.files:
-        workloads = tuple(inputs.select_workloads(workloads, None, files=pod_options.files))
-    with _api_errors(), terminal.waiting_message("Reading the cluster"):
-        view, pods, stored = _ask(access, partial(_read_asked, words=names, options=pod_options))
+        workloads = tuple(inputs.select_workloads(workloads, files=pod_options.files))
+    with api_errors(), terminal.waiting_message("Reading the cluster"):
+        view, pods, stored = ask(access, partial(_read_asked, words=names, options=pod_options))
     terminal.print_notes((*skipped, *view.notes, *cluster_output.doubt_notes(view)))
     with terminal.waiting_message("Searching for changes that would admit it"):
         asked = list(cluster_output.ask_about_workloads(view, (*workloads, *stored), seconds=search))
@@ -149,6 +126,7 @@ def why(*, names: tuple[str, ...], pod_options: PodOptions, access: AccessOption
     "nodes",
     "alignup cluster nodes",
     "alignup cluster nodes host-a host-b -o wide",
+    cls=ClusterCommand,
     summary="List nodes with their policies, what is free, and what still fits",
 )
 @click.argument("names", metavar="[NODE]...", nargs=-1, shell_complete=complete_cluster_nodes)
@@ -163,8 +141,8 @@ def nodes(*, names: tuple[str, ...], access: AccessOptions, output: str) -> None
     from alignup.cli import cluster_output  # noqa: PLC0415 - not needed for --help
     from alignup.schedule.cluster_snapshot import summarize  # noqa: PLC0415
 
-    with _api_errors(), terminal.waiting_message("Reading the cluster"):
-        view = _ask(access, _read_view)
+    with api_errors(), terminal.waiting_message("Reading the cluster"):
+        view = ask(access, _read_view)
     if missing := [name for name in names if name not in view.nodes]:
         raise ClusterError(f"node {', '.join(missing)} not found", advice="List the nodes with 'kubectl get nodes'.")
     terminal.print_notes(view.notes)
@@ -183,6 +161,7 @@ def nodes(*, names: tuple[str, ...], access: AccessOptions, output: str) -> None
 @define_command(
     "upgrade-check",
     "alignup cluster upgrade-check --to 1.37",
+    cls=ClusterCommand,
     summary="Say which running pods kubelets of another release would reject",
 )
 @click.option("--to", "version", metavar="VERSION", required=True, help="Release of the new kubelets, such as 1.37.")
@@ -201,8 +180,8 @@ def upgrade_check(*, version: str, access: AccessOptions, output: str) -> None:
 
     release, notes = inputs.read_release(version, option="--to")
     terminal.print_notes(notes)
-    with _api_errors(), terminal.waiting_message("Reading the cluster"):
-        upgrades = _ask(access, partial(_read_upgrades, release=release))
+    with api_errors(), terminal.waiting_message("Reading the cluster"):
+        upgrades = ask(access, partial(_read_upgrades, release=release))
     if output in terminal.DOCUMENTS:
         terminal.print_as(output, cluster_output.upgrades_document(upgrades, release))
     else:
@@ -214,6 +193,7 @@ def upgrade_check(*, version: str, access: AccessOptions, output: str) -> None:
 command.add_command(why)
 command.add_command(nodes)
 command.add_command(upgrade_check)
+command.add_command(collect.command)
 
 
 async def _read_asked(
@@ -223,7 +203,7 @@ async def _read_asked(
     names = parse_object_names(words, "" if options.all_namespaces else options.namespace or namespace)
     workloads = [work for name in names if name.kind != "Pod" for work in await _find_workload(client, name)]
     pods: list[tuple[ApiPod, str]] = []
-    for pod in await _find_pods(client, [name for name in names if name.kind == "Pod"], options, namespace):
+    for pod in await find_pods(client, [name for name in names if name.kind == "Pod"], options, namespace):
         reported = ""
         if pod.spec.scheduling_gates:
             from alignup.schedule.pod_events import read_last_event  # noqa: PLC0415 - slow to import
@@ -232,49 +212,6 @@ async def _read_asked(
         pods.append((pod, reported))
     version = options.kubernetes_version or ""
     return await _read_view(client, with_claims=True, kubelet_version=version), pods, workloads
-
-
-def _ask(access: AccessOptions, read: "Callable[[ApiClient, str], Coroutine[Any, Any, Answer]]") -> Answer:
-    """Return what *read* makes of the API server and the namespace of the context."""
-    import asyncio  # noqa: PLC0415 - slow to import
-
-    from alignup.kubernetes.api import ApiClient, Timing, find_access  # noqa: PLC0415
-    from alignup.web.log import log_to_stderr  # noqa: PLC0415
-
-    log_to_stderr(level="warning")
-
-    async def connect() -> Answer:
-        server = find_access(access.kubeconfig, context=access.context or "")
-        async with ApiClient(server, timing=Timing(attempts=ATTEMPTS)) as client:
-            return await read(client, server.namespace)
-
-    return asyncio.run(connect())
-
-
-async def _find_pods(
-    client: "ApiClient", names: "Sequence[ObjectName]", options: PodOptions, namespace: str
-) -> "list[ApiPod]":
-    """Return the pods with *names*, and those that the options select."""
-    from alignup.kubernetes.api import PODS, Query  # noqa: PLC0415 - slow to import
-
-    if options.selects:
-        where = "" if options.all_namespaces else options.namespace or namespace
-        listed = (await client.list(PODS, Query(namespace=where, labels=options.selector or ""))).items
-        pods = [
-            pod
-            for pod in listed
-            if not names or any(name.matches("Pod", pod.metadata.namespace, pod.metadata.name) for name in names)
-        ]
-        if not pods:
-            raise ClusterError("no such pods found", advice="List pods with kubectl get pods, with the same options.")
-        return pods
-    pods = []
-    for name in names:
-        pod = await client.find(PODS.at(name.name, namespace=name.namespace))
-        if pod is None:
-            raise ClusterError(f"pod {name.name} not found in namespace {name.namespace}", advice=_CHOOSE_NAMESPACE)
-        pods.append(pod)
-    return pods
 
 
 async def _find_workload(client: "ApiClient", name: "ObjectName") -> "tuple[Workload, ...]":
@@ -286,7 +223,7 @@ async def _find_workload(client: "ApiClient", name: "ObjectName") -> "tuple[Work
     workload = await client.find(resource.at(name.name, namespace=name.namespace))
     if workload is None:
         message = f"{name.kind.lower()} {name.name} not found in namespace {name.namespace}"
-        raise ClusterError(message, advice=_CHOOSE_NAMESPACE)
+        raise ClusterError(message, advice=CHOOSE_NAMESPACE)
     metadata = {"name": name.name, "namespace": name.namespace}
     document = {"apiVersion": resource.api_version, "kind": name.kind, "metadata": metadata, "spec": workload.spec}
     text = codec.encode(document)
@@ -315,21 +252,3 @@ async def _with_host_states(read: "Coroutine[Any, Any, Answer]") -> Answer:
         return await read
     except NotFoundError as error:
         raise ClusterError(f"the cluster has no resource {HOST_STATES.full_name}", advice=_INSTALL) from error
-
-
-@contextmanager
-def _api_errors() -> Iterator[None]:
-    from alignup.kubernetes.api import errors  # noqa: PLC0415 - slow to import
-
-    try:
-        yield
-    except errors.AccessError as error:
-        raise InputError(str(error), advice=_ACCESS) from error
-    except errors.UnreachableError as error:
-        raise ClusterError(
-            str(error), advice="Check the address and the network, or choose another cluster with --context."
-        ) from error
-    except errors.UnauthorizedError as error:
-        raise ClusterError(str(error), advice="Renew the credentials of the kubeconfig.") from error
-    except errors.ForbiddenError as error:
-        raise ClusterError(str(error), advice=_PERMISSIONS) from error

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import click
 from click.shell_completion import ShellComplete, get_completion_class
 
-from alignup.cli.app import app, define_command
-from alignup.cli.entry import COMPLETE, KUBECTL
+from alignup.cli.app import KUBECTL, app, define_command
+from alignup.cli.entry import COMPLETE
 
 _COMPLETE_FILES, _COMPLETE_NO_FILES = ":0", ":4"  # directives of kubectl's completion
 SHELLS = ("bash", "zsh", "fish")

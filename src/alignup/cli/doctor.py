@@ -34,7 +34,7 @@ _NODE = "--config examples/node/kubelet.yaml --machine examples/node/machine.yam
 class DoctorOptions(NodeOptions):
     config: Path | None = path_option(
         "FILE",
-        "KubeletConfiguration of the node, also as /configz, kubelet-config ConfigMap or OpenShift object",
+        "KubeletConfiguration of the node, also as /configz, ConfigMap, or file of OpenShift, kubeadm or a cloud",
         "config.yaml in --kubelet-dir, or the kubelet's defaults",
     )
     kubelet_dir: Path | None = path_option(

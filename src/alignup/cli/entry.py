@@ -8,12 +8,11 @@ from collections.abc import Iterable, Sequence
 import click
 
 from alignup.align.errors import AlignError, StoreError
-from alignup.cli.app import HELP_OPTIONS, InputError, Session, app, escape_control
+from alignup.cli.app import HELP_OPTIONS, KUBECTL, InputError, Session, app, escape_control
 from alignup.cli.exit_codes import FAILED, INTERRUPTED, OK, PIPE_CLOSED
 
 #: Set by a shell that completes a command line; see ``alignup completion``.
 COMPLETE = "_ALIGNUP_COMPLETE"
-KUBECTL = "kubectl alignup"
 
 
 def run(arguments: Sequence[str], *, program: str = "alignup") -> int:
@@ -53,7 +52,7 @@ def run(arguments: Sequence[str], *, program: str = "alignup") -> int:
 
             traceback.print_exception(error)
         described = _describe(error, ["cluster"] if program == KUBECTL else arguments)
-        _report(described, session)
+        _report(described, session, _help_command(program, arguments))
         _discard_output()
         return session.failure_code or getattr(described, "exit_code", FAILED)
     return code
@@ -71,7 +70,19 @@ def _describe(error: Exception, arguments: Sequence[str]) -> Exception:
     return input_error(error) if isinstance(error, AgentError) else error
 
 
-def _report(error: Exception, session: Session) -> None:
+def _help_command(program: str, arguments: Sequence[str]) -> str:
+    """Return the command whose help concerns *arguments*, as far as its name is there."""
+    command: click.Command | None = app
+    words = [program]
+    for word in (["cluster"] if program == KUBECTL else []) + [*arguments]:
+        if not isinstance(command, click.Group) or word not in command.list_commands(click.Context(command)):
+            break
+        command = command.get_command(click.Context(command), word)
+        words += [word] if word in arguments else []
+    return f"Try '{' '.join(words)} --help' for help."
+
+
+def _report(error: Exception, session: Session, help_advice: str) -> None:
     match error:
         case click.BadParameter(param=click.Option() as option) if not isinstance(error, click.MissingParameter):
             advice = f"Try '{error.ctx.command_path} --help' for help." if error.ctx else ""
@@ -79,7 +90,7 @@ def _report(error: Exception, session: Session) -> None:
         case click.exceptions.NoArgsIsHelpError():
             error.show()
         case click.UsageError():
-            advice = f"Try '{error.ctx.command_path} --help' for help." if error.ctx else ""
+            advice = f"Try '{error.ctx.command_path} --help' for help." if error.ctx else help_advice
             _print_error(_describe_usage(error), details=(advice,))
         case InputError():
             _print_error(*error.place.put_before(error.problems), details=(error.place.detail, error.advice))
@@ -104,8 +115,10 @@ def _report(error: Exception, session: Session) -> None:
 
 
 def _describe_usage(error: click.UsageError) -> str:
-    """Return the message of *error*; a misspelt command gets a proposal."""
+    """Return the message of *error*; a misspelled command gets a proposal."""
     message = error.format_message()
+    if isinstance(error, click.BadOptionUsage) and "requires an argument" in message:
+        return f"{error.option_name}: needs a value"
     command = re.match(r"No such command '(.*?)'\.", message)
     if command and error.ctx and isinstance(error.ctx.command, click.Group):
         from difflib import get_close_matches  # noqa: PLC0415 - only for errors

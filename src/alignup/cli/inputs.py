@@ -31,7 +31,7 @@ from alignup.align.release import NEWEST, Release, find_release, release_note
 from alignup.atomic_files import open_input
 from alignup.cli.app import NOWHERE, InputError, Place, Session
 from alignup.cli.machine import load_machine, machine_place
-from alignup.cli.options import HostOptions, NodeOptions
+from alignup.cli.options import HostOptions, NodeOptions, WorkloadSelection
 from alignup.documents.line_numbers import find_line
 from alignup.kubernetes import configuration
 from alignup.kubernetes.configuration import Configuration, ConfigurationText, StartupStage
@@ -43,8 +43,8 @@ from alignup.machines import machine_source
 MAX_CONFIG = 1 << 20  #: bytes of a configuration file
 KUBELET_FILE = "config.yaml"  #: the configuration in a kubelet's directory, such as /var/lib/kubelet
 _GIVE_CONFIGURATION = (
-    "Give a KubeletConfiguration of kubelet.config.k8s.io/v1beta1, the answer of a kubelet's /configz, "
-    "a kubelet-config ConfigMap or an OpenShift KubeletConfig."
+    "Give a KubeletConfiguration of kubelet.config.k8s.io/v1beta1, or that of a running kubelet: "
+    "kubectl get --raw /api/v1/nodes/NODE/proxy/configz > configz.json"
 )
 _GIVE_FILE = "Give a KubeletConfiguration, such as the node's /var/lib/kubelet/config.yaml."
 _GIVE_DROP_IN = "Give drop-ins of kind KubeletConfiguration, kubelet.config.k8s.io/v1beta1."
@@ -53,8 +53,6 @@ WRITABLE = "Give a file that can be written."
 _FIX_VALUE = "Fix the value there, or try another one with --set."
 _RUN_DOCTOR = "Run 'alignup doctor' to see what the kubelet reports."
 _RAISE_LIMIT = "Raise the kubelet's limit with --set topologyManagerPolicyOptions.max-allowable-numa-nodes={}"
-#: Startup stages whose names are not self-explanatory.
-_STAGE_TEXTS = {str(StartupStage.DEFAULTING_PANIC): "the kubelet panics while it sets defaults"}
 _EMPTY = {"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration"}
 
 
@@ -83,6 +81,10 @@ class ConfigurationInput(NamedTuple):
         if not path.exists():
             return str(problem)
         parent = self.source.part if file == self.source.file else ""
+        place = self.source.places.get(re.split(r"[.\[]", problem.field)[0], "")
+        if place and file == self.source.file:
+            line = find_line(_read_again(path), place, document=self.source.number or 1)
+            return Place(file=file, line=line).put_before([f"{place}: {problem}"])[0]
         if parent == "data.kubelet":
             line, parent = self._line_in_config_map(path, problem.field), ""
         else:
@@ -178,8 +180,13 @@ def configuration_text(
         source = replace(ConfigurationText.of(_EMPTY, "--set"), release=release)
     else:
         text = _read_file(config, option="--config")
-        with input_errors(Place(file=str(config)), advice=_GIVE_CONFIGURATION):
+        try:
             source = configuration.unwrap(text, name=str(config), release=release)
+        except ConfigurationError as error:
+            lines = [
+                Place(file=str(config), line=problem.line).put_before([str(problem)])[0] for problem in error.problems
+            ]
+            raise InputError(*lines, advice=error.advice or _GIVE_CONFIGURATION) from error
     if config_dir is not None:
         source = _with_drop_ins(source if config else None, config_dir, release)
     return source.override(changes) if changes else source
@@ -236,11 +243,11 @@ def build_host(machine: Machine, options: NodeOptions, *, kubelet_faults: bool =
     read = configured.read()
     name = options.config or options.config_dir or "this configuration"
     place = Place(detail=f"with {name} on {options.machine or 'this machine'}")
-    with input_errors(place, advice=_RUN_DOCTOR, locate=configured.locate):
+    with input_errors(place, advice=_RUN_DOCTOR, locate=configured.locate, incomplete=source.incomplete):
         settings = replace(configuration.host_settings(read, machine), kubelet_faults=kubelet_faults)
     many = len(machine.nodes) > settings.topology.options.max_nodes
     advice = _RAISE_LIMIT.format(len(machine.nodes)) if many else _RUN_DOCTOR
-    with input_errors(place, advice=advice, locate=configured.locate):
+    with input_errors(place, advice=advice, locate=configured.locate, incomplete=source.incomplete):
         try:
             defaults = "" if options.config or options.config_dir else describe_defaults(options.changes)
             return HostInput(Host(machine, settings), read, (*notes, *read.warnings), defaults)
@@ -273,7 +280,32 @@ def standard_input() -> BinaryIO | None:
     return sys.stdin.buffer if sys.stdin else None
 
 
-def select_workloads(workloads: Sequence[Workload], name: str | None, *, files: Sequence[str]) -> list[Workload]:
+def _filter_workloads(
+    workloads: Sequence[Workload], namespace: str | None, selector: str | None, *, files: Sequence[str]
+) -> tuple[Workload, ...]:
+    """Return the workloads of a namespace, and with the labels of a selector in the workload or its pods."""
+    from alignup.cli.object_names import parse_selector  # noqa: PLC0415 - only with -l
+
+    labels = parse_selector(selector or "")
+    chosen = tuple(
+        work
+        for work in workloads
+        if namespace in (None, work.namespace) and all(label.matches(work.pod.labels) for label in labels)
+    )
+    if not chosen:
+        place = Place("-l" if selector is not None else "-n")
+        wanted = " and ".join(filter(None, (namespace and f"namespace {namespace}", selector and f"labels {selector}")))
+        advice = "Leave the option out to explain all workloads."
+        raise InputError(f"{', '.join(files)} has no workload with {wanted}", place=place, advice=advice)
+    return chosen
+
+
+def select_workloads(
+    workloads: Sequence[Workload], selection: WorkloadSelection | None = None, *, files: Sequence[str]
+) -> list[Workload]:
+    name = selection.pod if selection else None
+    if selection and (selection.namespace is not None or selection.selector is not None):
+        workloads = _filter_workloads(workloads, selection.namespace, selection.selector, files=files)
     chosen = [work for work in workloads if name is None or name in (work.name, work.title, work.prefix)]
     if not chosen and name is not None and "/" in name:
         from alignup.cli.object_names import parse_object_name  # noqa: PLC0415 - only for such names
@@ -330,12 +362,19 @@ def check_writable(option: str, path: Path | None) -> None:
 
 
 @contextmanager
-def input_errors(place: Place, *, advice: str = "", locate: Callable[[Problem], str] = str) -> Iterator[None]:
-    """Raise errors about the input as an :class:`InputError`; *locate* puts the place before a problem."""
+def input_errors(
+    place: Place, *, advice: str = "", locate: Callable[[Problem], str] = str, incomplete: str = ""
+) -> Iterator[None]:
+    """Raise errors about the input as an :class:`InputError`; *locate* puts the place before a problem.
+
+    *incomplete* says what a configuration lacks: it is better advice than what to change there.
+    """
     try:
         yield
     except ConfigurationError as error:
-        raise _configuration_error(error, place, advice, locate) from error
+        failure = _configuration_error(error, place, advice, locate)
+        failure.advice = f"{incomplete[0].upper()}{incomplete[1:]}" if incomplete else failure.advice
+        raise failure from error
     except ManifestError as error:
         if all(located.problem.kind is ProblemKind.UNKNOWN_FIELD for located in error.problems):
             advice = "Correct the names, or leave such fields out of account with --ignore-unknown-fields."
@@ -362,8 +401,7 @@ def _configuration_error(
     error: ConfigurationError, place: Place, advice: str, locate: Callable[[Problem], str]
 ) -> InputError:
     own_limit = all(problem.kind is ProblemKind.OWN_LIMIT for problem in error.problems)
-    stage = f"the kubelet stops at {error.stage.replace('_', ' ')}"
-    remark = "" if own_limit else _STAGE_TEXTS.get(error.stage, stage)
+    remark = "" if own_limit else StartupStage(error.stage).failure
     if locate is not str and place.file:
         place = Place()  # located problems have the file already
     detail = f"{place.detail} ({remark})" if place.detail and remark else place.detail or remark

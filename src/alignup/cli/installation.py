@@ -18,6 +18,7 @@ EXTRAS = {
 NEEDED_EXTRAS = {
     "agent": ("agent",),
     "cluster": ("cluster",),
+    "collect": ("cluster",),
     "nri": ("agent",),
     "observe": ("agent", "cluster"),
     "schedule": ("agent", "cluster"),

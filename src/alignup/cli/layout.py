@@ -8,6 +8,8 @@ from alignup.cli.app import escape_control
 from alignup.picture.text_format import Cell, Line, clean, display_width
 
 _MIN_WIDTH = 28  #: columns for a text or the last column of a table, whatever precedes it
+_UNBROKEN = 24  #: columns of a terminal table up to which a column does not wrap
+_MIN_COLUMN = 12  #: columns that a longer one has at least
 _NUMBER = re.compile(r"[\d.,]*( [KMGTPE]?i?B)?")
 _UNLIMITED = 1 << 20  #: columns
 
@@ -39,15 +41,15 @@ def table(rows: Sequence[Sequence[str]], heads: Sequence[str] = (), *, indent: s
 
 
 def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, wide: bool = False) -> None:
-    """Print a table in the width of the terminal, the last column wrapped.
+    """Print a table in the width of the terminal; long columns wrap.
 
     If it is *wide*, or in a file or a pipe, each row is one line, however long, so that it can be searched with grep.
     """
     cells = [[escape_control(cell) for cell in row] for row in rows]
     width = None if wide else terminal.table_width()
     if width is not None:
-        leading = zip(*(row[:-1] for row in [heads, *cells]), strict=True)
-        width = max(width, sum(max(map(display_width, column)) + 2 for column in leading) + _MIN_WIDTH)
+        widths = [max(map(display_width, column)) for column in zip(*[heads, *cells], strict=True)]
+        width = max(width, sum(min(column, _MIN_COLUMN if column > _UNBROKEN else column) + 2 for column in widths))
     for line in _render(cells, heads, width or _UNLIMITED, numeric=False):
         terminal.print_line(line)
 
@@ -63,7 +65,9 @@ def _render(rows: Sequence[Sequence[str]], heads: Sequence[str], width: int, *, 
         right = numeric and all(map(_NUMBER.fullmatch, column))
         is_last = number == len(columns) - 1
         head = Text(heads[number]) if heads else ""
-        grid.add_column(head, justify="right" if right else "left", no_wrap=not is_last, overflow="fold")
+        is_short = numeric or max(map(display_width, column)) <= _UNBROKEN
+        unbroken = is_short and not is_last
+        grid.add_column(head, justify="right" if right else "left", no_wrap=unbroken, overflow="fold")
     for row in rows:
         grid.add_row(*map(Text, row))
     console = Console(width=width, color_system=None, force_terminal=False)

@@ -1,7 +1,10 @@
-"""Names of objects as kubectl takes them: ``web``, ``pod/web``, ``ml/web``, ``deployment/web``."""
+"""Names of objects (``web``, ``pod/web``, ``ml/web``, ``deployment/web``) and label selectors, as for kubectl."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+
+from alignup.cli.app import InputError, Place
 
 _SHORT_NAMES = {
     "CronJob": ("cj",),
@@ -40,3 +43,45 @@ def parse_object_names(words: Sequence[str], namespace: str = "") -> list[Object
     if len(words) > 1 and "/" not in words[0] and words[0].lower() in _KINDS:
         words = [f"{words[0]}/{word}" for word in words[1:]]
     return [parse_object_name(word, namespace) for word in words]
+
+
+_REQUIREMENT = re.compile(
+    r"\s*(?:(?P<absent>!)\s*(?P<missing>[^\s!=,()]+)"
+    r"|(?P<key>[^\s!=,()]+)\s*(?:(?P<operator>==?|!=)\s*(?P<value>[^\s!=,()]*)"
+    r"|\s(?P<set>in|notin)\s*\((?P<values>[^()]*)\))?)\s*(?:,|$)"
+)
+
+
+class LabelRequirement(NamedTuple):
+    """A condition on one label."""
+
+    key: str
+    values: frozenset[str] | None = None  #: ``None``: any
+    wanted: bool = True  #: whether a label with one of the values is required, or excluded
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        value = labels.get(self.key)
+        has = value is not None and (self.values is None or value in self.values)
+        return has is self.wanted
+
+
+def parse_selector(text: str) -> tuple[LabelRequirement, ...]:
+    """Return the conditions of a label selector: ``app=web,tier!=db,zone in (a,b),gpu,!spot``."""
+    requirements, position = [], 0
+    while position < len(text):
+        match = _REQUIREMENT.match(text, position)
+        if match is None:
+            advice = "Write it as for kubectl: app=web, app!=web, 'app in (a,b)', app or !app, separated by commas."
+            raise InputError(f"{text!r} is not a label selector", place=Place("-l"), advice=advice)
+        position = match.end()
+        if match["absent"]:
+            requirements.append(LabelRequirement(match["missing"], wanted=False))
+        elif match["set"]:
+            values = frozenset(value.strip() for value in match["values"].split(","))
+            requirements.append(LabelRequirement(match["key"], values, wanted=match["set"] == "in"))
+        elif match["operator"]:
+            values = frozenset([match["value"]])
+            requirements.append(LabelRequirement(match["key"], values, wanted=match["operator"] != "!="))
+        else:
+            requirements.append(LabelRequirement(match["key"]))
+    return tuple(requirements)

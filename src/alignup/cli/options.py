@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from alignup.web.address import TcpAddress
 
 Decorator = Callable[[Any], Any]
+GIVE_FILE = "Give a file that exists and can be read."
 
 _WORKLOADS = "Manifest of Pods, Deployments, Jobs and other workloads: a file, a directory, or - for standard input"
 
@@ -88,7 +89,8 @@ def check_exists(options: object, *names: str) -> None:
     for name in names:
         path: Path | None = getattr(options, name)
         if path is not None and not path.exists():
-            raise InputError(f"{path}: No such file or directory", place=Place(f"--{name.replace('_', '-')}"))
+            place = Place(f"--{name.replace('_', '-')}")
+            raise InputError(f"{path}: No such file or directory", place=place, advice=GIVE_FILE)
 
 
 def parse_listen_address(text: str, option: str) -> "TcpAddress":
@@ -127,7 +129,7 @@ class NodeOptions:
     )
     config: Path | None = path_option(
         "FILE",
-        "KubeletConfiguration of the node, also as /configz, kubelet-config ConfigMap or OpenShift object, "
+        "KubeletConfiguration of the node, also as /configz, ConfigMap, or file of OpenShift, kubeadm or a cloud, "
         "or a directory with config.yaml or drop-ins",
         "the kubelet's defaults",
     )
@@ -152,6 +154,17 @@ class HostOptions(NodeOptions):
         "DIR", "The kubelet's directory with cpu_manager_state and the other state files", "an empty node"
     )
     pods: tuple[str, ...] = pods_option("to name the pods in --state")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadSelection:
+    """Which workloads of manifests are meant."""
+
+    pod: str | None = option("NAME", "Explain only this workload: NAME, NAMESPACE/NAME, or KIND/NAME")
+    namespace: str | None = option("NAME", "Explain only workloads of this namespace", "", "-n", "--namespace")
+    selector: str | None = option(
+        "LABELS", "Explain only workloads with these labels, such as app=web", "", "-l", "--selector"
+    )
 
 
 def output_option(*formats: str) -> Decorator:

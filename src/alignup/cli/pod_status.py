@@ -1,11 +1,59 @@
-"""Pods of the agent for the terminal: selecting one by name, and its columns as ``kubectl get pods`` prints them."""
+"""Pods of the agent for the terminal: selected as for kubectl, with columns as ``kubectl get pods`` prints them."""
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from alignup.cli.app import FailureError, InputError
-from alignup.cli.object_names import parse_object_name
+from alignup.cli.object_names import parse_object_name, parse_object_names, parse_selector
+from alignup.cli.options import flag_option, option
 from alignup.web.agent_client import Document
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentPodOptions:
+    namespace: str = option("NAME", "Namespace of the pods", "any", "-n", "--namespace")
+    all_namespaces: bool = flag_option("Pods of all namespaces, which is the default", "-A", "--all-namespaces")
+    selector: str | None = option("LABELS", "Pods with these labels, such as app=web", "", "-l", "--selector")
+
+
+def select_pods(words: Sequence[str], pods: Sequence[Document], options: AgentPodOptions) -> list[Document]:
+    """Return the pods that *words* name, or all, and that the options select.
+
+    ``deployment/web`` and the like stand for the replicas that the agent got of it: ``web-0``, ``web-1``, and so on.
+    """
+    namespace = "" if options.all_namespaces else options.namespace or ""
+    labels = parse_selector(options.selector or "")
+    pods = [
+        pod
+        for pod in pods
+        if namespace in ("", pod["namespace"]) and all(label.matches(pod.get("labels") or {}) for label in labels)
+    ]
+    if not words:
+        return pods
+    chosen: dict[str, Document] = {}
+    for word, named in zip(_words(words), parse_object_names(words, namespace), strict=True):
+        if named.kind == "Pod":
+            pod = find_pod(word, pods, namespace)
+            chosen[pod["uid"]] = pod
+            continue
+        replicas = [
+            pod
+            for pod in pods
+            if named.namespace in ("", pod["namespace"]) and re.fullmatch(rf"{re.escape(named.name)}-\d+", pod["name"])
+        ]
+        if not replicas:
+            raise FailureError(f"{word}: no pods {named.name}-N found", advice="List the pods with 'alignup ps'.")
+        chosen |= {pod["uid"]: pod for pod in replicas}
+    return list(chosen.values())
+
+
+def _words(words: Sequence[str]) -> list[str]:
+    """Return ``pod/a pod/b`` for ``pod a b``, else *words* as they are."""
+    parsed = parse_object_names(words)
+    return list(words) if len(parsed) == len(words) else [f"{words[0]}/{word}" for word in words[1:]]
 
 
 def find_pod(name: str, pods: Iterable[Document], namespace: str = "") -> Document:
@@ -28,6 +76,15 @@ def full_name(pod: Mapping[str, Any]) -> str:
 def status(pod: Document) -> str:
     """Return the STATUS column: ``admitted``, or ``waiting`` with the position in the queue."""
     return f"{pod['status']} ({pod['position']})" if pod["position"] else str(pod["status"])
+
+
+def age(since: str, now: float) -> str:
+    """Return the time from *since*, as RFC 3339, to *now* as kubectl prints ages: ``42s``, ``5m``, ``3h``, ``2d``."""
+    seconds = max(0, int(now - datetime.fromisoformat(since).timestamp()))
+    for unit, name in ((86_400, "d"), (3_600, "h"), (60, "m")):
+        if seconds >= 2 * unit:
+            return f"{seconds // unit}{name}"
+    return f"{seconds}s"
 
 
 def numa_nodes(placements: Iterable[Mapping[str, Any]]) -> str:

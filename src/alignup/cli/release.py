@@ -4,27 +4,31 @@ import click
 
 from alignup.cli import terminal
 from alignup.cli.agent_client import AgentOptions, connect
-from alignup.cli.app import define_command
+from alignup.cli.app import FailureError, define_command
 from alignup.cli.completers import complete_agent_pods
 from alignup.cli.options import output_option, with_options
-from alignup.cli.pod_status import describe_placements, find_pod, full_name
+from alignup.cli.pod_status import AgentPodOptions, describe_placements, full_name, select_pods
 from alignup.web.agent_client import pod_path
 
 
 @define_command("release", "alignup release web", "alignup release ml/trainer-0 ml/trainer-1")
-@click.argument("pods", nargs=-1, required=True, metavar="POD…", shell_complete=complete_agent_pods)
-@click.option("-n", "--namespace", default="", metavar="NAME", help="Namespace of the pods (default: any).")
+@click.argument("pods", nargs=-1, metavar="[POD]...", shell_complete=complete_agent_pods)
+@with_options("selection", AgentPodOptions)
 @with_options("agent", AgentOptions)
 @output_option("text", "json", "yaml", "name")
-def command(*, agent: AgentOptions, pods: tuple[str, ...], namespace: str, output: str) -> None:
+def command(*, agent: AgentOptions, pods: tuple[str, ...], selection: AgentPodOptions, output: str) -> None:
     """Release each POD: free its resources, and retry the waiting pods. A waiting POD leaves the queue.
 
-    POD is a name, a namespace/name, pod/name, or a uid. A pod from a manifest directory comes back as long as its file
-    is there. The exit code is 1 when a pod does not exist, 2 when POD matches several pods.
+    POD is a name, a namespace/name, pod/name, or a uid; deployment/NAME and the like stand for the pods NAME-0, NAME-1
+    and so on. With -l alone, it is every pod with these labels. A pod from a manifest directory comes back as long as
+    its file is there. The exit code is 1 when a pod does not exist, 2 when POD matches several pods.
     """
+    if not pods and selection.selector is None:
+        raise click.UsageError("Give POD, or select pods with -l.")
     client = connect(agent)
-    known = client.pods()
-    selected = [find_pod(name, known, namespace) for name in pods]
+    selected = select_pods(pods, client.pods(), selection)
+    if not selected:
+        raise FailureError("no such pods found", advice="List the pods with 'alignup ps', with the same options.")
     released = [client.delete(pod_path(pod["uid"]))["pod"] for pod in selected]
     if output in terminal.DOCUMENTS:
         terminal.print_as(output, {"released": released})

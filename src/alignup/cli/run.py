@@ -1,6 +1,7 @@
 """``alignup run``: run a command on aligned CPUs, memory and devices."""
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import redirect_stdout
@@ -34,7 +35,18 @@ if TYPE_CHECKING:
     from alignup.align.workload import Pod
 
 _FOREVER = "forever"
-POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
+_POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
+#: What the explanation of a pod says, and what it means for a run.
+_RUN_WORDS = (
+    (r"^Pod run/", "Run "),
+    (r" · \w+ pod: ", " · "),
+    (r" · \w+ pod$", ""),
+    (r"^(Container run|Whole pod)$", "The run"),
+    (r"\bcontainer run\b|\bthe pod\b", "the run"),
+    (r"^the node\b", "the machine"),
+    (r"^evict run/", "wait for the end of run/"),
+    (r"^set topologyManagerPolicy to (\S+) instead of \S+", r"use --policy \1"),
+)
 _SEARCH_SECONDS = 2.0  #: for changes that would admit a rejected run
 _PER_RUN_VARIABLES = ("ALIGNUP_RUN", "ALIGNUP_NAME")  #: different for each run
 
@@ -69,7 +81,7 @@ class RunOptions:
     memory: str | None = option("SIZE", "Memory to allocate, such as 4Gi")
     hugepages: tuple[str, ...] = option("PAGE=SIZE", "Huge pages, such as 2Mi=64Mi", multiple=True)
     device: tuple[str, ...] = option("RESOURCE=N", "Devices, such as nvidia.com/gpu=1", multiple=True)
-    policy: str | None = option("", "Topology policy", "best-effort, or as in --config", type=click.Choice(POLICIES))
+    policy: str | None = option("", "Topology policy", "best-effort, or as in --config", type=click.Choice(_POLICIES))
     scope: str | None = option(
         "", "Topology scope", "container, or as in --config", type=click.Choice(["container", "pod"])
     )
@@ -261,9 +273,9 @@ def _describe_exclusivity(claims: RunClaims, options: RunOptions) -> str:
 def _read_machine(options: RunOptions, *, gpus: bool) -> "Machine":
     """Read the machine. The GPU driver takes half a second to answer, so GPUs are read only when requested."""
     if gpus or options.machine is not None:
-        from alignup.cli.machine import load_machine  # noqa: PLC0415 - rarely needed
+        from alignup.cli import inputs  # noqa: PLC0415 - rarely needed
 
-        return load_machine(options.machine)
+        return inputs.read_machine(options.machine)
     from alignup.machines import system  # noqa: PLC0415 - not needed for --help
     from alignup.machines.file_reader import DirectoryFiles, FileReader  # noqa: PLC0415
 
@@ -314,7 +326,14 @@ def _explain(host: "Host", pod: "Pod") -> None:
         click.echo("  'alignup machine show' lists the devices of this machine; an agent also has those of plugins.")
         return
     workload = Workload("Run", pod.name, pod.namespace, 1, pod, SourceLocation("the command line"))
-    why.print_text(host, [why.explain(host, workload, seconds=_SEARCH_SECONDS)], kubelet=False)
+    why.print_text(host, [why.explain(host, workload, seconds=_SEARCH_SECONDS)], kubelet=False, say=_speak_of_runs)
+
+
+def _speak_of_runs(sentence: str) -> str:
+    """Return a sentence about the pod of a run in the words of this command."""
+    for pattern, words in _RUN_WORDS:
+        sentence = re.sub(pattern, words, sentence)
+    return sentence
 
 
 def _print_admission(admission: Mapping[str, Any], *, file: TextIO) -> None:

@@ -563,5 +563,5 @@ def _cluster_lines(results: Sequence[FleetResult]) -> Iterator[Line]:
         rows = []
         for place, group in enumerate(first.groups):
             started = [f"{result.groups[place].started:,}" for result in results]
-            rows.append([clean(group.name), f"{group.hosts:,} nodes", *started])
+            rows.append([clean(group.name), f"{group.hosts:,} node{'s' if group.hosts != 1 else ' '}", *started])
         yield from table(rows)

@@ -25,7 +25,7 @@ class SweepOptions:
 @define_command("sweep", "alignup sweep examples/fleet/sweep.yaml --engine serial --html sweep.html")
 @click.argument("spec", type=click.Path(path_type=Path))
 @with_options("options", SweepOptions)
-@output_option("text", "json", "csv")
+@output_option("text", "json", "yaml", "csv")
 def command(*, spec: Path, options: SweepOptions, output: str) -> None:
     """Simulate a cluster for every combination of machines, configurations, strategies and seeds.
 

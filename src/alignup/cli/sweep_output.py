@@ -72,8 +72,8 @@ def run(spec: Path, options: SweepOptions, output: str) -> None:
 
         title = f"Sweep of {pluralize(len(rows), 'simulation')}"
         write_html(options.html, html_reports.render_sweep(rows, title=title))
-    if output == "json":
-        terminal.print_json(rows)
+    if output in terminal.DOCUMENTS:
+        terminal.print_as(output, rows)
     elif output == "csv":
         node_report.write_rows(COLUMNS, rows, sys.stdout)
     else:

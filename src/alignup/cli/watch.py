@@ -12,7 +12,7 @@ from alignup.web.agent_client import Document
 
 @define_command("watch", "alignup watch", "alignup watch -o json")
 @with_options("agent", AgentOptions)
-@output_option("text", "json")
+@output_option("text", "json", "yaml")
 def command(agent: AgentOptions, output: str) -> None:
     """Print a line for every event from now on, until Ctrl-C or until the agent stops.
 
@@ -20,7 +20,11 @@ def command(agent: AgentOptions, output: str) -> None:
     """
     client = connect(agent)
     for event in client.events():
-        terminal.print_line(json.dumps(event, ensure_ascii=False) if output == "json" else _line(event))
+        if output == "yaml":
+            terminal.print_line("---")
+            terminal.print_as(output, event)
+        else:
+            terminal.print_line(json.dumps(event, ensure_ascii=False) if output == "json" else _line(event))
     raise FailureError(f"the agent at {client.address} stopped", advice="Start it again with 'alignup agent'.")
 
 

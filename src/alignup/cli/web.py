@@ -12,7 +12,7 @@ from alignup.web.agent_client import AgentError
 @define_command("web", "alignup web", "alignup web --open")
 @click.option("--open", "opens", is_flag=True, help="Also open it in the browser of this machine.")
 @with_options("agent", AgentOptions)
-@output_option("text", "json")
+@output_option("text", "json", "yaml")
 def command(*, agent: AgentOptions, opens: bool, output: str) -> None:
     """Print a link to the web pages of the agent, which signs one browser in.
 
@@ -26,8 +26,8 @@ def command(*, agent: AgentOptions, opens: bool, output: str) -> None:
         if error.status != 404:
             raise
         raise FailureError(*error.problems, advice="Start the agent with --web-listen.") from error
-    if output == "json":
-        terminal.print_json(link)
+    if output in terminal.DOCUMENTS:
+        terminal.print_as(output, link)
     else:
         terminal.print_line(link["url"])
     if opens:

@@ -1,7 +1,7 @@
 """``alignup why``: explain why a pod is admitted or rejected, and what would admit it."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,6 +22,7 @@ from alignup.cli.layout import paragraph, section
 from alignup.cli.options import (
     IGNORE_MISSING_HELP,
     HostOptions,
+    WorkloadSelection,
     output_option,
     search_option,
     with_options,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 VERSION = 1  #: of the JSON document
 REJECTED = FAILED
+ARCHIVES = (".tar.gz", ".tgz")  #: how the name of an archive of 'alignup collect' ends
 _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yaml --state examples/node/state"
 
 
@@ -49,7 +51,7 @@ _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yam
 @workload_argument
 @workload_option
 @with_options("host", HostOptions)
-@click.option("--pod", "name", metavar="NAME", help="Explain only this workload: NAME, NAMESPACE/NAME, or KIND/NAME.")
+@with_options("selection", WorkloadSelection)
 @search_option("a rejected pod")
 @click.option("--resize", is_flag=True, help="Say what becomes of a resize of running pods to those in FILE.")
 @click.option("--ignore-missing-devices", "lenient", is_flag=True, help=f"{IGNORE_MISSING_HELP}.")
@@ -59,7 +61,7 @@ def command(  # noqa: PLR0913 - options
     host: HostOptions,
     paths: tuple[str, ...],
     files: tuple[str, ...],
-    name: str | None,
+    selection: WorkloadSelection,
     search: float,
     resize: bool,
     lenient: bool,
@@ -73,16 +75,26 @@ def command(  # noqa: PLR0913 - options
     A pod that requests devices which no device plugin provides is not schedulable. A kubelet that gets it anyway
     ignores these requests; its verdict is shown, too, and counts with --ignore-missing-devices.
 
+    An archive of 'alignup collect' (*.tar.gz) as FILE has the pod, the machine, the configuration and the state of its
+    node; options given as well count instead.
+
     With --resize, FILE has pods that run on the node of --state and --pods, with the requests that they are to get.
 
     The exit code is 0 when all pods are admitted, 1 when one is not, 2 when the input is invalid.
     """
     if not (files := (*paths, *files)):
         raise click.UsageError("Give FILE, or -f FILE.")
-    node = inputs.read_host(host, kubelet_faults=True)
-    loaded = inputs.read_manifests(files)
+    if files[-1].endswith(ARCHIVES):
+        if len(files) > 1:
+            raise click.UsageError("Give an archive of 'alignup collect' alone.")
+        from alignup.cli import collected  # noqa: PLC0415 - only for archives
+
+        node, loaded = collected.read(host, files[0])
+    else:
+        node = inputs.read_host(host, kubelet_faults=True)
+        loaded = inputs.read_manifests(files)
     terminal.print_notes((*node.notes, *loaded.warnings))
-    chosen = inputs.select_workloads(loaded.workloads, name, files=files)
+    chosen = inputs.select_workloads(loaded.workloads, selection, files=files)
     if resize:
         _explain_resizes(node.host, chosen, output)
         return
@@ -178,39 +190,39 @@ def explain(
     return explanation._replace(proposals=remedies.proposals, unsearched=remedies.unsearched)
 
 
-def print_text(host: Host, explanations: Sequence[Explanation], *, kubelet: bool = True) -> None:
-    """Print what a kubelet decides, or without *kubelet*, what we decide ourselves."""
+def print_text(
+    host: Host, explanations: Sequence[Explanation], *, kubelet: bool = True, say: Callable[[str], str] = str
+) -> None:
+    """Print what a kubelet decides, or without *kubelet*, what we decide ourselves; *say* changes sentences."""
     release = f" · Kubernetes {host.settings.release.version}" if kubelet else ""
     lines: list[Line] = []
     for explanation in explanations:
         lines += [(), (Cell("─" * terminal.width(), "frame"),), ()] if lines else []
-        lines += _lines(host, explanation, release)
+        lines += _lines(host, explanation, release, say)
     terminal.print_lines(lines)
 
 
-def _lines(host: Host, explanation: Explanation, release: str) -> Iterator[Line]:
+def _lines(host: Host, explanation: Explanation, release: str, say: Callable[[str], str]) -> Iterator[Line]:
     decision = explanation.decision
     if explanation.workload.template:
         yield from paragraph(f"{explanation.workload.kind} {explanation.workload.title}", style="dim")
-    verdict = explanation.verdict
-    if explanation.workload.kind == "Run":
-        verdict = verdict.replace(f"Pod {decision.namespace}/", "Run ", 1)
-    yield from paragraph(verdict, style="title" if explanation.admitted else "warn")
+    yield from paragraph(say(explanation.verdict), style="title" if explanation.admitted else "warn")
     if explanation.missing:
         yield from paragraph(_other_verdict(explanation))
     if decision.rejection:
         yield from paragraph(decision.rejection.message)
     for defect in explanation.defects:
         yield from paragraph(f"This is {defect}", style="warn")
-    yield from paragraph(f"{sentences.describe_rules(decision)}{release}", style="dim")
-    yield from draw_decision(host, explanation.workload.pod, decision, width=terminal.width())
+    yield from paragraph(f"{say(sentences.describe_rules(decision))}{release}", style="dim")
+    for line in draw_decision(host, explanation.workload.pod, decision, width=terminal.width()):
+        yield (Cell(say(line[0].text), "title"),) if len(line) == 1 and line[0].style == "title" else line
     if explanation.claims:
         from alignup.cli import claims_output  # noqa: PLC0415
 
         yield from claims_output.claim_lines(explanation.claims)
     if decision.rejection:
-        yield from section("What does not fit", sentences.describe_rejection(decision))
-        yield from _proposal_lines(explanation, host.ledger)
+        yield from section("What does not fit", map(say, sentences.describe_rejection(decision)))
+        yield from _proposal_lines(explanation, host.ledger, say)
 
 
 def _other_verdict(explanation: Explanation) -> str:
@@ -224,14 +236,14 @@ def _other_verdict(explanation: Explanation) -> str:
     )
 
 
-def _proposal_lines(explanation: Explanation, ledger: Ledger) -> Iterator[Line]:
+def _proposal_lines(explanation: Explanation, ledger: Ledger, say: Callable[[str], str]) -> Iterator[Line]:
     proposals = explanation.proposals
     if proposals:
         yield from section("What would admit it (each change was tried)")
     else:
         yield from section("What would admit it", ["no single change that was tried"])
     for proposal in proposals:
-        yield from paragraph(proposal.describe(ledger), prefix="  - ")
+        yield from paragraph(say(proposal.describe(ledger)), prefix="  - ")
         yield from paragraph(f"→ {proposal.describe_result()}", prefix="    ", style="dim")
     if explanation.unsearched:
         yield from section("What was not tried", explanation.unsearched)

@@ -100,8 +100,7 @@ def _startup_errors(errors: tuple[ConfigurationError, ...], release: Release) ->
                 continue
             # How a file cannot be decoded is in our words; the kubelet quotes Go's decoders.
             loading = stage is StartupStage.LOAD
-            is_panic = stage is StartupStage.DEFAULTING_PANIC
-            stops = "the kubelet panics while it sets defaults" if is_panic else f"the kubelet stops at {stage}"
+            stops = stage.failure
             yield error(
                 area,
                 f"{stops}: {problem.message if problem.field else problem}" if loading else stops,
@@ -149,7 +148,7 @@ def _over_reservations(inputs: ManagerInputs, ephemeral_storage: int | None) -> 
     for excess in started.excess:
         yield error(
             areas.get(excess.resource, Area.CONFIGURATION),
-            f"the kubelet stops at {StartupStage.NODE_ALLOCATABLE}: {excess.reservation.canonical()} of "
+            f"{StartupStage.NODE_ALLOCATABLE.failure}: {excess.reservation.canonical()} of "
             f"{excess.resource} is reserved, but the machine has {excess.capacity.canonical()}",
             kubelet_message=f"invalid Node Allocatable configuration. {excess}",
             advice="reserve less: systemReserved, kubeReserved and evictionHard add up",

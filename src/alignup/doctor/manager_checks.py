@@ -243,15 +243,15 @@ def reserved_memory_yaml(inputs: ManagerInputs) -> str:
 
 
 def _stops(  # noqa: PLR0913 - the parts of a finding
-    area: Area, stage: str, message: str, advice: str, *, where: str, paste: str = "", reason: str = ""
+    area: Area, stage: StartupStage, message: str, advice: str, *, where: str, paste: str = "", reason: str = ""
 ) -> Finding:
-    summary = f"the kubelet stops at {stage}{reason}"
+    summary = f"{stage.failure}{reason}"
     return error(area, summary, kubelet_message=message, advice=advice, where=where, paste=paste)
 
 
-_topology_error = partial(_stops, Area.TOPOLOGY, "topology_manager")
-_cpu_error = partial(_stops, Area.CPUS, "cpu_manager")
-_memory_error = partial(_stops, Area.MEMORY, "memory_manager")
+_topology_error = partial(_stops, Area.TOPOLOGY, StartupStage.TOPOLOGY_MANAGER)
+_cpu_error = partial(_stops, Area.CPUS, StartupStage.CPU_MANAGER)
+_memory_error = partial(_stops, Area.MEMORY, StartupStage.MEMORY_MANAGER)
 
 
 def check_topology_manager(inputs: ManagerInputs) -> Iterator[Finding]:

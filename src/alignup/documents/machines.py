@@ -216,7 +216,7 @@ def _cpus(groups: Iterable[CpuGroupDocument], *, field: str) -> tuple[Cpu, ...]:
         cores = str(group.cores).split()
         numbers = None if group.numbers is None else str(group.numbers).split()
         if numbers is not None and len(numbers) != len(cores):
-            message = f"{len(numbers)} numbers are given for {len(cores)} cores"
+            message = f"expected as many as cores, {len(cores)}, not {len(numbers)}"
             raise FieldError(message, field=f"{field}[{index}].numbers")
         for position, threads in enumerate(cores):
             parsed = _parse_list(threads, field=f"{field}[{index}].cores") or 0
@@ -259,7 +259,7 @@ def _distances(rows: list[list[int]] | None, nodes: list[int]) -> Distances | No
     if rows is None:
         return None
     if len(rows) != len(nodes) or any(len(row) != len(nodes) for row in rows):
-        message = f"expected {len(nodes)} rows of {len(nodes)}, in rising order of NUMA nodes"
+        message = f"expected a row of {len(nodes)} for each NUMA node, in rising order of NUMA nodes"
         raise FieldError(message, field="distances")
     return Distances({a: dict(zip(nodes, row, strict=True)) for a, row in zip(nodes, rows, strict=True)})
 

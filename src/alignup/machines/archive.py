@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from itertools import accumulate
@@ -41,6 +41,7 @@ MAX_GLOBAL_HEADERS = 100
 MAX_MEMBERS = 1 << 19
 MAX_PATH = 512  #: characters of a path or of the target of a link
 MAX_PATH_PARTS = 32
+COLLECTION_INDEX = "collection.json"  #: the file that every archive of ``alignup collect`` has
 
 _TOPOLOGY = (
     *("core_id", "physical_package_id", "die_id", "cluster_id", "book_id", "drawer_id"),
@@ -81,14 +82,11 @@ def record(root: Path, file: Path, *, kubelet_version: str = "") -> None:
 
 
 def read_archive(file: Path) -> ArchiveFiles:
-    """Return the files in a tar archive, compressed or not; ``SourceError`` if it exceeds a limit."""
-    with open_input(file) as stored, _decompressed(stored, name=str(file)) as source:
-        reader = _ArchiveReader(file, source)
-        try:
-            reader.read_members()
-        except (*_DAMAGED, RecursionError, ValueError) as error:
-            raise SourceError(f"{file} is not a machine archive: {error}") from error
-    contents, links = reader.contents, reader.links
+    """Return the files of a machine in a tar archive, compressed or not; ``SourceError`` if it exceeds a limit."""
+    contents, links = read_members(file, limit=_machine_limit)
+    if COLLECTION_INDEX in contents:
+        machine = "machine.tar.gz or machine.json"
+        raise SourceError(f"{file} is an archive of 'alignup collect': unpack it with tar -xzf, and give its {machine}")
     tops = {path.partition("/")[0] for path in (*contents, *links)} - {""}
     if "sys" not in tops and len(tops) == 1:  # a single top-level directory
         cut = len(tops.pop()) + 1
@@ -97,13 +95,33 @@ def read_archive(file: Path) -> ArchiveFiles:
     return ArchiveFiles.of(contents, links)
 
 
+def read_members(file: Path, *, limit: Callable[[str], int]) -> tuple[dict[str, bytes], dict[str, str]]:
+    """Return the contents and the links of a tar archive by path; directories end in a slash.
+
+    *limit* says how many bytes of a path are wanted; of a longer file, there is one byte more than that.
+    """
+    with open_input(file) as stored, _decompressed(stored, name=str(file)) as source:
+        reader = _ArchiveReader(file, source, limit)
+        try:
+            reader.read_members()
+        except (*_DAMAGED, RecursionError, ValueError) as error:
+            raise SourceError(f"{file} is not an archive: {error}") from error
+    return reader.contents, reader.links
+
+
+def _machine_limit(path: str) -> int:
+    # In an archive with a single top-level directory, that comes before proc.
+    first, _, rest = path.partition("/")
+    return max_bytes(path if first == "proc" else rest)
+
+
 class _ArchiveReader(io.RawIOBase):
     """Collects the members of an archive; ``tarfile`` reads its bytes through this object, which limits them."""
 
-    def __init__(self, file: Path, source: "_Content") -> None:
+    def __init__(self, file: Path, source: "_Content", limit: Callable[[str], int]) -> None:
         self.contents: dict[str, bytes] = {}
         self.links: dict[str, str] = {}
-        self._file, self._source = file, source
+        self._file, self._source, self._limit = file, source, limit
         self._left = MAX_ARCHIVE_BYTES
         self._header = 0  #: bytes read since the last member or part of its content
         self._kept = 0  #: bytes of names and contents
@@ -151,9 +169,7 @@ class _ArchiveReader(io.RawIOBase):
         elif member.issparse():
             raise self._rejected(f"{name!r} is a sparse file")
         elif member.isreg():
-            # In an archive with a single top-level directory, that comes before proc.
-            limit = max_bytes(path if parts[:1] == ["proc"] else "/".join(parts[1:]))
-            self.contents[path] = self._content(archive, member, limit)
+            self.contents[path] = self._content(archive, member, self._limit(path))
         elif member.isdir():
             self.links.pop(path, None)
             self.contents.setdefault(f"{path}/", b"")
@@ -235,7 +251,7 @@ def _open_zstd(stored: BinaryIO, name: str) -> Iterator[_Content]:
             with zstd.ZstdFile(stored) as content:
                 yield content
         except zstd.ZstdError as error:
-            raise SourceError(f"{name} is not a machine archive: {error}") from error
+            raise SourceError(f"{name} is not an archive: {error}") from error
         return
     program = shutil.which("zstd")
     if program is None:
@@ -255,7 +271,7 @@ def _open_zstd(stored: BinaryIO, name: str) -> Iterator[_Content]:
         finally:
             process.kill()
         if message:
-            raise SourceError(f"{name} is not a machine archive: {message.decode(errors='replace').strip()}")
+            raise SourceError(f"{name} is not an archive: {message.decode(errors='replace').strip()}")
 
 
 def _members(files: FileReader) -> Iterator[tuple[tarfile.TarInfo, bytes]]:

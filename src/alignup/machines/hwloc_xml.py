@@ -179,7 +179,7 @@ def _machine(reader: _Reader, *, name: str) -> Machine:
     if not (used := sum(bool(package.cpus & online) for package in packages)):
         gaps.append("hwloc reports no sockets")
     elif used < len(packages):
-        gaps.append(f"{len(packages) - used} of {len(packages)} sockets have no CPUs; they are left out")
+        gaps.append(f"of {len(packages)} sockets, {len(packages) - used} without CPUs left out")
     distances = _distances(reader.distances, nodes)
     if distances is None:
         gaps.append("the distances between NUMA nodes are unknown")

@@ -204,7 +204,9 @@ class AdmissionChecks:
         passing = Counter(verdict.reason for verdict in verdicts.values() if verdict.reason in PASSING_REASONS)
         if passing:
             reason, count = passing.most_common(1)[0]
-            return CheckAnswer(CheckState.PENDING, f"{message}; {reason} ({count} of {len(verdicts)} nodes)")
+            return CheckAnswer(
+                CheckState.PENDING, f"{message}; {reason} ({count} of {pluralize(len(verdicts), 'node')})"
+            )
         message += f"; {describe_shortage(self._live.cluster, verdicts)}"
         if not gang.proved:
             message += f"; no more were found within {gang.steps} steps"

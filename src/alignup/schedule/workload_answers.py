@@ -13,6 +13,7 @@ from alignup.align.decision import Rejection, Shortfall
 from alignup.align.explain.sentences import HOST, format_amount
 from alignup.align.settings import Policy
 from alignup.kubernetes.manifests.workloads import Workload
+from alignup.picture.text_format import pluralize
 from alignup.placement.cluster import Cluster
 from alignup.placement.gang import MAX_STEPS, GangAnswer
 from alignup.placement.host_model import HostModel
@@ -132,7 +133,7 @@ def describe_shortage(cluster: Cluster, verdicts: Feasibility) -> str:
     if not reasons:
         return "no node is considered for the rest"
     reason, count = reasons.most_common(1)[0]
-    return f"{reason} ({count} of {len(verdicts)} nodes)"
+    return f"{reason} ({count} of {pluralize(len(verdicts), 'node')})"
 
 
 def _nearest(rejection: Rejection, model: HostModel) -> tuple[Shortfall, ...]:

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from alignup.align.errors import Problem
 from alignup.documents import codec
+from alignup.picture.text_format import format_size
 from alignup.web import responses
 from alignup.web.authentication import AccessRules, count_authenticated
 from alignup.web.responses import CLOSE, JSON, PROBLEM, YAML, ProblemDocument, ProblemError
@@ -220,7 +221,7 @@ def _check_content_type(value: str, types: Collection[str], *, expected: str) ->
 
 
 def _too_large(limit: int) -> ProblemError:
-    return ProblemError(413, f"The document is larger than {limit} bytes.", headers=CLOSE)
+    return ProblemError(413, f"The document is larger than {format_size(limit)}.", headers=CLOSE)
 
 
 def _unsupported(header: str, reason: str) -> ProblemError:

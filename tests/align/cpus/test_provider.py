@@ -16,7 +16,7 @@ from alignup.machines import synthetic
 from tests.align.cpus.allocation import allocate, cpu_hints
 from tests.strategies_pods import amounts, container, guaranteed
 
-#: 2 sockets, a node each, 4 cores of 2 threads each; siblings are neighbours.
+#: 2 sockets, a node each, 4 cores of 2 threads each; siblings are neighbors.
 VIEW = synthetic.parse("pack:2 numa:1 core:4 pu:2").kubelet_view()
 #: 2 sockets of 2 nodes of 4 CPUs.
 FOUR = synthetic.parse("pack:2 numa:2 core:4 pu:1").kubelet_view()

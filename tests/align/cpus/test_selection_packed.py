@@ -13,7 +13,7 @@ from tests.strategies import cpu_sets, machines
 
 #: 2 sockets, a node each, 4 cores of 2 threads each; siblings lie 8 fixed_sets.
 SMALL = synthetic.parse("pack:2 numa:1 core:4 pu:2(indexes=2*8:1*2)").kubelet_view()
-#: 1 socket, a node, 4 caches of 2 cores of 2 threads; siblings are neighbours.
+#: 1 socket, a node, 4 caches of 2 cores of 2 threads; siblings are neighbors.
 CACHES = synthetic.parse("pack:1 numa:1 l3:4 core:2 pu:2").kubelet_view()
 #: 2 sockets of 2 nodes of 4 CPUs each.
 FOUR = synthetic.parse("pack:2 numa:2 core:4 pu:1").kubelet_view()

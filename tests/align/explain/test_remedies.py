@@ -421,7 +421,7 @@ def test_a_search_can_stop_at_any_time():
         tries += 1
 
     assert any(isinstance(change, Eviction) for (change,) in proposed(everything))
-    assert "Time ran out before all evictions of 1 pods were tried." in notes
+    assert "Time ran out before all evictions of 1 pod were tried." in notes
 
 
 def test_without_reserved_cpus_no_reservation_shrinks():

@@ -414,3 +414,13 @@ def test_overrides_do_not_fill_an_empty_file(text):
     source = unwrap(text, name="a")
 
     assert source.override(["maxPods=7"]) == source
+
+
+def test_a_text_that_breaks_off_after_a_list_is_not_taken_for_empty():
+    """TOML, as of Bottlerocket: its first line is a list in YAML."""
+    with pytest.raises(ConfigurationError) as raised:
+        read('[settings.kubernetes]\ncpu-manager-policy = "static"\n')
+
+    (problem,) = raised.value.problems
+    assert "empty" not in problem.message
+    assert problem.line == 2

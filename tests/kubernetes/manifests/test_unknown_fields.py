@@ -42,7 +42,7 @@ def problems_of(document):
         pytest.param(
             pod(resource={"limits": {"cpu": "1"}}),
             "spec.containers[0].resource: unknown field; did you mean resources?",
-            id="misspelt",
+            id="misspelled",
         ),
         pytest.param(
             pod(resources={"limit": {"cpu": "1"}}),
@@ -53,6 +53,16 @@ def problems_of(document):
             pod(limits={"cpu": "1"}),
             "spec.containers[0].limits: unknown field; did you mean resources.limits?",
             id="too far out",
+        ),
+        pytest.param(
+            pod(resources={"cpu": "1"}),
+            "spec.containers[0].resources.cpu: unknown field; did you mean limits.cpu?",
+            id="a resource",
+        ),
+        pytest.param(
+            pod(resources={"example.com/gpu": "1"}),
+            "spec.containers[0].resources[example.com/gpu]: unknown field; did you mean limits[example.com/gpu]?",
+            id="a device",
         ),
         pytest.param(
             pod(nodeName="a"),

@@ -547,6 +547,28 @@ def test_templates_are_recognized(text, expected):
     assert problem.startswith(f"some.yaml: {expected}") if expected else "template" not in problem
 
 
+def test_a_chart_is_recognized(tmp_path):
+    (tmp_path / "Chart.yaml").write_text("name: web\n")
+    (tmp_path / "values.yaml").write_text("cpu: 1\n")
+
+    with pytest.raises(ManifestError) as rejection:
+        read_paths([tmp_path])
+
+    message = f"{tmp_path}: this is a Helm chart; try helm template {tmp_path} | alignup why -f -"
+    assert list(rejection.value.lines()) == [message]
+
+
+def test_the_patches_of_a_kustomization_are_not_applied_silently(tmp_path):
+    (tmp_path / "kustomization.yaml").write_text("resources: [web.yaml]\npatches: [{path: more.yaml}]\n")
+    (tmp_path / "web.yaml").write_text(json.dumps(pod()))
+
+    loaded = read_paths([tmp_path])
+
+    assert names(loaded) == ["web"]
+    (warning,) = loaded.warnings
+    assert warning.endswith(f"try kubectl kustomize {tmp_path} | alignup why -f -")
+
+
 def test_templates_in_valid_manifests_are_data():
     rules = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"a": "{{ .Values.x }}"}}
 

@@ -482,7 +482,7 @@ def smallest_eviction(what_if: WhatIf) -> Iterator[Proposal]:
             tried = sets if all_suffice else islice(sets, MAX_EQUIVALENT)
             smallest = next((proposal for chosen in tried if (proposal := _propose_without(what_if, chosen))), None)
         except SearchTimeoutError:
-            what_if.note_unsearched(f"Time ran out before all evictions of {size} pods were tried.")
+            what_if.note_unsearched(f"Time ran out before all evictions of {size} pod{'s' * (size > 1)} were tried.")
             return
         if smallest:
             yield _with_alternatives(what_if, smallest, groups)
@@ -512,7 +512,7 @@ def _sets(what_if: WhatIf, groups: Sequence[Group], size: int) -> Iterator[tuple
     rest = (chosen for chosen in combinations(candidates, size) if frozenset(chosen) not in tried)
     yield from islice(rest, MAX_EQUIVALENT)
     if next(rest, None):
-        what_if.note_unsearched(f"Not all evictions of {size} equivalent pods were tried.")
+        what_if.note_unsearched(f"Not all evictions of {size} equivalent pod{'s' * (size > 1)} were tried.")
 
 
 def _may_suffice(what_if: WhatIf, chosen: Sequence[EvictionCandidate], size: int) -> bool:

@@ -18,7 +18,7 @@ class CheckState(StrEnum):
     REJECTED = "Rejected"
 
 
-class PodTemplate(ObjectPart, frozen=True):
+class PodSetTemplate(ObjectPart, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: ApiPodSpec = ApiPodSpec()
 
@@ -28,7 +28,7 @@ class PodSet(ObjectPart, frozen=True):
 
     name: str = "main"
     count: int = 1
-    template: PodTemplate = PodTemplate()
+    template: PodSetTemplate = PodSetTemplate()
 
 
 class IndividualValues(ObjectPart, frozen=True):

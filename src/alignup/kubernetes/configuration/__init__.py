@@ -1,6 +1,6 @@
 """KubeletConfiguration files, and what a kubelet makes of one on a machine.
 
-    source = unwrap(path.read_bytes(), name=path.name)            # a file, /configz, a ConfigMap, an OpenShift object
+    source = unwrap(path.read_bytes(), name=path.name)            # a file, /configz, a ConfigMap, OpenShift's, …
     configuration = source.read()                                 # decoding, defaults, validation
     host = Host(machine, host_settings(configuration, machine))   # reservations, policies, options
     errors = startup_errors(configuration, machine)               # everything that keeps a kubelet from starting
@@ -39,6 +39,8 @@ def load_settings(path: str | Path, machine: Machine, *, kubernetes_version: str
     *kubernetes_version* is that of the kubelet (default: the newest that is known). ``SettingsError`` if it would not
     start.
     """
+    if not isinstance(machine, Machine):
+        raise TypeError(f"load_settings needs a Machine, not {type(machine).__name__}; alignup.load_machine reads one")
     release = find_release(kubernetes_version) if kubernetes_version else NEWEST
     with open_input(path) as file:
         source = unwrap(file.read(), name=str(path), release=release)

@@ -55,6 +55,13 @@ class StartupStage(StrEnum):
     MEMORY_MANAGER = "memory_manager"
     NODE_ALLOCATABLE = "node_allocatable"
 
+    @property
+    def failure(self) -> str:
+        """What a kubelet does that fails here, in words."""
+        if self is StartupStage.DEFAULTING_PANIC:
+            return "the kubelet panics while it sets defaults"
+        return f"the kubelet stops at {self.replace('_', ' ')}"
+
 
 _SECOND = 1_000_000_000
 _SMALL_UNITS = {"ns": 1, "us": 1_000, "µs": 1_000, "μs": 1_000, "ms": 1_000_000}

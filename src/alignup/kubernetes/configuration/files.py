@@ -3,8 +3,7 @@
 * The kubelet's own file, and drop-in files beside it.
 * The answer of a running kubelet's ``/configz``: ``{"kubeletconfig": {…}}``.
 * The ConfigMap of kubeadm, ``kubelet-config``: a file in ``data.kubelet``.
-* A configuration file of kubeadm: one document of several.
-* OpenShift's KubeletConfig: ``spec.kubeletConfig``.
+* A file of a distribution or a cloud: see :mod:`~alignup.kubernetes.configuration.distributions`.
 * A List with one of these objects, as ``kubectl get -o yaml`` prints it.
 
 A kubelet with a directory of drop-ins takes every ``*.conf`` file of it and its subdirectories, in the order of their
@@ -30,7 +29,8 @@ from typing import Any
 from alignup.align.bits import quote
 from alignup.align.errors import OWN_LIMIT, ConfigurationError, FileError, ParseError, Problem
 from alignup.align.release import NEWEST, Release
-from alignup.kubernetes.configuration import feature_gates
+from alignup.documents.line_numbers import find_line
+from alignup.kubernetes.configuration import distributions, feature_gates
 from alignup.kubernetes.configuration.fields import FIELDS, KIND, USED_FIELDS, VERSION, Configuration, StartupStage
 from alignup.kubernetes.configuration.load import (
     decode_document,
@@ -42,13 +42,11 @@ from alignup.kubernetes.configuration.load import (
 )
 from alignup.kubernetes.manifests import documents
 from alignup.kubernetes.manifests.documents import ParsedDocument
-from alignup.kubernetes.manifests.object_reader import ObjectReader
+from alignup.kubernetes.manifests.object_reader import Diagnostics, ObjectReader
 
 SUFFIX = ".conf"
 MAX_FILES = 10_000  #: in a directory of drop-ins, also those that are not read
 
-_OPENSHIFT = "machineconfiguration.openshift.io/"
-_KUBEADM = "kubeadm.k8s.io/"
 _TYPE = {"apiVersion": VERSION, "kind": KIND}
 _FOLDED = {name.lower(): name for name in FIELDS}
 _EVICTION, _MERGE_EVICTION = "evictionHard", "mergeDefaultEvictionSettings"
@@ -75,6 +73,9 @@ class ConfigurationText:
     part: str = ""  #: the field of the file that contains it, such as ``data.kubelet``
     number: int = 0  #: of the document that contains it; 0: the only one
     release: Release = NEWEST  #: of the kubelet that reads it
+    #: field → the path of its value in the file, where it is not below *part*
+    places: Mapping[str, str] = field(default_factory=dict)
+    incomplete: str = ""  #: says which fields only the node has
 
     @classmethod
     def of(
@@ -137,12 +138,12 @@ def _unwrap(text: bytes, name: str, release: Release) -> ConfigurationText:
     if value.get("kind") == "List" and isinstance(items := value.get("items"), list):
         value = _only_item(items, name)
     version, kind = str(value.get("apiVersion")), value.get("kind")
-    if version.startswith(_KUBEADM):
-        return _kubeadm_document(parsed, name)
     if (version, kind) == ("v1", "ConfigMap"):
         return ConfigurationText(_config_map_text(value, name), name, part="data.kubelet")
-    if version.startswith(_OPENSHIFT) and kind == "KubeletConfig":
-        return _openshift(value, name)
+    if len(parsed) > 1 or (version, kind) != (VERSION, KIND):
+        whole = parsed if value is parsed[0].value else (ParsedDocument(1, 1, value),)
+        if source := _node_file(whole, text, name):
+            return source
     if value is not parsed[0].value:
         return ConfigurationText.of(value, name, part="items[0]")
     try:
@@ -176,14 +177,6 @@ def _only_item(items: list[Any], name: str) -> Mapping[str, Any]:
     return items[0]
 
 
-def _kubeadm_document(parsed: tuple[ParsedDocument, ...], name: str) -> ConfigurationText:
-    for document in parsed:
-        if isinstance(document.value, Mapping) and document.value.get("kind") == KIND:
-            notes = [f"{name}: line {key.line}: {key}" for key in document.repeated]
-            return ConfigurationText.of(document.value, name, notes, number=document.number)
-    raise _error("kind", f"is a configuration of kubeadm without a document of kind {KIND}", name)
-
-
 def _config_map_text(value: Mapping[str, Any], name: str) -> bytes:
     top = ObjectReader.of(value)
     data = top.child("data")
@@ -196,20 +189,27 @@ def _config_map_text(value: Mapping[str, Any], name: str) -> bytes:
     return text.encode()
 
 
-def _openshift(value: Mapping[str, Any], name: str) -> ConfigurationText:
-    top = ObjectReader.of(value)
-    spec = top.child("spec")
-    inner = spec.child("kubeletConfig")
-    sized = spec.flag("autoSizingReserved")
-    if not spec.has("kubeletConfig"):
-        spec.error("kubeletConfig", "Required value")
-    if problems := top.diagnostics.problems:
-        raise ConfigurationError(problems, stage=StartupStage.LOAD, source=name)
-    better = "the kubelet's /configz, or /etc/kubernetes/kubelet.conf of a node, has the result"
-    notes = [f"{name}: OpenShift adds this to the configuration of the machine config pool: {better}"]
-    if sized:
-        notes.append(f"{name}: spec.autoSizingReserved: each node computes its own systemReserved, unknown here")
-    return ConfigurationText.of({**_TYPE, **inner.fields}, name, notes, part="spec.kubeletConfig")
+def _node_file(parsed: Sequence[ParsedDocument], text: bytes, name: str) -> ConfigurationText | None:
+    """Return the configuration in a file of a distribution or a cloud; ``None`` if it is none."""
+    diagnostics = Diagnostics()
+    read = distributions.read_node_file(parsed, diagnostics)
+    if read is None:
+        return None
+    if problems := diagnostics.problems:
+        lines = (find_line(text, problem.field, document=read.number) for problem in problems)
+        located = [replace(problem, line=line) for problem, line in zip(problems, lines, strict=True)]
+        advice = f"Correct it, or give the configuration of a running kubelet: {distributions.FETCH}"
+        raise ConfigurationError(located, stage=StartupStage.LOAD, source=name, advice=advice)
+    notes = [f"{name}: {note}" for note in read.notes]
+    if read.defaults:
+        notes.append(f"{name}: set as {read.title} sets it: {', '.join(read.defaults)}")
+    incomplete = ""
+    if read.computed:
+        incomplete = f"each node sets {read.computed}, unknown here: use --set, or fetch it with {distributions.FETCH}"
+        notes.append(f"{name}: {incomplete}")
+    number = read.number if len(parsed) > 1 else 0
+    source = ConfigurationText.of({**read.fields, **_TYPE}, name, notes, part=read.part, number=number)
+    return replace(source, places=read.places, incomplete=incomplete)
 
 
 def _error(path: str, message: str, name: str) -> ConfigurationError:

@@ -220,8 +220,10 @@ def _readable_documents(text: str | bytes) -> tuple[ParsedDocument, ...]:
         if isinstance(text, bytes):
             text = text.decode("utf-16" if text.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig")
         lines = text.splitlines(keepends=True)
-        ends = (number for number, line in enumerate(lines[: error.line]) if line.startswith(("---", "...")))
-        return _readable_documents("".join(lines[: max(ends, default=0)]))
+        ends = [number for number, line in enumerate(lines[: error.line]) if line.startswith(("---", "..."))]
+        if not ends:
+            raise
+        return _readable_documents("".join(lines[: ends[-1]]))
 
 
 def _field_hint(path: str) -> str:

@@ -1,4 +1,4 @@
-"""Likely mistakes in manifests, and what is probably meant: misspelt and misplaced fields, templates."""
+"""Likely mistakes in manifests, and what is probably meant: misspelled and misplaced fields, templates."""
 
 import json
 import re
@@ -17,6 +17,8 @@ _GO_TEMPLATE = re.compile(
     rb"\{\{-?\s*(?:[.$(\"]|/\*|end\b|else\b|(?:if|with|range|define|include|template|block|toYaml)\s)"
 )
 _HELM = re.compile(rb"\.Values\b|\.Release\b|\.Chart\b|\binclude\s")
+_RESOURCE_NAME = re.compile(r"(cpu|memory|ephemeral-storage)$|hugepages-|[^/]+\.[^/]+/")
+CHART, KUSTOMIZATIONS = "Chart.yaml", ("kustomization.yaml", "kustomization.yml")
 _PLAIN_KEY = re.compile(r"[A-Za-z]+")
 
 
@@ -36,6 +38,8 @@ def describe_unknown(unknown: UnknownField) -> tuple[str, str]:
         level = {field: below for field, (_, below) in fields.items() if below}
     equal, similar = (get_close_matches(name, FIELDS[type_], n=1, cutoff=cutoff) for cutoff in (0.85, 0.7))
     outside = [join_path(above, name) for of, above in reversed(types[:-1]) if name in FIELDS[of]]
+    if "limits" in FIELDS[type_] and _RESOURCE_NAME.match(name):
+        outside = [join_path("limits", name)]
     meant = equal or (inside if len(inside) == 1 else []) or similar or outside
     return join_path(path, name), f"unknown field; did you mean {meant[0]}?" if meant else "unknown field"
 

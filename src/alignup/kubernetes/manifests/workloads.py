@@ -36,7 +36,9 @@ from alignup.documents.line_numbers import find_line
 from alignup.kubernetes.manifests import documents
 from alignup.kubernetes.manifests.documents import NumberLiteral, ParsedDocument
 from alignup.kubernetes.manifests.mistakes import (
+    CHART,
     FIELDS,
+    KUSTOMIZATIONS,
     TypePath,
     UnknownField,
     describe_template,
@@ -55,6 +57,7 @@ _MAX_KINDS = 10  # in the warning that counts skipped objects
 _UID_NAMESPACE = uuid.UUID("6f5a2f2b-6f0e-5c39-9a53-0c1a3d0f7c55")  # must never change: derived uids depend on it
 _EXACT_LINES = 20  # problems whose line is searched in the text
 _OWN_FILES = (("alignup", "machine/"), ("apiVersion", "alignup.dev/"))  # field → how it begins in files of Alignup
+_COMPRESSED = "is compressed; 'alignup why FILE.tar.gz' reads archives of 'alignup collect'; decompress manifests first"
 _PATH_STEP = re.compile(r"\.?([A-Za-z]+)|\[([^]]*)\]")
 
 #: Kinds that create pods → the path of their pod template.
@@ -253,10 +256,17 @@ class _Collector:
         except OSError as error:
             self._fail(SourceLocation(str(path)), error)
             return
+        if path / CHART in files:
+            self._fail(SourceLocation(str(path)), f"this is a Helm chart; try helm template {path} | alignup why -f -")
+            return
         if not files:
             self._fail(SourceLocation(str(path)), f"the directory has no files that end in {', '.join(SUFFIXES)}")
         for file in files:
-            self.add_file(file, str(file))
+            if file.name in KUSTOMIZATIONS:
+                build = f"kubectl kustomize {file.parent} | alignup why -f -"
+                self.warnings.append(f"{file}: skipped: its patches are not applied to other files; try {build}")
+            else:
+                self.add_file(file, str(file))
 
     def add_file(self, file: Path | BinaryIO | None, name: str) -> None:
         """Read one file; ``None`` counts as empty."""
@@ -277,7 +287,8 @@ class _Collector:
         except DocumentError as error:
             parsed = ()
             where = SourceLocation(name, error.document if error.document > 1 else None, error.line)
-            self._fail(where, error.message)
+            compressed = isinstance(text, bytes) and text.startswith(b"\x1f\x8b")
+            self._fail(where, _COMPRESSED if compressed else error.message)
         several = len(parsed) > 1 or any(document.number > 1 for document in parsed)
         for document in parsed:
             place = ObjectLocation(name, document, document.value, several=several, text=text)

@@ -97,7 +97,7 @@ class ResourceTable:
         if resource is None:
             raise StatusProblem(404, "the server could not find the requested resource")
         name, subresource = below[0] if below else "", "/".join(below[1:])
-        if subresource.startswith("proxy"):
+        if subresource.startswith("proxy") or subresource == "log":
             return None
         verb = _VERBS.get(request.method, request.method.lower())
         if request.method == "GET":

@@ -1,0 +1,511 @@
+"""The files in which distributions of Kubernetes and clouds configure the kubelets of their nodes.
+
+Each format of :data:`_FORMATS` is recognized by its kind or its fields, and read as the fields of a
+KubeletConfiguration with the paths that they come from. Flags of the kubelet become fields as well. What the tools
+add to a file is added here as far as it is the same on every node, with a note; a note also names what each node
+computes for itself, which only the kubelet's ``/configz`` has. The facts are from the public documentation and source
+of the tools, as of August 2026.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import partial
+from typing import Any, NamedTuple
+
+from alignup.align import bits
+from alignup.align.bits import quote
+from alignup.align.errors import ParseError, QuantityError
+from alignup.align.quantity import Quantity
+from alignup.align.settings import Policy
+from alignup.kubernetes.configuration.fields import KIND
+from alignup.kubernetes.manifests.documents import ParsedDocument
+from alignup.kubernetes.manifests.object_reader import Diagnostics, ObjectReader
+
+FETCH = "kubectl get --raw /api/v1/nodes/NODE/proxy/configz > configz.json"
+
+_SNIPPET = "kubeletconfig.experimental"
+_DRA = "performance.openshift.io/dra-resource-management"
+#: The fields of a PerformanceProfile below ``spec``, and below those of them that are read.
+_PROFILE_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "": (
+        *("additionalKernelArgs", "cpu", "globallyDisableIrqLoadBalancing", "hardwareTuning", "hugepages"),
+        *("kernelPageSize", "machineConfigLabel", "machineConfigPoolSelector", "net", "nodeSelector", "numa"),
+        *("realTimeKernel", "workloadHints"),
+    ),
+    "cpu": ("balanceIsolated", "isolated", "offlined", "ovsDpdk", "reserved", "shared"),
+    "numa": ("topologyPolicy",),
+    "workloadHints": ("highPowerConsumption", "mixedCpus", "perPodPowerManagement", "realTime"),
+}
+_OPENSHIFT_RESERVED = {"cpu": "500m", "memory": "1Gi", "ephemeral-storage": "1Gi"}
+_THRESHOLDS = {"memory.available": "100Mi", "nodefs.available": "10%", "nodefs.inodesFree": "5%"}
+_TALOS_MEMORY = {"controlplane": "512Mi", "worker": "384Mi"}
+_KOPS_EVICTION = (
+    "memory.available<100Mi,nodefs.available<10%,nodefs.inodesFree<5%,imagefs.available<10%,imagefs.inodesFree<5%"
+)
+_GKE_FIELDS = {
+    "cpuManagerPolicy": "cpuManagerPolicy",
+    "topologyManager.policy": "topologyManagerPolicy",
+    "topologyManager.scope": "topologyManagerScope",
+    "memoryManager.policy": "memoryManagerPolicy",
+}
+_GKE_COMPUTED = "kubeReserved, evictionHard, maxPods and reservedMemory"
+_AKS_COMPUTED = "kubeReserved, evictionHard and maxPods"
+_AKS_FIELDS = {"cpuManagerPolicy": "cpuManagerPolicy", "topologyManagerPolicy": "topologyManagerPolicy"}
+#: Names that the configuration of AKS has and a KubeletConfiguration does not.
+_AKS_ONLY = (
+    *("cpuCfsQuota", "cpuCfsQuotaPeriod", "imageGcHighThreshold", "imageGcLowThreshold", "podMaxPids"),
+    "containerLogMaxSizeMB",
+)
+_KOPS_FIELDS = (
+    *("cpuManagerPolicy", "topologyManagerPolicy", "kubeReserved", "systemReserved", "maxPods"),
+    *("kubeReservedCgroup", "systemReservedCgroup"),
+)
+
+
+@dataclass(slots=True)
+class NodeFile:
+    """What a file says about the kubelets of nodes."""
+
+    fields: dict[str, Any] = field(default_factory=dict)
+    part: str = ""  #: the field of the file that has the fields under their own names
+    places: dict[str, str] = field(default_factory=dict)  #: other fields → where their values are in the file
+    defaults: list[str] = field(default_factory=list)  #: what the tool sets, and the file does not
+    notes: list[str] = field(default_factory=list)
+    computed: str = ""  #: what each node computes for itself
+    title: str = ""  #: of the tool
+    number: int = 0  #: of the document
+
+    def default(self, name: str, value: object) -> None:
+        """Set a field that the file does not set, as the tool does."""
+        if name not in self.fields:
+            self.fields[name] = value
+            self.defaults.append(f"{name} {value}")
+
+    def default_keys(self, name: str, values: Mapping[str, str]) -> None:
+        """Add keys of a field that has an object as value."""
+        given = self.fields.get(name)
+        if given is not None and not isinstance(given, Mapping):
+            return  # the reader of the configuration says what is wrong
+        self.fields[name] = {**values, **(given or {})}
+        self.defaults += [f"{name}.{key} {value}" for key, value in values.items() if key not in (given or {})]
+
+    def take(self, reader: ObjectReader, names: Mapping[str, str]) -> None:
+        """Take the fields of *reader* that *names* has; others are noted."""
+        for path, name in names.items():
+            outer, _, inner = path.rpartition(".")
+            source = reader.child(outer) if outer else reader
+            if source.has(inner):
+                self.fields[name] = source.fields[inner]
+                self.places[name] = source.path_of(inner)
+        known = {path.partition(".")[0] for path in names}
+        self._note_unread([reader.path_of(name) for name in reader.fields if name not in known])
+
+    def apply_flags(self, flags: "Iterable[_Flag]", top: ObjectReader) -> None:
+        """Let *flags* of the kubelet replace fields, as the kubelet does. Problems are recorded in *top*."""
+        unread, fresh = [], set()
+        for flag in flags:
+            if flag.name in {"config", "config-dir"}:
+                message = f"the kubelet reads {flag.value}: give a copy of it with --{flag.name}"
+                top.error(flag.place, message)
+            elif flag.name not in _FLAGS:
+                unread.append(flag.name)
+            else:
+                name, parse = _FLAGS[flag.name]
+                try:
+                    value = parse(flag.value)
+                except ValueError as error:
+                    top.error(flag.place, f"--{flag.name}={flag.value}: {error}")
+                    continue
+                before = self.fields.get(name) if name in fresh or name == "featureGates" else None
+                merged = isinstance(value, list | dict) and type(before) is type(value)
+                self.fields[name] = _join(before, value) if merged else value
+                self.places[name] = flag.place
+                fresh.add(name)
+        self._note_unread([f"--{name}" for name in unread])
+
+    def _note_unread(self, names: list[str]) -> None:
+        if names:
+            self.notes.append(f"not read: {', '.join(names)}")
+
+
+_Documents = Sequence[ParsedDocument]
+
+
+class _Flag(NamedTuple):
+    name: str  #: without dashes
+    value: str
+    place: str  #: in the file
+
+
+class _Format(NamedTuple):
+    """A format that people have."""
+
+    title: str
+    read: Callable[[ObjectReader, _Documents], NodeFile]  #: gets the object, and all documents of the file
+    group: str = ""  #: the beginning of the apiVersion; empty: objects have no kind, and *fields* recognize them
+    kinds: tuple[str, ...] = ()  #: empty: any
+    fields: tuple[str, ...] = ()
+
+    def matches(self, value: Mapping[str, Any]) -> bool:
+        kind = value.get("kind")
+        if not self.group:
+            return kind is None and not value.keys().isdisjoint(self.fields)
+        return str(value.get("apiVersion")).startswith(self.group) and (not self.kinds or kind in self.kinds)
+
+
+def read_node_file(parsed: _Documents, diagnostics: Diagnostics) -> NodeFile | None:
+    """Return what the documents of a file say; ``None`` if their format is not known.
+
+    Problems are recorded in *diagnostics*.
+    """
+    for format_ in _FORMATS:
+        for document, value in _objects(parsed):
+            if format_.matches(value):
+                read = format_.read(ObjectReader.of(value, diagnostics), parsed)
+                read.title, read.number = format_.title, read.number or document.number
+                return read
+    return None
+
+
+def _refuse_unknown(reader: ObjectReader, known: Sequence[str]) -> None:
+    for name in reader.fields:
+        if name not in known:
+            meant = get_close_matches(str(name), known, n=1)
+            reader.error(str(name), f"unknown field; did you mean {meant[0]}?" if meant else "unknown field")
+
+
+def _performance_profile(top: ObjectReader, _: object) -> NodeFile:
+    """Read what the Node Tuning Operator and the Machine Config Operator of OpenShift make of a PerformanceProfile."""
+    spec, annotations = top.child("spec"), top.child("metadata").mapping("annotations")
+    read = NodeFile(_snippet(annotations, top))
+    if _is_true(annotations.get(_DRA)):
+        read.fields |= {"cpuManagerPolicy": "none", "topologyManagerPolicy": "none", "memoryManagerPolicy": "None"}
+        read.fields.pop("cpuManagerPolicyOptions", None)
+        _finish_openshift(read)
+        return read
+    for name, known in _PROFILE_FIELDS.items():
+        _refuse_unknown(spec.child(name) if name else spec, known)
+    cpu, numa = spec.child("cpu"), spec.child("numa")
+    policy = numa.choice("topologyPolicy", tuple(Policy), Policy.BEST_EFFORT.value)
+    read.fields |= {"cpuManagerPolicy": "static", "cpuManagerReconcilePeriod": "5s", "topologyManagerPolicy": policy}
+    if numa.has("topologyPolicy"):
+        read.places["topologyManagerPolicy"] = "spec.numa.topologyPolicy"
+    else:
+        read.defaults.append(f"topologyManagerPolicy {policy}")
+    read.default_keys("evictionHard", {**_THRESHOLDS, "imagefs.available": "15%"})
+    read.default_keys("kubeReserved", {"memory": "500Mi"})
+    read.default_keys("systemReserved", {"memory": "500Mi"})
+    cpu.required("reserved")
+    mixed = spec.child("workloadHints").flag("mixedCpus")
+    lists = ("reserved", "ovsDpdk", *(("shared",) if mixed else ()))
+    read.fields["reservedSystemCPUs"] = bits.show(bits.union(_cpus(cpu, name) for name in lists))
+    read.places["reservedSystemCPUs"] = "spec.cpu.reserved"
+    if policy in {Policy.RESTRICTED, Policy.SINGLE_NUMA_NODE}:
+        read.fields["memoryManagerPolicy"] = "Static"
+        if "reservedMemory" not in read.fields:
+            memory = _reserved_memory(read.fields, top)
+            read.fields["reservedMemory"] = [{"numaNode": 0, "limits": {"memory": memory}}]
+            read.defaults.append(f"reservedMemory of NUMA node 0 {memory}")
+    if policy == Policy.SINGLE_NUMA_NODE:
+        read.default_keys("cpuManagerPolicyOptions", {"full-pcpus-only": "true"})
+    if spec.has("hugepages"):
+        read.notes.append(
+            "spec.hugepages sets the kernel's arguments: the machine must have these pages, see --machine"
+        )
+    if cpu.has("offlined"):
+        read.notes.append("spec.cpu.offlined: the machine must not have these CPUs, see --machine")
+    _finish_openshift(read)
+    return read
+
+
+def _snippet(annotations: Mapping[str, Any], top: ObjectReader) -> dict[str, Any]:
+    text = annotations.get(_SNIPPET, "{}")
+    try:
+        snippet = json.loads(text)
+    except (TypeError, ValueError) as error:
+        top.error(f"metadata.annotations[{_SNIPPET}]", f"must be JSON: {error}")
+        return {}
+    return dict(ObjectReader.of(snippet, top.diagnostics, f"metadata.annotations[{_SNIPPET}]").fields)
+
+
+def _reserved_memory(fields: Mapping[str, Any], top: ObjectReader) -> str:
+    """Return the sum that the operator reserves on NUMA node 0."""
+    total = Quantity.parse("0")
+    for name, key in (("kubeReserved", "memory"), ("systemReserved", "memory"), ("evictionHard", "memory.available")):
+        value = fields[name].get(key) if isinstance(fields[name], Mapping) else None
+        try:
+            total += Quantity.parse(str(value))
+        except QuantityError:
+            message = f"{name}.{key}: the operator cannot add {quote(str(value))} to reserved memory; use a quantity"
+            top.error(f"metadata.annotations[{_SNIPPET}]", message)
+    return str(total)
+
+
+def _cpus(cpu: ObjectReader, name: str) -> int:
+    try:
+        return bits.parse(cpu.text(name))
+    except ParseError as error:
+        cpu.error(name, str(error))
+        return 0
+
+
+def _finish_openshift(read: NodeFile) -> None:
+    """Add what the Machine Config Operator adds to every KubeletConfig."""
+    read.default("maxPods", 250)
+    if read.fields.pop("featureGates", None):
+        read.notes.append("featureGates is ignored: OpenShift takes feature gates from its FeatureGate object")
+    reserved = read.fields.get("systemReserved")
+    if isinstance(reserved, Mapping) and not _OPENSHIFT_RESERVED.keys().isdisjoint(reserved):
+        # Reserved CPUs replace the reserved amount.
+        left_out = {"cpu"} if read.fields.get("reservedSystemCPUs") else set()
+        rest = {name: amount for name, amount in _OPENSHIFT_RESERVED.items() if name not in left_out}
+        read.default_keys("systemReserved", rest)
+    else:
+        read.computed = "systemReserved"
+    read.notes.append("other KubeletConfig objects of the machine config pool are not known")
+
+
+def _openshift_kubelet_config(top: ObjectReader, _: object) -> NodeFile:
+    spec = top.child("spec")
+    read = NodeFile(dict(spec.mapping("kubeletConfig")), part="spec.kubeletConfig")
+    if not spec.has("kubeletConfig"):
+        spec.error("kubeletConfig", "Required value")
+    if spec.fields.get("autoSizingReserved") is False:
+        read.default_keys("systemReserved", _OPENSHIFT_RESERVED)
+    _finish_openshift(read)
+    return read
+
+
+def _kubeadm(top: ObjectReader, parsed: _Documents) -> NodeFile:
+    read = NodeFile()
+    for document, value in _objects(parsed):
+        if value.get("kind") == KIND and not read.fields:
+            read.fields, read.number = dict(value), document.number
+            read.notes += [f"line {key.line}: {key}" for key in document.repeated]
+    flags: list[_Flag] = []
+    for _, value in _objects(parsed):
+        registration = ObjectReader.of(value, top.diagnostics).child("nodeRegistration")
+        if not registration.has("kubeletExtraArgs"):
+            continue
+        if flags:
+            registration.error("kubeletExtraArgs", "is in several documents; keep that of the node")
+        flags += _named_flags(registration, "kubeletExtraArgs")
+    if not read.number and not flags:
+        message = (
+            f"is a configuration of kubeadm without a document of kind {KIND} and without kubeletExtraArgs; "
+            "fetch kubectl get -n kube-system configmap kubelet-config -o yaml"
+        )
+        top.error("kind", message)
+    elif not read.number:
+        read.computed = "what the kubelet-config ConfigMap of the cluster sets"
+    read.apply_flags(flags, top)
+    return read
+
+
+def _nodeadm(top: ObjectReader, _: object) -> NodeFile:
+    kubelet = top.child("spec").child("kubelet")
+    read = NodeFile(dict(kubelet.mapping("config")), part="spec.kubelet.config")
+    read.default_keys("evictionHard", _THRESHOLDS)
+    read.default("systemReservedCgroup", "/system")
+    read.default("kubeReservedCgroup", "/runtime")
+    read.apply_flags(_flags(kubelet, "flags"), top)
+    read.computed = _missing(read, ("kubeReserved", "maxPods"))
+    return read
+
+
+def _eksctl(top: ObjectReader, _: object) -> NodeFile:
+    groups = [group for group in top.children("nodeGroups") if group.has("kubeletExtraConfig")]
+    read = NodeFile()
+    if len(groups) != 1:
+        names = ", ".join(str(group.fields.get("name")) for group in groups) or "none"
+        top.error("nodeGroups", f"must have one group with kubeletExtraConfig, not {len(groups)}: {names}")
+    else:
+        (group,) = groups
+        read = NodeFile(dict(group.mapping("kubeletExtraConfig")), part=group.path_of("kubeletExtraConfig"))
+        if group.has("maxPodsPerNode"):
+            read.fields["maxPods"] = group.fields["maxPodsPerNode"]
+            read.places["maxPods"] = group.path_of("maxPodsPerNode")
+    read.computed = _missing(read, ("kubeReserved", "maxPods"))
+    return read
+
+
+def _cloud(top: ObjectReader, _: object, *, part: str = "", names: Mapping[str, str], computed: str) -> NodeFile:
+    """Read a file of a cloud, which has names of its own for a few fields."""
+    read = NodeFile(computed=computed)
+    read.take(top.child(part) if part else top, names)
+    return read
+
+
+def _talos(top: ObjectReader, parsed: _Documents) -> NodeFile:
+    machine = top.child("machine")
+    holder, name = (top, "config") if top.has("kind") else (machine.child("kubelet"), "extraConfig")
+    read = NodeFile(dict(holder.mapping(name)), part=holder.path_of(name))
+    if not read.fields.get("systemReserved"):
+        types = [ObjectReader.of(value).child("machine").text("type") for _, value in _objects(parsed)]
+        type_ = next(filter(None, types), "worker")
+        memory = _TALOS_MEMORY.get(type_, _TALOS_MEMORY["worker"])
+        read.fields.pop("systemReserved", None)
+        read.default_keys(
+            "systemReserved", {"cpu": "50m", "memory": memory, "pid": "100", "ephemeral-storage": "256Mi"}
+        )
+    read.apply_flags(_named_flags(holder, "extraArgs"), top)
+    return read
+
+
+def _k3s(top: ObjectReader, _: object) -> NodeFile:
+    read = NodeFile({"evictionHard": {"imagefs.available": "5%", "nodefs.available": "5%"}})
+    read.defaults.append("evictionHard imagefs.available 5% and nodefs.available 5%, without memory.available")
+    flags = [flag for name in ("kubelet-arg", "kubelet-arg+") for flag in _flags(top, name)]
+    read.apply_flags(flags, top)
+    return read
+
+
+def _kops(top: ObjectReader, parsed: _Documents) -> NodeFile:
+    objects = [
+        (document, ObjectReader.of(value, top.diagnostics).child("spec").child("kubelet"))
+        for document, value in _objects(parsed)
+    ]
+    given = [(document.number, kubelet) for document, kubelet in objects if kubelet.fields]
+    read = NodeFile()
+    if len(given) != 1:
+        top.error("spec.kubelet", f"must be in one document, not {len(given)}; keep those of one instance group")
+        return read
+    ((number, kubelet),) = given
+    read.number = number
+    strings = {"evictionHard": "eviction-hard", "enforceNodeAllocatable": "enforce-node-allocatable"}
+    read.take(kubelet, {name: name for name in (*_KOPS_FIELDS, *strings, "featureGates")})
+    for name, flag in strings.items():
+        if isinstance(text := read.fields.get(name), str):
+            read.apply_flags([_Flag(flag, text, kubelet.path_of(name))], top)
+    if isinstance(gates := read.fields.get("featureGates"), Mapping):
+        read.fields["featureGates"] = {gate: _is_true(on) for gate, on in gates.items()}
+    read.default("evictionHard", _pairs(_KOPS_EVICTION, "<"))
+    read.computed = _missing(read, ("maxPods",))
+    return read
+
+
+def _objects(parsed: _Documents) -> Iterator[tuple[ParsedDocument, Mapping[str, Any]]]:
+    return ((document, document.value) for document in parsed if isinstance(document.value, Mapping))
+
+
+def _missing(read: NodeFile, names: Iterable[str]) -> str:
+    return " and ".join(name for name in names if name not in read.fields)
+
+
+def _is_true(value: object) -> bool:
+    return str(value).lower() in {"true", "1", "t"}
+
+
+def _join(before: Any, value: Any) -> Any:  # noqa: ANN401 - both are lists, or both are objects
+    return {**before, **value} if isinstance(value, dict) else [*before, *value]
+
+
+def _flags(reader: ObjectReader, name: str) -> list[_Flag]:
+    """Return flags that are written as ``--name=value``, one or a list, with or without dashes."""
+    single = isinstance(reader.fields.get(name), str)
+    texts = (reader.text(name),) if single else reader.strings(name)
+    flags = []
+    for index, text in enumerate(texts):
+        flag, equals, value = text.partition("=")
+        place = reader.path_of(name if single else f"{name}[{index}]")
+        flags.append(_make_flag(flag, value if equals else "true", place))
+    return flags
+
+
+def _named_flags(reader: ObjectReader, name: str) -> list[_Flag]:
+    """Return flags that are keys of an object, or objects with ``name`` and ``value``."""
+    if isinstance(reader.fields.get(name), list):
+        entries = reader.children(name)
+        return [_make_flag(entry.required("name"), entry.text("value"), entry.path) for entry in entries]
+    flags = []
+    for flag, value in reader.mapping(name).items():
+        values = value if isinstance(value, list) else [value]
+        flags += [_make_flag(flag, str(text), reader.path_of(f"{name}[{flag}]")) for text in values]
+    return flags
+
+
+def _make_flag(name: str, value: str, place: str) -> _Flag:
+    return _Flag(name.strip().lstrip("-").replace("_", "-"), value, place)
+
+
+def _pairs(text: str, separator: str = "=") -> dict[str, str]:
+    pairs = {}
+    for item in filter(None, text.split(",")):
+        key, middle, value = item.partition(separator)
+        if not middle:
+            raise ValueError(f"write KEY{separator}VALUE, not {quote(item)}")
+        pairs[key.strip()] = value.strip()
+    return pairs
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in {"true", "false", "1", "0", "t", "f"}:
+        raise ValueError("must be true or false")
+    return _is_true(text)
+
+
+def _integer(text: str) -> int:
+    if not text.removeprefix("-").isdecimal():
+        raise ValueError("must be an integer")
+    return int(text)
+
+
+def _option(text: str) -> dict[str, str]:
+    """Return one option: the kubelet does not split this flag at commas."""
+    key, _, value = text.partition("=")
+    return {key: value}
+
+
+def _memory(text: str) -> list[dict[str, Any]]:
+    node, colon, limits = text.partition(":")
+    if not colon:
+        raise ValueError("write NODE:memory=QUANTITY")
+    return [{"numaNode": _integer(node), "limits": _pairs(limits)}]
+
+
+_FLAGS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "cgroups-per-qos": ("cgroupsPerQOS", _boolean),
+    "cpu-manager-policy": ("cpuManagerPolicy", str),
+    "cpu-manager-policy-options": ("cpuManagerPolicyOptions", _option),
+    "cpu-manager-reconcile-period": ("cpuManagerReconcilePeriod", str),
+    "enforce-node-allocatable": ("enforceNodeAllocatable", lambda text: text.split(",") if text else []),
+    "eviction-hard": ("evictionHard", lambda text: _pairs(text, "<")),
+    "feature-gates": (
+        "featureGates",
+        lambda text: {gate: _boolean(value) for gate, value in _pairs(text).items()},
+    ),
+    "kube-reserved": ("kubeReserved", _pairs),
+    "kube-reserved-cgroup": ("kubeReservedCgroup", str),
+    "local-storage-capacity-isolation": ("localStorageCapacityIsolation", _boolean),
+    "max-pods": ("maxPods", _integer),
+    "memory-manager-policy": ("memoryManagerPolicy", str),
+    "pods-per-core": ("podsPerCore", _integer),
+    "qos-reserved": ("qosReserved", _pairs),
+    "reserved-cpus": ("reservedSystemCPUs", str),
+    "reserved-memory": ("reservedMemory", _memory),
+    "system-reserved": ("systemReserved", _pairs),
+    "system-reserved-cgroup": ("systemReservedCgroup", str),
+    "topology-manager-policy": ("topologyManagerPolicy", str),
+    "topology-manager-policy-options": ("topologyManagerPolicyOptions", _pairs),
+    "topology-manager-scope": ("topologyManagerScope", str),
+}
+
+_FORMATS = (
+    _Format("kubeadm", _kubeadm, "kubeadm.k8s.io/"),
+    _Format("OpenShift", _performance_profile, "performance.openshift.io/", ("PerformanceProfile",)),
+    _Format("OpenShift", _openshift_kubelet_config, "machineconfiguration.openshift.io/", ("KubeletConfig",)),
+    _Format("nodeadm", _nodeadm, "node.eks.aws/", ("NodeConfig",)),
+    _Format("eksctl", _eksctl, "eksctl.io/", ("ClusterConfig",)),
+    _Format("kOps", _kops, "kops.k8s.io/", ("Cluster", "InstanceGroup")),
+    _Format("Talos", _talos, "v1alpha1", ("KubeletConfig",)),
+    _Format("Talos", _talos, fields=("machine",)),
+    _Format(
+        "GKE",
+        partial(_cloud, part="kubeletConfig", names=_GKE_FIELDS, computed=_GKE_COMPUTED),
+        fields=("kubeletConfig",),
+    ),
+    _Format("k3s", _k3s, fields=("kubelet-arg", "kubelet-arg+")),
+    _Format("AKS", partial(_cloud, names=_AKS_FIELDS, computed=_AKS_COMPUTED), fields=_AKS_ONLY),
+)

@@ -1,0 +1,124 @@
+"""Every error of every command has one shape: ``alignup: PLACE: what``, then indented lines that say what to do."""
+
+import re
+
+import click
+import pytest
+
+from tests.cli.commands import in_process
+from tests.cli.test_option_errors import commands
+
+#: Programs that run until they are stopped: their options are tried where they are parsed, in test_option_errors.
+SERVING = {("agent",), ("observe",), ("nri",), ("schedule",)}
+#: What makes a command read its other options.
+NEEDED = {
+    ("why",): ["-f", "pod.yaml", "--machine", "numa:2 core:4 pu:1"],
+    ("simulate",): ["-f", "pod.yaml", "--machine", "numa:2 core:4 pu:1"],
+    ("admit",): ["-f", "pod.yaml"],
+    ("sweep",): ["sweep.yaml"],
+    ("upgrade-check",): ["--to", "1.37", "--from", "1.36", "--machine", "numa:2 core:4 pu:1"],
+    ("cluster", "upgrade-check"): ["--to", "1.37"],
+    ("cluster", "why"): ["web"],
+    ("cluster", "collect"): ["web"],
+    ("collect",): ["web"],
+    ("release",): ["web"],
+    ("run",): ["--dry-run", "true"],
+    ("schema",): ["machine"],
+    ("completion",): ["bash"],
+}
+POD = """apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec: {containers: [{name: app, resources: {limits: {cpu: 1, memory: 1Gi}}}]}
+"""
+LINE = re.compile(r"alignup: \S.*\S")
+ALL = [words for words, _ in commands()]
+FILES = [
+    (words, option.opts[-1])
+    for words, command in commands()
+    if words not in SERVING
+    for option in command.params
+    if isinstance(option, click.Option)
+    and not option.is_flag
+    and (isinstance(option.type, click.Path) or option.metavar in {"FILE", "DIR", "MACHINE"})
+    # Files that are written, and places that need not exist here.
+    and option.opts[-1] not in {"--archive", "--results", "--html", "--svg", "--save", "--csv", "--filename"}
+    and option.opts[-1] not in {"--kubelet-dir", "--state-dir", "--to"}
+]
+
+
+def name(value):
+    return " ".join(value) if isinstance(value, tuple) else value
+
+
+def fail(*words, directory, text=None):
+    """Run a command in *directory*, and return its error lines and exit code."""
+    (directory / "pod.yaml").write_text(POD)
+    env = {"ALIGNUP_AGENT": f"unix:{directory}/none", "KUBECONFIG": str(directory / "none"), "HOME": str(directory)}
+    run = in_process(*words, cwd=directory, env=env | {"ALIGNUP_RUN_DIR": str(directory)}, stdin=text or "")
+    lines = [line for line in run.stderr.splitlines() if not line.startswith("note: ")]
+    return lines, run.returncode
+
+
+def check(failure, words):
+    lines, code = failure
+    assert code in ({125, 124} if words[0] == "run" else {1, 2}), lines
+    assert lines
+    assert LINE.fullmatch(lines[0]), lines
+    for line in lines:
+        assert line.startswith(("alignup: ", "  ")), lines
+        assert not re.search(r"Traceback|internal error|Errno|^Usage:|^Error:|\x1b", line), lines
+    assert lines[-1].startswith("  ") or "; " in lines[-1] or "did you mean" in lines[-1], lines
+
+
+@pytest.mark.parametrize("words", ALL, ids=name)
+def test_unknown_options_and_missing_values(words, tmp_path):
+    check(fail(*words, "--nonsense", directory=tmp_path), words)
+    check(fail(*words, "--kubernetes-versio", directory=tmp_path), words)
+    valued = [
+        option.opts[-1]
+        for described, command in commands()
+        if described == words
+        for option in command.params
+        if isinstance(option, click.Option) and not option.is_flag and not option.count
+    ]
+    for option in valued:
+        check(fail(*words, option, directory=tmp_path), words)
+
+
+@pytest.mark.parametrize(("words", "option"), FILES, ids=name)
+def test_files_that_are_missing_or_garbage(words, option, tmp_path):
+    garbage = tmp_path / "garbage"
+    garbage.write_bytes(b"\x00\xff\x1b[31m{[: \n\t- %")
+    (tmp_path / "empty").mkdir()
+    unusable = ["missing", "missing\x1b[31m\nx"]
+    # A kubelet takes a directory without drop-ins, and why it refuses a file is the answer of these commands.
+    unusable += [] if option == "--config-dir" else ["empty"]
+    unusable += [] if words in {("doctor",), ("upgrade-check",)} and option == "--config" else ["garbage"]
+    for value in unusable:
+        needed = NEEDED.get(words, [])
+        at = -1 if words == ("run",) else len(needed)
+        check(fail(*words, *needed[:at], option, value, *needed[at:], directory=tmp_path), words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("why",), ("simulate", "-f"), ("admit",), ("cluster", "why", "-f"), ("sweep",), ("machine", "show")],
+    ids=name,
+)
+def test_inputs_that_are_missing_or_garbage(words, tmp_path):
+    (tmp_path / "garbage").write_bytes(b"\x00\xff\x1b[31m{[: \n\t- %")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text").write_text("kind: [\n")
+    (tmp_path / "list").write_text("- 1\n")
+    (tmp_path / "deep").write_text("[" * 20_000)
+    for value in ("missing", "garbage", "empty", "text", "list", "deep", "/dev/null", "-"):
+        if value == "-" and words[0] in {"sweep", "machine"}:
+            continue
+        check(fail(*words, value, directory=tmp_path), words)
+
+
+def test_a_misspelled_command_gets_a_proposal(tmp_path):
+    lines, code = fail("wyh", directory=tmp_path)
+
+    assert (code, lines[0]) == (2, "alignup: no such command 'wyh'; did you mean why?")

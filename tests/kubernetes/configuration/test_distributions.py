@@ -1,0 +1,519 @@
+"""Files of OpenShift, kubeadm, EKS, GKE, AKS, Talos, k3s and kOps as the configuration of a kubelet."""
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alignup.align.errors import AlignError, ConfigurationError
+from alignup.kubernetes.configuration import host_settings, unwrap
+from alignup.kubernetes.configuration.distributions import FETCH
+from alignup.kubernetes.manifests.documents import to_yaml
+from alignup.machines import synthetic
+
+KUBELET = {"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration"}
+PROFILE: dict[str, Any] = {
+    "apiVersion": "performance.openshift.io/v2",
+    "kind": "PerformanceProfile",
+    "metadata": {"name": "low-latency"},
+    "spec": {
+        "cpu": {"reserved": "0-1", "isolated": "2-15"},
+        "numa": {"topologyPolicy": "single-numa-node"},
+        "nodeSelector": {"node-role.kubernetes.io/worker": ""},
+    },
+}
+KUBELET_CONFIG: dict[str, Any] = {
+    "apiVersion": "machineconfiguration.openshift.io/v1",
+    "kind": "KubeletConfig",
+    "spec": {"kubeletConfig": {"cpuManagerPolicy": "static", "systemReserved": {"memory": "2Gi"}}},
+}
+KUBEADM: dict[str, Any] = {
+    "apiVersion": "kubeadm.k8s.io/v1beta4",
+    "kind": "InitConfiguration",
+    "nodeRegistration": {
+        "kubeletExtraArgs": [
+            {"name": "topology-manager-policy", "value": "restricted"},
+            {"name": "node-labels", "value": "a=b"},
+        ]
+    },
+}
+NODEADM: dict[str, Any] = {
+    "apiVersion": "node.eks.aws/v1alpha1",
+    "kind": "NodeConfig",
+    "spec": {
+        "kubelet": {
+            "config": {"cpuManagerPolicy": "static", "kubeReserved": {"cpu": "1"}, "maxPods": 58},
+            "flags": ["--topology-manager-scope=pod", "--node-labels=a=b"],
+        }
+    },
+}
+EKSCTL: dict[str, Any] = {
+    "apiVersion": "eksctl.io/v1alpha5",
+    "kind": "ClusterConfig",
+    "nodeGroups": [
+        {"name": "small"},
+        {"name": "numa", "maxPodsPerNode": 30, "kubeletExtraConfig": {"topologyManagerPolicy": "best-effort"}},
+    ],
+}
+GKE: dict[str, Any] = {
+    "kubeletConfig": {
+        "cpuManagerPolicy": "static",
+        "topologyManager": {"policy": "restricted", "scope": "pod"},
+        "podPidsLimit": 1024,
+    },
+    "linuxConfig": {"sysctl": {}},
+}
+AKS: dict[str, Any] = {"cpuManagerPolicy": "static", "topologyManagerPolicy": "single-numa-node", "podMaxPids": 100}
+TALOS: dict[str, Any] = {
+    "version": "v1alpha1",
+    "machine": {
+        "type": "controlplane",
+        "kubelet": {
+            "extraConfig": {"topologyManagerPolicy": "restricted"},
+            "extraArgs": {"feature-gates": "MemoryQoS=true", "rotate-server-certificates": True},
+        },
+    },
+}
+TALOS_DOCUMENT: dict[str, Any] = {
+    "apiVersion": "v1alpha1",
+    "kind": "KubeletConfig",
+    "config": {"topologyManagerPolicy": "restricted", "systemReserved": {"cpu": "1"}},
+    "extraArgs": {"reserved-memory": ["0:memory=1Gi", "1:memory=2Gi,hugepages-2Mi=4Mi"]},
+}
+K3S: dict[str, Any] = {
+    "token": "x",
+    "kubelet-arg": ["cpu-manager-policy=static", "system-reserved=cpu=1,memory=1Gi", "topology_manager_scope=pod"],
+}
+KOPS: dict[str, Any] = {
+    "apiVersion": "kops.k8s.io/v1alpha2",
+    "kind": "InstanceGroup",
+    "spec": {
+        "kubelet": {
+            "cpuManagerPolicy": "static",
+            "topologyManagerPolicy": "restricted",
+            "kubeReserved": {"cpu": "1"},
+            "evictionHard": "memory.available<300Mi",
+            "enforceNodeAllocatable": "pods",
+            "featureGates": {"MemoryQoS": "true"},
+        }
+    },
+}
+FILES: dict[str, dict[str, Any]] = {
+    "profile": PROFILE,
+    "kubelet-config": KUBELET_CONFIG,
+    "kubeadm": KUBEADM,
+    "nodeadm": NODEADM,
+    "eksctl": EKSCTL,
+    "gke": GKE,
+    "aks": AKS,
+    "talos": TALOS,
+    "talos-document": TALOS_DOCUMENT,
+    "k3s": K3S,
+    "kops": KOPS,
+}
+
+
+def source(*documents):
+    return unwrap("---\n".join(map(to_yaml, documents)).encode(), name="node.yaml")
+
+
+def read(*documents):
+    return source(*documents).read()
+
+
+def profile(*, annotations=None, **spec):
+    """PROFILE with other fields."""
+    changed = copy.deepcopy(PROFILE)
+    changed["metadata"]["annotations"] = annotations or {}
+    for name, value in spec.items():
+        changed["spec"][name] = {**changed["spec"].get(name, {}), **value}
+    return changed
+
+
+def problems(*documents):
+    with pytest.raises(ConfigurationError) as raised:
+        source(*documents)
+    return {problem.field: problem.message for problem in raised.value.problems}, raised.value
+
+
+def values(configuration, expected):
+    return {name: getattr(configuration, name) for name in expected}
+
+
+def test_a_performance_profile_gives_the_configuration_that_the_operator_renders():
+    """The operator's repository has the same values in its example of a rendered KubeletConfig."""
+    configuration = read(profile(cpu={"reserved": "0"}))
+
+    (memory,) = configuration.reserved_memory
+    assert (memory.node, {name: str(amount) for name, amount in memory.limits.items()}) == (0, {"memory": "1100Mi"})
+    expected = {
+        "cpu_manager_policy": "static",
+        "cpu_manager_policy_options": {"full-pcpus-only": "true"},
+        "memory_manager_policy": "Static",
+        "topology_manager_policy": "single-numa-node",
+        "reserved_system_cpus": "0",
+        "kube_reserved": {"memory": "500Mi"},
+        "max_pods": 250,
+    }
+    assert values(configuration, expected) == expected
+    assert str(configuration.cpu_manager_reconcile_period) == "5s"
+    assert configuration.system_reserved["memory"] == "500Mi"
+    assert configuration.eviction_hard == {
+        "imagefs.available": "15%",
+        "memory.available": "100Mi",
+        "nodefs.available": "10%",
+        "nodefs.inodesFree": "5%",
+    }
+
+
+def test_a_kubelet_starts_with_the_configuration_of_a_profile():
+    settings = host_settings(read(PROFILE), synthetic.parse("numa:2 core:4 pu:2"))
+
+    assert settings.cpus.policy == "static"
+
+
+@pytest.mark.parametrize(
+    ("policy", "memory", "options"),
+    [
+        ("none", "None", {}),
+        ("best-effort", "None", {}),
+        ("restricted", "Static", {}),
+        ("single-numa-node", "Static", {"full-pcpus-only": "true"}),
+    ],
+)
+def test_the_topology_policy_of_a_profile_decides_about_memory_and_whole_cores(policy, memory, options):
+    configuration = read(profile(numa={"topologyPolicy": policy}))
+
+    assert configuration.topology_manager_policy == policy
+    assert configuration.memory_manager_policy == memory
+    assert configuration.cpu_manager_policy_options == options
+    assert bool(configuration.reserved_memory) == (memory == "Static")
+
+
+def test_a_profile_without_a_policy_is_best_effort_and_says_so():
+    without = profile()
+    del without["spec"]["numa"]
+    made = source(without)
+
+    assert made.read().topology_manager_policy == "best-effort"
+    assert any("set as OpenShift sets it: topologyManagerPolicy best-effort" in note for note in made.notes)
+
+
+def test_the_annotation_of_a_profile_adds_fields_but_no_feature_gates():
+    snippet = {
+        "systemReserved": {"memory": "1Gi"},
+        "topologyManagerScope": "pod",
+        "cpuManagerPolicy": "none",
+        "featureGates": {"MemoryQoS": True},
+    }
+    made = source(profile(annotations={"kubeletconfig.experimental": json.dumps(snippet)}))
+    configuration = made.read()
+
+    assert configuration.topology_manager_scope == "pod"
+    assert configuration.cpu_manager_policy == "static"
+    assert configuration.feature_gates == {}
+    assert str(configuration.reserved_memory[0].limits["memory"]) == "1624Mi"
+    assert any("featureGates is ignored" in note for note in made.notes)
+
+
+def test_shared_and_dpdk_cpus_of_a_profile_are_reserved():
+    assert read(profile(cpu={"shared": "3"})).reserved_system_cpus == "0-1"
+    mixed = profile(cpu={"shared": "3", "ovsDpdk": "5"}, workloadHints={"mixedCpus": True})
+    assert read(mixed).reserved_system_cpus == "0-1,3,5"
+
+
+def test_a_profile_for_dra_turns_the_managers_off():
+    configuration = read(profile(annotations={"performance.openshift.io/dra-resource-management": "true"}))
+
+    assert configuration.cpu_manager_policy == configuration.topology_manager_policy == "none"
+    assert configuration.memory_manager_policy == "None"
+
+
+def test_what_a_profile_says_about_the_machine_is_noted():
+    notes = source(profile(hugepages={"pages": []}, cpu={"offlined": "15"})).notes
+
+    assert any("spec.hugepages" in note for note in notes)
+    assert any("spec.cpu.offlined" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("changed", "field", "message"),
+    [
+        (profile(cpu={"reserved": "0-"}), "spec.cpu.reserved", "strconv"),
+        (profile(cpu={"reserved": None}), "spec.cpu.reserved", "Required value"),
+        (profile(cpu={"reserved": 4}), "spec.cpu.reserved", "must be a string, not a number"),
+        (profile(numa={"topologyPolicy": "strict"}), "spec.numa.topologyPolicy", "Unsupported value"),
+        (
+            profile(annotations={"kubeletconfig.experimental": "{"}),
+            "metadata.annotations[kubeletconfig.experimental]",
+            "must be JSON",
+        ),
+        (
+            profile(annotations={"kubeletconfig.experimental": '{"evictionHard": {"memory.available": "5%"}}'}),
+            "metadata.annotations[kubeletconfig.experimental]",
+            "evictionHard.memory.available: the operator cannot add",
+        ),
+    ],
+)
+def test_a_wrong_field_of_a_profile_is_an_error_with_its_line(changed, field, message):
+    messages, error = problems(changed)
+
+    assert message in messages[field]
+    assert all(problem.line for problem in error.problems)
+    assert FETCH in error.advice
+
+
+def test_openshift_completes_reservations_that_are_given_in_part():
+    configuration = read(KUBELET_CONFIG)
+
+    assert configuration.system_reserved == {"memory": "2Gi", "cpu": "500m", "ephemeral-storage": "1Gi"}
+    assert configuration.max_pods == 250
+
+
+@pytest.mark.parametrize(("sized", "known"), [(None, False), (True, False), (False, True)])
+def test_a_node_of_openshift_sizes_its_own_reservations_unless_told_not_to(sized, known):
+    made = source({**KUBELET_CONFIG, "spec": {"kubeletConfig": {}, "autoSizingReserved": sized}})
+
+    assert ("systemReserved" in made.incomplete) != known
+    assert bool(made.read().system_reserved) == known
+
+
+def test_flags_of_kubeadm_replace_fields_of_the_configuration_beside_them():
+    made = source({**KUBELET, "topologyManagerPolicy": "none", "maxPods": 7}, KUBEADM)
+
+    assert made.read().topology_manager_policy == "restricted"
+    assert made.read().max_pods == 7
+    assert made.notes == ("node.yaml: not read: --node-labels",)
+
+
+def test_flags_of_kubeadm_alone_are_read_and_the_rest_is_said_to_be_unknown():
+    older = {"nodeRegistration": {"kubeletExtraArgs": {"cpu-manager-policy": "static"}}}
+    made = source({"apiVersion": "kubeadm.k8s.io/v1beta3", "kind": "JoinConfiguration", **older})
+
+    assert made.read().cpu_manager_policy == "static"
+    assert "kubelet-config ConfigMap" in made.incomplete
+
+
+def test_kubeadm_without_anything_for_the_kubelet_names_what_to_fetch():
+    messages, _ = problems({"apiVersion": "kubeadm.k8s.io/v1beta4", "kind": "ClusterConfiguration"})
+
+    assert "kubectl get -n kube-system configmap kubelet-config -o yaml" in messages["kind"]
+
+
+def test_flags_of_two_nodes_are_an_error():
+    messages, _ = problems(KUBEADM, {**KUBEADM, "kind": "JoinConfiguration"})
+
+    assert "several documents" in messages["nodeRegistration.kubeletExtraArgs"]
+
+
+def test_a_node_config_of_eks_has_the_thresholds_and_cgroups_of_nodeadm():
+    made = source(NODEADM)
+    configuration = made.read()
+
+    assert configuration.topology_manager_scope == "pod"
+    assert configuration.max_pods == 58
+    assert configuration.eviction_hard == {
+        "memory.available": "100Mi",
+        "nodefs.available": "10%",
+        "nodefs.inodesFree": "5%",
+    }
+    assert (configuration.system_reserved_cgroup, configuration.kube_reserved_cgroup) == ("/system", "/runtime")
+    assert not made.incomplete
+
+
+def test_reserved_cpus_on_eks_need_empty_cgroups():
+    spec = {"kubelet": {"config": {"reservedSystemCPUs": "0"}}}
+    cleared = {"kubelet": {"config": {"reservedSystemCPUs": "0", "systemReservedCgroup": "", "kubeReservedCgroup": ""}}}
+
+    with pytest.raises(ConfigurationError, match="can't use reservedSystemCPUs"):
+        read({**NODEADM, "spec": spec})
+    assert read({**NODEADM, "spec": cleared}).reserved_system_cpus == "0"
+
+
+def test_what_a_node_of_eks_computes_is_named():
+    assert "each node sets kubeReserved and maxPods" in source({**NODEADM, "spec": {}}).incomplete
+
+
+def test_the_only_group_of_eksctl_with_a_configuration_is_read():
+    made = source(EKSCTL)
+
+    assert made.read().topology_manager_policy == "best-effort"
+    assert made.read().max_pods == 30
+    assert made.part == "nodeGroups[1].kubeletExtraConfig"
+
+
+def test_two_groups_of_eksctl_are_an_error_that_names_them():
+    messages, _ = problems(
+        {**EKSCTL, "nodeGroups": [EKSCTL["nodeGroups"][1], {"name": "b", "kubeletExtraConfig": {"a": 1}}]}
+    )
+
+    assert messages["nodeGroups"].endswith("not 2: numa, b")
+
+
+def test_a_node_system_configuration_of_gke_is_read():
+    made = source(GKE)
+    configuration = made.read()
+
+    expected = {
+        "cpu_manager_policy": "static",
+        "topology_manager_policy": "restricted",
+        "topology_manager_scope": "pod",
+    }
+    assert values(configuration, expected) == expected
+    assert "node.yaml: not read: kubeletConfig.podPidsLimit" in made.notes
+    assert "kubeReserved" in made.incomplete
+
+
+def test_a_configuration_of_aks_is_read():
+    made = source(AKS)
+
+    assert made.read().topology_manager_policy == "single-numa-node"
+    assert "node.yaml: not read: podMaxPids" in made.notes
+
+
+@pytest.mark.parametrize(("machine", "memory"), [("controlplane", "512Mi"), ("worker", "384Mi")])
+def test_a_machine_configuration_of_talos_reserves_by_type(machine, memory):
+    configuration = read({**TALOS, "machine": {**TALOS["machine"], "type": machine}})
+
+    assert configuration.topology_manager_policy == "restricted"
+    assert configuration.feature_gates == {"MemoryQoS": True}
+    assert configuration.system_reserved["memory"] == memory
+
+
+def test_the_kubelet_document_of_talos_is_found_among_others():
+    configuration = read({"apiVersion": "v1alpha1", "kind": "HostnameConfig"}, TALOS_DOCUMENT)
+
+    assert configuration.system_reserved == {"cpu": "1"}
+    assert [entry.node for entry in configuration.reserved_memory] == [0, 1]
+    assert str(configuration.reserved_memory[1].limits["hugepages-2Mi"]) == "4Mi"
+
+
+def test_arguments_of_k3s_are_read():
+    configuration = read(K3S)
+
+    expected = {
+        "cpu_manager_policy": "static",
+        "topology_manager_scope": "pod",
+        "system_reserved": {"cpu": "1", "memory": "1Gi"},
+        "eviction_hard": {"imagefs.available": "5%", "nodefs.available": "5%"},
+    }
+    assert values(configuration, expected) == expected
+
+
+def test_one_argument_of_k3s_may_be_no_list():
+    assert read({"kubelet-arg": "max-pods=7"}).max_pods == 7
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("config=/etc/rancher/k3s/kubelet.yaml", "the kubelet reads /etc/rancher/k3s/kubelet.yaml: give a copy"),
+        ("max-pods=many", "must be an integer"),
+        ("system-reserved=1Gi", "write KEY=VALUE"),
+        ("eviction-hard=memory.available=1Gi", "write KEY<VALUE"),
+        ("cgroups-per-qos=perhaps", "must be true or false"),
+        ("reserved-memory=memory=1Gi", "write NODE:memory=QUANTITY"),
+    ],
+)
+def test_a_wrong_flag_is_an_error_with_its_line(argument, message):
+    messages, error = problems({"kubelet-arg": ["max-pods=7", argument]})
+
+    assert message in messages["kubelet-arg[1]"]
+    assert [problem.line for problem in error.problems] == [3]
+
+
+def test_options_of_the_cpu_manager_are_one_for_each_flag():
+    """The kubelet splits the options of the topology manager at commas, and those of the CPU manager not."""
+    configuration = read(
+        {
+            "kubelet-arg": [
+                "cpu-manager-policy-options=full-pcpus-only=true",
+                "cpu-manager-policy-options=align-by-socket=true",
+                "topology-manager-policy-options=prefer-closest-numa-nodes=true,max-allowable-numa-nodes=9",
+            ]
+        }
+    )
+
+    assert configuration.cpu_manager_policy_options == {"full-pcpus-only": "true", "align-by-socket": "true"}
+    assert len(configuration.topology_manager_policy_options) == 2
+
+
+def test_an_instance_group_of_kops_is_read():
+    made = source(KOPS)
+    configuration = made.read()
+
+    expected = {
+        "topology_manager_policy": "restricted",
+        "eviction_hard": {"memory.available": "300Mi"},
+        "enforce_node_allocatable": ("pods",),
+        "feature_gates": {"MemoryQoS": True},
+        "kube_reserved": {"cpu": "1"},
+    }
+    assert values(configuration, expected) == expected
+    assert "maxPods" in made.incomplete
+
+
+def test_kops_has_thresholds_of_its_own():
+    assert read({**KOPS, "spec": {"kubelet": {"maxPods": 7}}}).eviction_hard["imagefs.available"] == "10%"
+
+
+def test_two_instance_groups_of_kops_are_an_error():
+    messages, _ = problems(KOPS, KOPS)
+
+    assert "must be in one document, not 2" in messages["spec.kubelet"]
+
+
+def test_a_kind_that_is_not_known_is_left_to_the_kubelets_reader():
+    with pytest.raises(ConfigurationError, match='no kind "EC2NodeClass" is registered'):
+        read({"apiVersion": "karpenter.k8s.aws/v1", "kind": "EC2NodeClass", "spec": {"kubelet": {}}})
+
+
+def leaves(value, path=()):
+    """Yield the path of every value in a document."""
+    yield path
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in entries:
+        yield from leaves(inner, (*path, key))
+
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@given(name=st.sampled_from(sorted(FILES)), data=st.data(), junk=JUNK)
+def test_any_value_in_any_place_is_read_or_an_error_in_words(name, data, junk):
+    changed = copy.deepcopy(FILES[name])
+    *outer, last = data.draw(st.sampled_from([path for path in leaves(changed) if path]))
+    target: Any = changed
+    for key in outer:
+        target = target[key]
+    target[last] = junk
+
+    try:
+        host_settings(read(changed), synthetic.parse("numa:2 core:4 pu:2"))
+    except AlignError as error:
+        assert str(error)
+
+
+@pytest.mark.parametrize(
+    ("part", "wrong", "problem"),
+    [
+        ("cpu", "isolatd", "spec.cpu.isolatd: unknown field; did you mean isolated?"),
+        ("numa", "topologyPolcy", "spec.numa.topologyPolcy: unknown field; did you mean topologyPolicy?"),
+        ("", "zzz", "spec.zzz: unknown field"),
+    ],
+)
+def test_an_unknown_field_of_a_performance_profile_is_an_error(part, wrong, problem):
+    profile = copy.deepcopy(PROFILE)
+    (profile["spec"][part] if part else profile["spec"])[wrong] = "x"
+
+    with pytest.raises(ConfigurationError) as raised:
+        unwrap(to_yaml(profile).encode(), name="profile.yaml").read()
+
+    assert problem in str(raised.value)
