@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help setup run test soak coverage dist image bundle sbom audit version docs schemas recording krew lint bench e2e browser format lock clean again
+.PHONY: help setup run test soak coverage dist image bundle sbom audit version docs schemas recording krew lint bench e2e browser screenshots format lock clean again
 
 help:
 	@echo "make run       run an agent on an example machine, with pods; stop it with Ctrl-C (ONCE=1: exit when done)"
@@ -17,6 +17,7 @@ help:
 	@echo "make image     build the container image as an OCI archive in dist/, without a base image (needs apt-get and dpkg-deb)"
 	@echo "make bundle    build one file in dist/ that runs without Python (needs apt-get and dpkg-deb)"
 	@echo "make browser   install what tests of the web pages in Chromium need, for make e2e"
+	@echo "make screenshots  make the pictures of all web pages and reports in docs/pictures again"
 	@echo "make sbom      write the bill of materials (CycloneDX) and the licenses of all libraries to dist/"
 	@echo "make audit     compare the locked libraries with known vulnerabilities (pip-audit)"
 	@echo "make version   set the version in all files that have it (VERSION=0.2.0)"
@@ -130,6 +131,10 @@ e2e: $(READY)
 # Playwright drives the system's Chromium; it downloads no browser.
 browser: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r lock/browser.txt
+	npm install --silent --no-save --no-audit --no-fund --prefix build/axe axe-core@4.14.0
+
+screenshots: browser
+	$(BIN)/python -m e2e.screenshots docs/pictures
 
 format: $(READY)
 	$(BIN)/ruff check --fix

@@ -1,5 +1,6 @@
 """A real Chromium for tests of the web pages, driven by playwright, and what every page must satisfy."""
 
+import base64
 import importlib.util
 import os
 import shutil
@@ -18,12 +19,17 @@ Page: TypeAlias = Any
 #: Where screenshots for the documentation are written; empty: they are not.
 PICTURES = os.environ.get("ALIGNUP_SCREENSHOTS", "")
 
+#: The accessibility checker, from npm; ``make browser`` installs it.
+AXE = Path(__file__).parents[1] / "build" / "axe" / "node_modules" / "axe-core" / "axe.min.js"
+
 _CONTRAST = Path(__file__).with_name("contrast.js").read_text("utf-8")
 
 
 def missing() -> str | None:
     if importlib.util.find_spec("playwright") is None:
         return "playwright is not installed: run make browser"
+    if not AXE.exists():
+        return "axe-core is not installed: run make browser"
     return not_installed(["chromium"])
 
 
@@ -69,6 +75,23 @@ def overflow(page: Page) -> int:
     return pixels
 
 
-def picture(page: Page, name: str, **options: Any) -> None:  # noqa: ANN401 - of playwright
+def serious_problems(page: Page) -> list[str]:
+    """What axe finds serious or critical on a page, each with its first element."""
+    page.evaluate(AXE.read_text("utf-8"))
+    results = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [
+        f"{violation['id']}: {violation['help']}: {violation['nodes'][0]['html'][:200]}"
+        for violation in results["violations"]
+        if violation["impact"] in {"serious", "critical"}
+    ]
+
+
+def picture(page: Page, name: str, *, full_page: bool = False) -> None:
+    """Write a screenshot for the documentation, if asked to."""
     if PICTURES:
-        page.screenshot(path=str(Path(PICTURES, f"page-{name}.png")), **options)
+        options: dict[str, Any] = {"format": "webp", "quality": 82, "captureBeyondViewport": full_page}
+        if full_page:
+            size = page.evaluate("[document.documentElement.clientWidth, document.documentElement.scrollHeight]")
+            options["clip"] = {"x": 0, "y": 0, "width": size[0], "height": size[1], "scale": 1}
+        data = page.context.new_cdp_session(page).send("Page.captureScreenshot", options)["data"]
+        Path(PICTURES, f"page-{name}.webp").write_bytes(base64.b64decode(data))

@@ -59,6 +59,9 @@ def test_it_installs_and_runs_in_an_empty_environment(built: Path, tmp_path: Pat
     assert run("kubectl-alignup", "--help").startswith("Usage: ")
     assert run("alignup", "observe", "--help").startswith("Usage: ")
     run("python", "-c", "import alignup.agent.daemon, alignup.schedule.service")
+    report = ["--generate", "telco", "--html", "report.html"]
+    run("alignup", "simulate", "--machine", "numa:2 core:2 pu:1", *report)
+    assert "uPlot" in (tmp_path / "report.html").read_text("utf-8")
     share = tmp_path / "venv" / "share"
     assert (share / "man" / "man1" / "alignup-why.1").is_file()
     assert (share / "bash-completion" / "completions" / "alignup").is_file()

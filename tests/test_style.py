@@ -123,6 +123,20 @@ def test_variables_are_named_after_what_they_hold():
     assert bound == []
 
 
+def test_log_lines_about_a_pod_have_its_name_and_its_uid():
+    calls = [
+        (f"{path.relative_to(ROOT)}:{node.lineno}", {keyword.arg for keyword in node.keywords})
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in {"debug", "info", "warning", "error", "exception"}
+    ]
+
+    assert len([place for place, names in calls if names >= {"pod", "uid"}]) > 10
+    assert [place for place, names in calls if names & {"pod", "uid", "pod_uid"} and not names >= {"pod", "uid"}] == []
+
+
 def test_imports_inside_functions_are_few_and_have_a_reason():
     texts = {path: path.read_text("utf-8") for path in MODULES if path.parent.name != "cli"}
     imports = {

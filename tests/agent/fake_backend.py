@@ -126,9 +126,9 @@ class FakeBackend:
         if dry_run:
             return AdmissionResult(decision, None)
         self.metrics.decided(decision, pod=pod, seconds=0.001)
-        self.stored.append(
-            StoredDecision(id=len(self.stored) + 1, time=next(self.clock), document=to_document(decision))
-        )
+        outcome = "waiting" if not decision.admitted and self.wait_enabled else str(decision.outcome)
+        number, now, document = len(self.stored) + 1, next(self.clock), to_document(decision)
+        self.stored.append(StoredDecision(id=number, time=now, outcome=outcome, document=document))
         if decision.admitted and not decision.kept:
             self.host.apply(decision)
         is_waiting = not decision.admitted and self.wait_enabled

@@ -23,7 +23,9 @@ def events(*, readable: bool) -> str:
     metrics, bus = Metrics(lambda: transaction.state().host), EventBus(now=clock().now)
     loop = asyncio.new_event_loop()
     loop.close()
-    EventDispatcher(loop, make_logger(out, readable=readable), metrics, bus)(transaction.events)
+    ids = {id(event): number for number, event in enumerate(transaction.events, start=7) if event.decision}
+    log = make_logger(out, readable=readable)
+    EventDispatcher(loop, log, metrics, bus, lambda event: ids[id(event)], "host-a")(transaction.events)
     return out.getvalue()
 
 
@@ -35,6 +37,8 @@ def test_in_json_every_line_is_a_document():
     assert (rejected["event"], rejected["level"]) == ("rejected", "warning")
     assert rejected["reason"] == "TopologyAffinityError"
     assert (released["event"], released["uid"], released["source"]) == ("released", "a", "api")
+    assert [line.get("decision") for line in (admitted, rejected, released)] == [7, 8, None]
+    assert {line["node"] for line in (admitted, rejected, released)} == {"host-a"}
     assert all(line["timestamp"].endswith("Z") for line in (admitted, rejected, released))
 
 

@@ -72,7 +72,7 @@ async def test_every_page_has_names_for_screen_readers(path):
 
         assert '<html lang="en">' in text
         assert len(re.findall("<h1>", text)) == 1
-        assert text.count("<table>") == text.count("<caption>")
+        assert text.count("<table") == text.count("<caption>")
         assert all('role="img"' in svg and "aria-label=" in svg for svg in re.findall(r"<svg[^>]*>", text))
         labels = set(re.findall(r'<label for="([^"]+)"', text))
         assert set(re.findall(r'<(?:input|select|textarea) id="([^"]+)"', text)) == labels
@@ -93,8 +93,11 @@ async def test_the_page_of_a_node_shows_who_holds_what_and_who_waits():
         assert "The agent cannot decide on pods: the disk is full" in text
         assert "web.yaml cannot be used" in text
         assert "12 CPUs: too large for any single NUMA node" in text
-        assert re.search(r'<th scope="row">1</th><td><a href="/pods/default-large">', response.text)
-        assert "example.com/gpu✓ connected✓ all 4 healthy1 held, 3 free" in text
+        assert re.search(r'<td[^>]*>1</td><th scope="row"><a href="/pods/default-large">', response.text)
+        assert "example.com/gpu✓ connected✓ all 4 healthy13" in text
+        assert "Waiting pods 1the first: default/large" in text.replace("s1", "s 1")
+        assert "Free CPUs12 of 16largest aligned request: 8" in text
+        assert "… waiting" in text
         assert '<a href="/decisions/2">Decision 2</a>' in response.text
 
 
@@ -107,11 +110,44 @@ async def test_a_decision_shows_hints_merge_and_what_would_admit_the_pod():
         assert "Pod default/large is rejected: TopologyAffinityError" in text
         assert "Resources cannot be allocated with Topology locality" in text
         assert "What does not fit12 CPUs: too large" in text
-        assert "cpu126 free6 of 12with other nodes8 free8 of 12with other nodes{0-1}*" in text
+        cells = "6 free6 of 12only with other nodes8 free8 of 12only with other nodes"
+        assert f"cpu12{cells}NUMA nodes 0-1 (preferred)" in text
+        assert "preferred: fits here, on as few NUMA nodes as this machine allows" in text
         assert "Runners-upnone" in text
         assert "✗ does not accept the winner" in text
         assert "request 8 CPUs instead of 12 for container app" in text
         assert (await client.get("/decisions/99")).status_code == 404
+
+
+async def test_a_decision_says_what_happened_afterwards():
+    agent = FakeBackend(wait_enabled=True)
+    await agent.admit_document(manifest("first", cpu="8", memory="1Gi"))
+    await agent.admit_document(manifest("second", cpu="8", memory="1Gi"))
+    async with client_of(agent) as client:
+        waiting = text_of(await client.get("/decisions/2"))
+        await agent.release("default-first")
+        free = text_of(await client.get("/decisions/2"))
+        await agent.release("default-second")
+        await agent.admit_document(manifest("second", cpu="8", memory="1Gi"))
+        admitted = await client.get("/decisions/2")
+
+    assert "… waiting Pod default/second waits for room: TopologyAffinityError" in waiting
+    assert "What would admit it now" in waiting
+    assert "the pod fits without any change" in free
+    assert "What would admit it now" not in free
+    assert "Since then admitted: decision 3" in text_of(admitted)
+    assert '<a href="/decisions/3">' in admitted.text
+    assert "What would admit it now" not in text_of(admitted)
+
+
+async def test_an_unknown_page_is_a_page_for_browsers_and_a_document_for_programs():
+    async with client_of(FakeBackend()) as client:
+        page = await client.get("/nope", headers={"accept": "text/html,*/*"})
+        document = await client.get("/nope")
+
+    assert (page.status_code, document.status_code) == (404, 404)
+    assert "There is no page /nope here. Go on to Node or Decisions." in text_of(page).replace("here.Go", "here. Go")
+    assert "see /openapi.json" in document.json()["detail"]
 
 
 async def test_the_what_if_form_decides_like_the_host_and_changes_nothing():

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from alignup.agent.admission_queue import AdmissionQueue
-from alignup.agent.state import AgentState
+from alignup.agent.state import AgentState, EventKind
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import AlignError, StoreError, StoreProblem
 from alignup.align.machine import Device
@@ -168,3 +168,21 @@ def test_the_queue_calls_when_idle_once_after_a_save():
     queue.close()
 
     assert calls == [None]
+
+
+def test_events_get_the_ids_of_their_decisions_once(store):
+    saving = saver(store, empty_state().host)
+    transaction = Transaction(replace(empty_state(), wait_enabled=True), clock())
+    for wanted in (pod("a", cpu="4"), pod("b", cpu="4"), pod("c", cpu="2")):
+        transaction.admit(wanted)
+    transaction.release("a")
+    saving.save(transaction.state(), transaction.events)
+
+    ids = [saving.decision_id(event) for event in transaction.events]
+    stored_ids = [entry.id for entry in reversed(store.history.latest())]
+    assert [number for number in ids if number is not None] == stored_ids
+    assert {event.kind: number is None for event, number in zip(transaction.events, ids, strict=True)}[
+        EventKind.RELEASED
+    ]
+    assert "waiting" in {entry.outcome for entry in store.history.latest()}
+    assert [saving.decision_id(event) for event in transaction.events] == [None] * len(ids)

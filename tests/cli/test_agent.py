@@ -144,6 +144,10 @@ def test_admit_waits_for_a_waiting_pod(call, agent, manifest, tmp_path):
     assert in_time.out.startswith("default/second is waiting (position 1): ")
     assert again[0] == 0
     assert json.loads(again[1])["admissions"][0]["outcome"] == "kept"
+    listed = call("decisions", "--outcome", "waiting")[1].splitlines()
+    assert [line.split()[2:4] for line in listed[1:]] == [["default/second", "waiting"]]
+    assert call("decisions", listed[1].split()[0])[1].splitlines()[0].endswith(": waiting")
+    assert "second" not in call("decisions", "--outcome", "rejected")[1]
 
 
 def test_past_decisions_are_listed_and_explained(call, manifest):
@@ -226,7 +230,7 @@ def test_a_link_signs_a_browser_in_once(call):
 
     with httpx2.Client() as browser:
         browser.get(link)
-        assert "<h1>Node</h1>" in browser.get(page).text
+        assert "<h1>Node<small>" in browser.get(page).text
     assert [httpx2.get(used).status_code for used in (link, page)] == [401, 401]
     assert again["url"].startswith(f"{page}sign-in?code=")
     assert again["seconds"] == 600

@@ -51,6 +51,10 @@ MONITORED = {**{name: {"enabled": True} for name in PROGRAMS}, "monitoring": {"p
 
 TARGET_LABELS = {"instance", "job"}  #: which Prometheus adds to every sample
 UNITS = ("_seconds", "_bytes")
+ABBREVIATIONS = {
+    *("s", "ms", "us", "ns", "sec", "min", "minutes", "hours", "days", "percent"),
+    *("b", "kb", "mb", "gb", "kib", "mib"),
+}
 #: of the kubelet's names, which the agent keeps: units that are no base units, and counters without ``_total``
 UNUSUAL = {
     "kubelet_topology_manager_admission_duration_ms",
@@ -285,21 +289,62 @@ def test_counters_that_alerts_are_about_exist_before_their_first_event(exported)
     assert exported["alignup_observer_writes_total"].values["result"] == {"ok", "error"}
 
 
+def name_problems(name: str, kind: str, labels: set[str], text: str) -> Iterator[str]:
+    """What the linter of Prometheus, and its guide to names, say about a metric."""
+    words = name.split("_")
+    if not re.fullmatch(r"(alignup|kubelet)(_[a-z0-9]+)+", name):
+        yield "no prefix of a program, or characters other than lower case"
+    if not text:
+        yield "no help"
+    if name.endswith("_total") != (kind == "counter"):
+        yield "counters end with _total, and nothing else does"
+    if kind not in {"histogram", "summary"} and words[-1] in {"count", "sum", "bucket"}:
+        yield "the suffix of a histogram or summary"
+    if kind == "histogram" and not name.endswith(UNITS):
+        yield "no unit"
+    if set(words) & {"counter", "gauge", "histogram", "summary", "untyped"}:
+        yield "the type is in the name"
+    if set(words) & ABBREVIATIONS or any(re.match("(milli|micro|nano|kilo|mega)", word) for word in words):
+        yield "no base unit, or an abbreviated one"
+    if any(f"_by_{label}" in name for label in labels):
+        yield "a label is in the name"
+    yield from (f"reserved label {label}" for label in labels & {"le", "quantile"})
+    yield from (f"label {label}" for label in labels if not re.fullmatch(r"[a-z]+(_[a-z]+)*", label))
+    yield from (f"unbounded label {label}" for label in labels & UNBOUNDED)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "labels", "text"),
+    [
+        ("pods", "gauge", set(), "Pods."),
+        ("alignup_pods", "counter", set(), "Pods."),
+        ("alignup_pods_total", "gauge", set(), "Pods."),
+        ("alignup_pods", "gauge", set(), ""),
+        ("alignup_pods_count", "gauge", set(), "Pods."),
+        ("alignup_wait", "histogram", set(), "Waiting."),
+        ("alignup_wait_histogram_seconds", "histogram", set(), "Waiting."),
+        ("alignup_wait_ms", "gauge", set(), "Waiting."),
+        ("alignup_wait_milliseconds", "gauge", set(), "Waiting."),
+        ("alignup_pods_by_reason", "gauge", {"reason"}, "Pods."),
+        ("alignup_pods", "gauge", {"le"}, "Pods."),
+        ("alignup_pods", "gauge", {"podReason"}, "Pods."),
+        ("alignup_pods", "gauge", {"uid"}, "Pods."),
+        ("alignup_podsWaiting", "gauge", set(), "Pods."),
+    ],
+)
+def test_mistakes_in_names_are_detected(name, kind, labels, text):
+    assert len(list(name_problems(name, kind, labels, text))) == 1
+
+
 def test_names_follow_the_rules_of_prometheus(exported):
     for registry in registries():
         for family in registry.collect():
             shown = family.samples[0].name if family.samples else f"{family.name}_total"
             name = shown if family.type == "counter" else family.name
-            labels = {label for sample in family.samples for label in sample.labels}
-            assert re.fullmatch(r"(alignup|kubelet)(_[a-z0-9]+)+", name)
+            labels = {label for sample in family.samples for label in sample.labels if label != "le"}
             assert family.documentation.endswith("."), name
-            assert all(re.fullmatch(r"[a-z]+(_[a-z]+)*", label) for label in labels), name
+            assert name in UNUSUAL or list(name_problems(name, family.type, labels, family.documentation)) == [], name
             assert not labels & UNBOUNDED, name
-            assert not any(f"_by_{label}" in name for label in labels), name
-            if name not in UNUSUAL:
-                assert name.endswith("_total") == (family.type == "counter"), name
-                assert family.type != "histogram" or name.endswith(UNITS), name
-                assert not re.search(r"_(ms|milli\w*|micro\w*|minutes|hours|kb|mb|gb|kib|mib|percent|count)$", name)
     assert {sample.removesuffix("_bucket") for sample in exported} >= UNUSUAL
 
 
@@ -360,3 +405,32 @@ def test_promtool_accepts_the_rules():
     done = subprocess.run(words, check=False, capture_output=True, text=True)  # noqa: S603
 
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="not installed: promtool")
+def test_promtool_accepts_every_query(tmp_path):
+    """As rules, since promtool checks no other expressions."""
+    variables = {"$__rate_interval": "5m", "$__range": "1h"}
+    rules = []
+    for number, (_, expression, _) in enumerate(queries()):
+        for name, value in variables.items():
+            expression = expression.replace(name, value)  # noqa: PLW2901
+        rules.append({"record": f"query:{number}", "expr": expression})
+    file = tmp_path / "queries.yaml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "queries", "rules": rules}]}))
+
+    done = subprocess.run([PROMTOOL or "", "check", "rules", str(file)], check=False, capture_output=True, text=True)  # noqa: S603
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(rules)} rules found" in done.stdout
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="not installed: promtool")
+def test_promtool_accepts_the_metrics():
+    """Only names of the kubelet are unusual."""
+    for registry in registries():
+        words = [PROMTOOL or "", "check", "metrics"]
+        text = "".join(metrics_lines(registry))
+        done = subprocess.run(words, check=False, capture_output=True, text=True, input=text)  # noqa: S603
+        named = {line.split(" ")[0] for line in (done.stdout + done.stderr).splitlines() if line}
+        assert named <= UNUSUAL, done.stdout + done.stderr

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from alignup.align.host import Host
 from alignup.align.machine import Device
 from alignup.machines.synthetic import parse
-from alignup.picture.machine_svg import draw_svg
+from alignup.picture.machine_svg import draw_parts, draw_svg
 from tests.effort import examples
 from tests.picture import gallery
 from tests.picture.gallery import GPU, decorated, hosts
@@ -184,3 +184,28 @@ def test_letters_and_places_follow_each_other():
     marks = re.findall(r'class="holder(\d)"[^>]*data-cpu="(\d+)"', picture)
     assert [place for place, _ in marks] == ["0"] * 8 + ["1"] * 4 + ["3"] * 6 + ["4"] * 10
     assert all(int(after) - int(before) in {1, 13} for (_, before), (_, after) in pairwise(marks))
+
+
+def test_memory_is_divided_by_pod():
+    host = gallery.busy()
+
+    pictures = "".join(draw_parts(host.machine, host.ledger).pictures)
+
+    for key, name in (("A", "default/train-0"), ("B", "default/database")):
+        assert re.search(rf'data-holder="{key}"><title>[0-9.]+ GiB held by {name}</title>', pictures)
+    titles = re.findall(r"<title>([0-9.]+) ([GM])iB (?:held|reserved|free|in huge)", pictures)
+    drawn = sum(float(size) / {"G": 1, "M": 1024}[unit] for size, unit in titles)
+    assert drawn == pytest.approx(2 * 64 + 2 * 5, abs=0.5)  # huge pages have a bar of their own, too
+    assert pictures.count('class="hatch"') == 1  # memory is reserved on one NUMA node
+
+
+def test_what_no_aligned_container_can_get_is_marked():
+    host = gallery.busy()
+
+    pictures = "".join(draw_parts(host.machine, host.ledger, stranded={(1, "cpu"), (1, gallery.GPU)}).pictures)
+    plain = "".join(draw_parts(host.machine, host.ledger).pictures)
+
+    marked = re.findall(r'<rect class="stranded"[^>]*>(?:<title>([^<]*))?', pictures)
+    assert any(title.startswith("CPU ") and title.endswith(", stranded") for title in marked)
+    assert f"{gallery.GPU} gpu-3, stranded" in marked
+    assert 'class="stranded"' not in plain

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import httpx2
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from alignup.align.claims.alignment import NUMA_NODE
 from alignup.align.claims.resource_claims import DeviceId, Slice, SliceDevice
@@ -14,9 +16,12 @@ from alignup.kubernetes.api.objects import ApiPodSpec
 from alignup.kubernetes.manifests.pod_decoder import pod_to_dict
 from alignup.schedule import pages as cluster_pages
 from alignup.schedule.metrics import INTERVAL, PredictionHistory
-from alignup.schedule.pages import CHUNK, ClusterPages, NodeCard, read_query, select_cards
+from alignup.schedule.node_cards import NodeCard, group_unknown, read_query, select_cards
+from alignup.schedule.pages import ROWS, ClusterPages, Facts
 from alignup.schedule.service import schedule_app
+from alignup.schedule.shared_manifests import EXAMPLES, read_shared, share
 from alignup.web.asgi_server import serve_app
+from alignup.web.authentication import AccessRules
 from alignup.web.sockets import tcp_socket
 from tests.deadlines import until
 from tests.html_reader import HtmlReader
@@ -52,12 +57,15 @@ async def test_the_page_of_a_cluster_shows_every_node(pages, nodes, service):
     response = await pages.get("/")
 
     assert "default-src 'none'" in response.headers["content-security-policy"]
-    assert response.text.count('class="card"') == 3
-    assert "3, of which 2 report their state" in text_of(response)
-    assert "unknown: no HostState" in text_of(response)
-    assert re.search(r'<svg class="alignup" role="img" aria-label="NUMA node 0: cpu \d+: ', response.text)
+    assert re.findall(r'<th scope="row"><a href="/nodes/([a-z]+)">', response.text) == ["a", "b", "dark"]
+    text = text_of(response)
+    assert "Nodes that report2 of 31 without a report" in text
+    assert "no HostState1dark No observer reports this node. Run alignup observe there" in text
+    assert re.search(r"Free CPUs\d+ of \d+largest aligned request: \d", text)
+    assert re.search(r"What still fitscpu\d|What still fits", text)
     detail = await pages.get("/nodes/a")
-    assert "<h1>Node a</h1>" in detail.text
+    assert "<h1>Node a<small>cluster at http" in detail.text
+    assert "Largest aligned request" in text_of(detail)
     assert (await pages.get("/nodes/dark")).status_code == 200
     assert (await pages.get("/nodes/missing")).status_code == 404
 
@@ -74,12 +82,11 @@ async def test_devices_of_claims_are_on_the_pages_with_their_holders(pages, node
 
     assert "nic.example.com (DRA) nic-0, claim default/nic" in text_of(page)
     assert "nic.example.com (DRA) nic-0, held by default/" in page.text
-    assert "NUMA node 1: " in (cards := (await pages.get("/")).text)
-    assert "nic.example.com (DRA) 1: 1 held" in cards
+    assert "nic.example.com (DRA)1100" in text_of(await pages.get("/"))
 
 
-async def test_a_card_follows_its_node(pages, nodes):
-    before = text_of(await pages.get("/nodes?q=a"))
+async def test_the_script_gets_the_nodes_that_changed(pages, nodes, service):
+    whole = (await pages.get("/nodes.json")).json()
     async with pages.stream("GET", "/v1/events") as stream:
         lines = stream.aiter_lines()
         await anext(lines)
@@ -88,9 +95,20 @@ async def test_a_card_follows_its_node(pages, nodes):
         while "event: changed" not in await anext(lines):
             pass
 
-    after = text_of(await pages.get("/nodes?q=a"))
-    assert ("0 pods" in before, "1 pod" in after) == (True, True)
+    part = (await pages.get("/nodes.json", params={"since": whole["serial"]})).json()
+    nothing = (await pages.get("/nodes.json", params={"since": part["serial"]})).json()
+    assert [(row[0], row[2]) for row in whole["nodes"]] == [("a", 0), ("b", 0)]
+    assert (whole["resources"][:2], whole["resources"][0]) == (["cpu", "memory"], "cpu")
+    assert [(row[0], row[2]) for row in part["nodes"]] == [("a", 1)]
+    before, after = ([numa[0] for numa in rows["nodes"][0][6]] for rows in (whole, part))  # CPUs of each NUMA node
+    assert list(map(sum, before)) == list(map(sum, after))
+    assert sum(held for _, held, _, _ in after) == 4
+    assert (nothing["nodes"], nothing["whole"]) == ([], False)
     assert "wide" in (await pages.get("/nodes/a")).text
+    nodes.server.remove("nodes", "b")
+    await until(lambda: service.live.nodes.get("b") is None)
+    rest = (await pages.get("/nodes.json", params={"since": part["serial"]})).json()
+    assert (rest["whole"], [row[0] for row in rest["nodes"]]) == (True, ["a"])
 
 
 async def test_a_pasted_manifest_is_answered_for_groups_of_nodes(pages, nodes, service):
@@ -101,7 +119,15 @@ async def test_a_pasted_manifest_is_answered_for_groups_of_nodes(pages, nodes, s
     wrong = await pages.post("/where", data={"manifest": "kind: [" + HOSTILE}, headers=headers)
     foreign = await pages.post("/where", data={"manifest": "x"}, headers={"origin": "http://evil.example"})
 
-    assert "✓ admitted2 nodes" in text_of(response)
+    text = text_of(response)
+    assert "✓ admitted 2 nodes of 2 would admit it; the best is a" in text
+    assert re.search(r"a\d+\.\dNUMA node 1every hint preferred \(25\); on 1 NUMA node \(20\)", text)
+    assert re.search(r"a with the pod on it", text)
+    assert re.search(r'<rect class="holder0"[^>]* data-cpu=', response.text)
+    assert "✓ admitted2NUMA node" in text
+    shared = re.search(r'<a href="(/where\?m=[^"]+)">Link to this question', response.text)
+    assert shared is not None
+    assert "2 nodes of 2 would admit it" in text_of(await pages.get(shared[1]))
     assert "\ufffd" not in response.text
     assert '<a href="/nodes/a">a</a>' in response.text
     assert 'role="alert"' in wrong.text
@@ -124,9 +150,8 @@ async def test_other_requests_are_served_while_many_nodes_are_asked(service, nod
             await asyncio.sleep(0)
 
     counting = asyncio.create_task(count())
-    (group,) = await ClusterPages(service.live, service.problems, PredictionHistory(), service.large_pods).ask_nodes(
-        WIDE, ApiPodSpec()
-    )
+    facts = Facts(service.problems, lambda: 0)
+    (group,) = await ClusterPages(service.live, facts, service.large_pods).ask_nodes(WIDE, ApiPodSpec())
     counting.cancel()
 
     assert len(group.nodes) == 10
@@ -178,9 +203,9 @@ CARDS = [
         ({}, ["n0", "n1", "n2"]),
         ({"sort": "pods"}, ["n2", "n1", "n0"]),
         ({"policy": "restricted"}, ["n0", "n2"]),
-        ({"label": "zone=b"}, ["n1", "n2"]),
-        ({"label": "zone=b,other"}, []),
-        ({"label": "zone", "q": "1"}, ["n1"]),
+        ({"q": "zone=b"}, ["n1", "n2"]),
+        ({"q": "zone=b other"}, []),
+        ({"q": "zone=b 1"}, ["n1"]),
         ({"free": "1"}, []),
         ({"stranded": "yes"}, []),
         ({"sort": "x", "policy": "x", "free": "x", "offset": "x"}, ["n0", "n1", "n2"]),
@@ -190,22 +215,75 @@ def test_nodes_are_sorted_and_filtered(parameters, names):
     assert [card.name for card in select_cards(CARDS, read_query(parameters))] == names
 
 
-async def test_a_large_cluster_is_sent_in_chunks(pages, nodes, service):
-    for number in range(2 * CHUNK):
+async def test_without_the_script_a_large_cluster_is_read_page_by_page(pages, nodes, service):
+    for number in range(2 * ROWS):
         nodes.server.put(node(f"n{number:03}"))
-    await until(lambda: len(service.live.nodes.objects) == 2 * CHUNK + 2)
+    await until(lambda: len(service.live.nodes.objects) == 2 * ROWS + 2)
 
-    whole = await pages.get("/")
-    last = await pages.get("/nodes", params={"offset": 2 * CHUNK})
+    first = await pages.get("/")
+    last = await pages.get("/", params={"offset": 2 * ROWS})
 
-    assert whole.text.count('class="card"') == CHUNK
-    assert re.findall(r'data-chunk="([^"]+)"', whole.text) == [
-        "/nodes",
-        f"/nodes?offset={CHUNK}",
-        f"/nodes?offset={2 * CHUNK}",
-    ]
-    assert 'rel="next"' in whole.text
-    assert last.text.count('class="card"') == 2
+    def rows(response):
+        return len(re.findall(r'<tr><th scope="row"><a href="/nodes/', response.text))
+
+    assert (rows(first), rows(last)) == (ROWS, 2)
+    assert (f'href="/?offset={ROWS}" rel="next"' in first.text, 'rel="next"' in last.text) == (True, False)
+
+
+async def test_a_workload_is_placed_as_a_whole(pages):
+    response = await pages.get(
+        "/where", params={"m": share(EXAMPLES["eight pods of a Job"].replace("8", "3").replace("16Gi", "6Gi"))}
+    )
+
+    text = text_of(response)
+    assert re.search(r"✓ fits Job default/trainer: all 3 pods fit together: \d on ", text)
+    assert re.search(r"[ab] with (the pod|2 pods of it) on it", text)
+
+
+async def test_a_page_without_a_question_has_examples(pages):
+    response = await pages.get("/where", params={"m": "no such thing"})
+
+    assert "kind: Pod" in response.text
+    assert len(re.findall(r'<a href="/where\?m=[^"]+">Example: ', response.text)) == len(EXAMPLES)
+
+
+async def test_an_unknown_page_is_a_page_for_browsers(pages):
+    page = await pages.get("/nope", headers={"accept": "text/html"})
+    document = await pages.get("/nope")
+
+    assert (page.status_code, document.status_code) == (404, 404)
+    assert "There is no page /nope here." in text_of(page)
+    assert "docs/scheduling.md" in document.json()["detail"]
+
+
+async def test_a_browser_without_the_token_gets_a_page(service):
+    app = schedule_app(service, access=AccessRules(token=b"secret"))
+    transport = httpx2.ASGITransport(app=app)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        page = await client.get("/", headers={"accept": "text/html"})
+        document = await client.get("/")
+
+    assert (page.status_code, document.status_code) == (401, 401)
+    assert page.headers["www-authenticate"] == document.headers["www-authenticate"]
+    assert "<h1>Unauthorized" in page.text
+    assert "password of HTTP Basic" in text_of(page)
+    assert "password of HTTP Basic" in document.json()["detail"]
+
+
+@given(st.text(max_size=500))
+def test_a_shared_manifest_is_read_again(text):
+    assert read_shared(share(text)) == text.encode("utf-8", "replace").decode()
+    assert isinstance(read_shared(text), str)
+
+
+def test_nodes_without_a_report_are_grouped_with_what_to_do():
+    cards = [NodeCard(name=name, unknown=why) for name, why in (("b", "none"), ("a", "none"), ("c", "bad"), ("d", ""))]
+
+    groups = group_unknown(cards, no_report="none")
+
+    assert [(group.reason, list(group.nodes)) for group in groups] == [("none", ["a", "b"]), ("bad", ["c"])]
+    assert "Run alignup observe there" in groups[0].remedy
+    assert "alignup doctor" in groups[1].remedy
 
 
 def test_predictions_are_counted_by_interval():

@@ -193,6 +193,19 @@ class TestMeasures:
         assert 190 <= len(result.timeline) <= 201
         assert result.timeline[-1].running == 2
 
+    def test_a_timeline_shows_peaks_between_its_points(self):
+        """Points are 5 seconds apart; the pods of time 502 run, or wait, for one second."""
+        burst = [submission(f"p{number}", 502, 1, cpu="3") for number in range(5)]
+        pods = [submission("first", 0, 1, cpu="1"), *burst, submission("last", 1000, 1, cpu="1")]
+        _, result = run([group()], pods)
+
+        times = [point.time for point in result.timeline]
+        assert times == sorted(set(times))
+        assert [(point.time, point.running, point.waiting) for point in result.timeline if 500 < point.time < 505] == [
+            (502, 2, 3)
+        ]
+        assert all(point.waiting == 0 for point in result.timeline if point.time % 5 == 0)
+
     def test_the_document_can_be_read_again(self):
         _, result = run([group()], [submission("a", 0, 5)])
 

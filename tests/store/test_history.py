@@ -12,7 +12,7 @@ import pytest
 from alignup.align.errors import StateError
 from alignup.documents.decisions import decision_document, from_document, to_document
 from alignup.store.database import MAX_LOG_PAGES, NAME
-from alignup.store.history import DecisionQuery
+from alignup.store.history import DecisionQuery, NewDecision
 from alignup.store.state_store import StateChange, StateStore
 from tests.align.hosts import host
 from tests.align.hosts import pod as small
@@ -307,3 +307,12 @@ def test_rows_that_are_no_decisions_are_left_out(store, column, value):
 
     assert ids(store.history.latest(DecisionQuery(limit=2))) == [3, 1]
     assert store.history.get(2) is None
+
+
+def test_a_waiting_pod_is_told_from_a_rejected_one(store):
+    rejected = decision_document(host().decide(small("a", cpu="99")))
+    store.add_decisions([(rejected, 1.0), NewDecision(rejected, 2.0, "waiting")])
+
+    assert [(entry.id, entry.outcome) for entry in store.history.latest()] == [(2, "waiting"), (1, "rejected")]
+    assert ids(store.history.latest(DecisionQuery(outcome="waiting"))) == [2]
+    assert store.last_decision == 2

@@ -151,6 +151,7 @@ class StoredDecisionDocument(Document, frozen=True, kw_only=True):
 
     id: int
     time: Timestamp
+    outcome: Annotated[str, Meta(description="admitted, rejected, or waiting: rejected for now.")]
     decision: AnyDecisionDocument
 
 
@@ -246,7 +247,8 @@ def stored_decision_detail(stored: StoredDecision) -> StoredDecisionDetailDocume
 
 def stored_decision(stored: StoredDecision) -> StoredDecisionDocument:
     decision = cast("Any", stored.document)
-    return StoredDecisionDocument(id=stored.id, time=codec.timestamp(stored.time), decision=decision)
+    time, outcome = codec.timestamp(stored.time), stored.outcome
+    return StoredDecisionDocument(id=stored.id, time=time, outcome=outcome, decision=decision)
 
 
 def decision_sentences(decision: Decision) -> Iterator[str]:

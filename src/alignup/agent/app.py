@@ -81,9 +81,9 @@ def build_app(
 
     @cache
     def pages() -> ASGIApp:
-        from alignup.agent.pages import page_routes  # noqa: PLC0415 - takes 4 MB, and few agents are asked for a page
+        from alignup.agent.pages import page_app  # noqa: PLC0415 - takes 4 MB, and few agents are asked for a page
 
-        return _router(page_routes(service, access, search_seconds=limits.search_seconds))
+        return page_app(service, access, search_seconds=limits.search_seconds)
 
     async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")

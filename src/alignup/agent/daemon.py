@@ -224,7 +224,8 @@ def _start_queue(
         when_idle=when_idle,
     )
     metrics = Metrics(lambda: queue.state.settled_host(), waiting=lambda: len(queue.state.waiting))  # noqa: PLW0108
-    events = EventDispatcher(asyncio.get_running_loop(), log, metrics, EventBus(now=options.clock.now))
+    bus = EventBus(now=options.clock.now)
+    events = EventDispatcher(asyncio.get_running_loop(), log, metrics, bus, saver.decision_id)
     return queue, events
 
 

@@ -4,9 +4,10 @@ A failure here never affects an admission.
 """
 
 import asyncio
-from collections.abc import Sequence
+import platform
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from structlog.typing import FilteringBoundLogger
@@ -20,6 +21,7 @@ from alignup.web.event_streams import EventBus
 
 #: The kubelet counts these: a waiting pod is not decided on yet, and a kept pod was counted before.
 _COUNTED = (EventKind.ADMITTED, EventKind.REJECTED)
+_DECIDED = (*_COUNTED, EventKind.WAITING)
 
 
 @dataclass(slots=True)
@@ -30,18 +32,28 @@ class EventDispatcher:
     log: FilteringBoundLogger
     metrics: Metrics
     event_bus: EventBus
+    decision_id: Callable[[AgentEvent], int | None] = lambda _event: None  #: in the history
+
+    node: str = field(default_factory=platform.node)
 
     def __call__(self, events: Sequence[AgentEvent]) -> None:
         documents = []
         for event in events:
             pod, decision = event.pod, event.decision
-            document: dict[str, Any] = {"source": event.source}
+            document: dict[str, Any] = {"source": event.source, "node": self.node}
             fields: dict[str, Any] = {"detail": event.detail} if event.detail else {}
             if pod is not None:
                 document["pod"] = {"uid": pod.uid, "name": pod.name, "namespace": pod.namespace}
-                fields |= {"pod": f"{pod.namespace}/{pod.name}", "uid": pod.uid, "source": event.source}
+                fields |= {
+                    "pod": f"{pod.namespace}/{pod.name}",
+                    "uid": pod.uid,
+                    "node": self.node,
+                    "source": event.source,
+                }
             if decision is not None:
                 encoded, rejection = recent_documents.document(decision), decision.rejection
+                if (id_ := self.decision_id(event)) is not None:
+                    document["decision"] = fields["decision"] = id_
                 document |= {"placements": encoded.placements, "rejection": encoded.rejection}
                 fields["policy"] = str(decision.policy)
                 if rejection is not None:
@@ -62,6 +74,8 @@ class EventDispatcher:
 
     def _publish(self, documents: Sequence[tuple[AgentEvent, Document]]) -> None:
         for event, document in documents:
+            if event.kind in _DECIDED:
+                self.metrics.count_outcome(str(event.kind))
             if event.kind in _COUNTED and event.pod is not None and event.decision is not None:
                 rejection = event.decision.rejection
                 if rejection is None or rejection.reason != WAITS_ITS_TURN:

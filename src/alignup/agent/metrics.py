@@ -32,12 +32,14 @@ ALLOCATIONS = "kubelet_device_plugin_alloc_duration_seconds"
 ALLOCATION_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  #: seconds
 ENDPOINT = "kubelet_pod_resources_endpoint_"
 API_VERSION = "v1"
+OUTCOMES = "alignup_decisions_total"
 MAX_RESOURCES = 1_000  #: distinct resource names; plugins choose them, and series must not grow without limit
 OTHER = "other"  #: stands for all further names
 
 _METHODS = {"list": "List", "get_allocatable": "GetAllocatableResources", "get": "Get"}
 _VERSION = ("server_api_version",)
-_PLUGIN_COUNTERS = {
+_COUNTERS = {
+    OUTCOMES: (("outcome",), "Decisions on pods: admitted, rejected, or waiting, which are rejected for now."),
     REGISTRATIONS: (("resource_name",), "Cumulative number of device plugin registrations, including rejected ones."),
     f"{ENDPOINT}requests_total": (_VERSION, "Number of requests to the PodResources endpoint."),
     **{
@@ -63,8 +65,9 @@ class Metrics:
         self._first_host = host()  #: its providers are those of all later ones
         static = self._first_host.settings.cpus.policy == CpuPolicy.STATIC
         self._counters = CounterSet(
-            {**decision_metrics.COUNTERS, **_PLUGIN_COUNTERS}, initial=decision_metrics.initial_series(static=static)
+            {**decision_metrics.COUNTERS, **_COUNTERS}, initial=decision_metrics.initial_series(static=static)
         )
+        self._counters.values.update({(OUTCOMES, outcome): 0 for outcome in ("admitted", "rejected", "waiting")})
         self.registry.register(self._counters)
         text = "Duration in milliseconds to serve a pod admission request."
         self._durations = Histogram(DURATION, text, buckets=BUCKETS, registry=self.registry)
@@ -77,6 +80,9 @@ class Metrics:
         if counts := decision_metrics.decision_counts(decision, pod=pod, host=self._first_host):
             self._counters.values.update(counts)
             self._durations.observe(int(seconds * 1000))
+
+    def count_outcome(self, outcome: str) -> None:
+        self._counters.values[OUTCOMES, outcome] += 1
 
     def count_registration(self, resource: str) -> None:
         self._counters.values[REGISTRATIONS, self._resource_label(resource)] += 1

@@ -4,12 +4,14 @@ The form asks for another policy, scope or amount; the decision code answers on 
 """
 
 import asyncio
+import platform
 import time
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -23,21 +25,22 @@ from alignup.align.errors import AlignError, ParseError, PodError
 from alignup.align.explain import changes, sentences
 from alignup.align.explain.changes import Change, RequestChange, SettingChange, Unit, apply_changes
 from alignup.align.explain.remedies import find_remedies, requested_amounts
+from alignup.align.hint import Hint
 from alignup.align.host import Host
 from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy, Scope
 from alignup.align.workload import Pod
 from alignup.documents.decisions import from_document
-from alignup.picture.machine_svg import draw_parts
-from alignup.picture.occupancy import UseState, format_amount
-from alignup.picture.text_format import clean, format_bits
+from alignup.picture.occupancy import format_amount
+from alignup.picture.text_format import clean, format_bits, format_ids
 from alignup.store.history import DecisionQuery, StoredDecision
 from alignup.web.authentication import AccessRules
-from alignup.web.pages import Pages, static_routes
-from alignup.web.responses import ProblemError
+from alignup.web.pages import Pages, describe_machine, static_routes
+from alignup.web.responses import ProblemError, internal_error
 
 LINKS = (("Node", "/"), ("Decisions", "/decisions"))
 MAX_PODS = 500  #: that the page of a node lists
+MAX_LATER = 5  #: decisions on the same pod that the page of a decision lists
 RECENT = 20  #: decisions that the page of a node lists
 PAGE_DECISIONS = 100
 MAX_COLUMNS = 16  #: NUMA nodes that get a column each
@@ -45,11 +48,11 @@ MAX_AMOUNTS = 64  #: of a pod that can be changed in the form
 AMOUNT = "amount-"  #: the fields of amounts: this, and their position among all of the pod
 
 
-def page_routes(service: AgentService, access: AccessRules, *, search_seconds: float) -> list[BaseRoute]:
+def page_app(service: AgentService, access: AccessRules, *, search_seconds: float) -> Starlette:
     """Build the pages; *search_seconds* limit the search for changes that would admit a pod."""
     pages = _AgentPages(service, search_seconds)
     guard = pages.templates.guard
-    return [
+    routes: list[BaseRoute] = [
         *static_routes(),
         pages.templates.sign_in_route(access),
         Route("/", guard(pages.node, access)),
@@ -57,6 +60,10 @@ def page_routes(service: AgentService, access: AccessRules, *, search_seconds: f
         Route("/decisions/{id:int}", guard(pages.decision, access)),
         Route("/pods/{uid}", guard(pages.pod, access)),
     ]
+    missing = pages.templates.missing(access, hint="see /openapi.json for the API.")
+    app = Starlette(routes=routes, exception_handlers={404: missing, Exception: internal_error})
+    app.router.redirect_slashes = False
+    return app
 
 
 class _AgentPages:
@@ -66,14 +73,16 @@ class _AgentPages:
         functions = {
             "sentences": sentences,
             "placed_nodes": placed_nodes,
-            "format_nodes": sentences.format_nodes,
+            "nodes_text": nodes_text,
+            "hint_text": hint_text,
+            "outcome_sentence": outcome_sentence,
             "hint_columns": hint_columns,
             "node_title": "NUMA node {}".format,
             "node_cell": node_cell,
             "all_hints": all_hints,
             "summary": summarize_decision,
         }
-        self.templates = Pages("alignup.agent", links=LINKS, functions=functions)
+        self.templates = Pages("alignup.agent", links=LINKS, subject=platform.node(), functions=functions)
         self._service = service
         self._search_seconds = search_seconds
         self._computing = asyncio.Semaphore(1)  #: one search at a time: each takes up to a second of a CPU
@@ -92,7 +101,15 @@ class _AgentPages:
             "notes": service.notes(),
         }
         host = service.host
-        return await asyncio.to_thread(lambda: self.templates.response("node.html", **describe_host(host), **values))
+
+        def build() -> Response:
+            values["node"] = describe_machine(host)
+            ledger = host.ledger
+            return self.templates.response(
+                "node.html", settings=host.settings, cpus=ledger.cpus, devices=ledger.devices, **values
+            )
+
+        return await asyncio.to_thread(build)
 
     async def decisions(self, request: Request) -> Response:
         before = request.query_params.get("before", "")
@@ -112,8 +129,14 @@ class _AgentPages:
             decision = from_document(stored.document)
         except ParseError as error:
             raise ProblemError(410, f"This decision was stored by a version that cannot be read: {error}") from error
-        pod = self._service.pod(decision.uid)
-        return await self._respond("decision.html", request, decision, pod, stored=stored)
+        pod, view = self._service.pod(decision.uid), self._service.pod_view(decision.uid)
+        later = await self._service.decisions(DecisionQuery(pod=decision.uid, limit=MAX_LATER))
+        values: dict[str, Any] = {
+            "stored": stored,
+            "later": [other for other in later if other.id > stored.id],
+            "known": str(view.status) if view else "",
+        }
+        return await self._respond("decision.html", request, decision, pod, **values)
 
     async def pod(self, request: Request) -> Response:
         uid = request.path_params["uid"]
@@ -132,13 +155,15 @@ class _AgentPages:
         **values: Any,  # noqa: ANN401 - of the template
     ) -> Response:
         """Return a page about a decision; *pod* is ``None`` if the agent no longer knows it."""
-        host = self._service.host
+        host, view = self._service.host, self._service.pod_view(decision.uid)
 
         def build() -> Response:
             form = None
             if pod is not None:
                 form = what_if(host, pod, dict(request.query_params))
-                if decision.rejection is not None:
+                admitted = view is not None and view.status is AdmissionStatus.ADMITTED
+                form["fits_now"] = form["fits_now"] and decision.rejection is not None and not admitted
+                if decision.rejection is not None and not form["fits_now"] and not admitted:
                     end = time.monotonic() + self._search_seconds
                     form["remedies"] = find_remedies(form["host"], pod, should_stop=lambda: time.monotonic() > end)
             shown = decision.without_ledgers()
@@ -149,30 +174,24 @@ class _AgentPages:
             return await asyncio.to_thread(build)
 
 
-def describe_host(host: Host) -> dict[str, Any]:
-    """Return what the page of a node shows of its machine and its ledger."""
-    parts = draw_parts(host.machine, host.ledger)
-    occupancy = parts.layout.occupancy
-    return {
-        "settings": host.settings,
-        "facts": " · ".join([parts.layout.title, *parts.layout.facts]),
-        "pictures": parts.pictures,
-        "uses": [
-            (use, cpus.bit_count())
-            for use, cpus in occupancy.split(bits.members(parts.layout.cpus)).items()
-            if use.holder is None
-        ],
-        "has_holders": any(use.state is UseState.HELD for use in occupancy.by_cpu.values()),
-        "holders": {holder.uid: holder for holder in occupancy.holders},
-        "sharing": occupancy.sharing,
-        "cpus": host.ledger.cpus,
-        "devices": host.ledger.devices,
-    }
-
-
 def placed_nodes(decision: Decision) -> str:
     """Return the NUMA nodes of all containers; empty: any."""
     return format_bits(bits.union(placement.hint.nodes or 0 for placement in decision.placements))
+
+
+def outcome_sentence(decision: Decision, outcome: str) -> str:
+    """Return the verdict in a sentence; a pod that waits is not rejected for good."""
+    if outcome == AdmissionStatus.WAITING and decision.rejection:
+        return f"Pod {decision.namespace}/{decision.name} waits for room: {decision.rejection.reason}"
+    return sentences.verdict(decision)
+
+
+def nodes_text(nodes: int | None) -> str:
+    return "anywhere" if nodes is None else format_ids("NUMA node", bits.members(nodes))
+
+
+def hint_text(hint: Hint) -> str:
+    return nodes_text(hint.nodes) + (" (preferred)" if hint.preferred and hint.nodes is not None else "")
 
 
 def summarize_decision(stored: StoredDecision) -> str:
@@ -207,24 +226,24 @@ def node_cell(resource: ResourceHints, node: int) -> NodeCell:
     if resource.has_no_preference:
         word, style = "anywhere", "any"
     elif hint is not None:
-        word, style = ("preferred *", "preferred") if hint.preferred else ("possible", "possible")
+        word, style = ("preferred", "preferred") if hint.preferred else ("possible", "possible")
     else:
-        word, style = "with other nodes" if shown_hints(resource).hints else "does not fit", "none"
+        word, style = "only with other nodes" if shown_hints(resource).hints else "does not fit", "none"
     text = "" if free is None else f"{format_amount(resource.resource or '', free)} free"
     return NodeCell(text, min(free, resource.request) if free is not None and resource.request else None, word, style)
 
 
-def all_hints(resource: ResourceHints) -> tuple[str, bool]:
-    """Return the hints, and whether they are code rather than a sentence."""
+def all_hints(resource: ResourceHints) -> str:
+    """Return the hints in words."""
     if sentences.has_no_hints(resource):
-        return "none: no set of nodes has enough", False
+        return "nowhere: no set of NUMA nodes has enough"
     if resource.has_no_preference:
-        return "anywhere", False
+        return "anywhere"
     hints, more = shown_hints(resource)
-    texts = [sentences.format_hint(hint) for hint in hints]
+    texts = list(map(hint_text, hints))
     if not texts:
-        return "sets of several nodes" if more else "none: fits on no set of nodes", False
-    return " ".join([*texts, *(["…"] if more else [])]), True
+        return "on several NUMA nodes together" if more else "nowhere: fits on no set of NUMA nodes"
+    return "; ".join([*texts, *(["…"] if more else [])])
 
 
 def what_if(host: Host, pod: Pod, fields: Mapping[str, str]) -> dict[str, Any]:
@@ -235,6 +254,7 @@ def what_if(host: Host, pod: Pod, fields: Mapping[str, str]) -> dict[str, Any]:
     amounts = list(requested_amounts(other, pod))[:MAX_AMOUNTS]
     asked, problems = read_changes(other, pod, amounts, fields) if fields else ((), ())
     decision, problem = decide_changed(other, pod, asked) if fields and not problems else (None, "")
+    unchanged, _ = decide_changed(other, pod, ())
     return {
         "host": other,
         "policies": [(str(name), str(name)) for name in Policy],
@@ -253,6 +273,7 @@ def what_if(host: Host, pod: Pod, fields: Mapping[str, str]) -> dict[str, Any]:
         "question": ", and ".join(change.describe(other.ledger) for change in asked) or "nothing changes",
         "decision": decision,
         "problem": problem,
+        "fits_now": unchanged is not None and unchanged.admitted,
         "remedies": None,
     }
 

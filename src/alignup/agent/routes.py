@@ -100,13 +100,15 @@ CREATE_SIGN_IN_LINK = Operation(
     problems={404: "The agent serves no pages to browsers."},
 )
 
+_OUTCOMES = (*map(str, Outcome), "waiting")
+
 LIST_DECISIONS = Operation(
     id="listDecisions",
     path="/v1/decisions",
     summary="List decisions from the history, newest first.",
     parameters=(
         Parameter(name="pod", summary="Only decisions about this pod: a uid, a name, or namespace/name."),
-        Parameter(name="outcome", summary="Only decisions with this outcome.", choices=tuple(map(str, Outcome))),
+        Parameter(name="outcome", summary="Only decisions with this outcome.", choices=_OUTCOMES),
         _integer("before", "Only decisions with a lower ID.", maximum=MAX_INTEGER),
         _integer("limit", "The maximum number of decisions.", maximum=1000, default=100),
     ),

@@ -13,10 +13,11 @@ from alignup.align.errors import StoreError, StoreProblem
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.documents import codec
-from alignup.documents.decisions import DecisionDocument, recent_documents
+from alignup.documents.decisions import recent_documents
 from alignup.documents.ledgers import check_holders, pod_entry, residue
 from alignup.documents.pod_documents import pod_document
 from alignup.store.fingerprint import machine_fingerprint, settings_fingerprint
+from alignup.store.history import NewDecision
 from alignup.store.state_store import (
     HeldPodDocument,
     LedgerParts,
@@ -41,6 +42,7 @@ class StateSaver:
         self._saved: AgentState | None = None  #: ``None``: the next change is the whole state
         self._inventories: object = None  #: the devices when the admitted pods were encoded
         self._problem = ""  #: of the history: the last one logged
+        self._ids: dict[int, int] = {}  #: identity of an event that is not dispatched yet → ID of its decision
 
     def save(self, state: AgentState, events: Sequence[AgentEvent] = ()) -> None:
         """Return when *state* and the decisions of *events* are durable."""
@@ -59,11 +61,16 @@ class StateSaver:
 
     def record(self, events: Sequence[AgentEvent]) -> None:
         """Add the decisions of *events* to the history; a problem is only logged."""
-        if decisions := list(_decisions(events)):
-            self._log_problem(self._store.add_decisions(decisions))
+        if decided := list(_decided(events)):
+            self._finish(decided, self._store.add_decisions(map(_new_decision, decided)))
+
+    def decision_id(self, event: AgentEvent) -> int | None:
+        """Return the ID of the decision of *event* in the history, once; ``None`` if it has none."""
+        return self._ids.pop(id(event), None)
 
     def _save(self, state: AgentState, events: Sequence[AgentEvent]) -> None:
         ledger = (state.settled_host() if state.pending else state.host).ledger
+        decided = list(_decided(events))
         parts = LedgerParts(
             machine=self._machine,
             settings=self._settings,
@@ -91,9 +98,9 @@ class StateSaver:
             whole=whole,
             has_new_pods=new,
             limited=new or bool(admitted),  # an admitted pod takes more space than a waiting one
-            decisions=list(_decisions(events)),
+            decisions=list(map(_new_decision, decided)),
         )
-        self._log_problem(self._store.save(change))
+        self._finish(decided, self._store.save(change))
         self._saved, self._inventories = state, ledger.devices.inventories
 
     def _changes(
@@ -130,17 +137,28 @@ class StateSaver:
             ]
         return removed, (*_admitted(ledger, state, replaced), *_admitted(ledger, state, new, last=True), *waiting)
 
-    def _log_problem(self, problem: str) -> None:
-        """Log a problem of the history once."""
+    def _finish(self, decided: Sequence[AgentEvent], problem: str) -> None:
+        """Note the IDs of decisions, or log a problem of the history once."""
+        if not problem:
+            first = self._store.last_decision - len(decided) + 1
+            self._ids |= {id(event): first + number for number, event in enumerate(decided)}
         if problem and problem != self._problem:
             self._log.warning("history", detail=problem)
         self._problem = problem
 
 
-def _decisions(events: Sequence[AgentEvent]) -> Iterator[tuple[DecisionDocument, float]]:
+def _decided(events: Sequence[AgentEvent]) -> Iterator[AgentEvent]:
+    """Yield the events whose decisions are in the history."""
     for event in events:
         if event.decision is not None and event.kind is not EventKind.KEPT:
-            yield recent_documents.document(event.decision), event.time
+            yield event
+
+
+def _new_decision(event: AgentEvent) -> NewDecision:
+    if event.decision is None:
+        raise AssertionError("the event has no decision")
+    waits = event.kind is EventKind.WAITING
+    return NewDecision(recent_documents.document(event.decision), event.time, str(event.kind) if waits else "")
 
 
 def _admitted(ledger: Ledger, state: AgentState, uids: Iterable[str], *, last: bool = False) -> Iterator[PodRow]:

@@ -18,7 +18,9 @@ from alignup.web.agent_client import Document
 @click.option("--pod", metavar="POD", help="The same as POD: a name, namespace/name, pod/name, or uid.")
 @click.option("-n", "--namespace", default="", metavar="NAME", help="Namespace of the pod (default: any).")
 @click.option("-A", "--all-namespaces", is_flag=True, help="Pods of all namespaces, which is the default.")
-@click.option("--outcome", type=click.Choice(["admitted", "rejected"]), help="Show only decisions with this outcome.")
+@click.option(
+    "--outcome", type=click.Choice(["admitted", "rejected", "waiting"]), help="Show only decisions with this outcome."
+)
 @click.option(
     "--limit", type=IntegerRange(1, 1000), default=20, metavar="N", help="Show at most N decisions (default: 20)."
 )
@@ -65,7 +67,7 @@ def _print(answer: Document, number: int | None, output: str) -> None:
         for entry in [answer] if number is not None else answer["decisions"]:
             terminal.print_line(f"decision/{entry['id']}")
     elif number is not None:
-        for sentence in (f"Decision {number} of {answer['time']}", *answer["explanation"]):
+        for sentence in (f"Decision {number} of {answer['time']}: {answer['outcome']}", *answer["explanation"]):
             terminal.print_line(sentence)
     elif not answer["decisions"]:
         click.echo("No matching decisions.", err=True)
@@ -83,6 +85,6 @@ def _row(entry: Document, *, wide: bool) -> tuple[str, ...]:
         str(entry["id"]),
         entry["time"] if wide else pod_status.age(entry["time"], time.time()),
         pod_status.full_name(decision["pod"]),
-        decision["outcome"],
+        entry["outcome"],
         pod_status.describe_outcome(decision["rejection"], decision["placements"]),
     )

@@ -53,7 +53,7 @@ class SimulateOptions:
     shared_pool: bool = flag_option(
         "Show where pods without exclusive CPUs can run, with and without 'alignup nri --mode assist'"
     )
-    html: Path | None = path_option("FILE", "Write a self-contained HTML report with plots to FILE")
+    html: Path | None = path_option("FILE", "Write a self-contained HTML report with charts to FILE")
     svg: Path | None = path_option(
         "FILE", "Write a picture of the node with the pods that it holds at peak demand to FILE (SVG)"
     )
@@ -104,7 +104,7 @@ def command(*, host: HostOptions, options: SimulateOptions, output: str) -> None
     --cluster and --nodes simulate a whole cluster: a scheduler chooses a node for each pod, and pods that fit nowhere
     wait. The report compares strategies: rejections by kubelets, waiting times, utilization, and stranded resources.
 
-    --html writes a report with plots of the node, the comparison, or the cluster over time.
+    --html writes a report with charts of the node, the comparison, or the cluster over time.
     """
     if sum(map(bool, (options.files, options.trace, options.generate))) != 1:
         raise InputError(

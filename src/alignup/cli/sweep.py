@@ -13,7 +13,7 @@ from alignup.cli.options import IntegerRange, choice_option, option, output_opti
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepOptions:
     results: Path | None = path_option("FILE", "CSV file for the results", "SPEC's name with .csv, in this directory")
-    html: Path | None = path_option("FILE", "Write a self-contained HTML report with plots to FILE")
+    html: Path | None = path_option("FILE", "Write a self-contained HTML report with charts to FILE")
     engine: str = choice_option(("processes", "serial", "dask"), "Where to run simulations", "processes")
     jobs: int | None = option("N", "Number of processes", "one per CPU", type=IntegerRange(1, 1024))
     kubernetes_version: str | None = option(
@@ -33,7 +33,7 @@ def command(*, spec: Path, options: SweepOptions, output: str) -> None:
     known. To continue an interrupted sweep, run the command again. The complete file does not depend on the engine and
     the number of processes.
 
-    --html compares the combinations in plots: rejections, utilization, waiting times and stranded resources.
+    --html compares the combinations, the best first: rejections, utilization, waiting times and stranded resources.
     """
     from alignup.cli import sweep_output  # noqa: PLC0415 - not needed for --help
 

@@ -245,7 +245,9 @@ class GateController:
         if outcome is not None:
             self._metrics.ended(outcome)
             if outcome is not ReleaseOutcome.BOUND:
-                _log.warning("released pod bound otherwise", pod_uid=uid, node=node, outcome=str(outcome))
+                _log.warning(
+                    "released pod bound otherwise", pod=pod.metadata.full_name, uid=uid, node=node, outcome=str(outcome)
+                )
 
     def _wait(self, pod: ApiPod) -> None:
         """Put a pod into the queue, unless it has other gates as well: they may take long."""
@@ -289,7 +291,9 @@ class GateController:
         self._capacity.put_pod(pod, *nodes)
         read = self._read(pod)
         if read is None or self._live.assume_any(read, nodes) != nodes:
-            _log.warning("the kubelet will not admit a released pod", pod=release.pod_name, node=release.node)
+            _log.warning(
+                "the kubelet will not admit a released pod", pod=release.pod_name, uid=release.uid, node=release.node
+            )
         if read is not None and read.uses_claims:
             self.claim_nodes.released(read, nodes)
         self.queue.nodes_changed(nodes, taken=True)
@@ -433,8 +437,8 @@ class GateController:
             node = self.reservations.reserve(first, allowed, now=now)
             self._reserve_at = now  # for the next pod
             if node:
-                name, waited = first.api.metadata.full_name, round(now - first.since)
-                _log.info("node reserved", pod=name, node=node, waited=waited)
+                metadata, waited = first.api.metadata, round(now - first.since)
+                _log.info("node reserved", pod=metadata.full_name, uid=metadata.uid, node=node, waited=waited)
                 self.queue.nodes_changed((node,), taken=True)
 
     # Releases
@@ -464,7 +468,7 @@ class GateController:
             waited = now - since
             self.releases.confirm(release, now=now)
             self._node_gone |= not self._exists(release)
-            _log.info("pod released", pod=release.pod_name, node=release.node, waited=round(waited, 3))
+            _log.info("pod released", pod=release.pod_name, uid=release.uid, node=release.node, waited=round(waited, 3))
             self._metrics.released(seconds=waited)
             self._events.forget(release.uid)
             self._wake.set()
@@ -472,7 +476,7 @@ class GateController:
             self._undo(release)
             self._metrics.ended(written.failure)
             if written.failure is ReleaseOutcome.REFUSED:
-                _log.warning("release refused", pod=release.pod_name, problem=written.error)
+                _log.warning("release refused", pod=release.pod_name, uid=release.uid, problem=written.error)
                 self._events.note(release.pod, "ReleaseFailed", f"cannot release the pod: {written.error}")
                 self._refused[release.uid] = (release.pod, now + self.options.retry)
             elif written.current is not None and _has_gate(written.current) and not written.current.spec.node_name:
@@ -507,13 +511,13 @@ class GateController:
 
     def _give_up(self, release: PodRelease, current: ApiPod, outcome: ReleaseOutcome) -> None:
         """Forget the prediction, write an event, and replace the pod if that is allowed."""
-        name, node = release.pod_name, release.node
         self.releases.give_up(release, outcome)
         self._undo(release)
         self._metrics.ended(outcome)
         self._avoided.add(current, release.nodes, now=self._clock())
         replaced = self.options.replace_stuck and bool(controller_uids(current))
-        _log.warning("release given up", pod=name, node=node, outcome=str(outcome), replaced=replaced)
+        ids = {"pod": release.pod_name, "uid": release.uid, "node": release.node}
+        _log.warning("release given up", **ids, outcome=str(outcome), replaced=replaced)
         self._events.note(current, "NotScheduled", describe_failure(release, current, outcome, replaced=replaced))
         if replaced:
             self._start(self._evict(current))
@@ -522,7 +526,7 @@ class GateController:
         try:
             await self._client.evict(PODS.of(pod))
         except ApiError as error:
-            _log.warning("cannot replace a pod", pod=pod.metadata.full_name, problem=str(error))
+            _log.warning("cannot replace a pod", pod=pod.metadata.full_name, uid=pod.metadata.uid, problem=str(error))
 
     # Helpers
 

@@ -288,7 +288,7 @@ async def write_release(client: ApiClient, release: PodRelease) -> WrittenReleas
     except (ConflictError, NotFoundError):
         return await _find_out(client, release)
     except (UnreachableError, ServerFailureError, TooManyRequestsError) as error:
-        _log.warning("release not confirmed", pod=release.pod_name, problem=str(error))
+        _log.warning("release not confirmed", pod=release.pod_name, uid=release.uid, problem=str(error))
         await client.timing.sleep(client.timing.spread(client.timing.retry))
         return await _find_out(client, release)
     except ApiError as error:
@@ -302,7 +302,7 @@ async def _find_out(client: ApiClient, release: PodRelease) -> WrittenRelease:
         try:
             current = await client.find(PODS.of(release.pod))
         except ApiError as error:
-            _log.warning("release not confirmed", pod=release.pod_name, problem=str(error))
+            _log.warning("release not confirmed", pod=release.pod_name, uid=release.uid, problem=str(error))
             await client.timing.sleep(client.timing.spread(client.timing.longest_retry))
             continue
         if current is None or current.metadata.uid != release.uid:

@@ -172,19 +172,14 @@ class _DecisionRenderer:
         held = self.occupancy.memory.nodes.get(node)
         table = held.tables.get(type_, EMPTY_TABLE) if held else EMPTY_TABLE
         yield NodeShare(UseState.RESERVED, table.system_reserved)
-        left = table.reserved
-        for holder in self.occupancy.holders:
-            size = sum(block.size for block in holder.memory if block.type == type_ and block.nodes == 1 << node)
-            if size:
-                yield NodeShare(UseState.HELD, size, holder.name)
-                left -= size
         spread = sorted(
             holder.name
             for holder in self.occupancy.holders
             if any(b.type == type_ and b.nodes >> node & 1 and b.nodes != 1 << node for b in holder.memory)
         )
-        if left > 0:
-            yield NodeShare(UseState.HELD, left, ", ".join(spread) + (" (spread over nodes)" if spread else ""))
+        others = ", ".join(spread) + (" (spread over nodes)" if spread else "")
+        for holder, size in self.occupancy.held_memory(node, type_):
+            yield NodeShare(UseState.HELD, size, holder.name if holder else others)
         yield NodeShare(UseState.FREE, table.free)
 
 

@@ -4,7 +4,8 @@ Machines with up to some hundred CPUs show every CPU number, those with up to so
 nodes have bars, and equal nodes share a box.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from math import sqrt
 from typing import NamedTuple
 
@@ -13,9 +14,10 @@ from alignup.align.bits import CpuSet
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Machine
 from alignup.picture.machine_layout import CoreGroup, DeviceGroup, DistanceTable, MachineLayout, NodeBox, layout_machine
-from alignup.picture.occupancy import Holder, Occupancy, UseInfo, UseState, format_block
+from alignup.picture.occupancy import Holder, MemoryBar, Occupancy, UseInfo, UseState, format_block
 from alignup.picture.svg_elements import (
     Drawable,
+    Segment,
     bar,
     block,
     flow,
@@ -35,7 +37,10 @@ _MAX_DESCRIBED = 16
 _MAX_GAPS = 8
 _MAX_MEMORY_HOLDERS = 100  #: the most pods that are listed although they hold only memory
 _PAGE_WIDTH = 1540.0
-_MIN_WIDTH = 300.0
+_MIN_WIDTH = 300.0  #: of a NUMA node
+_THINNEST = 0.005  #: of a bar: a pod that holds less has no segment of its own
+_LARGE = 700.0  #: a picture that may fill a page alone
+_WIDE = 420.0  #: the same in a page, where a picture becomes as wide as there is room
 
 
 class MachineParts(NamedTuple):
@@ -50,17 +55,27 @@ def draw_svg(machine: Machine, ledger: Ledger | None = None) -> str:
     return svg_document(stack(_page(layout), 12), title=layout.title, description=" ".join(_sentences(layout)))
 
 
-def draw_parts(machine: Machine, ledger: Ledger | None = None) -> MachineParts:
-    """Return the parts of the picture; a page can put them beside each other or below each other."""
+def draw_parts(
+    machine: Machine, ledger: Ledger | None = None, *, stranded: Collection[tuple[int, str]] = ()
+) -> MachineParts:
+    """Return the parts of the picture; a page can put them beside each other or below each other.
+
+    What is unused at *stranded* places, NUMA nodes and resources, is marked.
+    """
     layout = layout_machine(machine, ledger)
-    painter = _Painter(layout)
+    layout = replace(layout, occupancy=layout.occupancy.with_stranded(stranded, machine)) if stranded else layout
+    painter = _Painter(layout, least=_WIDE)
     names = [", ".join([frame.name, *(box.name for box in frame.boxes)]) for frame in layout.frames]
     drawn = painter.with_cpus()
     if len(drawn) != len(names):  # equal NUMA nodes share a box
         names = [f"NUMA nodes, part {number + 1}" for number in range(len(drawn))]
     around = list(painter.outside_sockets())
-    names += [f"Other parts of the machine, part {number + 1}" for number in range(len(around))]
-    return MachineParts(layout, tuple(map(svg_inline, [*drawn, *around], names)))
+    others = [f"Other parts of the machine, part {number + 1}" for number in range(len(around))]
+    pictures = [
+        *map(svg_inline, drawn, names, ["large" if part.width > _LARGE else "" for part in drawn]),
+        *(svg_inline(*part, "small") for part in zip(around, others, strict=True)),
+    ]
+    return MachineParts(layout, tuple(pictures))
 
 
 def _page(layout: MachineLayout) -> Iterator[Drawable]:
@@ -80,8 +95,8 @@ def _section(title: str, body: Drawable) -> Drawable:
 
 
 class _Painter:
-    def __init__(self, layout: MachineLayout) -> None:
-        self._layout, self._occupancy = layout, layout.occupancy
+    def __init__(self, layout: MachineLayout, *, least: float = _MIN_WIDTH) -> None:
+        self._layout, self._occupancy, self._least = layout, layout.occupancy, least
         self._total = sum(box.cpus.bit_count() for box in layout.boxes)
         #: of the largest CPU number; 0: no numbers
         self._digits = len(str(max(layout.cpus.bit_length() - 1, 0))) if self._total <= _MAX_NUMBERED else 0
@@ -132,7 +147,7 @@ class _Painter:
         sockets = format_ids("socket", {socket for box in group for socket in box.sockets})
         times = f"{len(first.core_groups)} times " if len(first.core_groups) > 1 else ""
         split = self._occupancy.split(bits.members(cpus)).items()
-        strip = bar([(use.style, use_cpus.bit_count() / cpus.bit_count()) for use, use_cpus in split], height=14)
+        strip = bar([_segment(use, use_cpus.bit_count() / cpus.bit_count()) for use, use_cpus in split])
         parts = [
             label(f"{sockets}: CPUs {shorten(format_bits(cpus), 40)}"),
             label(f"{each}{times}{first.core_groups[0].shape}"),
@@ -175,7 +190,7 @@ class _Painter:
             pills = []
             for device in shown:
                 use = self._occupancy.of_device(device)
-                name = shorten(clean(device.id), 28) + (f" · {use.mark}" if use.holder else "")
+                name = shorten(clean(device.id), 28) + (f" · {use.mark}" if use.mark else "")
                 name += "" if device.healthy else " · unhealthy"
                 title = f"{clean(device.resource)} {clean(device.id)}, {clean(use.description)}"
                 data = {"device": clean(device.id), "title": title} | _holder_data(use)
@@ -188,7 +203,7 @@ class _Painter:
 
     def _box(self, box: NodeBox, title: str) -> Drawable:
         cpus = self._cpus(box)
-        most = max(_MIN_WIDTH, cpus.width)
+        most = max(self._least, cpus.width)
         parts = [
             cpus,
             *self._memory(box, most),
@@ -196,15 +211,15 @@ class _Painter:
             *(flow((label(word, 11) for word in f"PCI: {text}".split()), most, gap=7, across=1) for text in box.pci),
         ]
         element = framed(label(title, 13, style="strong"), stack(parts, 8), style="node")
-        return element._replace(width=max(element.width, _MIN_WIDTH + 20))
+        return element._replace(width=max(element.width, self._least + 20))
 
     def _cpus(self, box: NodeBox) -> Drawable:
-        groups = [self._core_group(group, _MIN_WIDTH / len(box.core_groups)) for group in box.core_groups]
+        groups = [self._core_group(group, self._least / len(box.core_groups)) for group in box.core_groups]
         widest = max((group.width for group in groups), default=0)
         most = max(widest, 460.0)
         across = _columns(len(groups), max(1, int(most / (widest + 14))))
         drawn = grid([group._replace(width=widest) for group in groups], across, gap=12)
-        return stack([drawn, *self._uses(box.cpus, max(most, _MIN_WIDTH))], 6)
+        return stack([drawn, *self._uses(box.cpus, max(most, self._least))], 6)
 
     def _uses(self, cpus: CpuSet, most: float) -> Iterator[Drawable]:
         """Draw how many CPUs have each use, if that is known."""
@@ -244,13 +259,37 @@ class _Painter:
         if not bars or not box.node.memory:
             yield label(box.memory, 11)
             return
-        styles = {"in huge pages": "huge", "reserved": "reserved", "held": "held", "free": "free"}
         for each in bars:
             words = [f"huge pages {each.name}" if each.page else f"memory {each.name}"]
             words += [f"{format_size(amount)} {name}" for name, amount in each.parts]
             text = flow((label(word, 11) for word in words), most, gap=12, across=1)
-            shares = [(styles[name], amount / each.total) for name, amount in each.parts]
-            yield stack([text, bar(shares)] if shares else [text], 2)
+            segments = list(_memory_segments(each))
+            yield stack([text, bar(segments)] if segments else [text], 2)
+
+
+def _memory_segments(memory: MemoryBar) -> Iterator[Segment]:
+    for name, amount in memory.parts:
+        if name != "held":
+            style = "huge" if name == "in huge pages" else name
+            title = f"{format_size(amount)} {name}"
+            yield Segment(style, amount / memory.total, {"title": title}, hatched=name == "reserved")
+            continue
+        rest, others = amount, 0
+        for holder, size in memory.held:
+            size = min(size, rest)  # noqa: PLW2901 - a reservation larger than the node cuts off what pods hold
+            if holder is None or size < memory.total * _THINNEST:
+                others += 1
+                continue
+            rest -= size
+            data = {"title": f"{format_size(size)} held by {clean(holder.name)}", "holder": holder.key}
+            yield Segment(f"holder{holder.index % 8}", size / memory.total, data, mark=holder.key)
+        if rest:
+            title = f"{format_size(rest)} held by {pluralize(others, 'other pod')}" if others else "held"
+            yield Segment("held", rest / memory.total, {"title": title})
+
+
+def _segment(use: UseInfo, share: float) -> Segment:
+    return Segment(use.style, share, _holder_data(use), use.mark, hatched=use.state is UseState.RESERVED)
 
 
 def _holder_data(use: UseInfo) -> dict[str, str]:

@@ -1,20 +1,13 @@
-"""Bars of a host: a column for each NUMA node, small enough to compare thousands of hosts."""
+"""The use of each NUMA node of a host by resource: what is reserved, held, stranded and free."""
 
 from collections.abc import Sequence
-from html import escape
 from operator import add
 from typing import NamedTuple
 
 from alignup.align import bits
 from alignup.align.host import Host
 from alignup.align.workload.names import CPU, MEMORY
-from alignup.picture.occupancy import format_amount
-from alignup.picture.text_format import clean, shorten
 from alignup.placement.free_capacity import largest_requests
-
-_HEIGHT, _GAP = 9, 3
-_MAX_WIDTH, _ALL_WIDTH = 120, 272  #: of a bar, and of all beside each other
-_MAX_NODES, _MAX_BARS = 8, 5
 
 
 class ResourceBar(NamedTuple):
@@ -29,12 +22,6 @@ class ResourceBar(NamedTuple):
     @property
     def total(self) -> int:
         return self.reserved + self.held + self.stranded + self.free
-
-    @property
-    def text(self) -> str:
-        amounts = {"held": self.held, "reserved": self.reserved, "stranded": self.stranded, "free": self.free}
-        parts = [f"{format_amount(self.resource, amount)} {name}" for name, amount in amounts.items() if amount]
-        return f"{clean(self.resource)} {format_amount(self.resource, self.total)}: {', '.join(parts)}"
 
 
 def add_bars(bar: ResourceBar, other: ResourceBar) -> ResourceBar:
@@ -76,40 +63,15 @@ def measure_bars(host: Host) -> tuple[NumaBars, ...]:
     return tuple(nodes)
 
 
-def draw_bars(nodes: Sequence[NumaBars], *, name: str) -> str:
-    """Draw the bars as SVG inside a page; *name* is for screen readers."""
-    shown = nodes[:_MAX_NODES]
-    rows = min(max((len(node.bars) for node in shown), default=0), _MAX_BARS)
-    width = min(_MAX_WIDTH, _ALL_WIDTH // max(len(shown), 1) - 2 * _GAP)
-    across, down = len(shown) * (width + 2 * _GAP), (rows + 1) * (_HEIGHT + _GAP) + _GAP
-    size = f'width="{across}" height="{down}" viewBox="0 0 {across} {down}"'
-    parts = [f'<svg class="alignup" role="img" aria-label="{escape(name)}" {size}>']
-    for column, node in enumerate(shown):
-        left = column * (width + 2 * _GAP) + _GAP
-        parts.append(f'<text class="dim" x="{left}" y="9" font-size="9">{node.node}</text>')
-        for line, bar in enumerate(node.bars[:_MAX_BARS]):
-            parts += _bar(bar, (left, (line + 1) * (_HEIGHT + _GAP)), width)
-    if len(nodes) > len(shown):
-        parts.append(f"<desc>and {len(nodes) - len(shown)} more NUMA nodes</desc>")
-    return "".join([*parts, "</svg>"])
+def sum_bars(nodes: Sequence[NumaBars]) -> dict[str, ResourceBar]:
+    """Return what all NUMA nodes have together, by resource."""
+    totals: dict[str, ResourceBar] = {}
+    for node in nodes:
+        for bar in node.bars:
+            totals[bar.resource] = add_bars(totals.get(bar.resource, ResourceBar(bar.resource)), bar)
+    return totals
 
 
-def describe_bars(nodes: Sequence[NumaBars]) -> str:
-    """Describe the bars in words."""
-    return "; ".join(f"NUMA node {node.node}: {', '.join(bar.text for bar in node.bars)}" for node in nodes)
-
-
-def _bar(bar: ResourceBar, at: tuple[int, int], width: int) -> list[str]:
-    left, top = at
-    title = escape(shorten(bar.text, 120))
-    parts = [f'<g><title>{title}</title><rect class="free" x="{left}" y="{top}" width="{width}" height="{_HEIGHT}"/>']
-    begin = 0
-    for style, amount in (("reserved", bar.reserved), ("held", bar.held), ("stranded", bar.stranded)):
-        if amount and bar.total:
-            start, end = width * begin / bar.total, width * (begin + amount) / bar.total
-            shape = f'x="{left + start:.1f}" y="{top}" width="{end - start:.1f}" height="{_HEIGHT}"'
-            parts.append(f'<rect class="{style}" {shape}/>')
-            if style == "stranded":  # not by color alone
-                parts.append(f'<text x="{left + start + 1:.1f}" y="{top + 8}" font-size="8">!</text>')
-        begin += amount
-    return [*parts, "</g>"]
+def stranded_places(nodes: Sequence[NumaBars]) -> set[tuple[int, str]]:
+    """Return the NUMA nodes and resources of which all that is unused is stranded."""
+    return {(node.node, bar.resource) for node in nodes for bar in node.bars if bar.stranded and not bar.free}

@@ -3,8 +3,8 @@
 Without a ledger nothing is held and nothing is free: the picture shows hardware.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple, TypeVar
 
@@ -14,7 +14,7 @@ from alignup.align.devices.hints import natural_sort_key
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Device, Machine, NumaNode
 from alignup.align.memory.ledger import EMPTY_TABLE, Block, MemoryLedger
-from alignup.align.workload.names import HUGEPAGES, MEMORY, is_hugepages
+from alignup.align.workload.names import CPU, HUGEPAGES, MEMORY, is_hugepages
 from alignup.picture.text_format import clean, format_ids, format_size, shorten
 
 Item = TypeVar("Item")
@@ -29,13 +29,20 @@ class UseState(StrEnum):
     LOST = "lost"  #: unassigned until the host restarts
     HELD = "held"  #: exclusive to one pod
     SHARED = "shared"  #: in the shared pool
+    STRANDED = "stranded"  #: free, but no aligned container can get it
     FREE = "free"
     PLAIN = "plain"  #: hardware only: there is no ledger
 
 
 _MAX_HOLDERS = 4  #: of one device that are named
 _MAX_DEVICES = 16  #: the most devices of one resource in one place that are all listed
-_MARKS = {UseState.SHARED: "s", UseState.RESERVED: "r", UseState.LOST: "x", UseState.UNSEEN: "u"}
+_MARKS = {
+    UseState.SHARED: "s",
+    UseState.RESERVED: "r",
+    UseState.LOST: "x",
+    UseState.UNSEEN: "u",
+    UseState.STRANDED: "!",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +100,7 @@ class MemoryBar(NamedTuple):
     total: int
     parts: tuple[tuple[str, int], ...] = ()  #: use and bytes, without empty ones
     page: int = 0  #: huge page size in bytes; 0 for memory
+    held: tuple[tuple["Holder | None", int], ...] = ()  #: the part that pods hold, by pod; ``None``: of several nodes
 
     @property
     def name(self) -> str:
@@ -138,12 +146,42 @@ class Occupancy:
         huge = sum(pages.bytes for pages in node.hugepages)
         bars = []
         if node.memory is not None:
-            bars.append(MemoryBar(node.memory, self._parts(node.id, MEMORY, total=node.memory, huge=huge)))
+            parts = self._parts(node.id, MEMORY, total=node.memory, huge=huge)
+            bars.append(MemoryBar(node.memory, parts, held=tuple(self.held_memory(node.id, MEMORY))))
         for pages in node.hugepages:
             if pages.count:
                 parts = self._parts(node.id, pages.resource, total=pages.bytes)
-                bars.append(MemoryBar(pages.bytes, parts, page=pages.size))
+                held = tuple(self.held_memory(node.id, pages.resource))
+                bars.append(MemoryBar(pages.bytes, parts, page=pages.size, held=held))
         return tuple(bars)
+
+    def held_memory(self, node: int, type_: str) -> Iterator[tuple[Holder | None, int]]:
+        """Yield the bytes of one type that each pod holds on *node*; ``None``: all pods on several nodes together."""
+        tables = self.memory.nodes[node].tables if node in self.memory.nodes else {}
+        left = tables.get(type_, EMPTY_TABLE).reserved
+        for holder in self.holders:
+            size = sum(block.size for block in holder.memory if block.type == type_ and block.nodes == 1 << node)
+            if size:
+                yield holder, size
+                left -= size
+        if left > 0:
+            yield None, left
+
+    def with_stranded(self, places: Collection[tuple[int, str]], machine: Machine) -> "Occupancy":
+        """Return the occupancy with what is unused at *places*, NUMA nodes and resources, as stranded."""
+        use, unused = UseInfo(UseState.STRANDED), {UseState.FREE, UseState.SHARED}
+        by_cpu = {
+            cpu.id: use
+            for cpu in machine.cpus
+            if cpu.node is not None and (cpu.node, CPU) in places and self.of_cpu(cpu.id).state in unused
+        }
+        by_device = {
+            (device.resource, device.id): use
+            for device in machine.devices
+            if any((node, device.resource) in places for node in bits.members(device.nodes or 0))
+            and self.of_device(device).state is UseState.FREE
+        }
+        return replace(self, by_cpu={**self.by_cpu, **by_cpu}, by_device={**self.by_device, **by_device})
 
     def _parts(self, node: int, type_: str, *, total: int, huge: int = 0) -> tuple[tuple[str, int], ...]:
         held = self.memory.nodes.get(node)

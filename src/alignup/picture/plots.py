@@ -1,7 +1,4 @@
-"""Plots as SVG: lines over time, stacked bars over time, and bars of a comparison.
-
-Lines differ in color and in dashes, bars have their numbers beside them, so nothing is shown by color alone.
-"""
+"""Plots as SVG: stacked bars over time, whose tooltips say what they count."""
 
 from collections.abc import Callable, Iterable, Sequence
 from math import ceil, floor, fsum, log10
@@ -31,10 +28,6 @@ def format_plain(value: float) -> str:
     return f"{value:,.0f}" if value == round(value) else f"{value:,.2g}"
 
 
-def format_percent(value: float) -> str:
-    return f"{100 * value:.0f} %"
-
-
 def ticks(most: float, *, count: int = 4) -> list[float]:
     """Return round numbers from 0 to at least *most*."""
     if most <= 0:
@@ -43,30 +36,6 @@ def ticks(most: float, *, count: int = 4) -> list[float]:
     unit = 10.0 ** floor(log10(raw))
     step = next(each * unit for each in (1, 2, 5, 10) if each * unit >= raw)
     return [turn * step for turn in range(ceil(most / step - 1e-9) + 1)]
-
-
-def line_plot(
-    title: str,
-    positions: Sequence[float],
-    series: Sequence[Series],
-    *,
-    y: Format = format_plain,
-    x: Format = format_plain,
-) -> Drawable:
-    """Draw values as steps: each lasts until the next position."""
-    highest = max((value for line in series for value in line.values), default=0.0)
-
-    def draw(canvas: Canvas, frame: "_Frame") -> None:
-        for line in series:
-            points: list[tuple[float, float]] = []
-            for number, value in enumerate(line.values):
-                if points:
-                    points.append((frame.x(positions[number]), points[-1][1]))
-                points.append((frame.x(positions[number]), frame.y(value)))
-            canvas.polyline(points, style=f"line series{line.style % _STYLES}")
-
-    plot = _plot(positions, ticks(highest), draw, x=x, y=y)
-    return _titled(title, plot, series)
 
 
 def stacked_plot(
@@ -95,24 +64,6 @@ def stacked_plot(
 
     across = [*positions, ends[-1]] if positions else positions
     return _titled(title, _plot(across, ticks(max(sums, default=0.0)), draw, x=x, y=format_plain), series)
-
-
-def bar_plot(
-    title: str, names: Iterable[str], values: Sequence[float], *, text: Format = format_plain, style: int = 0
-) -> Drawable:
-    """Draw one bar for each value, from 0; *text* formats a value for people."""
-    most = max(values, default=0.0) or 1.0
-    labels = [label(shorten(clean(name), 60), _FONT) for name in names]
-    column = max((name.width for name in labels), default=0.0)
-
-    def draw(canvas: Canvas, x: float, y: float, width: float, _height: float) -> None:
-        canvas.rect((x, y + 2), (width, _FONT), style=f"series{style % _STYLES}")
-
-    rows = []
-    for name, value in zip(labels, values, strict=True):
-        bar = Drawable(max(value / most * _WIDTH * 0.6, 1.0), _FONT + 4, draw)
-        rows.append(row([name._replace(width=column), bar, label(text(value), _FONT, style="dim")], 8))
-    return stack([label(title, 13, style="strong"), *rows], 4)
 
 
 class _Frame(NamedTuple):
@@ -167,6 +118,5 @@ def _titled(title: str, plot: Drawable, series: Iterable[Series]) -> Drawable:
 def _key(style: int) -> Drawable:
     def draw(canvas: Canvas, x: float, y: float, _width: float, _height: float) -> None:
         canvas.rect((x, y + 3), (10, 9), style=f"series{style % _STYLES}")
-        canvas.polyline([(x + 12, y + 8), (x + 30, y + 8)], style=f"line series{style % _STYLES}")
 
-    return Drawable(30, _FONT * 1.4, draw)
+    return Drawable(10, _FONT * 1.4, draw)

@@ -4,7 +4,7 @@ An element is measured before it is drawn. Text is measured with the widest char
 that nothing overlaps in any font. Rows give their elements the height of the tallest, stacks the width of the widest.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from html import escape
 from importlib.resources import files
@@ -42,6 +42,18 @@ class Canvas:
     def polyline(self, points: Iterable[tuple[float, float]], *, style: str) -> None:
         where = " ".join(f"{_n(x)},{_n(y)}" for x, y in points)
         self.parts.append(f'<polyline class="{style}" points="{where}"/>')
+
+    def hatch(self, at: tuple[float, float], size: tuple[float, float], *, gap: float = 5) -> None:
+        """Draw lines from the lower left to the upper right."""
+        (x, y), (width, height) = at, size
+        lines = []
+        offset = gap / 2
+        while offset < width + height:
+            start, end = max(0.0, offset - height), min(offset, width)
+            lines.append(f"M{_n(x + start)} {_n(y + offset - start)}L{_n(x + end)} {_n(y + offset - end)}")
+            offset += gap
+        if lines:
+            self.parts.append(f'<path class="hatch" d="{"".join(lines)}"/>')
 
     def text(self, at: tuple[float, float], text: str, *, size: float, style: str = "", centered: bool = False) -> None:
         classes = f' class="{style}"' if style else ""
@@ -137,12 +149,27 @@ def framed(title: Drawable, body: Drawable, *, style: str, padding: float = 10) 
     return Drawable(max(title.width, body.width) + 2 * padding, title.height + body.height + padding * 2.2, draw)
 
 
-def bar(parts: Sequence[tuple[str, float]], *, height: float = 10) -> Drawable:
+class Segment(NamedTuple):
+    """A part of a bar."""
+
+    style: str
+    share: float  #: of the bar
+    data: Mapping[str, str] = {}
+    mark: str = ""  #: drawn where there is room
+    hatched: bool = False  #: told from others without color
+
+
+def bar(segments: Sequence[Segment], *, height: float = 16) -> Drawable:
     def draw(canvas: Canvas, x: float, y: float, width: float, height: float) -> None:
         canvas.rect((x, y), (width, height), style="free", corner=2)
-        for style, share in parts:
-            canvas.rect((x, y), (width * share, height), style=style)
-            x += width * share
+        for segment in segments:
+            across = width * segment.share
+            canvas.rect((x, y), (across, height), style=segment.style, corner=0, **segment.data)
+            if segment.hatched:
+                canvas.hatch((x, y), (across, height))
+            if segment.mark and width_in_em(segment.mark) * 11 + 4 < across:
+                canvas.text((x + across / 2, y + height / 2 + 4), segment.mark, size=11, centered=True)
+            x += across
 
     return Drawable(120, height, draw)
 
@@ -169,12 +196,12 @@ def svg_document(page: Drawable, *, title: str, description: str) -> str:
     )
 
 
-def svg_inline(drawn: Drawable, name: str) -> str:
-    """Return a picture inside a page that has the style sheet; *name* is for screen readers."""
+def svg_inline(drawn: Drawable, name: str, style: str = "") -> str:
+    """Return a picture inside a page that has the style sheet; *name* is for screen readers, *style* a CSS class."""
     canvas = Canvas()
     drawn.draw(canvas, 1, 1, drawn.width, drawn.height)
     across, down = round(drawn.width + 2), round(drawn.height + 2)
-    head = f'<svg class="alignup" role="img" aria-label="{escape(name)}"'
+    head = f'<svg class="{f"alignup {style}".rstrip()}" role="img" aria-label="{escape(name)}"'
     return f'{head} width="{across}" height="{down}" viewBox="0 0 {across} {down}">{"".join(canvas.parts)}</svg>'
 
 

@@ -116,8 +116,8 @@ class ClaimBindings:
         aligned = alignment(explained)
         if preference is ClaimPreference.REQUIRE and aligned is not ClaimAlignment.ALIGNED:
             return ClaimCheck(self._refuse(api_pod, node, explained))
-        sentences = _sentences(explained)
-        _log.info("claims", pod=api_pod.metadata.full_name, node=node, alignment=str(aligned), devices=sentences)
+        ids = {"pod": api_pod.metadata.full_name, "uid": api_pod.metadata.uid, "node": node}
+        _log.info("claims", **ids, alignment=str(aligned), devices=_sentences(explained))
         return ClaimCheck(alignment=aligned)
 
     def bound(self, uid: str, check: ClaimCheck) -> None:

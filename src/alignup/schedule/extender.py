@@ -230,7 +230,7 @@ class Extender:
                         name: total + CLAIM_POINTS * self._claims.suits(pod, name) for name, total in totals.items()
                     }
         except PodError as error:
-            _log.warning("prioritize", pod=args.pod.metadata.full_name, problem=str(error))
+            _log.warning("prioritize", pod=args.pod.metadata.full_name, uid=args.pod.metadata.uid, problem=str(error))
         lowest, highest = min(totals.values(), default=0.0), max(totals.values(), default=0.0)
         width = highest - lowest
         scores = {

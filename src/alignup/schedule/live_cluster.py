@@ -239,7 +239,8 @@ class LiveCluster:
         known = self.find_pod(pod.metadata.namespace, pod.metadata.name)
         if known is not None and known.metadata.uid == pod.metadata.uid and self._unreadable.get(name) != problem:
             self._unreadable[name] = problem
-            _log.warning("cannot read a pod", pod=pod.metadata.full_name, node=pod.spec.node_name, problem=problem)
+            ids = {"pod": pod.metadata.full_name, "uid": pod.metadata.uid, "node": pod.spec.node_name}
+            _log.warning("cannot read a pod", **ids, problem=problem)
 
     def verdict(self, pod: Pod, node: str) -> Verdict:
         """Predict what the kubelet of *node* decides about *pod*."""
@@ -420,7 +421,7 @@ class LiveCluster:
             if not confirmed.as_predicted:
                 uid, difference = confirmed.uid, confirmed.difference
                 pod = self._pod_name(name, uid)
-                _log.warning("pod placed elsewhere", pod=pod, node=name, cause=cause, difference=difference)
+                _log.warning("pod placed elsewhere", pod=pod, uid=uid, node=name, cause=cause, difference=difference)
                 self.metrics.prediction(outcome="placed_elsewhere", cause=cause)
             else:
                 self.metrics.prediction(outcome="as_predicted", cause="")
@@ -506,10 +507,11 @@ class LiveCluster:
     def _count_rejections(self) -> None:
         for rejection in self.cluster.take_rejections():
             pod = self._pod_name(rejection.host, rejection.uid)
-            _log.warning("pod rejected", pod=pod, node=rejection.host, cause=rejection.cause)
+            _log.warning("pod rejected", pod=pod, uid=rejection.uid, node=rejection.host, cause=rejection.cause)
             self.metrics.prediction(outcome="rejected", cause=rejection.cause)
         for uid, node in self.cluster.take_foreign_rejections():
-            _log.warning("pod of others rejected that predictions counted on", pod=self._pod_name(node, uid), node=node)
+            pod = self._pod_name(node, uid)
+            _log.warning("pod of others rejected that predictions counted on", pod=pod, uid=uid, node=node)
             self.metrics.foreign_rejection()
 
     def _pod_name(self, node: str, uid: str) -> str:

@@ -4,7 +4,6 @@ import collections
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -59,6 +58,7 @@ class ScheduleMetrics:
         )
         self._children: dict[tuple[str, int], Histogram] = {}  #: of requests, by verb and code: looking them up is slow
         self.predictions = PredictionHistory()
+        self.placed_pods = self.rejected_pods = 0  #: for the page
         self._predictions.labels("admits", "as_predicted", "")
         for cause in Cause:  # a counter that appears with its first event hides this event from rate() and increase()
             for outcome in ("placed_elsewhere", "rejected"):
@@ -69,6 +69,10 @@ class ScheduleMetrics:
     def prediction(self, *, outcome: str, cause: str) -> None:
         self._predictions.labels("admits", outcome, cause).inc()
         self.predictions.add(outcome)
+        if outcome == "rejected":
+            self.rejected_pods += 1
+        else:
+            self.placed_pods += 1
 
     def claimed_pod(self, alignment: str) -> None:
         self._claimed_pods.labels(alignment).inc()
@@ -78,6 +82,7 @@ class ScheduleMetrics:
 
     def foreign_rejection(self) -> None:
         self._foreign_rejections.inc()
+        self.rejected_pods += 1
 
     def request(self, verb: str, code: int, seconds: float) -> None:
         child = self._children.get((verb, code))
@@ -134,9 +139,12 @@ class PredictionHistory:
             Series(text, [counts.get(start, collections.Counter())[name] for start in starts], style)
             for (name, text), style in zip(OUTCOMES.items(), (0, 1, 3), strict=True)
         ]
-        drawn = stacked_plot("Predicted pods by what the kubelet did", starts, series, x=_clock)
+        title = "Predicted pods by what the kubelet did"
+        drawn = stacked_plot(title, starts, series, x=lambda start: _ago(end - start))
         return svg_inline(drawn, "Predictions and outcomes over time")
 
 
-def _clock(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%H:%M UTC")
+def _ago(seconds: float) -> str:
+    """Return a time that is the same in every time zone."""
+    minutes = round(seconds / 60)
+    return "now" if minutes <= 0 else f"{minutes} min ago" if minutes < 120 else f"{minutes / 60:.1f} h ago"

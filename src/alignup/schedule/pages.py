@@ -6,11 +6,13 @@ until their node changes, so that a page about thousands of nodes costs little.
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple
 
+from msgspec import Raw
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -20,33 +22,56 @@ from alignup.align.errors import AlignError, ParseError
 from alignup.align.explain.remedies import Remedies, find_remedies
 from alignup.align.host import Host
 from alignup.align.workload import Pod
+from alignup.align.workload.names import CPU, MEMORY, is_hugepages
 from alignup.documents import codec
 from alignup.kubernetes.api.known_pods import check_container_count, known_pod
 from alignup.kubernetes.api.objects import ApiNode, ApiPodSpec
 from alignup.kubernetes.manifests import workloads as manifests
-from alignup.picture.machine_svg import draw_parts
-from alignup.picture.numa_bars import NumaBars, ResourceBar, add_bars, describe_bars, draw_bars, measure_bars
-from alignup.picture.occupancy import format_amount
-from alignup.picture.text_format import clean
+from alignup.picture.numa_bars import measure_bars
+from alignup.picture.sparkline import draw_sparkline
 from alignup.placement.free_capacity import measure_free_capacity
+from alignup.placement.gang import GangAnswer
+from alignup.schedule.best_nodes import PlacedPods, choose_best, describe_score, place_pods
 from alignup.schedule.cluster_snapshot import ClusterView, present_host
 from alignup.schedule.large_pods import LargePods
-from alignup.schedule.live_cluster import LiveCluster
-from alignup.schedule.metrics import OUTCOMES, PredictionHistory
+from alignup.schedule.live_cluster import NO_HOST_STATE, LiveCluster
+from alignup.schedule.metrics import OUTCOMES
+from alignup.schedule.node_cards import (
+    MAX_COLUMNS,
+    POLICIES,
+    SORTS,
+    Capacity,
+    NodeCard,
+    count_stranded_devices,
+    group_unknown,
+    measure_capacity,
+    read_query,
+    select_cards,
+)
 from alignup.schedule.node_selection import scheduling_spec, show_taint
-from alignup.schedule.pod_answers import NO_REMEDIES, AnswerGroup, NodeAnswerKind, group_answers, iterate_answers
+from alignup.schedule.pod_answers import (
+    NO_REMEDIES,
+    AnswerGroup,
+    NodeAnswer,
+    NodeAnswerKind,
+    group_answers,
+    iterate_answers,
+)
 from alignup.schedule.rejections import rejection_text
-from alignup.schedule.workload_answers import ask_about_gang, split_by_object
+from alignup.schedule.shared_manifests import EXAMPLES, read_shared, share
+from alignup.schedule.trends import Trends
+from alignup.schedule.workload_answers import WorkloadAnswer, ask_about_gang, split_by_object
 from alignup.web.authentication import count_authenticated
 from alignup.web.event_streams import EventBus, EventStreams
-from alignup.web.pages import PageHandler, Pages, path, read_form, static_routes
+from alignup.web.pages import HTML, PageHandler, Pages, describe_machine, path, read_form, static_routes
 from alignup.web.paging import gather_items
-from alignup.web.responses import ProblemError
+from alignup.web.responses import ProblemError, json_response
+from alignup.web.tiles import Tile, capacity_tiles, resource_name
 
 EVENTS = "/v1/events"
 LINKS = (("Cluster", "/"), ("Pods", "/pods"), ("Where would a pod go?", "/where"))
-CHUNK = 60  #: cards that are sent at once; every number of columns divides it
-POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
+ROWS = 20  #: nodes in the table at first
+PLACED, REJECTED, WAITING, STRANDED, RIGHT = "placed", "rejected", "waiting", "stranded", "right"  #: trends
 MAX_FOUND = 200  #: pods that a search lists
 MAX_STREAMS = 64
 CHANGED = "changed"  #: the kind of event after which pages are renewed
@@ -57,11 +82,11 @@ MAX_GANG_STEPS = 1000  #: of the search for nodes for all pods of a workload, in
 AT_ONCE = 100  #: nodes that are asked before the loop does something else
 MAX_SEARCHED = 3  #: groups of nodes for which remedies are searched
 
+MAX_LINK = 6000  #: characters of a manifest in a link
+
 _MAX_MANIFEST = 256 << 10
 _HEARTBEAT_SECONDS = 15.0
 _NOTHING = Pod(name="", namespace="", uid="", containers=())
-
-Problems = Callable[[], tuple[str, ...]]
 
 
 def page_routes(pages: "ClusterPages", *, stopping: asyncio.Event) -> list[BaseRoute]:
@@ -78,7 +103,7 @@ def page_routes(pages: "ClusterPages", *, stopping: asyncio.Event) -> list[BaseR
     return [
         *static_routes(),
         Route("/", pages.guard(pages.cluster)),
-        Route("/nodes", pages.guard(pages.chunk)),
+        Route("/nodes.json", pages.guard(pages.node_rows)),
         Route("/nodes/{name}", pages.guard(pages.node)),
         Route("/pods", pages.guard(pages.pods)),
         Route("/pods/{namespace}/{name}", pages.guard(pages.pod)),
@@ -87,61 +112,50 @@ def page_routes(pages: "ClusterPages", *, stopping: asyncio.Event) -> list[BaseR
     ]
 
 
-@dataclass(slots=True, kw_only=True)
-class NodeCard:
-    """A node in brief."""
-
-    name: str
-    labels: Mapping[str, str] = field(default_factory=dict)
-    policy: str = ""  #: empty: unknown
-    scope: str = ""
-    pods: int = 0
-    numa: tuple[NumaBars, ...] = ()
-    largest: Mapping[str, int] = field(default_factory=dict)  #: the largest request that one container gets aligned
-    unknown: str = ""  #: why the state is unknown
-    restrictions: tuple[str, ...] = ()
-
-    totals: Mapping[str, ResourceBar] = field(init=False, compare=False)  #: of all NUMA nodes, by resource
-    free: int = field(init=False, compare=False)  #: free CPUs, stranded ones included
-    #: CPUs and devices that are free, and that no aligned container can get
-    stranded: int = field(init=False, compare=False)
-    roomiest: int = field(init=False, compare=False)  #: the free CPUs of the NUMA node that has most of them
-
-    def __post_init__(self) -> None:
-        """Count once what queries compare again and again."""
-        totals: dict[str, ResourceBar] = {}
-        for node in self.numa:
-            for bar in node.bars:
-                totals[bar.resource] = add_bars(totals.get(bar.resource, ResourceBar(bar.resource)), bar)
-        cpus = totals.get("cpu", ResourceBar("cpu"))
-        stranded = sum(bar.stranded for bar in totals.values())
-        roomiest = max((bar.free for node in self.numa for bar in node.bars if bar.resource == "cpu"), default=0)
-        self.totals, self.free, self.stranded, self.roomiest = totals, cpus.free + cpus.stranded, stranded, roomiest
-
-
 class AnsweredPod(NamedTuple):
     name: str
     groups: Sequence[AnswerGroup]
     notes: Sequence[str] = ()
+    best: Sequence[NodeAnswer] = ()
+    placed: PlacedPods | None = None  #: the best node with the pod, or with all pods of the gang that go there
+    gang: WorkloadAnswer | None = None
+
+    @property
+    def total(self) -> int:
+        return sum(len(group.answers) for group in self.groups)
+
+    def count_nodes(self, kind: str) -> int:
+        return sum(len(group.answers) for group in self.groups if group.first.kind == kind)
+
+
+class Facts(NamedTuple):
+    """What pages show of the service itself."""
+
+    problems: Callable[[], tuple[str, ...]]  #: why answers could be wrong
+    waiting: Callable[[], int]  #: rejected pods that wait for room
 
 
 class ClusterPages:
-    """The handlers of the pages; *problems* says why answers could be wrong."""
+    """The handlers of the pages."""
 
-    def __init__(
-        self, live: LiveCluster, problems: Problems, predictions: PredictionHistory, large_pods: LargePods
-    ) -> None:
+    def __init__(self, live: LiveCluster, facts: Facts, large_pods: LargePods, *, subject: str = "") -> None:
         functions = {
-            "chunk_path": lambda query, offset: path("/nodes", **query.parameters(offset)),
             "page_path": lambda query, offset: path("/", **query.parameters(offset)),
-            "draw_bars": lambda card: draw_bars(card.numa, name=describe_bars(card.numa)),
+            "describe_score": describe_score,
+            "free_head": lambda name: f"#Free {resource_name(name)}",
         }
         self.events = EventBus(now=time.time)
-        self._templates = Pages("alignup.schedule", links=LINKS, functions=functions)
-        self._live, self._problems, self._predictions, self._large_pods = live, problems, predictions, large_pods
+        self._templates = Pages("alignup.schedule", links=LINKS, subject=subject, functions=functions)
+        self._live, self._facts, self._large_pods = live, facts, large_pods
         self._computing = asyncio.Semaphore(1)  #: one question about pods at a time
         self._cards: dict[str, NodeCard] = {}
+        self._serial, self._removed = 0, 0  #: of the last change, and of the last one that removed a node
+        self._resources: dict[str, int] = {CPU: 0, MEMORY: 1}  #: as the script numbers them
+        self._labels: dict[str, int] = {}
+        self._has_gpus = False
+        self._trends = Trends()
         self._pending = False  #: whether an event is about to be published
+        self._warming: asyncio.Task[list[NodeCard]] | None = None
         live.on_change(self._changed)
 
     def guard(self, handler: PageHandler) -> PageHandler:
@@ -151,40 +165,114 @@ class ClusterPages:
 
         return self._templates.guard(handle, None)
 
+    def refuse(self, request: Request, problem: ProblemError) -> Response:
+        """Return the answer to those who may not use the service: a page for browsers."""
+        wants_page = HTML in request.headers.get("accept", "")
+        return self._templates.problem_page(problem) if wants_page else problem.response()
+
+    @property
+    def missing(self) -> Callable[[Request, Exception], Awaitable[Response]]:
+        return self._templates.missing(None, hint="see docs/scheduling.md for the endpoints.")
+
     async def cluster(self, request: Request) -> Response:
         query = read_query(request.query_params)
         cards = await gather_items(self._all_cards())
-        totals = self._predictions.totals
+        capacity = await asyncio.to_thread(measure_capacity, cards)
+        self._sample()
+        predictions = self._live.metrics.predictions
+        selected = select_cards(cards, query)
         return self._templates.response(
             "cluster.html",
-            problems=self._problems(),
-            summary=summarize(cards),
+            problems=self._facts.problems(),
+            activity=list(self._activity(cards)),
+            figures=_capacity_tiles(capacity),
+            capacity=capacity,
+            unknown=group_unknown(cards, no_report=NO_HOST_STATE.reason),
+            count=len(cards),
             query=query,
+            columns=[name for name in capacity if not is_hugepages(name)][:MAX_COLUMNS],
             sorts=[(key, text) for key, (text, _) in SORTS.items()],
             policies=[("", "all"), *((policy, policy) for policy in (*POLICIES, "unknown"))],
-            cards=select_cards(cards, query),
-            chunk=CHUNK,
-            predicted=sum(totals.values()),
-            outcomes=", ".join(f"{totals[name]} {text}" for name, text in OUTCOMES.items()),
-            right=totals["as_predicted"],
-            plot=self._predictions.plot(),
+            cards=selected[query.offset : query.offset + ROWS],
+            selected=len(selected),
+            rows=ROWS,
+            outcomes=", ".join(f"{predictions.totals[name]} {text}" for name, text in OUTCOMES.items()),
+            plot=predictions.plot(),
         )
 
-    async def chunk(self, request: Request) -> Response:
-        """Return some cards, for the script."""
-        query = read_query(request.query_params)
-        cards = select_cards(await gather_items(self._all_cards()), query)
-        return self._templates.response("cards.html", cards=cards, query=query, chunk=CHUNK)
+    async def node_rows(self, request: Request) -> Response:
+        """Return all nodes for the script, or those that changed after the serial number ``since``."""
+        text = request.query_params.get("since", "")
+        since = int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
+        cards = await gather_items(self._all_cards())
+        whole = since < self._removed
+        rows = [Raw(self._encode(card)) for card in cards if whole or card.serial > since]
+        document = {
+            "serial": self._serial,
+            "whole": whole,
+            "resources": list(self._resources),
+            "labels": list(self._labels),
+            "nodes": rows,
+        }
+        return json_response(document)
+
+    def _encode(self, card: NodeCard) -> bytes:
+        card.encoded = card.encoded or codec.encode(card.row(self._resources, self._labels))
+        return card.encoded
+
+    def _count_stranded(self) -> int:
+        return count_stranded_devices(self._cards.values(), gpus=self._has_gpus)
+
+    def _activity(self, cards: Sequence[NodeCard]) -> Iterator[Tile]:
+        """Yield the tiles with a trend."""
+        now, trends = time.monotonic(), self._trends
+        totals = self._live.metrics.predictions.totals
+        predicted, right = sum(totals.values()), totals["as_predicted"]
+        known = sum(not card.unknown for card in cards)
+        unit, lost = f"of {len(cards):,}", len(cards) - known
+        yield Tile(
+            "Nodes that report", f"{known:,}", f"{lost} without a report" if lost else "", _tone(lost), unit=unit
+        )
+        yield Tile("Pods", f"{sum(card.pods for card in cards):,}", "that hold resources")
+        rates = trends.rates(PLACED, now)
+        value = f"{sum(rates[-6:]) / max(len(rates[-6:]), 1):.1f}"
+        yield Tile("Placed pods", value, "in the last minute", trend=_line(rates, "Placed pods per second"), unit="/ s")
+        rejected = int(trends.series(REJECTED, now)[-1])
+        line = _line(trends.series(REJECTED, now), "Rejections by kubelets")
+        yield Tile("Rejections by kubelets", str(rejected), "since the service started", _tone(rejected), line)
+        waiting = self._facts.waiting()
+        line = _line(trends.series(WAITING, now), "Waiting pods")
+        yield Tile("Waiting pods", str(waiting), "that no node admits now", "wait" if waiting else "", line)
+        stranded, name = self._count_stranded(), "Stranded GPUs" if self._has_gpus else "Stranded devices"
+        line = _line(trends.series(STRANDED, now), name)
+        yield Tile(name, f"{stranded:,}", "free, without CPUs or memory", "wait" if stranded else "", line)
+        share = f"{100 * right / predicted:.1f} %" if predicted else "none"
+        line = _line(trends.series(RIGHT, now), "Share of right predictions")
+        note = f"{right} of {predicted} in the last day" if predicted else "no pod was predicted yet"
+        yield Tile("Predictions right", share, note, _tone(predicted - right) if predicted else "", line)
+
+    def _sample(self) -> None:
+        metrics, totals = self._live.metrics, self._live.metrics.predictions.totals
+        predicted = sum(totals.values())
+        numbers = {
+            PLACED: metrics.placed_pods,
+            REJECTED: metrics.rejected_pods,
+            WAITING: self._facts.waiting(),
+            STRANDED: self._count_stranded(),
+            RIGHT: totals["as_predicted"] / predicted if predicted else 1.0,
+        }
+        self._trends.add(time.monotonic(), numbers)
 
     async def node(self, request: Request) -> Response:
         name = request.path_params["name"]
-        card, host = self._card(name), present_host(self._live.cluster, name)
-        if card is None:
+        known, host = self._card(name), present_host(self._live.cluster, name)
+        if known is None:
             raise ProblemError(404, f"The cluster has no node {name}.")
+        unknown = group_unknown([known], no_report=NO_HOST_STATE.reason)
 
         def build() -> Response:
-            described = None if host is None else describe_host(host)
-            return self._templates.response("node.html", card=card, machine_parts=described)
+            node = None if host is None else describe_machine(host)
+            return self._templates.response("node.html", summary=known, node=node, unknown=unknown)
 
         return await asyncio.to_thread(build)
 
@@ -193,7 +281,8 @@ class ClusterPages:
         known = self._live.pods.objects.values() if text else ()
         named = (pod for pod in known if text in pod.metadata.full_name)
         pods = sorted(islice(named, MAX_FOUND), key=lambda pod: (pod.metadata.namespace, pod.metadata.name))
-        return self._templates.response("pods.html", text=text, pods=pods, limit=MAX_FOUND)
+        count = len(self._live.pods.objects)
+        return self._templates.response("pods.html", text=text, pods=pods, limit=MAX_FOUND, count=count)
 
     async def pod(self, request: Request) -> Response:
         namespace, name = request.path_params["namespace"], request.path_params["name"]
@@ -210,9 +299,18 @@ class ClusterPages:
         return self._templates.response("pod.html", answered=answered, document=document)
 
     async def where(self, request: Request) -> Response:
-        fields = await read_form(request, limit=_MAX_MANIFEST) if request.method == "POST" else {}
-        manifest = fields.get("manifest", "")
-        values: dict[str, Any] = {"manifest": manifest, "answers": (), "problem": ""}
+        if request.method == "POST":
+            manifest = (await read_form(request, limit=_MAX_MANIFEST)).get("manifest", "")
+        else:
+            manifest = read_shared(request.query_params.get("m", ""))
+        link = share(manifest) if manifest.strip() else ""
+        values: dict[str, Any] = {
+            "manifest": manifest or EXAMPLES["a pod"],
+            "examples": [(name, path("/where", m=share(text))) for name, text in EXAMPLES.items()],
+            "link": path("/where", m=link) if 0 < len(link) <= MAX_LINK else "",
+            "answers": (),
+            "problem": "",
+        }
         if manifest.strip():
             try:
                 async with self._computing:
@@ -254,7 +352,7 @@ class ClusterPages:
             ]
             gang = ask_about_gang(self._live.cluster, templates, considered, max_steps=MAX_GANG_STEPS)
             if gang is not None:
-                asked[0] = asked[0]._replace(notes=(gang.sentence, *asked[0].notes))
+                asked[0] = asked[0]._replace(gang=gang, placed=await self._place_gang(gang.gang) or asked[0].placed)
             answers += asked
         return answers
 
@@ -267,7 +365,21 @@ class ClusterPages:
                 searched += 1
                 remedies = await asyncio.to_thread(_search, group.host, pod)
             answered.append(replace(group, remedies=remedies))
-        return AnsweredPod(name, answered, notes)
+        best = choose_best(answered)
+        placed = await self._place(best[0].node, [pod]) if best else None
+        return AnsweredPod(name, answered, notes, best, placed)
+
+    async def _place(self, node: str, pods: Sequence[Pod]) -> PlacedPods | None:
+        host = present_host(self._live.cluster, node)
+        return None if host is None else await asyncio.to_thread(place_pods, node, host, pods)
+
+    async def _place_gang(self, gang: GangAnswer) -> PlacedPods | None:
+        """Return the node that gets most of the pods, with these pods."""
+        nodes = Counter(binding.host for binding in gang.bindings)
+        if not nodes:
+            return None
+        node = min(nodes, key=lambda name: (-nodes[name], name))
+        return await self._place(node, [binding.pod for binding in gang.bindings if binding.host == node])
 
     async def ask_nodes(self, pod: Pod, spec: ApiPodSpec) -> tuple[AnswerGroup, ...]:
         """Ask some nodes at a time: thousands of them can take a second, in which schedulers would wait."""
@@ -308,12 +420,14 @@ class ClusterPages:
         name = node.metadata.name
         restrictions = ["unschedulable"] if node.spec.unschedulable else []
         restrictions += [show_taint(taint) for taint in node.spec.taints]
-        card = NodeCard(name=name, labels=node.metadata.labels, restrictions=tuple(restrictions))
+        self._serial += 1
+        card = NodeCard(name=name, labels=node.metadata.labels, restrictions=tuple(restrictions), serial=self._serial)
         host, record = present_host(self._live.cluster, name), self._live.cluster.record(name)
         if host is None:
             why = record.states().problem if record else self._live.verdict(_NOTHING, name).reason
             return replace(card, unknown=why or "unknown state")
         topology = host.settings.topology
+        self._has_gpus = self._has_gpus or any("gpu" in name for name in host.ledger.devices.inventories)
         return replace(
             card,
             policy=str(topology.policy),
@@ -326,12 +440,18 @@ class ClusterPages:
     def _changed(self, nodes: Collection[str]) -> None:
         for name in nodes:
             self._cards.pop(name, None)
+            if self._live.nodes.get(name) is None:
+                self._serial += 1
+                self._removed = self._serial
         if not self._pending:
             self._pending = True
             asyncio.get_running_loop().call_later(CHANGE_SECONDS, self._publish)
 
     def _publish(self) -> None:
         self._pending = False
+        if self._warming is None:  # the first reader of the page does not wait for all nodes
+            self._warming = asyncio.create_task(gather_items(self._all_cards()))
+        self._sample()
         self.events.publish(CHANGED, {})
 
 
@@ -340,102 +460,14 @@ def _search(host: Host, pod: Pod) -> Remedies:
     return find_remedies(host, pod, should_stop=lambda: time.monotonic() > end)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CardQuery:
-    """A selection of nodes, and their order."""
-
-    sort: str = "name"
-    policy: str = ""
-    free: int = 0  #: at least so many free CPUs
-    stranded: bool = False  #: only with something stranded
-    label: str = ""  #: key or key=value, several with commas
-    text: str = ""  #: in the name
-    offset: int = 0
-
-    def parameters(self, offset: int | None) -> dict[str, str | int | None]:
-        return {
-            "sort": self.sort if self.sort != "name" else None,
-            "policy": self.policy or None,
-            "free": self.free or None,
-            "stranded": "yes" if self.stranded else None,
-            "label": self.label or None,
-            "q": self.text or None,
-            "offset": offset or None,
-        }
+def _capacity_tiles(capacity: Mapping[str, Capacity]) -> list[Tile]:
+    largest = {name: part.largest for name, part in capacity.items() if part.largest is not None}
+    return capacity_tiles({name: part.bar for name, part in capacity.items()}, largest)
 
 
-SORTS = {
-    "name": ("Name", lambda card: card.name),
-    "free": ("Most free CPUs", lambda card: (-card.free, card.name)),
-    "largest": ("Largest aligned CPU request", lambda card: (-card.largest.get("cpu", 0), card.name)),
-    "stranded": ("Most stranded", lambda card: (-card.stranded, card.name)),
-    "pods": ("Most pods", lambda card: (-card.pods, card.name)),
-}
+def _line(values: Sequence[float], name: str) -> str:
+    return draw_sparkline(values, name=f"{name} in the last minutes")
 
 
-def read_query(parameters: Mapping[str, str]) -> CardQuery:
-    """Return the query; what cannot be read is left out."""
-
-    def number(name: str) -> int:
-        text = parameters.get(name, "")
-        return int(text) if text.isascii() and text.isdigit() and len(text) < 8 else 0
-
-    sort, policy = parameters.get("sort", "name"), parameters.get("policy", "")
-    return CardQuery(
-        sort=sort if sort in SORTS else "name",
-        policy=policy if policy in {*POLICIES, "unknown"} else "",
-        free=number("free"),
-        stranded=parameters.get("stranded") == "yes",
-        label=parameters.get("label", "")[:500],
-        text=parameters.get("q", "")[:253],
-        offset=number("offset"),
-    )
-
-
-def select_cards(cards: Iterable[NodeCard], query: CardQuery) -> list[NodeCard]:
-    wanted = [part.strip().partition("=") for part in query.label.split(",") if part.strip()]
-
-    def matches(card: NodeCard) -> bool:
-        return (
-            query.text in card.name
-            and query.policy in {"", card.policy or "unknown"}
-            and card.free >= query.free
-            and (card.stranded > 0 or not query.stranded)
-            and all(key in card.labels and (not equals or card.labels[key] == value) for key, equals, value in wanted)
-        )
-
-    return sorted(filter(matches, cards), key=SORTS[query.sort][1])
-
-
-def summarize(cards: Sequence[NodeCard]) -> list[tuple[str, str]]:
-    """Return the capacity of the whole cluster, and what is free, stranded and fragmented, as names and texts."""
-    known = [card for card in cards if not card.unknown]
-    totals: dict[str, ResourceBar] = {"cpu": ResourceBar("cpu")}
-    for card in known:
-        for resource, bar in card.totals.items():
-            totals[resource] = add_bars(totals.get(resource, ResourceBar(resource)), bar)
-    cpus = totals.pop("cpu")
-    free = cpus.free + cpus.stranded
-    elsewhere = free - sum(card.roomiest for card in known)
-    pairs = [
-        ("Nodes", f"{len(cards)}, of which {len(known)} report their state"),
-        ("Pods", str(sum(card.pods for card in known))),
-        ("CPUs", f"{cpus.total}, {free} free ({_share(free, cpus.total)})"),
-        ("Stranded CPUs", f"{cpus.stranded} ({_share(cpus.stranded, free)} of the free ones)"),
-        ("Fragmentation", f"{_share(elsewhere, free)} of the free CPUs are not on the NUMA node with most of them"),
-    ]
-    for resource, bar in sorted(totals.items())[:12]:
-        text = f"{format_amount(resource, bar.total)}, {format_amount(resource, bar.free + bar.stranded)} free"
-        pairs.append((clean(resource), text + (f", {bar.stranded} stranded" if bar.stranded else "")))
-    return pairs
-
-
-def describe_host(host: Host) -> dict[str, Any]:
-    """Return what the page of a node shows of its machine and its ledger."""
-    parts = draw_parts(host.machine, host.ledger)
-    facts = " · ".join([parts.layout.title, *parts.layout.facts])
-    return {"facts": facts, "pictures": parts.pictures, "holders": parts.layout.occupancy.holders}
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.0f} %" if whole else "0 %"
+def _tone(wrong: int) -> str:
+    return "bad" if wrong else "good"

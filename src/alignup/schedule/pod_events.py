@@ -88,7 +88,7 @@ class PodEvents:
                 try:
                     await self._write(uid, note)
                 except ApiError as error:
-                    _log.warning("cannot write an event", pod=note.pod.metadata.full_name, problem=str(error))
+                    _log.warning("cannot write an event", pod=note.pod.metadata.full_name, uid=uid, problem=str(error))
                 await self._client.timing.sleep(1 / WRITES_PER_SECOND)
 
     async def _write(self, uid: str, note: _Note) -> None:

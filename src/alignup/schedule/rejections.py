@@ -85,4 +85,10 @@ class RejectionWriter:
         try:
             await self._client.patch(ref, {"metadata": {"uid": pod.metadata.uid, "annotations": annotations}})
         except ApiError as error:
-            _log.warning("cannot record a cause", pod=pod.metadata.full_name, cause=cause, problem=str(error))
+            _log.warning(
+                "cannot record a cause",
+                pod=pod.metadata.full_name,
+                uid=pod.metadata.uid,
+                cause=cause,
+                problem=str(error),
+            )

@@ -37,7 +37,7 @@ from alignup.schedule.kueue_checks import AdmissionChecks
 from alignup.schedule.large_pods import LargePods
 from alignup.schedule.live_cluster import LiveCluster, LiveClusterOptions
 from alignup.schedule.metrics import ScheduleMetrics
-from alignup.schedule.pages import ClusterPages, page_routes
+from alignup.schedule.pages import ClusterPages, Facts, page_routes
 from alignup.schedule.pod_answers import answers_document
 from alignup.schedule.pod_events import PodEvents
 from alignup.schedule.preempt import CHOOSES_VICTIMS, POD_DISRUPTION_BUDGETS, Preemption
@@ -164,6 +164,11 @@ class ScheduleService:
                 async with asyncio.timeout(END_SECONDS):
                     await self._binder.idle.wait()
 
+    @property
+    def waiting(self) -> int:
+        """How many rejected pods wait for room."""
+        return self._wake_up.waiting
+
     # Answers to HTTP requests
 
     def problems(self) -> tuple[str, ...]:
@@ -188,7 +193,7 @@ class ScheduleService:
 
     async def _preempt(self, args: PreemptionArgs) -> PreemptionResult:
         """Choose the pods to evict; none while it is unknown what nodes have, or what budgets allow."""
-        name = args.pod.metadata.full_name
+        name, uid = args.pod.metadata.full_name, args.pod.metadata.uid
         victims: dict[str, MetaVictims] = {}
         try:
             pod = self.live.read(args.pod)
@@ -196,8 +201,8 @@ class ScheduleService:
                 budgets = (await self.client.list(POD_DISRUPTION_BUDGETS)).items
                 victims = self.preemption.victims(pod, args.victims, budgets)
         except (PodError, ApiError) as error:
-            _log.warning("preempt", pod=name, problem=str(error))
-        _log.info("preempt", pod=name, nodes=len(args.victims), answered=len(victims))
+            _log.warning("preempt", pod=name, uid=uid, problem=str(error))
+        _log.info("preempt", pod=name, uid=uid, nodes=len(args.victims), answered=len(victims))
         return PreemptionResult(victims)
 
     async def explain(self, namespace: str, name: str, node: str) -> Mapping[str, Any] | None:
@@ -265,13 +270,14 @@ class _ExtenderApp:
 
     def __init__(self, service: ScheduleService, others: ASGIApp, max_body: int, access: AccessRules) -> None:
         self._service, self._others, self._max_body, self._access = service, others, max_body, access
+        self.refuse: Callable[[Request, ProblemError], Response] = lambda _request, problem: problem.response()
         self._verbs = {f"{EXTENDER}/{verb}": verb for verb in VERBS}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope.get("path", "")
         is_open = self._access.everyone or path in _OPEN_PATHS or path.startswith("/static/")
         if not is_open and not self._access.allows(Request(scope)):
-            await self._refusal()(scope, receive, send)
+            await self.refuse(Request(scope), self._refusal())(scope, receive, send)
             return
         verb = self._verbs.get(path)
         if verb is None or scope.get("method") != "POST":
@@ -293,12 +299,12 @@ class _ExtenderApp:
         else:
             await answer(scope, receive, send)
 
-    def _refusal(self) -> Response:
+    def _refusal(self) -> ProblemError:
         detail = "Only root and the user of this program are served here. Others need a token, which it was not given."
         if self._access.token is not None:
             detail = "The request needs the token: Authorization: Bearer TOKEN, or the password of HTTP Basic."
         # Browsers ask for the password then.
-        return ProblemError(401, detail, headers={"WWW-Authenticate": 'Basic realm="alignup"'}).response()
+        return ProblemError(401, detail, headers={"WWW-Authenticate": 'Basic realm="alignup"'})
 
 
 def schedule_app(
@@ -323,16 +329,22 @@ def schedule_app(
             return ProblemError(404, f"There is no pod {where['namespace']}/{where['pod']}.").response()
         return json_response(answers)
 
-    pages = ClusterPages(service.live, service.problems, service.metrics.predictions, service.large_pods)
+    facts = Facts(service.problems, lambda: service.waiting)
+    server = service.client.access.server
+    pages = ClusterPages(service.live, facts, service.large_pods, subject=f"cluster at {server}")
     routes = [
         *(Route(f"{EXTENDER}/{verb}", _not_found, methods=["POST"]) for verb in VERBS),  # other methods are wrong
         Route("/v1/explain/{namespace}/{pod}", explain),
         *health_routes(service.metrics.registry, readiness=service.problems, warnings=lambda: service.live.warnings),
         *page_routes(pages, stopping=stopping or asyncio.Event()),
     ]
-    app = Starlette(routes=routes, exception_handlers={404: _not_found, 405: wrong_method, Exception: internal_error})
+    app = Starlette(
+        routes=routes, exception_handlers={404: pages.missing, 405: wrong_method, Exception: internal_error}
+    )
     app.router.redirect_slashes = False
-    return _ExtenderApp(service, app, max_body, access or AccessRules(everyone=True))
+    served = _ExtenderApp(service, app, max_body, access or AccessRules(everyone=True))
+    served.refuse = pages.refuse
+    return served
 
 
 async def _respond(service: ScheduleService, verb: str, request: Request, max_body: int) -> bytes | Response:

@@ -126,7 +126,7 @@ class WakeUp:
         try:
             await self._client.patch(ref, {"metadata": {"uid": metadata.uid, "annotations": {ANNOTATION: now}}})
         except ApiError as error:
-            _log.warning("cannot wake a pod", pod=metadata.full_name, problem=str(error))
+            _log.warning("cannot wake a pod", pod=metadata.full_name, uid=metadata.uid, problem=str(error))
             if not known:
                 self.scheduled(metadata.uid)
             return

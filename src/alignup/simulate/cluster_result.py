@@ -37,6 +37,10 @@ class ResourceUse(Document, frozen=True, kw_only=True):
     def share(self) -> float:
         return self.mean / self.allocatable if self.allocatable else 0.0
 
+    @property
+    def peak_share(self) -> float:
+        return self.peak / self.allocatable if self.allocatable else 0.0
+
 
 class StrandedTotals(Document, frozen=True, kw_only=True):
     """The resources that are free at peak demand, and what no pod of the workload can use of them."""

@@ -1,29 +1,24 @@
-"""The HTML reports of a node, a cluster and a sweep: one file each, with plots, which needs no other file.
+"""The HTML reports of a node, a cluster and a sweep: one file each, which needs no other file and no network.
 
-Plots over time are made here, bars, tables and texts by the templates, which escape all text; the pictures and plots
-of ``alignup.picture`` are markup and escape what they contain.
+A report begins with its takeaway and a row of figures. Its sections have charts, which hold at most
+``charts.MAX_POINTS`` points each, and tables. Templates escape all text; only the pictures of ``alignup.picture`` are
+markup. Only the scripts of charts and of sorting run: a report's policy has their digests.
 """
 
+import re
+from base64 import b64encode
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
+from hashlib import sha256
+from importlib.resources import files
+from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from alignup.align.workload.names import CPU, MEMORY
 from alignup.picture.machine_svg import draw_parts
-from alignup.picture.plots import (
-    Format,
-    Series,
-    bar_plot,
-    format_percent,
-    format_plain,
-    line_plot,
-    stacked_plot,
-)
-from alignup.picture.svg_elements import Drawable, svg_inline
-from alignup.picture.text_format import clean, pluralize
+from alignup.picture.text_format import clean, format_size, pluralize
 from alignup.simulate.arrivals import WorkloadEvent, format_duration
 from alignup.simulate.cluster_result import (
     FleetReport,
@@ -35,27 +30,23 @@ from alignup.simulate.cluster_result import (
 )
 from alignup.simulate.compare import Comparison
 from alignup.simulate.executors import Row
-from alignup.simulate.node_report import build_timeline
+from alignup.simulate.node_report import Timeline, build_timeline
 from alignup.simulate.node_simulation import SimulationResult
-from alignup.simulate.sweeps import combination_means, invalid_combinations
+from alignup.simulate.sweeps import MEAN_FIGURES, combination_means, invalid_combinations
+from alignup.simulate.takeaways import cluster_takeaway, comparison_takeaway, node_takeaway, sweep_takeaway
 from alignup.simulate.usage import format_amount, format_mean
-from alignup.web.pages import static_file
+from alignup.web.charts import Chart, ChartLine, Unit, chart_script, chart_style
+from alignup.web.pages import Pages, static_file
+from alignup.web.tiles import Tile
 
-_MAX_VARIANTS = 40  #: combinations that are plotted
+_MAX_VARIANTS = 40  #: combinations of settings in a report
+_MAX_COMBINATIONS = 200  #: of a sweep, the best first
 
 Results = Sequence[FleetResult]
 
 
 @cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("alignup.simulate"),
-        autoescape=True,
-        finalize=lambda value: clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
-        lstrip_blocks=True,
-        trim_blocks=True,
-        undefined=StrictUndefined,
-    )
+def _pages() -> Pages:
     formats = {
         "number": "{:,}".format,
         "decimal": "{:.2f}".format,
@@ -63,74 +54,155 @@ def _environment() -> Environment:
         "mean": format_mean,
         "percent": "{:.1%}".format,
         "size": partial(format_amount, MEMORY),
+        "amount": format_amount,
+        "numeric": lambda names: [f"#{name}" for name in names],  # heads of numbers
+        "partial": partial,
     }
-    environment.filters |= formats
-    environment.globals |= {**formats, "amount": format_amount, "bars": _bars, "partial": partial}
-    return environment
+    return Pages("alignup.simulate", links=(), functions=formats)
 
 
-def _render(template: str, title: str, **context: object) -> str:
-    style = Markup(static_file("pages.css"))  # noqa: S704 - a file of this package
-    return _environment().get_template(template).render(title=title, style=style, **context) + "\n"
+@cache
+def _style() -> Markup:
+    texts = (static_file("pages.css"), chart_style(), _static_file("report.css"))
+    return Markup("\n".join(texts))  # noqa: S704 - files of this package
+
+
+@cache
+def _static_file(name: str) -> str:
+    return (files(__package__) / "static" / name).read_text("utf-8")
+
+
+def _scripts(body: str) -> list[Markup]:
+    """Return the scripts that a report needs."""
+    scripts = [chart_script()] if "<figure data-chart" in body else []
+    scripts += [_static_file("sorting.js")] if 'class="sortable"' in body else []
+    return [Markup(script) for script in scripts]  # noqa: S704 - files of this package
+
+
+@cache
+def _digest(script: Markup) -> str:
+    return f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'"
+
+
+def _render(template: str, *, title: str, subject: str, takeaway: str, tiles: Iterable[Tile], **context: Any) -> str:  # noqa: ANN401 - of templates
+    pages = _pages()
+    body = pages.render(template, **context)
+    sections = [(id_, Markup(text)) for id_, text in re.findall(r'<h2 id="([\w-]+)-title">(.*?)</h2>', body)]  # noqa: S704 - escaped by the template
+    scripts = _scripts(body)
+    return pages.render(
+        "report.html",
+        title=clean(title),
+        subject=subject,
+        takeaway=takeaway,
+        tiles=tiles,
+        sections=sections,
+        body=Markup(body),  # noqa: S704 - of a template
+        style=_style(),
+        scripts=scripts,
+        policy=Markup(" ".join(map(_digest, scripts)) or "'none'"),  # noqa: S704 - digests
+    )
 
 
 def render_node(
     result: SimulationResult, events: Iterable[WorkloadEvent], *, title: str, comparison: Comparison | None = None
 ) -> str:
     """Return the report of a simulated node, and of a *comparison* of its settings."""
-    timeline = build_timeline(result, events)
-    over_time = [
-        _line_plot(name, timeline.times, [Series("share of what is allocatable", shares, number)], y=format_percent)
-        for number, (name, shares) in enumerate(timeline.held.items())
-    ]
-    over_time.append(_line_plot("Admitted pods that run", timeline.times, [Series("running pods", timeline.running)]))
-    series = [Series(reason, numbers, style) for style, (reason, numbers) in enumerate(timeline.rejections.items())]
-    shown = comparison.ranked[:_MAX_VARIANTS] if comparison else ()
-    rejections = stacked_plot("Rejected pods over time", timeline.starts, series, x=format_duration)
+    charts = _node_charts(build_timeline(result, events)) if result.duration else {}
+    topology = result.settings.topology
     return _render(
         "node.html",
-        title,
+        title=title,
+        subject=f"policy {topology.policy}, scope {topology.scope}",
+        takeaway=comparison_takeaway(result, comparison) if comparison else node_takeaway(result),
+        tiles=_node_tiles(result, " as configured" if comparison else ""),
         result=result,
         comparison=comparison,
+        shown=comparison.ranked[:_MAX_VARIANTS] if comparison else (),
         max_variants=_MAX_VARIANTS,
-        shown=shown,
-        labels=[" ".join(ranked.variant.choices.values()) for ranked in shown],
-        over_time=over_time if timeline.times else [],
-        rejections=_markup(rejections, "Rejected pods over time, by reason"),
-        machine=map(Markup, draw_parts(result.machine, result.peak.ledger).pictures),
+        charts_of=charts,
+        machine=draw_parts(result.machine, result.peak.ledger).pictures,
     )
+
+
+def _node_charts(timeline: Timeline) -> dict[str, list[Chart]]:
+    """Return the charts of each section."""
+    times = _since_start(timeline.times)
+    # The last interval ends with the last event.
+    starts = _since_start([*timeline.starts, timeline.times[-1]])
+    lines = [ChartLine(reason, [*numbers, numbers[-1]]) for reason, numbers in timeline.rejections.items()]
+    return {
+        "utilization": [
+            Chart(
+                title=f"{clean(name)}, as a share of what is allocatable",
+                times=times,
+                series=[ChartLine(name, shares)],
+                unit="share",
+            )
+            for name, shares in timeline.held.items()
+        ],
+        "running": [
+            Chart(title="Admitted pods that run", times=times, series=[ChartLine("running pods", timeline.running)])
+        ],
+        "rejections": [Chart(title="Rejected pods in each interval", times=starts, series=lines)],
+    }
+
+
+def _node_tiles(result: SimulationResult, which: str) -> list[Tile]:
+    total, pods, stranded = len(result.outcomes), result.pods, result.stranded
+    tone = "bad" if result.rejected else "good"
+    elsewhere = f"{pods.on_several:,} on several, {pods.anywhere:,} with nothing to align"
+    devices = pluralize(stranded.all_devices, "device")
+    return [
+        Tile(f"Admitted{which}", f"{result.admitted:,}", f"of {pluralize(total, 'pod')}"),
+        Tile(f"Rejected{which}", f"{result.rejected:,}", f"{result.rejected / total:.1%}" if total else "", tone),
+        Tile("On one NUMA node", f"{pods.on_one:,}", elsewhere),
+        Tile("Stranded at peak demand", pluralize(stranded.cpus, "CPU"), f"and {devices}"),
+        Tile("Duration", format_duration(result.duration), "of workload"),
+    ]
 
 
 def render_cluster(report: FleetReport, *, title: str) -> str:
     """Return the report of a simulated cluster with one or several strategies; *report* has at least one result."""
     results = report.results
-    strategies = [result.strategy for result in results]
-    times = _times(results)
-    over_time = []
-    if len(times) > 1:
-        over_time = [
-            _over_time("Running pods", results, lambda _, point: point.running),
-            _over_time("Waiting pods", results, lambda _, point: point.waiting),
-        ]
-    aligned = [
-        (name[:1].upper() + name[1:], [result.alignment.pods_by_numa_nodes.get(count, 0) for result in results])
-        for count, name in numa_node_counts(results).items()
-    ]
+    first, times = results[0], _times(results)
+    charts = partial(_over_time, results) if len(times) > 1 else None
+    reasons = rejection_reasons(results)
     stranded = [CPU, MEMORY, *dict.fromkeys(name for result in results for name in result.stranded.devices)]
     return _render(
         "cluster.html",
-        title,
+        title=title,
+        subject=", ".join(clean(result.strategy) for result in results),
+        takeaway=cluster_takeaway(results),
+        tiles=_cluster_tiles(results),
         results=results,
-        strategies=strategies,
+        strategies=[result.strategy for result in results],
         start=min([*times[:1], *(result.stranded.time for result in results)]),
-        figures=[[name, *values] for name, values in compare_figures(results)],
-        utilization_plots=[_requested_over_time(results, resource) for resource in results[0].use] if over_time else [],
-        pod_plots=over_time,
-        rejection_plots=_rejection_plots(results),
-        reasons=rejection_reasons(results),
-        aligned=aligned,
+        figures=list(compare_figures(results)),
+        utilization=[_requested_over_time(results, resource) for resource in first.use] if charts else [],
+        pods=[
+            charts("Running pods", lambda _, point: point.running),
+            charts("Waiting pods", lambda _, point: point.waiting),
+        ]
+        if charts
+        else [],
+        rejections=[charts("Rejections until then", lambda _, point: point.rejections)] if charts and reasons else [],
+        reasons=reasons,
+        aligned=numa_node_counts(results),
         stranded={resource: [result.stranded.amounts(resource) for result in results] for resource in stranded},
     )
+
+
+def _cluster_tiles(results: Results) -> list[Tile]:
+    best = min(results, key=lambda result: (-result.started, result.rejected, result.waiting.p99))
+    strategy = clean(best.strategy) if len(results) > 1 else ""
+    stranded = best.stranded
+    return [
+        Tile("Started", f"{best.started:,}", ", ".join(filter(None, (f"of {pluralize(best.pods, 'pod')}", strategy)))),
+        Tile("Rejections by kubelets", f"{best.rejected:,}", strategy, "bad" if best.rejected else "good"),
+        Tile("Waiting, p99", format_duration(best.waiting.p99), f"p50 {format_duration(best.waiting.p50)}"),
+        Tile("Stranded at peak demand", f"{stranded.cpus:,} CPUs", f"and {format_size(stranded.memory)} of memory"),
+        Tile("Nodes", f"{best.hosts:,}", f"{format_duration(best.duration)} of workload"),
+    ]
 
 
 def _times(results: Results) -> list[float]:
@@ -138,76 +210,64 @@ def _times(results: Results) -> list[float]:
     return sorted({point.time for result in results for point in result.timeline})
 
 
+def _since_start(times: Sequence[float]) -> list[float]:
+    return [time - times[0] for time in times]
+
+
 def _over_time(
-    title: str, results: Results, value: Callable[[FleetResult, TimelinePoint], float], *, y: Format = format_plain
-) -> Markup:
-    """Plot a line for each strategy; timelines may have different points: a value lasts until the next point."""
+    results: Results, title: str, value: Callable[[FleetResult, TimelinePoint], float], *, unit: Unit = "count"
+) -> Chart:
+    """Return a line for each strategy; timelines may have different points: a value lasts until the next point."""
     times = _times(results)
     series = []
-    for number, result in enumerate(results):
+    for result in results:
         point_times = [point.time for point in result.timeline]
         values = [0.0, *(value(result, point) for point in result.timeline)]
-        series.append(Series(result.strategy, [values[bisect_right(point_times, time)] for time in times], number))
-    return _line_plot(title, [time - times[0] for time in times], series, y=y, name=f"{title}, over time")
+        series.append(ChartLine(result.strategy, [values[bisect_right(point_times, time)] for time in times]))
+    return Chart(title=title, times=_since_start(times), series=series, unit=unit)
 
 
-def _requested_over_time(results: Results, resource: str) -> Markup:
+def _requested_over_time(results: Results, resource: str) -> Chart:
     def share(result: FleetResult, point: TimelinePoint) -> float:
         allocatable = result.use[resource].allocatable
         return point.requested.get(resource, 0.0) / allocatable if allocatable else 0.0
 
-    return _over_time(f"Requested {resource}, as a share of all nodes", results, share, y=format_percent)
-
-
-def _rejection_plots(results: Results) -> list[Markup]:
-    """Plot rejections by reason and strategy, and over time; pods that are created again count every time."""
-    counts = {
-        reason if len(results) == 1 else f"{reason}, {result.strategy}": result.rejections.get(reason, 0)
-        for reason in rejection_reasons(results)
-        for result in results
-    }
-    if not counts:
-        return []
-    plots = [_bars(list(counts), "Rejections by kubelets", list(counts.values()), "{:,}".format, style=3)]
-    if len(_times(results)) > 1:
-        plots.append(_over_time("Rejections until then", results, lambda _, point: point.rejections))
-    return plots
+    return _over_time(results, f"Requested {clean(resource)}, as a share of all nodes", share, unit="share")
 
 
 def render_sweep(rows: Sequence[Row], *, title: str) -> str:
-    """Return the report of a sweep: its combinations, as means over the seeds."""
-    means = combination_means(rows)
-    plotted = means[:_MAX_VARIANTS]
-    resources = dict.fromkeys(name for combination in means for name in combination.requested)
-    devices = dict.fromkeys(name for combination in means for name in combination.stranded_devices)
-    # Labels have only the names in which combinations differ.
-    differing = [place for place in range(3) if len({combination.names[place] for combination in plotted}) > 1] or [2]
+    """Return the report of a sweep: its combinations, as means over the seeds, the best first."""
+    means = sorted(combination_means(rows), key=lambda combination: combination.rank)
+    seeds = pluralize(max((combination.seeds for combination in means), default=0), "seed")
+    invalid = invalid_combinations(rows)
+    devices = list(dict.fromkeys(name for combination in means for name in combination.stranded_devices))
+    tiles = [
+        Tile("Simulations", f"{len(rows):,}"),
+        Tile("Combinations", f"{len(means):,}", f"each the mean of {seeds}"),
+        *(
+            Tile(
+                f"{name.capitalize()}s",
+                f"{len(values):,}",
+                ", ".join(map(clean, values[:6])) + (" …" if values[6:] else ""),
+            )
+            for name in ("machine", "configuration")
+            for values in [list(dict.fromkeys(row[name] for row in rows))]
+        ),
+        Tile("Invalid", f"{len(invalid):,}", "the kubelet does not start", "bad" if invalid else "good"),
+    ]
     return _render(
         "sweep.html",
-        title,
-        rows=rows,
-        means=means,
-        seeds=pluralize(max((combination.seeds for combination in means), default=0), "seed"),
-        plotted=plotted,
-        labels=[", ".join(combination.names[place] for place in differing) for combination in plotted],
-        requested={name: [combination.requested.get(name, 0.0) for combination in means] for name in resources},
-        devices={name: [combination.stranded_devices.get(name, 0.0) for combination in means] for name in devices},
-        invalid=invalid_combinations(rows),
+        title=title,
+        subject=", ".join(clean(name) for name in dict.fromkeys(row["strategy"] for row in rows)),
+        takeaway=sweep_takeaway(means),
+        tiles=tiles,
+        means=means[:_MAX_COMBINATIONS],
+        omitted=len(means[_MAX_COMBINATIONS:]),
+        highest={name: max(combination.figures[name] for combination in means) for name in MEAN_FIGURES if means},
+        highest_devices={
+            name: max(combination.stranded_devices.get(name, 0.0) for combination in means) for name in devices
+        },
+        resources=list(dict.fromkeys(name for combination in means for name in combination.requested)),
+        devices=devices,
+        invalid=invalid,
     )
-
-
-def _markup(drawn: Drawable, name: str) -> Markup:
-    """Return a plot; *name* is its text for screen readers."""
-    return Markup(svg_inline(drawn, clean(name)))  # noqa: S704 - pictures escape what they contain
-
-
-def _bars(labels: Sequence[str], title: str, values: Iterable[float], text: Format = str, *, style: int = 0) -> Markup:
-    """Plot a bar for each label; *text* formats a value for people."""
-    return _markup(bar_plot(clean(title), labels, list(values), text=text, style=style), title)
-
-
-def _line_plot(
-    title: str, times: Sequence[float], series: Sequence[Series], *, y: Format = format_plain, name: str = ""
-) -> Markup:
-    plot = line_plot(clean(title), times, series, x=format_duration, y=y)
-    return _markup(plot, name or f"{title} over time")

@@ -1,4 +1,4 @@
-"""The result of a node simulation as a JSON document, as a table with one row per pod, and as a timeline for plots.
+"""The result of a node simulation as a JSON document, as a table with one row per pod, and as a timeline for charts.
 
 Sets are Linux lists, ``"0-3,8"``; memory is in bytes. ``docs/simulate.md`` describes the schema.
 """
@@ -13,13 +13,13 @@ from alignup.align import bits
 from alignup.align.claims.alignment import ExplainedClaim
 from alignup.align.decision import Rejection, Shortfall
 from alignup.align.explain import sentences
+from alignup.align.fit import PODS
 from alignup.align.workload.names import CPU
 from alignup.simulate.arrivals import PodArrival, WorkloadEvent, ordered
 from alignup.simulate.container_placements import ContainerPlacement
 from alignup.simulate.node_simulation import AlignmentCounts, HostSnapshot, PodOutcome, Score, SimulationResult
 from alignup.simulate.usage import UsageStats
 
-MAX_POINTS = 400  #: of a plot; more cannot be told apart
 REJECTION_INTERVALS = 60
 VERSION = 2  #: of the document; incremented when a field changes its meaning or is removed
 
@@ -171,7 +171,7 @@ def _usage(usage: Mapping[str, UsageStats]) -> dict[str, Any]:
 class Timeline:
     """What pods held over time, how many ran, and which were rejected."""
 
-    times: Sequence[float]
+    times: Sequence[float]  #: of events, each once
     held: Mapping[str, Sequence[float]]  #: resource → share of what is allocatable, 0 to 1
     running: Sequence[int]  #: admitted pods
     starts: Sequence[float]  #: of the intervals in which rejections are counted
@@ -184,9 +184,11 @@ def build_timeline(result: SimulationResult, events: Iterable[WorkloadEvent]) ->
     outcomes = iter(result.outcomes)
     present: dict[str, Counter[str]] = {}
     totals: Counter[str] = Counter()
-    points: list[tuple[float, Counter[str], int]] = []
-    step = max(1, len(in_order) // MAX_POINTS)
-    for number, event in enumerate(in_order):
+    limits = {name: stats.total for name, stats in result.usage.items() if stats.total and name != PODS}
+    shares: dict[str, list[float]] = {name: [] for name in limits}
+    running: list[int] = []
+    times: list[float] = []
+    for event in in_order:
         if isinstance(event, PodArrival):
             outcome = next(outcomes)
             if outcome.admitted:
@@ -194,10 +196,14 @@ def build_timeline(result: SimulationResult, events: Iterable[WorkloadEvent]) ->
                 totals.update(held)
         elif event.uid in present:
             totals.subtract(present.pop(event.uid))
-        if number % step == 0 or number == len(in_order) - 1:
-            points.append((event.time, totals.copy(), len(present)))
-    limits = {name: stats.total for name, stats in result.usage.items() if stats.total and name != "pods"}
-    shares = {name: [held[name] / total for _, held, _ in points] for name, total in limits.items()}
+        if times and times[-1] == event.time:  # what lasts no time is not shown
+            columns: tuple[list[Any], ...] = (times, running, *shares.values())
+            for values in columns:
+                values.pop()
+        for name, total in limits.items():
+            shares[name].append(totals[name] / total)
+        running.append(len(present))
+        times.append(event.time)
     first = in_order[0].time if in_order else 0.0
     width = (result.duration or 1.0) / REJECTION_INTERVALS
     counts: dict[str, list[int]] = {reason: [0] * REJECTION_INTERVALS for reason in result.reasons}
@@ -206,9 +212,9 @@ def build_timeline(result: SimulationResult, events: Iterable[WorkloadEvent]) ->
             place = min(int((outcome.time - first) / width), REJECTION_INTERVALS - 1)
             counts[outcome.rejection.reason][place] += 1
     return Timeline(
-        times=[time for time, _, _ in points],
+        times=times,
         held=shares,
-        running=[count for _, _, count in points],
+        running=running,
         starts=[first + number * width for number in range(REJECTION_INTERVALS)],
         rejections=counts,
     )

@@ -206,6 +206,17 @@ class CombinationMeans:
     requested: Mapping[str, float]  #: share of what is allocatable, by resource
     stranded_devices: Mapping[str, float]  #: by resource
 
+    @property
+    def started_share(self) -> float:
+        """The share of its pods that started."""
+        pods = sum(self.figures[name] for name in ("started", "failed", "pending"))
+        return self.figures["started"] / pods if pods else 0.0
+
+    @property
+    def rank(self) -> tuple[float, float, float]:
+        """Less is better: the most pods started, then the fewest rejections, then the shortest waiting."""
+        return -self.started_share, self.figures["rejections"], self.figures["waiting_p99"]
+
 
 def combination_means(rows: Iterable[Row]) -> tuple[CombinationMeans, ...]:
     """Return the means in the order of *rows*; rows with an error are left out."""

@@ -25,7 +25,7 @@ from alignup.simulate.cluster_hosts import SimulatedHost
 from alignup.simulate.cluster_result import Alignment, ResourceUse, TimelinePoint, WaitingTimes
 from alignup.simulate.container_placements import common_nodes, container_placements
 
-MAX_POINTS = 200  #: of a timeline
+MAX_POINTS = 200  #: of a timeline, besides peaks between them
 LOCAL = 10.0  #: the distance of a NUMA node from itself
 
 
@@ -160,24 +160,42 @@ class RequestMeter:
         self._start, self._end = start, end
         self._now = start
         self._step = (end - start) / MAX_POINTS
-        self._next = start
+        self._next, self._sampled = start, 0
+        self._peaks: dict[str, TimelinePoint] = {}  #: since the last point, by attribute
         self.points: list[TimelinePoint] = []
         self.running = self.waiting = self.rejections = 0
 
     def advance(self, time: float) -> None:
         """Move on to *time*; nothing changes until then."""
-        while self._next < time and self._next <= self._end and len(self.points) <= MAX_POINTS:
-            requested = {name: _scaled(name, gauge.value) for name, gauge in self._gauges.items()}
-            point = TimelinePoint(
-                time=round(self._next, 3),
-                running=self.running,
-                waiting=self.waiting,
-                rejections=self.rejections,
-                requested=requested,
-            )
-            self.points.append(point)
-            self._next = self._start + len(self.points) * self._step if self._step else self._end + 1
+        if self._now < time <= self._next:  # no point shows what is now
+            for name in ("running", "waiting"):
+                if name not in self._peaks or getattr(self, name) > getattr(self._peaks[name], name):
+                    self._peaks[name] = self._point(self._now)
+        while self._next < time and self._next <= self._end and self._sampled <= MAX_POINTS:
+            self._add_point(self._point(self._next))
+            self._sampled += 1
+            self._next = self._start + self._sampled * self._step if self._step else self._end + 1
         self._now = min(time, self._end)
+
+    def _point(self, time: float) -> TimelinePoint:
+        return TimelinePoint(
+            time=round(time, 3),
+            running=self.running,
+            waiting=self.waiting,
+            rejections=self.rejections,
+            requested={name: _scaled(name, gauge.value) for name, gauge in self._gauges.items()},
+        )
+
+    def _add_point(self, point: TimelinePoint) -> None:
+        """Add a point, and before it the peaks that are above both it and the point before."""
+        around = (*self.points[-1:], point)
+        hidden = {
+            peak.time: peak
+            for name, peak in self._peaks.items()
+            if getattr(peak, name) > max(getattr(shown, name) for shown in around)
+        }
+        self.points += [*(hidden[time] for time in sorted(hidden)), point]
+        self._peaks.clear()
 
     def add(self, request: FitRequest, *, by: int = 1) -> None:
         """Count a pod that has started, or ended (*by* -1)."""

@@ -3,14 +3,15 @@
 The oldest are deleted when there are too many, or when they take too much space.
 """
 
+import itertools
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from alignup.align.decision import Outcome
 from alignup.align.errors import ParseError, StateError
 from alignup.documents import codec
 from alignup.documents.decisions import DecisionDocument
@@ -21,6 +22,7 @@ MAX_BYTES = 64 << 20  #: of all documents
 _READ_SECONDS = 1.0  #: to wait for another process
 
 DecisionRow = tuple[float, str, str, str, str]  #: time, uid, pod, outcome, document
+Entry = tuple[DecisionDocument, float] | tuple[DecisionDocument, float, str]  #: see ``NewDecision``
 
 #: Conditions on decisions, by parameter.
 _CONDITIONS = {
@@ -31,12 +33,21 @@ _CONDITIONS = {
 }
 
 
+class NewDecision(NamedTuple):
+    """A decision for the history."""
+
+    document: DecisionDocument
+    time: float  #: seconds since 1970
+    outcome: str = ""  #: for the pod, ``waiting`` for one that was set aside; empty: that of the decision
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredDecision:
     """A decision from the history."""
 
     id: int  #: rises with every decision, and is never reused
     time: float  #: seconds since 1970
+    outcome: str  #: admitted, rejected, or waiting: rejected for now
     document: Mapping[str, Any]  #: as ``documents.decisions`` encodes it
 
 
@@ -57,22 +68,21 @@ ALL_DECISIONS = DecisionQuery()  #: the newest of them
 class HistorySize:
     rows: int
     bytes: int  #: of all documents
+    last: int = 0  #: the ID of the last decision that was added; 0: none
 
     @classmethod
-    def of(cls, connection: sqlite3.Connection) -> "HistorySize":
+    def of(cls, connection: sqlite3.Connection, last: int = 0) -> "HistorySize":
         rows, size = connection.execute("SELECT count(*), total(length(document)) FROM decisions").fetchone()
-        return cls(rows, int(size))
+        return cls(rows, int(size), last)
 
 
-def decision_rows(
-    decisions: Iterable[tuple[DecisionDocument, float]], *, max_bytes: int
-) -> tuple[list[DecisionRow], str]:
+def decision_rows(decisions: Iterable[Entry], *, max_bytes: int) -> tuple[list[DecisionRow], str]:
     """Return decisions with their times as rows, and the problem of the last one that cannot be stored."""
     rows, problem = list[DecisionRow](), ""
-    for decision, time in decisions:
+    for decision, time, outcome in itertools.starmap(NewDecision, decisions):
         try:
             pod, text = decision.pod, codec.encode(decision).decode()
-            row = time, pod.uid, f"{pod.namespace}/{pod.name}", decision.outcome, text
+            row = time, pod.uid, f"{pod.namespace}/{pod.name}", outcome or decision.outcome, text
             "".join((row[1], row[2])).encode()
         except (AttributeError, TypeError, ValueError) as error:
             problem = f"cannot write the history: {error}"
@@ -98,10 +108,10 @@ def insert(
             "SELECT id, length(document) FROM decisions ORDER BY id LIMIT ?", (count,)
         ).fetchall()
         if len(oldest) < count or oldest[-1][0] > last - len(new_rows):  # another process deleted others
-            return HistorySize.of(connection)
+            return HistorySize.of(connection, last)
         connection.execute("DELETE FROM decisions WHERE id <= ?", (oldest[-1][0],))
         rows, size = rows - count, size - sum(length for _, length in oldest)
-    return HistorySize(rows, size)
+    return HistorySize(rows, size, last)
 
 
 class History:
@@ -128,26 +138,27 @@ class History:
             return ()
         where = " AND ".join(_CONDITIONS[name] for name, value in parameters.items() if value is not None) or "TRUE"
         # Only the constant conditions above are inserted into the text.
-        query = f"SELECT id, time, document FROM decisions WHERE {where} ORDER BY id DESC"  # noqa: S608
+        query = f"SELECT id, time, outcome, document FROM decisions WHERE {where} ORDER BY id DESC"  # noqa: S608
         address = f"{self._path.absolute().as_uri()}?mode=ro"
         try:
             with closing(sqlite3.connect(address, uri=True, timeout=_READ_SECONDS)) as connection:
                 rows = connection.execute(query, parameters)
-                return tuple(islice(filter(None, map(_stored, rows)), _clamp(limit)))
+                return tuple(itertools.islice(filter(None, map(_stored, rows)), _clamp(limit)))
         except (sqlite3.Error, ValueError) as error:
             raise StateError(f"cannot read the history in {self._path}: {error}") from error
 
 
-def _stored(row: tuple[Any, Any, Any]) -> StoredDecision | None:
+def _stored(row: tuple[Any, Any, Any, Any]) -> StoredDecision | None:
     """Return the decision of a row; ``None`` if it is something else, which SQLite does not prevent."""
-    id_, time, text = row
+    id_, time, outcome, text = row
     try:
         document = codec.load(text)
     except (ParseError, TypeError):
         return None
     if not isinstance(document, dict) or not isinstance(time, int | float):
         return None
-    return StoredDecision(id=id_, time=time, document=document)
+    outcome = Outcome.REJECTED.value if outcome == "refused" else str(outcome)  # as earlier versions wrote
+    return StoredDecision(id=id_, time=time, outcome=outcome, document=document)
 
 
 def _clamp(number: int | None) -> int | None:

@@ -19,7 +19,6 @@ import msgspec
 from alignup.align.errors import ParseError, StoreError, StoreFullError, StoreProblem
 from alignup.documents import codec
 from alignup.documents.codec import Count, Document
-from alignup.documents.decisions import DecisionDocument
 from alignup.documents.ledgers import PodEntryDocument, ResidueDocument
 from alignup.documents.pod_documents import PodDocument, PodGrants
 from alignup.store import history
@@ -99,7 +98,7 @@ class StateChange:
     whole: bool = False  #: whether *pods* are all pods, in order: others are removed
     has_new_pods: bool = False  #: whether it fails if the disk has no space for more
     limited: bool = False  #: whether the limit on the size of the ledger applies
-    decisions: Sequence[tuple[DecisionDocument, float]] = ()  #: with their times, for the history
+    decisions: Sequence[history.Entry] = ()  #: for the history
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,8 +229,13 @@ class StateStore:
         self._serial += 1
         return problem
 
-    def add_decisions(self, decisions: Iterable[tuple[DecisionDocument, float]]) -> str:
-        """Add decisions with their times to the history, durably; return why some are missing. Never raises."""
+    @property
+    def last_decision(self) -> int:
+        """The ID of the last decision that was added to the history; 0: none was."""
+        return self._history_size.last
+
+    def add_decisions(self, decisions: Iterable[history.Entry]) -> str:
+        """Add decisions to the history, durably; return why some are missing. Never raises."""
         rows, problem = history.decision_rows(decisions, max_bytes=self._history_limit.bytes)
         if rows:
             size, limit = self._history_size, self._history_limit

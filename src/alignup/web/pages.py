@@ -8,6 +8,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import parse_qs, quote, urlencode
 
@@ -18,14 +19,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from alignup.align import bits
+from alignup.align.host import Host
 from alignup.documents.codec import timestamp
 from alignup.picture import svg_elements
+from alignup.picture.machine_svg import draw_parts
+from alignup.picture.numa_bars import measure_bars, stranded_places, sum_bars
 from alignup.picture.occupancy import Holder, format_amount, format_block
 from alignup.picture.text_format import clean, format_bits, pluralize
+from alignup.placement.free_capacity import largest_requests
 from alignup.web import responses
 from alignup.web.api_operations import receive_body
 from alignup.web.authentication import SIGN_IN, AccessRules, count_authenticated, set_cookie
 from alignup.web.responses import HEADERS, ProblemError
+from alignup.web.tiles import capacity_tiles
 
 HTML = "text/html"
 FORM = "application/x-www-form-urlencoded"
@@ -44,8 +51,9 @@ PAGE_HEADERS: Mapping[str, str] = {
     "X-Frame-Options": "DENY",
 }
 
-_FILES = {"pages.css": "text/css", "pages.js": "text/javascript", "icon.svg": "image/svg+xml"}
-_MARKS = {"admitted": "✓", "rejected": "✗", "waiting": "…", "asking": "?"}
+_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+#: of outcomes
+MARKS = {"admitted": "✓", "rejected": "✗", "waiting": "…", "asking": "?"}
 _MAX_FORM, _FORM_SECONDS = 64 << 10, 10.0
 
 Link = tuple[str, str]  #: text and path
@@ -55,10 +63,17 @@ PageHandler = Callable[[Request], Awaitable[Response]]
 class Pages:
     """The pages of a program, from the folder ``templates`` of *package*; *links* lead from each to the others.
 
-    Templates can call *functions* by name, also as filters.
+    *subject* says which host or cluster they are about. Templates can call *functions* by name, also as filters.
     """
 
-    def __init__(self, package: str, *, links: Sequence[Link], functions: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        package: str,
+        *,
+        links: Sequence[Link],
+        subject: str = "",
+        functions: Mapping[str, Any] | None = None,
+    ) -> None:
         loaders = [jinja2.PackageLoader(name) for name in dict.fromkeys((package, __package__))]
         self.templates = jinja2.Environment(
             loader=jinja2.ChoiceLoader(loaders),
@@ -69,7 +84,7 @@ class Pages:
         )
         callables = {**_FUNCTIONS, **(functions or {})}
         self.templates.filters |= callables
-        self.templates.globals |= {"links": links, "marks": _MARKS, **callables}
+        self.templates.globals |= {"links": links, "marks": MARKS, "subject": subject, **callables}
 
     def render(self, template: str, **values: Any) -> str:  # noqa: ANN401 - of templates
         """Return the HTML of *template*; what no HTML document may contain is replaced."""
@@ -101,9 +116,27 @@ class Pages:
                 problem = error
             except responses.ServiceError as error:
                 problem = responses.service_problem(error)
-            document = problem.document
-            values = {"title": document.title, "detail": document.detail}
-            return self.response("problem.html", status=problem.status, headers=problem.headers, **values)
+            return self.problem_page(problem)
+
+        return handle
+
+    def problem_page(self, problem: ProblemError) -> Response:
+        document = problem.document
+        values = {"title": document.title, "detail": document.detail}
+        return self.response("problem.html", status=problem.status, headers=problem.headers, **values)
+
+    def missing(self, access: AccessRules | None, *, hint: str) -> Callable[[Request, Exception], Awaitable[Response]]:
+        """Return the handler of unknown paths: a page for browsers, a problem document with *hint* for programs."""
+
+        async def raise_missing(request: Request) -> Response:
+            raise ProblemError(404, f"There is no page {request.url.path} here.")
+
+        page = self.guard(raise_missing, access)
+
+        async def handle(request: Request, _error: Exception) -> Response:
+            if HTML in request.headers.get("accept", ""):
+                return await page(request)
+            return ProblemError(404, f"There is no {request.url.path}; {hint}").response()
 
         return handle
 
@@ -164,6 +197,33 @@ def time_texts(seconds: float) -> tuple[str, str]:
     return text, text[:19].replace("T", " ") + " UTC"
 
 
+def describe_machine(host: Host) -> dict[str, Any]:
+    """Return what pages show of the machine of a host and of its ledger."""
+    numa = measure_bars(host)
+    stranded = stranded_places(numa)
+    parts = draw_parts(host.machine, host.ledger, stranded=stranded)
+    occupancy = parts.layout.occupancy
+    largest = largest_requests(host)
+    totals = sum_bars(numa)
+    best = {name: max(offered.get(name, 0) for offered in largest.values()) for name in totals} if largest else {}
+    return {
+        "facts": " · ".join([parts.layout.title, *parts.layout.facts]),
+        "pictures": parts.pictures,
+        "uses": [
+            (use, cpus.bit_count())
+            for use, cpus in occupancy.split(bits.members(parts.layout.cpus)).items()
+            if use.holder is None
+        ],
+        "has_holders": bool(occupancy.holders),
+        "has_stranded": bool(stranded),
+        "holders": {holder.uid: holder for holder in occupancy.holders},
+        "sharing": occupancy.sharing,
+        "numa": numa,
+        "largest": largest,
+        "tiles": capacity_tiles(totals, best),
+    }
+
+
 def format_devices(holder: Holder) -> str:
     devices = [f"{clean(resource)} {', '.join(map(clean, ids))}" for resource, ids in holder.devices]
     return ", ".join([*devices, *(f"claim {clean(claim)}" for claim in holder.claims)])
@@ -206,15 +266,17 @@ async def read_form(request: Request, *, limit: int = _MAX_FORM) -> dict[str, st
 
 
 def static_routes() -> list[BaseRoute]:
-    """Build the style sheet, the script and the icon, which contain nothing secret."""
+    """Build the style sheet, the scripts and the icon, which contain nothing secret."""
 
     async def serve(request: Request) -> Response:
         name = request.path_params["name"]
-        if name not in _FILES:
+        if name not in served:
             return ProblemError(404, f"There is no file {name}.").response()
         headers = {**PAGE_HEADERS, "Cache-Control": "no-cache"}
-        return Response(static_file(name), media_type=_FILES[name], headers=headers)
+        return Response(static_file(name), media_type=_TYPES[PurePosixPath(name).suffix], headers=headers)
 
+    folder = files(__package__) / "static"
+    served = {file.name for file in folder.iterdir() if PurePosixPath(file.name).suffix in _TYPES}
     return [Route("/static/{name}", serve)]
 
 
@@ -222,4 +284,4 @@ def static_routes() -> list[BaseRoute]:
 def static_file(name: str) -> str:
     """Return a static file; the style sheet with the styles of pictures."""
     text = (files(__package__) / "static" / name).read_text("utf-8")
-    return f"{text}\n{svg_elements.css(plots=True)}" if name.endswith(".css") else text
+    return f"{text}\n{svg_elements.css(plots=True)}" if name == "pages.css" else text

@@ -56,7 +56,7 @@ class PodTable:
                 known = before and before[0] == version
                 pods[uid] = before if before and known else (version, known_pod(pod, uid=kubelet_uid(pod, uids)))
             except PodError as error:
-                _log.warning("pod left out", pod=pod.metadata.full_name, problem=str(error))
+                _log.warning("pod left out", pod=pod.metadata.full_name, uid=pod.metadata.uid, problem=str(error))
         self._read = pods
         return {known.pod.uid: known for _, known in pods.values()}
 

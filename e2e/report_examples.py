@@ -1,0 +1,25 @@
+"""Example reports, for tests in a browser and for screenshots of the documentation."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+_NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yaml"
+_COMMANDS = {
+    "comparison": f"simulate --generate mixed --count 400 {_NODE} --compare policy,scope",
+    "cluster": "simulate --cluster examples/fleet/training.yaml --generate training --count 300 --load 1.2 "
+    "--strategy alignup,aggregate,blind-least-allocated",
+    "sweep": "sweep examples/fleet/sweep.yaml --engine serial",
+}
+
+
+def write_reports(directory: Path) -> dict[str, Path]:
+    """Write a report of each kind to *directory*, and return them by kind: comparison, cluster and sweep."""
+    reports = {kind: directory / f"{kind}.html" for kind in _COMMANDS}
+    for kind, words in _COMMANDS.items():
+        results = ["--results", str(directory / "sweep.csv")] if kind == "sweep" else []
+        command = [sys.executable, "-m", "alignup", *words.split(), *results, "--html", str(reports[kind])]
+        subprocess.run(command, check=True, cwd=ROOT, capture_output=True)  # noqa: S603 - this program
+    return reports

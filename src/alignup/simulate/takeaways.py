@@ -1,0 +1,122 @@
+"""The takeaway of a report: the sentence that answers the question for which it was made."""
+
+from collections.abc import Mapping, Sequence
+
+from alignup.align.settings import Policy
+from alignup.picture.text_format import clean
+from alignup.simulate.arrivals import format_duration
+from alignup.simulate.cluster_result import FleetResult
+from alignup.simulate.compare import NOT_APPLICABLE, Comparison
+from alignup.simulate.node_simulation import Score, SimulationResult
+from alignup.simulate.sweeps import CombinationMeans
+
+
+def node_takeaway(result: SimulationResult) -> str:
+    """Return how many pods these settings admit, and the most frequent reason why not."""
+    text = f"{_capitalize(_given(result))} admits {_admitted(result)}, {_on_one(result.pods.on_one)}."
+    if not result.reasons:
+        return text
+    reason, number = next(iter(result.reasons.items()))
+    which = f"all {number:,}" if number == result.rejected and number > 1 else f"{number:,} of {result.rejected:,}"
+    return f"{text} Rejections are mostly {clean(reason)} ({which})."
+
+
+def comparison_takeaway(result: SimulationResult, comparison: Comparison) -> str:
+    """Return the best settings, and how much better they are than those of *result*."""
+    if not comparison.ranked:
+        return f"The kubelet starts with none of the {_count(len(comparison.invalid), 'combination')}."
+    best = comparison.ranked[0]
+    tied = sum(ranked.rank == best.rank for ranked in comparison.ranked)
+    total = len(comparison.ranked)
+    among = f", like {_count(tied - 1, 'other combination')}," if tied > 1 else ""
+    text = f"{_choices(best.variant.choices)}{among} admits {_admitted(best.score)}, {_on_one(best.score.pods.on_one)}"
+    given = f"the configured settings ({_given(result)})"
+    more, aligned = best.score.admitted - result.admitted, best.score.pods.on_one - result.pods.on_one
+    if more:
+        text += f"; {abs(more):,} {'more' if more > 0 else 'fewer'} than {given}"
+    elif aligned:
+        text += (
+            f"; {given} admit as many, {abs(aligned):,} {'fewer' if aligned > 0 else 'more'} of them on one NUMA node"
+        )
+    elif best.score.sort_key == result.sort_key:
+        text += f"; {given} are as good"
+    else:
+        text += f"; {given} admit as many, and strand more"
+    return f"{text}. It is the best of {_count(total, 'combination')}."
+
+
+def cluster_takeaway(results: Sequence[FleetResult]) -> str:
+    """Return the strategy that starts the most pods, and how much better it is than the next."""
+    ranked = sorted(results, key=_cluster_rank)
+    best = ranked[0]
+    following = next((result for result in ranked if _cluster_rank(result) != _cluster_rank(best)), None)
+    started = f"{best.started:,} of {_count(best.pods, 'pod')} on {_count(best.hosts, 'node')}"
+    if following is None:
+        name = clean(best.strategy) if len(results) == 1 else f"Each of the {len(results)} strategies"
+        return f"{name} starts {started}, with {_rejections(best)}."
+    tied = sum(_cluster_rank(result) == _cluster_rank(best) for result in results) - 1
+    like = f", like {tied} other {'strategy' if tied == 1 else 'strategies'}," if tied else ""
+    text = f"{clean(best.strategy)}{like} starts {started}, with {_rejections(best)}"
+    other = clean(following.strategy)
+    if more := best.started - following.started:
+        return f"{text}; {more:,} more than {other}, which has {_rejections(following)}."
+    if best.rejected != following.rejected:
+        return f"{text}; {other} starts as many, with {_rejections(following)}."
+    waits = [format_duration(result.waiting.p99) for result in (best, following)]
+    return f"{text}, and 99% of them wait at most {waits[0]}; with {other}, {waits[1]}."
+
+
+def sweep_takeaway(ranked: Sequence[CombinationMeans]) -> str:
+    """Return the best combination of *ranked*, and the next."""
+    if not ranked:
+        return "No combination was simulated."
+    best = ranked[0]
+    text = f"{_names(best)} starts {best.started_share:.1%} of its pods"
+    if (rejections := best.figures["rejections"]) > 0:
+        text += f", with {rejections:,.1f} rejections by kubelets"
+    if len(ranked) == 1:
+        return f"{text}."
+    following = ranked[1]
+    text += f": the best of {len(ranked)} combinations. Next is {_names(following)} with {following.started_share:.1%}"
+    if (rejections := following.figures["rejections"]) > 0:
+        text += f" and {rejections:,.1f} rejections"
+    return f"{text}."
+
+
+def _given(result: SimulationResult) -> str:
+    topology = result.settings.topology
+    scope = "" if topology.policy == Policy.NONE else f" with scope {topology.scope}"
+    return f"policy {topology.policy}{scope}"
+
+
+def _choices(choices: Mapping[str, str]) -> str:
+    shown = [f"{name} {clean(value)}" for name, value in choices.items() if value != NOT_APPLICABLE]
+    return _capitalize(" with ".join(shown))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _capitalize(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _admitted(score: Score) -> str:
+    return f"{score.admitted:,} of {_count(score.admitted + score.rejected, 'pod')}"
+
+
+def _on_one(number: int) -> str:
+    return f"{number:,} of them on one NUMA node"
+
+
+def _cluster_rank(result: FleetResult) -> tuple[float, ...]:
+    return -result.started, result.rejected, result.waiting.p99
+
+
+def _rejections(result: FleetResult) -> str:
+    return f"{_count(result.rejected, 'rejection')} by kubelets" if result.rejected else "no rejection by a kubelet"
+
+
+def _names(combination: CombinationMeans) -> str:
+    return "/".join(map(clean, combination.names))
