@@ -187,7 +187,7 @@ class DecidePlugin(AssistPlugin):
         except AlignError as error:
             message = str(error)[:_MAX_MESSAGE]
         if self._rejections.get(pod.uid) != message:
-            _log.warning("pod is not aligned", pod=f"{pod.namespace}/{pod.name}", reason=message)
+            _log.warning("pod is not aligned", pod=f"{pod.namespace}/{pod.name}", uid=pod.uid, reason=message)
             self._rejections[pod.uid] = message
         if running or message == _STATIC_POD:
             self.unaligned[pod.uid] = (f"{pod.namespace}/{pod.name}", message)
