@@ -25,10 +25,11 @@ class ClusterBed:
 
     Observers run as processes of the guests. With *images*, archives by the names of container images, the nodes have
     these images, and no observers yet. *programs* is the directory of Kubernetes' programs; *files* are copied to paths
-    of the nodes. *kubelet* has fields of the KubeletConfiguration that differ.
+    of the nodes; *flags* are those of the API server, and *kubelet* has fields
+    of the KubeletConfiguration that differ.
     """
 
-    def __init__(  # noqa: PLR0913 - four have defaults
+    def __init__(  # noqa: PLR0913 - optional ones by name
         self,
         place: Path,
         nodes: Mapping[str, Shape],
@@ -37,9 +38,10 @@ class ClusterBed:
         programs: Path | None = None,
         files: Mapping[str, Path] | None = None,
         kubelet: Mapping[str, object] | None = None,
+        flags: tuple[str, ...] = (),
     ) -> None:
         self._egress = EgressProxy()
-        self.plane = ControlPlane(place, nodes=tuple(nodes), egress=self._egress, programs=programs)
+        self.plane = ControlPlane(place, nodes=tuple(nodes), egress=self._egress, programs=programs, flags=flags)
         self.api = Api(self.plane)
         self.nodes: dict[str, ObservedNode] = {}
         self.seconds = 0.0  #: that the start took

@@ -115,6 +115,7 @@ class ControlPlane:
         self.certificate = directory / "ca.crt"
         self.egress = egress
         self.programs = programs
+        self.scheduler_flags: tuple[str, ...] = ()
         self._flags, self._nodes = (*flags, *(egress.flags if egress else ())), nodes
         self._port, self._etcd_port, self._peer_port = free_ports(3)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -218,7 +219,7 @@ class ControlPlane:
             **(configuration or {}),
         }
         file.write_text(json.dumps(document))
-        self._start(_SCHEDULER, f"--config={file}", "--secure-port=0")
+        self._start(_SCHEDULER, f"--config={file}", "--secure-port=0", *self.scheduler_flags)
 
     def process(self, name: str) -> int:
         """Return the process id of a program."""

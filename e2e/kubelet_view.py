@@ -14,7 +14,7 @@ from alignup.align import bits
 from alignup.align.errors import AlignError
 from alignup.align.host import Host
 from alignup.documents.codec import convert
-from alignup.documents.host_state import HostStateDocument
+from alignup.documents.host_state import DeviceGroupDocument, HostStateDocument
 from alignup.kubernetes.api.host_states import HostStateReader
 from alignup.placement.host_report import HostReport
 from e2e.guest import Shape
@@ -141,7 +141,7 @@ def _allocatable_differences(state: Document, report: HostReport, kubelet: Kubel
     devices = {
         (group["resource"], id_): tuple(bits.members(bits.parse(group.get("nodes", ""))))
         for group in state["ledger"].get("devices", ())
-        for id_ in group["ids"]
+        for id_ in convert(group, DeviceGroupDocument).device_ids
         if group.get("healthy", True)
     }
     if devices != kubelet.devices:

@@ -26,8 +26,8 @@ NAMESPACE, ACCOUNT = "alignup", "alignup-observer"
 OBSERVER = "observer"  #: the name of the process in the guest
 PORT = 9184  #: of the observer's metrics
 _DEPLOY = Path(__file__).parents[1] / "deploy" / "kubernetes"
-_DEFINITIONS = ("crds/hoststates.yaml", "crds/noderesourcetopologies.yaml")
-_ACCESS = ("namespace.yaml", "observe/access.yaml", "observe/own-node-only.yaml")
+_DEFINITIONS = ("crds/hoststates.yaml", "crds/noderesourcetopologies.yaml", "crds/steeringinstructions.yaml")
+_ACCESS = ("namespace.yaml", "observe/access.yaml", "observe/own-node-only.yaml", "steer/access.yaml")
 _RBAC, _ADMISSION = "/apis/rbac.authorization.k8s.io/v1", "/apis/admissionregistration.k8s.io/v1"
 COLLECTIONS = {
     "Namespace": "/api/v1/namespaces",
@@ -109,8 +109,8 @@ class ObservedNode:
         self.guest.ask("write", path=ACCESS, text=self.guest.kubeconfig(token))
         self.start_observer()
 
-    def start_observer(self) -> None:
-        words = ["observe", "--node", self.name, "--kubeconfig", ACCESS, "--listen", f"127.0.0.1:{PORT}"]
+    def start_observer(self, *options: str) -> None:
+        words = ["observe", "--node", self.name, "--kubeconfig", ACCESS, "--listen", f"127.0.0.1:{PORT}", *options]
         self.guest.ask("start_alignup", name=OBSERVER, words=words)
 
     def _service_account_exists(self) -> bool:

@@ -63,6 +63,7 @@ class ScheduleReplicas:
     plane: ControlPlane
     leader_election: bool
     gate: bool = False
+    webhook: bool = True  #: of the gate
     running: list[Replica] = field(default_factory=list)
     _before: Counter[str] = field(default_factory=Counter)  #: predictions of those that were killed
 
@@ -72,7 +73,8 @@ class ScheduleReplicas:
         access = self.plane.kubeconfig(self.plane.directory / "alignup-schedule.kubeconfig")
         words = ["--kubeconfig", os.fspath(access), "--listen", f"127.0.0.1:{port}", "--lease-namespace", NAMESPACE]
         words += [] if self.leader_election else ["--no-leader-elect"]
-        words += ["--gate", "--webhook-listen", f"127.0.0.1:{webhook}"] if self.gate else []
+        words += ["--gate"] if self.gate else []
+        words += ["--webhook-listen", f"127.0.0.1:{webhook}"] if self.gate and self.webhook else []
         with (self.plane.directory / "alignup-schedule.log").open("ab") as log:
             command = [sys.executable, "-m", "alignup", "schedule", *words]
             self.running.append(Replica(port, webhook, subprocess.Popen(command, stdout=log, stderr=log)))
@@ -119,6 +121,19 @@ def extender_replicas(plane: ControlPlane, *, count: int) -> Iterator[ScheduleRe
         if count > 1:
             port = stack.enter_context(_forwarder(lambda: leader.port if (leader := replicas.leader()) else None))
         plane.start_scheduler({"percentageOfNodesToScore": 100, **extenders(port)})
+        yield replicas
+
+
+@contextmanager
+def gate_controllers(plane: ControlPlane, *, count: int) -> Iterator[ScheduleReplicas]:
+    """Run *count* gate controllers without webhook: pods have the gate from their manifests."""
+    replicas = ScheduleReplicas(plane, leader_election=count > 1, gate=True, webhook=False)
+    with ExitStack() as stack:
+        stack.callback(replicas.close)
+        for _ in range(count):
+            replicas.start()
+        replicas.wait_leader()
+        plane.start_scheduler()
         yield replicas
 
 

@@ -25,6 +25,7 @@ from alignup.kubernetes.api import Access, ApiClient
 from alignup.machines import synthetic
 from alignup.nri.metrics import NriMetrics
 from alignup.observe.app import ObserverMetrics
+from alignup.observe.marker_steering import SteeringMetrics
 from alignup.schedule.service import ScheduleService
 from alignup.web.api_operations import Operation, openapi_document
 from tools.command_tree import CommandHelp, walk
@@ -144,11 +145,13 @@ def _registries() -> Iterable[tuple[str, CollectorRegistry]]:
     cpus = CpuSettings(policy="static", reservation=Quantity.parse("1"))  # some metrics exist only under this policy
     host = Host(synthetic.parse("numa:2 core:2 pu:1"), Settings(cpus=cpus))
     agent = Metrics(lambda: host)
+    observer = ObserverMetrics("host")
+    SteeringMetrics(observer.registry)
     schedule = asyncio.run(schedule_service())
     return (
         ("alignup agent", agent.registry),
         ("alignup nri", NriMetrics().registry),
-        ("alignup observe", ObserverMetrics("host").registry),
+        ("alignup observe", observer.registry),
         ("alignup schedule", schedule.metrics.registry),
     )
 

@@ -195,7 +195,7 @@ def test_pods_beyond_the_wait_queues_capacity_are_retried(start_rig, tmp_path):
     rig.release(next(entry.pod.uid for entry in rig.queue.state.pod_views()))
 
     assert list(before.values()) == [AdmissionStatus.ADMITTED, AdmissionStatus.WAITING]
-    assert len([message for message in rig.messages if "which is the limit" in message]) == 1
+    assert len([message for message in rig.messages if "no more than 1 pod can wait" in message]) == 1
     rig.scan()
     assert AdmissionStatus.WAITING in rig.pods.values()
 

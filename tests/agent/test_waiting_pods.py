@@ -31,7 +31,7 @@ def test_positions_follow_arrival_order():
 def test_the_capacity_is_limited():
     full = wait_queue("a", "b", capacity=2)
 
-    with pytest.raises(BusyError, match="2 pods are waiting"):
+    with pytest.raises(BusyError, match="no more than 2 pods can wait"):
         full.add(record("c"))
     full.remove("a")
     full.add(record("c"))

@@ -17,6 +17,7 @@ from tests.deploy.manifests import (
     NRI_DECIDE,
     SCHEDULE,
     SCHEDULER,
+    STEER,
     by_name,
     find_program,
     of_kind,
@@ -35,6 +36,7 @@ CHANGED: dict[str, Any] = {
     "observe": {
         "kubeletDir": "/data/kubelet",
         "extraArgs": ["--fingerprint=all", 'a"b'],
+        "steer": True,
         "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "1Gi"}},
         "nodeSelector": {"numa": "true"},
         "tolerations": [{"key": "dedicated", "operator": "Exists", "effect": "NoSchedule"}],
@@ -107,6 +109,20 @@ def test_only_a_gate_that_replaces_stuck_pods_may_evict_pods():
     assert ["pods/eviction"] not in granted
 
 
+def test_only_steering_can_write_to_a_directory_of_the_kubelet():
+    objects = render_chart({**ALL, "observe": {"steer": True}})
+    daemon_set = by_name(objects)["DaemonSet alignup/alignup-observer"]
+    (patch,) = read_documents((STEER / "daemonset.yaml").read_text("utf-8"))
+    pod, patched = (item["spec"]["template"]["spec"] for item in (daemon_set, patch))
+    writable = [mount for mount in pod["containers"][0]["volumeMounts"] if not mount.get("readOnly")]
+
+    assert pod["containers"][0]["args"] == patched["containers"][0]["args"]
+    assert writable == patched["containers"][0]["volumeMounts"]
+    assert patched["volumes"][0] in pod["volumes"]
+    added = [item for item in objects if item["metadata"]["name"].endswith("-steer")]
+    assert by_name(added) == by_name(read_documents((STEER / "access.yaml").read_text("utf-8")))
+
+
 def test_only_a_controller_of_admission_checks_may_write_workloads_of_kueue():
     kueue = read_kustomization(KUBERNETES / "kueue")
     objects = render_chart({"schedule": {"enabled": True, "kueue": True}})
@@ -154,11 +170,12 @@ def test_values_change_the_observer():
 
     assert container["image"] == "registry.example.com/alignup:1"
     assert container["imagePullPolicy"] == "Always"
-    assert container["args"] == ["observe", "--listen=:9184", "--kubelet-dir=/data/kubelet", *values["extraArgs"]]
+    words = ["observe", "--listen=:9184", "--kubelet-dir=/data/kubelet", "--steer"]
+    assert container["args"] == [*words, *values["extraArgs"]]
     assert container["resources"] == values["resources"]
     assert container["securityContext"]["seLinuxOptions"] == {"type": "spc_t"}
     assert {mount["mountPath"].removeprefix("/data/kubelet") for mount in container["volumeMounts"]} == {
-        *("", "/pods", "/plugins")
+        *("", "/pods", "/plugins", "/device-plugins")
     }
     assert pod["volumes"][0]["hostPath"]["path"] == "/data/kubelet"
     assert pod["nodeSelector"] == {"kubernetes.io/os": "linux", "numa": "true"}

@@ -62,7 +62,8 @@ def test_every_file_belongs_to_a_kustomization():
     listed = {
         (directory / name).resolve()
         for directory in (path.parent for path in KUBERNETES.rglob("kustomization.yaml"))
-        for name in read_documents((directory / "kustomization.yaml").read_text("utf-8"))[0]["resources"]
+        for kustomization in read_documents((directory / "kustomization.yaml").read_text("utf-8"))
+        for name in (*kustomization["resources"], *(patch["path"] for patch in kustomization.get("patches", ())))
     }
 
     assert {path for path in KUBERNETES.rglob("*.yaml") if path.name != "kustomization.yaml"} == {

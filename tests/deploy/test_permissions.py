@@ -18,7 +18,16 @@ from alignup.schedule.service import LeaseOptions, ScheduleService
 from alignup.testing.api_server import ApiServer
 from tests.align.hosts import pod
 from tests.deadlines import until
-from tests.deploy.manifests import BASE, NRI_DECIDE, SCHEDULE, SCHEDULER, by_name, read_kustomization
+from tests.deploy.manifests import (
+    BASE,
+    NRI_DECIDE,
+    SCHEDULE,
+    SCHEDULER,
+    STEER,
+    by_name,
+    read_documents,
+    read_kustomization,
+)
 from tests.deploy.permissions import granted, used
 from tests.gate.conftest import cluster
 from tests.gate.test_certificate_keeper import configuration
@@ -26,6 +35,7 @@ from tests.kubernetes.api.conftest import anyio_backend, client, follow, server,
 from tests.nri.runtime import ScriptedRuntime
 from tests.observe.api_objects import SERVED, SLICES, api_pod, node
 from tests.observe.observed_machine import observe_once
+from tests.observe.steered_kubelet import PATIENT, ClusterService, SteeredKubelet, marker_pod, steering_observer
 from tests.schedule.claim_objects import claim, claiming, device_class, resource_slice, template
 from tests.schedule.conftest import http, service
 from tests.schedule.nodes import SimulatedNodes
@@ -119,6 +129,30 @@ async def test_the_nri_plugin_has_the_permissions_that_it_uses(tmp_path):
 
     needed = used([new, old]) | {("get", "", "nodes/configz")}
     assert granted(OBJECTS["ClusterRole /alignup-nri"]) == needed
+
+
+async def test_steering_has_the_permissions_that_it_uses():
+    """The cluster service writes the spec only, and the observer the status."""
+    roles = by_name(read_documents((STEER / "access.yaml").read_text("utf-8")))
+    with short_directory() as directory:
+        kubelet = SteeredKubelet(directory)
+        await kubelet.start()
+        async with ApiServer() as new, ApiServer() as old:
+            old.streamed_lists = False
+            for server in (new, old):
+                service = ClusterService(server)
+                async with (
+                    ApiClient(Access(server=server.url)) as client,
+                    steering_observer(kubelet, client, PATIENT),
+                ):
+                    await until(lambda: kubelet.at_rest)
+                    generation = service.instruct(marker_pod("any"), "1")
+                    await service.reached(generation, "Ready")
+        await kubelet.stop()
+
+    assert granted(roles["ClusterRole /alignup-observer-steer"]) == used([new, old])
+    written = granted(roles["ClusterRole /alignup-schedule-steer"])
+    assert {resource for _, _, resource in written} == {"steeringinstructions"}
 
 
 async def test_the_gate_controller_has_the_permissions_that_it_uses(server, cluster, timing, follow):

@@ -3,6 +3,7 @@
 from alignup.documents.codec import convert
 from alignup.kubernetes.api import PODS
 from alignup.kubernetes.api.known_pods import binding_time, known_pod
+from alignup.schedule.pod_groups import COSCHEDULING, SIZE_ANNOTATION, VOLCANO, group_of
 from alignup.schedule.pod_trimmer import PodTrimmer
 from bench.pods_of_a_cluster import pod as big_pod
 
@@ -24,3 +25,23 @@ def test_trimmed_pods_count_as_whole_ones():
         assert trimmed.metadata.labels == whole.metadata.labels
     pending = convert({**documents[0], "spec": {**documents[0]["spec"], "nodeName": ""}}, PODS.type)
     assert trimmer.trim(pending) is pending
+
+
+def test_trimmed_pods_stay_in_their_groups_and_with_their_controllers():
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "job", "controller": True}
+    for change in (
+        {"schedulingGroup": {"podGroupName": "train"}},
+        {"labels": {COSCHEDULING: "train"}},
+        {"annotations": {VOLCANO: "train", SIZE_ANNOTATION: "4"}},
+    ):
+        document = big_pod(0)
+        document["metadata"] |= {"labels": {}, "annotations": {}, "ownerReferences": [owner], **change}
+        document["spec"] |= change
+        whole = convert(document, PODS.type)
+        trimmed = PodTrimmer().trim(whole)
+
+        key = group_of(whole)
+        assert key is not None
+        assert group_of(trimmed) == key
+        assert trimmed.metadata.annotations.get(SIZE_ANNOTATION) == whole.metadata.annotations.get(SIZE_ANNOTATION)
+        assert trimmed.metadata.owner_references == whole.metadata.owner_references

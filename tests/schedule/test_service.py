@@ -12,6 +12,8 @@ from alignup.align.errors import ListenError
 from alignup.kubernetes.api import Access
 from alignup.schedule.claim_bindings import ClaimBindings
 from alignup.schedule.extender import NOT_LEADING, Binder
+from alignup.schedule.gangs import Gangs
+from alignup.schedule.kept_nodes import KeptNodes
 from alignup.schedule.pod_events import PodEvents
 from alignup.schedule.service import VERBS, LeaseOptions, ScheduleOptions, ScheduleService, open_service, schedule_app
 from alignup.testing.api_server import ApiFault
@@ -75,13 +77,19 @@ async def test_a_leader_ends_only_after_its_last_binding(nodes, client, follow):
         assert await binding == ""
 
 
+def gangs_of(client, live):
+    events, clock = PodEvents(client, "test"), client.timing.clock
+    claims = ClaimBindings(client, live, events)
+    return claims, Gangs(live, claims, KeptNodes(live, clock, lambda *_: None, patience=60), events, clock)
+
+
 async def test_a_binding_that_waits_for_another_is_not_written_once_the_lead_is_lost(live, nodes, client):
     """The next leader would not know of it."""
     for created in (WIDE, PLAIN_POD):
         nodes.create(created)
     nodes.server.inject(ApiFault(delay=0.2), verb="create", resource="pods")
     leads = [True]
-    binder = Binder(client, live, ClaimBindings(client, live, PodEvents(client, "test")), leads=lambda: leads[0])
+    binder = Binder(client, live, *gangs_of(client, live), leads=lambda: leads[0])
     await until(lambda: all(live.find_pod("default", created.name) for created in (WIDE, PLAIN_POD)))
 
     tasks = [

@@ -22,6 +22,7 @@ from alignup.align.workload import Pod
 from alignup.align.workload.names import POLICY_ANNOTATION, SCOPE_ANNOTATION
 from alignup.documents.codec import build
 from alignup.documents.pod_documents import PodGrants
+from alignup.picture.text_format import pluralize
 from alignup.placement.wait_queue import WaitQueue
 from alignup.web.responses import BusyError
 
@@ -96,7 +97,7 @@ class WaitingPods(WaitQueue[str, PodRecord]):
     def add(self, record: PodRecord) -> None:
         """Append a pod; ``BusyError`` if the queue is full."""
         if len(self) >= self.capacity:
-            raise BusyError(f"pods are waiting: {len(self)}, which is the limit")
+            raise BusyError(f"no more than {pluralize(len(self), 'pod')} can wait")
         self.update(record)
 
     def update(self, record: PodRecord) -> None:

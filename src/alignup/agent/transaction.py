@@ -35,6 +35,7 @@ from alignup.align.machine import Device
 from alignup.align.workload import Pod
 from alignup.documents.codec import build
 from alignup.documents.pod_documents import PodGrants
+from alignup.picture.text_format import pluralize
 from alignup.web.responses import BusyError, NotReadyError
 
 _NONE: PreferenceAnswers = {}
@@ -219,7 +220,7 @@ class Transaction:
         known = self._host.ledger.devices
         self._update_devices(resource, known.announce(resource, devices, preferred_allocation=preferred_allocation))
         count = sum(device.healthy for device in devices)
-        self._emit(EventKind.ANNOUNCED, detail=f"{resource}: healthy devices: {count} of {len(devices)}")
+        self._emit(EventKind.ANNOUNCED, detail=f"{resource}: {count} of {pluralize(len(devices), 'device')} healthy")
         self.retry_waiting()
 
     def plugin_stopped(self, resource: str, *, gone: bool = False) -> None:

@@ -57,6 +57,10 @@ class ObserveCommandOptions:
     fingerprint: str = choice_option(
         ["exclusive", "all"], "Pods in the fingerprint of NodeResourceTopology: those with exclusive resources, or all"
     )
+    steer: bool = flag_option("Offer alignup.dev/numa, and steer pods to NUMA nodes as 'alignup schedule' instructs")
+    steer_hold: float = option(
+        "SECONDS", "With --steer: how long to wait for a pod", "5", type=NumberRange(min=1, max=60), default=5.0
+    )
     period: float = option("SECONDS", "Time between full checks", "60", type=NumberRange(min=1, max=3600), default=60.0)
     once: bool = flag_option("Publish once, and exit")
     dry_run: bool = flag_option("Print the objects as YAML instead, and exit; needs no API server")
@@ -77,7 +81,7 @@ def command(session: Session, *, options: ObserveCommandOptions) -> None:
 
     It reads the machine, the kubelet's configuration, its state files and PodResources, and joins them with the pods
     of the API server. Changes are published at once, at most once a second. It never writes to the kubelet's
-    directory, and drops all Linux capabilities.
+    directory, except for the socket of --steer, and drops all Linux capabilities.
 
     It runs until SIGTERM or Ctrl-C. The exit code is 1 when it cannot start, for example because the kubelet's files
     are those of another machine, and 2 when the input is invalid.
@@ -119,6 +123,7 @@ def import_structlog() -> None:
 
 def _observe_options(options: ObserveCommandOptions) -> "ObserveOptions":
     from alignup.observe.kubelet_reader import KubeletPaths  # noqa: PLC0415 - as above
+    from alignup.observe.marker_steering import steering_timing  # noqa: PLC0415
     from alignup.observe.observer import ObserverTiming  # noqa: PLC0415
     from alignup.observe.published_objects import FingerprintMethod  # noqa: PLC0415
     from alignup.observe.service import ObserveOptions  # noqa: PLC0415
@@ -146,6 +151,7 @@ def _observe_options(options: ObserveCommandOptions) -> "ObserveOptions":
         names=options.allowed_hosts,
         method=FingerprintMethod.EXCLUSIVE if options.fingerprint == "exclusive" else FingerprintMethod.ALL,
         once=options.once,
+        steer=steering_timing(options.steer_hold) if options.steer else None,
         timing=ObserverTiming(period=options.period),
     )
 

@@ -8,12 +8,14 @@ Nodes write their objects themselves, so :func:`check_limits` refuses what no no
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+from alignup.align import bits
 from alignup.align.errors import OWN_LIMIT, FieldError, ParseError
 from alignup.documents.codec import Count, Document, LinuxList, encode
 from alignup.documents.ledgers import CpuHoldings, MemoryHoldings
+from alignup.documents.steering import marker_id
 
 GROUP, VERSION, KIND, PLURAL = "alignup.dev", "v1alpha1", "HostState", "hoststates"
 
@@ -55,9 +57,17 @@ class DeviceGroupDocument(Document, frozen=True, omit_defaults=True, kw_only=Tru
     """Devices of one resource on the same NUMA nodes."""
 
     resource: str
-    ids: list[str]
+    ids: list[str] = []
     nodes: LinuxList | None = None  #: ``None``: no topology
     healthy: bool = True
+    markers: LinuxList = ""  #: numbers of the markers of a NUMA node, instead of their ids: there are many on each
+
+    @property
+    def device_ids(self) -> Iterable[str]:
+        if not self.markers:
+            return self.ids
+        numbers = tuple(bits.members(bits.parse(self.markers)))
+        return (marker_id(node, number) for node in bits.members(bits.parse(self.nodes or "")) for number in numbers)
 
 
 class ClaimDeviceGroup(Document, frozen=True, omit_defaults=True, kw_only=True):
@@ -114,7 +124,7 @@ def check_limits(state: HostStateDocument) -> None:
     for field, count, limit in (
         ("pods", len(ledger.pods), MAX_PODS),
         ("containers", containers, MAX_CONTAINERS),
-        ("devices", sum(len(group.ids) for group in ledger.devices), MAX_DEVICES),
+        ("devices", sum(map(_count_devices, ledger.devices)), MAX_DEVICES),
         ("resources", len(resources), MAX_RESOURCES),
         ("claimDevices", sum(len(group.devices) for group in ledger.claim_devices), MAX_CLAIM_DEVICES),
         ("pods.claims", claimed, MAX_CLAIM_DEVICES),
@@ -125,9 +135,16 @@ def check_limits(state: HostStateDocument) -> None:
         raise FieldError(f"a CPU or NUMA node has a number of six digits or more {OWN_LIMIT}", field="ledger")
 
 
+def _count_devices(group: DeviceGroupDocument) -> int:
+    nodes = group.nodes or ""
+    if not group.markers or _LARGE_NUMBER.search(f"{nodes} {group.markers}"):  # the latter is refused anyway
+        return len(group.ids)
+    return bits.parse(nodes).bit_count() * bits.parse(group.markers).bit_count()
+
+
 def _number_lists(ledger: HostLedgerDocument) -> Iterator[str]:
     yield ledger.lost_cpus
-    yield from (group.nodes or "" for group in ledger.devices)
+    yield from (f"{group.nodes or ''} {group.markers}" for group in ledger.devices)
     yield from (group.nodes or "" for group in ledger.claim_devices)
     for pod in ledger.pods:
         yield pod.cpus.pod or ""

@@ -2,12 +2,12 @@
 
 Every waiting pod is tried in its order. The best node that its kubelet, the Node object and the pod's own selectors
 allow is assumed, and the pod is released to it in one patch. The scheduler then binds it. A pod that no node admits is
-tried again when a node changes that could admit it.
+tried again when a node changes that could admit it. The pods of a gang are released together, when all of them fit.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Coroutine, Iterable, Iterator
+from collections.abc import Collection, Coroutine, Hashable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -17,10 +17,12 @@ import structlog
 from alignup.align.errors import AlignError, PodError
 from alignup.align.workload import Pod
 from alignup.gate.admission import DEFAULT_SCHEDULER, GATE, SCHEDULERS
+from alignup.gate.blocked_pods import REASON as NO_NODE
 from alignup.gate.blocked_pods import BlockedPods
 from alignup.gate.claim_nodes import ClaimNodes
+from alignup.gate.gated_gangs import GatedGangs, as_member, member_key
 from alignup.gate.metrics import GateMetrics
-from alignup.gate.pod_queue import MAX_CHANGED, GatedPod, PodClass, PodQueue, Rank, waiting_order
+from alignup.gate.pod_queue import MAX_CHANGED, GatedGang, GatedPod, PodClass, PodQueue, Rank, waiting_order
 from alignup.gate.releases import (
     HOST_NAME,
     UNBOUND_SECONDS,
@@ -38,11 +40,14 @@ from alignup.gate.schedulable_nodes import NodeCapacity, NodeFilter
 from alignup.kubernetes.api import PODS, ApiClient, Change, EventType
 from alignup.kubernetes.api.errors import ApiError
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
+from alignup.placement.gang import GangBinding
 from alignup.schedule.claim_alignment import UNKNOWN_PREFERENCE, claim_preference
+from alignup.schedule.gangs import held_bindings
 from alignup.schedule.known_claims import ClaimChange
 from alignup.schedule.large_pods import LargePods, is_large
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.pod_events import GATE_COMPONENT, PodEvents
+from alignup.schedule.pod_groups import GroupKey, group_of
 
 INVALID = "InvalidPod"  #: the reason of events about pods that no kubelet can decide on
 OTHER_SCHEDULER = "OtherScheduler"  #: the reason of events about pods whose scheduler is not among the known ones
@@ -85,6 +90,7 @@ class GateController:
         self._reset()
         live.on_change(self._hosts_changed)
         live.on_claim_change(self._claims_changed)
+        live.pod_groups.subscribe(self._group_changed)
         states = {
             "queued": lambda: len(self.queue) - self._count_blocked(),
             "blocked": self._count_blocked,
@@ -104,6 +110,9 @@ class GateController:
         self._events = PodEvents(self._client, GATE_COMPONENT)
         self.claim_nodes = ClaimNodes(self._live, self._claims_settled, self._clock)
         self._blocked = BlockedPods(self.claim_nodes, self._events, self.reservations, self.queue, self._clock)
+        self.gangs = GatedGangs(
+            self._live, self.queue, self.releases, self._events, add_alone=self._add_alone, clock=self._clock
+        )
         self._slots = asyncio.Semaphore(options.parallel)  #: for releases that are being written
         self._writing: Counter[str] = Counter()  #: how many of them, by namespace
         self._other_gates: set[str] = set()  #: uids of pods that have other gates as well
@@ -128,6 +137,7 @@ class GateController:
                 if await self._place_pods():
                     self._wake.set()  # there are more
                 self._blocked.explain_next()
+                self.gangs.explain()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._next_check()):
                         await self._wake.wait()
@@ -172,7 +182,8 @@ class GateController:
         self.claim_nodes.check()
         if change.classes:
             for waiting in tuple(self.queue):  # what they request may be served by claims now
-                self._wait(waiting.api)
+                for pod in waiting.members if isinstance(waiting, GatedGang) else (waiting,):
+                    self._wait(pod.api)
         if change.object is not None:  # nodes without devices for its pods were left out
             namespace = change.object[0]
             self.queue.rank_again(lambda each: each.namespace == namespace and each.pod.uses_claims)
@@ -216,6 +227,13 @@ class GateController:
             self._wake.set()
         elif uid not in self.releases:
             self._wait(pod)
+        if key := group_of(pod):
+            self._group_changed(key)
+
+    def _group_changed(self, key: GroupKey) -> None:
+        if self._running:
+            self.gangs.update(key)
+            self._wake.set()
 
     def _pod_gone(self, uid: str, node: str) -> None:
         self._stop_waiting(uid)
@@ -253,6 +271,7 @@ class GateController:
         """Put a pod into the queue, unless it has other gates as well: they may take long."""
         uid = pod.metadata.uid
         self.queue.remove(uid)
+        self.gangs.remove(uid)
         self._other_gates.discard(uid)
         self._refused.pop(uid, None)
         since = self._first_seen.setdefault(uid, self._clock())
@@ -270,18 +289,23 @@ class GateController:
             self._events.note(pod, INVALID, f"no kubelet can decide on the pod: {error}")
             return
         waiting = GatedPod(waiting_order(pod), pod, read, since)
+        if not self.gangs.put(waiting):
+            self._add_alone(waiting)
+        self._wake.set()
+
+    def _add_alone(self, waiting: GatedPod) -> None:
         pod_class = self.queue.add(waiting)
         if pod_class in self.queue.blocked:
             self._blocked.joined(waiting, pod_class)
-        self._wake.set()
 
     def _stop_waiting(self, uid: str) -> None:
         self.queue.remove(uid)
+        self.gangs.remove(uid)
         self._other_gates.discard(uid)
         self._refused.pop(uid, None)
         kept = self.reservations.end(uid)
         if kept:
-            self.queue.nodes_changed((kept,))
+            self.queue.nodes_changed(kept)
             self._wake.set()
 
     def _adopt(self, pod: ApiPod, nodes: tuple[str, ...]) -> None:
@@ -290,13 +314,21 @@ class GateController:
         self.releases.add(release)
         self._capacity.put_pod(pod, *nodes)
         read = self._read(pod)
-        if read is None or self._live.assume_any(read, nodes) != nodes:
+        if read is None or not self._assume_released(pod, read, nodes):
             _log.warning(
                 "the kubelet will not admit a released pod", pod=release.pod_name, uid=release.uid, node=release.node
             )
         if read is not None and read.uses_claims:
             self.claim_nodes.released(read, nodes)
         self.queue.nodes_changed(nodes, taken=True)
+
+    def _assume_released(self, pod: ApiPod, read: Pod, nodes: tuple[str, ...]) -> bool:
+        key = group_of(pod)
+        if key is None or len(nodes) > 1 or self._live.cluster.record(nodes[0]) is None:
+            return self._live.assume_any(read, nodes) == nodes
+        held = held_bindings(self._live, self._live.pod_groups.members(key), without=(read.uid,)).values()
+        beside = [binding for binding in held if binding.host == nodes[0]]
+        return self._live.assume_gang([GangBinding(read, nodes[0])], beside=beside)[-1].admits
 
     # Decisions
 
@@ -326,6 +358,8 @@ class GateController:
             self._start(self._prepare(pod_class))
             return False
         pod_class.prepared = False
+        if isinstance(waiting, GatedGang):
+            return self._try_gang(waiting, pod_class)
         nodes = self._choose(waiting, pod_class)
         if not nodes:
             self.queue.block(pod_class)
@@ -334,6 +368,46 @@ class GateController:
         self.queue.unblock(pod_class)
         self._start_release(waiting, nodes)
         return True
+
+    def _try_gang(self, gang: GatedGang, pod_class: PodClass) -> bool:
+        """Release all pods of a gang if they fit together; return whether they do."""
+        known: dict[Hashable, Collection[str]] = {}
+
+        def allowed(member: GatedPod) -> Collection[str]:
+            key = member_key(member)
+            if key not in known:
+                known[key] = self._allowed_nodes(as_member(member, gang))
+            return known[key]
+
+        choice = self.gangs.choose(gang, allowed, self._capacity)
+        if choice.problem:
+            self.queue.block(pod_class)
+            for member in gang.members:
+                self._events.note(member.api, NO_NODE, choice.problem, same=choice.fitting)
+            return False
+        self.queue.unblock(pod_class)
+        self.gangs.take(gang)
+        kept = self.reservations.end(gang.uid)
+        members, before = {member.uid: member for member in gang.members}, dict[str, PodRelease]()
+        for number, (pod, host) in enumerate(choice.bindings):
+            release = self._add_release(members.pop(pod.uid), (host,))
+            earlier = before.get(host) if choice.in_turn else None
+            before[host] = release
+            self._start(self._release_in_turn(release, gang.since, earlier, has_slot=not number))
+        for member in members.values():  # more than the gang needs
+            self._wait(member.api)
+        self.queue.nodes_changed([name for name in kept if name not in before])
+        nodes = len(before)
+        _log.info("gang released", group=str(gang.key), pods=len(choice.bindings), nodes=nodes)
+        return True
+
+    def _allowed_nodes(self, member: GatedPod) -> Collection[str]:
+        """Return the nodes that a pod of a gang may be released to, as far as its other pods do not matter."""
+        allowed = self.nodes.allowed(member.api.spec) - self._avoided.of(member.api, now=self._clock())
+        allowed -= {name for name in self.reservations.names if self.reservations.keeps_out(name, member)}
+        if member.pod.uses_claims:
+            allowed = {name for name in allowed if not self.claim_nodes.refusal(member.pod, name)}
+        return frozenset(allowed)
 
     async def _prepare(self, pod_class: PodClass) -> None:
         """Let a thread decide on a large pod, and try it again then."""
@@ -431,6 +505,9 @@ class GateController:
         head = self.queue.first_blocked(lambda pod: now - pod.since >= patience and may_reserve(pod, now=now))
         if head is not None:
             pod_class, first = head
+            if isinstance(first, GatedGang):
+                self._reserve_gang(first, now)
+                return
             allowed: Collection[str] = self.nodes.allowed(pod_class.spec)
             if first.pod.uses_claims:
                 allowed = [name for name in allowed if self._live.claim_fit(first.pod, name).possible]
@@ -441,9 +518,21 @@ class GateController:
                 _log.info("node reserved", pod=metadata.full_name, uid=metadata.uid, node=node, waited=waited)
                 self.queue.nodes_changed((node,), taken=True)
 
+    def _reserve_gang(self, gang: GatedGang, now: float) -> None:
+        specs = {member.uid: member.api.spec for member in gang.members}
+        nodes = self.reservations.reserve_gang(gang, lambda pod, name: self.nodes.allows(specs[pod.uid], name), now=now)
+        self._reserve_at = now  # for the next pod
+        if nodes:
+            _log.info("nodes reserved", group=str(gang.key), nodes=",".join(nodes), waited=round(now - gang.since))
+            self.queue.nodes_changed(nodes, taken=True)
+
     # Releases
 
     def _start_release(self, waiting: GatedPod, nodes: tuple[str, ...]) -> None:
+        release = self._add_release(waiting, nodes)
+        self._start(self._release(release, since=waiting.since))
+
+    def _add_release(self, waiting: GatedPod, nodes: tuple[str, ...]) -> PodRelease:
         self._stop_waiting(waiting.uid)
         self._writing[waiting.api.metadata.namespace] += 1
         release = PodRelease(waiting.api, self._host_names(nodes), self._clock())
@@ -454,7 +543,23 @@ class GateController:
         if waiting.pod.uses_claims:
             self.claim_nodes.released(waiting.pod, nodes)
         self.queue.nodes_changed(nodes, taken=True)
-        self._start(self._release(release, since=waiting.since))
+        return release
+
+    async def _release_in_turn(
+        self, release: PodRelease, since: float, before: PodRelease | None, *, has_slot: bool
+    ) -> None:
+        """Write a release of a gang, after the one *before* it on its node is bound, if there is one."""
+        if before is not None:
+            await before.ended.wait()
+            earlier = self._live.find_pod(before.pod.metadata.namespace, before.pod.metadata.name)
+            if earlier is not None and not earlier.spec.node_name and self.releases.end(release.uid) is not None:
+                self._writing[release.namespace] -= 1
+                self._undo(release)
+                self._wait(release.pod)
+                return
+        if not has_slot:
+            await self._slots.acquire()
+        await self._release(release, since=since)
 
     async def _release(self, release: PodRelease, *, since: float) -> None:
         """Write a release whose slot is acquired, and release the slot; the pod has waited *since* then."""
@@ -518,9 +623,25 @@ class GateController:
         replaced = self.options.replace_stuck and bool(controller_uids(current))
         ids = {"pod": release.pod_name, "uid": release.uid, "node": release.node}
         _log.warning("release given up", **ids, outcome=str(outcome), replaced=replaced)
-        self._events.note(current, "NotScheduled", describe_failure(release, current, outcome, replaced=replaced))
+        message = describe_failure(release, current, outcome, replaced=replaced)
+        self._events.note(current, "NotScheduled", message + self._describe_rest(current, replaced=replaced))
         if replaced:
             self._start(self._evict(current))
+
+    def _describe_rest(self, pod: ApiPod, *, replaced: bool) -> str:
+        """Return what becomes of the gang of a pod that is not bound; with *replaced*, its bound pods start again."""
+        key = group_of(pod)
+        if key is None:
+            return ""
+        members = self._live.pod_groups.members(key)
+        bound = [each for each in members.bound if not each.finished]
+        text = f"; {len(bound)} of {members.minimum} pods of gang {key} are bound"
+        if replaced and len(bound) < members.minimum:
+            for each in bound:
+                if controller_uids(each):
+                    self._start(self._evict(each))
+            text += ", and replaced as well" if bound else ""
+        return text
 
     async def _evict(self, pod: ApiPod) -> None:
         try:
@@ -548,6 +669,7 @@ class GateController:
         if self._live.problems:
             return _STALE_SECONDS
         checks = [self.releases.next_check(now), self._blocked.next_check(), self.claim_nodes.next_check()]
+        checks.append(self.gangs.next_check())
         checks += [max(at - now, 0.1) for _, at in self._refused.values()]
         checks += [max(self._reserve_at - now, 0.1)] if self.queue.blocked else []
         return min((seconds for seconds in checks if seconds is not None), default=None)

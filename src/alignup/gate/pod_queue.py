@@ -2,7 +2,7 @@
 
 Pods that differ in nothing a choice depends on form a class. If no node admits the first pod of a class, then none
 admits the others, so the class is blocked. It is tried again after a node has changed that could admit it. The nodes
-that admit a class are ranked once; afterwards only those that changed since are ranked again.
+that admit a class are ranked once; afterwards only those that changed since are ranked again. A gang is a class.
 
 Many blocked classes must not hold up other pods. So the new classes of a namespace, and its blocked ones that are tried
 again, form a list each. After ``MAX_FAILURES`` tries of a list without success, the other lists have their turn.
@@ -20,6 +20,7 @@ from alignup.gate.schedulable_nodes import NodeFilter, selection_key
 from alignup.kubernetes.api.objects import ApiPod, ApiPodSpec
 from alignup.placement.pod_shape import SHAPE_UID, shape_key
 from alignup.placement.wait_queue import Entry, WaitQueue
+from alignup.schedule.pod_groups import GroupKey
 
 MAX_CLASSES = 128  #: classes that are kept although none of their pods waits
 MAX_CHANGED = 256  #: nodes that changed since a class was ranked; with more, all are ranked again
@@ -41,6 +42,31 @@ class GatedPod:
     @property
     def uid(self) -> str:
         return self.api.metadata.uid
+
+    @property
+    def full_name(self) -> str:
+        return self.api.metadata.full_name
+
+
+@dataclass(frozen=True, slots=True)
+class GatedGang(GatedPod):
+    """The pods of a group that wait, as one entry of the queue; ``api`` and ``pod`` are the first of them."""
+
+    key: GroupKey
+    members: tuple[GatedPod, ...]
+
+    @property
+    def uid(self) -> str:
+        return gang_uid(self.key)
+
+    @property
+    def full_name(self) -> str:
+        return f"gang {self.key}"
+
+
+def gang_uid(key: GroupKey) -> str:
+    """Return the name of a gang in the queue, which no pod has as its uid."""
+    return f"gang {key} {key.source}"
 
 
 @dataclass(slots=True, eq=False)
@@ -160,7 +186,7 @@ class PodQueue(WaitQueue[PodClass, GatedPod]):
         """Add a pod, or replace it by its present version; return its class."""
         self._pop(waiting.uid)
         namespace = waiting.api.metadata.namespace
-        key = (namespace, shape_key(waiting.pod), selection_key(waiting.api.spec), _claims_key(waiting.pod))
+        key = _class_key(waiting)
         pod_class = self._classes.get(key)
         if pod_class is None:
             representative = replace(waiting.pod, uid=SHAPE_UID)
@@ -300,6 +326,13 @@ class PodQueue(WaitQueue[PodClass, GatedPod]):
         heads = (self._kinds[pod_class][0] for pod_class in self.blocked)
         first = min((head for head in heads if condition(head.item)), default=None)
         return None if first is None else (first.kind, first.item)
+
+
+def _class_key(waiting: GatedPod) -> Hashable:
+    if isinstance(waiting, GatedGang):
+        return waiting.key
+    namespace, spec = waiting.api.metadata.namespace, waiting.api.spec
+    return (namespace, shape_key(waiting.pod), selection_key(spec), _claims_key(waiting.pod))
 
 
 def _claims_key(pod: Pod) -> Hashable:

@@ -13,9 +13,10 @@ limit, so that others can use the node. The scheduler may have said that the pod
 may be away, and bind the pod when it is back.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import takewhile
 from typing import Any, NamedTuple
@@ -63,6 +64,7 @@ class PodRelease:
     nodes: Mapping[str, str]  #: each with its host name, which is needed only for several nodes
     since: float
     done: bool = False  #: whether the API server has confirmed it
+    ended: asyncio.Event = field(default_factory=asyncio.Event)  #: set when the pod is bound, or will not be
 
     @property
     def node(self) -> str:
@@ -120,6 +122,7 @@ class Releases:
     def end(self, uid: str) -> PodRelease | None:
         release = self._open.pop(uid, None)
         if release is not None:
+            release.ended.set()
             self.by_namespace[release.namespace] -= 1
             if not self.by_namespace[release.namespace]:
                 del self.by_namespace[release.namespace]

@@ -5,16 +5,18 @@ that never happens. So for the first pods of the queue that have waited long, on
 after them in the queue is placed there only if the waiting pod will fit beside it, and beside all such pods before it,
 once those have ended that were there when the node was kept. So the waiting pod waits for none that overtook it, and
 the rest of a large node stays in use.
+
+For the first gang that has waited long, as many nodes are kept as it needs when the others have ended there.
 """
 
 import heapq
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from alignup.align.workload import Pod
-from alignup.gate.pod_queue import GatedPod
+from alignup.gate.pod_queue import GatedGang, GatedPod
 from alignup.gate.schedulable_nodes import NodeCapacity
-from alignup.placement.kept_hosts import admits_alone, fits_after
+from alignup.placement.kept_hosts import admits_alone, find_hosts, fits_after
 from alignup.schedule.large_pods import is_large
 from alignup.schedule.live_cluster import LiveCluster
 
@@ -25,9 +27,10 @@ _RETRY_SECONDS = 60.0  #: after no node was suitable
 
 @dataclass(slots=True)
 class Reservation:
-    """A node that is kept for a pod."""
+    """A node that is kept for a pod, or for some pods of a gang."""
 
     holder: GatedPod
+    pods: tuple[Pod, ...]
     later: dict[str, Pod] = field(default_factory=dict)  #: by uid, pods after it in the queue that came since
 
 
@@ -40,6 +43,10 @@ class Reservations:
     def __len__(self) -> int:
         return len(self._kept)
 
+    @property
+    def names(self) -> Collection[str]:
+        return self._kept.keys()
+
     def keeps_out(self, node: str, waiting: GatedPod) -> bool:
         """Return whether *node* is kept for a pod that comes before this one, and that would not fit beside it."""
         kept = self._before(node, waiting)
@@ -48,10 +55,10 @@ class Reservations:
         api_node, record = self._live.nodes.get(node), self._live.cluster.record(node)
         if api_node is None or record is None:
             return True
-        holder, later = kept.holder.pod, kept.later
-        if self.capacity.insufficient(api_node, holder, beside=(*later.values(), waiting.pod)):
+        (*pods, last), later = kept.pods, kept.later
+        if self.capacity.insufficient(api_node, last, beside=(*later.values(), waiting.pod, *pods)):
             return True
-        return not fits_after(record, holder, waiting.pod, staying={*later, waiting.uid})
+        return not fits_after(record, kept.pods, waiting.pod, staying={*later, waiting.uid})
 
     def take(self, node: str, waiting: GatedPod) -> None:
         """Note that a pod will be on *node*."""
@@ -64,16 +71,17 @@ class Reservations:
         kept = self._kept.get(node)
         return kept if kept is not None and kept.holder.order < waiting.order else None
 
-    def node_of(self, uid: str) -> str:
-        """Return the node that is kept for a pod; empty: none."""
-        return next((node for node, kept in self._kept.items() if kept.holder.uid == uid), "")
+    def nodes_of(self, uid: str) -> tuple[str, ...]:
+        """Return the nodes that are kept for a pod, or a gang."""
+        return tuple([node for node, kept in self._kept.items() if kept.holder.uid == uid])
 
-    def end(self, uid: str) -> str:
-        """Drop the reservation of a pod that waits no longer; return its node, or an empty string."""
+    def end(self, uid: str) -> tuple[str, ...]:
+        """Drop the reservations of a pod or gang that waits no longer; return its nodes."""
         self._tried.pop(uid, None)
-        node = self.node_of(uid)
-        self._kept.pop(node, None)
-        return node
+        nodes = self.nodes_of(uid)
+        for node in nodes:
+            del self._kept[node]
+        return nodes
 
     def forget_pod(self, uid: str) -> None:
         """Note that a pod is no longer on a node."""
@@ -81,17 +89,24 @@ class Reservations:
             kept.later.pop(uid, None)
 
     def drop_node(self, node: str) -> None:
-        """Drop the reservation of a node that is gone, or has changed so that it may not be suitable."""
-        self._kept.pop(node, None)
+        """Drop the reservation of a node that is gone, or has changed so that it may not be suitable.
+
+        The other nodes of a gang are not kept any more either: others may be better now.
+        """
+        kept = self._kept.get(node)
+        if kept is not None:
+            self.end(kept.holder.uid)
 
     def describe(self, node: str) -> str:
         """Return why pods are kept out of a node; empty: it is not kept for a pod."""
         kept = self._kept.get(node)
-        return f"kept for {kept.holder.api.metadata.full_name}, which has waited longer" if kept else ""
+        return f"kept for {kept.holder.full_name}, which has waited longer" if kept else ""
 
     def may_reserve(self, waiting: GatedPod, *, now: float) -> bool:
         """Return whether a node may be kept for a pod; not for a while after none was suitable."""
-        if len(self._kept) >= self._limit or self.node_of(waiting.uid):
+        holders = {kept.holder.uid: kept.holder for kept in self._kept.values()}
+        one_gang = isinstance(waiting, GatedGang) and any(isinstance(each, GatedGang) for each in holders.values())
+        if len(holders) >= self._limit or waiting.uid in holders or one_gang:
             return False
         return now - self._tried.get(waiting.uid, -_RETRY_SECONDS) >= _RETRY_SECONDS
 
@@ -112,7 +127,19 @@ class Reservations:
         for name in heapq.nsmallest(tries, free, key=lambda name: (self.capacity.count_pods(name), name)):
             record = self._live.cluster.record(name)
             if record is not None and admits_alone(record.model, record.ledger, waiting.pod):
-                self._kept[name] = Reservation(waiting)
+                self._kept[name] = Reservation(waiting, (waiting.pod,))
                 return name
         self._tried[waiting.uid] = now
         return ""
+
+    def reserve_gang(self, gang: GatedGang, allows: Callable[[Pod, str], bool], *, now: float) -> tuple[str, ...]:
+        """Keep the nodes that a gang needs after the end of others, of those that *allows* returns true for."""
+        cluster = self._live.cluster
+        records = [record for name in cluster.hosts if name not in self._kept and (record := cluster.record(name))]
+        records.sort(key=lambda record: (self.capacity.count_pods(record.name), record.name))
+        pods = [member.pod for member in gang.members]
+        hosts = find_hosts(records, pods, lambda pod, name: self._has_enough(name, pod) and allows(pod, name))
+        self._kept |= {name: Reservation(gang, held) for name, held in hosts.items()}
+        if not hosts:
+            self._tried[gang.uid] = now
+        return tuple(hosts)

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from alignup.align.errors import AlignError, FileError, PluginError
 from alignup.align.machine import Machine
@@ -24,6 +25,9 @@ from alignup.kubernetes.kubelet_files.state_files import KnownFiles, KubeletFile
 from alignup.kubernetes.plugins.pod_resources import PodResourcesClient
 from alignup.machines import machine_source
 from alignup.observe.observation import Sources
+
+if TYPE_CHECKING:
+    from alignup.observe.marker_steering import Markers
 
 POD_RESOURCES = "pod-resources"
 SOCKET = "kubelet.sock"
@@ -111,12 +115,17 @@ class KubeletReader:
         discover: Callable[[Path], Machine] = machine_source.discover,
     ) -> None:
         self.paths = paths
+        self.markers: Markers | None = None  #: of this observer, which may be withdrawn for a moment
         self._pod_resources = pod_resources
         self._pods, self._slices = pods, slices
         self._configz = configz
         self._discover = discover
         self._known: _Known | None = None
         self._files: KnownFiles = {}
+
+    def machine(self) -> tuple[Machine, Configuration] | None:
+        """Return the machine and the configuration as last read."""
+        return None if self._known is None else (self._known.machine, self._known.configuration)
 
     async def refresh(self) -> None:
         """Read the machine and the configuration; ``AlignError`` if that is not possible."""
@@ -135,8 +144,11 @@ class KubeletReader:
             before = self._versions()
             files, allocated, file_gaps = self._read_files(gates)
             listed, allocatable, gaps = None, None, [*known.gaps, *file_gaps]
+            withdrawals = self.markers.withdrawals if self.markers else 0
             try:
                 listed, allocatable = await self._pod_resources.read()
+                if self.markers is not None:
+                    allocatable = self.markers.at_rest(allocatable, since=withdrawals)
             except PluginError as error:
                 gaps.append(f"PodResources does not answer: {error}")
             if before == self._versions():

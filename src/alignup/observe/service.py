@@ -6,12 +6,21 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from alignup.align.machine import Device
 from alignup.kubernetes.api import NODES, Access, ApiClient
 from alignup.kubernetes.api.configz import configz_reader
 from alignup.kubernetes.api.node_tables import PodTable, SliceTable, check_boot_id
-from alignup.kubernetes.plugins.pod_resources import pod_resources_client
+from alignup.kubernetes.plugins.pod_resources import PodResourcesClient, pod_resources_client
 from alignup.observe.app import ObserverMetrics, observer_app
 from alignup.observe.kubelet_reader import KubeletPaths, KubeletReader
+from alignup.observe.marker_steering import (
+    MarkerHoldings,
+    Markers,
+    Steering,
+    SteeringMetrics,
+    SteeringTiming,
+    make_markers,
+)
 from alignup.observe.observer import Observer, ObserverTiming, Publisher
 from alignup.observe.published_objects import FingerprintMethod
 from alignup.web.asgi_server import ServerLimits, run_until_signal, serve_app
@@ -30,6 +39,7 @@ class ObserveOptions:
     names: tuple[str, ...] = ()  #: by which clients call them, beside those of this machine
     method: FingerprintMethod = FingerprintMethod.EXCLUSIVE
     once: bool = False  #: whether to stop after the first write
+    steer: SteeringTiming | None = None  #: for offering markers, and carrying out instructions; ``None``: do not
     timing: ObserverTiming = field(default_factory=ObserverTiming)
 
 
@@ -43,9 +53,10 @@ async def observe(access: Access, options: ObserveOptions) -> tuple[str, ...]:
         node = await client.get(NODES.at(options.host))
         pods, slices = PodTable(client, options.host), SliceTable(client, options.host)
         configz = configz_reader(access, node, directory=options.paths.directory, address=options.kubelet_address)
+        pod_resources = await stack.enter_async_context(pod_resources_client(options.paths.pod_resources))
         reader = KubeletReader(
             options.paths,
-            pod_resources=await stack.enter_async_context(pod_resources_client(options.paths.pod_resources)),
+            pod_resources=pod_resources,
             pods=pods.known,
             slices=slices.known,
             configz=await stack.enter_async_context(configz) if options.configz else None,
@@ -54,7 +65,18 @@ async def observe(access: Access, options: ObserveOptions) -> tuple[str, ...]:
         publisher = Publisher(client, options.host, uid=node.metadata.uid)
         metrics = ObserverMetrics(options.host)
         observer = Observer(reader, publisher, metrics, timing=options.timing, method=options.method)
-        await stack.enter_async_context(pods.following(observer.notify))
+        steering = None
+        if options.steer is not None:
+            steering = _steering(
+                client, options, reader=reader, pod_resources=pod_resources, pods=pods, metrics=metrics
+            )
+
+        def pods_changed() -> None:
+            observer.notify()
+            if steering is not None:
+                steering.notify()
+
+        await stack.enter_async_context(pods.following(pods_changed))
         await stack.enter_async_context(slices.following(observer.notify))
         await observer.check_machine()
         await publisher.start()
@@ -66,5 +88,36 @@ async def observe(access: Access, options: ObserveOptions) -> tuple[str, ...]:
         _log.info("observer started", host=options.host)
         if options.once:
             return await observer.check_once()
+        if steering is not None:
+            await stack.enter_async_context(steering.running())
         await run_until_signal(observer.run())
     return ()
+
+
+def _steering(  # noqa: PLR0913 - the parts that it shares with the observer
+    client: ApiClient,
+    options: ObserveOptions,
+    *,
+    reader: KubeletReader,
+    pod_resources: PodResourcesClient,
+    pods: PodTable,
+    metrics: ObserverMetrics,
+) -> Steering:
+    steering_metrics = SteeringMetrics(metrics.registry)
+
+    def markers() -> tuple[Device, ...]:
+        known = reader.machine()
+        return make_markers(*known) if known else ()
+
+    directory = options.paths.plugin_socket.parent
+    reader.markers = Markers(directory, make=markers, metrics=steering_metrics)
+    return Steering(
+        host=options.host,
+        client=client,
+        markers=reader.markers,
+        pod_resources=pod_resources,
+        holdings=MarkerHoldings(options.paths.directory),
+        pods=pods.known,
+        metrics=steering_metrics,
+        timing=options.steer or SteeringTiming(),
+    )

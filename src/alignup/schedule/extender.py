@@ -25,6 +25,7 @@ from alignup.kubernetes.api.objects import ApiPod
 from alignup.placement.verdict import PASSING_REASONS, Verdict, unknown
 from alignup.schedule.claim_bindings import MAX_JUDGED, NOT_ALIGNED, ClaimBindings, ClaimCheck
 from alignup.schedule.extender_messages import BindingArgs, BindingResult, ExtenderArgs, FilterResult, HostPriority
+from alignup.schedule.gangs import TURN_SECONDS, Gangs
 from alignup.schedule.kept_nodes import PATIENCE_SECONDS
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.node_selection import SoftTaints, has_preferences, needs_alignment
@@ -99,17 +100,18 @@ class Binder:
     after a last check that the node still admits the pod.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - everything that a binding depends on
         self,
         client: ApiClient,
         live: LiveCluster,
         claims: ClaimBindings,
+        gangs: Gangs,
         *,
         allow_unknown: bool = False,
         leads: Callable[[], bool] = lambda: True,
     ) -> None:
         self._client, self._live, self._allow_unknown, self._leads = client, live, allow_unknown, leads
-        self.claims = claims
+        self.claims, self.gangs = claims, gangs
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  #: by node
         self._running = 0
         self.idle = asyncio.Event()  #: set while no binding is being written
@@ -121,8 +123,18 @@ class Binder:
         self._running += 1
         self.idle.clear()
         try:
-            async with lock:
-                return await self._bind(api_pod, pod, node) if self._leads() else NOT_LEADING
+            deadline = self._client.timing.clock() + TURN_SECONDS
+            while True:
+                async with lock:
+                    turn = self.gangs.turn(api_pod, pod, node) if self._leads() else NOT_LEADING
+                    if not turn:
+                        problem = await self._bind(api_pod, pod, node)
+                        self.gangs.bound(pod.uid, problem)
+                        return problem
+                if isinstance(turn, str):
+                    return turn
+                if not await self.gangs.wait_for_turn(turn, deadline):
+                    return f"other pods of gang {turn.key} must be bound to node {node} before"
         finally:
             self._running -= 1
             if not self._running:
@@ -141,7 +153,7 @@ class Binder:
                 self._live.forget(pod.uid)
                 return check.problem
         annotations = {}  # what the containers will get, if something of their own, and if it is certain
-        if verdict.takes_resources and not verdict.alternatives:
+        if verdict.takes_resources and not verdict.alternatives and not self.gangs.is_uncertain(pod.uid):
             placements = [placement_document(placement) for placement in verdict.placements]
             annotations[PLACEMENT_ANNOTATION] = encode(placements).decode()
         try:
@@ -168,7 +180,7 @@ class Extender:
         wake_up: WakeUp,
         options: ExtenderOptions,
     ) -> None:
-        self.options, self._claims = options, binder.claims
+        self.options, self._claims, self._gangs = options, binder.claims, binder.gangs
         self._live, self._binder, self._preemption, self._wake_up = live, binder, preemption, wake_up
         self._kept_nodes = wake_up.kept_nodes
         self._offers = Offers()
@@ -189,8 +201,8 @@ class Extender:
                 pod = self._live.read(args.pod)
                 self._kept_nodes.asked(args.pod)
                 kept = self._kept_nodes.refused(pod)
-                if waits := self._claims.waits(pod):
-                    return args.result([], unresolvable=dict.fromkeys(names, waits))
+                if (answer := self._filter_together(args, pod)) is not None:
+                    return answer
                 if not needs_alignment(pod) and not self._claims.must_align(pod):
                     allowed = list(names)
                     refused = {name: kept[name] for name in allowed if name in kept} if kept else {}
@@ -207,15 +219,40 @@ class Extender:
             if self._is_new(metadata.uid, [problem]):
                 _log.warning("filter", pod=metadata.full_name, uid=metadata.uid, problem=problem)
             return FilterResult(error=problem)
-        self._remember(args.pod, len(names), verdicts, chosen)
         if chosen:
             self._offers.offered(pod.uid, chosen)
-            return args.result(chosen)
+            return self._offer(args, chosen)
+        self._remember(args.pod, len(names), verdicts, chosen)
         self._wake_up.rejected(args.pod, names)
         resolvable = self._preemption.resolvable(pod, verdicts.keys() - kept.keys())
         failed = {name: verdict.reason for name, verdict in verdicts.items() if name in resolvable}
         unresolvable = {name: verdict.reason for name, verdict in verdicts.items() if name not in resolvable}
         return args.result([], failed, unresolvable)
+
+    def _filter_together(self, args: ExtenderArgs, pod: Pod) -> FilterResult | None:
+        """Answer about a pod that waits for devices, or is decided on with its gang; ``None``: it is not."""
+        names = args.names
+        if waits := self._claims.waits(pod):
+            return args.result([], unresolvable=dict.fromkeys(names, waits))
+        place = self._gangs.place(args.pod, pod, names)
+        if place is None or (place.problem and self._may_use_unknown(names)):
+            return None
+        if place.problem:  # evicting others for one pod would not let the gang start
+            refused = dict.fromkeys(names, unknown(place.problem))
+            self._remember(args.pod, len(refused), refused, [])
+            self._wake_up.rejected(args.pod, names)
+            return args.result([], unresolvable=dict.fromkeys(refused, place.problem))
+        return self._offer(args, [place.host]) if place.host else None
+
+    def _offer(self, args: ExtenderArgs, chosen: list[str]) -> FilterResult:
+        self._remember(args.pod, len(args.names), {}, chosen)
+        return args.result(chosen)
+
+    def _may_use_unknown(self, names: Iterable[str]) -> bool:
+        """Return whether pods may go to nodes without HostState, and there are such: gangs are not decided there."""
+        if not self.options.allow_unknown and not self._live.options.approximate:
+            return False
+        return any(self._live.cluster.record(name) is None for name in names)
 
     def prioritize(self, args: ExtenderArgs) -> list[HostPriority]:
         """Score nodes from 0 to 10; the best of them gets 10 where they differ."""

@@ -2,7 +2,8 @@
 
 A large pod fits only after several small ones on one node have ended. If every freed CPU goes to the next small pod,
 that never happens. So for the pods that have waited longest, one node each is kept: other pods go there only if the
-waiting pod will fit beside them once those have ended that are there now.
+waiting pod will fit beside them once those have ended that are there now. For the gang that has waited longest, as many
+nodes are kept as it needs when the others have ended there.
 
 kube-scheduler does not ask about nodes that are full, so a pod that waits need not be known from its requests. It is
 known from its condition, if its scheduler is one that asks.
@@ -17,14 +18,15 @@ from alignup.align.errors import AlignError
 from alignup.align.workload import Pod
 from alignup.kubernetes.api import Change, EventType
 from alignup.kubernetes.api.objects import ApiPod
-from alignup.placement.kept_hosts import admits_alone, fits_after
+from alignup.placement.kept_hosts import admits_alone, find_hosts, fits_after
 from alignup.schedule.large_pods import is_large
 from alignup.schedule.live_cluster import LiveCluster
-from alignup.schedule.node_selection import exclusions
+from alignup.schedule.node_selection import exclusions, needs_alignment
 from alignup.schedule.pod_answers import missing_devices
+from alignup.schedule.pod_groups import GroupKey, group_of
 
 PATIENCE_SECONDS = 60.0
-MAX_KEPT = 3  #: nodes at a time
+MAX_KEPT = 3  #: pods and gangs at a time for which nodes are kept, of which one is a gang
 ROOM_SECONDS = 120.0  #: for which a node with room is kept for a pod; then something else prevents it
 RETRY_SECONDS = 600.0  #: after a pod did not take its node, or no node was suitable
 CHECK_SECONDS = 1.0  #: between searches for a node, each for one pod
@@ -50,9 +52,15 @@ class OvertakenPod:
 class KeptNode:
     name: str
     holder: OvertakenPod
-    pod: Pod  #: the holder, as decisions need it
+    pods: tuple[Pod, ...]  #: the holder, as decisions need it, or those of its gang that will be here
+    uids: frozenset[str]  #: of the holder, or of all pods of its gang
+    gang: GroupKey | None = None
     later: set[str] = field(default_factory=set)  #: uids of pods that were bound to the node since
     room_since: float | None = None  #: since when it has had room for the holder; ``None``: it has none
+
+    @property
+    def holder_name(self) -> str:
+        return f"gang {self.gang}" if self.gang else self.holder.api_pod.metadata.full_name
 
 
 class KeptNodes:
@@ -79,13 +87,13 @@ class KeptNodes:
         if (self._waiting or self._kept) and now - self._checked >= CHECK_SECONDS:
             self._checked = now
             self._drop_unsuitable(now)
-            if len(self._kept) < MAX_KEPT:
+            if len({kept.holder.api_pod.metadata.uid for kept in self._kept.values()}) < MAX_KEPT:
                 self._keep_one(now)
 
     def refused(self, pod: Pod) -> dict[str, str]:
         """Return the nodes that are kept from *pod*, and why."""
         return {
-            node: f"kept for {kept.holder.api_pod.metadata.full_name}, which has waited longer"
+            node: f"kept for {kept.holder_name}, which has waited longer"
             for node, kept in self._kept.items()
             if self._keeps_out(kept, pod)
         }
@@ -101,14 +109,14 @@ class KeptNodes:
             kept.later.add(uid)
 
     def _keeps_out(self, kept: KeptNode, pod: Pod) -> bool:
-        if kept.pod.uid == pod.uid:
+        if pod.uid in kept.uids:
             return False
         waiting = self._waiting.get(pod.uid)
         order = waiting.order if waiting else (-(pod.priority or 0), float("inf"))
         if order < kept.holder.order:
             return False
         record = self._live.cluster.record(kept.name)
-        return record is None or not fits_after(record, kept.pod, pod, staying={*kept.later, pod.uid})
+        return record is None or not fits_after(record, kept.pods, pod, staying={*kept.later, pod.uid})
 
     def _pod_changed(self, change: Change[ApiPod]) -> None:
         pod = change.object
@@ -118,7 +126,7 @@ class KeptNodes:
                 kept.later.discard(uid)
         if deleted or pod.finished or pod.spec.node_name or pod.metadata.deletion_timestamp is not None:
             if self._waiting.pop(uid, None) is not None:
-                self._drop([kept for kept in self._kept.values() if kept.pod.uid == uid], "the pod waits no longer")
+                self._drop([kept for kept in self._kept.values() if uid in kept.uids], "the pod waits no longer")
         elif uid in self._waiting:
             self._waiting[uid].api_pod = pod
         elif _is_unschedulable(pod):
@@ -127,53 +135,93 @@ class KeptNodes:
     def _drop(self, dropped: Collection[KeptNode], reason: str) -> None:
         for kept in dropped:
             del self._kept[kept.name]
-            name = kept.holder.api_pod.metadata.full_name
-            _log.info("node no longer kept", pod=name, uid=kept.pod.uid, node=kept.name, reason=reason)
+            uid = kept.holder.api_pod.metadata.uid
+            _log.info("node no longer kept", pod=kept.holder_name, uid=uid, node=kept.name, reason=reason)
 
     def _drop_unsuitable(self, now: float) -> None:
         """Drop nodes that the waiting pod cannot use any more, or did not use although there was room."""
-        unsuitable, unused = [], []
+        unsuitable, unused = set[str](), set[str]()  #: uids of holders
+        without_room = {
+            kept.holder.api_pod.metadata.uid
+            for kept in self._kept.values()
+            if not self._live.verdict(kept.pods[0], kept.name).admits
+        }
         for kept in self._kept.values():
-            node = self._live.nodes.get(kept.name)
+            node, uid = self._live.nodes.get(kept.name), kept.holder.api_pod.metadata.uid
             if (
                 node is None
                 or exclusions(node, kept.holder.api_pod.spec)
                 or self._live.cluster.record(kept.name) is None
             ):
-                unsuitable.append(kept)
+                unsuitable.add(uid)
                 continue
-            has_room = self._live.verdict(kept.pod, kept.name).admits
+            has_room = uid not in without_room
             kept.room_since = (kept.room_since if kept.room_since is not None else now) if has_room else None
             if kept.room_since is not None and now - kept.room_since >= ROOM_SECONDS:
                 kept.holder.retry = now + RETRY_SECONDS
-                unused.append(kept)
-        self._drop(unsuitable, "the pod cannot go there any more")
-        self._drop(unused, "the pod was not bound although there was room")
+                unused.add(uid)
+        self._drop(self._held_by(unsuitable), "the pod cannot go there any more")
+        self._drop(self._held_by(unused), "the pod was not bound although there was room")
+
+    def _held_by(self, uids: Collection[str]) -> list[KeptNode]:
+        return [kept for kept in self._kept.values() if kept.holder.api_pod.metadata.uid in uids]
 
     def _keep_one(self, now: float) -> None:
         """Keep a node for the first pod that has waited long, and for which none was searched lately."""
-        holders = {kept.pod.uid for kept in self._kept.values()}
+        holders = {uid for kept in self._kept.values() for uid in kept.uids}
+        has_gang = any(kept.gang for kept in self._kept.values())
         due = []
         for uid, waiting in self._waiting.items():
             if now - waiting.since < self._patience:
                 break
-            if uid not in holders and waiting.retry <= now and waiting.api_pod.spec.scheduler_name in self._schedulers:
+            if uid in holders or waiting.retry > now or waiting.api_pod.spec.scheduler_name not in self._schedulers:
+                continue
+            if not has_gang or group_of(waiting.api_pod) is None:
                 due.append(waiting)
         if not due:
             return
         first = min(due, key=lambda waiting: waiting.order)
         first.retry = now + RETRY_SECONDS
+        key = group_of(first.api_pod)
         try:
-            pod = self._live.read(first.api_pod)
-            node = self._find_node(first.api_pod, pod)
-            self._live.verdict(pod, node)
+            kept_nodes = self._find_nodes_of_gang(first, key) if key else None
+            if kept_nodes is None:
+                pod = self._live.read(first.api_pod)
+                node = self._find_node(first.api_pod, pod)
+                self._live.verdict(pod, node)
+                kept_nodes = [KeptNode(node, first, (pod,), frozenset({pod.uid}))] if node else []
         except AlignError:  # no kubelet can decide on it
             return
-        if node:
-            self._kept[node] = KeptNode(node, first, pod)
-            waited = round(now - first.since)
-            _log.info("node kept", pod=first.api_pod.metadata.full_name, uid=pod.uid, node=node, waited=waited)
-            self._keep(first.api_pod, node)
+        for kept in kept_nodes:
+            self._kept[kept.name] = kept
+            uid, waited = first.api_pod.metadata.uid, round(now - first.since)
+            _log.info("node kept", pod=kept.holder_name, uid=uid, node=kept.name, waited=waited)
+            for held in kept.pods:
+                api_pod = self._live.find_pod(held.namespace, held.name)
+                self._keep(api_pod or first.api_pod, kept.name)
+
+    def _find_nodes_of_gang(self, first: OvertakenPod, key: GroupKey) -> list[KeptNode] | None:
+        """Return the nodes that a gang needs when others have ended; ``None``: its pods need not start together."""
+        members = self._live.pod_groups.members(key)
+        missing = members.minimum - len(members.bound)
+        if missing <= 1:
+            return None
+        if missing > len(members.waiting):  # it cannot start anyway
+            return []
+        specs = {pod.metadata.uid: pod.spec for pod in members.waiting}
+        pods = [pod for pod in map(self._live.read, members.waiting) if needs_alignment(pod)][:missing]
+        cluster = self._live.cluster
+        records = [record for name in cluster.hosts if name not in self._kept and (record := cluster.record(name))]
+        records.sort(key=lambda record: (len(record.ledger.pods), record.name))
+
+        def may_use(pod: Pod, name: str) -> bool:
+            node, record = self._live.nodes.get(name), cluster.record(name)
+            if node is None or record is None or exclusions(node, specs[pod.uid]):
+                return False
+            return not missing_devices(record, node, pod)
+
+        hosts = find_hosts(records, pods, may_use)
+        return [KeptNode(name, first, held, frozenset(specs), key) for name, held in hosts.items()]
 
     def _find_node(self, api_pod: ApiPod, pod: Pod) -> str:
         """Return the node with the fewest pods of those that would admit *pod* without them; empty: there is none."""

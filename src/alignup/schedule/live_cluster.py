@@ -12,7 +12,7 @@ moment. Pods of the API server are read only if no report contains them: a repor
 
 import asyncio
 import gc
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -41,6 +41,7 @@ from alignup.kubernetes.api.known_pods import (
 )
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
 from alignup.placement.cluster import Cluster, RankedHost
+from alignup.placement.gang import GangBinding
 from alignup.placement.host_report import PodStage, pod_stage
 from alignup.placement.verdict import Verdict, unknown
 from alignup.schedule.claim_alignment import explain_claims
@@ -48,6 +49,7 @@ from alignup.schedule.cluster_claims import ClusterClaims
 from alignup.schedule.known_claims import ClaimChange, ClaimFit, ObjectName, object_label
 from alignup.schedule.metrics import ScheduleMetrics
 from alignup.schedule.node_resource_topology import TopologyFallback
+from alignup.schedule.pod_groups import PodGroups
 from alignup.schedule.pod_trimmer import PodTrimmer
 
 NO_NODE = unknown("no such node")
@@ -86,6 +88,7 @@ class LiveCluster:
         self.pods = Informer(client, PODS, trim=PodTrimmer().trim)
         self.topologies = Informer(client, NODE_RESOURCE_TOPOLOGIES)  #: followed only if they count
         self.claims = ClusterClaims(client, self.nodes, self._claims_changed)
+        self.pod_groups = PodGroups(client, self.pods)
         self._informers: tuple[Informer[Any], ...] = (self.nodes, self.host_states)  #: those that come before the pods
         if self.options.approximate:
             self._informers += (self.topologies,)
@@ -125,11 +128,13 @@ class LiveCluster:
             for informer in self._informers:
                 tasks.create_task(informer.run())
             tasks.create_task(self.claims.run())
+            tasks.create_task(self.pod_groups.run())
             for informer in self._informers:
                 # Those that the API server does not know are not waited for; their informers try again.
                 while not informer.synced and not isinstance(informer.error, NotFoundError):  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
             await self.claims.wait_settled()
+            await self.pod_groups.settled.wait()
             # After the HostState objects: a pod that they contain, and the later list of pods does not, has ended.
             self._pods_wanted = True
             tasks.create_task(self.pods.run())
@@ -308,6 +313,26 @@ class LiveCluster:
             self.assumed[pod.uid] = admitting
             self._touch(*admitting, taken=True)
         return admitting
+
+    def assume_gang(
+        self, bindings: Sequence[GangBinding], *, beside: Sequence[GangBinding] = ()
+    ) -> tuple[Verdict, ...]:
+        """Count on all pods of a gang from now on, in this order, or on none of them; see ``Cluster.assume_gang``.
+
+        Those that were assumed before are decided again, apart from those *beside* them, which stay as they are. The
+        verdicts of these are the first. All nodes must have reports.
+        """
+        before = {pod.uid: nodes for pod, _ in bindings if (nodes := self.assumed.pop(pod.uid, None))}
+        for uid in before:
+            self.cluster.forget(uid)
+        verdicts = self.cluster.assume_gang([*beside, *bindings])
+        taken = bool(verdicts) and verdicts[-1].admits
+        if taken:
+            self.assumed |= {pod.uid: (node,) for pod, node in bindings}
+        given_back = [node for nodes in before.values() for node in nodes]
+        self._touch(*(binding.host for binding in bindings), taken=True)
+        self._touch(*(node for node in given_back if not taken or node not in {host for _, host in bindings}))
+        return verdicts
 
     def forget(self, uid: str) -> None:
         """Forget an assumed pod that was not bound; do nothing if its binding was observed."""

@@ -7,6 +7,7 @@ import msgspec
 
 from alignup.align.workload.validation import MIRROR_ANNOTATION
 from alignup.kubernetes.api.objects import ApiPod, ApiPodSpec, ApiPodStatus, Condition, ObjectMeta
+from alignup.schedule.pod_groups import GROUP_LABELS, SIZE_ANNOTATION, group_of
 
 MAX_PARTS = 200_000  #: parts of pods that are stored once
 _KEPT_SPEC = (
@@ -18,11 +19,13 @@ _KEPT_SPEC = (
     "restart_policy",
     "os",
     "resource_claims",
+    "scheduling_group",
 )
 _KEPT_STATUS = ("phase", "reason", "qos_class", "container_statuses", "init_container_statuses")
 _UNIQUE_STATUS = ("resource_claim_statuses", "extended_resource_claim_status")
 _UNIQUE_METADATA = ("name", "uid", "resource_version", "deletion_timestamp", "deletion_grace_period_seconds")
-_KEPT_ANNOTATIONS = ("kubernetes.io/config.", "alignup.dev/")  #: of mirror pods, and our own
+#: Of mirror pods, of groups, and our own.
+_KEPT_ANNOTATIONS = ("kubernetes.io/config.", "alignup.dev/", SIZE_ANNOTATION, *GROUP_LABELS)
 
 _Part = TypeVar("_Part")
 
@@ -43,7 +46,7 @@ class PodTrimmer:
         conditions = tuple(map(_trim_condition, status.conditions))
         message = status.message if pod.finished else ""
         return ApiPod(
-            metadata=self._metadata(pod.metadata),
+            metadata=self._metadata(pod.metadata, in_group=group_of(pod) is not None),
             spec=ApiPodSpec(**self._share(spec, _KEPT_SPEC), priority=spec.priority),
             status=ApiPodStatus(
                 **self._share(status, _KEPT_STATUS),
@@ -53,11 +56,11 @@ class PodTrimmer:
             ),
         )
 
-    def _metadata(self, metadata: ObjectMeta) -> ObjectMeta:
+    def _metadata(self, metadata: ObjectMeta, *, in_group: bool) -> ObjectMeta:
         kept = {name: text for name, text in metadata.annotations.items() if name.startswith(_KEPT_ANNOTATIONS)}
         unique = {name: getattr(metadata, name) for name in _UNIQUE_METADATA}
         shared = self._share(metadata, ("namespace", "creation_timestamp", "labels"))
-        owners = self._shared(metadata.owner_references) if MIRROR_ANNOTATION in kept else ()
+        owners = self._shared(metadata.owner_references) if MIRROR_ANNOTATION in kept or in_group else ()
         return ObjectMeta(**unique, **shared, annotations=self._shared(kept), owner_references=owners)
 
     def _share(self, part: msgspec.Struct, fields: Iterable[str]) -> dict[str, Any]:

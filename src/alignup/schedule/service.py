@@ -33,6 +33,7 @@ from alignup.schedule.extender_messages import (
     TooLargeError,
     read_message,
 )
+from alignup.schedule.gangs import Gangs
 from alignup.schedule.kueue_checks import AdmissionChecks
 from alignup.schedule.large_pods import LargePods
 from alignup.schedule.live_cluster import LiveCluster, LiveClusterOptions
@@ -114,14 +115,23 @@ class ScheduleService:
         self.live = LiveCluster(client, options=live, metrics=self.metrics)
         events = PodEvents(client, "alignup-schedule")
         claims = ClaimBindings(client, self.live, events)
-        self._binder = Binder(client, self.live, claims, allow_unknown=allow_unknown, leads=lambda: self.leading)
         self.large_pods = LargePods(self.live.cluster)
         self._wake_up = WakeUp(client, self.live, self.large_pods, patience=options.patience)
+        self.gangs = Gangs(self.live, claims, self._wake_up.kept_nodes, events, client.timing.clock)
+        self._wake_up.gangs, self.gangs.wait_for_room = self.gangs, self._wake_up.rejected
+        self._binder = Binder(
+            client, self.live, claims, self.gangs, allow_unknown=allow_unknown, leads=lambda: self.leading
+        )
         self.preemption = Preemption(self.live, chooses=bool(options.chooses_victims), allow_unknown=allow_unknown)
         self.extender = Extender(self.live, self._binder, self.preemption, self._wake_up, options)
         self.tasks: list[Task] = []  #: run beside the extender, until the service ends
         #: run while this process leads
-        self.leader_tasks: list[Task] = [self._wake_up.run, RejectionWriter(client, self.live).run, events.run]
+        self.leader_tasks: list[Task] = [
+            self._wake_up.run,
+            self.gangs.run,
+            RejectionWriter(client, self.live).run,
+            events.run,
+        ]
         if kueue:
             checks = AdmissionChecks(client, self.live, self.metrics)
             self.tasks.append(checks.follow)
@@ -152,6 +162,7 @@ class ScheduleService:
     async def _lead(self) -> None:
         if self._election is not None:
             await self.client.timing.sleep(SETTLE_SECONDS)
+        self.gangs.resume()
         self.leading = True
         _log.info("leading")
         try:
@@ -255,6 +266,7 @@ class ScheduleService:
             "alignup_schedule_claim_devices": ("Devices of ResourceSlices.", self.live.claims.devices),
             "alignup_schedule_distinct_states": ("Distinct states of nodes.", cluster.distinct_states),
             "alignup_schedule_waiting_pods": ("Rejected pods that wait for room.", self._wake_up.waiting),
+            "alignup_schedule_tentative_gangs": ("Gangs whose places are kept until all are bound.", len(self.gangs)),
             "alignup_schedule_kept_nodes": ("Nodes kept for pods that waited long.", len(self._wake_up.kept_nodes)),
             "alignup_schedule_woken_pods_total": ("Waiting pods that got room.", self._wake_up.woken),
             "alignup_schedule_kept_verdicts_total": ("Verdicts that were used again.", cluster.kept_verdicts),

@@ -10,6 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -22,6 +23,9 @@ from alignup.placement.wait_queue import WaitQueue
 from alignup.schedule.kept_nodes import KeptNodes
 from alignup.schedule.large_pods import LargePods
 from alignup.schedule.live_cluster import LiveCluster
+
+if TYPE_CHECKING:
+    from alignup.schedule.gangs import Gangs
 
 ANNOTATION = "alignup.dev/room-found"
 SWEEP_SECONDS = 30.0  #: between looking for room for all waiting pods, since a woken pod need not take the room
@@ -48,6 +52,7 @@ class WakeUp:
         self._changed: dict[str, None] = {}
         self._wanted = asyncio.Event()
         self.woken = 0
+        self.gangs: Gangs | None = None  #: those that pods wait with
         live.on_change(self._note)
         live.pods.subscribe(self._pod_changed)
 
@@ -93,7 +98,7 @@ class WakeUp:
                     await self._large_pods.decide(waiting.pod)
                     nodes = waiting.nodes - self.kept_nodes.refused(waiting.pod).keys()
                     if self._may_wake(waiting) and (best := self._live.choose(waiting.pod, nodes, limit=1)):
-                        await self._wake(waiting, best[0].host)
+                        await self._wake_all(waiting, best[0].host)
                 continue
             self._wanted.clear()
             changed, self._changed = self._changed, {}
@@ -110,9 +115,21 @@ class WakeUp:
         for waiting in self._waiting:
             if node in waiting.nodes and self._may_wake(waiting):
                 await self._large_pods.decide(waiting.pod, (node,))
-                if self._live.verdict(waiting.pod, node).admits and not self.kept_nodes.keeps_out(node, waiting.pod):
-                    await self._wake(waiting, node)
+                admits = self._live.verdict(waiting.pod, node).admits
+                if admits and not self.kept_nodes.keeps_out(node, waiting.pod) and await self._wake_all(waiting, node):
                     return
+
+    async def _wake_all(self, waiting: RejectedPod, node: str) -> bool:
+        """Wake a pod, and with it its gang if all of it fits; return whether it does."""
+        others: list[RejectedPod] = []
+        if self.gangs is not None:
+            if not self.gangs.fits(waiting.api_pod, waiting.pod):
+                return False
+            uids = [pod.metadata.uid for pod in self.gangs.others_waiting(waiting.api_pod)]
+            others = [other for uid in uids if (other := self._waiting.get(uid)) and self._may_wake(other)]
+        for each in (waiting, *others):
+            await self._wake(each, node)
+        return True
 
     def _may_wake(self, waiting: RejectedPod) -> bool:
         return self._clock() >= waiting.woken + AGAIN_SECONDS

@@ -18,15 +18,13 @@ from alignup.align.devices.hints import natural_sort_key
 from alignup.align.errors import ParseError
 from alignup.align.machine import Device
 from alignup.kubernetes.plugins import unix_grpc
+from alignup.kubernetes.plugins.device_plugin import REGISTRY, device_message, register
 from alignup.testing.faulty_server import FaultyServer, Methods
 from alignup.wire import device_plugin_pb2 as wire
 
-REGISTRY = "kubelet.sock"
 POLL_INTERVAL = 0.05  #: seconds between looks at the directory
-REGISTER_TIMEOUT = 30.0  #: seconds
 
 _SERVICE = wire.DESCRIPTOR.services_by_name["DevicePlugin"]
-_REGISTER = f"/{wire.DESCRIPTOR.services_by_name['Registration'].full_name}/Register"
 _GROUP = re.compile(r"(?P<count>[0-9]{1,6})(?:@(?P<nodes>[0-9]{1,4}(?:\+[0-9]{1,4})*|))?", re.ASCII)
 
 
@@ -127,18 +125,7 @@ class Plugin(FaultyServer):
     async def register(self) -> None:
         """Register, possibly again; raise ``StatusError`` if that fails."""
         options = await self.get_device_plugin_options()
-        async with unix_grpc.channel(self._registry) as channel:
-            await unix_grpc.call(
-                channel,
-                _REGISTER,
-                wire.RegisterRequest(
-                    version="v1beta1", endpoint=self.socket.name, resource_name=self.resource, options=options
-                ),
-                response=wire.Empty,
-                seconds=REGISTER_TIMEOUT,
-                error=lambda code, details: unix_grpc.StatusError(details, code=code),
-                wait_for_ready=False,
-            )
+        await register(self._registry, self.socket.name, resource=self.resource, options=options)
         self.registrations += 1
         self._registered.set()
 
@@ -215,14 +202,8 @@ class Plugin(FaultyServer):
 
 
 def _messages(resource: str, devices: Iterable[Device] | str) -> dict[str, wire.Device]:
-    messages = {}
-    for device in parse_device_list(resource, devices) if isinstance(devices, str) else devices:
-        message = wire.Device(ID=device.id, health="Healthy" if device.healthy else "Unhealthy")
-        if device.nodes is not None:
-            nodes = [wire.NUMANode(ID=node) for node in bits.members(device.nodes)]
-            message.topology.CopyFrom(wire.TopologyInfo(nodes=nodes))
-        messages[device.id] = message
-    return messages
+    listed = parse_device_list(resource, devices) if isinstance(devices, str) else devices
+    return {device.id: device_message(device) for device in listed}
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

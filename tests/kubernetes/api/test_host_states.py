@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from alignup.align.claims.ledger import MODEL, ClaimLedger
 from alignup.align.claims.resource_claims import DeviceId, SliceDevice
-from alignup.align.errors import StateError
+from alignup.align.errors import AlignError, StateError
 from alignup.align.machine import CadvisorReport, Device, PciDevice
 from alignup.align.workload import Pod
 from alignup.documents.codec import encode
-from alignup.documents.host_state import HostStateDocument
+from alignup.documents.host_state import DeviceGroupDocument, HostLedgerDocument, HostStateDocument, check_limits
+from alignup.documents.steering import MARKER_RESOURCE
 from alignup.kubernetes import configuration
 from alignup.kubernetes.api.client import _decode
 from alignup.kubernetes.api.host_states import (
@@ -24,6 +25,7 @@ from alignup.kubernetes.api.host_states import (
 )
 from alignup.kubernetes.manifests.documents import to_json
 from alignup.machines.synthetic import parse
+from alignup.observe.marker_steering import make_markers
 from alignup.observe.observation import join
 from alignup.observe.published_objects import host_state
 from tests.align.hosts import pod
@@ -223,3 +225,48 @@ def test_a_host_state_is_small():
     sizes = {name: len(encode(part)) for name, part in to_object(state).items()}
     assert len(encode(to_object(state))) <= 15_500, sizes
     assert sizes["machine"] <= 1_700, sizes
+
+
+def test_markers_take_little_room_and_read_back():
+    machine = parse("pack:8 numa:1 core:8 pu:2", memory=1 << 34)
+    kubelet = SimulatedKubelet(machine=machine, devices=make_markers(machine, None))
+    requests = {"cpu": "2", "memory": "1Gi", MARKER_RESOURCE: "1"}
+    kubelet.admit(Pod(name="a", uid="a", containers=(guaranteed("app", requests),)))
+
+    state = host_state(join(kubelet.sources()))
+
+    assert len(encode(state.ledger)) < 1_000  # 880 markers
+    assert through_json(kubelet).ledger.alignment_key() == kubelet.host.ledger.alignment_key()
+
+
+@pytest.mark.parametrize(
+    "devices",
+    [
+        pytest.param((Device(MARKER_RESOURCE, "numa-0-000", nodes=3),), id="on two NUMA nodes"),
+        pytest.param((Device(MARKER_RESOURCE, "numa-1-000", nodes=1),), id="on another NUMA node"),
+        pytest.param((Device(MARKER_RESOURCE, "numa-0-000"),), id="without topology"),
+        pytest.param(
+            (Device(MARKER_RESOURCE, "mine", nodes=1), Device(MARKER_RESOURCE, "numa-0-0", nodes=1)), id="others"
+        ),
+    ],
+)
+def test_markers_of_another_plugin_are_listed(devices):
+    kubelet = SimulatedKubelet(devices=devices)
+
+    assert through_json(kubelet).machine.devices == devices
+
+
+@pytest.mark.parametrize(
+    ("nodes", "markers", "problem"),
+    [
+        ("0-1", "0-99999", "ledger.devices: 200000 are listed"),
+        ("0-99999", "0-99999", "ledger.devices: 10000000000 are listed"),
+        ("0", "0-100000", "a CPU or NUMA node has a number of six digits"),
+        ("0-100000", "0", "a CPU or NUMA node has a number of six digits"),
+    ],
+)
+def test_markers_without_end_are_refused(nodes, markers, problem):
+    group = DeviceGroupDocument(resource=MARKER_RESOURCE, nodes=nodes, markers=markers)
+
+    with pytest.raises(AlignError, match=problem):
+        check_limits(HostStateDocument(ledger=HostLedgerDocument(devices=[group])))

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from alignup.align import bits
-from alignup.align.bits import NodeSet
+from alignup.align.bits import Bits, NodeSet
 from alignup.align.claims.ledger import MODEL, ClaimLedger
 from alignup.align.claims.resource_claims import DeviceId, SliceDevice
 from alignup.align.devices.ledger import DeviceLedger
@@ -47,6 +47,7 @@ from alignup.documents.ledgers import (
 )
 from alignup.documents.machines import machine_from_document, machine_to_document
 from alignup.documents.pod_documents import ContainerDocument, PodDocument
+from alignup.documents.steering import MARKER_RESOURCE, marker_number
 from alignup.kubernetes import configuration as kubelet_configuration
 from alignup.kubernetes.api import Resource
 from alignup.kubernetes.manifests.documents import ParsedDocument, to_json
@@ -131,7 +132,7 @@ class HostStateReader:
         devices = tuple(
             Device(group.resource, id_, parse_or_none(group.nodes), healthy=group.healthy)
             for group in state.ledger.devices
-            for id_ in group.ids
+            for id_ in group.device_ids
         )
         provider = replace(idle.devices, devices=devices)
         nodes = bits.of(node.id for node in idle.machine.nodes if node.id >= 0)
@@ -223,7 +224,17 @@ def _device_groups(ledger: DeviceLedger) -> Iterator[DeviceGroupDocument]:
         for device in inventory.devices:
             groups.setdefault((device.nodes, device.healthy), []).append(device.id)
         for (nodes, healthy), ids in groups.items():
-            yield DeviceGroupDocument(resource=resource, ids=ids, nodes=show_or_none(nodes), healthy=healthy)
+            group = DeviceGroupDocument(resource=resource, ids=ids, nodes=show_or_none(nodes), healthy=healthy)
+            markers = bits.show(_marker_numbers(nodes, ids)) if resource == MARKER_RESOURCE else ""
+            yield group.replace(ids=[], markers=markers) if markers else group
+
+
+def _marker_numbers(nodes: NodeSet | None, ids: list[str]) -> Bits:
+    """Return the numbers of the markers of a NUMA node; none if any of them is no such marker."""
+    members = list(bits.members(nodes or 0))
+    numbers = [marker_number(members[0], id_) for id_ in ids] if len(members) == 1 else []
+    known = [number for number in numbers if number is not None]
+    return bits.of(known) if len(known) == len(ids) else 0
 
 
 def _claim_device_groups(ledger: ClaimLedger) -> Iterator[ClaimDeviceGroup]:

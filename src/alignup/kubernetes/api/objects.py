@@ -134,11 +134,18 @@ class Toleration(ObjectPart, frozen=True):
     effect: str = ""
 
 
+class PodSchedulingGroup(ObjectPart, frozen=True):
+    """The PodGroup whose pods are scheduled together."""
+
+    pod_group_name: str = ""
+
+
 class ApiPodSpec(PodSpec, frozen=True):
     node_name: str = ""
     restart_policy: str = ""
     scheduler_name: str = ""  #: of pods of the API server never empty
     scheduling_gates: tuple[NamedItem, ...] = ()
+    scheduling_group: PodSchedulingGroup | None = None
     node_selector: Labels = {}
     affinity: PodAffinity | None = None
     tolerations: tuple[Toleration, ...] = ()

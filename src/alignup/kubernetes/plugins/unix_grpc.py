@@ -25,6 +25,7 @@ from alignup.align.errors import ListenError
 Context = grpc.aio.ServicerContext[Any, Any]
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # generic for the type checker only
 Method = tuple[type[Message], Callable[[Any], Awaitable[Message]]]  #: request type and handler
+StreamMethod = tuple[type[Message], Callable[[Any], AsyncIterator[Message]]]
 ErrorFactory = Callable[[grpc.StatusCode, str], Exception]  #: builds the error that a failed call raises
 
 _MAX_PATH = 107  #: bytes; the kernel's limit for the name of a Unix socket, without its terminating zero
@@ -141,10 +142,20 @@ async def stream(
 
 
 @asynccontextmanager
-async def serve(path: Path, service: ServiceDescriptor, methods: Mapping[str, Method]) -> AsyncIterator[None]:
-    """Serve *methods* at *path*; raise ``ListenError`` if that is not possible."""
+async def serve(
+    path: Path,
+    service: ServiceDescriptor,
+    methods: Mapping[str, Method],
+    *,
+    streams: Mapping[str, StreamMethod] | None = None,
+) -> AsyncIterator[None]:
+    """Serve *methods* and *streams* at *path*; raise ``ListenError`` if that is not possible.
+
+    End the streams before: grpcio logs errors for calls that are pending when a server stops.
+    """
     check_socket_path(path)
     handlers = {name: unary_handler(*method) for name, method in methods.items()}
+    handlers |= {name: _stream_handler(*method) for name, method in (streams or {}).items()}
     server = grpc.aio.server(handlers=[grpc.method_handlers_generic_handler(service.full_name, handlers)])
     try:
         listen(server, path)
@@ -185,6 +196,18 @@ def unary_handler(kind: type[Message], respond: Callable[[Any], Awaitable[Messag
             await context.abort(error.code, str(error))
 
     return grpc.unary_unary_rpc_method_handler(handle, response_serializer=_serialize)
+
+
+def _stream_handler(kind: type[Message], respond: Callable[[Any], AsyncIterator[Message]]) -> Handler:
+    async def handle(raw: bytes, context: Context) -> AsyncIterator[Message]:
+        try:
+            request = kind.FromString(raw)
+        except DecodeError as error:
+            await context.abort(grpc.StatusCode.INTERNAL, f"grpc: error unmarshalling request: {error}")
+        async for message in respond(request):
+            yield message
+
+    return grpc.unary_stream_rpc_method_handler(handle, response_serializer=_serialize)
 
 
 def check_socket_path(path: Path) -> None:

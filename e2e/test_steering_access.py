@@ -1,0 +1,109 @@
+"""Who may write which half of a SteeringInstruction, by a real API server with our definition, roles and policy."""
+# ruff: noqa: S101
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from alignup.kubernetes.api import Access, ApiClient, PatchType
+from alignup.kubernetes.api.credentials import UserCredentials
+from alignup.kubernetes.api.errors import ApiStatusError, InvalidObjectError
+from alignup.kubernetes.api.steering_instructions import STEERING_INSTRUCTIONS
+from e2e import control_plane
+from e2e.api import NODES, SECONDS, Api, RefusedError
+from e2e.control_plane import ControlPlane
+from e2e.observed_node import ACCOUNT, NAMESPACE, install_observer
+
+WHY = control_plane.missing()
+pytestmark = [pytest.mark.skipif(WHY is not None, reason=WHY or ""), pytest.mark.anyio]
+
+INSTRUCTIONS = "/apis/alignup.dev/v1alpha1/steeringinstructions"
+POD = {"namespace": "default", "name": "train-0", "uid": "u"}
+READY = {"observedGeneration": 1, "phase": "Ready"}
+MERGE = "application/merge-patch+json"
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    with ControlPlane(tmp_path_factory.mktemp("plane")) as plane:
+        made = Api(plane)
+        install_observer(made)
+        for name in "ab":
+            made.request("POST", NODES, {"metadata": {"name": name}})
+            made.request("POST", INSTRUCTIONS, instruction(name))
+        yield made
+
+
+def instruction(name: str, **spec: object) -> dict[str, Any]:
+    kind = {"apiVersion": STEERING_INSTRUCTIONS.api_version, "kind": STEERING_INSTRUCTIONS.kind}
+    return {**kind, "metadata": {"name": name}, "spec": {"pod": POD, "numaNodes": "1", "containers": 1, **spec}}
+
+
+@pytest.fixture
+async def observer(api: Api) -> AsyncIterator[ApiClient]:
+    """A client with the token of the observer of node a."""
+    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{ACCOUNT}/token"
+    bound = {"apiVersion": "v1", "kind": "Node", "name": "a"}
+    token = api.request("POST", path, {"spec": {"expirationSeconds": 3600, "boundObjectRef": bound}})["status"]["token"]
+    authority = api.plane.certificate.read_bytes()
+    access = Access(server=api.plane.url, authority=authority, credentials=UserCredentials(token=token))
+    async with ApiClient(access) as client:
+        yield client
+
+
+async def test_an_observer_writes_the_status_of_its_own_node_only(api: Api, observer: ApiClient) -> None:
+    assert {item.metadata.name for item in (await observer.list(STEERING_INSTRUCTIONS)).items} == {"a", "b"}
+
+    async def write(name: str) -> str:
+        try:
+            await observer.patch(STEERING_INSTRUCTIONS.at(name, subresource="status"), {"status": READY})
+        except ApiStatusError as error:
+            return str(error)
+        return ""
+
+    async with asyncio.timeout(SECONDS):
+        while not (refused := await write("b")):  # noqa: ASYNC110 - a new policy takes a moment
+            await asyncio.sleep(0.1)
+    assert "the observer of node a must not write the objects of node b" in refused
+    assert await write("a") == ""
+    stored = api.get(f"{INSTRUCTIONS}/a") or {}
+    assert (stored["metadata"]["generation"], stored["status"]) == (1, READY)
+    for refused_write in (
+        observer.patch(STEERING_INSTRUCTIONS.at("a"), {"spec": {"numaNodes": "0"}}),
+        observer.create(STEERING_INSTRUCTIONS, instruction("c")),
+    ):
+        with pytest.raises(ApiStatusError, match="cannot"):
+            await refused_write
+
+
+async def test_an_answer_to_another_instruction_is_refused(api: Api, observer: ApiClient) -> None:
+    ref = STEERING_INSTRUCTIONS.at("a", subresource="status")
+    metadata = (api.get(f"{INSTRUCTIONS}/a") or {})["metadata"]
+    for changes, written in (({}, True), ({"uid": "6d1f0c5e"}, False), ({"generation": 7}, False)):
+        known = {"uid": metadata["uid"], "generation": metadata["generation"], **changes}
+        tests = [{"op": "test", "path": f"/metadata/{name}", "value": value} for name, value in known.items()]
+        patch = [*tests, {"op": "add", "path": "/status", "value": READY}]
+        if written:
+            await observer.patch(ref, patch, patch_type=PatchType.JSON)
+        else:
+            with pytest.raises(InvalidObjectError):
+                await observer.patch(ref, patch, patch_type=PatchType.JSON)
+
+
+def test_only_the_spec_makes_a_new_instruction(api: Api) -> None:
+    path = f"{INSTRUCTIONS}/b"
+    before = (api.get(path) or {})["metadata"]["generation"]
+    same = api.request("PATCH", path, {"spec": instruction("b")["spec"], "status": {"phase": "Done"}}, content=MERGE)
+    other = api.request("PATCH", path, {"spec": {"numaNodes": "0"}}, content=MERGE)
+    cleared = api.request("PATCH", path, {"spec": None}, content=MERGE)
+
+    assert [document["metadata"]["generation"] - before for document in (same, other, cleared)] == [0, 1, 2]
+    assert same.get("status", {}).get("phase") != "Done"  # which is a subresource
+
+
+@pytest.mark.parametrize("spec", [{"numaNodes": ""}, {"numaNodes": "one"}, {"containers": 0}, {"pod": {"name": "x"}}])
+def test_invalid_instructions_are_refused(api: Api, spec: dict[str, Any]) -> None:
+    with pytest.raises(RefusedError, match="422"):
+        api.request("POST", INSTRUCTIONS, instruction("c", **spec))

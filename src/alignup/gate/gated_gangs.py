@@ -1,0 +1,221 @@
+"""Gangs behind the gate: one entry of the queue for all pods of a group, until enough of them exist and fit together.
+
+Pods of a group whose minimum is reached wait alone. A gang of which some pods are released or bound already, because
+the process that began ended, comes before everything else.
+"""
+
+from collections.abc import Callable, Collection, Hashable, Mapping
+from dataclasses import replace
+from functools import partial
+from itertools import islice, permutations
+from typing import NamedTuple
+
+from alignup.align.workload import Pod
+from alignup.gate.blocked_pods import DELAY
+from alignup.gate.pod_queue import GatedGang, GatedPod, PodQueue, WaitingOrder, gang_uid
+from alignup.gate.releases import Releases, controller_uids
+from alignup.gate.schedulable_nodes import NodeCapacity, selection_key
+from alignup.placement.gang import GangBinding
+from alignup.placement.pod_shape import shape_key
+from alignup.schedule.gangs import INCOMPLETE, describe_gang, held_bindings
+from alignup.schedule.live_cluster import LiveCluster
+from alignup.schedule.pod_events import PodEvents
+from alignup.schedule.pod_groups import GroupKey, GroupMembers, group_of
+
+MAX_SEARCHES = 8  #: for nodes with enough left by their Node objects
+MAX_ORDERS = 120  #: of pods on one node that are tried
+NO_ORDER = "its pods share nodes in an order that the scheduler of a PodGroup does not keep"
+_FIRST: WaitingOrder = (-(1 << 40), "", "", "")  #: before all priorities
+
+AllowedNodes = Callable[[GatedPod], Collection[str]]  #: the nodes that a pod may be released to
+
+
+class GangChoice(NamedTuple):
+    bindings: tuple[GangBinding, ...] = ()  #: in the order of release; they are assumed
+    in_turn: bool = False  #: whether pods of one node must be bound one after the other
+    problem: str = ""  #: why the gang waits
+    fitting: int = 0  #: of its pods
+
+
+class GatedGangs:
+    """The pods of groups behind the gate; *add_alone* puts a pod into the queue whose group has started."""
+
+    def __init__(  # noqa: PLR0913 - everything that pods of gangs wait in
+        self,
+        live: LiveCluster,
+        queue: PodQueue,
+        releases: Releases,
+        events: PodEvents,
+        *,
+        add_alone: Callable[[GatedPod], object],
+        clock: Callable[[], float],
+    ) -> None:
+        self._live, self._queue, self._releases, self._events = live, queue, releases, events
+        self._add_alone, self._clock = add_alone, clock
+        self._missing: dict[GroupKey, float] = {}  #: groups without enough pods → when to explain that
+        self._ready: dict[GroupKey, dict[str, GatedPod]] = {}  #: by uid, those that have no gate but ours
+        self._keys: dict[str, GroupKey] = {}
+
+    def __len__(self) -> int:
+        """The number of gangs that wait for more of their pods."""
+        return len(self._missing)
+
+    def put(self, waiting: GatedPod) -> bool:
+        """Add a pod, or replace it by its present version; return whether it is in a group."""
+        key = group_of(waiting.api)
+        if key is None:
+            return False
+        self._keys[waiting.uid] = key
+        self._ready.setdefault(key, {})[waiting.uid] = waiting
+        self.update(key)
+        return True
+
+    def remove(self, uid: str) -> None:
+        """Remove a pod that waits no longer, if it is in a group."""
+        key = self._keys.pop(uid, None)
+        if key is not None:
+            self._ready[key].pop(uid, None)
+            self.update(key)
+
+    def take(self, gang: GatedGang) -> None:
+        """Remove all pods of a gang that will be released; the caller puts back those that are not."""
+        self._queue.remove(gang.uid)
+        for uid in self._ready.pop(gang.key, {}):
+            self._keys.pop(uid, None)
+
+    def update(self, key: GroupKey) -> None:
+        """Queue the pods of a group: together, or alone if it has started, or not at all if some are missing."""
+        ready = self._ready.get(key, {})
+        self._queue.remove(gang_uid(key))
+        if not ready:
+            self._ready.pop(key, None)
+            return
+        members = self._live.pod_groups.members(key)
+        placed = self.count_placed(members)
+        if placed >= members.minimum or members.minimum == 1:
+            for waiting in ready.values():
+                self._add_alone(waiting)
+            return
+        for uid in ready:
+            self._queue.remove(uid)
+        if placed + len(ready) < members.minimum:
+            self._missing.setdefault(key, self._clock() + DELAY)
+            return
+        self._missing.pop(key, None)
+        pods = tuple(sorted(ready.values(), key=lambda waiting: waiting.order))
+        order = _FIRST if placed else pods[0].order
+        since = min(waiting.since for waiting in pods)
+        self._queue.add(GatedGang(order, pods[0].api, pods[0].pod, since, key, pods))
+
+    def next_check(self) -> float | None:
+        """Return the seconds until something is to be explained; ``None``: nothing is."""
+        return max(next(iter(self._missing.values())) - self._clock(), 0.0) if self._missing else None
+
+    def explain(self) -> None:
+        """Write events about the pods of gangs of which others have been missing for a moment."""
+        now = self._clock()
+        for key in [key for key, due in self._missing.items() if due <= now]:
+            del self._missing[key]
+            members = self._live.pod_groups.members(key)
+            here = self.count_placed(members) + len(self._ready.get(key, {}))
+            message = f"gang {key}: {here} of {members.minimum} pods are behind the gate or released"
+            for waiting in self._ready.get(key, {}).values() if here < members.minimum else ():
+                self._events.note(waiting.api, INCOMPLETE, message)
+
+    def count_placed(self, members: GroupMembers) -> int:
+        """Return how many pods are bound or released."""
+        return len(members.bound) + sum(pod.metadata.uid in self._releases for pod in members.waiting)
+
+    def choose(self, gang: GatedGang, allowed: AllowedNodes, capacity: NodeCapacity) -> GangChoice:
+        """Choose the nodes of a gang, and assume its pods there, and count them in *capacity*; or none of them."""
+        live, members = self._live, self._live.pod_groups.members(gang.key)
+        beside, placed = held_bindings(live, members), self.count_placed(members)
+        waiting = {member.uid: member for member in gang.members}
+        nodes = {uid: allowed(member) for uid, member in waiting.items()}
+        pods = [*(binding.pod for binding in beside.values()), *(member.pod for member in gang.members)]
+        fitting = 0
+        for _ in range(MAX_SEARCHES):
+            answer = live.cluster.feasible_gang(pods, eligible=partial(_nodes_of, nodes))
+            chosen = {pod.uid: GangBinding(pod, host) for pod, host in answer.bindings if pod.uid in waiting}
+            fitting = placed + len(chosen)
+            if fitting < members.minimum:
+                return GangChoice(problem=describe_gang(gang.key, members, fitting, answer, live), fitting=fitting)
+            overfull = self._count_requests(chosen, waiting, capacity)
+            if not overfull:
+                return self._assume(gang, chosen, beside, capacity)
+            nodes = {uid: frozenset(names) - overfull for uid, names in nodes.items()}
+        problem = f"gang {gang.key}: nodes have too little left by their Node objects"
+        return GangChoice(problem=problem, fitting=fitting)
+
+    def _count_requests(
+        self, chosen: Mapping[str, GangBinding], waiting: Mapping[str, GatedPod], capacity: NodeCapacity
+    ) -> set[str]:
+        """Count the pods in *capacity*; if nodes have too little for all of theirs, return these, and count none."""
+        overfull: set[str] = set()
+        for uid, (pod, host) in chosen.items():
+            node = self._live.nodes.get(host)
+            if node is None or capacity.insufficient(node, pod):
+                overfull.add(host)
+            else:
+                capacity.put_pod(waiting[uid].api, host)
+        for uid in chosen if overfull else ():
+            capacity.remove_pod(uid)
+        return overfull
+
+    def _assume(
+        self,
+        gang: GatedGang,
+        chosen: Mapping[str, GangBinding],
+        beside: Mapping[str, GangBinding],
+        capacity: NodeCapacity,
+    ) -> GangChoice:
+        by_node: dict[str, list[GangBinding]] = {}
+        for binding in chosen.values():
+            by_node.setdefault(binding.host, []).append(binding)
+        held = {host: [binding for binding in beside.values() if binding.host == host] for host in by_node}
+        mixed = [host for host, bindings in by_node.items() if len({shape_key(pod) for pod, _ in bindings}) > 1]
+        in_order = gang.api.spec.scheduling_group is not None  # its scheduler binds them when all are released
+        problem = ""
+        if in_order and not all(self._admits_any_order(by_node[host], held[host]) for host in mixed):
+            problem = f"gang {gang.key}: {NO_ORDER}"
+        else:
+            verdicts = self._live.assume_gang(
+                tuple(chosen.values()), beside=[each for bindings in held.values() for each in bindings]
+            )
+            problem = "" if verdicts[-1].admits else f"gang {gang.key}: {verdicts[-1].reason}"
+        if problem:
+            for uid in chosen:
+                capacity.remove_pod(uid)
+            return GangChoice(problem=problem)
+        return GangChoice(tuple(chosen.values()), in_turn=bool(mixed) and not in_order)
+
+    def _admits_any_order(self, bindings: Collection[GangBinding], beside: Collection[GangBinding]) -> bool:
+        """Return whether a node admits pods in whatever order they are bound; nothing stays assumed."""
+        tried = set()
+        for order in islice(permutations(bindings), MAX_ORDERS + 1):
+            shapes = tuple(shape_key(pod) for pod, _ in order)
+            if shapes in tried:
+                continue
+            tried.add(shapes)
+            admits = len(tried) <= MAX_ORDERS and self._live.assume_gang(order, beside=tuple(beside))[-1].admits
+            for pod, _ in order:
+                self._live.forget(pod.uid)
+            if not admits:
+                return False
+        return True
+
+
+def _nodes_of(nodes: Mapping[str, Collection[str]], pod: Pod) -> Collection[str]:
+    return nodes[pod.uid]
+
+
+def as_member(member: GatedPod, gang: GatedGang) -> GatedPod:
+    """Return a pod that comes when its gang does."""
+    return replace(member, order=gang.order)
+
+
+def member_key(member: GatedPod) -> Hashable:
+    """Return a key that is equal for pods of a gang that may be released to the same nodes."""
+    if member.pod.uses_claims:
+        return member.uid
+    return selection_key(member.api.spec), shape_key(member.pod), frozenset(controller_uids(member.api))

@@ -1,0 +1,205 @@
+"""Gangs behind the gate: released together when all of them fit.
+
+Each node has 3 and 4 free CPUs on its NUMA nodes: two pods with 3 CPUs, or one with 4.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from alignup.gate.controller import GateController, GateOptions
+from alignup.gate.gated_gangs import NO_ORDER
+from alignup.schedule.pod_groups import KUBERNETES
+from alignup.testing.api_server import ApiFault
+from tests.align.hosts import pod
+from tests.deadlines import until
+from tests.gate.simulated import settle
+from tests.schedule.gang_objects import SERVED_GROUPS, gang, member, pod_group
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def cluster(cluster):
+    for resource in SERVED_GROUPS:
+        cluster.server.serve(resource)
+    return cluster
+
+
+def messages(cluster, reason):
+    return {(name, message) for name, event, message in cluster.events() if event == reason}
+
+
+def bound(cluster, pods):
+    nodes = cluster.bound()
+    return [nodes[each.name] for each in pods if nodes.get(each.name)]
+
+
+async def test_a_gang_is_released_when_all_of_it_exists(cluster, controller, clock):
+    pods = gang(4)
+    for each in pods[:3]:
+        cluster.gate(each)
+    await until(lambda: len(controller.gangs) == 1)
+    clock.now += 2
+    controller.notify()
+    waits = "gang default/train: 3 of 4 pods are behind the gate or released"
+    await until(lambda: messages(cluster, "GangIncomplete") >= {(each.name, waits) for each in pods[:3]})
+    assert bound(cluster, pods) == []
+
+    cluster.gate(pods[3])
+    await until(lambda: len(bound(cluster, pods)) == 4)
+    assert sorted(bound(cluster, pods)) == ["a", "a", "b", "b"]
+    assert cluster.rejected == []
+    await until(lambda: not controller.releases)
+
+
+async def test_a_gang_waits_as_a_whole_and_is_released_when_there_is_room(cluster, controller):
+    holder = pod("holder", cpu="4", memory="1Gi")
+    cluster.gate(holder)
+    await until(lambda: bound(cluster, [holder]))
+    pods = gang(4)
+    for each in pods:
+        cluster.gate(each)
+    waits = "gang default/train: 3 of 4 pods fit together; b lacks 2 CPUs on one NUMA node"
+    await until(lambda: messages(cluster, "NoNode") >= {(each.name, waits) for each in pods})
+    assert bound(cluster, pods) == []
+    assert len(controller.queue) == 1
+
+    cluster.finish("holder")
+    await until(lambda: len(bound(cluster, pods)) == 4)
+    assert cluster.rejected == []
+
+
+async def test_of_two_gangs_that_fit_only_one_at_a_time_the_other_waits(cluster, controller):
+    first, second = gang(4, group="first"), gang(4, group="second")
+    for pair in zip(first, second, strict=True):
+        for each in pair:
+            cluster.gate(each)
+    await until(lambda: 4 in {len(bound(cluster, first)), len(bound(cluster, second))})
+    await settle()
+    winner, loser = (first, second) if bound(cluster, first) else (second, first)
+    assert bound(cluster, loser) == []
+
+    for each in winner:
+        cluster.finish(each.name)
+    await until(lambda: len(bound(cluster, loser)) == 4)
+    assert cluster.rejected == []
+
+
+def mixed():
+    """2, 2 and 3 CPUs fit together on 3 and 4 only if the pod with 3 is the first."""
+    return [member(f"train-{cpus}{place}", cpus, size=3) for cpus, place in ((2, 0), (2, 1), (3, 0))]
+
+
+async def test_pods_of_one_node_are_released_in_the_order_that_its_kubelet_admits(cluster, controller):
+    cluster.change("b", unschedulable=True)
+    pods = mixed()
+    cluster.paused = {pods[2].name}
+    for each in pods:
+        cluster.gate(each)
+    await until(lambda: pods[2].name not in cluster.gates())
+    await settle()
+    assert set(cluster.gates()) == {pods[0].name, pods[1].name}  # they wait for the binding of the first
+
+    cluster.paused = set()
+    cluster.change("a", labels={"changed": "yes"})  # the scheduler looks again
+    await until(lambda: bound(cluster, pods) == ["a"] * 3)
+    assert cluster.rejected == []
+
+
+async def test_a_pod_group_whose_order_of_binding_matters_waits_in_words(cluster, controller):
+    """Its scheduler binds nothing before all are released, and then in any order."""
+    cluster.change("b", unschedulable=True)
+    cluster.server.put(pod_group(3, source=KUBERNETES))
+    pods = [replace(each, labels={}) for each in mixed()]
+    for each in pods:
+        cluster.gate(each, schedulingGroup={"podGroupName": "train"})
+    waits = f"gang default/train: {NO_ORDER}"
+    await until(lambda: messages(cluster, "NoNode") >= {(each.name, waits) for each in pods})
+
+    cluster.change("b")
+    await until(lambda: len(bound(cluster, pods)) == 3)
+    assert cluster.rejected == []
+
+
+async def test_a_new_leader_releases_the_rest_of_a_gang_before_others(cluster, live, clocked, follow):
+    first = GateController(clocked, live, options=GateOptions(parallel=1))
+    task = follow(first.run())
+    cluster.paused = {"train-0", "train-1", "train-2", "train-3"}
+    cluster.server.inject(ApiFault(delay=0.2, times=None), verb="patch", resource="pods")
+    pods = gang(4)
+    for each in pods:
+        cluster.gate(each)
+    await until(lambda: len(cluster.gates()) == 2)
+    task.cancel()
+    single = pod("single", cpu="3", memory="1Gi")
+    cluster.gate(single, priority=1000)
+    cluster.server.inject(ApiFault(times=0), verb="patch", resource="pods")
+
+    follow(GateController(clocked, live, options=GateOptions()).run())
+    await until(lambda: set(cluster.gates()) == {"single"})
+    cluster.paused = set()
+    cluster.change("a", labels={"changed": "yes"})
+    await until(lambda: len(bound(cluster, pods)) == 4)
+    assert cluster.rejected == []
+
+
+async def test_the_pods_of_a_released_gang_that_is_not_bound_are_replaced_together(
+    cluster, live, clocked, follow, clock
+):
+    controller = GateController(clocked, live, options=GateOptions(replace_stuck=True))
+    follow(controller.run())
+    pods = gang(4)
+    cluster.paused = {pods[3].name}
+    for each in pods:
+        cluster.gate(each)
+        document = cluster.document(each.name)
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "job", "controller": True}
+        cluster.server.put({**document, "metadata": {**document["metadata"], "ownerReferences": [owner]}})
+    await until(lambda: len(bound(cluster, pods)) == 3 and len(controller.releases) == 1)
+
+    clock.now += 1000
+    controller.notify()
+    await until(lambda: all("deletionTimestamp" in each["metadata"] for each in cluster.server.objects("pods")))
+    await until(lambda: messages(cluster, "NotScheduled"))
+    ((name, message),) = messages(cluster, "NotScheduled")
+    assert name == pods[3].name
+    assert message.endswith("; 3 of 4 pods of gang default/train are bound, and replaced as well")
+
+
+async def test_a_gang_is_not_overtaken_for_ever(cluster, controller, clock):
+    """Small pods come as others end. The gang starts once those have ended that ran when its nodes were kept."""
+    small = [pod(f"small-{number}", cpu="2", memory="1Gi") for number in range(40)]
+    for each in small[:6]:
+        cluster.gate(each)
+    await until(lambda: len(bound(cluster, small)) == 6)
+    pods = gang(4)
+    for each in pods:
+        cluster.gate(each, created="2026-11-16T00:00:01Z")
+    await until(lambda: controller.queue.blocked)
+    running, came = list(small[:6]), 6
+
+    async def replace_oldest():
+        nonlocal came
+        oldest = running.pop(0)
+        cluster.gate(small[came], created="2026-11-16T00:00:02Z")
+        came += 1
+        cluster.finish(oldest.name)
+        await settle()
+        await until(lambda: controller.queue.tries and not controller.releases)
+        await settle()
+        running.extend(each for each in small[:came] if each not in running and bound(cluster, [each]))
+
+    for _ in range(8):
+        await replace_oldest()
+    assert len(bound(cluster, pods)) == 0
+    assert came == 14
+
+    clock.now += 61
+    controller.notify()
+    await until(lambda: len(controller.reservations) == 2)
+    at_that_time = len(running)
+    for _ in range(at_that_time):
+        await replace_oldest()
+    await until(lambda: len(bound(cluster, pods)) == 4)
+    assert cluster.rejected == []
