@@ -25,7 +25,8 @@ class ClusterBed:
 
     Observers run as processes of the guests. With *images*, archives by the names of container images, the nodes have
     these images, and no observers yet. *programs* is the directory of Kubernetes' programs; *files* are copied to paths
-    of the nodes; *flags* are those of the API server.
+    of the nodes; *flags* are those of the API server, and *kubelet* has fields
+    of the KubeletConfiguration that differ.
     """
 
     def __init__(  # noqa: PLR0913 - optional ones by name
@@ -36,6 +37,7 @@ class ClusterBed:
         images: Mapping[str, Path] | None = None,
         programs: Path | None = None,
         files: Mapping[str, Path] | None = None,
+        kubelet: Mapping[str, object] | None = None,
         flags: tuple[str, ...] = (),
     ) -> None:
         self._egress = EgressProxy()
@@ -46,6 +48,7 @@ class ClusterBed:
         self._shapes = nodes
         self._images = images
         self._files = files or {}
+        self._kubelet = kubelet or {}
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -67,7 +70,7 @@ class ClusterBed:
                 node.guest.wait_booted()
                 for name, path in (self._images or {}).items():
                     node.guest.ask("load_images", archive=f"/{path.name}", names=[name])
-                node.guest.ask("start_kubelet", config=kubelet_config())
+                node.guest.ask("start_kubelet", config=kubelet_config(**self._kubelet))
             for node in self.nodes.values():
                 node.wait_schedulable()
                 if self._images is None:

@@ -180,6 +180,10 @@ class Containerd:
             raise RuntimeError(f"{' '.join(command)}: {done.stderr}")
         return done
 
+    def containers(self) -> list[str]:
+        """Return the ids of all containers, those of sandboxes included."""
+        return self.ctr("containers", "list", "--quiet").stdout.split()
+
     def load(self, packed: Path, images: Iterable[str] = IMAGES) -> None:
         """Import an archive of *images*."""
         # Without --local, newer versions import in the daemon, which supports its default snapshotter only.

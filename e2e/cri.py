@@ -82,10 +82,15 @@ class CriClient:
         for sandbox in list(self._configs):
             self.remove_sandbox(sandbox)
 
+    def execute(self, container: str, *words: str) -> str:
+        """Run a command in *container*; return its output."""
+        request = self._wire.ExecSyncRequest(container_id=container, cmd=words)
+        text: str = self._call("ExecSync", request, "ExecSyncResponse").stdout.decode()
+        return text
+
     def allowed(self, container: str) -> tuple[str, str]:
         """Return the CPUs and the memory nodes that the processes of *container* may use, as the kernel says."""
-        request = self._wire.ExecSyncRequest(container_id=container, cmd=["cat", "/proc/self/status"])
-        lines = self._call("ExecSync", request, "ExecSyncResponse").stdout.decode().splitlines()
+        lines = self.execute(container, "cat", "/proc/self/status").splitlines()
         fields = dict(line.split(":", 1) for line in lines)
         return fields["Cpus_allowed_list"].strip(), fields["Mems_allowed_list"].strip()
 

@@ -23,6 +23,7 @@ from google.protobuf.json_format import MessageToDict
 from alignup.align import bits
 from alignup.align.machine import Device
 from alignup.kubernetes.api import ApiClient, find_access
+from alignup.run import process
 from alignup.testing import ClaimFault, DraDevice, DraDriver, Plugin, Preference
 from alignup.testing.dra_driver import claim_reader
 from alignup.wire import pod_resources_pb2 as wire
@@ -155,6 +156,17 @@ class KubernetesNode:
             first, second = _container_sets(), _container_sets()
             if first == second:
                 return second
+
+    async def container_pages(self) -> dict[str, dict[str, int]]:
+        """Return the bytes of private memory that the processes of each container have on each NUMA node, by its id."""
+        pages: dict[str, dict[str, int]] = {}
+        for group in GROUPS.glob("kubepods/**/cgroup.procs"):
+            if len(group.parent.name) == _ID_LENGTH:
+                sizes = pages.setdefault(group.parent.name, {})
+                for pid in map(int, group.read_text().split()):
+                    for node, size in (process.memory_per_node(pid) or {}).items():
+                        sizes[str(node)] = sizes.get(str(node), 0) + size
+        return pages
 
     async def restart_runtime(self) -> None:
         """Kill containerd, and start it again; containers run on."""

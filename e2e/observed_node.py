@@ -29,7 +29,7 @@ _DEPLOY = Path(__file__).parents[1] / "deploy" / "kubernetes"
 _DEFINITIONS = ("crds/hoststates.yaml", "crds/noderesourcetopologies.yaml", "crds/steeringinstructions.yaml")
 _ACCESS = ("namespace.yaml", "observe/access.yaml", "observe/own-node-only.yaml", "steer/access.yaml")
 _RBAC, _ADMISSION = "/apis/rbac.authorization.k8s.io/v1", "/apis/admissionregistration.k8s.io/v1"
-_COLLECTIONS = {
+COLLECTIONS = {
     "Namespace": "/api/v1/namespaces",
     "ServiceAccount": f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts",
     "ClusterRole": f"{_RBAC}/clusterroles",
@@ -45,7 +45,7 @@ def install_observer(api: Api) -> None:
         api.define(yaml.safe_load((_DEPLOY / name).read_text("utf-8")))
     for name in _ACCESS:
         for document in yaml.safe_load_all((_DEPLOY / name).read_text("utf-8")):
-            api.request("POST", _COLLECTIONS[document["kind"]], document)
+            api.request("POST", COLLECTIONS[document["kind"]], document)
 
 
 def make_pod(

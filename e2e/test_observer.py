@@ -12,10 +12,10 @@ from alignup.align.claims.resource_claims import DeviceId
 from alignup.kubernetes.api import NODES, ApiClient, EventType, find_access
 from alignup.kubernetes.api.claim_resources import RESOURCE_SLICES
 from alignup.kubernetes.api.host_states import HOST_STATES, HostStateReader
+from alignup.kubernetes.api.node_tables import SliceTable
 from alignup.observe.app import ObserverMetrics
 from alignup.observe.kubelet_reader import KubeletPaths, KubeletReader
 from alignup.observe.observer import Observer, ObserverTiming, Publisher
-from alignup.observe.service import SliceTable
 from e2e import control_plane
 from e2e.control_plane import STRANGER, ControlPlane
 from e2e.definitions import define_host_states

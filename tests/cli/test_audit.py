@@ -3,11 +3,14 @@
 import json
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
 
 from alignup.align import bits
+from alignup.documents import codec
+from alignup.documents.nri_placements import FILE, PlacementsDocument
 from alignup.run import cgroup, process
 from alignup.run.request import RUN_VARIABLE
 from tests.agent.agents import running
@@ -140,3 +143,18 @@ def test_runs_are_compared_with_the_agent_that_admitted_them(bench, tmp_path):
     assert well == (0, "1 run: no drift\n", "")
     assert forgotten[0] == 1
     assert "the agent: intended CPUs 1, actual no such run" in forgotten[1]
+
+
+def test_the_containers_of_the_nri_plugin_are_audited(bench, tmp_path):
+    document = PlacementsDocument(mode="assist", written=time.time())
+    (tmp_path / FILE).write_bytes(codec.encode(document))
+    assert bench.run("audit", "--nri", tmp_path) == (0, "no containers to audit\n", "")
+    (tmp_path / FILE).write_bytes(codec.encode(document.replace(problem="the runtime closed the connection")))
+    code, out, _ = bench.run("audit", "--nri", tmp_path)
+    assert code == 1
+    assert "the runtime: intended connected, actual not connected (the runtime closed the connection)" in out
+
+
+def test_an_audit_of_containers_says_what_is_wrong_with_its_options(bench, tmp_path):
+    assert "start 'alignup nri' with --state-dir" in bench.run("audit", "--nri", tmp_path)[2]
+    assert "restart 'alignup nri'" in bench.run("audit", "--nri", tmp_path, "--fix")[2]

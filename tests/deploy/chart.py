@@ -23,6 +23,7 @@ _WORD = re.compile(r'\s*(?:(\|)|"([^"\\]*)"|(\d+)|([$.][\w.]*)|(\w+))')
 
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "default": lambda fallback, value: value or fallback,
+    "eq": lambda first, second: first == second,
     "nindent": lambda spaces, text: "".join(f"\n{' ' * spaces}{line}" for line in text.splitlines()),
     "not": lambda value: not value,
     "replace": lambda old, new, text: text.replace(old, new),

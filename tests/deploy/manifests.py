@@ -14,6 +14,7 @@ KUBERNETES = ROOT / "deploy" / "kubernetes"
 BASE = KUBERNETES  #: the kustomization of the observer
 SCHEDULE = KUBERNETES / "schedule"  #: of the gate controller
 SCHEDULER = KUBERNETES / "scheduler"  #: of a second scheduler
+NRI_ASSIST, NRI_DECIDE = KUBERNETES / "nri-assist", KUBERNETES / "nri-decide"  #: of the NRI plugin, in either mode
 STEER = KUBERNETES / "steer"  #: a component that changes the first, and has objects of its own
 
 Manifest = dict[str, Any]

@@ -13,6 +13,8 @@ from tests.deploy.chart import CHART, default_values, render, render_chart, rend
 from tests.deploy.manifests import (
     BASE,
     KUBERNETES,
+    NRI_ASSIST,
+    NRI_DECIDE,
     SCHEDULE,
     SCHEDULER,
     STEER,
@@ -57,6 +59,17 @@ CHANGED: dict[str, Any] = {
         "extraArgs": ["--offered=4"],
         "resources": {"requests": {"cpu": "2", "memory": "2Gi"}, "limits": {"memory": "2Gi"}},
     },
+    "nri": {
+        "enabled": True,
+        "mode": "decide",
+        "extraArgs": ["--policy=restricted"],
+        "kubeletDir": "/data/kubelet",
+        "socketDir": "/run/other",
+        "resources": {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2Gi"}},
+        "nodeSelector": {"numa": "true"},
+        "tolerations": [],
+        "seLinuxOptions": {"type": "spc_t"},
+    },
     "networkPolicy": {"enabled": True, "apiServerPorts": [8443]},
     "monitoring": {
         "podMonitors": True,
@@ -65,7 +78,7 @@ CHANGED: dict[str, Any] = {
         "documentation": "https://docs.example.org/alignup",
     },
 }
-ALL = {"schedule": {"enabled": True}, "scheduler": {"enabled": True}}
+ALL = {"schedule": {"enabled": True}, "scheduler": {"enabled": True}, "nri": {"enabled": True, "mode": "decide"}}
 
 
 def test_the_defaults_render_the_kustomization_but_for_the_namespace_that_helm_creates():
@@ -76,7 +89,7 @@ def test_the_defaults_render_the_kustomization_but_for_the_namespace_that_helm_c
 
 
 def test_all_programs_render_all_kustomizations():
-    directories = (BASE, SCHEDULE, SCHEDULER)
+    directories = (BASE, SCHEDULE, SCHEDULER, NRI_DECIDE)
     expected = by_name(manifest for directory in directories for manifest in read_kustomization(directory))
     del expected["Namespace /alignup"]
 
@@ -98,7 +111,7 @@ def test_only_a_gate_that_replaces_stuck_pods_may_evict_pods():
 
 def test_only_steering_can_write_to_a_directory_of_the_kubelet():
     objects = render_chart({**ALL, "observe": {"steer": True}})
-    (daemon_set,) = of_kind(objects, "DaemonSet")
+    daemon_set = by_name(objects)["DaemonSet alignup/alignup-observer"]
     (patch,) = read_documents((STEER / "daemonset.yaml").read_text("utf-8"))
     pod, patched = (item["spec"]["template"]["spec"] for item in (daemon_set, patch))
     writable = [mount for mount in pod["containers"][0]["volumeMounts"] if not mount.get("readOnly")]
@@ -150,7 +163,7 @@ def test_the_chart_has_the_version_of_its_programs():
 
 def test_values_change_the_observer():
     objects = render_chart(CHANGED)
-    (daemon_set,) = of_kind(objects, "DaemonSet")
+    daemon_set = by_name(objects)["DaemonSet alignup/alignup-observer"]
     pod = daemon_set["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     values = CHANGED["observe"]
@@ -174,7 +187,7 @@ def test_values_change_the_observer():
     ports = [
         [port["port"] for port in policy["spec"]["egress"][0]["ports"]] for policy in of_kind(objects, "NetworkPolicy")
     ]
-    assert ports == [[8443, 10250], [8443], [8443]]
+    assert sorted(ports) == [[8443], [8443], [8443, 10250], [8443, 10250]]
     assert not of_kind(render_chart({**ALL, "networkPolicy": {"enabled": False}}), "NetworkPolicy")
 
 
@@ -191,6 +204,30 @@ def test_values_change_the_other_programs():
     assert extender["resources"] == CHANGED["scheduler"]["resources"]
     assert kube_scheduler["image"] == "registry.example.com/kube-scheduler:v1.35.0"
     assert "- schedulerName: numa\n" in objects["ConfigMap alignup/alignup-scheduler"]["data"]["scheduler.yaml"]
+
+
+def test_assist_mode_renders_its_kustomization():
+    objects = by_name(render_chart({"nri": {"enabled": True}}))
+
+    assert by_name(read_kustomization(NRI_ASSIST)).items() <= objects.items()
+
+
+def test_values_change_the_nri_plugin():
+    pod = by_name(render_chart(CHANGED))["DaemonSet alignup/alignup-nri"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    values = CHANGED["nri"]
+
+    assert container["args"][-1] == "--policy=restricted"
+    assert "--kubelet-dir=/data/kubelet" in container["args"]
+    assert [volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume] == [
+        "/run/other",
+        "/var/lib/alignup-nri",
+        "/data/kubelet",
+    ]
+    assert pod["nodeSelector"] == {"alignup.dev/nri": "decide", "kubernetes.io/os": "linux", "numa": "true"}
+    assert "tolerations" not in pod
+    assert container["resources"] == values["resources"]
+    assert container["securityContext"]["seLinuxOptions"] == {"type": "spc_t"}
 
 
 def test_the_schema_accepts_the_defaults_and_every_other_value():

@@ -6,6 +6,7 @@ import pytest
 from starlette.routing import Route
 
 import alignup
+from alignup.cli import nri as nri_command
 from alignup.cli import observe as observe_command
 from alignup.cli import schedule as schedule_command
 from alignup.observe.app import ObserverMetrics, observer_app
@@ -14,6 +15,8 @@ from alignup.observe.published_objects import node_topology
 from tests.deploy.manifests import (
     BASE,
     KUBERNETES,
+    NRI_ASSIST,
+    NRI_DECIDE,
     SCHEDULE,
     SCHEDULER,
     by_name,
@@ -25,10 +28,11 @@ from tests.deploy.manifests import (
 from tests.observe.kubelets import SimulatedKubelet
 
 KUBECTL = find_program("kubectl")
-DIRECTORIES = (BASE, SCHEDULE, SCHEDULER)
+DIRECTORIES = (BASE, SCHEDULE, SCHEDULER, NRI_DECIDE)
 MONITORING = KUBERNETES / "monitoring"
 OBJECTS = [manifest for directory in DIRECTORIES for manifest in read_kustomization(directory)]
-(OBSERVER,) = of_kind(OBJECTS, "DaemonSet")
+OBSERVER, NRI = of_kind(OBJECTS, "DaemonSet")
+ASSIST = read_kustomization(NRI_ASSIST)
 WORKLOADS = of_kind(OBJECTS, "DaemonSet", "Deployment")
 CLUSTER_SCOPED = {
     *("Namespace", "CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding", "PriorityClass"),
@@ -88,7 +92,7 @@ def test_the_image_is_that_of_this_version():
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload["metadata"]["name"])
 def test_the_programs_take_their_options(workload):
-    commands = {"observe": observe_command.command, "schedule": schedule_command.command}
+    commands = {"observe": observe_command.command, "schedule": schedule_command.command, "nri": nri_command.command}
     ((name, *words),) = [container["args"] for container in containers(workload) if "args" in container]
 
     assert commands[name].make_context(name, words).params["kubeconfig"] is None
@@ -143,6 +147,35 @@ def test_the_observer_sees_the_directory_of_the_kubelet_read_only_and_no_volumes
         "/var/lib/kubelet/pods": "empty",
         "/var/lib/kubelet/plugins": "empty",
     }
+
+
+@pytest.mark.parametrize("objects", [OBJECTS, ASSIST], ids=["decide", "assist"])
+def test_the_nri_plugin_writes_to_the_runtime_and_its_own_directory_only(objects):
+    (daemon_set,) = [item for item in of_kind(objects, "DaemonSet") if item["metadata"]["name"] == "alignup-nri"]
+    pod = daemon_set["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    host = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
+    mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
+
+    assert host == {"nri": "/var/run/nri", "state": "/var/lib/alignup-nri", "kubelet": "/var/lib/kubelet"}
+    assert [path for path, mount in mounts.items() if not mount.get("readOnly")] == [
+        "/var/run/nri",
+        "/var/lib/alignup-nri",
+    ]
+    assert "--state-dir=/var/lib/alignup-nri" in container["args"]
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_each_mode_of_nri_has_its_nodes_and_assist_mode_no_access_to_the_api_server():
+    (assist,) = of_kind(ASSIST, "DaemonSet")
+    modes = [item["spec"]["template"]["spec"]["nodeSelector"]["alignup.dev/nri"] for item in (assist, NRI)]
+    words = [containers(item)[0]["args"][1] for item in (assist, NRI)]
+
+    assert (modes, words) == (["assist", "decide"], ["--mode=assist", "--mode=decide"])
+    assert assist["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
+    assert not of_kind(ASSIST, "ClusterRole", "ClusterRoleBinding")
+    (policy,) = of_kind(ASSIST, "NetworkPolicy")
+    assert policy["spec"]["egress"] == []
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload["metadata"]["name"])

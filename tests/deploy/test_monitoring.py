@@ -28,6 +28,7 @@ from tests.deploy.chart import CHART, render_chart
 from tests.deploy.manifests import (
     BASE,
     KUBERNETES,
+    NRI_DECIDE,
     SCHEDULE,
     SCHEDULER,
     find_program,
@@ -45,7 +46,8 @@ RULES = [rule for group in yaml.safe_load(RULES_FILE.read_text("utf-8"))["groups
 RUNBOOKS = (ROOT / "docs" / "runbooks.md").read_text("utf-8")
 PLACEHOLDER = "https://alignup.example.com"
 PROMTOOL = find_program("promtool")
-MONITORED = {"schedule": {"enabled": True}, "scheduler": {"enabled": True}, "monitoring": {"podMonitors": True}}
+PROGRAMS = ("schedule", "scheduler", "nri")
+MONITORED = {**{name: {"enabled": True} for name in PROGRAMS}, "monitoring": {"podMonitors": True}}
 
 TARGET_LABELS = {"instance", "job"}  #: which Prometheus adds to every sample
 UNITS = ("_seconds", "_bytes")
@@ -348,7 +350,7 @@ def test_names_follow_the_rules_of_prometheus(exported):
 
 def test_pod_monitors_select_the_metrics_of_every_program():
     monitors = read_kustomization(KUBERNETES / "monitoring")
-    directories = (BASE, SCHEDULE, SCHEDULER)
+    directories = (BASE, SCHEDULE, SCHEDULER, NRI_DECIDE)
     objects = [manifest for directory in directories for manifest in read_kustomization(directory)]
     rendered = render_chart(MONITORED)
 

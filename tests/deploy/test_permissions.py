@@ -2,22 +2,38 @@
 
 import asyncio
 import ssl
+from pathlib import Path
 
 import pytest
 import trustme
 
+from alignup.align.policy_overrides import PolicyOverrides
 from alignup.gate.service import GateServiceOptions, WebhookOptions, add_gate
 from alignup.kubernetes.api import Access, ApiClient
+from alignup.nri.decide_service import DecideOptions
+from alignup.nri.decide_service import decide as nri_decide
+from alignup.nri.service import NriOptions
 from alignup.observe.service import observe
+from alignup.schedule.pod_groups import RESOURCES
 from alignup.schedule.service import LeaseOptions, ScheduleService
-from alignup.testing.api_server import ApiServer
+from alignup.testing.api_server import ApiServer, ServedResource
 from tests.align.hosts import pod
 from tests.deadlines import until
-from tests.deploy.manifests import BASE, SCHEDULE, SCHEDULER, STEER, by_name, read_documents, read_kustomization
+from tests.deploy.manifests import (
+    BASE,
+    NRI_DECIDE,
+    SCHEDULE,
+    SCHEDULER,
+    STEER,
+    by_name,
+    read_documents,
+    read_kustomization,
+)
 from tests.deploy.permissions import granted, used
 from tests.gate.conftest import cluster
 from tests.gate.test_certificate_keeper import configuration
 from tests.kubernetes.api.conftest import anyio_backend, client, follow, server, timing
+from tests.nri.runtime import ScriptedRuntime
 from tests.observe.api_objects import SERVED, SLICES, api_pod, node
 from tests.observe.observed_machine import observe_once
 from tests.observe.steered_kubelet import PATIENT, ClusterService, SteeredKubelet, marker_pod, steering_observer
@@ -31,7 +47,9 @@ __all__ = ["anyio_backend", "client", "cluster", "follow", "http", "server", "se
 
 pytestmark = pytest.mark.anyio
 
-OBJECTS = by_name(manifest for directory in (BASE, SCHEDULE, SCHEDULER) for manifest in read_kustomization(directory))
+OBJECTS = by_name(
+    manifest for directory in (BASE, SCHEDULE, SCHEDULER, NRI_DECIDE) for manifest in read_kustomization(directory)
+)
 AGENT = "alignup-schedule"
 
 #: What the gate controller does only in cases that the test below does not bring about.
@@ -43,10 +61,17 @@ SELDOM = STEERING | {
 }
 
 
+def serve_pod_groups(server: ApiServer) -> None:
+    for resource in (resource for resources in RESOURCES.values() for resource in resources):
+        group, version = resource.group, resource.version
+        server.serve(ServedResource(kind=resource.kind, plural=resource.plural, group=group, version=version))
+
+
 @pytest.fixture
 def nodes(server):
     """Two nodes of a server without lists in watches."""
     server.streamed_lists = False
+    serve_pod_groups(server)
     simulated = SimulatedNodes(server)
     for name in "ab":
         simulated.add(name)
@@ -76,6 +101,45 @@ async def test_the_observer_has_the_permissions_that_it_uses(tmp_path):
     assert granted(OBJECTS["ClusterRole /alignup-observer"]) == needed
 
 
+async def test_the_nri_plugin_has_the_permissions_that_it_uses(tmp_path):
+    """It runs against a server with lists in watches, and an older one without, until it has registered."""
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    runtime = ScriptedRuntime()
+    with short_directory() as place:
+        path = place / "nri.sock"
+        async with ApiServer() as new, ApiServer() as old, ApiServer(tls=context) as kubelet, runtime.listening(path):
+            kubelet.respond("/configz", b'{"kubeletconfig":{}}')
+            old.streamed_lists = False
+            address = kubelet.url.removeprefix("https://")
+            decide_options = DecideOptions(host="host-a", policies=PolicyOverrides(), kubelet_address=address)
+            for server in (new, old):
+                server.serve(SLICES)
+                server.put(node("host-a"))
+                state = place / str(id(server))
+                options = NriOptions(
+                    path=path,
+                    index="90",
+                    kubelet_dir=tmp_path,
+                    host_root=Path("/"),
+                    state_dir=state,
+                    listen=None,
+                    names=(),
+                    period=1.0,
+                )
+                access = Access(server=server.url, authority=authority.cert_pem.bytes())
+                running = asyncio.ensure_future(nri_decide(access, options, decide_options, state))
+                registered = asyncio.ensure_future(runtime.plugins.get())
+                done, _ = await asyncio.wait({running, registered}, return_when=asyncio.FIRST_COMPLETED)
+                assert registered in done, running.exception()
+                running.cancel()
+                await asyncio.wait({running})
+
+    needed = used([new, old]) | {("get", "", "nodes/configz")}
+    assert granted(OBJECTS["ClusterRole /alignup-nri"]) == needed
+
+
 async def test_steering_has_the_permissions_that_it_uses():
     """The cluster service writes the spec only, and the observer the status."""
     roles = by_name(read_documents((STEER / "access.yaml").read_text("utf-8")))
@@ -96,13 +160,12 @@ async def test_steering_has_the_permissions_that_it_uses():
         await kubelet.stop()
 
     assert granted(roles["ClusterRole /alignup-observer-steer"]) == used([new, old])
-    written = granted(roles["ClusterRole /alignup-schedule-steer"])
-    assert {resource for _, _, resource in written} == {"steeringinstructions"}
 
 
 async def test_the_gate_controller_has_the_permissions_that_it_uses(server, cluster, timing, follow):
     server.put(configuration())
     server.streamed_lists = False
+    serve_pod_groups(server)
     lease = LeaseOptions(namespace="alignup", identity="one")
     options = GateServiceOptions(webhook=WebhookOptions(listen=("127.0.0.1", 0), namespace="alignup"))
     async with ApiClient(Access(server=server.url, user_agent=AGENT), timing=timing) as client:

@@ -16,6 +16,7 @@ from tests.conformance.test_configuration import machine_of
 from tests.doctor.helpers import GIB, MEMORY, STATIC, by_severity, cases, check, machine, text
 from tests.strategies import machines
 
+NRI = "alignup nri can run beside this kubelet with"
 STAGES = [str(stage) for stage in configuration.StartupStage]
 
 
@@ -422,6 +423,7 @@ def test_a_valid_configuration_lists_its_effect():
         "starts with policy restricted, scope pod",
         "starts with policy static: CPUs 0-1,8-9 reserved, 12 for exclusive use",
         "starts with policy Static: 1Gi on NUMA node 0 reserved",
+        f"{NRI} --mode assist; --mode decide needs cpuManagerPolicy: none and memoryManagerPolicy: None",
     ]
 
 
@@ -546,3 +548,17 @@ def test_huge_pages_cannot_be_reserved():
 
 def test_the_text_helper_makes_a_valid_configuration():
     assert configuration.read(text(maxPods=7)).max_pods == 7
+
+
+@pytest.mark.parametrize(
+    ("fields", "wanted"),
+    [
+        ({}, "--mode assist or --mode decide"),
+        (STATIC, "--mode assist; --mode decide needs cpuManagerPolicy: none"),
+        (STATIC | MEMORY, "--mode assist; --mode decide needs cpuManagerPolicy: none and memoryManagerPolicy: None"),
+    ],
+)
+def test_it_says_which_modes_of_nri_can_run_beside_the_kubelet(fields, wanted):
+    (finding,) = [finding for finding in check(**fields).findings if finding.area is Area.NRI]
+
+    assert finding.summary == f"{NRI} {wanted}"

@@ -12,9 +12,11 @@ from pathlib import Path
 
 from alignup.align.settings import FeatureGates
 from alignup.kubernetes.kubelet_files.state_files import CPU_FILE, CpuState, dump_cpu_state
+from alignup.testing.api_server import ApiServer
 from alignup.wire import nri_pb2 as wire
 from tests.console_runner import ROOT
 from tests.deadlines import until
+from tests.kubernetes.api.objects import node as node_object
 from tests.nri.kubelet_node import resources
 from tests.nri.runtime import ScriptedRuntime, next_plugin
 from tests.short_paths import short_directory
@@ -133,8 +135,97 @@ def test_it_says_why_it_cannot_start():
             assert await process.wait() == 1
             assert errors == (
                 f"alignup: {place}/cpu_manager_state: no such file; start the kubelet, or name its directory "
-                "(--kubelet-dir)\n  Run 'alignup doctor' to check the kubelet's state files.\n"
+                "(--kubelet-dir)\n  Run 'alignup doctor' to check the kubelet.\n"
             )
 
     with short_directory() as place:
         asyncio.run(scenario(place))
+
+
+KUBELET = """apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+cpuManagerPolicy: {policy}
+reservedSystemCPUs: "0"
+"""
+AMOUNTS = {"cpu": "1", "memory": "64Mi"}
+GUARANTEED = {"limits": AMOUNTS, "requests": AMOUNTS}
+
+
+def api_pod(uid):
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": uid, "namespace": "default", "uid": uid},
+        "spec": {"nodeName": "host-a", "containers": [{"name": "app", "resources": GUARANTEED}]},
+        "status": {"phase": "Pending"},
+    }
+
+
+async def decide(server, place, *words, policy="none"):
+    """Prepare a node in decide mode; return the words that start it."""
+    write_machine(place / "host")
+    for node in range(2):
+        path = place / "host" / "sys" / "devices" / "system" / "node" / f"node{node}" / "meminfo"
+        path.write_text(f"Node {node} MemTotal: 1000000 kB\n")
+    (place / "config.yaml").write_text(KUBELET.format(policy=policy))
+    server.put(node_object())
+    server.write_kubeconfig(place / "kubeconfig")
+    return (
+        *("--mode", "decide", "--no-configz", "--node", "host-a", "--kubeconfig", str(place / "kubeconfig")),
+        *("--state-dir", str(place / "state"), *words),
+    )
+
+
+def test_it_decides_stores_releases_and_resumes():
+    async def scenario(place):
+        runtime = ScriptedRuntime()
+        async with ApiServer() as server, runtime.listening(place / "nri.sock"):
+            words = await decide(server, place, "--policy", "single-numa-node")
+            server.put(api_pod("a"))
+            sandbox = wire.PodSandbox(id="s", uid="a", name="a", namespace="default")
+            container = wire.Container(id="c", pod_sandbox_id="s", name="app", state=wire.CONTAINER_RUNNING)
+            async with started(place, *words):
+                called = await next_plugin(runtime)
+                await called.configure(version="2.3.4", nri="v0.12.2")
+                await called.synchronize()
+                await called.call("RunPodSandbox", wire.NotificationRequest(pod=sandbox), wire.Empty)
+                cpu = (await called.create(sandbox, container)).adjust.linux.resources.cpu
+                assert (cpu.cpus, cpu.mems) == ("1", "0")
+                await until(lambda: '"default/a"' in read_text(place / "state" / "placements.json"))
+            async with started(place, *words):  # it was killed
+                called = await next_plugin(runtime)
+                await called.configure(version="2.3.4", nri="v0.12.2")
+                (update,) = (await called.synchronize([sandbox], [container])).update
+                assert update.linux.resources.cpu.cpus == "1"
+
+    with short_directory() as place:
+        asyncio.run(scenario(place))
+
+
+def test_it_does_not_start_beside_a_static_kubelet():
+    async def scenario(place):
+        async with ApiServer() as server:
+            words = await decide(server, place, policy="static")
+            async with started(place, *words) as process:
+                _, errors = await process.communicate()
+        assert process.returncode == 1
+        assert "the kubelet has cpuManagerPolicy: static" in errors.decode()
+
+    with short_directory() as place:
+        asyncio.run(scenario(place))
+
+
+def test_options_of_decide_mode_need_it():
+    async def scenario(place):
+        async with started(place, "--policy", "restricted", "--host-root", "/") as process:
+            _, errors = await process.communicate()
+        assert process.returncode == 2
+        assert "--policy" in errors.decode()
+        assert "Add --mode decide." in errors.decode()
+
+    with short_directory() as place:
+        asyncio.run(scenario(place))
+
+
+def read_text(path):
+    return path.read_text() if path.exists() else ""

@@ -13,8 +13,9 @@ from alignup.align.errors import StateError
 from alignup.kubernetes.api import Access
 from alignup.kubernetes.api.credentials import UserCredentials
 from alignup.kubernetes.api.host_states import HOST_STATES, HostStateReader
+from alignup.kubernetes.api.node_tables import PodTable, SliceTable
 from alignup.machines import machine_source
-from alignup.observe.service import PodTable, SliceTable, observe
+from alignup.observe.service import observe
 from alignup.testing.api_server import ApiFault, ApiServer, ServedResource
 from tests.kubernetes.api.objects import node
 from tests.observe import api_objects

@@ -9,11 +9,12 @@ from alignup.align import bits
 from alignup.align.bits import CpuSet
 from alignup.align.errors import SettingsError, StateError, StoreError
 from alignup.align.host import Host
+from alignup.align.policy_overrides import PolicyOverrides
 from alignup.align.settings import Policy, Scope
 from alignup.align.workload import QoS
 from alignup.machines import synthetic
 from alignup.run.cgroup import Cpuset
-from alignup.run.local_allocator import LocalAllocator, PolicyOverrides, build_host, build_pod, restrict_memory
+from alignup.run.local_allocator import LocalAllocator, build_host, build_pod, restrict_memory
 from alignup.run.process import NodeMap
 from alignup.run.request import RunRequest, build_environment, resolve_placement, run_name
 

@@ -1,14 +1,16 @@
 """``alignup audit``: compare intended with actual placement."""
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import click
 
 from alignup.cli import terminal
 from alignup.cli.agent_client import AgentOptions, find_agent
-from alignup.cli.app import define_command
+from alignup.cli.app import Place, define_command
 from alignup.cli.exit_codes import FAILED
 from alignup.cli.options import output_option, with_options
 from alignup.cli.run import run_directory
@@ -17,33 +19,57 @@ from alignup.run.audit import AuditReport, DriftKind
 
 DRIFTED = FAILED
 VERSION = 1  #: of the JSON document
+_PAUSE = 2.0  #: seconds until the plugin has surely written what it gave to containers
 _LABEL_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})  #: of Prometheus
 
 
 @define_command("audit", "alignup audit", "alignup audit -o json")
 @click.option("--fix", is_flag=True, help="Restore the intended placement.")
+@click.option(
+    "--nri",
+    "nri_dir",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Audit the containers of 'alignup nri' with this --state-dir instead.",
+)
 @output_option("text", "json", "yaml", "prometheus")
 @with_options("agent", AgentOptions)
-def command(*, fix: bool, output: str, agent: AgentOptions) -> None:
+def command(*, fix: bool, nri_dir: Path | None, output: str, agent: AgentOptions) -> None:
     """Compare the placement of everything that 'alignup run' runs with what the kernel reports.
 
     The audit covers cgroup cpusets, the affinity and memory nodes of each thread, the memory of each process, devices,
     and the ledger or agent that decided. --fix restores what it can.
 
+    With --nri it covers the containers that 'alignup nri' places, in both modes, pods that run unaligned, and whether
+    the plugin runs and is connected. The plugin itself restores containers whenever it connects.
+
     The exit code is 0 when everything is in place or fixed, 1 otherwise.
     """
-    report = audit.audit(run_directory(), agent=find_agent(agent), fix=fix)
+    if nri_dir is None:
+        report = audit.audit(run_directory(), agent=find_agent(agent), fix=fix)
+    elif fix:
+        raise click.UsageError("--fix restores runs, not containers: restart 'alignup nri', which restores them.")
+    else:
+        report = _audit_containers(nri_dir)
     if output in terminal.DOCUMENTS:
         terminal.print_as(output, _document(report))
     elif output == "prometheus":
         terminal.print_document("".join(f"{line}\n" for line in _metrics(report)))
     else:
-        _print_text(report)
+        _print_text(report, "run" if nri_dir is None else "container")
     if report.drifts:
         raise click.exceptions.Exit(DRIFTED)
 
 
-def _print_text(report: AuditReport) -> None:
+def _audit_containers(directory: Path) -> AuditReport:
+    from alignup.cli import inputs  # noqa: PLC0415 - rarely needed
+    from alignup.run import nri_audit  # noqa: PLC0415
+
+    with inputs.input_errors(Place("--nri"), advice="Give the --state-dir of 'alignup nri'."):
+        return nri_audit.audit_containers(directory, now=time.time(), pause=lambda: time.sleep(_PAUSE))
+
+
+def _print_text(report: AuditReport, noun: str) -> None:
     for drift in report.fixed:
         terminal.print_line(f"{drift} (fixed)")
     for drift in report.drifts:
@@ -52,7 +78,7 @@ def _print_text(report: AuditReport) -> None:
     if report.drifts:
         return
     count = len(report.runs)
-    terminal.print_line(f"{count} run{'s' if count > 1 else ''}: no drift" if count else "no runs to audit")
+    terminal.print_line(f"{count} {noun}{'s' if count > 1 else ''}: no drift" if count else f"no {noun}s to audit")
 
 
 def _document(report: AuditReport) -> dict[str, Any]:

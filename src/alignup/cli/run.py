@@ -179,7 +179,7 @@ def _checked_amount(flag: str, amount: str) -> str:
     return amount
 
 
-def _parse_policy_options(texts: Iterable[str]) -> dict[str, str]:
+def parse_policy_options(texts: Iterable[str]) -> dict[str, str]:
     options = {}
     for text in texts:
         name, equals, options[name] = text.partition("=")
@@ -215,7 +215,8 @@ def _run_with_agent(client: AgentClient, request: RunRequest, words: tuple[str, 
 
 
 def _run_with_ledger(request: RunRequest, words: tuple[str, ...], options: RunOptions) -> int:
-    from alignup.run import local_allocator  # noqa: PLC0415 - slow to import
+    from alignup.align.policy_overrides import PolicyOverrides  # noqa: PLC0415 - slow to import
+    from alignup.run import local_allocator  # noqa: PLC0415
 
     machine = _read_machine(options, gpus=GPU in request.amounts)
     permitted = machine.kubelet_view().all_cpus
@@ -231,9 +232,7 @@ def _run_with_ledger(request: RunRequest, words: tuple[str, ...], options: RunOp
         read = inputs.read_configuration(options.config)
         with inputs.input_errors(Place(detail=f"with {options.config} on this machine")):
             settings = configuration.host_settings(read, machine)
-    overrides = local_allocator.PolicyOverrides(
-        options.policy, options.scope, _parse_policy_options(options.policy_options), settings
-    )
+    overrides = PolicyOverrides(options.policy, options.scope, parse_policy_options(options.policy_options), settings)
     idle = local_allocator.build_host(machine, overrides, permitted=permitted)
     claims = RunClaims.of_environment(os.environ, _notify)
     allocator = local_allocator.LocalAllocator(

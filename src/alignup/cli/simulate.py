@@ -50,6 +50,9 @@ class SimulateOptions:
     )
     jobs: int | None = option("N", "Number of processes for --compare", "one per CPU", type=IntegerRange(1, 1024))
     ignore_missing_devices: bool = flag_option(IGNORE_MISSING_HELP)
+    shared_pool: bool = flag_option(
+        "Show where pods without exclusive CPUs can run, with and without 'alignup nri --mode assist'"
+    )
     html: Path | None = path_option("FILE", "Write a self-contained HTML report with charts to FILE")
     svg: Path | None = path_option(
         "FILE", "Write a picture of the node with the pods that it holds at peak demand to FILE (SVG)"
@@ -111,12 +114,16 @@ def command(*, host: HostOptions, options: SimulateOptions, output: str) -> None
     from alignup.cli import simulate_output  # noqa: PLC0415 - not needed for --help
 
     if options.cluster is not None or options.nodes is not None:
+        if options.shared_pool:
+            raise InputError("is for a single node", place=Place("--shared-pool"), advice="Omit it.")
         simulate_output.run_cluster(host, options, output)
         return
     context = click.get_current_context()
     for name in ("strategy", "retries", "rate", "stay"):
         if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
             raise InputError("is for clusters", place=Place(f"--{name}"), advice="Add --nodes N or --cluster FILE.")
+    if options.compare is not None and options.shared_pool:
+        raise InputError("--shared-pool and --compare exclude each other", advice="Omit one of them.")
     if options.compare is not None and options.svg:
         raise InputError("--svg and --compare exclude each other", advice="Omit one of them.")
     simulate_output.run(host, options, output)

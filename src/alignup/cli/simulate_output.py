@@ -59,6 +59,7 @@ from alignup.simulate.compare import Comparison, RankedVariant
 from alignup.simulate.executors import ProcessPool, SerialExecutor
 from alignup.simulate.node_simulation import SimulationResult
 from alignup.simulate.schedulers import STRATEGIES, find_strategy
+from alignup.simulate.shared_pods import SharedPoolResult
 from alignup.simulate.sweeps import change_pace
 from alignup.simulate.usage import format_amount
 
@@ -101,7 +102,12 @@ def run(host: HostOptions, options: SimulateOptions, output: str) -> None:
     with inputs.input_errors(Place(detail="in the workload")), terminal.progress("Simulating", "events") as progress:
         lenient = options.ignore_missing_devices
         result = node_simulation.run(
-            node.host, events, progress=progress, ignore_missing_devices=lenient, claims=claims
+            node.host,
+            events,
+            progress=progress,
+            ignore_missing_devices=lenient,
+            claims=claims,
+            shared_pool=options.shared_pool,
         )
     if options.svg:
         with inputs.input_errors(Place("--svg"), advice=inputs.WRITABLE):
@@ -214,7 +220,26 @@ def _node_lines(result: SimulationResult, *, timed: bool) -> Iterator[Line]:
         yield from section("Rejected")
         yield from table([[reason, str(number)] for reason, number in result.reasons.items()])
     yield from _usage_lines(result)
+    if result.shared is not None:
+        yield from _shared_lines(result.shared)
     yield from _pod_lines(result)
+
+
+def _shared_lines(shared: SharedPoolResult) -> Iterator[Line]:
+    """Yield where pods without exclusive CPUs can run."""
+    caption = f"means over the time of {pluralize(shared.pods, 'pod')} without exclusive CPUs"
+    yield from section("Shared pool", caption=caption)
+    columns = (shared.kubelet, shared.assist)
+    yield from table(
+        [
+            ["NUMA nodes that a pod may use", *(f"{column.nodes:.2f}" for column in columns)],
+            ["pods that may use one only", *(f"{column.on_one:.0%}" for column in columns)],
+            ["locality of memory", *(f"{column.locality:.0%}" for column in columns)],
+            ["highest load of a NUMA node", *(f"{column.load:.0%}" for column in columns)],
+            ["moves of running pods", "", str(shared.moves)],
+        ],
+        ["", "kubelet", "assist"],
+    )
 
 
 def _usage_lines(result: SimulationResult) -> Iterator[Line]:

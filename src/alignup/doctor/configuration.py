@@ -69,6 +69,7 @@ def check_configuration(  # noqa: PLR0913
         *manager_checks.check_cpu_manager(inputs),
         *manager_checks.check_memory_manager(inputs),
         *_over_reservations(inputs, ephemeral_storage),
+        *manager_checks.check_nri_modes(inputs),
         *manager_checks.find_warnings(inputs),
     ]
     findings.sort(key=lambda finding: list(Area).index(finding.area))

@@ -25,6 +25,7 @@ class Area(StrEnum):
     TOPOLOGY = "topology manager"
     CPUS = "CPU manager"
     MEMORY = "memory manager"
+    NRI = "NRI"
     STATE = "state files"
 
 

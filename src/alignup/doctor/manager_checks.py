@@ -409,6 +409,20 @@ def _memory_advice(inputs: ManagerInputs, proposal: str) -> str:
     return error_message(partial(reserved_memory.propose_reserved_memory, total, inputs.view))
 
 
+def check_nri_modes(inputs: ManagerInputs) -> Iterator[Finding]:
+    """Say which modes of ``alignup nri`` can run beside the kubelet."""
+    if inputs.has_dropped("cpuManagerPolicy", "memoryManagerPolicy"):
+        return
+    settings = inputs.configuration
+    wanted = {"cpuManagerPolicy": CpuPolicy.NONE, "memoryManagerPolicy": MemoryPolicy.NONE}
+    policies = (settings.cpu_manager_policy, settings.memory_manager_policy)
+    changes = [
+        f"{field}: {none}" for (field, none), policy in zip(wanted.items(), policies, strict=True) if policy != none
+    ]
+    text = f"; --mode decide needs {' and '.join(changes)}" if changes else " or --mode decide"
+    yield ok(Area.NRI, f"alignup nri can run beside this kubelet with --mode assist{text}")
+
+
 def find_warnings(inputs: ManagerInputs) -> Iterator[Finding]:
     """Yield warnings and notes, only where they are certain."""
     yield from _eviction_thresholds(inputs)

@@ -20,7 +20,7 @@ from alignup.gate.admission import DEFAULT_SCHEDULER, GATE, SCHEDULERS
 from alignup.gate.blocked_pods import REASON as NO_NODE
 from alignup.gate.blocked_pods import BlockedPods
 from alignup.gate.claim_nodes import ClaimNodes
-from alignup.gate.gated_gangs import GatedGangs, as_member, member_key
+from alignup.gate.gated_gangs import GatedGangs, as_member, describe_rest, member_key
 from alignup.gate.metrics import GateMetrics
 from alignup.gate.pod_queue import MAX_CHANGED, GatedGang, GatedPod, PodClass, PodQueue, Rank, waiting_order
 from alignup.gate.releases import (
@@ -646,24 +646,13 @@ class GateController:
         ids = {"pod": release.pod_name, "uid": release.uid, "node": release.node}
         _log.warning("release given up", **ids, outcome=str(outcome), replaced=replaced)
         message = describe_failure(release, current, outcome, replaced=replaced)
-        self._events.note(current, "NotScheduled", message + self._describe_rest(current, replaced=replaced))
-        if replaced:
-            self._start(self._evict(current))
-
-    def _describe_rest(self, pod: ApiPod, *, replaced: bool) -> str:
-        """Return what becomes of the gang of a pod that is not bound; with *replaced*, its bound pods start again."""
-        key = group_of(pod)
-        if key is None:
-            return ""
-        members = self._live.pod_groups.members(key)
-        bound = [each for each in members.bound if not each.finished]
-        text = f"; {len(bound)} of {members.minimum} pods of gang {key} are bound"
-        if replaced and len(bound) < members.minimum:
-            for each in bound:
-                if controller_uids(each):
-                    self._start(self._evict(each))
-            text += ", and replaced as well" if bound else ""
-        return text
+        evicted = [current] if replaced else []
+        if (key := group_of(current)) is not None:
+            text, rest = describe_rest(key, self._live.pod_groups.members(key), replaced=replaced)
+            message, evicted = message + text, [*evicted, *rest]
+        self._events.note(current, "NotScheduled", message)
+        for pod in evicted:
+            self._start(self._evict(pod))
 
     async def _evict(self, pod: ApiPod) -> None:
         try:

@@ -15,6 +15,7 @@ from alignup.gate.blocked_pods import DELAY
 from alignup.gate.pod_queue import GatedGang, GatedPod, PodQueue, WaitingOrder, gang_uid
 from alignup.gate.releases import Releases, controller_uids
 from alignup.gate.schedulable_nodes import NodeCapacity, selection_key
+from alignup.kubernetes.api.objects import ApiPod
 from alignup.placement.gang import GangBinding
 from alignup.placement.pod_shape import shape_key
 from alignup.schedule.gangs import INCOMPLETE, describe_gang, held_bindings
@@ -219,3 +220,12 @@ def member_key(member: GatedPod) -> Hashable:
     if member.pod.uses_claims:
         return member.uid
     return selection_key(member.api.spec), shape_key(member.pod), frozenset(controller_uids(member.api))
+
+
+def describe_rest(key: GroupKey, members: GroupMembers, *, replaced: bool) -> tuple[str, list[ApiPod]]:
+    """Return what becomes of a gang of which a pod is not bound, and which of its pods are *replaced*, too."""
+    bound = [pod for pod in members.bound if not pod.finished]
+    text = f"; {len(bound)} of {members.minimum} pods of gang {key} are bound"
+    if not replaced or not bound or len(bound) >= members.minimum:
+        return text, []
+    return f"{text}, and replaced as well", [pod for pod in bound if controller_uids(pod)]

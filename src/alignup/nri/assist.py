@@ -20,7 +20,7 @@ pod may use is its limit.
 # ruff: noqa: ARG002 - the arguments are those of NriPlugin
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -44,12 +44,13 @@ _log = structlog.get_logger()
 
 
 @dataclass(slots=True)
-class _Container:
+class RunningContainer:
     """A container that runs or is about to."""
 
     id: str
     pod: str  #: the uid
     name: str
+    pod_name: str = ""  #: with its namespace
     cpu: int = 0  #: requested milli-CPUs
     memory: int | None = None  #: limit in bytes
     cpus: CpuSet = 0  #: that it may use now; 0: all
@@ -69,18 +70,20 @@ class _Container:
 
     def as_update(self) -> wire.ContainerUpdate:
         """Return an update to what the container has by now; an empty set means no change to the runtime."""
-        return _container_update(self.id, self.cpus, self.memory_nodes)
+        return container_update(self.id, self.cpus, self.memory_nodes)
 
 
-_Changes = list[tuple[_Container, wire.ContainerUpdate]]
+_Changes = list[tuple[RunningContainer, wire.ContainerUpdate]]
 
 
 class AssistPlugin(NriPlugin):
     """The containers of a runtime, and the part of the pool that *read_pool* returns for each shared one."""
 
+    mode = "assist"
+
     def __init__(self, read_pool: Callable[[], KubeletPool], metrics: NriMetrics) -> None:
         self._read_pool, self._metrics = read_pool, metrics
-        self._containers: dict[str, _Container] = {}  #: by id
+        self._containers: dict[str, RunningContainer] = {}  #: by id
         self._shares: dict[str, PoolShare] = {}  #: by pod uid; of pods without containers, too, which may restart
         self._settled: KubeletPool | None = None  #: the pool of which every container has been given its part
         self._created: set[str] = set()  #: containers that the runtime does not update yet
@@ -88,19 +91,20 @@ class AssistPlugin(NriPlugin):
         self._failing: set[str] = set()  #: containers whose last update failed
         self._updates_safe = False  #: whether the runtime bears updates that it has not asked for
         self.problem = ""  #: why the pool is not known
+        self.unaligned: dict[str, tuple[str, str]] = {}  #: uid of a running pod without a decision → name, reason
         self.wake = asyncio.Event()  #: when :meth:`rebalance` should be called at once
 
     async def synchronize(
         self, pods: Sequence[wire.PodSandbox], containers: Sequence[wire.Container]
     ) -> Sequence[wire.ContainerUpdate]:
-        uids = {pod.id: pod.uid for pod in pods}
+        by_id = {pod.id: pod for pod in pods}
         for known in (self._containers, self._created, self._unconfirmed):
             known.clear()
-        for uid in self._shares.keys() - uids.values():  # removed while this process was not connected
+        for uid in self._shares.keys() - {pod.uid for pod in pods}:  # removed while this process was not connected
             del self._shares[uid]
         for container in containers:
-            if container.state != wire.CONTAINER_STOPPED and container.pod_sandbox_id in uids:
-                self._add(uids[container.pod_sandbox_id], container).listed = True
+            if container.state != wire.CONTAINER_STOPPED and container.pod_sandbox_id in by_id:
+                self._add(by_id[container.pod_sandbox_id], container).listed = True
         self._metrics.connected.set(1)
         _log.info("containers listed", pods=len(pods), containers=len(self._containers))
         return self._answer(self._divide())
@@ -112,7 +116,7 @@ class AssistPlugin(NriPlugin):
         self._metrics.connected.set(0)
 
     async def create_container(self, pod: wire.PodSandbox, container: wire.Container) -> wire.CreateContainerResponse:
-        self._add(pod.uid, container)
+        self._add(pod, container)
         self._created.add(container.id)
         response = wire.CreateContainerResponse()
         for update in self._answer(self._divide()):
@@ -154,6 +158,11 @@ class AssistPlugin(NriPlugin):
     async def remove_pod_sandbox(self, pod: wire.PodSandbox) -> None:
         self._shares.pop(pod.uid, None)
 
+    @property
+    def containers(self) -> Collection[RunningContainer]:
+        """The containers that run, with what they were given."""
+        return self._containers.values()
+
     async def rebalance(self, connection: PluginConnection) -> None:
         """Change containers for which the pool has changed, and confirm earlier changes; retry failures next time."""
         if not self._updates_safe:
@@ -182,8 +191,8 @@ class AssistPlugin(NriPlugin):
         self._created.discard(id_)
         self._unconfirmed.discard(id_)
 
-    def _add(self, uid: str, container: wire.Container) -> _Container:
-        added = _Container(container.id, uid, container.name)
+    def _add(self, pod: wire.PodSandbox, container: wire.Container) -> RunningContainer:
+        added = RunningContainer(container.id, pod.uid, container.name, f"{pod.namespace}/{pod.name}")
         added.take(container.linux.resources)
         self._containers[container.id] = added
         return added
@@ -223,7 +232,7 @@ class AssistPlugin(NriPlugin):
         changes = ((container, _update(container, share, everything)) for container, share in wanted)
         return [(container, update) for container, update in changes if update is not None]
 
-    def _kept(self, pool: KubeletPool, shared: Iterable[_Container]) -> dict[str, PoolShare]:
+    def _kept(self, pool: KubeletPool, shared: Iterable[RunningContainer]) -> dict[str, PoolShare]:
         """Return the previous division; that of containers which an earlier process changed is read from their CPUs."""
         kept = dict(self._shares)
         for container in shared:
@@ -234,7 +243,7 @@ class AssistPlugin(NriPlugin):
         return kept
 
 
-def _pods(pool: KubeletPool, containers: Iterable[_Container]) -> list[SharedPod]:
+def _pods(pool: KubeletPool, containers: Iterable[RunningContainer]) -> list[SharedPod]:
     """Return the pods of *containers*, with what these need together."""
     pods: dict[str, SharedPod] = {}
     for container in containers:
@@ -249,15 +258,15 @@ def _pods(pool: KubeletPool, containers: Iterable[_Container]) -> list[SharedPod
     return list(pods.values())
 
 
-def _update(container: _Container, share: PoolShare, everything: PoolShare) -> wire.ContainerUpdate | None:
+def _update(container: RunningContainer, share: PoolShare, everything: PoolShare) -> wire.ContainerUpdate | None:
     """Return the change from what *container* has to *share*; a container without a set has *everything*."""
     cpus = share.cpus if (container.cpus or everything.cpus) != share.cpus else 0
     wanted = share.memory_nodes
     memory_nodes = wanted if (container.memory_nodes or everything.memory_nodes) != wanted else 0
-    return _container_update(container.id, cpus, memory_nodes) if cpus or memory_nodes else None
+    return container_update(container.id, cpus, memory_nodes) if cpus or memory_nodes else None
 
 
-def _container_update(id_: str, cpus: CpuSet, memory_nodes: NodeSet) -> wire.ContainerUpdate:
+def container_update(id_: str, cpus: CpuSet, memory_nodes: NodeSet) -> wire.ContainerUpdate:
     cpu = wire.LinuxCPU(cpus=bits.show(cpus), mems=bits.show(memory_nodes))
     linux = wire.LinuxContainerUpdate(resources=wire.LinuxResources(cpu=cpu))
     return wire.ContainerUpdate(container_id=id_, linux=linux)

@@ -19,12 +19,21 @@ class NriMetrics:
         self.updates = prometheus_client.Counter(
             "alignup_nri_updates", "Changes to running containers, by result.", ["result"], registry=self.registry
         )
+        self.decisions = prometheus_client.Counter(
+            "alignup_nri_decisions",
+            "Decisions on pods in decide mode, by outcome.",
+            ["outcome"],
+            registry=self.registry,
+        )
+        self.unaligned = gauge("alignup_nri_unaligned_pods", "Pods that run without a decision in decide mode.")
         self._cpus = gauge("alignup_nri_pool_cpus", "CPUs of the shared pool, by NUMA node.", ["numa_node"])
         self._pods = gauge(
             "alignup_nri_shared_pods", "Pods in the shared pool, by the number of their NUMA nodes.", ["numa_nodes"]
         )
         for result in ("ok", "error"):
             self.updates.labels(result)
+        for outcome in ("admitted", "rejected"):
+            self.decisions.labels(outcome)
 
     def show(self, pool: KubeletPool, division: Mapping[str, PoolShare]) -> None:
         """Set what the last division shows."""

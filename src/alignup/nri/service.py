@@ -1,4 +1,4 @@
-"""``alignup nri`` as a program: the plugin, its checks of the kubelet's state, and its HTTP endpoints."""
+"""``alignup nri`` as a program: the plugin, its HTTP endpoints, and assist mode; ``decide_service`` has the other."""
 
 import asyncio
 from contextlib import AsyncExitStack, suppress
@@ -7,11 +7,14 @@ from pathlib import Path
 
 import structlog
 
+from alignup import atomic_files
+from alignup.align.errors import FileError
 from alignup.machines import machine_source
 from alignup.nri.assist import AssistPlugin
 from alignup.nri.kubelet_pool import NONE_POLICY, KubeletPoolReader
 from alignup.nri.metrics import NriMetrics
 from alignup.nri.nri_plugin import PluginConnection
+from alignup.nri.placement_file import PlacementFile
 from alignup.web.asgi_server import ServerLimits, run_until_signal, serve_app
 from alignup.web.metrics import health_app
 from alignup.web.sockets import tcp_socket
@@ -27,6 +30,7 @@ class NriOptions:
     index: str  #: two digits; plugins with lower ones are called earlier
     kubelet_dir: Path
     host_root: Path
+    state_dir: Path | None  #: for the ledger and the file of placements; ``None``: neither
     listen: tuple[str, int] | None  #: of the HTTP endpoints; ``None``: none
     names: tuple[str, ...]  #: by which clients call them, beside those of this machine
     period: float  #: seconds between checks of the kubelet's state files
@@ -40,20 +44,32 @@ async def assist(options: NriOptions) -> None:
     if pool.policy == NONE_POLICY:
         _log.info("the kubelet's CPU manager gives no CPUs away; all CPUs are shared")
     metrics = NriMetrics()
-    plugin = AssistPlugin(reader.read, metrics)
-    connection = PluginConnection(plugin, name=NAME, index=options.index, path=options.path)
+    if options.state_dir is not None:
+        atomic_files.make_directory(options.state_dir, mode=0o700)
     async with AsyncExitStack() as stack:
-        if options.listen is not None:
-            app = health_app(
-                metrics.registry, readiness=lambda: tuple(filter(None, (connection.problem, plugin.problem)))
-            )
-            listener = stack.enter_context(tcp_socket(options.listen[1], options.listen[0]))
-            limits = ServerLimits(names=(*options.names, options.listen[0]))
-            await stack.enter_async_context(serve_app(app, listener, stopping=asyncio.Event(), limits=limits))
-        await run_until_signal(_run(plugin, connection, options.period))
+        await serve_plugin(stack, AssistPlugin(reader.read, metrics), metrics, options)
 
 
-async def _run(plugin: AssistPlugin, connection: PluginConnection, period: float) -> None:
+async def serve_plugin(stack: AsyncExitStack, plugin: AssistPlugin, metrics: NriMetrics, options: NriOptions) -> None:
+    """Run *plugin* until SIGTERM or SIGINT."""
+    connection = PluginConnection(plugin, name=NAME, index=options.index, path=options.path)
+    if options.listen is not None:
+        app = health_app(metrics.registry, readiness=lambda: tuple(filter(None, (connection.problem, plugin.problem))))
+        listener = stack.enter_context(tcp_socket(options.listen[1], options.listen[0]))
+        limits = ServerLimits(names=(*options.names, options.listen[0]))
+        await stack.enter_async_context(serve_app(app, listener, stopping=asyncio.Event(), limits=limits))
+    placements = PlacementFile(options.state_dir, plugin) if options.state_dir is not None else None
+    await run_until_signal(_run(plugin, connection, metrics, placements, options.period))
+
+
+async def _run(
+    plugin: AssistPlugin,
+    connection: PluginConnection,
+    metrics: NriMetrics,
+    placements: PlacementFile | None,
+    period: float,
+) -> None:
+    problem = ""
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(connection.run())
         while True:
@@ -62,3 +78,12 @@ async def _run(plugin: AssistPlugin, connection: PluginConnection, period: float
             plugin.wake.clear()
             if connection.synchronized:
                 await plugin.rebalance(connection)
+            metrics.unaligned.set(len(plugin.unaligned))
+            try:
+                if placements is not None:
+                    placements.write(connection.problem)
+                problem = ""
+            except FileError as error:
+                if problem != str(error):
+                    _log.warning("the placements cannot be written", problem=str(error))
+                problem = str(error)

@@ -10,17 +10,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from alignup import atomic_files
-from alignup.align.claims.resource_claims import Slice
 from alignup.align.errors import AlignError, FileError, PluginError
 from alignup.align.machine import Machine
-from alignup.align.release import NEWEST, RELEASES
 from alignup.align.settings import FeatureGates
-from alignup.kubernetes import configuration
+from alignup.kubernetes.api.configz import read_configuration
 from alignup.kubernetes.api.known_pods import KnownPod
-from alignup.kubernetes.configuration import Configuration, ConfigurationText, feature_gates
+from alignup.kubernetes.api.node_tables import KnownSlices
+from alignup.kubernetes.configuration import Configuration, feature_gates
 from alignup.kubernetes.kubelet_files import state_files
 from alignup.kubernetes.kubelet_files.allocated_pods import ALLOCATED_PODS_FILE, AllocatedPods, read_allocated_pods
 from alignup.kubernetes.kubelet_files.state_files import KnownFiles, KubeletFiles
@@ -36,8 +34,6 @@ SOCKET = "kubelet.sock"
 CONFIG_NAME = "config.yaml"
 _ATTEMPTS = 4  #: to read files that do not change meanwhile
 _CLAIM_FILE = "dra_manager_state"  #: written after claims have been prepared, which is after the admission
-_BOOT_ID = "proc/sys/kernel/random/boot_id"
-_BOOT_ID_BYTES = 4096  #: the kernel allocates a buffer as large as what is asked for
 
 FileVersions = tuple[tuple[int, int, int] | None, ...]  #: inode, time and size of each file
 
@@ -105,11 +101,6 @@ class _Known:
     gaps: tuple[str, ...]  #: about the configuration
 
 
-class KnownSlices(NamedTuple):
-    slices: tuple[Slice, ...] | None = None  #: ``None``: unknown
-    gap: str = ""  #: why, if that is worth a note
-
-
 class KubeletReader:
     """Reads the sources of one host; *pods* returns those of the API server, or ``None`` while they are unknown."""
 
@@ -132,11 +123,6 @@ class KubeletReader:
         self._known: _Known | None = None
         self._files: KnownFiles = {}
 
-    def boot_id(self) -> str:
-        """Return the id of the running kernel; empty if it cannot be read."""
-        text = atomic_files.read(self.paths.host_root / _BOOT_ID, limit=_BOOT_ID_BYTES)
-        return text.decode("ascii", "replace").strip() if text else ""
-
     def machine(self) -> tuple[Machine, Configuration] | None:
         """Return the machine and the configuration as last read."""
         return None if self._known is None else (self._known.machine, self._known.configuration)
@@ -144,8 +130,10 @@ class KubeletReader:
     async def refresh(self) -> None:
         """Read the machine and the configuration; ``AlignError`` if that is not possible."""
         self._files.clear()
-        machine = await asyncio.to_thread(self._discover, self.paths.host_root)
-        self._known = _Known(replace(machine, devices=()), *await self._read_configuration())
+        machine, paths = await asyncio.to_thread(self._discover, self.paths.host_root), self.paths
+        self._known = _Known(
+            replace(machine, devices=()), *await read_configuration(paths.config, paths.config_dir, self._configz)
+        )
 
     async def read(self) -> Sources:
         """Read everything else, and the machine and configuration if they have not been read."""
@@ -199,41 +187,8 @@ class KubeletReader:
         except AlignError as error:
             return files, None, [str(error)]
 
-    async def _read_configuration(self) -> tuple[Configuration, tuple[str, ...]]:
-        """Read the live configuration, or the files that the kubelet read when it started."""
-        reason = ""
-        if self._configz is not None:
-            try:
-                live = _live_configuration(await self._configz())
-                return live.read(), live.notes
-            except AlignError as error:
-                reason = f"the live configuration is unknown: {error}"
-        path, directory = self.paths.config, self.paths.config_dir
-        text = atomic_files.read(path)
-        if text is None:
-            raise FileError(f"{path}: no such file; {reason or 'name the configuration of the kubelet'}")
-        stored = configuration.unwrap(text, name=str(path))
-        if directory is not None:
-            drop_ins = [
-                configuration.parse_drop_in(text, name=str(file))
-                for file in configuration.find_drop_ins(directory)
-                if (text := atomic_files.read(file)) is not None
-            ]
-            stored = configuration.merge_drop_ins(stored, drop_ins, directory=str(directory))
-        gaps = (f"{reason}; using {path}, without the flags of the kubelet",) if reason else ()
-        return stored.read(), (*gaps, *stored.notes)
-
     def _versions(self) -> FileVersions:
         return tuple(map(_version, self.paths.state_files))
-
-
-def _live_configuration(text: bytes) -> ConfigurationText:
-    """Return a kubelet's live configuration, read as by the newest release that accepts all its feature gates."""
-    releases = (release for release in reversed(RELEASES) if release.minor <= NEWEST.minor)
-    readings = [configuration.unwrap(text, name="/configz", release=next(releases))]
-    while readings[-1].notes and (release := next(releases, None)):
-        readings.append(configuration.unwrap(text, name="/configz", release=release))
-    return readings[0] if readings[-1].notes else readings[-1]
 
 
 def _version(path: Path) -> tuple[int, int, int] | None:

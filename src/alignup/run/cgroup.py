@@ -53,6 +53,12 @@ def effective_cpuset(proc: Path = PROC) -> Cpuset | None:
     return None
 
 
+def cpuset_directory(process: Path) -> Path | None:
+    """Return the cgroup that has the cpuset of the process with this directory in ``/proc``, if this one sees it."""
+    directories = (directory for directory, _ in _directories(process / "cgroup", PROC / "mountinfo"))
+    return next((directory for directory in directories if (directory / "cpuset.cpus").exists()), None)
+
+
 def create(
     name: str, cpus: CpuSet, *, nodes: NodeSet, announce: Callable[[Path], None] = lambda _: None, proc: Path = PROC
 ) -> Path:

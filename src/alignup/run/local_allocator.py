@@ -12,11 +12,11 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
-from alignup.align.cpus.options import OPTION_STAGES, CpuPolicy, CpuSettings
+from alignup.align.cpus.options import CpuPolicy, CpuSettings
 from alignup.align.decision import Decision
 from alignup.align.devices.ledger import DeviceLedger
 from alignup.align.errors import EnforceError, RestoreError, StateError
@@ -25,9 +25,9 @@ from alignup.align.ledger import AdmittedPod
 from alignup.align.machine import CadvisorNode, Machine, NumaNode
 from alignup.align.memory import reserved_memory
 from alignup.align.memory.provider import MemoryPolicy
+from alignup.align.policy_overrides import PolicyOverrides
 from alignup.align.quantity import Quantity, QuantityFormat
-from alignup.align.release import FeatureStage
-from alignup.align.settings import FeatureGates, Policy, Scope, TopologyOptions, TopologySettings
+from alignup.align.settings import Policy, TopologySettings
 from alignup.align.workload import Amounts, Container, Pod, QoS, Resources
 from alignup.align.workload.demand import FitRequest
 from alignup.align.workload.names import CPU, MEMORY
@@ -47,13 +47,6 @@ _RESERVED_SHARE = 32  #: one part in this many of the memory is reserved
 _MAX_RUNS = 10_000
 _CLAIM_ATTEMPTS, _CLAIM_DELAY = 50, 0.05  #: the delay between two attempts is at most this many seconds
 Node = TypeVar("Node", NumaNode, CadvisorNode)
-
-
-class PolicyOverrides(NamedTuple):
-    policy: str | None = None
-    scope: str | None = None
-    options: Mapping[str, str] = {}  #: of the topology or CPU manager's policy
-    settings: Settings | None = None  #: from a KubeletConfiguration
 
 
 def permitted_machine(machine: Machine) -> tuple[Machine, CpuSet]:
@@ -83,19 +76,7 @@ def restrict_memory(machine: Machine, permitted: Cpuset | None) -> Machine:
 def build_host(machine: Machine, overrides: PolicyOverrides, *, permitted: CpuSet | None = None) -> Host:
     """Build an idle host. Raises ``SettingsError`` when the settings do not suit each other or the machine."""
     settings = overrides.settings or _default_settings(machine, permitted)
-    topology, gates = settings.topology, settings.gates
-    cpu_options = {name: value for name, value in overrides.options.items() if name in OPTION_STAGES}
-    topology_options = {name: value for name, value in overrides.options.items() if name not in OPTION_STAGES}
-    topology = replace(
-        topology,
-        policy=Policy(overrides.policy or topology.policy),
-        scope=Scope(overrides.scope or topology.scope),
-        options=TopologyOptions.parse(topology_options, gates=gates, base=topology.options),
-    )
-    if any(OPTION_STAGES[name] is FeatureStage.ALPHA for name in cpu_options):
-        gates = FeatureGates({**gates.changed, "CPUManagerPolicyAlphaOptions": True}, gates.release)
-    cpus = replace(settings.cpus, options={**settings.cpus.options, **cpu_options})
-    return Host(machine, replace(settings, topology=topology, cpus=cpus, gates=gates))
+    return Host(machine, overrides.apply(settings))
 
 
 def build_pod(request: RunRequest) -> Pod:

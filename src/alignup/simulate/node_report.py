@@ -45,6 +45,7 @@ def to_document(result: SimulationResult) -> dict[str, Any]:
         "nodes": {str(node): _usage(usage) for node, usage in result.nodes.items()},
         "height": _snapshot(result.peak),
         "end": _snapshot(result.end),
+        **({} if result.shared is None else {"sharedPool": result.shared.to_document()}),
         "pods": [_outcome(outcome) for outcome in result.outcomes],
     }
 

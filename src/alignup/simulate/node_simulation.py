@@ -32,6 +32,7 @@ from alignup.simulate.container_placements import (
     container_placements,
     on_one_node,
 )
+from alignup.simulate.shared_pods import SharedPoolMeter, SharedPoolResult
 from alignup.simulate.simulated_claims import NO_CLAIMS, ClaimCounts, SimulatedClaims, explain_claims
 from alignup.simulate.stranded import StrandedResources, distinct_shapes, measure_stranded
 from alignup.simulate.usage import UsageMeter, UsageStats
@@ -137,25 +138,27 @@ class SimulationResult(Score):
     peak: HostSnapshot  #: at peak demand
     end: HostSnapshot
     duration: float  #: seconds from the first event to the last
+    shared: SharedPoolResult | None = None  #: ``None``: it was not asked for
 
     @property
     def score(self) -> Score:
         return Score(**{field.name: getattr(self, field.name) for field in fields(Score)})
 
 
-def run(
+def run(  # noqa: PLR0913 - four have defaults
     host: Host,
     events: Sequence[WorkloadEvent],
     *,
     progress: Progress | None = None,
     ignore_missing_devices: bool = False,
     claims: HostClaims | None = None,
+    shared_pool: bool = False,
 ) -> SimulationResult:
     """Apply *events* to *host*; *progress* gets the number of applied events.
 
     Pods that request devices which no device plugin provides are not schedulable, and never reach the host. A kubelet
     ignores such requests; with *ignore_missing_devices* the host does so, too. Nor is a pod schedulable whose *claims*
-    get no devices.
+    get no devices. With *shared_pool* the result says where pods without exclusive CPUs could run.
 
     :class:`TraceError` if the events are inconsistent, ``WorkLimitError`` as in ``Host``.
     """
@@ -164,6 +167,7 @@ def run(
     peak_index = _peak_index(events)
     peak = (start, host.ledger)
     meter = UsageMeter(host, start)
+    shared = SharedPoolMeter(host, start) if shared_pool else None
     reporter = ProgressReporter(progress, len(events))
     outcomes: list[PodOutcome] = []
     simulated = SimulatedClaims(claims) if claims is not None else None
@@ -176,6 +180,8 @@ def run(
             if simulated is not None:
                 simulated.release(event.uid)
         meter.record(event.time, host.ledger)
+        if shared is not None:
+            shared.record(event.time, host.ledger)
         reporter.report(number + 1)
         if number == peak_index:
             peak = (event.time, host.ledger)
@@ -183,9 +189,11 @@ def run(
     shapes = distinct_shapes(
         outcome.pod for outcome in outcomes if not outcome.rejection or outcome.rejection.reason not in never
     )
-    end = _snapshot(host, events[-1].time if events else start, host.ledger, shapes)
+    last = events[-1].time if events else start
+    end = _snapshot(host, last, host.ledger, shapes)
     at_peak = replace(end, time=peak[0]) if peak[1] is host.ledger else _snapshot(host, *peak, shapes)
-    return _result(host, outcomes, meter, peak=at_peak, end=end)
+    result = _result(host, outcomes, meter, peak=at_peak, end=end)
+    return result if shared is None else replace(result, shared=shared.result(last))
 
 
 def _arrive(host: Host, event: PodArrival, *, lenient: bool, claims: Iterable[ClaimState] = ()) -> PodOutcome:

@@ -1,0 +1,93 @@
+"""Devices that were chosen before a pod is decided on, which CPUs and memory are to follow.
+
+A kubelet chooses devices of plugins, and a scheduler those of claims, before a container runtime is asked to run a pod.
+So they are fixed: the only hints are sets of NUMA nodes that touch all of them, and nothing is left to allocate.
+
+    host = Host(machine, settings, others=[FixedDeviceProvider(nodes)])
+    host.ledger = with_fixed_devices(host.ledger, pod.uid, {"app": {"example.com/gpu": (device,)}})
+    decision = host.decide(pod)
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from alignup.align.bits import NodeSet
+from alignup.align.devices.hints import DeviceInventory, device_family
+from alignup.align.errors import StateError
+from alignup.align.hint import AnyHints, Hint, Provider
+from alignup.align.layered_map import with_item, without_item
+from alignup.align.ledger import Ledger
+from alignup.align.machine import Device
+from alignup.align.workload import Container, Pod
+
+ContainerDevices = Mapping[str, tuple[Device, ...]]  #: by resource, or by claim
+PodDevices = Mapping[str, ContainerDevices]  #: by container
+FixedDevices = Mapping[str, PodDevices]  #: by pod uid
+
+
+def with_fixed_devices(ledger: Ledger, uid: str, devices: PodDevices) -> Ledger:
+    """Return *ledger* with the devices that a pod has; its host needs a :class:`FixedDeviceProvider`."""
+    name = FixedDeviceProvider.name
+    return replace(ledger, others={**ledger.others, name: with_item(ledger.others[name], uid, devices)})
+
+
+@dataclass(frozen=True)
+class FixedDeviceProvider(Provider[FixedDevices]):
+    nodes: NodeSet  #: the NUMA nodes of the machine
+
+    name = "fixed-device"
+
+    def initial_ledger(self) -> FixedDevices:
+        return {}
+
+    def hints(self, ledger: FixedDevices, pod: Pod, container: Container | None) -> Mapping[str, AnyHints] | None:
+        """Return hints by resource; devices near no NUMA node of the machine restrict nothing."""
+        devices = ledger.get(pod.uid, {})
+        names = devices if container is None else (container.name,)
+        by_resource: dict[str, list[Device]] = {}
+        for name in names:
+            for resource, held in devices.get(name, {}).items():
+                near = [device for device in held if (device.nodes or 0) & self.nodes]
+                by_resource.setdefault(resource, []).extend(near)
+        return {resource: self._family(resource, held) for resource, held in by_resource.items() if held} or None
+
+    def _family(self, resource: str, devices: list[Device]) -> AnyHints:
+        inventory = DeviceInventory.of(devices, machine=self.nodes)  # a device that two containers use counts once
+        return device_family(inventory, inventory.healthy, resource=resource, need=len(inventory.devices)) or ()
+
+    def allocate(self, ledger: FixedDevices, pod: Pod, container: Container | None, *, affinity: Hint) -> FixedDevices:
+        del pod, container, affinity
+        return ledger
+
+    def release(self, ledger: FixedDevices, uid: str) -> FixedDevices:
+        return without_item(ledger, uid) if uid in ledger else ledger
+
+    def describe(self, ledger: FixedDevices, uid: str, container: str) -> Mapping[str, str]:
+        held = ledger.get(uid, {}).get(container, {})
+        return {resource: ",".join(device.id for device in devices) for resource, devices in held.items()}
+
+    def to_json(self, ledger: FixedDevices) -> object:
+        return {
+            uid: {
+                container: {
+                    resource: [[device.id, device.nodes] for device in devices] for resource, devices in held.items()
+                }
+                for container, held in containers.items()
+            }
+            for uid, containers in ledger.items()
+        }
+
+    def from_json(self, document: object) -> FixedDevices:
+        try:
+            return {
+                uid: {
+                    container: {
+                        resource: tuple(Device(resource, str(id_), nodes) for id_, nodes in devices)
+                        for resource, devices in held.items()
+                    }
+                    for container, held in containers.items()
+                }
+                for uid, containers in document.items()  # type: ignore[attr-defined] # else an error that is caught
+            }
+        except (AttributeError, TypeError, ValueError) as error:
+            raise StateError(f"the stored devices of pods are invalid: {error}") from error
