@@ -160,8 +160,8 @@ def test_every_pod_runs_on_the_numa_node_that_it_names(bed: ClusterBed, steered:
 
 
 def annotations(bed: ClusterBed, name: str) -> Document:
-    found: Document = (bed.api.pod(name) or {})["metadata"].get("annotations", {})
-    return found
+    metadata: Document = (bed.api.pod(name) or {})["metadata"]
+    return dict(metadata.get("annotations", {}))
 
 
 def test_a_leader_that_is_killed_leaves_no_marker_withdrawn(bed: ClusterBed, steered: SteeredNode) -> None:
