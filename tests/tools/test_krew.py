@@ -2,7 +2,6 @@
 
 import hashlib
 import subprocess
-import tarfile
 
 import jsonschema_rs
 import pytest
@@ -100,8 +99,8 @@ def test_the_archive_has_the_digest_and_runs_as_a_plugin_of_kubectl(dist, tmp_pa
     platform = make(dist)["spec"]["platforms"][0]
     archive = dist / platform["uri"].removeprefix(f"{URL}/")
     store, links = tmp_path / "store", tmp_path / "bin"
-    with tarfile.open(archive) as packed:
-        packed.extractall(store, filter="data")
+    store.mkdir()
+    subprocess.run(["tar", "-xf", archive, "-C", store], check=True)  # noqa: S603, S607 - made above
     links.mkdir()
     link = links / "kubectl-alignup"
     link.symlink_to(store / platform["bin"])
