@@ -170,6 +170,19 @@ async def test_pods_that_are_bound_do_not_count_twice(kueue, checks, nodes, live
     await until(lambda: kueue.state("second") == "Ready")
 
 
+async def test_an_unreadable_workload_that_passed_does_not_reject_another(kueue, checks, clock, server):
+    kueue.reserve("first", 1)
+    await until(lambda: kueue.state("first") == "Ready")
+    (document,) = server.objects("workloads")
+    document["spec"]["podSets"][0]["template"] = {"spec": overflowing_pod("bad")["spec"]}
+    document["status"]["conditions"].append({"type": "Admitted", "status": "True"})
+    server.put(document)
+
+    kueue.reserve("second", 1)
+
+    await until(lambda: kueue.state("second") == "Ready")
+
+
 async def test_a_workload_that_does_not_start_gives_its_place_back(kueue, checks, clock):
     kueue.reserve("first")
     await until(lambda: kueue.state("first") == "Ready")

@@ -182,9 +182,9 @@ class AdmissionChecks:
         """Decide on all pods of *workload* together."""
         try:
             members = self._members(workload)
-            others = {other.metadata.full_name: self._unbound(other) for other in self._starting(workload)}
         except (PodError, ParseError) as error:
             return CheckAnswer(CheckState.REJECTED, f"alignup cannot decide on the workload: {error}")
+        others = {other.metadata.full_name: self._unbound(other) for other in self._starting(workload)}
         earlier = [member for unbound in others.values() for member in unbound]
         nodes = {member.pod.uid: member.nodes for member in (*earlier, *members)}
         pods = [member.pod for member in (*earlier, *members)]
@@ -275,7 +275,11 @@ class AdmissionChecks:
         metadata = workload.metadata
         bound = Counter(self._bound.get((metadata.namespace, metadata.name), {}).values())
         unbound = []
-        for member in self._members(workload):
+        try:
+            members = self._members(workload)
+        except (PodError, ParseError):  # it has changed since it passed: that is no reason to reject another
+            return []
+        for member in members:
             pod_set = member.pod_set if bound[member.pod_set] else ""  # pods of older versions have no label
             if bound[pod_set]:
                 bound[pod_set] -= 1
