@@ -16,7 +16,7 @@ from alignup.nri.service import NriOptions
 from alignup.observe.service import observe
 from alignup.schedule.pod_groups import RESOURCES
 from alignup.schedule.service import LeaseOptions, ScheduleService
-from alignup.testing.api_server import ApiServer, ServedResource
+from alignup.testing.api_server import ApiServer
 from tests.align.hosts import pod
 from tests.deadlines import until
 from tests.deploy.manifests import (
@@ -34,7 +34,7 @@ from tests.gate.conftest import cluster
 from tests.gate.test_certificate_keeper import configuration
 from tests.kubernetes.api.conftest import anyio_backend, client, follow, server, timing
 from tests.nri.runtime import ScriptedRuntime
-from tests.observe.api_objects import SERVED, SLICES, api_pod, node
+from tests.observe.api_objects import SERVED, SLICES, api_pod, node, served
 from tests.observe.observed_machine import observe_once
 from tests.observe.steered_kubelet import PATIENT, ClusterService, SteeredKubelet, marker_pod, steering_observer
 from tests.schedule.claim_objects import claim, claiming, device_class, resource_slice, template
@@ -63,8 +63,7 @@ SELDOM = STEERING | {
 
 def serve_pod_groups(server: ApiServer) -> None:
     for resource in (resource for resources in RESOURCES.values() for resource in resources):
-        group, version = resource.group, resource.version
-        server.serve(ServedResource(kind=resource.kind, plural=resource.plural, group=group, version=version))
+        server.serve(served(resource))
 
 
 @pytest.fixture

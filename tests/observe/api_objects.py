@@ -7,21 +7,30 @@ from contextlib import contextmanager
 from typing import Any
 
 from alignup.align.workload import Pod
+from alignup.kubernetes.api import Resource
 from alignup.kubernetes.api.host_states import HOST_STATES, to_object
+from alignup.kubernetes.api.steering_instructions import STEERING_INSTRUCTIONS
 from alignup.kubernetes.manifests.pod_decoder import pod_to_dict
 from alignup.observe.observation import join
 from alignup.observe.published_objects import host_state
 from alignup.testing.api_server import ApiServer, ServedResource
 from tests.observe.kubelets import SimulatedKubelet
 
-SERVED = ServedResource(
-    kind=HOST_STATES.kind,
-    plural=HOST_STATES.plural,
-    group=HOST_STATES.group,
-    version=HOST_STATES.version,
-    namespaced=False,
-)
 
+def served(resource: Resource[Any], *, status: bool = False) -> ServedResource:
+    """Describe a resource to a test server; with *status* as a subresource."""
+    return ServedResource(
+        kind=resource.kind,
+        plural=resource.plural,
+        group=resource.group,
+        version=resource.version,
+        namespaced=resource.namespaced,
+        status=status,
+    )
+
+
+SERVED = served(HOST_STATES)
+STEERING = served(STEERING_INSTRUCTIONS, status=True)
 SLICES = ServedResource(kind="ResourceSlice", plural="resourceslices", group="resource.k8s.io", namespaced=False)
 
 

@@ -25,22 +25,15 @@ from alignup.observe.marker_steering import (
     make_markers,
 )
 from alignup.placement.host_report import PodStage
-from alignup.testing.api_server import ApiServer, ServedResource
+from alignup.testing.api_server import ApiServer
 from tests.deadlines import until
+from tests.observe.api_objects import STEERING
 from tests.observe.kubelets import SimulatedKubelet
 from tests.strategies_pods import guaranteed
 
 HOST = "host-a"
 #: Nothing expires in the course of a test.
 PATIENT = SteeringTiming(confirm=60.0, hold=60.0, write=60.0, retry=0.01, poll=0.005)
-SERVED = ServedResource(
-    kind=STEERING_INSTRUCTIONS.kind,
-    plural=STEERING_INSTRUCTIONS.plural,
-    group=STEERING_INSTRUCTIONS.group,
-    version=STEERING_INSTRUCTIONS.version,
-    namespaced=False,
-    status=True,
-)
 
 
 class SteeredKubelet(SimulatedKubelet):
@@ -135,7 +128,7 @@ class ClusterService:
 
     def __init__(self, server: ApiServer) -> None:
         self.server = server
-        server.serve(SERVED)
+        server.serve(STEERING)
 
     def instruct(self, pod: Pod | None, nodes: str = "", *, containers: int = 1) -> int:
         """Write an instruction, and return its generation."""

@@ -3,19 +3,9 @@
 from typing import Any
 
 from alignup.align.workload import Pod
-from alignup.kubernetes.api.steering_instructions import STEERING_INSTRUCTIONS
-from alignup.testing.api_server import ApiServer, ServedResource
-from tests.observe.api_objects import SERVED, api_pod, node, state_of
+from alignup.testing.api_server import ApiServer
+from tests.observe.api_objects import SERVED, STEERING, api_pod, node, state_of
 from tests.observe.kubelets import SimulatedKubelet
-
-STEERING = ServedResource(
-    kind=STEERING_INSTRUCTIONS.kind,
-    plural=STEERING_INSTRUCTIONS.plural,
-    group=STEERING_INSTRUCTIONS.group,
-    version=STEERING_INSTRUCTIONS.version,
-    namespaced=False,
-    status=True,
-)
 
 
 class SimulatedNodes:

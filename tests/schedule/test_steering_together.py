@@ -16,7 +16,6 @@ from tests.observe import api_objects
 from tests.observe.steered_kubelet import (
     HOST,
     PATIENT,
-    SERVED,
     ClusterService,
     SteeredKubelet,
     marker_pod,
@@ -71,7 +70,7 @@ async def together(anyio_backend):
         kubelet = SteeredKubelet(directory)
         await kubelet.start()
         async with ApiServer() as server:
-            for resource in (api_objects.SERVED, SERVED):
+            for resource in (api_objects.SERVED, api_objects.STEERING):
                 server.serve(resource)
             server.put(api_objects.node(HOST))
             async with (
