@@ -19,10 +19,14 @@ from alignup.cli.options import (
     allowed_host_option,
     check_exists,
     choice_option,
+    configz_option,
     flag_option,
     option,
     parse_listen_address,
     path_option,
+    policy_options_option,
+    topology_policy_option,
+    topology_scope_option,
     with_options,
 )
 
@@ -63,22 +67,9 @@ class NriCommandOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecideCommandOptions:
-    policy: str | None = option(
-        "",
-        "Topology policy",
-        "best-effort, or as in --config",
-        type=click.Choice(["none", "best-effort", "restricted", "single-numa-node"]),
-    )
-    scope: str | None = option(
-        "", "Topology scope", "container, or as in --config", type=click.Choice(["container", "pod"])
-    )
-    policy_options: tuple[str, ...] = option(
-        "NAME=VALUE",
-        "Option of the topology or CPU manager policy, such as prefer-closest-numa-nodes=true",
-        "",
-        "--option",
-        multiple=True,
-    )
+    policy: str | None = topology_policy_option()
+    scope: str | None = topology_scope_option()
+    policy_options: tuple[str, ...] = policy_options_option()
     config: Path | None = path_option(
         "FILE",
         "Decide by this KubeletConfiguration; the kubelet has another",
@@ -89,14 +80,7 @@ class DecideCommandOptions:
     node: str | None = option("NAME", "Name of the Node object", "$NODE_NAME, or the host name")
     kubeconfig: Path | None = path_option("FILE", "Access to the API server", "kubectl's, or that of this pod")
     context: str = option("NAME", "Context in the kubeconfig", "the current one", default="")
-    configz: bool = option(
-        "",
-        "Ask the kubelet for its live configuration",
-        "--configz",
-        "--configz/--no-configz",
-        is_flag=True,
-        default=True,
-    )
+    configz: bool = configz_option()
     kubelet_address: str = option("HOST:PORT", "Address of the kubelet", "the node's, port 10250", default="")
 
 

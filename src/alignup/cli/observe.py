@@ -19,6 +19,7 @@ from alignup.cli.options import (
     allowed_host_option,
     check_exists,
     choice_option,
+    configz_option,
     flag_option,
     option,
     parse_listen_address,
@@ -43,14 +44,7 @@ class ObserveCommandOptions:
         "FILE", "KubeletConfiguration, for when the kubelet does not answer", "config.yaml in the kubelet's directory"
     )
     config_dir: Path | None = path_option("DIR", "Directory of drop-in files, the kubelet's --config-dir", "none")
-    configz: bool = option(
-        "",
-        "Ask the kubelet for its live configuration",
-        "--configz",
-        "--configz/--no-configz",
-        is_flag=True,
-        default=True,
-    )
+    configz: bool = configz_option()
     kubelet_address: str = option("HOST:PORT", "Address of the kubelet", "the node's, port 10250", default="")
     listen: str | None = option("HOST:PORT", "Serve /metrics, /healthz and /readyz, for example on :9184", "do not")
     allowed_hosts: tuple[str, ...] = allowed_host_option()

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from alignup.web.address import TcpAddress
 
 Decorator = Callable[[Any], Any]
+TOPOLOGY_POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
 GIVE_FILE = "Give a file that exists and can be read."
 
 _WORKLOADS = "Manifest of Pods, Deployments, Jobs and other workloads: a file, a directory, or - for standard input"
@@ -77,6 +78,24 @@ def count_option(default: int, help_text: str, *, minimum: int = 0) -> Any:
 
 def flag_option(help_text: str, *names: str) -> Any:
     return option("", help_text, "", *names, is_flag=True)
+
+
+def topology_policy_option() -> Any:
+    return option("", "Topology policy", "best-effort, or as in --config", type=click.Choice(TOPOLOGY_POLICIES))
+
+
+def topology_scope_option() -> Any:
+    return option("", "Topology scope", "container, or as in --config", type=click.Choice(["container", "pod"]))
+
+
+def policy_options_option() -> Any:
+    text = "Option of the topology or CPU manager policy, such as prefer-closest-numa-nodes=true"
+    return option("NAME=VALUE", text, "", "--option", multiple=True)
+
+
+def configz_option() -> Any:
+    names = ("--configz", "--configz/--no-configz")
+    return option("", "Ask the kubelet for its live configuration", *names, is_flag=True, default=True)
 
 
 def allowed_host_option() -> Any:

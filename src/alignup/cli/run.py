@@ -19,7 +19,16 @@ from alignup.align.quantity import Quantity
 from alignup.cli.agent_client import AgentOptions, find_agent
 from alignup.cli.app import FailureError, InputError, Place, Session, define_command, escape_control
 from alignup.cli.exit_codes import RUN_FAILED, RUN_REJECTED
-from alignup.cli.options import choice_option, flag_option, option, path_option, with_options
+from alignup.cli.options import (
+    choice_option,
+    flag_option,
+    option,
+    path_option,
+    policy_options_option,
+    topology_policy_option,
+    topology_scope_option,
+    with_options,
+)
 from alignup.run import lifecycle
 from alignup.run.agent_allocator import AgentAllocator, PolicyRefusedError, pod_manifest
 from alignup.run.lifecycle import CommandStartError
@@ -35,7 +44,6 @@ if TYPE_CHECKING:
     from alignup.align.workload import Pod
 
 _FOREVER = "forever"
-_POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
 #: What the explanation of a pod says, and what it means for a run.
 _RUN_WORDS = (
     (r"^Pod run/", "Run "),
@@ -81,17 +89,9 @@ class RunOptions:
     memory: str | None = option("SIZE", "Memory to allocate, such as 4Gi")
     hugepages: tuple[str, ...] = option("PAGE=SIZE", "Huge pages, such as 2Mi=64Mi", multiple=True)
     device: tuple[str, ...] = option("RESOURCE=N", "Devices, such as nvidia.com/gpu=1", multiple=True)
-    policy: str | None = option("", "Topology policy", "best-effort, or as in --config", type=click.Choice(_POLICIES))
-    scope: str | None = option(
-        "", "Topology scope", "container, or as in --config", type=click.Choice(["container", "pod"])
-    )
-    policy_options: tuple[str, ...] = option(
-        "NAME=VALUE",
-        "Option of the topology or CPU manager policy, such as prefer-closest-numa-nodes=true",
-        "",
-        "--option",
-        multiple=True,
-    )
+    policy: str | None = topology_policy_option()
+    scope: str | None = topology_scope_option()
+    policy_options: tuple[str, ...] = policy_options_option()
     config: Path | None = path_option("FILE", "Use the settings of this KubeletConfiguration")
     devices: tuple[str, ...] = option(
         "RESOURCE=N@NODE,…", "Devices that discovery does not find, such as example.com/gpu=4@0,4@1", multiple=True
