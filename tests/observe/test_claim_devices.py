@@ -14,7 +14,7 @@ from alignup.align.workload import PodClaim
 from alignup.documents.host_state import MAX_CLAIM_DEVICES
 from alignup.machines.synthetic import parse
 from alignup.observe.claim_devices import place_slices
-from alignup.observe.observation import IdleHost, Observation, join
+from alignup.observe.observation import Observation, UnchangedParts, join
 from tests.align.hosts import pod
 from tests.observe.kubelets import SimulatedKubelet
 
@@ -73,11 +73,11 @@ def test_a_host_without_devices_for_claims_has_no_ledger_of_them(kubelet):
 
 
 def test_devices_are_placed_again_only_if_slices_or_machine_change(kubelet):
-    hosts = IdleHost()
-    first = claims_in(join(kubelet.sources(), hosts=hosts)).devices
+    unchanged = UnchangedParts()
+    first = claims_in(join(kubelet.sources(), unchanged=unchanged)).devices
 
-    assert claims_in(join(kubelet.sources(), hosts=hosts)).devices is first
-    other = claims_in(join(kubelet.sources(slices=(slice_of(on_node(0, 1)),)), hosts=hosts)).devices
+    assert claims_in(join(kubelet.sources(), unchanged=unchanged)).devices is first
+    other = claims_in(join(kubelet.sources(slices=(slice_of(on_node(0, 1)),)), unchanged=unchanged)).devices
     assert [device.nodes for device in other] == [2]
 
 

@@ -88,13 +88,26 @@ class Observation:
     contradictions: tuple[str, ...] = ()  #: where sources disagree, one sentence each
 
 
-class IdleHost:
-    """The last idle host: a machine, its configuration and slices hardly ever change, and are large."""
+class UnchangedParts:
+    """What two observations of a host share: its machine, configuration and slices, and most of its pods."""
 
     def __init__(self) -> None:
+        self._pods: dict[str, tuple[Pod, AllocatedPod, Pod]] = {}  #: by uid, with what the last column was made from
         self._settings: tuple[Configuration, Machine, Settings] | None = None
         self._host: Host | None = None
         self._placed: tuple[tuple[Slice, ...], Machine, PlacedDevices] | None = None
+
+    def with_allocations(self, pods: Iterable[tuple[Pod, AllocatedPod | None]]) -> list[Pod]:
+        """Return *pods* with the resources that the kubelet counts with, if these are known."""
+        before, self._pods, changed = self._pods, {}, []
+        for pod, allocated in pods:
+            if allocated is not None:
+                known = before.get(pod.uid)
+                if known is None or known[0] is not pod or known[1] != allocated:
+                    known = pod, allocated, with_allocation(pod, allocated)
+                self._pods[pod.uid] = known
+            changed.append(pod if allocated is None else self._pods[pod.uid][2])
+        return changed
 
     def place(self, sources: Sources) -> PlacedDevices | None:
         """Return the devices in the slices of *sources*; ``None`` if these are unknown."""
@@ -117,7 +130,7 @@ class IdleHost:
         return copy(self._host)
 
 
-def join(sources: Sources, *, settled: bool = True, hosts: IdleHost | None = None) -> Observation:
+def join(sources: Sources, *, settled: bool = True, unchanged: UnchangedParts | None = None) -> Observation:
     """Return the host; ``StateError`` if the files cannot be those of this machine and configuration.
 
     :class:`UnsettledError` if the kubelet is in the middle of a change; with *settled*, no further write is expected.
@@ -128,8 +141,8 @@ def join(sources: Sources, *, settled: bool = True, hosts: IdleHost | None = Non
     if listed and sources.files.devices is None:
         sources = replace(sources, files=replace(sources.files, devices=_device_state(listed)))
     devices = join_devices(sources)
-    hosts = hosts or IdleHost()
-    host = hosts.get(sources, devices.devices)
+    unchanged = unchanged or UnchangedParts()
+    host = unchanged.get(sources, devices.devices)
     if listed is not None:
         sources = replace(sources, files=_with_missing_files(sources.files, listed, host))
     check_files(sources.machine, sources.files)
@@ -138,14 +151,16 @@ def join(sources: Sources, *, settled: bool = True, hosts: IdleHost | None = Non
     if not settled:
         _check_settled(sources, pods, held)
     files = replace(sources.files, devices=devices.state)
-    known = [pod for uid in pods.alive if (pod := _pod(sources, pods, held, uid)) is not None]
+    allocated = sources.allocated or {}
+    specs = [pod for uid in pods.alive if (pod := _pod(sources, pods, held, uid)) is not None]
+    known = unchanged.with_allocations((pod, allocated.get(pod.uid)) for pod in specs)
     restored = _restore(host, files, known, settled=settled)
     named = dict(restored.ledger.pods)
     for uid, name in pods.alive.items():
         if name is not None and not named[uid].pod.namespace:  # only its holdings were known
             named[uid] = named[uid]._replace(pod=replace(named[uid].pod, namespace=name[0], name=name[1]))
     live = {uid: pod for uid, pod in pods.listed.items() if uid in pods.alive}
-    claims = join_claims(hosts.place(sources), live, pods.unmatched, known)
+    claims = join_claims(unchanged.place(sources), live, pods.unmatched, known)
     host.ledger = replace(restored.ledger, pods=named, claims=claims.ledger)
     for uid in pods.ended:
         host.release(uid)
@@ -214,7 +229,7 @@ def _restore(host: Host, files: KubeletFiles, pods: list[Pod], *, settled: bool)
 
 
 def _pod(sources: Sources, pods: "LivePods", held: "Holdings", uid: str) -> Pod | None:
-    """Return a live pod with the resources that the kubelet counts with; ``None`` if only its holdings are known."""
+    """Return a live pod; ``None`` if only its holdings are known."""
     known = (sources.pods or {}).get(uid)
     allocated = (sources.allocated or {}).get(uid)
     if known is not None:
@@ -222,13 +237,12 @@ def _pod(sources: Sources, pods: "LivePods", held: "Holdings", uid: str) -> Pod 
         missing = held.get(uid, {}).keys() - {container.name for container in pod.all_containers}
         if missing:  # only a pod with another spec, under the same uid, could lead here
             raise StateError(f"pod {uid} has no container {', '.join(sorted(missing))}, but the state files do")
-        return pod if allocated is None else with_allocation(pod, allocated)
+        return pod
     if allocated is None:
         return None
     namespace, name = pods.alive[uid] or ("", uid)
     names = dict.fromkeys((*allocated.containers, *held.get(uid, {})))
-    pod = Pod(name=name, namespace=namespace, uid=uid, containers=tuple(map(Container, names)))
-    return with_allocation(pod, allocated)
+    return Pod(name=name, namespace=namespace, uid=uid, containers=tuple(map(Container, names)))
 
 
 def with_allocation(pod: Pod, allocated: AllocatedPod) -> Pod:

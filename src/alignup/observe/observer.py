@@ -23,7 +23,7 @@ from alignup.kubernetes.api.host_states import HEARTBEAT_SECONDS, HOST_STATES, f
 from alignup.observe.app import ObserverMetrics
 from alignup.observe.kubelet_reader import KubeletReader
 from alignup.observe.linux_calls import DirectoryWatch
-from alignup.observe.observation import AdmittingError, ForeignFilesError, IdleHost, Sources, UnsettledError, join
+from alignup.observe.observation import AdmittingError, ForeignFilesError, Sources, UnchangedParts, UnsettledError, join
 from alignup.observe.published_objects import FingerprintMethod, host_state, node_topology, unknown_host_state
 
 _log = structlog.get_logger()
@@ -127,7 +127,7 @@ class Observer:
     _written_at: float = float("-inf")
     _reported: dict[str, str] = field(default_factory=dict)  #: the last problem of reading, and of writing
     _retry: asyncio.TimerHandle | None = None  #: of a failed write
-    _hosts: IdleHost = field(default_factory=IdleHost)
+    _unchanged: UnchangedParts = field(default_factory=UnchangedParts)
     _machine: tuple[Machine, dict[str, Any]] | None = None  #: the last one, and its description
     #: the sources of the last observation, whether they were settled, and its objects
     _last: tuple[tuple[Sources, bool], tuple[HostStateDocument, dict[str, Any]]] | None = None
@@ -221,7 +221,7 @@ class Observer:
             if self._last is not None and self._last[0] == (sources, settled):
                 self.metrics.observations.labels("ok").inc()
                 return self._last[1]
-            observation = join(sources, settled=settled, hosts=self._hosts)
+            observation = join(sources, settled=settled, unchanged=self._unchanged)
         except AlignError as error:
             if not settled or isinstance(error, UnsettledError):  # it may pass, for example while the kubelet restarts
                 self._pause = self.timing.admission if isinstance(error, AdmittingError) else self.timing.settle

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from alignup.align import bits
@@ -209,13 +210,19 @@ def _held_resources(ledger: Ledger, uid: str) -> HeldResourcesDocument:
 
 
 def _requests(usage: FitRequest) -> dict[str, str]:
-    amounts = {
-        CPU: Quantity(usage.milli_cpu, -3),
-        MEMORY: Quantity.of(usage.memory, QuantityFormat.BINARY_SI),
-        EPHEMERAL_STORAGE: Quantity.of(usage.ephemeral_storage, QuantityFormat.BINARY_SI),
-        **{name: Quantity.of(amount, QuantityFormat.BINARY_SI) for name, amount in usage.scalars.items()},
-    }
-    return {name: str(amount) for name, amount in amounts.items() if not amount.is_zero}
+    amounts = {MEMORY: usage.memory, EPHEMERAL_STORAGE: usage.ephemeral_storage, **usage.scalars}
+    cpu = {CPU: _show_milli_cpu(usage.milli_cpu)} if usage.milli_cpu else {}
+    return cpu | {name: _show_amount(amount) for name, amount in amounts.items() if amount}
+
+
+@lru_cache(maxsize=1024)  # the pods of a node have few different amounts
+def _show_milli_cpu(amount: int) -> str:
+    return str(Quantity(amount, -3))
+
+
+@lru_cache(maxsize=1024)
+def _show_amount(amount: int) -> str:
+    return str(Quantity.of(amount, QuantityFormat.BINARY_SI))
 
 
 def _device_groups(ledger: DeviceLedger) -> Iterator[DeviceGroupDocument]:
