@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from alignup.align import bits
+from alignup.align.claims import allocation
 from alignup.align.claims.alignment import (
     NUMA_NODE,
     PCI_BUS_ID,
@@ -182,6 +183,23 @@ class TestExplainedClaims:
 
         assert problems(2) == {""}
         assert problems(1) == {"this node does not have enough free devices for all claims together"}
+
+    def test_claims_that_cannot_be_decided_together_are_a_problem(self, monkeypatch):
+        monkeypatch.setattr(allocation, "MAX_STEPS", 1)
+        objects = ClaimObjects(CLASSES, {("default", name): claim(GPU, name=name) for name in ("c", "d")})
+        both = replace(pod(), claims=(PodClaim("gpu", "c"), PodClaim("other", "d")))
+        devices = (device("gpu-0", node=0), device("gpu-1", node=1))
+
+        states = HostClaims(objects, devices, any_device).states(both, Host(MACHINE, STATIC))
+        assert ["within 1 steps" in state.problem for state in states] == [True, True]
+
+    def test_a_shared_device_in_use_is_a_candidate(self):
+        shared = replace(device("gpu-0", node=0), shared=True)
+        other = claim(GPU, name="other", allocated=(AllocatedDevice("gpu", shared.id),))
+        objects = ClaimObjects(CLASSES, {("default", "c"): claim(GPU), ("default", "other"): other})
+
+        (state,) = HostClaims(objects, (shared,), any_device).states(pod(), Host(MACHINE, STATIC))
+        assert (state.devices, state.problem) == ((("gpu", shared),), "")
 
     def test_the_document_has_everything(self):
         document = explain([device("gpu-1", node=1, model="h100")], ["gpu-1"]).to_document()

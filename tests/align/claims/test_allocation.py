@@ -16,8 +16,9 @@ from alignup.align.claims.resource_claims import (
     DeviceTaint,
     DeviceToleration,
     MatchAttribute,
+    SliceDevice,
 )
-from alignup.align.errors import WorkLimitError
+from alignup.align.errors import AlignError, WorkLimitError
 from tests.align.claims.samples import DRIVER, any_device, by_model, claim, device
 
 MODEL = f"{DRIVER}/model"
@@ -110,6 +111,26 @@ def test_a_device_that_can_be_shared_has_several_claims():
     shared = replace(device("a"), shared=True)
 
     assert allocate([claim(GPU, name="one"), claim(GPU, name="two")], [shared], matches=any_device) is not None
+
+
+def test_devices_that_can_take_each_others_place_are_not_all_tried():
+    devices = [device(f"gpu-{number:02}", uuid=f"GPU-{number}") for number in range(16)]
+    six = ClaimRequest("gpu", "gpu", 6)
+
+    assert allocate([claim(six, name=name) for name in ("one", "two", "three")], devices, matches=any_device) is None
+    result = allocate([claim(six, name=name) for name in ("one", "two")], devices, matches=any_device)
+    assert names(result, 1) == [each.id.device for each in devices[6:12]]
+
+
+def test_an_alternative_that_is_not_needed_cannot_fail():
+    def matches(request: ClaimRequest, _: SliceDevice) -> bool:
+        if request.name == "gpu/second":
+            raise AlignError("a selector cannot be evaluated")
+        return True
+
+    wanted = claim([ClaimRequest("gpu/first", "gpu"), ClaimRequest("gpu/second", "gpu")])
+
+    assert names(allocate([wanted], [device("a")], matches=matches)) == ["a"]
 
 
 def test_the_work_is_limited(monkeypatch):

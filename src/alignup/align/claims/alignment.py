@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from alignup.align import bits
 from alignup.align.bits import NodeSet
-from alignup.align.claims.allocation import Matches, allocate
+from alignup.align.claims.allocation import Matches, allocate, is_available
 from alignup.align.claims.resource_claims import AttributeValue, Claim, ClaimObjects, DeviceId, SliceDevice
 from alignup.align.decision import Placement
 from alignup.align.errors import AlignError
@@ -263,9 +263,12 @@ class HostClaims(NamedTuple):
     def _together(self, states: Sequence[ClaimState]) -> tuple[ClaimState, ...]:
         """Return *states* with a problem where each claim can get devices, but not all of them."""
         claims = [state.claim for state in states if state.claim and not state.allocated and not state.problem]
-        if len(claims) < 2 or self._can_allocate(claims):
-            return tuple(states)
         problem = "this node does not have enough free devices for all claims together"
+        try:
+            if len(claims) < 2 or self._can_allocate(claims):
+                return tuple(states)
+        except AlignError as error:
+            problem = str(error)
         return tuple(replace(state, problem=problem) if state.claim in claims else state for state in states)
 
     def _can_allocate(self, claims: Sequence[Claim]) -> bool:
@@ -292,7 +295,7 @@ class HostClaims(NamedTuple):
             return tuple(
                 device
                 for device in near
-                if device.id not in taken and any(self.matches(request, device) for request in requests)
+                if any(is_available(device, request, taken) and self.matches(request, device) for request in requests)
             )
         except AlignError:
             return ()
@@ -308,7 +311,7 @@ class HostClaims(NamedTuple):
                 for alternatives in claim.requests
                 for request in alternatives
                 for device in self.devices
-                if (device.id not in taken or request.admin_access) and self.matches(request, device)
+                if is_available(device, request, taken) and self.matches(request, device)
             )
             possible = self._can_allocate([claim])
         except AlignError as error:

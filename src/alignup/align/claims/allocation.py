@@ -3,10 +3,10 @@
 The scheduler visits pools in random order, so only it knows which of several suitable devices a claim will get.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 
 from alignup.align.claims.resource_claims import AllocatedDevice, Claim, ClaimRequest, DeviceId, SliceDevice
-from alignup.align.errors import WorkLimitError
+from alignup.align.errors import AlignError, WorkLimitError
 
 MAX_STEPS = 100_000  #: devices that an allocation tries
 
@@ -29,8 +29,17 @@ def allocate(
     return search.result() if search.allocate(0, 0) else None
 
 
+def is_available(device: SliceDevice, request: ClaimRequest, taken: Collection[DeviceId]) -> bool:
+    """Return whether *request* can get *device* while others have the devices in *taken*."""
+    return device.id not in taken or device.shared or request.admin_access
+
+
 class _Search:
-    """A depth-first search for devices: claim by claim, request by request, device by device."""
+    """A depth-first search for devices: claim by claim, request by request, device by device.
+
+    Where a device has not led to a result, devices that match the same requests, and agree with it in everything that
+    constraints compare, are not tried: they would not either.
+    """
 
     def __init__(
         self, claims: Sequence[Claim], devices: Sequence[SliceDevice], matches: Matches, taken: set[DeviceId]
@@ -38,6 +47,9 @@ class _Search:
         self._claims, self._devices, self._matches, self._taken = claims, devices, matches, taken
         self._chosen: list[list[tuple[str, SliceDevice]]] = [[] for _ in claims]
         self._candidates: dict[tuple[int, int, int], tuple[SliceDevice, ...]] = {}
+        self._requests = [each for claim in claims for request in claim.requests for each in request]
+        self._compared = sorted({attribute for claim in claims for attribute, _ in claim.constraints})
+        self._kinds: dict[DeviceId, Hashable] = {}
         self._steps = 0
 
     def result(self) -> tuple[tuple[AllocatedDevice, ...], ...]:
@@ -65,11 +77,15 @@ class _Search:
         if count == needed:
             return self.allocate(claim, request + 1)
         last = start + 1 if wanted.count is None else len(candidates)  # all devices: each must be free
+        tried: set[Hashable] = set()
         for index in range(start, last):
             device = candidates[index]
             self._count_step()
-            in_use = device.id in self._taken and not wanted.admin_access and not device.shared
-            if in_use or not self._satisfies(claim, wanted.name, device):
+            kind = self._kind_of(device)
+            if kind in tried or not is_available(device, wanted, self._taken):
+                continue
+            tried.add(kind)
+            if not self._satisfies(claim, wanted.name, device):
                 continue
             self._chosen[claim].append((wanted.name, device))
             if exclusive := not wanted.admin_access and not device.shared:
@@ -91,10 +107,22 @@ class _Search:
         key = (claim, request, alternative)
         if key not in self._candidates:
             wanted = self._claims[claim].requests[request][alternative]
-            self._candidates[key] = tuple(
-                device for device in self._devices if _tolerates(wanted, device) and self._matches(wanted, device)
-            )
+            self._candidates[key] = tuple([device for device in self._devices if self._suits(wanted, device)])
         return self._candidates[key]
+
+    def _kind_of(self, device: SliceDevice) -> Hashable:
+        """Return what a device and all that can take its place have in common."""
+        if device.id not in self._kinds:
+            compared = tuple([device.attributes.get(attribute) for attribute in self._compared])
+            try:
+                matched = tuple([self._suits(request, device) for request in self._requests])
+                self._kinds[device.id] = matched, compared, device.shared
+            except AlignError:  # of a selector that may never be needed
+                self._kinds[device.id] = device.id
+        return self._kinds[device.id]
+
+    def _suits(self, request: ClaimRequest, device: SliceDevice) -> bool:
+        return _tolerates(request, device) and self._matches(request, device)
 
     def _satisfies(self, claim: int, request: str, device: SliceDevice) -> bool:
         for attribute, requests in self._claims[claim].constraints:
