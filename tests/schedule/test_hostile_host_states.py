@@ -24,7 +24,7 @@ from tests.effort import did
 from tests.observe.api_objects import state_of
 from tests.observe.kubelets import GPU, SimulatedKubelet
 
-MUTATIONS = 3_000
+RUNS, MUTATIONS = 3, 1_000  #: of each run
 MAX_CALLS = 1_500_000  #: of Python functions for one HostState, whatever is in it
 
 ASKED = (pod("wide", cpu="4", memory="1Gi"), pod("device", cpu="1", memory="1Gi", gpu="1"), pod("small", cpu="1"))
@@ -123,8 +123,9 @@ def verdicts(cluster):
     return [{host: str(verdict.kind) for host, verdict in cluster.feasible(asked).items()} for asked in ASKED]
 
 
-def test_three_thousand_mutated_host_states_harm_no_other_node():
-    random_ = random.Random(37)
+@pytest.mark.parametrize("run", range(RUNS))
+def test_mutated_host_states_harm_no_other_node(run):
+    random_ = random.Random(run)
     base = document()
     good = {name: json.dumps({**base, "metadata": {"name": name}}) for name in "ac"}
     cluster, reader = Cluster(), HostStateReader()
@@ -156,7 +157,7 @@ def test_three_thousand_mutated_host_states_harm_no_other_node():
             answers = verdicts(cluster)
         assert [{host: kind for host, kind in answer.items() if host != "b"} for answer in answers] == expected
     did("mutated HostStates", MUTATIONS)
-    assert 300 < read < MUTATIONS - 300  # both kinds were tried
+    assert 100 < read < MUTATIONS - 100  # both kinds were tried
 
 
 @pytest.mark.parametrize(
