@@ -121,6 +121,15 @@ class DecidedNode:
         self.sandboxes[pod.uid] = sandbox
         return {container.name: await self.create(sandbox, container.name) for container in pod.all_containers}
 
+    def run_without_plugin(self, pod: Pod) -> None:
+        """Run *pod* as a runtime does without plugins."""
+        sandbox = self.sandboxes[pod.uid] = self.bind(pod)
+        for spec in pod.all_containers:
+            container = wire.Container(
+                id=f"{pod.uid}-{spec.name}", pod_sandbox_id=sandbox.id, name=spec.name, state=wire.CONTAINER_RUNNING
+            )
+            self.containers[container.id] = RunContainer(sandbox, container, ("", ""))
+
     async def create(self, sandbox: wire.PodSandbox, name: str) -> wire.ContainerAdjustment:
         id_ = f"{sandbox.uid}-{name}"
         container = wire.Container(id=id_, pod_sandbox_id=sandbox.id, name=name, state=wire.CONTAINER_RUNNING)

@@ -16,6 +16,7 @@ from alignup.align.workload import Container, Pod, Resources
 from alignup.align.workload.pod import PodClaim
 from alignup.kubernetes.api.node_tables import KnownSlices
 from alignup.machines.synthetic import parse
+from alignup.nri.node_pods import NodePods
 from alignup.nri.nri_plugin import PluginConnection
 from alignup.nri.ttrpc import RpcError
 from alignup.placement.host_report import PodStage
@@ -194,13 +195,8 @@ def test_pods_that_started_without_the_plugin_are_decided_on(node):
     async def scenario():
         await node.start()
         await node.run(make_pod("a", cpu="4"))
-        for uid, cpu in (("b", "3"), ("c", "3")):
-            pod = make_pod(uid, cpu=cpu)
-            sandbox = node.sandboxes[uid] = node.bind(pod)
-            container = wire.Container(
-                id=f"{uid}-app", pod_sandbox_id=sandbox.id, name="app", state=wire.CONTAINER_RUNNING
-            )
-            node.containers[container.id] = type(node.containers["a-app"])(sandbox, container, ("", ""))
+        for uid in "bc":
+            node.run_without_plugin(make_pod(uid, cpu="3"))
         await node.start()
         assert node.shown()["b-app"] == ("1-3", "0")
         assert node.shown()["c-app"][0] == "0"  # shared: the reserved CPU
@@ -208,6 +204,30 @@ def test_pods_that_started_without_the_plugin_are_decided_on(node):
         assert "rejected" in node.plugin.unaligned["c"][1]
         node.check_exclusive()
 
+    play(scenario())
+
+
+def test_pods_that_started_without_the_plugin_are_looked_up_at_once_and_decided_on_in_order(node, monkeypatch):
+    """The API server may not have them: then each takes a second of the two that a runtime waits."""
+    ended = []
+
+    async def find(pods, sandbox):
+        assert not ended, "the lookups follow each other"
+        for _ in range({"a": 3, "b": 2, "c": 1}[sandbox.uid]):
+            await asyncio.sleep(0)
+        ended.append(sandbox.uid)
+        return await lookup(pods, sandbox)
+
+    async def scenario():
+        for uid in "abc":
+            node.run_without_plugin(make_pod(uid, cpu="3"))
+        await node.start()
+        assert ended == ["c", "b", "a"]
+        assert list(node.durable.host.ledger.pods) == ["a", "b"]
+        assert list(node.plugin.unaligned) == ["c"]
+
+    lookup = NodePods.find
+    monkeypatch.setattr(NodePods, "find", find)
     play(scenario())
 
 

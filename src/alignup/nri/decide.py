@@ -14,6 +14,7 @@ is rejected stays as it is, without exclusive CPUs, and is counted as unaligned.
 """
 # ruff: noqa: ARG002 - the arguments are those of NriPlugin
 
+import asyncio
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -103,9 +104,10 @@ class DecidePlugin(AssistPlugin):
             self._release(uid)
         known = set(self._ledger.pods)
         self.unaligned = {uid: entry for uid, entry in self.unaligned.items() if uid in live}
-        for pod in live.values():
+        started = [pod for uid, pod in live.items() if uid not in known]
+        for pod, requested in zip(started, await self._find(*started), strict=True):
             with suppress(RpcError):  # it runs already, and is counted
-                await self._admit(pod, running=True)
+                self._decide_on(pod, requested, running=True)
         await self._save()
         updates = [*await super().synchronize(pods, containers)]
         restored = [(container, update) for container in self.containers if (update := self._restore(container))]
@@ -172,12 +174,21 @@ class DecidePlugin(AssistPlugin):
             self._durable.host.release(uid)
             self.wake.set()  # the others have more room
 
-    async def _admit(self, pod: wire.PodSandbox, *, running: bool = False) -> None:
+    async def _admit(self, pod: wire.PodSandbox) -> None:
         """Decide on a pod unless it is admitted; ``RpcError`` if it is rejected, or cannot be decided on now."""
-        if pod.uid in self._ledger.pods:
-            return
+        if pod.uid not in self._ledger.pods:
+            self._decide_on(pod, *await self._find(pod))
+
+    async def _find(self, *pods: wire.PodSandbox) -> list[RequestedPod | BaseException | None]:
+        """Look up *pods* at the same time, since each may take a second."""
+        return await asyncio.gather(*map(self._pods.find, pods), return_exceptions=True)
+
+    def _decide_on(
+        self, pod: wire.PodSandbox, requested: RequestedPod | BaseException | None, *, running: bool = False
+    ) -> None:
         try:
-            requested = await self._pods.find(pod)
+            if isinstance(requested, BaseException):
+                raise requested
             if requested is not None:
                 self._decide(requested)
                 self._rejections.pop(pod.uid, None)
