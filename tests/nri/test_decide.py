@@ -301,6 +301,42 @@ def test_a_pod_that_ends_gives_back_its_cpus_when_its_containers_have_stopped(no
     play(scenario())
 
 
+def test_a_terminating_pod_that_still_runs_keeps_its_cpus_while_the_runtime_is_not_connected(node):
+    """The list of the API server comes first then, and the containers are not known."""
+
+    async def scenario():
+        await node.start()
+        pod = make_pod("a", cpu="4")
+        await node.run(pod)
+        node.bind(pod, stage=PodStage.TERMINATING)
+        node.load()
+        node.plugin.release_ended()
+        assert "a" in node.durable.host.ledger.pods
+        await node.connect()
+        await node.plugin.stop_container(node.sandboxes["a"], node.containers["a-app"].container)
+        assert "a" not in node.durable.host.ledger.pods
+
+    play(scenario())
+
+
+def test_a_pod_whose_container_restarts_while_the_runtime_is_not_connected_keeps_its_cpus(node):
+    async def scenario():
+        await node.start()
+        pod = make_pod("a", cpu="4")
+        await node.run(pod)
+        running = dict(node.containers)
+        await node.stop(pod, deleted=False)
+        await node.plugin.disconnected()
+        node.containers |= running
+        node.bind(pod, stage=PodStage.TERMINATING)
+        node.plugin.release_ended()
+        assert "a" in node.durable.host.ledger.pods
+        await node.synchronize()
+        assert node.shown()["a-app"] == ("4-7", "1")
+
+    play(scenario())
+
+
 def test_a_pod_is_released_with_its_last_sandbox_even_without_the_api_server(node):
     async def scenario():
         await node.start()

@@ -77,6 +77,7 @@ class DecidePlugin(AssistPlugin):
         self._pool_of: tuple[Ledger, KubeletPool] | None = None  #: the last pool, and the ledger that it is from
         self._sandboxes: dict[str, set[str]] = {}  #: pod uid → sandboxes that are not removed
         self._rejections: dict[str, str] = {}  #: pod uid → the last message
+        self._listed = False  #: whether the runtime has listed its containers, and sends events
         self._fails_sandbox = False  #: whether a rejected pod fails when its sandbox runs
 
     @property
@@ -113,7 +114,13 @@ class DecidePlugin(AssistPlugin):
         restored = [(container, update) for container in self.containers if (update := self._restore(container))]
         if drifted := sorted(container.pod_name for container, _ in restored if container.pod in known):
             _log.warning("containers differ from their decision, and are changed back", pods=drifted)
+        self._listed = True
+        self.release_ended()  # meanwhile, other pods may have ended
         return [*updates, *self._answer(restored)]
+
+    async def disconnected(self) -> None:
+        self._listed = False
+        await super().disconnected()
 
     async def run_pod_sandbox(self, pod: wire.PodSandbox) -> None:
         self._sandboxes.setdefault(pod.uid, set()).add(pod.id)
@@ -162,7 +169,12 @@ class DecidePlugin(AssistPlugin):
         await super().remove_pod_sandbox(pod)
 
     def release_ended(self) -> None:
-        """Release the pods without containers that, as the API server says, will not start any."""
+        """Release the pods without containers that, as the API server says, will not start any.
+
+        Before the runtime has listed its containers, any pod may have some; :meth:`synchronize` releases then.
+        """
+        if not self._listed:
+            return
         live = {container.pod for container in self.containers}
         for uid in self._pods.ended([uid for uid in self._ledger.pods if uid not in live]):
             self._release(uid)
