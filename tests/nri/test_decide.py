@@ -1,6 +1,7 @@
 """Decide mode with a runtime that obeys it: placements, devices, rejections, restarts, and many pods at once."""
 
 import asyncio
+import copy
 from dataclasses import replace
 
 import pytest
@@ -43,6 +44,10 @@ def play(scenario):
 def shared_pod(uid):
     amounts = {"cpu": Quantity.parse("100m")}
     return Pod(name=uid, uid=uid, containers=(Container("app", Resources(requests=amounts)),))
+
+
+def remembered(plugin):
+    return {name: value for name, value in vars(plugin).items() if isinstance(value, dict | set)}
 
 
 def environment(adjust):
@@ -349,6 +354,56 @@ def test_a_pod_is_released_with_its_last_sandbox_even_without_the_api_server(nod
         assert "a" in node.durable.host.ledger.pods
         await node.plugin.remove_pod_sandbox(again)
         assert "a" not in node.durable.host.ledger.pods
+
+    play(scenario())
+
+
+def test_a_pod_that_was_rejected_before_is_released_with_its_sandbox(node):
+    """This runtime announces no removal of a rejected sandbox."""
+
+    async def scenario():
+        await node.start()
+        first, second = make_pod("a", cpu="4"), make_pod("b", cpu="4")
+        await node.run(first)
+        with pytest.raises(RpcError, match="rejected"):
+            await node.run(second)
+        await node.stop(first)
+        again = wire.PodSandbox(id="s-2", uid="b", name="b", namespace="default")
+        await node.plugin.run_pod_sandbox(again)
+        await node.plugin.remove_pod_sandbox(again)
+        assert "b" not in node.durable.host.ledger.pods
+
+    play(scenario())
+
+
+def test_nothing_is_remembered_of_a_rejected_pod_that_was_deleted(node):
+    async def scenario():
+        await node.start()
+        before = copy.deepcopy(remembered(node.plugin))
+        for _ in range(2):
+            with pytest.raises(RpcError, match="rejected"):
+                await node.run(make_pod("a", cpu="5"))
+        del node.pods["a"]
+        node.plugin.release_ended()
+        assert remembered(node.plugin) == before
+
+    play(scenario())
+
+
+def test_a_pod_with_a_new_sandbox_keeps_its_numa_node_when_the_old_one_is_removed(node):
+    async def scenario():
+        await node.start()
+        pods = [shared_pod(uid) for uid in "ab"]
+        for pod in pods:
+            await node.run(pod)
+        before = node.shown()
+        await node.stop(pods[1], deleted=False)
+        again = wire.PodSandbox(id="s-2", uid="b", name="b", namespace="default")
+        await node.plugin.run_pod_sandbox(again)
+        await node.remove(pods[1])
+        await node.stop(pods[0])
+        await node.create(again, "app")
+        assert node.shown() == {"b-app": before["b-app"]}
 
     play(scenario())
 

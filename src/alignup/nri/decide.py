@@ -129,6 +129,7 @@ class DecidePlugin(AssistPlugin):
             await self._save_or_release(pod.uid)
         except RpcError:
             if self._fails_sandbox:
+                self._remove_sandbox(pod)  # the runtime does not announce it
                 raise
 
     async def create_container(self, pod: wire.PodSandbox, container: wire.Container) -> wire.CreateContainerResponse:
@@ -159,14 +160,18 @@ class DecidePlugin(AssistPlugin):
         await self._save()
 
     async def remove_pod_sandbox(self, pod: wire.PodSandbox) -> None:
-        sandboxes = self._sandboxes.get(pod.uid, set())
-        sandboxes.discard(pod.id)
-        if not sandboxes:
-            self._sandboxes.pop(pod.uid, None)
+        if self._remove_sandbox(pod):
             self._rejections.pop(pod.uid, None)
             self._release(pod.uid)
             await self._save()
-        await super().remove_pod_sandbox(pod)
+            await super().remove_pod_sandbox(pod)
+
+    def _remove_sandbox(self, pod: wire.PodSandbox) -> bool:
+        """Return whether the pod has no other sandbox."""
+        sandboxes = self._sandboxes.pop(pod.uid, set()) - {pod.id}
+        if sandboxes:
+            self._sandboxes[pod.uid] = sandboxes
+        return not sandboxes
 
     def release_ended(self) -> None:
         """Release the pods without containers that, as the API server says, will not start any.
@@ -180,6 +185,8 @@ class DecidePlugin(AssistPlugin):
             self._release(uid)
         for uid in self.unaligned.keys() - live:
             del self.unaligned[uid]
+        for uid in self._pods.ended(self._rejections.keys() - self._sandboxes.keys()):
+            del self._rejections[uid]
 
     def _release(self, uid: str) -> None:
         if uid in self._ledger.pods:
