@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from alignup import atomic_files
 from alignup.align.claims.resource_claims import DeviceId
-from alignup.align.errors import PluginError
+from alignup.align.errors import FileError, PluginError
 from alignup.kubernetes.api import Access, ApiClient, Timing
 from alignup.kubernetes.api.host_states import HEARTBEAT_SECONDS, HOST_STATES, HostStateReader
 from alignup.kubernetes.kubelet_files import state_files
@@ -439,6 +439,14 @@ async def test_drop_in_files_are_part_of_the_configuration(kubelet, answers, tmp
 
     assert sources.configuration.max_pods == 30
     assert sources.gaps[-1] == "the pods of the API server are unknown"
+
+
+async def test_a_missing_directory_of_drop_in_files_is_an_error_with_its_path(kubelet, answers, tmp_path):
+    paths = KubeletPaths(directory=tmp_path, config_dir=tmp_path / "config.d")
+    reader = KubeletReader(paths, pod_resources=answers, discover=lambda _root: kubelet.machine)
+
+    with pytest.raises(FileError, match=r"config\.d: No such file or directory"):
+        await reader.read()
 
 
 async def test_a_kubelet_without_files_is_observed_as_far_as_it_answers(kubelet, answers, tmp_path):
