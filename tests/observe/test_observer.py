@@ -250,6 +250,17 @@ async def test_a_damaged_file_makes_the_ledger_unknown(served, client, make, tmp
     assert served.objects("noderesourcetopologies") == []
 
 
+async def test_a_problem_that_comes_back_is_logged_again(served, make, tmp_path):
+    file = tmp_path / state_files.CPU_FILE
+    good, observer = file.read_bytes(), make(settle=0.0)
+    with capture_logs() as lines:
+        for text in (good, b"{", good, b"{"):
+            atomic_files.write(file, text)
+            await observer.check_once()
+
+    assert len([line for line in lines if line["event"] == "problem"]) == 2
+
+
 async def test_a_changed_configuration_is_read_when_the_kubelet_starts_with_it(served, client, kubelet, make, tmp_path):
     async with running(make()):
         await served.wait_requests("PATCH", "noderesourcetopologies/n")
@@ -262,6 +273,31 @@ async def test_a_changed_configuration_is_read_when_the_kubelet_starts_with_it(s
     assert sources.settings == replace(changed.host.settings, kubelet_faults=True)
     state = await client.get(HOST_STATES.at("n"))
     assert state.machine_generation > 1
+
+
+async def test_a_configuration_that_cannot_be_read_makes_the_host_unknown_until_it_can(
+    served, kubelet, reader, make, tmp_path
+):
+    """The kubelet restarts with another policy, and has no file of its configuration."""
+    changed = SimulatedKubelet(topologyManagerPolicy="restricted")
+    configz = AsyncMock(return_value=b'{"kubeletconfig":%s}' % kubelet.text)
+    reader._configz = configz
+    (tmp_path / "config.yaml").unlink()
+    with capture_logs() as lines:
+        async with running(make(settle=0.01, retry=0.01, period=3600.0)), asyncio.timeout(60):
+            await served.wait_requests("PATCH", "noderesourcetopologies/n")
+            configz.side_effect = PluginError("connection refused")
+            (tmp_path / "device-plugins" / "kubelet.sock").touch()
+            await served.wait_requests("PATCH", "hoststates/n", 2)
+            (unknown,) = served.objects("hoststates")
+            configz.side_effect, configz.return_value = None, b'{"kubeletconfig":%s}' % changed.text
+            await served.wait_requests("PATCH", "hoststates/n", 3)
+
+    (state,) = served.objects("hoststates")
+    reason = f"{tmp_path}/config.yaml: no such file; the live configuration is unknown: connection refused"
+    assert ("ledger" in unknown, unknown["problems"]) == (False, [reason])
+    assert ("ledger" in state, state["configuration"]["topologyManagerPolicy"]) == (True, "restricted")
+    assert [line["problem"] for line in lines if line["event"] == "problem"] == [reason]
 
 
 async def test_after_lost_events_everything_is_read_again(served, kubelet, make, tmp_path):
