@@ -18,6 +18,7 @@ from alignup.kubernetes.kubelet_files import state_files
 from alignup.observe import observer as observer_module
 from alignup.observe.app import ObserverMetrics
 from alignup.observe.kubelet_reader import KubeletPaths, KubeletReader
+from alignup.observe.linux_calls import DirectoryWatch
 from alignup.observe.observation import ForeignFilesError, join
 from alignup.observe.observer import Observer, ObserverTiming, Publisher
 from alignup.testing.api_server import ApiFault, ServedResource
@@ -128,6 +129,30 @@ async def test_a_device_plugin_that_stops_is_noticed_at_its_socket(served, clien
     after = await report(client)
     assert all(device.healthy for device in before.machine.devices)
     assert not any(device.healthy for device in after.machine.devices)
+
+
+async def test_a_directory_that_is_replaced_is_watched_again(served, client, make, tmp_path):
+    plugins = tmp_path / "device-plugins"
+    async with running(make(settle=0.01, period=3600.0)), asyncio.timeout(60):
+        await served.wait_requests("PATCH", "hoststates/n")
+        plugins.rename(tmp_path / "old")
+        plugins.mkdir()
+        (plugins / "kubelet.sock").touch()
+        await served.wait_requests("PATCH", "hoststates/n", 2)
+        restarted = await report(client)
+        (plugins / "kubelet.sock").unlink()
+        await served.wait_requests("PATCH", "hoststates/n", 3)
+
+    assert (bool(restarted.kubelet), (await report(client)).kubelet) == (True, "")
+
+
+async def test_directories_that_have_appeared_are_watched_after_a_full_check(served, make, monkeypatch):
+    """Their parents may not be watched."""
+    refreshed = asyncio.Event()
+    async with running(make(period=0.01)), asyncio.timeout(60):
+        await served.wait_requests("PATCH", "hoststates/n")
+        monkeypatch.setattr(DirectoryWatch, "refresh", lambda _watch: refreshed.set())
+        await refreshed.wait()
 
 
 async def test_a_prepared_claim_is_noticed_at_the_file_of_claims(served, client, kubelet, make, tmp_path):

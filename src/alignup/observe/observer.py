@@ -163,11 +163,13 @@ class Observer:
     async def run(self) -> None:
         """Observe and publish until cancelled."""
         self.checked_at = self.timing.clock()
-        async with self._watched():
+        async with self._watched() as watch:
             self._changed.set()
             while True:
                 full = await self._wait(min(self.timing.period, HEARTBEAT_SECONDS))
-                if not full:  # several files are written, one after the other
+                if full:
+                    watch.refresh()
+                else:  # several files are written, one after the other
                     await self.timing.sleep(self.timing.collect)
                 self._refresh = self._refresh or full
                 await self._check()
@@ -255,7 +257,7 @@ class Observer:
         self._reported[doing] = problem
 
     @asynccontextmanager
-    async def _watched(self) -> AsyncIterator[None]:
+    async def _watched(self) -> AsyncIterator[DirectoryWatch]:
         """Notice changes of files inside the context."""
         paths = self.reader.paths
         loop = asyncio.get_running_loop()
@@ -264,8 +266,8 @@ class Observer:
 
             def read() -> None:
                 changed = watch.changes()
-                watch.refresh()
                 if changed is None or any(map(paths.concerns_kubelet, changed)):  # None: anything may have changed
+                    watch.refresh()
                     self.notify(refresh=True)
                 elif changed & state_files:
                     self.notify()
@@ -276,7 +278,7 @@ class Observer:
 
             loop.add_reader(watch, read)
             try:
-                yield
+                yield watch
             finally:
                 loop.remove_reader(watch)
 
