@@ -214,7 +214,7 @@ def test_pods_that_started_without_the_plugin_are_decided_on(node):
 
 def test_pods_that_started_without_the_plugin_are_looked_up_at_once_and_decided_on_in_order(node, monkeypatch):
     """The API server may not have them: then each takes a second of the two that a runtime waits."""
-    ended = []
+    ended: list[str] = []
 
     async def find(pods, sandbox):
         assert not ended, "the lookups follow each other"

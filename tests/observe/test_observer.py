@@ -301,15 +301,22 @@ async def test_a_changed_configuration_is_read_when_the_kubelet_starts_with_it(s
 
 
 async def test_a_configuration_that_cannot_be_read_makes_the_host_unknown_until_it_can(
-    served, kubelet, reader, make, tmp_path
+    served, kubelet, answers, make, tmp_path
 ):
     """The kubelet restarts with another policy, and has no file of its configuration."""
     changed = SimulatedKubelet(topologyManagerPolicy="restricted")
     configz = AsyncMock(return_value=b'{"kubeletconfig":%s}' % kubelet.text)
-    reader._configz = configz
+    observer = make(settle=0.01, retry=0.01, period=3600.0)
+    observer.reader = KubeletReader(
+        KubeletPaths(directory=tmp_path),
+        pod_resources=answers,
+        configz=configz,
+        pods=lambda: dict(kubelet.pods),
+        discover=lambda _root: kubelet.machine,
+    )
     (tmp_path / "config.yaml").unlink()
     with capture_logs() as lines:
-        async with running(make(settle=0.01, retry=0.01, period=3600.0)), asyncio.timeout(60):
+        async with running(observer), asyncio.timeout(60):
             await served.wait_requests("PATCH", "noderesourcetopologies/n")
             configz.side_effect = PluginError("connection refused")
             (tmp_path / "device-plugins" / "kubelet.sock").touch()
