@@ -306,6 +306,13 @@ def test_state_of_an_earlier_version_is_reported_and_can_be_set_aside(tmp_path):
     assert (tmp_path / "root" / "checkpoint.json.aside-1").read_text() == "old"
 
 
+def test_a_new_root_directory_is_exported_as_an_idle_machine(tmp_path):
+    code, output = run_until_exit(tmp_path / "new", "--export", tmp_path / "kubelet")
+
+    assert code == 0, output
+    assert '"entries"' not in (tmp_path / "kubelet" / "cpu_manager_state").read_text()
+
+
 def test_a_kubelets_state_is_imported_and_exported(tmp_path):
     with running(tmp_path / "root") as agent:
         agent.admit("a", cpu="3", gpu="1")

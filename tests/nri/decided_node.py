@@ -72,7 +72,12 @@ class DecidedNode:
         self.machine = parse(self.shape, memory=16 * GIB)
 
     async def start(self) -> None:
-        """Start a plugin, which loads what an earlier one stored, and connect it."""
+        """Start a plugin, and connect it."""
+        self.load()
+        await self.connect()
+
+    def load(self) -> None:
+        """Start a plugin, which loads what an earlier one stored."""
         self.metrics = NriMetrics()
         host = build_host(self.machine, self.policy, self.scope, **self.settings)
         self.store = StateStore(self.directory)
@@ -82,6 +87,8 @@ class DecidedNode:
             self.machine, pods=lambda: self.pods, slices=lambda: self.slices, list_resources=self._list
         )
         self.plugin = DecidePlugin(self.durable, self.node_pods, self.metrics, memory_policy=self.memory_policy)
+
+    async def connect(self) -> None:
         request = wire.ConfigureRequest(
             runtime_name="containerd", runtime_version=self.version, NRI_version=self.nri, request_timeout=2000
         )
@@ -120,6 +127,15 @@ class DecidedNode:
         await self.plugin.run_pod_sandbox(sandbox)
         self.sandboxes[pod.uid] = sandbox
         return {container.name: await self.create(sandbox, container.name) for container in pod.all_containers}
+
+    def run_without_plugin(self, pod: Pod) -> None:
+        """Run *pod* as a runtime does without plugins."""
+        sandbox = self.sandboxes[pod.uid] = self.bind(pod)
+        for spec in pod.all_containers:
+            container = wire.Container(
+                id=f"{pod.uid}-{spec.name}", pod_sandbox_id=sandbox.id, name=spec.name, state=wire.CONTAINER_RUNNING
+            )
+            self.containers[container.id] = RunContainer(sandbox, container, ("", ""))
 
     async def create(self, sandbox: wire.PodSandbox, name: str) -> wire.ContainerAdjustment:
         id_ = f"{sandbox.uid}-{name}"

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from alignup.align import bits
 from alignup.kubernetes.kubelet_files.state_files import CPU_FILE
 from alignup.web.metrics import metrics_lines
+from alignup.wire import nri_pb2 as wire
 from tests.align.test_shared_pool import machine
 from tests.nri.kubelet_node import GIB, KubeletNode
 from tests.short_paths import short_directory
@@ -146,6 +147,16 @@ def test_a_pod_that_restarts_comes_back_to_its_node(two_nodes):
     two_nodes.stop("b-app")
     two_nodes.stop("a-app")
     two_nodes.create("b", milli=1000)
+
+    assert two_nodes.shown() == {"b-app": "4-7"}
+
+
+def test_a_pod_with_a_new_sandbox_stays_on_its_node_when_the_old_one_is_removed(two_nodes):
+    two_nodes.create("a", milli=1000)
+    two_nodes.create("b", milli=1000)
+    two_nodes.stop("a-app")
+    asyncio.run(two_nodes.plugin.remove_pod_sandbox(wire.PodSandbox(id="old", uid="b")))
+    two_nodes.reconcile()
 
     assert two_nodes.shown() == {"b-app": "4-7"}
 

@@ -1,6 +1,7 @@
 """Decide mode with a runtime that obeys it: placements, devices, rejections, restarts, and many pods at once."""
 
 import asyncio
+import copy
 from dataclasses import replace
 
 import pytest
@@ -16,6 +17,7 @@ from alignup.align.workload import Container, Pod, Resources
 from alignup.align.workload.pod import PodClaim
 from alignup.kubernetes.api.node_tables import KnownSlices
 from alignup.machines.synthetic import parse
+from alignup.nri.node_pods import NodePods
 from alignup.nri.nri_plugin import PluginConnection
 from alignup.nri.ttrpc import RpcError
 from alignup.placement.host_report import PodStage
@@ -42,6 +44,10 @@ def play(scenario):
 def shared_pod(uid):
     amounts = {"cpu": Quantity.parse("100m")}
     return Pod(name=uid, uid=uid, containers=(Container("app", Resources(requests=amounts)),))
+
+
+def remembered(plugin):
+    return {name: value for name, value in vars(plugin).items() if isinstance(value, dict | set)}
 
 
 def environment(adjust):
@@ -194,13 +200,8 @@ def test_pods_that_started_without_the_plugin_are_decided_on(node):
     async def scenario():
         await node.start()
         await node.run(make_pod("a", cpu="4"))
-        for uid, cpu in (("b", "3"), ("c", "3")):
-            pod = make_pod(uid, cpu=cpu)
-            sandbox = node.sandboxes[uid] = node.bind(pod)
-            container = wire.Container(
-                id=f"{uid}-app", pod_sandbox_id=sandbox.id, name="app", state=wire.CONTAINER_RUNNING
-            )
-            node.containers[container.id] = type(node.containers["a-app"])(sandbox, container, ("", ""))
+        for uid in "bc":
+            node.run_without_plugin(make_pod(uid, cpu="3"))
         await node.start()
         assert node.shown()["b-app"] == ("1-3", "0")
         assert node.shown()["c-app"][0] == "0"  # shared: the reserved CPU
@@ -208,6 +209,30 @@ def test_pods_that_started_without_the_plugin_are_decided_on(node):
         assert "rejected" in node.plugin.unaligned["c"][1]
         node.check_exclusive()
 
+    play(scenario())
+
+
+def test_pods_that_started_without_the_plugin_are_looked_up_at_once_and_decided_on_in_order(node, monkeypatch):
+    """The API server may not have them: then each takes a second of the two that a runtime waits."""
+    ended: list[str] = []
+
+    async def find(pods, sandbox):
+        assert not ended, "the lookups follow each other"
+        for _ in range({"a": 3, "b": 2, "c": 1}[sandbox.uid]):
+            await asyncio.sleep(0)
+        ended.append(sandbox.uid)
+        return await lookup(pods, sandbox)
+
+    async def scenario():
+        for uid in "abc":
+            node.run_without_plugin(make_pod(uid, cpu="3"))
+        await node.start()
+        assert ended == ["c", "b", "a"]
+        assert list(node.durable.host.ledger.pods) == ["a", "b"]
+        assert list(node.plugin.unaligned) == ["c"]
+
+    lookup = NodePods.find
+    monkeypatch.setattr(NodePods, "find", find)
     play(scenario())
 
 
@@ -281,6 +306,42 @@ def test_a_pod_that_ends_gives_back_its_cpus_when_its_containers_have_stopped(no
     play(scenario())
 
 
+def test_a_terminating_pod_that_still_runs_keeps_its_cpus_while_the_runtime_is_not_connected(node):
+    """The list of the API server comes first then, and the containers are not known."""
+
+    async def scenario():
+        await node.start()
+        pod = make_pod("a", cpu="4")
+        await node.run(pod)
+        node.bind(pod, stage=PodStage.TERMINATING)
+        node.load()
+        node.plugin.release_ended()
+        assert "a" in node.durable.host.ledger.pods
+        await node.connect()
+        await node.plugin.stop_container(node.sandboxes["a"], node.containers["a-app"].container)
+        assert "a" not in node.durable.host.ledger.pods
+
+    play(scenario())
+
+
+def test_a_pod_whose_container_restarts_while_the_runtime_is_not_connected_keeps_its_cpus(node):
+    async def scenario():
+        await node.start()
+        pod = make_pod("a", cpu="4")
+        await node.run(pod)
+        running = dict(node.containers)
+        await node.stop(pod, deleted=False)
+        await node.plugin.disconnected()
+        node.containers |= running
+        node.bind(pod, stage=PodStage.TERMINATING)
+        node.plugin.release_ended()
+        assert "a" in node.durable.host.ledger.pods
+        await node.synchronize()
+        assert node.shown()["a-app"] == ("4-7", "1")
+
+    play(scenario())
+
+
 def test_a_pod_is_released_with_its_last_sandbox_even_without_the_api_server(node):
     async def scenario():
         await node.start()
@@ -293,6 +354,56 @@ def test_a_pod_is_released_with_its_last_sandbox_even_without_the_api_server(nod
         assert "a" in node.durable.host.ledger.pods
         await node.plugin.remove_pod_sandbox(again)
         assert "a" not in node.durable.host.ledger.pods
+
+    play(scenario())
+
+
+def test_a_pod_that_was_rejected_before_is_released_with_its_sandbox(node):
+    """This runtime announces no removal of a rejected sandbox."""
+
+    async def scenario():
+        await node.start()
+        first, second = make_pod("a", cpu="4"), make_pod("b", cpu="4")
+        await node.run(first)
+        with pytest.raises(RpcError, match="rejected"):
+            await node.run(second)
+        await node.stop(first)
+        again = wire.PodSandbox(id="s-2", uid="b", name="b", namespace="default")
+        await node.plugin.run_pod_sandbox(again)
+        await node.plugin.remove_pod_sandbox(again)
+        assert "b" not in node.durable.host.ledger.pods
+
+    play(scenario())
+
+
+def test_nothing_is_remembered_of_a_rejected_pod_that_was_deleted(node):
+    async def scenario():
+        await node.start()
+        before = copy.deepcopy(remembered(node.plugin))
+        for _ in range(2):
+            with pytest.raises(RpcError, match="rejected"):
+                await node.run(make_pod("a", cpu="5"))
+        del node.pods["a"]
+        node.plugin.release_ended()
+        assert remembered(node.plugin) == before
+
+    play(scenario())
+
+
+def test_a_pod_with_a_new_sandbox_keeps_its_numa_node_when_the_old_one_is_removed(node):
+    async def scenario():
+        await node.start()
+        pods = [shared_pod(uid) for uid in "ab"]
+        for pod in pods:
+            await node.run(pod)
+        before = node.shown()
+        await node.stop(pods[1], deleted=False)
+        again = wire.PodSandbox(id="s-2", uid="b", name="b", namespace="default")
+        await node.plugin.run_pod_sandbox(again)
+        await node.remove(pods[1])
+        await node.stop(pods[0])
+        await node.create(again, "app")
+        assert node.shown() == {"b-app": before["b-app"]}
 
     play(scenario())
 

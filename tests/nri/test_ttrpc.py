@@ -184,6 +184,26 @@ def test_calls_in_flight_fail_when_the_trunk_is_closed_and_later_ones_do_too():
     run(scenario())
 
 
+def test_a_call_fails_when_the_peer_goes_away_while_the_request_is_written():
+    async def scenario():
+        with short_directory() as place:
+
+            async def accept(reader, writer):
+                await reader.read(1)  # the rest exceeds all buffers
+                writer.transport.abort()
+
+            server = await asyncio.start_unix_server(accept, place / "s")
+            streams = await asyncio.open_unix_connection(str(place / "s"))
+            client = TtrpcConnection(*streams, service=Service("test.Back", CALLED, echo), channel=SERVED)
+            running = asyncio.create_task(client.run())
+            with pytest.raises(ConnectionClosedError):
+                await call(client, "Echo", b"x" * (MAX_DATA - 100))
+            await running
+            server.close()
+
+    run(scenario())
+
+
 def test_requests_that_break_the_protocol_get_a_status_and_the_trunk_stays_open():
     async def scenario():
         async with raw_peer() as (reader, writer, _):

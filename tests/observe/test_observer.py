@@ -11,13 +11,14 @@ from structlog.testing import capture_logs
 
 from alignup import atomic_files
 from alignup.align.claims.resource_claims import DeviceId
-from alignup.align.errors import PluginError
+from alignup.align.errors import FileError, PluginError
 from alignup.kubernetes.api import Access, ApiClient, Timing
 from alignup.kubernetes.api.host_states import HEARTBEAT_SECONDS, HOST_STATES, HostStateReader
 from alignup.kubernetes.kubelet_files import state_files
 from alignup.observe import observer as observer_module
 from alignup.observe.app import ObserverMetrics
 from alignup.observe.kubelet_reader import KubeletPaths, KubeletReader
+from alignup.observe.linux_calls import DirectoryWatch
 from alignup.observe.observation import ForeignFilesError, join
 from alignup.observe.observer import Observer, ObserverTiming, Publisher
 from alignup.testing.api_server import ApiFault, ServedResource
@@ -128,6 +129,30 @@ async def test_a_device_plugin_that_stops_is_noticed_at_its_socket(served, clien
     after = await report(client)
     assert all(device.healthy for device in before.machine.devices)
     assert not any(device.healthy for device in after.machine.devices)
+
+
+async def test_a_directory_that_is_replaced_is_watched_again(served, client, make, tmp_path):
+    plugins = tmp_path / "device-plugins"
+    async with running(make(settle=0.01, period=3600.0)), asyncio.timeout(60):
+        await served.wait_requests("PATCH", "hoststates/n")
+        plugins.rename(tmp_path / "old")
+        plugins.mkdir()
+        (plugins / "kubelet.sock").touch()
+        await served.wait_requests("PATCH", "hoststates/n", 2)
+        restarted = await report(client)
+        (plugins / "kubelet.sock").unlink()
+        await served.wait_requests("PATCH", "hoststates/n", 3)
+
+    assert (bool(restarted.kubelet), (await report(client)).kubelet) == (True, "")
+
+
+async def test_directories_that_have_appeared_are_watched_after_a_full_check(served, make, monkeypatch):
+    """Their parents may not be watched."""
+    refreshed = asyncio.Event()
+    async with running(make(period=0.01)), asyncio.timeout(60):
+        await served.wait_requests("PATCH", "hoststates/n")
+        monkeypatch.setattr(DirectoryWatch, "refresh", lambda _watch: refreshed.set())
+        await refreshed.wait()
 
 
 async def test_a_prepared_claim_is_noticed_at_the_file_of_claims(served, client, kubelet, make, tmp_path):
@@ -250,6 +275,17 @@ async def test_a_damaged_file_makes_the_ledger_unknown(served, client, make, tmp
     assert served.objects("noderesourcetopologies") == []
 
 
+async def test_a_problem_that_comes_back_is_logged_again(served, make, tmp_path):
+    file = tmp_path / state_files.CPU_FILE
+    good, observer = file.read_bytes(), make(settle=0.0)
+    with capture_logs() as lines:
+        for text in (good, b"{", good, b"{"):
+            atomic_files.write(file, text)
+            await observer.check_once()
+
+    assert len([line for line in lines if line["event"] == "problem"]) == 2
+
+
 async def test_a_changed_configuration_is_read_when_the_kubelet_starts_with_it(served, client, kubelet, make, tmp_path):
     async with running(make()):
         await served.wait_requests("PATCH", "noderesourcetopologies/n")
@@ -262,6 +298,38 @@ async def test_a_changed_configuration_is_read_when_the_kubelet_starts_with_it(s
     assert sources.settings == replace(changed.host.settings, kubelet_faults=True)
     state = await client.get(HOST_STATES.at("n"))
     assert state.machine_generation > 1
+
+
+async def test_a_configuration_that_cannot_be_read_makes_the_host_unknown_until_it_can(
+    served, kubelet, answers, make, tmp_path
+):
+    """The kubelet restarts with another policy, and has no file of its configuration."""
+    changed = SimulatedKubelet(topologyManagerPolicy="restricted")
+    configz = AsyncMock(return_value=b'{"kubeletconfig":%s}' % kubelet.text)
+    observer = make(settle=0.01, retry=0.01, period=3600.0)
+    observer.reader = KubeletReader(
+        KubeletPaths(directory=tmp_path),
+        pod_resources=answers,
+        configz=configz,
+        pods=lambda: dict(kubelet.pods),
+        discover=lambda _root: kubelet.machine,
+    )
+    (tmp_path / "config.yaml").unlink()
+    with capture_logs() as lines:
+        async with running(observer), asyncio.timeout(60):
+            await served.wait_requests("PATCH", "noderesourcetopologies/n")
+            configz.side_effect = PluginError("connection refused")
+            (tmp_path / "device-plugins" / "kubelet.sock").touch()
+            await served.wait_requests("PATCH", "hoststates/n", 2)
+            (unknown,) = served.objects("hoststates")
+            configz.side_effect, configz.return_value = None, b'{"kubeletconfig":%s}' % changed.text
+            await served.wait_requests("PATCH", "hoststates/n", 3)
+
+    (state,) = served.objects("hoststates")
+    reason = f"{tmp_path}/config.yaml: no such file; the live configuration is unknown: connection refused"
+    assert ("ledger" in unknown, unknown["problems"]) == (False, [reason])
+    assert ("ledger" in state, state["configuration"]["topologyManagerPolicy"]) == (True, "restricted")
+    assert [line["problem"] for line in lines if line["event"] == "problem"] == [reason]
 
 
 async def test_after_lost_events_everything_is_read_again(served, kubelet, make, tmp_path):
@@ -439,6 +507,14 @@ async def test_drop_in_files_are_part_of_the_configuration(kubelet, answers, tmp
 
     assert sources.configuration.max_pods == 30
     assert sources.gaps[-1] == "the pods of the API server are unknown"
+
+
+async def test_a_missing_directory_of_drop_in_files_is_an_error_with_its_path(kubelet, answers, tmp_path):
+    paths = KubeletPaths(directory=tmp_path, config_dir=tmp_path / "config.d")
+    reader = KubeletReader(paths, pod_resources=answers, discover=lambda _root: kubelet.machine)
+
+    with pytest.raises(FileError, match=r"config\.d: No such file or directory"):
+        await reader.read()
 
 
 async def test_a_kubelet_without_files_is_observed_as_far_as_it_answers(kubelet, answers, tmp_path):

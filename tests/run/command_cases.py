@@ -8,9 +8,10 @@ import pytest
 
 from alignup.align.errors import EnforceError
 from alignup.run import lifecycle, process
-from alignup.run.lifecycle import CommandStartError
+from alignup.run.lifecycle import CommandStartError, RunJob
 from alignup.run.process import ProcessIdentity
-from alignup.run.request import RunRecord
+from alignup.run.registry import RunRegistry
+from alignup.run.request import RunPlacement, RunRecord, RunRejectedError, RunRequest
 from tests.run.commands import python
 
 PERMITTED = process.permitted_cpus()
@@ -81,8 +82,52 @@ def test_the_command_neither_blocks_nor_ignores_signals():
     assert json.dumps(masks) == json.dumps({"SigBlk:": 0, "SigIgn:": 0})
 
 
-def test_late_signals_are_dropped():
-    with lifecycle.block_signals():
+class SignalledAllocator:
+    """Rejects the first runs, and sends SIGTERM to this process whenever a run is released, a rejected one too."""
+
+    address = ""
+
+    def __init__(self, rejections=0):
+        self.rejections = rejections
+
+    def load(self, *, active, finished):
+        pass
+
+    def save(self):
+        pass
+
+    def shared(self):
+        return PERMITTED
+
+    def admit(self, request):
+        if self.rejections:
+            self.rejections -= 1
+            raise RunRejectedError("NoRoom", lambda: None)
+        return RunPlacement(cpus=LOWEST, exclusive=True, nodes=1, memory=0, devices={}, strict=False)
+
+    def release(self, uid):
         os.kill(os.getpid(), signal.SIGTERM)
 
-    assert signal.SIGTERM not in signal.sigpending()
+
+class TerminatedError(Exception):
+    pass
+
+
+@pytest.fixture
+def job(tmp_path):
+    def terminate(number, frame):
+        raise TerminatedError
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    request = RunRequest(uid="u1", name="job", amounts={}, policy=None, scope=None)
+    yield RunJob(request, ("sh", "-c", "exit 5"), RunRegistry(tmp_path), "affinity", print)
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_a_signal_after_the_command_has_ended_is_dropped(job):
+    assert lifecycle.run(SignalledAllocator(), job) == 5
+
+
+def test_a_signal_during_an_attempt_of_a_waiting_run_ends_it(job):
+    with pytest.raises(TerminatedError):
+        lifecycle.run(SignalledAllocator(rejections=1), job, timeout=60)

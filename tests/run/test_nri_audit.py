@@ -2,6 +2,7 @@
 
 import os
 import time
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -10,7 +11,7 @@ from alignup.align import bits
 from alignup.align.errors import FileError
 from alignup.documents import codec
 from alignup.documents.nri_placements import FILE, PlacedContainerDocument, PlacementsDocument
-from alignup.run import cgroup, process
+from alignup.run import cgroup, nri_audit, process
 from alignup.run.audit import DriftKind
 from alignup.run.nri_audit import audit_containers
 from tests.deadlines import wait_for
@@ -99,3 +100,13 @@ def test_a_container_that_has_ended_is_left_out(tmp_path):
     write(tmp_path, PlacedContainerDocument("0" * 64, "default/web", "app", "0", "", exclusive=True))
 
     assert audit(tmp_path).runs == ()
+
+
+def test_a_container_whose_first_process_ends_meanwhile_is_audited_with_the_others(tmp_path, monkeypatch):
+    pids = (1 << 30, os.getpid())  # there is no process with such a large id
+    monkeypatch.setattr(nri_audit, "_processes", lambda _container: pids)
+    write(tmp_path, PlacedContainerDocument("0" * 64, "default/web", "app", "", "", exclusive=False))
+    ((record, audited),) = audit(tmp_path).runs
+
+    assert audited == pids
+    assert record.cgroup == cgroup.cpuset_directory(Path("/proc/self"))

@@ -20,7 +20,7 @@ from alignup.store.state_store import StateStore
 
 def export(options: DaemonOptions, directory: Path) -> Iterator[str]:
     """Write the state files to *directory* and yield messages; the agent must not be running."""
-    with lock(options.root), closing(StateStore(options.root)) as store:
+    with closing(StateStore(options.root)) as store, lock(options.root):
         recovered = recover(store, options.host, options=options.recovery, now=options.clock.now())
     if recovered.problems:
         raise StateError("; ".join(recovered.messages(options.recovery)))

@@ -156,7 +156,8 @@ class AssistPlugin(NriPlugin):
         self._forget(container.id)
 
     async def remove_pod_sandbox(self, pod: wire.PodSandbox) -> None:
-        self._shares.pop(pod.uid, None)
+        if all(container.pod != pod.uid for container in self._containers.values()):  # else it has a new sandbox
+            self._shares.pop(pod.uid, None)
 
     @property
     def containers(self) -> Collection[RunningContainer]:

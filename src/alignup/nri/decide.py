@@ -14,6 +14,7 @@ is rejected stays as it is, without exclusive CPUs, and is counted as unaligned.
 """
 # ruff: noqa: ARG002 - the arguments are those of NriPlugin
 
+import asyncio
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -76,6 +77,7 @@ class DecidePlugin(AssistPlugin):
         self._pool_of: tuple[Ledger, KubeletPool] | None = None  #: the last pool, and the ledger that it is from
         self._sandboxes: dict[str, set[str]] = {}  #: pod uid → sandboxes that are not removed
         self._rejections: dict[str, str] = {}  #: pod uid → the last message
+        self._listed = False  #: whether the runtime has listed its containers, and sends events
         self._fails_sandbox = False  #: whether a rejected pod fails when its sandbox runs
 
     @property
@@ -103,15 +105,22 @@ class DecidePlugin(AssistPlugin):
             self._release(uid)
         known = set(self._ledger.pods)
         self.unaligned = {uid: entry for uid, entry in self.unaligned.items() if uid in live}
-        for pod in live.values():
+        started = [pod for uid, pod in live.items() if uid not in known]
+        for pod, requested in zip(started, await self._find(*started), strict=True):
             with suppress(RpcError):  # it runs already, and is counted
-                await self._admit(pod, running=True)
+                self._decide_on(pod, requested, running=True)
         await self._save()
         updates = [*await super().synchronize(pods, containers)]
         restored = [(container, update) for container in self.containers if (update := self._restore(container))]
         if drifted := sorted(container.pod_name for container, _ in restored if container.pod in known):
             _log.warning("containers differ from their decision, and are changed back", pods=drifted)
+        self._listed = True
+        self.release_ended()  # meanwhile, other pods may have ended
         return [*updates, *self._answer(restored)]
+
+    async def disconnected(self) -> None:
+        self._listed = False
+        await super().disconnected()
 
     async def run_pod_sandbox(self, pod: wire.PodSandbox) -> None:
         self._sandboxes.setdefault(pod.uid, set()).add(pod.id)
@@ -120,6 +129,7 @@ class DecidePlugin(AssistPlugin):
             await self._save_or_release(pod.uid)
         except RpcError:
             if self._fails_sandbox:
+                self._remove_sandbox(pod)  # the runtime does not announce it
                 raise
 
     async def create_container(self, pod: wire.PodSandbox, container: wire.Container) -> wire.CreateContainerResponse:
@@ -150,34 +160,54 @@ class DecidePlugin(AssistPlugin):
         await self._save()
 
     async def remove_pod_sandbox(self, pod: wire.PodSandbox) -> None:
-        sandboxes = self._sandboxes.get(pod.uid, set())
-        sandboxes.discard(pod.id)
-        if not sandboxes:
-            self._sandboxes.pop(pod.uid, None)
+        if self._remove_sandbox(pod):
             self._rejections.pop(pod.uid, None)
             self._release(pod.uid)
             await self._save()
-        await super().remove_pod_sandbox(pod)
+            await super().remove_pod_sandbox(pod)
+
+    def _remove_sandbox(self, pod: wire.PodSandbox) -> bool:
+        """Return whether the pod has no other sandbox."""
+        sandboxes = self._sandboxes.pop(pod.uid, set()) - {pod.id}
+        if sandboxes:
+            self._sandboxes[pod.uid] = sandboxes
+        return not sandboxes
 
     def release_ended(self) -> None:
-        """Release the pods without containers that, as the API server says, will not start any."""
+        """Release the pods without containers that, as the API server says, will not start any.
+
+        Before the runtime has listed its containers, any pod may have some; :meth:`synchronize` releases then.
+        """
+        if not self._listed:
+            return
         live = {container.pod for container in self.containers}
         for uid in self._pods.ended([uid for uid in self._ledger.pods if uid not in live]):
             self._release(uid)
         for uid in self.unaligned.keys() - live:
             del self.unaligned[uid]
+        for uid in self._pods.ended(self._rejections.keys() - self._sandboxes.keys()):
+            del self._rejections[uid]
 
     def _release(self, uid: str) -> None:
         if uid in self._ledger.pods:
             self._durable.host.release(uid)
             self.wake.set()  # the others have more room
 
-    async def _admit(self, pod: wire.PodSandbox, *, running: bool = False) -> None:
+    async def _admit(self, pod: wire.PodSandbox) -> None:
         """Decide on a pod unless it is admitted; ``RpcError`` if it is rejected, or cannot be decided on now."""
-        if pod.uid in self._ledger.pods:
-            return
+        if pod.uid not in self._ledger.pods:
+            self._decide_on(pod, *await self._find(pod))
+
+    async def _find(self, *pods: wire.PodSandbox) -> list[RequestedPod | BaseException | None]:
+        """Look up *pods* at the same time, since each may take a second."""
+        return await asyncio.gather(*map(self._pods.find, pods), return_exceptions=True)
+
+    def _decide_on(
+        self, pod: wire.PodSandbox, requested: RequestedPod | BaseException | None, *, running: bool = False
+    ) -> None:
         try:
-            requested = await self._pods.find(pod)
+            if isinstance(requested, BaseException):
+                raise requested
             if requested is not None:
                 self._decide(requested)
                 self._rejections.pop(pod.uid, None)

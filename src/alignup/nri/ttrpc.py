@@ -159,7 +159,7 @@ class TtrpcConnection:
         data = response.SerializeToString()
         try:
             await self._send(self._service.channel, Message(message.stream, MessageType.RESPONSE, data))
-        except (ConnectionError, ConnectionClosedError):
+        except ConnectionClosedError:
             self.close()  # nobody waits for the answer
 
     async def _handle(self, data: bytes) -> wire.Response:
@@ -180,7 +180,10 @@ class TtrpcConnection:
         if self._closed:
             raise ConnectionClosedError
         self._writer.write(encode(channel, message))
-        await self._writer.drain()
+        try:
+            await self._writer.drain()
+        except ConnectionError:
+            raise ConnectionClosedError from None
 
 
 def _payload(response: Message) -> bytes:

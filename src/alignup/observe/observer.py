@@ -40,7 +40,7 @@ class ObserverTiming:
     collect: float = 0.02  #: after the first notice of a change, for those that belong to it
     interval: float = 1.0  #: between two writes to the API server, at least
     period: float = 60.0  #: between two full checks
-    retry: float = 5.0  #: after a failed write
+    retry: float = 5.0  #: after a failure to read or write
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
@@ -126,7 +126,7 @@ class Observer:
     _refresh: bool = True
     _written_at: float = float("-inf")
     _reported: dict[str, str] = field(default_factory=dict)  #: the last problem of reading, and of writing
-    _retry: asyncio.TimerHandle | None = None  #: of a failed write
+    _retry: asyncio.TimerHandle | None = None  #: after a failure
     _unchanged: UnchangedParts = field(default_factory=UnchangedParts)
     _machine: tuple[Machine, dict[str, Any]] | None = None  #: the last one, and its description
     #: the sources of the last observation, whether they were settled, and its objects
@@ -163,11 +163,13 @@ class Observer:
     async def run(self) -> None:
         """Observe and publish until cancelled."""
         self.checked_at = self.timing.clock()
-        async with self._watched():
+        async with self._watched() as watch:
             self._changed.set()
             while True:
                 full = await self._wait(min(self.timing.period, HEARTBEAT_SECONDS))
-                if not full:  # several files are written, one after the other
+                if full:
+                    watch.refresh()
+                else:  # several files are written, one after the other
                     await self.timing.sleep(self.timing.collect)
                 self._refresh = self._refresh or full
                 await self._check()
@@ -202,33 +204,39 @@ class Observer:
             self._changed_at = None
 
     def _fail(self, error: str) -> None:
-        """Try again later; what was to be written is read again then."""
+        """Note a failed write, and try again later; what was to be written is read again then."""
         self.metrics.writes.labels("error").inc()
         self.problems = (error,)
         self._report("writing", error)
+        self._retry_later()
+
+    def _retry_later(self) -> None:
         if self._retry is not None:  # a change came before it was time to try again
             self._retry.cancel()
         self._retry = asyncio.get_running_loop().call_later(self.timing.retry, self.notify)
 
     async def _observe(self, *, settled: bool) -> tuple[HostStateDocument | None, dict[str, Any] | None]:
         """Return the objects to publish; ``None`` for the first if the kubelet is in the middle of a change."""
-        sources = None
+        sources, refresh, self._refresh = None, self._refresh, False
         try:
-            if self._refresh:
-                self._refresh = False
+            if refresh:
                 await self.reader.refresh()
+                refresh = False
             sources = await self.reader.read()
             if self._last is not None and self._last[0] == (sources, settled):
                 self.metrics.observations.labels("ok").inc()
                 return self._last[1]
             observation = join(sources, settled=settled, unchanged=self._unchanged)
         except AlignError as error:
+            self._refresh = self._refresh or refresh
             if not settled or isinstance(error, UnsettledError):  # it may pass, for example while the kubelet restarts
                 self._pause = self.timing.admission if isinstance(error, AdmittingError) else self.timing.settle
                 self.metrics.observations.labels("unsettled").inc()
                 return None, None
             self.metrics.observations.labels("error").inc()
             self._report("reading", str(error))
+            self._retry_later()  # not every cause is a file that is watched
+            self._last = None
             return unknown_host_state(sources, str(error)), None
         self.metrics.observations.labels("ok").inc()
         self._report("reading", "; ".join(observation.contradictions))
@@ -249,7 +257,7 @@ class Observer:
         self._reported[doing] = problem
 
     @asynccontextmanager
-    async def _watched(self) -> AsyncIterator[None]:
+    async def _watched(self) -> AsyncIterator[DirectoryWatch]:
         """Notice changes of files inside the context."""
         paths = self.reader.paths
         loop = asyncio.get_running_loop()
@@ -258,8 +266,8 @@ class Observer:
 
             def read() -> None:
                 changed = watch.changes()
-                watch.refresh()
                 if changed is None or any(map(paths.concerns_kubelet, changed)):  # None: anything may have changed
+                    watch.refresh()
                     self.notify(refresh=True)
                 elif changed & state_files:
                     self.notify()
@@ -270,7 +278,7 @@ class Observer:
 
             loop.add_reader(watch, read)
             try:
-                yield
+                yield watch
             finally:
                 loop.remove_reader(watch)
 

@@ -54,9 +54,15 @@ def effective_cpuset(proc: Path = PROC) -> Cpuset | None:
 
 
 def cpuset_directory(process: Path) -> Path | None:
-    """Return the cgroup that has the cpuset of the process with this directory in ``/proc``, if this one sees it."""
-    directories = (directory for directory, _ in _directories(process / "cgroup", PROC / "mountinfo"))
-    return next((directory for directory in directories if (directory / "cpuset.cpus").exists()), None)
+    """Return the cgroup that has the cpuset of the process with this directory in ``/proc``.
+
+    ``None`` if this process does not see it, or that one has ended.
+    """
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for directory, _ in _directories(process / "cgroup", PROC / "mountinfo"):
+            if (directory / "cpuset.cpus").exists():
+                return directory
+    return None
 
 
 def create(

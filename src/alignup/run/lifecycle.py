@@ -85,7 +85,10 @@ def run(allocator: Allocator, job: RunJob, *, timeout: float = 0.0) -> int:
                     raise
             else:
                 environment = {**os.environ, **build_environment(job.request, placement)}
-                return _start_and_wait(allocator, job, record, environment, blocked)
+                code = _start_and_wait(allocator, job, record, environment, blocked)
+                while signal.sigtimedwait(_BLOCKED, 0) is not None:
+                    pass  # signals that came too late for the command are dropped
+                return code
         # Wait until a run ends, which changes the directory, or until the next attempt: a killed run changes nothing.
         directory, until = job.registry.directory, min(end, time.monotonic() + _RETRY_INTERVAL)
         before = directory.stat().st_mtime_ns
@@ -244,8 +247,6 @@ def block_signals() -> Iterator[Signals]:
     try:
         yield {signal.Signals(number) for number in before}
     finally:
-        while signal.sigtimedwait(_BLOCKED, 0) is not None:
-            pass  # signals that came too late for the command are dropped
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 

@@ -55,6 +55,7 @@ def _plugin_drift(document: PlacementsDocument, now: float) -> Iterator[Drift]:
 
 
 def _run(container: PlacedContainerDocument, pids: tuple[int, ...]) -> RunProcesses:
+    cpusets = (cgroup.cpuset_directory(PROC / str(pid)) for pid in pids)
     record = RunRecord(
         uid=container.id,
         name=f"{container.pod}/{container.container}",
@@ -64,7 +65,7 @@ def _run(container: PlacedContainerDocument, pids: tuple[int, ...]) -> RunProces
         cpus=bits.parse(container.cpus),
         exclusive=container.exclusive,
         memory=bits.parse(container.memory_nodes),
-        cgroup=cgroup.cpuset_directory(PROC / str(pids[0])) if pids else None,
+        cgroup=next(filter(None, cpusets), None),
     )
     return RunProcesses(record, pids)
 

@@ -64,9 +64,13 @@ async def read_configuration(
         raise FileError(f"{file}: no such file; {reason or 'name the configuration of the kubelet'}")
     stored = configuration.unwrap(text, name=str(file))
     if drop_in_dir is not None:
+        try:
+            paths = configuration.find_drop_ins(drop_in_dir)
+        except OSError as error:
+            raise FileError(f"cannot read {error.filename}: {error.strerror}") from error
         drop_ins = [
             configuration.parse_drop_in(text, name=str(path))
-            for path in configuration.find_drop_ins(drop_in_dir)
+            for path in paths
             if (text := atomic_files.read(path)) is not None
         ]
         stored = configuration.merge_drop_ins(stored, drop_ins, directory=str(drop_in_dir))
