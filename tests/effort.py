@@ -5,8 +5,11 @@
 """
 
 import os
+import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 
 SOAK = "ALIGNUP_SOAK" in os.environ
 
@@ -40,3 +43,22 @@ def attacked(attack: str, tries: int, findings: Sequence[str]) -> None:
     did(attack, tries)
     did(f"{attack}: findings", len(findings))
     assert not findings, "\n".join(findings[:10])
+
+
+@contextmanager
+def bounded(limit: int) -> Iterator[None]:
+    """Fail if a block calls more than *limit* functions."""
+    calls = 0
+
+    def count(_frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+        if calls > limit:
+            sys.setprofile(None)
+            raise AssertionError("too much work")
+
+    sys.setprofile(count)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)

@@ -3,8 +3,6 @@
 import gc
 import json
 import random
-import sys
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -20,7 +18,7 @@ from alignup.kubernetes.api.host_states import HOST_STATES, HostStateReader
 from alignup.picture.machine_text import draw_text
 from alignup.placement.cluster import Cluster
 from tests.align.hosts import pod
-from tests.effort import did
+from tests.effort import bounded, did
 from tests.observe.api_objects import state_of
 from tests.observe.kubelets import GPU, SimulatedKubelet
 
@@ -100,25 +98,6 @@ def copied(value):
     return json.loads(json.dumps(value))
 
 
-@contextmanager
-def bounded():
-    """Fail if a block calls more functions than any HostState may cost."""
-    calls = 0
-
-    def count(_frame, event, _argument):
-        nonlocal calls
-        calls += event == "call"
-        if calls > MAX_CALLS:
-            sys.setprofile(None)
-            raise AssertionError("too much work")
-
-    sys.setprofile(count)
-    try:
-        yield
-    finally:
-        sys.setprofile(None)
-
-
 def verdicts(cluster):
     return [{host: str(verdict.kind) for host, verdict in cluster.feasible(asked).items()} for asked in ASKED]
 
@@ -136,7 +115,7 @@ def test_mutated_host_states_harm_no_other_node(run):
     for sequence in range(2, MUTATIONS + 2):
         hostile = mutate(copied(base), random_)
         hostile |= {"metadata": {"name": "b"}, "generation": sequence}
-        with bounded():
+        with bounded(MAX_CALLS):
             page, _ = _decode_page(
                 b'{"items":[%b,%b,%b]}' % (good["a"].encode(), json.dumps(hostile).encode(), good["c"].encode()),
                 HOST_STATES,
@@ -205,7 +184,7 @@ def test_a_host_state_beyond_the_limits_is_refused_before_anything_is_computed(c
     hostile["ledger"] = base["ledger"] | of_ledger
     state = convert(hostile, HOST_STATES.type)
 
-    with bounded(), pytest.raises(ParseError) as caught:
+    with bounded(MAX_CALLS), pytest.raises(ParseError) as caught:
         HostStateReader().read(state)
     assert problem in str(caught.value)
 
@@ -228,7 +207,7 @@ def test_cpus_that_many_pods_hold_are_refused_without_a_list_of_all_pairs():
     base = document()
     pods = [{"uid": str(number), "cpus": {"containers": dict.fromkeys("abcde", "2")}} for number in range(2_000)]
     state = convert({**base, "ledger": base["ledger"] | {"pods": pods}}, HOST_STATES.type)
-    with bounded(), pytest.raises(StateError, match="CPUs 2 of pod / are held twice"):
+    with bounded(MAX_CALLS), pytest.raises(StateError, match="CPUs 2 of pod / are held twice"):
         HostStateReader().read(state)
 
 

@@ -3,10 +3,12 @@
 import asyncio
 from typing import Any
 
+import pytest
 from structlog.testing import capture_logs
 
 from alignup.web.asgi_server import ConnectionLimits, ConnectionTable, ServerLimits
 from alignup.web.served_connection import ServedConnection
+from tests.effort import bounded
 
 LENGTH = (b"content-length", b"5")
 
@@ -27,6 +29,9 @@ class RecordedTransport(asyncio.Transport):
 
     def is_reading(self):
         return True
+
+    def pause_reading(self):
+        pass
 
     def resume_reading(self):
         pass
@@ -123,3 +128,31 @@ def test_a_header_cannot_break_a_line():
         written = b"".join(action for action in run(start((b"x", b"a\r\nb: c"))) if isinstance(action, bytes))
     assert written.startswith(b"HTTP/1.1 500 ")
     assert b"b: c" not in written
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\nX: " + 100_000 * b"a",
+        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1;" + 100_000 * b"a",
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + 100_000 * b"a",
+    ],
+    ids=["long head", "long chunk extension", "invalid"],
+)
+def test_what_follows_a_request_and_is_refused_is_dropped(rest):
+    async def app(_scope, _receive, send):
+        await send(start(LENGTH))
+        await send(body(b"hello"))
+
+    async def answer() -> list[Any]:
+        transport = RecordedTransport()
+        connection = ServedConnection(app, ServerLimits(), ConnectionTable(ConnectionLimits()), set())
+        connection.connection_made(transport)
+        with bounded(100_000):
+            connection.data_received(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + rest)
+        while connection.task is not None:
+            await connection.task
+        connection.connection_lost(None)
+        return transport.actions
+
+    assert asyncio.run(answer())[0].startswith(b"HTTP/1.1 200 OK")

@@ -116,18 +116,20 @@ class ServedConnection(asyncio.Protocol):
         if transport is None:  # the connection is lost
             return
         while self._unparsed and len(self._exchanges) <= 1 and not transport.is_closing():
+            if self._ignores_rest or self._parser is None:
+                self._unparsed = b""
+                break
             size = self._body_left or min(_SLICE_BYTES, self._limits.head_bytes - self._head_bytes)
             part, self._unparsed = self._unparsed[:size], self._unparsed[size:]
-            if not self._ignores_rest and self._parser is not None:
-                self._head_bytes += len(part)
-                try:
-                    self._parser.feed_data(part)
-                except HttpParserUpgrade:
-                    self.close_when_idle()
-                except HttpParserError:
-                    self._reject(HTTPStatus.BAD_REQUEST)
-                if self._head_bytes >= self._limits.head_bytes:
-                    self._reject(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+            self._head_bytes += len(part)
+            try:
+                self._parser.feed_data(part)
+            except HttpParserUpgrade:
+                self.close_when_idle()
+            except HttpParserError:
+                self._reject(HTTPStatus.BAD_REQUEST)
+            if self._head_bytes >= self._limits.head_bytes:
+                self._reject(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         self.control_reading()
         if self._exchanges:
             self.stop_timer("head")
