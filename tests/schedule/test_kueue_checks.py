@@ -31,6 +31,7 @@ API = "kueue.x-k8s.io/v1beta2"
 NOW = 1_800_000_000.0
 KINDS = {"Workload": ("workloads", True), "AdmissionCheck": ("admissionchecks", False)}
 KINDS["ResourceFlavor"] = ("resourceflavors", False)
+NEGATIVE = {"name": "app", "resources": {"requests": {"cpu": "-1"}}}
 
 
 class Kueue:
@@ -256,6 +257,8 @@ async def test_flavors_and_the_topology_assignment_limit_the_nodes(kueue, checks
     [
         (MAX_PODS + 1, None, f"it has {MAX_PODS + 1} pods, and at most {MAX_PODS} are decided together"),
         (1, {"spec": overflowing_pod("bad")["spec"]}, "cannot add up the amounts"),
+        (1, {"spec": {"containers": [NEGATIVE]}}, "Invalid value: \"-1\": must be greater than or equal to 0"),
+        (1, {"spec": {"containers": [{"name": "app"}], "initContainers": [{"name": "app"}]}}, "Duplicate value"),
     ],
 )
 async def test_a_workload_that_cannot_be_decided_on_is_rejected_in_words(kueue, checks, count, template, problem):
@@ -264,6 +267,25 @@ async def test_a_workload_that_cannot_be_decided_on_is_rejected_in_words(kueue, 
     await until(lambda: kueue.state("bad") == "Rejected")
 
     assert problem in kueue.check("bad")["message"]
+
+
+async def test_a_defect_in_the_decision_on_a_workload_does_not_end_the_controller(kueue, checks, monkeypatch, log):
+    decide = checks.answer
+
+    def fail_on_bad(workload):
+        if workload.metadata.name == "bad":
+            raise RuntimeError("a defect")
+        return decide(workload)
+
+    monkeypatch.setattr(checks, "answer", fail_on_bad)
+    kueue.reserve("bad")
+    kueue.reserve("pair")
+
+    await until(lambda: kueue.state("pair") == "Ready")
+
+    assert kueue.state("bad") == "Pending"
+    (entry,) = {(entry["event"], entry["name"]) for entry in log if entry["log_level"] == "error"}
+    assert entry == ("object ignored", "bad")
 
 
 async def test_workloads_without_quota_or_with_other_checks_are_left_alone(kueue, checks, server):

@@ -19,6 +19,7 @@ import msgspec
 import structlog
 
 from alignup.align.errors import OWN_LIMIT, ParseError, PodError
+from alignup.align.host import check_pod
 from alignup.align.workload import Pod
 from alignup.align.workload.validation import apply_defaults
 from alignup.kubernetes.api import ApiClient
@@ -115,7 +116,8 @@ class AdmissionChecks:
                 for check in self._own_checks():
                     await self._activate(check)
                 for workload in sorted(self._waiting(), key=_waiting_order):
-                    await self._check(workload)
+                    with self.workloads.isolated((workload.metadata.namespace, workload.metadata.name)):
+                        await self._check(workload)
                 self._forget_seen()
             await self._client.timing.sleep(PASS_SECONDS)
 
@@ -237,7 +239,9 @@ class AdmissionChecks:
         meta = ObjectMeta(name=name, namespace=metadata.namespace, labels=labels, annotations=annotations)
         spec = msgspec.structs.replace(template.spec, node_name="")
         pod = apply_defaults(readable_pod(ApiPod(metadata=meta, spec=spec)))  # those of a template are not applied yet
-        return self._live.claims.with_class_resources(pod)
+        pod = self._live.claims.with_class_resources(pod)
+        check_pod(replace(pod, uid=metadata.uid))
+        return pod
 
     def _places(self, pod_set: PodSet, assignment: PodSetAssignment | None, size: int) -> Iterator[Collection[str]]:
         """Yield the nodes that each pod of a pod set may use."""
