@@ -21,13 +21,14 @@ from alignup.kubernetes.api.errors import ApiError, ForbiddenError
 from alignup.kubernetes.api.kueue_resources import (
     ADMISSION_CHECKS,
     RESOURCE_FLAVORS,
+    WORKLOAD_ANNOTATION,
     WORKLOADS,
     CheckState,
     CheckStatus,
     KueueWorkload,
 )
 from alignup.kubernetes.api.objects import PartialObject
-from alignup.schedule.kueue_checks import CONTROLLER, WORKLOAD_ANNOTATION
+from alignup.schedule.kueue_checks import CONTROLLER
 from alignup.schedule.service import ScheduleService
 from e2e import control_plane
 from e2e.control_plane import STRANGER, ControlPlane, extenders, free_ports

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from alignup.align.errors import ParseError
 from alignup.documents.codec import convert
-from alignup.kubernetes.api.kueue_resources import KueueWorkload, TopologyAssignment
+from alignup.kubernetes.api.kueue_resources import WORKLOAD_ANNOTATION, KueueWorkload, TopologyAssignment
 from alignup.placement.verdict import WAITS_FOR_CONFIRMATION
 from alignup.schedule.kueue_checks import (
     CONTROLLER,
@@ -16,7 +16,6 @@ from alignup.schedule.kueue_checks import (
     LONGEST_RETRY,
     MAX_PODS,
     STARTING_SECONDS,
-    WORKLOAD_ANNOTATION,
     AdmissionChecks,
 )
 from alignup.schedule.metrics import ScheduleMetrics
@@ -156,7 +155,9 @@ async def test_two_workloads_that_fit_only_one_at_a_time_are_not_both_ready(kueu
     assert "beside default/first, which are about to start" in kueue.check("second")["message"]
 
 
-async def test_pods_that_are_bound_do_not_count_twice(kueue, checks, nodes, live):
+@pytest.fixture
+async def started(kueue, checks, nodes, live):
+    """A workload whose pod runs."""
     kueue.reserve("first", 1)
     await until(lambda: kueue.state("first") == "Ready")
     started = pod("first-0", cpu="4", memory="1Gi")
@@ -166,9 +167,25 @@ async def test_pods_that_are_bound_do_not_count_twice(kueue, checks, nodes, live
     nodes.admit("a", started)
     await until(lambda: "first-0" in live.cluster.record("a").ledger.pods)
 
+
+async def test_pods_that_are_bound_do_not_count_twice(kueue, started):
     kueue.reserve("second", 1)
 
     await until(lambda: kueue.state("second") == "Ready")
+
+
+async def test_pods_whose_end_was_not_watched_do_not_count_as_bound(kueue, started, live, server):
+    server.hold()
+    server.remove("pods", "first-0")
+    server.expire(watches=True)
+    server.hold(held=False)
+    await until(lambda: live.find_pod("default", "first-0") is None)
+    kueue.reserve("first", 1)
+    await until(lambda: kueue.state("first") == "Ready")
+
+    kueue.reserve("second")
+
+    await until(lambda: kueue.state("second") == "Retry")
 
 
 async def test_an_unreadable_workload_that_passed_does_not_reject_another(kueue, checks, clock, server):
@@ -257,7 +274,7 @@ async def test_flavors_and_the_topology_assignment_limit_the_nodes(kueue, checks
     [
         (MAX_PODS + 1, None, f"it has {MAX_PODS + 1} pods, and at most {MAX_PODS} are decided together"),
         (1, {"spec": overflowing_pod("bad")["spec"]}, "cannot add up the amounts"),
-        (1, {"spec": {"containers": [NEGATIVE]}}, "Invalid value: \"-1\": must be greater than or equal to 0"),
+        (1, {"spec": {"containers": [NEGATIVE]}}, 'Invalid value: "-1": must be greater than or equal to 0'),
         (1, {"spec": {"containers": [{"name": "app"}], "initContainers": [{"name": "app"}]}}, "Duplicate value"),
     ],
 )

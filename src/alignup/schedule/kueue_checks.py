@@ -30,6 +30,7 @@ from alignup.kubernetes.api.known_pods import check_container_count, readable_po
 from alignup.kubernetes.api.kueue_resources import (
     ADMISSION_CHECKS,
     RESOURCE_FLAVORS,
+    WORKLOAD_ANNOTATION,
     WORKLOADS,
     AdmissionCheck,
     CheckState,
@@ -48,7 +49,6 @@ from alignup.schedule.workload_answers import describe_shortage
 
 CONTROLLER = "alignup.dev/admission-check"
 MANAGER = "alignup-admission-check"
-WORKLOAD_ANNOTATION = "kueue.x-k8s.io/workload"  #: of pods, with the name of their Workload
 POD_SET_LABEL = "kueue.x-k8s.io/podset"
 MAX_PODS = 2_000  #: of a workload
 STARTING_SECONDS = 120.0  #: for which a workload that passed the check counts as about to start
