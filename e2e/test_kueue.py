@@ -144,7 +144,10 @@ async def test_jobs_start_only_when_all_their_pods_fit(plane: ControlPlane) -> N
 
         await kueue.submit("second", 2, 4)
         retry = await kueue.wait("second", CheckState.RETRY)
-        assert retry.message.startswith("1 of 2 pods fit together beside default/first, which are about to start; ")
+        together = "its 2 pods fit together on 2 nodes"
+        assert retry.message.startswith(
+            f"{together}, but not beside the pods of default/first, which are about to start; "
+        )
 
         for number in range(2):
             started = pod(f"first-{number}", 4)

@@ -152,7 +152,38 @@ async def test_two_workloads_that_fit_only_one_at_a_time_are_not_both_ready(kueu
 
     await until(lambda: {kueue.state("first"), kueue.state("second")} == {"Ready", "Retry"})
 
-    assert "beside default/first, which are about to start" in kueue.check("second")["message"]
+    assert kueue.check("second")["message"] == (
+        "its 2 pods fit together on 2 nodes, but not beside the pods of default/first, which are about to start; "
+        "a lacks 1 CPU on one NUMA node"
+    )
+
+
+async def test_a_workload_that_has_lost_its_place_does_not_hold_up_others(kueue, checks, nodes, live):
+    kueue.reserve("first")
+    await until(lambda: kueue.state("first") == "Ready")
+    kueue.add_condition("first", "Admitted")
+    foreign = pod("foreign", cpu="4", memory="1Gi")
+    nodes.create(foreign, "a")
+    nodes.admit("a", foreign)
+    await until(lambda: "foreign" in live.cluster.record("a").ledger.pods)
+
+    kueue.reserve("small", 1, cpu="1")
+    await until(lambda: kueue.state("small") == "Ready")
+
+    kueue.reserve("second", 1)
+    await until(lambda: kueue.state("second") == "Retry")
+    message = kueue.check("second")["message"]
+    assert message.startswith("its 1 pod fits on 1 node, but not beside the pods of default/first, default/small, ")
+
+
+async def test_the_message_on_a_workload_that_fits_nowhere_names_no_others(kueue, checks):
+    kueue.reserve("first", 1)
+    await until(lambda: kueue.state("first") == "Ready")
+
+    kueue.reserve("second", 3)
+
+    await until(lambda: kueue.state("second") == "Retry")
+    assert kueue.check("second")["message"].startswith("2 of 3 pods fit together; ")
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import chain, islice
 
 import msgspec
 import structlog
@@ -41,6 +42,7 @@ from alignup.kubernetes.api.kueue_resources import (
 )
 from alignup.kubernetes.api.objects import ApiPod, ApiPodSpec, ObjectMeta
 from alignup.picture.text_format import pluralize
+from alignup.placement.gang import GangAnswer
 from alignup.placement.verdict import PASSING_REASONS
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.metrics import ScheduleMetrics
@@ -186,23 +188,23 @@ class AdmissionChecks:
             members = self._members(workload)
         except (PodError, ParseError) as error:
             return CheckAnswer(CheckState.REJECTED, f"alignup cannot decide on the workload: {error}")
-        others = {other.metadata.full_name: self._unbound(other) for other in self._starting(workload)}
-        earlier = [member for unbound in others.values() for member in unbound]
-        nodes = {member.pod.uid: member.nodes for member in (*earlier, *members)}
-        pods = [member.pod for member in (*earlier, *members)]
-        gang = self._live.cluster.feasible_gang(pods, eligible=lambda pod: nodes[pod.uid])
-        wanted = len(members)
+        others = self._about_to_start(workload)
+        gang = self._place([*chain.from_iterable(others.values()), *members])
+        alone = self._place(members) if others and not gang.fits else gang
         claims = ", without the devices of claims" if any(member.pod.uses_claims for member in members) else ""
-        if gang.fits:
-            hosts = Counter(gang.hosts[member.pod.uid] for member in members)
-            return CheckAnswer(CheckState.READY, f"its {_show_fit(wanted, len(hosts))}{claims}")
-        missing = {pod.uid for pod in gang.rest}
-        fitting = wanted - sum(member.pod.uid in missing for member in members)
-        message = f"{fitting} of {wanted} pods fit together{claims}"
-        if names := [name for name, unbound in others.items() if unbound]:
-            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-            message += f" beside {', '.join(names[:_NAMED])}{more}, which are about to start"
-        verdicts = gang.verdicts[gang.rest[0].uid]
+        if alone.fits:
+            hosts = alone.hosts
+            nodes = {hosts[member.pod.uid] for member in members}
+            message = f"its {_show_fit(len(members), len(nodes))}{claims}"
+            if gang.fits:
+                return CheckAnswer(CheckState.READY, message)
+            more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
+            names = ", ".join(islice(others, _NAMED))
+            message += f", but not beside the pods of {names}{more}, which are about to start"
+        else:
+            gang = alone
+            message = f"{len(gang.bindings)} of {len(members)} pods fit together{claims}"
+        verdicts = gang.verdicts[gang.rest[-1].uid]  # the pods of others come first
         passing = Counter(verdict.reason for verdict in verdicts.values() if verdict.reason in PASSING_REASONS)
         if passing:
             reason, count = passing.most_common(1)[0]
@@ -214,6 +216,17 @@ class AdmissionChecks:
             message += f"; no more were found within {gang.steps} steps"
         retries = max((status.retry_count for status in self._statuses(workload)), default=0)
         return CheckAnswer(CheckState.RETRY, message, min(FIRST_RETRY << min(retries, 8), LONGEST_RETRY))
+
+    def _about_to_start(self, but: KueueWorkload) -> dict[str, list[_Member]]:
+        """Return the pods that count beside a workload, by the name of theirs; without pods that do not fit anyway."""
+        others = {other.metadata.full_name: self._unbound(other) for other in self._starting(but)}
+        placed = self._place(list(chain.from_iterable(others.values()))).hosts
+        counted = {name: [member for member in pods if member.pod.uid in placed] for name, pods in others.items()}
+        return {name: members for name, members in counted.items() if members}
+
+    def _place(self, members: Sequence[_Member]) -> GangAnswer:
+        nodes = {member.pod.uid: member.nodes for member in members}
+        return self._live.cluster.feasible_gang([member.pod for member in members], eligible=lambda pod: nodes[pod.uid])
 
     def _members(self, workload: KueueWorkload) -> list[_Member]:
         """Return all pods of *workload*; ``PodError`` or ``ParseError`` if they cannot be decided on."""
