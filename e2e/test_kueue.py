@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from alignup.kubernetes.api import PODS, ApiClient, Resource, find_access
+from alignup.kubernetes.api.client import PatchType
 from alignup.kubernetes.api.errors import ApiError, ForbiddenError
 from alignup.kubernetes.api.kueue_resources import (
     ADMISSION_CHECKS,
@@ -96,6 +97,16 @@ class ScriptedKueue:
         admission = {"clusterQueue": "queue", "podSetAssignments": [usage]}
         await self._write(name, ["QuotaReserved"], admission=admission, admissionChecks=checks)
 
+    async def add_check(self, check: str, workload: str) -> None:
+        """Add a check of our controller to a workload that has its quota."""
+        await self._client.create(
+            ADMISSION_CHECKS, {"metadata": {"name": check}, "spec": {"controllerName": CONTROLLER}}
+        )
+        entry = {"name": check, "state": "Pending", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+        ref = WORKLOADS.at(workload, namespace="default", subresource="status")
+        added = [{"op": "add", "path": "/status/admissionChecks/-", "value": entry}]
+        await self._client.patch(ref, added, patch_type=PatchType.JSON, manager="kueue")
+
     async def _write(self, name: str, conditions: list[str], **status: object) -> None:
         described = [
             {
@@ -115,9 +126,9 @@ class ScriptedKueue:
         (status,) = [status for status in workload.status.admission_checks if status.name == check]
         return status
 
-    async def wait(self, name: str, state: CheckState) -> CheckStatus:
+    async def wait(self, name: str, state: CheckState, check: str = "alignup") -> CheckStatus:
         async with asyncio.timeout(60):
-            while (status := await self.check(name)).state != state:  # noqa: ASYNC110 - no event
+            while (status := await self.check(name, check)).state != state:  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0.05)
         return status
 
@@ -162,6 +173,18 @@ async def test_jobs_start_only_when_all_their_pods_fit(plane: ControlPlane) -> N
         await kueue.reserve("second", 2)  # Kueue tries again
         await kueue.wait("second", CheckState.READY)
         assert nodes.rejected == []
+
+
+async def test_a_check_that_is_added_later_leaves_the_first_one_as_it_is(plane: ControlPlane) -> None:
+    async with kueue_cluster(plane) as (_, kueue, _):
+        await kueue.submit("job", 2, 4)
+        first = await kueue.wait("job", CheckState.READY)
+
+        await kueue.add_check("second", "job")
+
+        await kueue.wait("job", CheckState.READY, "second")
+        assert await kueue.check("job") == first
+        assert (await kueue.check("job", "other")).state == CheckState.PENDING
 
 
 async def test_the_rights_of_the_deployment_suffice_and_no_more_is_allowed(plane: ControlPlane) -> None:

@@ -1,5 +1,6 @@
 """Kueue's admission checks, with the other side scripted: quota, admission and eviction as Kueue documents them."""
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -44,7 +45,10 @@ class Kueue:
                     kind=kind, plural=plural, group="kueue.x-k8s.io", version="v1beta2", namespaced=namespaced
                 )
             )
-        self._put("AdmissionCheck", "numa", spec={"controllerName": CONTROLLER})
+        self.add_check("numa")
+
+    def add_check(self, name):
+        self._put("AdmissionCheck", name, spec={"controllerName": CONTROLLER})
 
     def _put(self, kind, name, **fields):
         namespace = {"namespace": "default"} if KINDS[kind][1] else {}
@@ -69,14 +73,18 @@ class Kueue:
             },
         )
 
-    def add_condition(self, name, condition):
-        (document,) = [each for each in self.server.objects("workloads") if each["metadata"]["name"] == name]
-        conditions = [*document["status"]["conditions"], {"type": condition, "status": "True"}]
-        self.server.put({**document, "status": {**document["status"], "conditions": conditions}})
+    def workload(self, name):
+        """Return a copy of a workload: the server ignores what is equal to the object that it has."""
+        return deepcopy(next(each for each in self.server.objects("workloads") if each["metadata"]["name"] == name))
 
-    def check(self, name):
-        (document,) = [each for each in self.server.objects("workloads") if each["metadata"]["name"] == name]
-        return document["status"]["admissionChecks"][0]
+    def add_condition(self, name, condition):
+        document = self.workload(name)
+        document["status"]["conditions"].append({"type": condition, "status": "True"})
+        self.server.put(document)
+
+    def check(self, name, check="numa"):
+        (entry,) = [each for each in self.workload(name)["status"]["admissionChecks"] if each["name"] == check]
+        return entry
 
     def state(self, name):
         return self.check(name)["state"]
@@ -222,7 +230,7 @@ async def test_pods_whose_end_was_not_watched_do_not_count_as_bound(kueue, start
 async def test_an_unreadable_workload_that_passed_does_not_reject_another(kueue, checks, clock, server):
     kueue.reserve("first", 1)
     await until(lambda: kueue.state("first") == "Ready")
-    (document,) = server.objects("workloads")
+    document = kueue.workload("first")
     document["spec"]["podSets"][0]["template"] = {"spec": overflowing_pod("bad")["spec"]}
     document["status"]["conditions"].append({"type": "Admitted", "status": "True"})
     server.put(document)
@@ -336,18 +344,34 @@ async def test_a_defect_in_the_decision_on_a_workload_does_not_end_the_controlle
     assert entry == ("object ignored", "bad")
 
 
+async def test_all_checks_of_a_workload_are_written_when_one_changes(kueue, checks, server, clock):
+    """Server-side apply gives up the entries that an apply leaves out."""
+    kueue.reserve("pair")
+    await until(lambda: kueue.state("pair") == "Ready")
+    clock[0] += 1
+    kueue.add_check("second")
+    document = kueue.workload("pair")
+    document["status"]["admissionChecks"].append({"name": "second", "state": "Pending", "message": ""})
+    server.put(document)
+
+    await until(lambda: kueue.check("pair", "second")["state"] == "Ready")
+
+    assert kueue.state("pair") == "Ready"
+    assert kueue.check("pair")["lastTransitionTime"] == "2027-01-15T08:00:00Z"
+
+
 async def test_workloads_without_quota_or_with_other_checks_are_left_alone(kueue, checks, server):
     kueue.reserve("finished")
     kueue.add_condition("finished", "Finished")
     kueue.reserve("foreign")
-    (document,) = [each for each in server.objects("workloads") if each["metadata"]["name"] == "foreign"]
+    document = kueue.workload("foreign")
     document["status"]["admissionChecks"][0]["name"] = "other"
     server.put(document)
     kueue.reserve("pair")
 
     await until(lambda: kueue.state("pair") == "Ready")
 
-    assert (kueue.state("finished"), kueue.state("foreign")) == ("Pending", "Pending")
+    assert (kueue.state("finished"), kueue.check("foreign", "other")["state"]) == ("Pending", "Pending")
 
 
 class TestTopologyAssignment:

@@ -159,14 +159,12 @@ class AdmissionChecks:
         self._written = {uid: entry for uid, entry in self._written.items() if versions.get(uid) == entry[0]}
 
     def _waiting(self) -> Iterator[KueueWorkload]:
-        """Yield the workloads that have their quota and are not admitted yet."""
+        """Yield the workloads that have their quota and are not admitted yet, nor about to be evicted."""
         for workload in self._latest():
-            if (
-                _may_start(workload)
-                and not workload.has_condition("Admitted")
-                and any(status.state in _OPEN for status in self._statuses(workload))
-            ):
-                yield workload
+            if _may_start(workload) and not workload.has_condition("Admitted"):
+                statuses = self._statuses(workload)
+                if statuses and all(status.state in _OPEN for status in statuses):
+                    yield workload
 
     def _starting(self, but: KueueWorkload) -> list[KueueWorkload]:
         """Return the other workloads that passed the check and whose pods may not be bound yet, the first first."""
@@ -307,17 +305,13 @@ class AdmissionChecks:
     # Writing
 
     async def _check(self, workload: KueueWorkload) -> None:
-        answer = self.answer(workload)
-        open_statuses = [status for status in self._statuses(workload) if status.state in _OPEN]
-        changed = [
-            status
-            for status in open_statuses
-            if status.state != answer.state or (answer.state is CheckState.PENDING and status.message != answer.message)
-        ]
-        if changed:
-            await self._write(workload, changed, answer)
+        answer, statuses = self.answer(workload), self._statuses(workload)
+        pending = answer.state is CheckState.PENDING
+        if any(status.state != answer.state or (pending and status.message != answer.message) for status in statuses):
+            await self._write(workload, statuses, answer)
 
     async def _write(self, workload: KueueWorkload, statuses: Sequence[CheckStatus], answer: CheckAnswer) -> None:
+        """Write all *statuses* of this controller: server-side apply removes those that are left out."""
         name, version = workload.metadata.full_name, workload.metadata.resource_version
         requeue = {} if answer.requeue_after is None else {"requeueAfterSeconds": answer.requeue_after}
         entries = [
