@@ -1,7 +1,8 @@
 """Kueue's admission checks, with the other side scripted: quota, admission and eviction as Kueue documents them."""
 
+import asyncio
+import itertools
 from copy import deepcopy
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from alignup.align.errors import ParseError
 from alignup.documents.codec import convert
 from alignup.kubernetes.api.kueue_resources import WORKLOAD_ANNOTATION, KueueWorkload, TopologyAssignment
 from alignup.placement.verdict import WAITS_FOR_CONFIRMATION
+from alignup.schedule import kueue_checks
 from alignup.schedule.kueue_checks import (
     CONTROLLER,
     FIRST_RETRY,
@@ -20,6 +22,7 @@ from alignup.schedule.kueue_checks import (
     AdmissionChecks,
 )
 from alignup.schedule.metrics import ScheduleMetrics
+from alignup.schedule.node_selection import exclusions
 from alignup.testing.api_server import ServedResource
 from tests.align.hosts import pod
 from tests.deadlines import until
@@ -32,6 +35,16 @@ NOW = 1_800_000_000.0
 KINDS = {"Workload": ("workloads", True), "AdmissionCheck": ("admissionchecks", False)}
 KINDS["ResourceFlavor"] = ("resourceflavors", False)
 NEGATIVE = {"name": "app", "resources": {"requests": {"cpu": "-1"}}}
+
+
+def assign_domains(**pods):
+    """Return the assignment of this many pods to each node."""
+    part = {
+        "domainCount": len(pods),
+        "valuesPerLevel": [{"individual": {"roots": list(pods)}}],
+        "podCounts": {"individual": list(pods.values())},
+    }
+    return {"topologyAssignment": {"levels": ["kubernetes.io/hostname"], "slices": [part]}}
 
 
 class Kueue:
@@ -280,32 +293,68 @@ async def test_the_check_waits_while_a_kubelet_has_not_decided_on_an_earlier_pod
     await until(lambda: kueue.state("four") == "Retry")
 
 
-async def test_flavors_and_the_topology_assignment_limit_the_nodes(kueue, checks, nodes):
+@pytest.fixture
+def labels(nodes):
+    """Nodes with labels."""
     for name in "ab":
         (document,) = [each for each in nodes.server.objects("nodes") if each["metadata"]["name"] == name]
         labels = {"kubernetes.io/hostname": name, "pool": name}
         nodes.server.put({**document, "metadata": {**document["metadata"], "labels": labels}})
+
+
+async def test_flavors_and_the_topology_assignment_limit_the_nodes(kueue, checks, labels):
     kueue.flavor("only-a", pool="a")
     kueue.reserve("flavored", assignment={"flavors": {"cpu": "only-a"}})
     await until(lambda: kueue.state("flavored") == "Retry")
     assert kueue.check("flavored")["message"].startswith("1 of 2 pods fit together; ")
 
-    topology: dict[str, Any] = {
-        "levels": ["kubernetes.io/hostname"],
-        "slices": [
-            {
-                "domainCount": 2,
-                "valuesPerLevel": [{"individual": {"roots": ["a", "b"]}}],
-                "podCounts": {"individual": [1, 1]},
-            }
-        ],
-    }
-    kueue.reserve("spread", assignment={"topologyAssignment": topology})
+    kueue.reserve("spread", assignment=assign_domains(a=1, b=1))
     await until(lambda: kueue.state("spread") == "Ready")
 
-    topology["slices"][0]["podCounts"] = {"individual": [2, 1]}
-    kueue.reserve("spread", 3, cpu="3", assignment={"topologyAssignment": topology})
+    kueue.reserve("spread", 3, cpu="3", assignment=assign_domains(a=2, b=1))
     await until(lambda: kueue.state("spread") == "Ready")
+
+    kueue.reserve("together", assignment=assign_domains(a=2))
+    await until(lambda: kueue.state("together") == "Retry")
+
+
+async def test_every_node_is_selected_once_for_all_domains_of_a_pod_set(kueue, checks, labels, monkeypatch):
+    asked = []
+
+    def record(node, spec):
+        asked.append(node.metadata.name)
+        return exclusions(node, spec)
+
+    monkeypatch.setattr(kueue_checks, "exclusions", record)
+    kueue.reserve("spread", 4, cpu="1", assignment=assign_domains(a=1, b=1, c=1, d=1))
+
+    await until(lambda: kueue.state("spread") == "Retry")
+
+    assert sorted(asked) == ["a", "b"]
+
+
+async def test_other_tasks_run_between_the_decisions_on_two_workloads(kueue, checks, follow, monkeypatch):
+    decide, turns, answered = checks.answer, itertools.count(), {}
+
+    async def take_turns():
+        while True:
+            next(turns)
+            await asyncio.sleep(0)
+
+    def record(workload):
+        answered[workload.metadata.name] = next(turns)
+        return decide(workload)
+
+    for name in ("first", "second"):
+        kueue.reserve(name, 1)
+    await until(lambda: kueue.state("first") == kueue.state("second") == "Ready")
+    follow(take_turns())
+    monkeypatch.setattr(checks, "answer", record)
+    kueue.flavor("any")  # all are decided again; nothing is written
+
+    await until(lambda: len(answered) == 2)
+
+    assert answered["second"] > answered["first"] + 1
 
 
 @pytest.mark.parametrize(

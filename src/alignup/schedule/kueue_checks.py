@@ -11,7 +11,7 @@ deactivates the workload on Rejected. An admitted workload is evicted by Retry, 
 import asyncio
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain, islice
@@ -120,6 +120,7 @@ class AdmissionChecks:
                 for workload in sorted(self._waiting(), key=_waiting_order):
                     with self.workloads.isolated((workload.metadata.namespace, workload.metadata.name)):
                         await self._check(workload)
+                    await asyncio.sleep(0)  # schedulers wait for answers
                 self._forget_seen()
             await self._client.timing.sleep(PASS_SECONDS)
 
@@ -257,18 +258,19 @@ class AdmissionChecks:
     def _places(self, pod_set: PodSet, assignment: PodSetAssignment | None, size: int) -> Iterator[Collection[str]]:
         """Yield the nodes that each pod of a pod set may use."""
         spec = self._with_flavors(pod_set.template.spec, assignment)
-        topology = assignment.topology_assignment if assignment else None
-        left = size
-        for labels, count in topology.domains() if topology else ():
-            nodes = self._considered(spec, labels)
-            for _ in range(min(count, left)):
-                yield nodes
-            left -= min(count, left)
-            if not left:
-                return
-        if left:
-            nodes = self._considered(spec, {})
-            yield from [nodes] * left
+        nodes = [node.metadata for node in self._live.nodes.objects.values() if not exclusions(node, spec)]
+        topology, left = assignment.topology_assignment if assignment else None, size
+        if topology is not None:
+            domains: dict[tuple[str | None, ...], list[str]] = {}
+            for node in nodes:
+                values = tuple([node.labels.get(level) for level in topology.levels])
+                domains.setdefault(values, []).append(node.name)
+            for labels, count in topology.domains():
+                yield from [frozenset(domains.get(tuple(labels.values()), ()))] * min(count, left)
+                left -= min(count, left)
+                if not left:
+                    return
+        yield from [frozenset([node.name for node in nodes])] * left
 
     def _with_flavors(self, spec: ApiPodSpec, assignment: PodSetAssignment | None) -> ApiPodSpec:
         """Return *spec* with what Kueue adds for the flavors of the pod set."""
@@ -279,11 +281,6 @@ class AdmissionChecks:
             selector |= flavor.spec.node_labels
             tolerations += flavor.spec.tolerations
         return msgspec.structs.replace(spec, node_name="", node_selector=selector, tolerations=tuple(tolerations))
-
-    def _considered(self, spec: ApiPodSpec, labels: Mapping[str, str]) -> frozenset[str]:
-        selected = msgspec.structs.replace(spec, node_selector={**spec.node_selector, **labels})
-        nodes = self._live.nodes.objects.values()
-        return frozenset([node.metadata.name for node in nodes if not exclusions(node, selected)])
 
     def _unbound(self, workload: KueueWorkload) -> list[_Member]:
         """Return the pods of a workload that has passed the check and that are not bound yet."""
