@@ -21,6 +21,9 @@ _KEPT_SPEC = (
     "os",
     "resource_claims",
     "scheduling_group",
+    "node_selector",
+    "affinity",
+    "tolerations",
 )
 _KEPT_STATUS = ("phase", "reason", "qos_class", "container_statuses", "init_container_statuses")
 _UNIQUE_STATUS = ("resource_claim_statuses", "extended_resource_claim_status")
@@ -32,7 +35,7 @@ _Part = TypeVar("_Part")
 
 
 class PodTrimmer:
-    """Trims bound pods to the parts that count: what they request, how they end, their labels.
+    """Trims bound pods to the parts that count: what they request, which nodes they may use, how they end, labels.
 
     Pods of one workload are alike, so their equal parts are stored once. Pods that are not bound stay whole.
     """
