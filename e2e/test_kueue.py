@@ -17,17 +17,19 @@ import pytest
 import yaml
 
 from alignup.kubernetes.api import PODS, ApiClient, Resource, find_access
+from alignup.kubernetes.api.client import PatchType
 from alignup.kubernetes.api.errors import ApiError, ForbiddenError
 from alignup.kubernetes.api.kueue_resources import (
     ADMISSION_CHECKS,
     RESOURCE_FLAVORS,
+    WORKLOAD_ANNOTATION,
     WORKLOADS,
     CheckState,
     CheckStatus,
     KueueWorkload,
 )
 from alignup.kubernetes.api.objects import PartialObject
-from alignup.schedule.kueue_checks import CONTROLLER, WORKLOAD_ANNOTATION
+from alignup.schedule.kueue_checks import CONTROLLER
 from alignup.schedule.service import ScheduleService
 from e2e import control_plane
 from e2e.control_plane import STRANGER, ControlPlane, extenders, free_ports
@@ -95,6 +97,16 @@ class ScriptedKueue:
         admission = {"clusterQueue": "queue", "podSetAssignments": [usage]}
         await self._write(name, ["QuotaReserved"], admission=admission, admissionChecks=checks)
 
+    async def add_check(self, check: str, workload: str) -> None:
+        """Add a check of our controller to a workload that has its quota."""
+        await self._client.create(
+            ADMISSION_CHECKS, {"metadata": {"name": check}, "spec": {"controllerName": CONTROLLER}}
+        )
+        entry = {"name": check, "state": "Pending", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+        ref = WORKLOADS.at(workload, namespace="default", subresource="status")
+        added = [{"op": "add", "path": "/status/admissionChecks/-", "value": entry}]
+        await self._client.patch(ref, added, patch_type=PatchType.JSON, manager="kueue")
+
     async def _write(self, name: str, conditions: list[str], **status: object) -> None:
         described = [
             {
@@ -114,9 +126,9 @@ class ScriptedKueue:
         (status,) = [status for status in workload.status.admission_checks if status.name == check]
         return status
 
-    async def wait(self, name: str, state: CheckState) -> CheckStatus:
+    async def wait(self, name: str, state: CheckState, check: str = "alignup") -> CheckStatus:
         async with asyncio.timeout(60):
-            while (status := await self.check(name)).state != state:  # noqa: ASYNC110 - no event
+            while (status := await self.check(name, check)).state != state:  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0.05)
         return status
 
@@ -143,7 +155,10 @@ async def test_jobs_start_only_when_all_their_pods_fit(plane: ControlPlane) -> N
 
         await kueue.submit("second", 2, 4)
         retry = await kueue.wait("second", CheckState.RETRY)
-        assert retry.message.startswith("1 of 2 pods fit together beside default/first, which are about to start; ")
+        together = "its 2 pods fit together on 2 nodes"
+        assert retry.message.startswith(
+            f"{together}, but not beside the pods of default/first, which are about to start; "
+        )
 
         for number in range(2):
             started = pod(f"first-{number}", 4)
@@ -158,6 +173,18 @@ async def test_jobs_start_only_when_all_their_pods_fit(plane: ControlPlane) -> N
         await kueue.reserve("second", 2)  # Kueue tries again
         await kueue.wait("second", CheckState.READY)
         assert nodes.rejected == []
+
+
+async def test_a_check_that_is_added_later_leaves_the_first_one_as_it_is(plane: ControlPlane) -> None:
+    async with kueue_cluster(plane) as (_, kueue, _):
+        await kueue.submit("job", 2, 4)
+        first = await kueue.wait("job", CheckState.READY)
+
+        await kueue.add_check("second", "job")
+
+        await kueue.wait("job", CheckState.READY, "second")
+        assert await kueue.check("job") == first
+        assert (await kueue.check("job", "other")).state == CheckState.PENDING
 
 
 async def test_the_rights_of_the_deployment_suffice_and_no_more_is_allowed(plane: ControlPlane) -> None:

@@ -215,6 +215,20 @@ class TestSearch:
         assert len(one_each.bindings) == 2
         assert set(one_each.verdicts["member-3"]) == {"a"}
 
+    def test_few_eligible_hosts_of_many_are_filled_as_if_there_were_no_others(self):
+        few = {
+            "busy": host_with(make_pod("held", cpu="2")),
+            "full": host_with(make_pod("most", cpu="4"), make_pod("rest", cpu="3")),
+            "idle": make_host(),
+        }
+        many = cluster_of(**few, **{f"host-{number}": make_host() for number in range(40)})
+        members = gang(*[{"cpu": "2"}] * 4)
+
+        answer = many.feasible_gang(members, eligible=lambda _: few)
+
+        assert answer.fits
+        assert answer.bindings == cluster_of(**few).feasible_gang(members).bindings
+
     def test_no_gang_fits_no_hosts(self):
         assert Cluster().feasible_gang([]).fits
         answer = Cluster().feasible_gang(gang({}))

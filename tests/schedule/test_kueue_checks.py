@@ -1,6 +1,8 @@
 """Kueue's admission checks, with the other side scripted: quota, admission and eviction as Kueue documents them."""
 
-from typing import Any
+import asyncio
+import itertools
+from copy import deepcopy
 
 import pytest
 from hypothesis import given
@@ -8,18 +10,19 @@ from hypothesis import strategies as st
 
 from alignup.align.errors import ParseError
 from alignup.documents.codec import convert
-from alignup.kubernetes.api.kueue_resources import KueueWorkload, TopologyAssignment
+from alignup.kubernetes.api.kueue_resources import WORKLOAD_ANNOTATION, KueueWorkload, TopologyAssignment
 from alignup.placement.verdict import WAITS_FOR_CONFIRMATION
+from alignup.schedule import kueue_checks
 from alignup.schedule.kueue_checks import (
     CONTROLLER,
     FIRST_RETRY,
     LONGEST_RETRY,
     MAX_PODS,
     STARTING_SECONDS,
-    WORKLOAD_ANNOTATION,
     AdmissionChecks,
 )
 from alignup.schedule.metrics import ScheduleMetrics
+from alignup.schedule.node_selection import exclusions
 from alignup.testing.api_server import ServedResource
 from tests.align.hosts import pod
 from tests.deadlines import until
@@ -31,6 +34,17 @@ API = "kueue.x-k8s.io/v1beta2"
 NOW = 1_800_000_000.0
 KINDS = {"Workload": ("workloads", True), "AdmissionCheck": ("admissionchecks", False)}
 KINDS["ResourceFlavor"] = ("resourceflavors", False)
+NEGATIVE = {"name": "app", "resources": {"requests": {"cpu": "-1"}}}
+
+
+def assign_domains(**pods):
+    """Return the assignment of this many pods to each node."""
+    part = {
+        "domainCount": len(pods),
+        "valuesPerLevel": [{"individual": {"roots": list(pods)}}],
+        "podCounts": {"individual": list(pods.values())},
+    }
+    return {"topologyAssignment": {"levels": ["kubernetes.io/hostname"], "slices": [part]}}
 
 
 class Kueue:
@@ -44,7 +58,10 @@ class Kueue:
                     kind=kind, plural=plural, group="kueue.x-k8s.io", version="v1beta2", namespaced=namespaced
                 )
             )
-        self._put("AdmissionCheck", "numa", spec={"controllerName": CONTROLLER})
+        self.add_check("numa")
+
+    def add_check(self, name):
+        self._put("AdmissionCheck", name, spec={"controllerName": CONTROLLER})
 
     def _put(self, kind, name, **fields):
         namespace = {"namespace": "default"} if KINDS[kind][1] else {}
@@ -69,14 +86,18 @@ class Kueue:
             },
         )
 
-    def add_condition(self, name, condition):
-        (document,) = [each for each in self.server.objects("workloads") if each["metadata"]["name"] == name]
-        conditions = [*document["status"]["conditions"], {"type": condition, "status": "True"}]
-        self.server.put({**document, "status": {**document["status"], "conditions": conditions}})
+    def workload(self, name):
+        """Return a copy of a workload: the server ignores what is equal to the object that it has."""
+        return deepcopy(next(each for each in self.server.objects("workloads") if each["metadata"]["name"] == name))
 
-    def check(self, name):
-        (document,) = [each for each in self.server.objects("workloads") if each["metadata"]["name"] == name]
-        return document["status"]["admissionChecks"][0]
+    def add_condition(self, name, condition):
+        document = self.workload(name)
+        document["status"]["conditions"].append({"type": condition, "status": "True"})
+        self.server.put(document)
+
+    def check(self, name, check="numa"):
+        (entry,) = [each for each in self.workload(name)["status"]["admissionChecks"] if each["name"] == check]
+        return entry
 
     def state(self, name):
         return self.check(name)["state"]
@@ -152,10 +173,43 @@ async def test_two_workloads_that_fit_only_one_at_a_time_are_not_both_ready(kueu
 
     await until(lambda: {kueue.state("first"), kueue.state("second")} == {"Ready", "Retry"})
 
-    assert "beside default/first, which are about to start" in kueue.check("second")["message"]
+    assert kueue.check("second")["message"] == (
+        "its 2 pods fit together on 2 nodes, but not beside the pods of default/first, which are about to start; "
+        "a lacks 1 CPU on one NUMA node"
+    )
 
 
-async def test_pods_that_are_bound_do_not_count_twice(kueue, checks, nodes, live):
+async def test_a_workload_that_has_lost_its_place_does_not_hold_up_others(kueue, checks, nodes, live):
+    kueue.reserve("first")
+    await until(lambda: kueue.state("first") == "Ready")
+    kueue.add_condition("first", "Admitted")
+    foreign = pod("foreign", cpu="4", memory="1Gi")
+    nodes.create(foreign, "a")
+    nodes.admit("a", foreign)
+    await until(lambda: "foreign" in live.cluster.record("a").ledger.pods)
+
+    kueue.reserve("small", 1, cpu="1")
+    await until(lambda: kueue.state("small") == "Ready")
+
+    kueue.reserve("second", 1)
+    await until(lambda: kueue.state("second") == "Retry")
+    message = kueue.check("second")["message"]
+    assert message.startswith("its 1 pod fits on 1 node, but not beside the pods of default/first, default/small, ")
+
+
+async def test_the_message_on_a_workload_that_fits_nowhere_names_no_others(kueue, checks):
+    kueue.reserve("first", 1)
+    await until(lambda: kueue.state("first") == "Ready")
+
+    kueue.reserve("second", 3)
+
+    await until(lambda: kueue.state("second") == "Retry")
+    assert kueue.check("second")["message"].startswith("2 of 3 pods fit together; ")
+
+
+@pytest.fixture
+async def started(kueue, checks, nodes, live):
+    """A workload whose pod runs."""
     kueue.reserve("first", 1)
     await until(lambda: kueue.state("first") == "Ready")
     started = pod("first-0", cpu="4", memory="1Gi")
@@ -165,15 +219,31 @@ async def test_pods_that_are_bound_do_not_count_twice(kueue, checks, nodes, live
     nodes.admit("a", started)
     await until(lambda: "first-0" in live.cluster.record("a").ledger.pods)
 
+
+async def test_pods_that_are_bound_do_not_count_twice(kueue, started):
     kueue.reserve("second", 1)
 
     await until(lambda: kueue.state("second") == "Ready")
 
 
+async def test_pods_whose_end_was_not_watched_do_not_count_as_bound(kueue, started, live, server):
+    server.hold()
+    server.remove("pods", "first-0")
+    server.expire(watches=True)
+    server.hold(held=False)
+    await until(lambda: live.find_pod("default", "first-0") is None)
+    kueue.reserve("first", 1)
+    await until(lambda: kueue.state("first") == "Ready")
+
+    kueue.reserve("second")
+
+    await until(lambda: kueue.state("second") == "Retry")
+
+
 async def test_an_unreadable_workload_that_passed_does_not_reject_another(kueue, checks, clock, server):
     kueue.reserve("first", 1)
     await until(lambda: kueue.state("first") == "Ready")
-    (document,) = server.objects("workloads")
+    document = kueue.workload("first")
     document["spec"]["podSets"][0]["template"] = {"spec": overflowing_pod("bad")["spec"]}
     document["status"]["conditions"].append({"type": "Admitted", "status": "True"})
     server.put(document)
@@ -223,32 +293,68 @@ async def test_the_check_waits_while_a_kubelet_has_not_decided_on_an_earlier_pod
     await until(lambda: kueue.state("four") == "Retry")
 
 
-async def test_flavors_and_the_topology_assignment_limit_the_nodes(kueue, checks, nodes):
+@pytest.fixture
+def labels(nodes):
+    """Nodes with labels."""
     for name in "ab":
         (document,) = [each for each in nodes.server.objects("nodes") if each["metadata"]["name"] == name]
         labels = {"kubernetes.io/hostname": name, "pool": name}
         nodes.server.put({**document, "metadata": {**document["metadata"], "labels": labels}})
+
+
+async def test_flavors_and_the_topology_assignment_limit_the_nodes(kueue, checks, labels):
     kueue.flavor("only-a", pool="a")
     kueue.reserve("flavored", assignment={"flavors": {"cpu": "only-a"}})
     await until(lambda: kueue.state("flavored") == "Retry")
     assert kueue.check("flavored")["message"].startswith("1 of 2 pods fit together; ")
 
-    topology: dict[str, Any] = {
-        "levels": ["kubernetes.io/hostname"],
-        "slices": [
-            {
-                "domainCount": 2,
-                "valuesPerLevel": [{"individual": {"roots": ["a", "b"]}}],
-                "podCounts": {"individual": [1, 1]},
-            }
-        ],
-    }
-    kueue.reserve("spread", assignment={"topologyAssignment": topology})
+    kueue.reserve("spread", assignment=assign_domains(a=1, b=1))
     await until(lambda: kueue.state("spread") == "Ready")
 
-    topology["slices"][0]["podCounts"] = {"individual": [2, 1]}
-    kueue.reserve("spread", 3, cpu="3", assignment={"topologyAssignment": topology})
+    kueue.reserve("spread", 3, cpu="3", assignment=assign_domains(a=2, b=1))
     await until(lambda: kueue.state("spread") == "Ready")
+
+    kueue.reserve("together", assignment=assign_domains(a=2))
+    await until(lambda: kueue.state("together") == "Retry")
+
+
+async def test_every_node_is_selected_once_for_all_domains_of_a_pod_set(kueue, checks, labels, monkeypatch):
+    asked = []
+
+    def record(node, spec):
+        asked.append(node.metadata.name)
+        return exclusions(node, spec)
+
+    monkeypatch.setattr(kueue_checks, "exclusions", record)
+    kueue.reserve("spread", 4, cpu="1", assignment=assign_domains(a=1, b=1, c=1, d=1))
+
+    await until(lambda: kueue.state("spread") == "Retry")
+
+    assert sorted(asked) == ["a", "b"]
+
+
+async def test_other_tasks_run_between_the_decisions_on_two_workloads(kueue, checks, follow, monkeypatch):
+    decide, turns, answered = checks.answer, itertools.count(), {}
+
+    async def take_turns():
+        while True:
+            next(turns)
+            await asyncio.sleep(0)
+
+    def record(workload):
+        answered[workload.metadata.name] = next(turns)
+        return decide(workload)
+
+    for name in ("first", "second"):
+        kueue.reserve(name, 1)
+    await until(lambda: kueue.state("first") == kueue.state("second") == "Ready")
+    follow(take_turns())
+    monkeypatch.setattr(checks, "answer", record)
+    kueue.flavor("any")  # all are decided again; nothing is written
+
+    await until(lambda: len(answered) == 2)
+
+    assert answered["second"] > answered["first"] + 1
 
 
 @pytest.mark.parametrize(
@@ -256,6 +362,8 @@ async def test_flavors_and_the_topology_assignment_limit_the_nodes(kueue, checks
     [
         (MAX_PODS + 1, None, f"it has {MAX_PODS + 1} pods, and at most {MAX_PODS} are decided together"),
         (1, {"spec": overflowing_pod("bad")["spec"]}, "cannot add up the amounts"),
+        (1, {"spec": {"containers": [NEGATIVE]}}, 'Invalid value: "-1": must be greater than or equal to 0'),
+        (1, {"spec": {"containers": [{"name": "app"}], "initContainers": [{"name": "app"}]}}, "Duplicate value"),
     ],
 )
 async def test_a_workload_that_cannot_be_decided_on_is_rejected_in_words(kueue, checks, count, template, problem):
@@ -266,18 +374,53 @@ async def test_a_workload_that_cannot_be_decided_on_is_rejected_in_words(kueue, 
     assert problem in kueue.check("bad")["message"]
 
 
+async def test_a_defect_in_the_decision_on_a_workload_does_not_end_the_controller(kueue, checks, monkeypatch, log):
+    decide = checks.answer
+
+    def fail_on_bad(workload):
+        if workload.metadata.name == "bad":
+            raise RuntimeError("a defect")
+        return decide(workload)
+
+    monkeypatch.setattr(checks, "answer", fail_on_bad)
+    kueue.reserve("bad")
+    kueue.reserve("pair")
+
+    await until(lambda: kueue.state("pair") == "Ready")
+
+    assert kueue.state("bad") == "Pending"
+    (entry,) = {(entry["event"], entry["name"]) for entry in log if entry["log_level"] == "error"}
+    assert entry == ("object ignored", "bad")
+
+
+async def test_all_checks_of_a_workload_are_written_when_one_changes(kueue, checks, server, clock):
+    """Server-side apply gives up the entries that an apply leaves out."""
+    kueue.reserve("pair")
+    await until(lambda: kueue.state("pair") == "Ready")
+    clock[0] += 1
+    kueue.add_check("second")
+    document = kueue.workload("pair")
+    document["status"]["admissionChecks"].append({"name": "second", "state": "Pending", "message": ""})
+    server.put(document)
+
+    await until(lambda: kueue.check("pair", "second")["state"] == "Ready")
+
+    assert kueue.state("pair") == "Ready"
+    assert kueue.check("pair")["lastTransitionTime"] == "2027-01-15T08:00:00Z"
+
+
 async def test_workloads_without_quota_or_with_other_checks_are_left_alone(kueue, checks, server):
     kueue.reserve("finished")
     kueue.add_condition("finished", "Finished")
     kueue.reserve("foreign")
-    (document,) = [each for each in server.objects("workloads") if each["metadata"]["name"] == "foreign"]
+    document = kueue.workload("foreign")
     document["status"]["admissionChecks"][0]["name"] = "other"
     server.put(document)
     kueue.reserve("pair")
 
     await until(lambda: kueue.state("pair") == "Ready")
 
-    assert (kueue.state("finished"), kueue.state("foreign")) == ("Pending", "Pending")
+    assert (kueue.state("finished"), kueue.check("foreign", "other")["state"]) == ("Pending", "Pending")
 
 
 class TestTopologyAssignment:

@@ -158,6 +158,32 @@ async def test_other_requests_are_served_while_many_nodes_are_asked(service, nod
     assert turns >= 20  # between any two verdicts, and between any two answers
 
 
+async def test_the_page_of_a_bound_pod_considers_the_nodes_that_its_scheduler_considered(pages, nodes, service, server):
+    taint = {"key": "dedicated", "value": "gpu", "effect": "NoSchedule"}
+    nodes.add("c")
+    for name, labels in (("a", {"pool": "gpu"}), ("b", {}), ("c", {"pool": "gpu"})):
+        document = node(name)
+        server.put({**document, "metadata": {**document["metadata"], "labels": labels}, "spec": {"taints": [taint]}})
+    term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["a", "b"]}]}
+    terms = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+    nodes.create(
+        OTHER,
+        "a",
+        tolerations=[{"key": "dedicated", "operator": "Exists"}],
+        nodeSelector={"pool": "gpu"},
+        affinity={"nodeAffinity": terms},
+    )
+    nodes.admit("a", OTHER)
+    await until(lambda: service.live.find_pod("default", OTHER.name) and service.live.nodes.get("c").spec.taints)
+
+    text = text_of(await pages.get(f"/pods/default/{OTHER.name}"))
+
+    assert "The pod is bound to node a." in text
+    assert "taint" not in text
+    assert "node selector pool=gpu" in text
+    assert "node affinity" in text
+
+
 async def test_pods_are_found_and_explained(pages, nodes, service):
     nodes.create(OTHER)
     await until(lambda: service.live.find_pod("default", OTHER.name))

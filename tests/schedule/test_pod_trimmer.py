@@ -3,6 +3,7 @@
 from alignup.documents.codec import convert
 from alignup.kubernetes.api import PODS
 from alignup.kubernetes.api.known_pods import binding_time, known_pod
+from alignup.kubernetes.api.kueue_resources import WORKLOAD_ANNOTATION
 from alignup.schedule.pod_groups import COSCHEDULING, SIZE_ANNOTATION, VOLCANO, group_of
 from alignup.schedule.pod_trimmer import PodTrimmer
 from bench.pods_of_a_cluster import pod as big_pod
@@ -15,6 +16,7 @@ def test_trimmed_pods_count_as_whole_ones():
     documents[1]["metadata"]["ownerReferences"] = [owner]
     documents[2]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     documents[3]["status"]["phase"] = "Failed"
+    documents[4]["metadata"]["annotations"] = {WORKLOAD_ANNOTATION: "train"}
     trimmer = PodTrimmer()
     for document in documents:
         whole = convert(document, PODS.type)
@@ -23,6 +25,7 @@ def test_trimmed_pods_count_as_whole_ones():
         assert (known_pod(whole).pod.uid == "y") is (document is documents[1])
         assert binding_time(trimmed) == binding_time(whole)
         assert trimmed.metadata.labels == whole.metadata.labels
+        assert (trimmed.metadata.annotations.get(WORKLOAD_ANNOTATION) == "train") is (document is documents[4])
     pending = convert({**documents[0], "spec": {**documents[0]["spec"], "nodeName": ""}}, PODS.type)
     assert trimmer.trim(pending) is pending
 

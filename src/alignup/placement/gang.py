@@ -143,7 +143,8 @@ class _Search:
         try:
             for number in sorted(range(len(self._kinds)), key=self._count_admitting):
                 left = self._wanted[number]
-                for host in chain(list(hosts), self._candidates(number, without=set(hosts))):
+                known = [host for host in hosts if self._kinds[number].may_use(host)]
+                for host in chain(known, self._candidates(number, without=hosts)):
                     if not left:
                         break
                     current = hosts.get(host) or self._start(host)
@@ -200,13 +201,12 @@ class _Search:
         return Feasibility(verdicts)
 
     def _count_admitting(self, number: int) -> int:
-        kind = self._kinds[number]
-        return sum(map(kind.may_use, self._tables[number].admitting()))
+        hosts, admitting = self._kinds[number].hosts, self._tables[number].admitting()
+        return len(admitting) if hosts is None else sum(host in admitting for host in hosts)
 
     def _candidates(self, number: int, *, without: Collection[str] = ()) -> Iterator[str]:
         """Yield the hosts that admit a member of a kind at first, best first."""
-        kind = self._kinds[number]
-        return (host for host in self._tables[number].by_rank() if host not in without and kind.may_use(host))
+        return (host for host in self._tables[number].by_rank(self._kinds[number].hosts) if host not in without)
 
     def _all_candidates(self) -> Iterable[str]:
         """Return the hosts that admit a member of any kind at first; no other host ever admits one."""

@@ -255,6 +255,7 @@ class TentativeHost:
         )
 
 
+_FEW = 8  #: fewer than one in so many admitting hosts are sorted by themselves
 _Rank = tuple[bool, float]  #: whether it is approximate, and minus the score
 
 
@@ -282,10 +283,13 @@ class _ShapeTable:
     def admitting(self) -> Collection[str]:
         return self._ranks
 
-    def by_rank(self) -> Iterator[str]:
-        """Yield the admitting hosts, best first, equal ones by name."""
+    def by_rank(self, among: Collection[str] | None = None) -> Iterator[str]:
+        """Yield the admitting hosts, or those *among* these, best first, equal ones by name."""
+        if among is not None and len(among) < len(self._ranks) // _FEW:  # sort these instead of walking all
+            yield from sorted(self._ranks.keys() & among, key=lambda host: (self._ranks[host], host))
+            return
         for rank in sorted(self._by_rank):
-            yield from sorted(self._by_rank[rank])
+            yield from sorted(host for host in self._by_rank[rank] if among is None or host in among)
 
     def best(self, limit: int, *, among: Collection[str], last: Collection[str]) -> list[str]:
         """Return the best hosts, those in *last* after the others; equal ones in the order of their changes."""

@@ -11,14 +11,16 @@ deactivates the workload on Rejected. An admitted workload is evicted by Retry, 
 import asyncio
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import chain, islice
 
 import msgspec
 import structlog
 
 from alignup.align.errors import OWN_LIMIT, ParseError, PodError
+from alignup.align.host import check_pod
 from alignup.align.workload import Pod
 from alignup.align.workload.validation import apply_defaults
 from alignup.kubernetes.api import ApiClient
@@ -29,6 +31,7 @@ from alignup.kubernetes.api.known_pods import check_container_count, readable_po
 from alignup.kubernetes.api.kueue_resources import (
     ADMISSION_CHECKS,
     RESOURCE_FLAVORS,
+    WORKLOAD_ANNOTATION,
     WORKLOADS,
     AdmissionCheck,
     CheckState,
@@ -39,6 +42,7 @@ from alignup.kubernetes.api.kueue_resources import (
 )
 from alignup.kubernetes.api.objects import ApiPod, ApiPodSpec, ObjectMeta
 from alignup.picture.text_format import pluralize
+from alignup.placement.gang import GangAnswer
 from alignup.placement.verdict import PASSING_REASONS
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.metrics import ScheduleMetrics
@@ -47,7 +51,6 @@ from alignup.schedule.workload_answers import describe_shortage
 
 CONTROLLER = "alignup.dev/admission-check"
 MANAGER = "alignup-admission-check"
-WORKLOAD_ANNOTATION = "kueue.x-k8s.io/workload"  #: of pods, with the name of their Workload
 POD_SET_LABEL = "kueue.x-k8s.io/podset"
 MAX_PODS = 2_000  #: of a workload
 STARTING_SECONDS = 120.0  #: for which a workload that passed the check counts as about to start
@@ -115,7 +118,9 @@ class AdmissionChecks:
                 for check in self._own_checks():
                     await self._activate(check)
                 for workload in sorted(self._waiting(), key=_waiting_order):
-                    await self._check(workload)
+                    with self.workloads.isolated((workload.metadata.namespace, workload.metadata.name)):
+                        await self._check(workload)
+                    await asyncio.sleep(0)  # schedulers wait for answers
                 self._forget_seen()
             await self._client.timing.sleep(PASS_SECONDS)
 
@@ -155,14 +160,12 @@ class AdmissionChecks:
         self._written = {uid: entry for uid, entry in self._written.items() if versions.get(uid) == entry[0]}
 
     def _waiting(self) -> Iterator[KueueWorkload]:
-        """Yield the workloads that have their quota and are not admitted yet."""
+        """Yield the workloads that have their quota and are not admitted yet, nor about to be evicted."""
         for workload in self._latest():
-            if (
-                _may_start(workload)
-                and not workload.has_condition("Admitted")
-                and any(status.state in _OPEN for status in self._statuses(workload))
-            ):
-                yield workload
+            if _may_start(workload) and not workload.has_condition("Admitted"):
+                statuses = self._statuses(workload)
+                if statuses and all(status.state in _OPEN for status in statuses):
+                    yield workload
 
     def _starting(self, but: KueueWorkload) -> list[KueueWorkload]:
         """Return the other workloads that passed the check and whose pods may not be bound yet, the first first."""
@@ -184,23 +187,23 @@ class AdmissionChecks:
             members = self._members(workload)
         except (PodError, ParseError) as error:
             return CheckAnswer(CheckState.REJECTED, f"alignup cannot decide on the workload: {error}")
-        others = {other.metadata.full_name: self._unbound(other) for other in self._starting(workload)}
-        earlier = [member for unbound in others.values() for member in unbound]
-        nodes = {member.pod.uid: member.nodes for member in (*earlier, *members)}
-        pods = [member.pod for member in (*earlier, *members)]
-        gang = self._live.cluster.feasible_gang(pods, eligible=lambda pod: nodes[pod.uid])
-        wanted = len(members)
+        others = self._about_to_start(workload)
+        gang = self._place([*chain.from_iterable(others.values()), *members])
+        alone = self._place(members) if others and not gang.fits else gang
         claims = ", without the devices of claims" if any(member.pod.uses_claims for member in members) else ""
-        if gang.fits:
-            hosts = Counter(gang.hosts[member.pod.uid] for member in members)
-            return CheckAnswer(CheckState.READY, f"its {_show_fit(wanted, len(hosts))}{claims}")
-        missing = {pod.uid for pod in gang.rest}
-        fitting = wanted - sum(member.pod.uid in missing for member in members)
-        message = f"{fitting} of {wanted} pods fit together{claims}"
-        if names := [name for name, unbound in others.items() if unbound]:
-            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-            message += f" beside {', '.join(names[:_NAMED])}{more}, which are about to start"
-        verdicts = gang.verdicts[gang.rest[0].uid]
+        if alone.fits:
+            hosts = alone.hosts
+            nodes = {hosts[member.pod.uid] for member in members}
+            message = f"its {_show_fit(len(members), len(nodes))}{claims}"
+            if gang.fits:
+                return CheckAnswer(CheckState.READY, message)
+            more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
+            names = ", ".join(islice(others, _NAMED))
+            message += f", but not beside the pods of {names}{more}, which are about to start"
+        else:
+            gang = alone
+            message = f"{len(gang.bindings)} of {len(members)} pods fit together{claims}"
+        verdicts = gang.verdicts[gang.rest[-1].uid]  # the pods of others come first
         passing = Counter(verdict.reason for verdict in verdicts.values() if verdict.reason in PASSING_REASONS)
         if passing:
             reason, count = passing.most_common(1)[0]
@@ -212,6 +215,17 @@ class AdmissionChecks:
             message += f"; no more were found within {gang.steps} steps"
         retries = max((status.retry_count for status in self._statuses(workload)), default=0)
         return CheckAnswer(CheckState.RETRY, message, min(FIRST_RETRY << min(retries, 8), LONGEST_RETRY))
+
+    def _about_to_start(self, but: KueueWorkload) -> dict[str, list[_Member]]:
+        """Return the pods that count beside a workload, by the name of theirs; without pods that do not fit anyway."""
+        others = {other.metadata.full_name: self._unbound(other) for other in self._starting(but)}
+        placed = self._place(list(chain.from_iterable(others.values()))).hosts
+        counted = {name: [member for member in pods if member.pod.uid in placed] for name, pods in others.items()}
+        return {name: members for name, members in counted.items() if members}
+
+    def _place(self, members: Sequence[_Member]) -> GangAnswer:
+        nodes = {member.pod.uid: member.nodes for member in members}
+        return self._live.cluster.feasible_gang([member.pod for member in members], eligible=lambda pod: nodes[pod.uid])
 
     def _members(self, workload: KueueWorkload) -> list[_Member]:
         """Return all pods of *workload*; ``PodError`` or ``ParseError`` if they cannot be decided on."""
@@ -237,23 +251,26 @@ class AdmissionChecks:
         meta = ObjectMeta(name=name, namespace=metadata.namespace, labels=labels, annotations=annotations)
         spec = msgspec.structs.replace(template.spec, node_name="")
         pod = apply_defaults(readable_pod(ApiPod(metadata=meta, spec=spec)))  # those of a template are not applied yet
-        return self._live.claims.with_class_resources(pod)
+        pod = self._live.claims.with_class_resources(pod)
+        check_pod(replace(pod, uid=metadata.uid))
+        return pod
 
     def _places(self, pod_set: PodSet, assignment: PodSetAssignment | None, size: int) -> Iterator[Collection[str]]:
         """Yield the nodes that each pod of a pod set may use."""
         spec = self._with_flavors(pod_set.template.spec, assignment)
-        topology = assignment.topology_assignment if assignment else None
-        left = size
-        for labels, count in topology.domains() if topology else ():
-            nodes = self._considered(spec, labels)
-            for _ in range(min(count, left)):
-                yield nodes
-            left -= min(count, left)
-            if not left:
-                return
-        if left:
-            nodes = self._considered(spec, {})
-            yield from [nodes] * left
+        nodes = [node.metadata for node in self._live.nodes.objects.values() if not exclusions(node, spec)]
+        topology, left = assignment.topology_assignment if assignment else None, size
+        if topology is not None:
+            domains: dict[tuple[str | None, ...], list[str]] = {}
+            for node in nodes:
+                values = tuple([node.labels.get(level) for level in topology.levels])
+                domains.setdefault(values, []).append(node.name)
+            for labels, count in topology.domains():
+                yield from [frozenset(domains.get(tuple(labels.values()), ()))] * min(count, left)
+                left -= min(count, left)
+                if not left:
+                    return
+        yield from [frozenset([node.name for node in nodes])] * left
 
     def _with_flavors(self, spec: ApiPodSpec, assignment: PodSetAssignment | None) -> ApiPodSpec:
         """Return *spec* with what Kueue adds for the flavors of the pod set."""
@@ -264,11 +281,6 @@ class AdmissionChecks:
             selector |= flavor.spec.node_labels
             tolerations += flavor.spec.tolerations
         return msgspec.structs.replace(spec, node_name="", node_selector=selector, tolerations=tuple(tolerations))
-
-    def _considered(self, spec: ApiPodSpec, labels: Mapping[str, str]) -> frozenset[str]:
-        selected = msgspec.structs.replace(spec, node_selector={**spec.node_selector, **labels})
-        nodes = self._live.nodes.objects.values()
-        return frozenset([node.metadata.name for node in nodes if not exclusions(node, selected)])
 
     def _unbound(self, workload: KueueWorkload) -> list[_Member]:
         """Return the pods of a workload that has passed the check and that are not bound yet."""
@@ -290,17 +302,13 @@ class AdmissionChecks:
     # Writing
 
     async def _check(self, workload: KueueWorkload) -> None:
-        answer = self.answer(workload)
-        open_statuses = [status for status in self._statuses(workload) if status.state in _OPEN]
-        changed = [
-            status
-            for status in open_statuses
-            if status.state != answer.state or (answer.state is CheckState.PENDING and status.message != answer.message)
-        ]
-        if changed:
-            await self._write(workload, changed, answer)
+        answer, statuses = self.answer(workload), self._statuses(workload)
+        pending = answer.state is CheckState.PENDING
+        if any(status.state != answer.state or (pending and status.message != answer.message) for status in statuses):
+            await self._write(workload, statuses, answer)
 
     async def _write(self, workload: KueueWorkload, statuses: Sequence[CheckStatus], answer: CheckAnswer) -> None:
+        """Write all *statuses* of this controller: server-side apply removes those that are left out."""
         name, version = workload.metadata.full_name, workload.metadata.resource_version
         requeue = {} if answer.requeue_after is None else {"requeueAfterSeconds": answer.requeue_after}
         entries = [

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from alignup.align.workload.validation import MIRROR_ANNOTATION
+from alignup.kubernetes.api.kueue_resources import WORKLOAD_ANNOTATION
 from alignup.kubernetes.api.objects import ApiPod, ApiPodSpec, ApiPodStatus, Condition, ObjectMeta
 from alignup.schedule.pod_groups import GROUP_LABELS, SIZE_ANNOTATION, group_of
 
@@ -20,18 +21,21 @@ _KEPT_SPEC = (
     "os",
     "resource_claims",
     "scheduling_group",
+    "node_selector",
+    "affinity",
+    "tolerations",
 )
 _KEPT_STATUS = ("phase", "reason", "qos_class", "container_statuses", "init_container_statuses")
 _UNIQUE_STATUS = ("resource_claim_statuses", "extended_resource_claim_status")
 _UNIQUE_METADATA = ("name", "uid", "resource_version", "deletion_timestamp", "deletion_grace_period_seconds")
-#: Of mirror pods, of groups, and our own.
-_KEPT_ANNOTATIONS = ("kubernetes.io/config.", "alignup.dev/", SIZE_ANNOTATION, *GROUP_LABELS)
+#: Of mirror pods, of groups, of workloads, and our own.
+_KEPT_ANNOTATIONS = ("kubernetes.io/config.", "alignup.dev/", SIZE_ANNOTATION, WORKLOAD_ANNOTATION, *GROUP_LABELS)
 
 _Part = TypeVar("_Part")
 
 
 class PodTrimmer:
-    """Trims bound pods to the parts that count: what they request, how they end, their labels.
+    """Trims bound pods to the parts that count: what they request, which nodes they may use, how they end, labels.
 
     Pods of one workload are alike, so their equal parts are stored once. Pods that are not bound stay whole.
     """

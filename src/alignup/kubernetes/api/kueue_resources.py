@@ -9,6 +9,7 @@ from alignup.kubernetes.api.resource import Resource
 from alignup.kubernetes.manifests.pod_decoder import Labels, ObjectPart
 
 GROUP, VERSION = "kueue.x-k8s.io", "v1beta2"
+WORKLOAD_ANNOTATION = "kueue.x-k8s.io/workload"  #: of pods, with the name of their Workload
 
 
 class CheckState(StrEnum):
