@@ -194,6 +194,18 @@ async def test_devices_that_others_may_use_too_are_left_to_the_scheduler(server,
     assert live.claim_fit(WANTING, "a") == known_claims.ClaimFit(possible=True)
 
 
+async def test_a_part_of_a_device_that_is_in_use_is_not_free(server, live, claims):
+    counters = [{"counterSet": "gpu-0", "counters": {"memory": {"value": "80Gi"}}}]
+    parts = [{"name": f"part-{number}", "consumesCounters": counters} for number in range(2)]
+    server.put(resource_slice("b", devices=parts))
+    await until(lambda: live.claims.devices == 4)
+    fit = live.claim_fit(WANTING, "b")
+    assert (fit.possible, fit.certain) == (True, False)
+    server.put(claim("other", ["part-0", "part-1"], "b"))
+    await until(lambda: live.claims.objects.claims)
+    assert not live.claim_fit(WANTING, "b").possible
+
+
 async def test_a_selector_that_fails_leaves_the_choice_to_the_scheduler(server, live, claims):
     server.put(device_class("gpu", selector='device.attributes["gpu.example.com"].missing == "x"'))
     server.put(template("other", class_name="gpu"))

@@ -195,7 +195,7 @@ class KnownClaims:
             fits = allocate(claims, devices, matches=self._matches, taken=taken) is not None
         except AlignError as error:
             return ClaimFit(possible=True, reason=str(error), certain=False)
-        if fits and (partial or any(device.shared for device in devices)):
+        if fits and (partial or any(device.shared or device.counted for device in devices)):
             reason = "devices are shared or have parts, which only the scheduler computes"
             return ClaimFit(possible=True, reason=reason, certain=False)
         if fits:

@@ -12,6 +12,7 @@ from alignup.align.claims.alignment import (
     PCIE_ROOT,
     ExplainedClaim,
     HostClaims,
+    decided_nodes,
     numa_nodes,
     place_devices,
 )
@@ -21,6 +22,7 @@ from alignup.align.claims.resource_claims import (
     ClaimObjects,
     ClaimRequest,
     DeviceClass,
+    DeviceTaint,
     SliceDevice,
 )
 from alignup.align.cpus.options import CpuSettings
@@ -200,6 +202,21 @@ class TestExplainedClaims:
 
         (state,) = HostClaims(objects, (shared,), any_device).states(pod(), Host(MACHINE, STATIC))
         assert (state.devices, state.problem) == ((("gpu", shared),), "")
+
+    def test_a_device_with_a_taint_is_neither_a_candidate_nor_proposed(self):
+        tainted = replace(device("gpu-0", node=0), taints=(DeviceTaint("broken", "", "NoSchedule"),))
+
+        assert [each.id.device for _, each in explain([tainted, device("gpu-1", node=1)]).state.devices] == ["gpu-1"]
+        assert explain([tainted, device("gpu-1", node=1)], ["gpu-1"]).better == ()
+
+    def test_a_claim_with_the_name_of_a_resource_is_used_by_the_containers_that_name_it(self):
+        amounts = {"cpu": Quantity.of(2), "memory": Quantity.of(1 << 20)}
+        user = Container("app", Resources(amounts, amounts, ("memory",)))
+        both = replace(pod(), containers=(user, Container("other", Resources(amounts, amounts))))
+        placements = Host(MACHINE, STATIC).decide(both).placements
+
+        assert [bits.show(placement.cpus or 0) for placement in placements] == ["1-2", "4-5"]
+        assert decided_nodes(both, placements, "memory", MACHINE).cpus == bits.of([0])
 
     def test_the_document_has_everything(self):
         document = explain([device("gpu-1", node=1, model="h100")], ["gpu-1"]).to_document()

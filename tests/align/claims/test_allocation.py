@@ -107,6 +107,30 @@ def test_a_tainted_device_needs_a_toleration(toleration, tolerated):
     assert (allocate([tolerant], [tainted], matches=any_device) is not None) is tolerated
 
 
+def test_all_devices_are_none_if_a_taint_of_one_is_not_tolerated():
+    tainted = replace(device("b"), taints=(DeviceTaint("broken", "", "NoSchedule"),))
+
+    assert allocate([claim(ClaimRequest("gpu", "gpu", None))], [device("a"), tainted], matches=any_device) is None
+    assert names(allocate([claim(GPU)], [tainted, device("a")], matches=any_device)) == ["a"]
+
+
+@pytest.mark.parametrize(("count", "possible"), [(32, True), (33, False), (None, False)])
+def test_a_claim_has_at_most_32_devices(count, possible):
+    devices = [device(f"gpu-{number}") for number in range(1_100)]
+
+    result = allocate([claim(ClaimRequest("gpu", "gpu", count))], devices, matches=any_device)
+    assert (result is not None) is possible
+
+
+def test_a_pod_with_very_many_devices_is_not_decided():
+    devices = [device(f"gpu-{number}") for number in range(500)]
+    claims = [claim(*(ClaimRequest(f"r{number}", "gpu") for number in range(32)), name=f"c{each}") for each in range(9)]
+
+    with pytest.raises(WorkLimitError, match="more than 150 devices"):
+        allocate(claims, devices, matches=any_device)
+    assert allocate(claims[:4], devices, matches=any_device) is not None
+
+
 def test_a_device_that_can_be_shared_has_several_claims():
     shared = replace(device("a"), shared=True)
 

@@ -9,6 +9,8 @@ from alignup.align.claims.resource_claims import AllocatedDevice, Claim, ClaimRe
 from alignup.align.errors import AlignError, WorkLimitError
 
 MAX_STEPS = 100_000  #: devices that an allocation tries
+MAX_RESULTS = 32  #: devices of a claim, as in Kubernetes
+MAX_DEVICES = 150  #: of all claims together; the search needs some levels of Python's stack for each
 
 #: Whether a device matches the selectors of a request and its class.
 Matches = Callable[[ClaimRequest, SliceDevice], bool]
@@ -30,8 +32,9 @@ def allocate(
 
 
 def is_available(device: SliceDevice, request: ClaimRequest, taken: Collection[DeviceId]) -> bool:
-    """Return whether *request* can get *device* while others have the devices in *taken*."""
-    return device.id not in taken or device.shared or request.admin_access
+    """Return whether *request* can get *device*, if it matches, while others have the devices in *taken*."""
+    free = device.id not in taken or device.shared or request.admin_access
+    return free and all(any(toleration.covers(taint) for toleration in request.tolerations) for taint in device.taints)
 
 
 class _Search:
@@ -76,6 +79,8 @@ class _Search:
             return needed == 0 and wanted.count is not None and self.allocate(claim, request + 1)
         if count == needed:
             return self.allocate(claim, request + 1)
+        if len(self._chosen[claim]) + needed - count > MAX_RESULTS:
+            return False
         last = start + 1 if wanted.count is None else len(candidates)  # all devices: each must be free
         tried: set[Hashable] = set()
         for index in range(start, last):
@@ -99,15 +104,17 @@ class _Search:
 
     def _count_step(self) -> None:
         self._steps += 1
+        titles = [claim.title for claim in self._claims]
         if self._steps > MAX_STEPS:
-            titles = [claim.title for claim in self._claims]
             raise WorkLimitError(f"no devices for the claims were found within {MAX_STEPS} steps", sources=titles)
+        if sum(map(len, self._chosen)) >= MAX_DEVICES:
+            raise WorkLimitError(f"more than {MAX_DEVICES} devices of a pod are not decided", sources=titles)
 
     def _candidates_of(self, claim: int, request: int, alternative: int) -> tuple[SliceDevice, ...]:
         key = (claim, request, alternative)
         if key not in self._candidates:
             wanted = self._claims[claim].requests[request][alternative]
-            self._candidates[key] = tuple([device for device in self._devices if self._suits(wanted, device)])
+            self._candidates[key] = tuple([device for device in self._devices if self._matches(wanted, device)])
         return self._candidates[key]
 
     def _kind_of(self, device: SliceDevice) -> Hashable:
@@ -115,14 +122,11 @@ class _Search:
         if device.id not in self._kinds:
             compared = tuple([device.attributes.get(attribute) for attribute in self._compared])
             try:
-                matched = tuple([self._suits(request, device) for request in self._requests])
-                self._kinds[device.id] = matched, compared, device.shared
+                suits = [is_available(device, each, ()) and self._matches(each, device) for each in self._requests]
+                self._kinds[device.id] = tuple(suits), compared, device.shared
             except AlignError:  # of a selector that may never be needed
                 self._kinds[device.id] = device.id
         return self._kinds[device.id]
-
-    def _suits(self, request: ClaimRequest, device: SliceDevice) -> bool:
-        return _tolerates(request, device) and self._matches(request, device)
 
     def _satisfies(self, claim: int, request: str, device: SliceDevice) -> bool:
         for attribute, requests in self._claims[claim].constraints:
@@ -134,10 +138,6 @@ class _Search:
                 if _applies(requests, other_request) and other.attributes[attribute] != device.attributes[attribute]:
                     return False
         return True
-
-
-def _tolerates(request: ClaimRequest, device: SliceDevice) -> bool:
-    return all(any(toleration.covers(taint) for toleration in request.tolerations) for taint in device.taints)
 
 
 def _applies(requests: frozenset[str], request: str) -> bool:

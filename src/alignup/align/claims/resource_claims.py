@@ -31,8 +31,8 @@ class SliceDevice:
     capacity: Mapping[str, Quantity] = field(default_factory=dict)  #: by qualified name
     nodes: NodeSet | None = None  #: NUMA nodes; ``None``: unknown
     taints: tuple["DeviceTaint", ...] = ()
-    #: whether several claims can share it or it shares counters with other devices, which is not computed here
-    shared: bool = False
+    shared: bool = False  #: whether several claims can have it, of which each uses a part; parts are not computed here
+    counted: bool = False  #: whether it uses counters that it shares with other devices, which are not computed here
 
 
 @dataclass(frozen=True, slots=True)

@@ -311,7 +311,8 @@ def _device(device: SliceDeviceSpec, spec: SliceSpec) -> SliceDevice:
         taints=tuple(
             DeviceTaint(taint.key, taint.value, taint.effect) for taint in device.taints if taint.effect != "None"
         ),
-        shared=device.allow_multiple_allocations or device.consumes_counters is not None,
+        shared=device.allow_multiple_allocations,
+        counted=device.consumes_counters is not None,
     )
 
 
