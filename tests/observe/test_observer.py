@@ -155,6 +155,26 @@ async def test_directories_that_have_appeared_are_watched_after_a_full_check(ser
         await refreshed.wait()
 
 
+async def test_a_host_that_changes_all_the_time_is_checked_in_full_too(served, make, reader, monkeypatch):
+    now, refreshed, refresh = [0.0], list[float](), reader.refresh
+
+    async def noted() -> None:
+        refreshed.append(now[0])
+        await refresh()
+
+    monkeypatch.setattr(reader, "refresh", noted)
+    observer = make(period=60.0, clock=lambda: now[0])
+    async with running(observer), asyncio.timeout(60):
+        await served.wait_requests("PATCH", "hoststates/n")
+        for _ in range(4):
+            now[0] += 25
+            observer.notify()
+            while observer.checked_at < now[0]:  # noqa: ASYNC110 - a condition without an event
+                await asyncio.sleep(0)
+
+    assert refreshed == [0.0, 75.0]
+
+
 async def test_a_prepared_claim_is_noticed_at_the_file_of_claims(served, client, kubelet, make, tmp_path):
     """Claims are prepared after the admission, when the other files are written."""
     gpu = DeviceId("gpu.example.com", "n", "gpu-0")

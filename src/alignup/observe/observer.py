@@ -162,18 +162,20 @@ class Observer:
 
     async def run(self) -> None:
         """Observe and publish until cancelled."""
-        self.checked_at = self.timing.clock()
+        clock, period = self.timing.clock, min(self.timing.period, HEARTBEAT_SECONDS)
+        self.checked_at = clock()
+        full_at = self.checked_at + period  #: when the next full check is due, whatever changes before
         async with self._watched() as watch:
             self._changed.set()
             while True:
-                full = await self._wait(min(self.timing.period, HEARTBEAT_SECONDS))
-                if full:
-                    watch.refresh()
-                else:  # several files are written, one after the other
+                if not await self._wait(full_at - clock()):  # several files are written, one after the other
                     await self.timing.sleep(self.timing.collect)
-                self._refresh = self._refresh or full
+                if clock() >= full_at:
+                    full_at = clock() + period
+                    self._refresh = True
+                    watch.refresh()
                 await self._check()
-                self.checked_at = self.timing.clock()
+                self.checked_at = clock()
 
     async def _check(self) -> None:
         """Publish the host as it is, after it has settled and the interval since the last write has passed."""
