@@ -145,6 +145,22 @@ async def test_a_gang_that_its_scheduler_never_binds_does_not_keep_others_out(no
     assert await scheduler.ask(pods[0])
 
 
+async def test_more_pods_for_a_gang_that_runs_do_not_keep_others_out_either(nodes, service, scheduler, clock):
+    pods = gang(4, size=2)
+    for each in pods[:2]:
+        nodes.create(each, "a")
+        nodes.admit("a", each)
+    await create(nodes, service, [*pods[2:], SINGLE])
+    await until(lambda: len(service.live.cluster.record("a").ledger.pods) == 2)
+    for _ in range(int(UNBOUND_SECONDS) // 10):
+        assert [await scheduler.ask(each) for each in pods[2:]] == [["b"]] * 2
+        clock[0] += 10
+
+    assert await scheduler.ask(pods[2]) == []
+    assert assumed(service) == {}
+    assert await scheduler.ask(SINGLE) == ["b"]
+
+
 async def test_a_gang_that_no_longer_fits_is_refused_before_its_first_binding(nodes, service, scheduler):
     """Another scheduler binds a pod to a node while ours asks about the gang."""
     pods = gang(4)
@@ -170,7 +186,9 @@ async def test_after_the_first_binding_the_rest_keeps_its_places(nodes, service,
     assert await scheduler.ask(SINGLE) == []
     assert await scheduler.bind(pods[1], offered[1]) == ""
 
-    clock[0] += KEPT_SECONDS
+    clock[0] += KEPT_SECONDS - 1
+    assert await scheduler.ask(pods[2]) == [offered[2]]  # a question is no binding
+    clock[0] += 1
     service.gangs.expire()
     assert assumed(service).keys().isdisjoint({pods[2].uid, pods[3].uid})
     await until(lambda: [event["reason"] for event in nodes.server.objects("events")] == ["GangIncomplete"] * 2)
@@ -290,8 +308,7 @@ async def test_a_lost_response_of_a_binding_keeps_the_place(nodes, service, sche
 
 async def test_pods_that_no_kubelet_rejects_wait_with_their_gang(nodes, service, scheduler):
     workers = gang(5, size=6)
-    plain = read_pod({**PLAIN, "apiVersion": "v1", "kind": "Pod"})
-    launcher = replace(plain, labels=workers[0].labels, annotations=workers[0].annotations)
+    launcher = make_launcher(workers)
     await create(nodes, service, [*workers, launcher])
     assert await scheduler.ask(launcher) == []
 
@@ -301,6 +318,33 @@ async def test_pods_that_no_kubelet_rejects_wait_with_their_gang(nodes, service,
     assert await scheduler.ask(launcher) == ["a", "b", "c"]
     assert await scheduler.bind(launcher, "a") == ""
     assert await scheduler.schedule(workers) == [""] * 5
+
+
+def make_launcher(workers):
+    """A pod of their gang that no kubelet rejects because of NUMA nodes."""
+    plain = read_pod({**PLAIN, "apiVersion": "v1", "kind": "Pod"})
+    return replace(plain, labels=workers[0].labels, annotations=workers[0].annotations)
+
+
+@pytest.mark.parametrize(
+    ("fault", "kept"),
+    [(ApiFault(status=409), 0), (ApiFault(disconnect=True, done=False), 4), (ApiFault(), 4)],
+    ids=["it failed", "its outcome is unknown", "it succeeded"],
+)
+async def test_places_are_kept_after_the_binding_of_a_launcher(nodes, service, scheduler, clock, fault, kept):
+    workers = gang(4, size=5)
+    launcher = make_launcher(workers)
+    await create(nodes, service, [*workers, launcher])
+    offered = [(await scheduler.ask(each))[0] for each in (*workers, launcher)]
+    nodes.server.inject(fault, verb="create", resource="pods")
+    await scheduler.bind(launcher, "a")
+    clock[0] += TENTATIVE_SECONDS
+    service.gangs.expire()
+
+    assert len(assumed(service).keys() & {each.uid for each in workers}) == kept
+    if kept:
+        assert [await scheduler.bind(*place) for place in zip(workers, offered, strict=False)] == [""] * 4
+        assert len(service.gangs) == 0
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from alignup.schedule.workload_answers import describe_shortage
 TENTATIVE_SECONDS = 20.0  #: after the last question or binding, for which places are kept for a gang that is not bound
 UNBOUND_SECONDS = 60.0  #: after the first question, by which a binding must follow, whatever is asked meanwhile
 PAUSE_SECONDS = 60.0  #: for which others come first after that
-KEPT_SECONDS = 300.0  #: like the first, for the rest of a gang of which some are bound
+KEPT_SECONDS = 300.0  #: after the last binding, for which places are kept for the rest of the gang
 TURN_SECONDS = 3.0  #: for which a binding waits for those that must come before it
 CHECK_SECONDS = 1.0
 INCOMPLETE = "GangIncomplete"  #: the reason of events
@@ -54,13 +54,13 @@ class TentativeGang:
     """The nodes of a gang, from the first question to the last binding."""
 
     key: GroupKey
-    resumed: bool  #: whether some pods were bound before
+    resumed: bool  #: whether it was half bound before
     since: float
-    touched: float
+    touched: float  #: when it was asked about, if nothing is bound, or when a pod was bound
     hosts: dict[str, GangBinding] = field(default_factory=dict)  #: by uid, in the order of binding
     answered: set[str] = field(default_factory=set)
-    bound: set[str] = field(default_factory=set)  #: those of ``hosts`` whose binding is written, or is being written
-    unknown: set[str] = field(default_factory=set)  #: those whose binding may be written or not
+    bound: set[str] = field(default_factory=set)  #: those whose binding is written, or is being written
+    unknown: set[str] = field(default_factory=set)  #: those of ``hosts`` whose binding may be written or not
     uncertain: set[str] = field(default_factory=set)  #: those that may be placed elsewhere on their nodes
     changed: asyncio.Event = field(default_factory=asyncio.Event)  #: set after the next binding
 
@@ -185,7 +185,7 @@ class Gangs:
         members, gang = self._groups.members(key, api_pod), self._gangs.get(key)
         if not self._is_decided_together(key, members, pod):
             return None
-        if gang is not None:
+        if gang is not None and not gang.started:
             gang.touched = self._clock()
         if problem := _missing(key, members) or self._describe_pause(key):
             if gang is not None and not gang.started:
@@ -309,7 +309,7 @@ class Gangs:
     ) -> None:
         gang = self._gangs.get(key)
         if gang is None:
-            gang = self._gangs[key] = TentativeGang(key, bool(members.bound), self._clock(), self._clock())
+            gang = self._gangs[key] = TentativeGang(key, _is_half_bound(members), self._clock(), self._clock())
             nodes = len({binding.host for binding in placed.values()})
             _log.info("gang placed", group=str(key), pods=len(placed), nodes=nodes, minimum=members.minimum)
         for uid in moved:
@@ -384,10 +384,8 @@ class Gangs:
                 for binding, verdict in zip((*order, *elsewhere), verdicts[len(beside) :], strict=True)
                 if verdict.alternatives
             }
-            if mine is None:
-                gang.resumed = True
-            else:
-                gang.bound.add(pod.uid)
+            gang.bound.add(pod.uid)
+            self._by_uid[pod.uid] = gang
             return ""
         problem = f"gang {gang.key} does not fit any more: {reason} on node {node}"
         if not gang.started:
@@ -409,7 +407,7 @@ class Gangs:
             return
         gang.unknown.discard(uid)
         if problem and uid in self._live.assumed:
-            gang.unknown.add(uid)
+            gang.unknown |= {uid} & gang.hosts.keys()
         elif problem:
             gang.bound.discard(uid)
             self._remove(gang, uid)
@@ -445,7 +443,7 @@ class Gangs:
     def _drop(self, gang: TentativeGang, reason: str) -> None:
         """Give back all places that are not bound."""
         self._gangs.pop(gang.key, None)
-        for uid in gang.hosts:
+        for uid in (*gang.hosts, *gang.bound):
             self._by_uid.pop(uid, None)
         for binding in gang.unbound():
             self._live.forget(binding.pod.uid)
@@ -462,7 +460,7 @@ class Gangs:
         gang.changed = asyncio.Event()
         if not gang.unbound() and gang.key in self._gangs:
             del self._gangs[gang.key]
-            for uid in gang.hosts:
+            for uid in (*gang.hosts, *gang.bound):
                 self._by_uid.pop(uid, None)
             _log.info("gang bound", group=str(gang.key), pods=len(gang.hosts))
 
