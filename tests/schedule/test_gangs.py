@@ -261,6 +261,32 @@ async def test_the_scheduler_may_consider_other_nodes_for_later_pods(nodes, serv
     assert await asyncio.gather(*(scheduler.bind(each, host) for each, (host,) in hosts)) == [""] * 4
 
 
+async def test_a_refusal_about_the_nominated_node_does_not_hold_for_all_nodes(nodes, service, scheduler):
+    """kube-scheduler asks about the nominated node of a pod first, then about all."""
+    pods = gang(4)
+    await create(nodes, service, pods)
+
+    assert await scheduler.ask(pods[0], "a") == []
+    assert scheduler.reasons["a"].startswith("gang default/train: 2 of 4 pods fit together")
+    assert await scheduler.ask(pods[0], "ab") == ["a"]
+
+
+async def test_a_question_about_fewer_nodes_leaves_a_gang_its_places(nodes, service, scheduler):
+    pods = gang(4)
+    await create(nodes, service, pods)
+    offered = [(await scheduler.ask(each))[0] for each in pods]
+    last, place = pods[-1], offered[-1]
+    other = "a" if place == "b" else "b"
+    before = assumed(service)
+
+    assert await scheduler.ask(last, other) == []
+    assert assumed(service) == before
+    assert await scheduler.ask(last, "ab") == [place]
+
+    assert [await scheduler.ask(last, other) for _ in range(2)] == [[], []]
+    assert assumed(service) == {}, "the scheduler does not consider its node any more"
+
+
 async def test_a_new_leader_continues_with_a_half_bound_gang(nodes, service, scheduler, client, follow):
     pods = gang(4)
     await create(nodes, service, pods)

@@ -57,6 +57,7 @@ class TentativeGang:
     resumed: bool  #: whether it was half bound before
     since: float
     touched: float  #: when it was asked about, if nothing is bound, or when a pod was bound
+    considered: int = 0  #: nodes in the last question
     hosts: dict[str, GangBinding] = field(default_factory=dict)  #: by uid, in the order of binding
     answered: set[str] = field(default_factory=set)
     bound: set[str] = field(default_factory=set)  #: those whose binding is written, or is being written
@@ -71,9 +72,9 @@ class TentativeGang:
     def unbound(self) -> list[GangBinding]:
         return [binding for uid, binding in self.hosts.items() if uid not in self.bound]
 
-    def movable(self, asked: str) -> dict[str, GangBinding]:
-        """Return the pods that may go elsewhere: the one that is *asked* about, and those that were not yet."""
-        fixed = self.bound | (self.answered - {asked})
+    def movable(self, asked: str, *, anew: bool) -> dict[str, GangBinding]:
+        """Return the pods that may go elsewhere: the one that is *asked* about, and those that were not yet, or all."""
+        fixed = self.bound if anew else self.bound | (self.answered - {asked})
         return {uid: binding for uid, binding in self.hosts.items() if uid not in fixed}
 
 
@@ -83,13 +84,15 @@ class _Question(NamedTuple):
     key: GroupKey
     members: GroupMembers
     asked: Pod
-    nodes: Collection[str] | None = None  #: for the pod; ``None``: by its selectors
-    others: Collection[str] | None = None  #: for others with the same selectors
+    nodes: frozenset[str] | None = None  #: for the pod; ``None``: by its selectors
+    for_others: bool = False  #: whether the nodes are also for others with the same selectors
 
 
 class _Refusal(NamedTuple):
     version: int  #: of the cluster
     uids: frozenset[str]
+    nodes: frozenset[str] | None  #: of the question
+    for_others: bool
     until: float  #: Node objects and groups change as well
     problem: str
 
@@ -161,7 +164,10 @@ class Gangs:
         if key is None:
             return None
         self.expire()
-        return self._place(key, api_pod, pod, nodes, others=nodes)
+        place = self._place(key, api_pod, pod, nodes, for_others=True)
+        if gang := self._gangs.get(key):
+            gang.considered = len(nodes)
+        return place
 
     def fits(self, api_pod: ApiPod, pod: Pod) -> bool:
         """Return whether a pod that waits could be placed now with the others of its group, if it is in one."""
@@ -180,7 +186,7 @@ class Gangs:
         return tuple([pod for pod in waiting if pod.metadata.uid != api_pod.metadata.uid])
 
     def _place(
-        self, key: GroupKey, api_pod: ApiPod, pod: Pod, nodes: Collection[str], *, others: Collection[str] | None
+        self, key: GroupKey, api_pod: ApiPod, pod: Pod, nodes: Collection[str], *, for_others: bool
     ) -> GangPlace | None:
         members, gang = self._groups.members(key, api_pod), self._gangs.get(key)
         if not self._is_decided_together(key, members, pod):
@@ -191,6 +197,7 @@ class Gangs:
             if gang is not None and not gang.started:
                 self._drop(gang, problem)
             return GangPlace(problem=problem)
+        binding = None
         if gang is not None:
             binding = gang.hosts.get(pod.uid)
             if binding is None and not needs_alignment(pod):
@@ -198,13 +205,14 @@ class Gangs:
             if binding is not None and self._still_fits(binding, nodes):
                 gang.answered.add(pod.uid)
                 return GangPlace(binding.host)
-        question = _Question(key, members, pod, nodes, others)
+        question = _Question(key, members, pod, frozenset(nodes), for_others)
         problem = self._decide(question)
-        gang = self._gangs.get(key)
         if problem and gang is not None and not gang.started and (pod.uid in gang.hosts or not gang.hosts):
-            self._drop(gang, problem)  # the scheduler begins again: nothing of it holds any more
-            problem = self._decide(question)
-            gang = self._gangs.get(key)
+            problem = self._decide(question, anew=True)  # the scheduler begins again: no answer holds any more
+            # It asks about the nominated node of a pod first, then about all.
+            if problem and (binding is None or binding.host in nodes or len(nodes) >= gang.considered):
+                self._drop(gang, problem)
+        gang = self._gangs.get(key)
         if problem or gang is None:
             return GangPlace(problem=problem)
         binding = gang.hosts.get(pod.uid)
@@ -241,19 +249,23 @@ class Gangs:
             return False
         return self._live.verdict(pod, host).admits and host not in self._kept_nodes.refused(pod)
 
-    def _decide(self, question: "_Question", *, keep: bool = True) -> str:
-        """Decide on all pods that wait, and *keep* their places; return why they do not fit, or nothing."""
+    def _decide(self, question: "_Question", *, keep: bool = True, anew: bool = False) -> str:
+        """Decide on all pods that wait, and *keep* their places; return why they do not fit, or nothing.
+
+        Pods that were asked about before stay where they are, unless they are decided *anew*.
+        """
         live, key, members, asked = self._live, question.key, question.members, question.asked.uid
         uids = frozenset(pod.metadata.uid for pod in members.waiting)
         refusal, gang = self._refused.get(key), self._gangs.get(key)
-        if refusal is not None and refusal[:2] == (self._version, uids) and self._clock() < refusal.until:
+        same = (self._version, uids, question.nodes, question.for_others)
+        if refusal is not None and refusal[:4] == same and self._clock() < refusal.until:
             return refusal.problem
         try:
             pods = [(api_pod, live.read(api_pod)) for api_pod in members.waiting]
         except PodError as error:
             return f"gang {key}: alignup cannot read a pod of it: {error}"
         aligned = sorted([pair for pair in pods if needs_alignment(pair[1])], key=lambda pair: pair[1].uid != asked)
-        moved = gang.movable(asked) if gang is not None and keep else {}
+        moved = gang.movable(asked, anew=anew) if gang is not None and keep else {}
         for uid in moved:
             live.cluster.forget(uid)
         beside = held_bindings(live, members, without=moved)
@@ -275,7 +287,7 @@ class Gangs:
             live.assume_gang(tuple(moved.values()), beside=_on_nodes_of(moved, beside))
         problem = describe_gang(key, members, fitting, answer, live)
         if gang is None:
-            self._refused[key] = _Refusal(self._version, uids, self._clock() + CHECK_SECONDS, problem)
+            self._refused[key] = _Refusal(*same, self._clock() + CHECK_SECONDS, problem)
             while len(self._refused) > MAX_REFUSED:
                 del self._refused[next(iter(self._refused))]
         return problem
@@ -286,8 +298,8 @@ class Gangs:
         """Return the nodes for each pod; the same collection for those with the same selectors."""
         asked, known = question.asked.uid, dict[Hashable, Collection[str]]()
         selection = next((_selection(api_pod.spec) for api_pod, pod in aligned if pod.uid == asked), None)
-        if question.others is not None and selection is not None:
-            known[selection] = frozenset(question.others)
+        if question.nodes is not None and question.for_others and selection is not None:
+            known[selection] = question.nodes
         eligible: dict[str, Collection[str]] = {}
         for api_pod, pod in aligned:
             key = _selection(api_pod.spec)
@@ -295,8 +307,8 @@ class Gangs:
                 nodes = self._live.nodes.objects.values()
                 known[key] = frozenset(node.metadata.name for node in nodes if not exclusions(node, api_pod.spec))
             considered = known[key]
-            if pod.uid == asked and question.nodes is not None and question.nodes is not question.others:
-                considered = frozenset(question.nodes)
+            if pod.uid == asked and question.nodes is not None:
+                considered = question.nodes
             if refused := self._kept_nodes.refused(pod):
                 considered = frozenset(considered) - refused.keys()
             if self._claims.must_align(pod):
@@ -346,7 +358,7 @@ class Gangs:
         if not self._is_decided_together(key, members, pod):
             return ""
         if gang is None or (needs_alignment(pod) and (binding is None or not self._still_fits(binding, (node,)))):
-            place = self._place(key, api_pod, pod, (node,), others=None)
+            place = self._place(key, api_pod, pod, (node,), for_others=False)
             if place is None or place.problem or key not in self._gangs:
                 return place.problem if place else ""
             gang = self._gangs[key]
