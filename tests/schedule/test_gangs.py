@@ -11,8 +11,10 @@ import pytest
 
 from alignup.kubernetes.api import Timing
 from alignup.kubernetes.manifests.pod_decoder import read_pod
+from alignup.schedule.extender import ExtenderOptions
 from alignup.schedule.gangs import KEPT_SECONDS, PAUSE_SECONDS, TENTATIVE_SECONDS, UNBOUND_SECONDS
 from alignup.schedule.kept_nodes import PATIENCE_SECONDS
+from alignup.schedule.live_cluster import LiveClusterOptions
 from alignup.schedule.pod_groups import COSCHEDULING, KAI, KUBERNETES, VOLCANO
 from alignup.schedule.service import ScheduleService
 from alignup.testing.api_server import ApiFault
@@ -21,6 +23,8 @@ from tests.deadlines import until
 from tests.schedule.gang_objects import SERVED_GROUPS, Scheduler, gang, member, pod_group
 from tests.schedule.test_extender import PLAIN
 from tests.schedule.test_kept_nodes import end, mark_unschedulable
+from tests.schedule.test_node_resource_topology import SERVED as SERVED_TOPOLOGIES
+from tests.schedule.test_node_resource_topology import topology
 
 pytestmark = pytest.mark.anyio
 
@@ -42,6 +46,15 @@ def nodes(nodes):
     for resource in SERVED_GROUPS:
         nodes.server.serve(resource)
     return nodes
+
+
+@pytest.fixture
+async def service(nodes, client, follow, request):
+    """The service, which leads; with other options as a parameter."""
+    made = ScheduleService(client, **getattr(request, "param", {}))
+    follow(made.run())
+    await until(lambda: made.leading)
+    return made
 
 
 @pytest.fixture
@@ -344,6 +357,68 @@ async def test_pods_that_no_kubelet_rejects_wait_with_their_gang(nodes, service,
     assert await scheduler.ask(launcher) == ["a", "b", "c"]
     assert await scheduler.bind(launcher, "a") == ""
     assert await scheduler.schedule(workers) == [""] * 5
+
+
+UNKNOWN_NODES = {
+    "--allow-unknown": {"extender": ExtenderOptions(allow_unknown=True)},
+    "--approximate": {"live": LiveClusterOptions(approximate=True)},
+}
+
+
+@pytest.fixture
+async def more_nodes(nodes, service):
+    """Nodes c and d, without HostState."""
+    nodes.server.serve(SERVED_TOPOLOGIES)
+    for name in "cd":
+        nodes.server.put(topology(nodes.add(name, observed=False), name=name))
+    await until(lambda: service.live.nodes.get("d"))
+    await until(lambda: service.live.topologies.get("d") or not service.live.options.approximate)
+
+
+@pytest.mark.parametrize("service", UNKNOWN_NODES.values(), ids=UNKNOWN_NODES, indirect=True)
+@pytest.mark.usefixtures("more_nodes")
+async def test_a_gang_that_does_not_fit_goes_to_nodes_without_host_state_one_by_one(nodes, service, scheduler):
+    workers = gang(6, size=7)
+    pods = [make_launcher(workers), *workers]
+    await create(nodes, service, pods)
+    offered = []
+    for each in pods:
+        offered.append((await scheduler.ask(each, "abcd"))[0])
+        assert await scheduler.bind(each, offered[-1]) == ""
+        await until(lambda: service.live.find_pod("default", each.name).spec.node_name)  # noqa: B023 - now
+
+    assert set(offered[:3]) <= {"c", "d"}
+    assert sorted(offered[3:]) == ["a", "a", "b", "b"], "the rest fits together"
+
+
+@pytest.mark.parametrize("service", UNKNOWN_NODES.values(), ids=UNKNOWN_NODES, indirect=True)
+@pytest.mark.usefixtures("more_nodes")
+async def test_a_gang_that_does_not_fit_is_not_bound_to_nodes_with_host_state(nodes, service, scheduler):
+    pods = gang(6)
+    await create(nodes, service, pods)
+    assert set(await scheduler.ask(pods[0], "abcd")) <= {"c", "d"}
+
+    assert await scheduler.ask(pods[0], "ab") == []
+    assert await scheduler.bind(pods[0], "a") == scheduler.reasons["a"]
+
+
+@pytest.mark.parametrize("service", UNKNOWN_NODES.values(), ids=UNKNOWN_NODES, indirect=True)
+@pytest.mark.usefixtures("more_nodes")
+async def test_a_gang_of_which_pods_are_missing_goes_nowhere(nodes, service, scheduler):
+    pods = gang(6)
+    await create(nodes, service, pods[:5])
+
+    assert await scheduler.ask(pods[0], "abcd") == []
+    assert await scheduler.bind(pods[0], "c") == "gang default/train: 5 of 6 pods exist"
+
+
+@pytest.mark.usefixtures("more_nodes")
+async def test_a_gang_waits_for_nodes_with_host_state_by_default(nodes, service, scheduler):
+    pods = gang(6)
+    await create(nodes, service, pods)
+
+    assert await scheduler.ask(pods[0], "abcd") == []
+    assert "4 of 6 pods fit together" in await scheduler.bind(pods[0], "c")
 
 
 def make_launcher(workers):

@@ -47,6 +47,7 @@ class GangPlace(NamedTuple):
 
     host: str = ""  #: empty: anywhere, since no kubelet rejects it because of NUMA nodes
     problem: str = ""  #: why it waits
+    unfit: bool = False  #: whether that is because its gang does not fit on nodes with HostState
 
 
 @dataclass(slots=True, eq=False)
@@ -177,7 +178,10 @@ class Gangs:
         members = self._groups.members(key, api_pod)
         if not self._is_decided_together(key, members, pod):
             return True
-        return not (_missing(key, members) or self._decide(_Question(key, members, pod), keep=False))
+        try:
+            return not (_missing(key, members) or self._decide(_Question(key, members, pod), keep=False))
+        except PodError:
+            return False
 
     def others_waiting(self, api_pod: ApiPod) -> tuple[ApiPod, ...]:
         """Return the pods of the same group that wait as well."""
@@ -206,15 +210,18 @@ class Gangs:
                 gang.answered.add(pod.uid)
                 return GangPlace(binding.host)
         question = _Question(key, members, pod, frozenset(nodes), for_others)
-        problem = self._decide(question)
-        if problem and gang is not None and not gang.started and (pod.uid in gang.hosts or not gang.hosts):
-            problem = self._decide(question, anew=True)  # the scheduler begins again: no answer holds any more
-            # It asks about the nominated node of a pod first, then about all.
-            if problem and (binding is None or binding.host in nodes or len(nodes) >= gang.considered):
-                self._drop(gang, problem)
+        try:
+            problem = self._decide(question)
+            if problem and gang is not None and not gang.started and (pod.uid in gang.hosts or not gang.hosts):
+                problem = self._decide(question, anew=True)  # the scheduler begins again: no answer holds any more
+                # It asks about the nominated node of a pod first, then about all.
+                if problem and (binding is None or binding.host in nodes or len(nodes) >= gang.considered):
+                    self._drop(gang, problem)
+        except PodError as error:
+            return GangPlace(problem=f"gang {key}: alignup cannot read a pod of it: {error}")
         gang = self._gangs.get(key)
         if problem or gang is None:
-            return GangPlace(problem=problem)
+            return GangPlace(problem=problem, unfit=True)
         binding = gang.hosts.get(pod.uid)
         gang.answered.add(pod.uid)
         return GangPlace(binding.host if binding else "")
@@ -252,7 +259,7 @@ class Gangs:
     def _decide(self, question: "_Question", *, keep: bool = True, anew: bool = False) -> str:
         """Decide on all pods that wait, and *keep* their places; return why they do not fit, or nothing.
 
-        Pods that were asked about before stay where they are, unless they are decided *anew*.
+        ``PodError`` if one of them cannot be read. Pods that were asked about before stay where they are, unless they are decided *anew*.
         """
         live, key, members, asked = self._live, question.key, question.members, question.asked.uid
         uids = frozenset(pod.metadata.uid for pod in members.waiting)
@@ -260,10 +267,7 @@ class Gangs:
         same = (self._version, uids, question.nodes, question.for_others)
         if refusal is not None and refusal[:4] == same and self._clock() < refusal.until:
             return refusal.problem
-        try:
-            pods = [(api_pod, live.read(api_pod)) for api_pod in members.waiting]
-        except PodError as error:
-            return f"gang {key}: alignup cannot read a pod of it: {error}"
+        pods = [(api_pod, live.read(api_pod)) for api_pod in members.waiting]
         aligned = sorted([pair for pair in pods if needs_alignment(pair[1])], key=lambda pair: pair[1].uid != asked)
         moved = gang.movable(asked, anew=anew) if gang is not None and keep else {}
         for uid in moved:
@@ -344,11 +348,11 @@ class Gangs:
             return False
         return True
 
-    def turn(self, api_pod: ApiPod, pod: Pod, node: str) -> "str | TentativeGang":
+    def turn(self, api_pod: ApiPod, pod: Pod, node: str, *, alone: bool = False) -> "str | TentativeGang":
         """Decide again whether a pod can be bound now, immediately before its binding; empty: yes.
 
         Return why it cannot be bound, or the gang if others must be bound before. Nothing else may be bound to the node
-        before :meth:`bound` is called.
+        before :meth:`bound` is called. *alone*: the pod may go to this node if its gang does not fit on others.
         """
         key = group_of(api_pod)
         if key is None:
@@ -359,6 +363,8 @@ class Gangs:
             return ""
         if gang is None or (needs_alignment(pod) and (binding is None or not self._still_fits(binding, (node,)))):
             place = self._place(key, api_pod, pod, (node,), for_others=False)
+            if alone and place is not None and place.unfit and pod.uid not in self._by_uid:
+                return ""
             if place is None or place.problem or key not in self._gangs:
                 return place.problem if place else ""
             gang = self._gangs[key]
