@@ -4,6 +4,7 @@ Each node has 3 and 4 free CPUs on its NUMA nodes: two pods with 3 CPUs, or one 
 """
 
 import asyncio
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from alignup.kubernetes.api import Timing
 from alignup.kubernetes.manifests.pod_decoder import read_pod
 from alignup.schedule.extender import ExtenderOptions
+from alignup.schedule.extender_messages import ExtenderArgs
 from alignup.schedule.gangs import KEPT_SECONDS, PAUSE_SECONDS, TENTATIVE_SECONDS, UNBOUND_SECONDS
 from alignup.schedule.kept_nodes import PATIENCE_SECONDS
 from alignup.schedule.live_cluster import LiveClusterOptions
@@ -20,6 +22,7 @@ from alignup.schedule.service import ScheduleService
 from alignup.testing.api_server import ApiFault
 from tests.align.hosts import pod
 from tests.deadlines import until
+from tests.observe.api_objects import api_pod
 from tests.schedule.gang_objects import SERVED_GROUPS, Scheduler, gang, member, pod_group
 from tests.schedule.test_extender import PLAIN
 from tests.schedule.test_kept_nodes import end, mark_unschedulable
@@ -318,6 +321,46 @@ async def test_a_new_leader_continues_with_a_half_bound_gang(nodes, service, sch
         api_pod = next_leader.live.find_pod("default", each.name)
         assert await next_leader._binder.bind(api_pod, each, node) == ""  # noqa: SLF001
     assert "" not in nodes.bound().values()
+
+
+async def ask_next(leader, asked, **spec):
+    """Ask another service than that of the scheduler."""
+    message = {"Pod": api_pod(asked, phase="Pending", **spec), "NodeNames": ["a", "b"]}
+    return leader.extender.filter(ExtenderArgs.read(json.dumps(message).encode())).node_names
+
+
+@pytest.mark.parametrize(("asks", "kept"), [("volcano", True), ("default-scheduler", False)])
+async def test_a_new_leader_keeps_no_places_for_schedulers_that_never_ask(nodes, client, follow, asks, kept):
+    pods = gang(4)
+    for each in pods:
+        nodes.create(each, "a" if each is pods[0] else "", schedulerName="volcano")
+    nodes.admit("a", pods[0])
+    leader: Any = ScheduleService(client)
+    follow(leader.run())
+    await until(lambda: leader.leading)
+    assert assumed(leader) == {}
+
+    offered = await ask_next(leader, SINGLE, schedulerName=asks)
+
+    assert bool(offered) is not kept
+    assert assumed(leader).keys() == ({each.uid for each in pods[1:]} if kept else set())
+    assert leader._wake_up.waiting == (4 if kept else 0)  # noqa: SLF001
+
+
+async def test_a_new_leader_keeps_places_beside_a_bound_launcher_when_its_scheduler_asks(
+    nodes, service, scheduler, client, follow
+):
+    """A pod without resources of its own has no annotation that tells who bound it."""
+    workers = gang(4, size=5)
+    launcher = make_launcher(workers)
+    await create(nodes, service, [*workers, launcher])
+    assert [bool(await scheduler.ask(each)) for each in (*workers, launcher)] == [True] * 5
+    assert await scheduler.bind(launcher, "a") == ""
+    leader: Any = ScheduleService(client)
+    follow(leader.run())
+    await until(lambda: leader.leading)
+
+    assert await ask_next(leader, SINGLE) == []
 
 
 async def test_a_group_of_another_namespace_is_another_group(nodes, service, scheduler):

@@ -27,7 +27,7 @@ from alignup.placement.steered import STEERED_ANNOTATION
 from alignup.placement.verdict import PASSING_REASONS, Verdict, unknown
 from alignup.schedule.claim_bindings import MAX_JUDGED, NOT_ALIGNED, ClaimBindings, ClaimCheck
 from alignup.schedule.extender_messages import BindingArgs, BindingResult, ExtenderArgs, FilterResult, HostPriority
-from alignup.schedule.gangs import TURN_SECONDS, Gangs
+from alignup.schedule.gangs import PLACEMENT_ANNOTATION, TURN_SECONDS, Gangs
 from alignup.schedule.kept_nodes import PATIENCE_SECONDS
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.node_selection import SoftTaints, has_preferences, needs_alignment
@@ -41,7 +41,6 @@ CLAIM_POINTS = 30  #: of a score, for a node where devices of claims can be besi
 MAX_PODS = 4096  #: pods that are remembered from filter to binding
 OFFER_SECONDS = 2.0  #: after which a scheduler has bound a pod elsewhere, or not at all
 BIND_SECONDS = 20.0  #: for one binding
-PLACEMENT_ANNOTATION = "alignup.dev/predicted-placement"
 NOT_LEADING = "this process does not lead any more; the next one has to bind the pod"
 
 _log = structlog.get_logger()

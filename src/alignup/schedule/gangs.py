@@ -36,6 +36,7 @@ PAUSE_SECONDS = 60.0  #: for which others come first after that
 KEPT_SECONDS = 300.0  #: after the last binding, for which places are kept for the rest of the gang
 TURN_SECONDS = 3.0  #: for which a binding waits for those that must come before it
 CHECK_SECONDS = 1.0
+PLACEMENT_ANNOTATION = "alignup.dev/predicted-placement"  #: of pods that the extender has bound: what they will get
 INCOMPLETE = "GangIncomplete"  #: the reason of events
 MAX_REFUSED = 1000  #: groups whose refusals are remembered
 
@@ -118,6 +119,7 @@ class Gangs:
         self._refused: dict[GroupKey, _Refusal] = {}
         self._paused: dict[GroupKey, float] = {}  #: gangs that were not bound in time → until when others come first
         self._resuming: set[GroupKey] = set()  #: half bound gangs whose rest has no places yet
+        self._unasked: dict[str, set[GroupKey]] = {}  #: such gangs by the name of a scheduler that has not asked yet
         self._version = 0
         live.on_change(self._cluster_changed)
         live.pods.subscribe(self._pod_changed)
@@ -126,8 +128,18 @@ class Gangs:
         return len(self._gangs)
 
     def resume(self) -> None:
-        """Keep places for the rest of gangs that another process has begun to bind; call it before others get them."""
-        self._resuming = {key for key in self._groups.groups() if _is_half_bound(self._groups.members(key))}
+        """Keep places for the rest of gangs that another process has begun to bind; call it before others get them.
+
+        Other schedulers bind gangs, too, and may never ask. So unless a pod has the annotation of the extender, places
+        are kept when the scheduler of the gang asks for the first time.
+        """
+        self._resuming, self._unasked = set(), {}
+        for key in self._groups.groups():
+            members = self._groups.members(key)
+            if any(PLACEMENT_ANNOTATION in pod.metadata.annotations for pod in members.bound):
+                self._resuming.add(key)
+            elif _is_half_bound(members):
+                self._unasked.setdefault(members.waiting[0].spec.scheduler_name, set()).add(key)
         self._resume()
 
     def _resume(self) -> None:
@@ -161,6 +173,9 @@ class Gangs:
 
         *nodes* are those that the scheduler considers for it, and for others with the same selectors.
         """
+        if unasked := self._unasked.pop(api_pod.spec.scheduler_name, None):
+            self._resuming |= unasked
+            self._resume()
         key = group_of(api_pod)
         if key is None:
             return None
