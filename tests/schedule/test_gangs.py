@@ -12,6 +12,7 @@ import pytest
 
 from alignup.kubernetes.api import Timing
 from alignup.kubernetes.manifests.pod_decoder import read_pod
+from alignup.schedule.claim_bindings import ClaimBindings
 from alignup.schedule.extender import ExtenderOptions
 from alignup.schedule.extender_messages import ExtenderArgs
 from alignup.schedule.gangs import KEPT_SECONDS, PAUSE_SECONDS, TENTATIVE_SECONDS, UNBOUND_SECONDS
@@ -23,6 +24,7 @@ from alignup.testing.api_server import ApiFault
 from tests.align.hosts import pod
 from tests.deadlines import until
 from tests.observe.api_objects import api_pod
+from tests.schedule.claim_objects import claim, claiming, device_class, resource_slice, template
 from tests.schedule.gang_objects import SERVED_GROUPS, Scheduler, gang, member, pod_group
 from tests.schedule.test_extender import PLAIN
 from tests.schedule.test_kept_nodes import end, mark_unschedulable
@@ -363,6 +365,37 @@ async def test_a_new_leader_keeps_places_beside_a_bound_launcher_when_its_schedu
     assert await ask_next(leader, SINGLE) == []
 
 
+async def test_nodes_are_asked_once_about_the_devices_of_equal_pods(nodes, service, scheduler, monkeypatch):
+    """Each pod has a claim of its own from one template; node c rejects them all."""
+    nodes.add("c")
+    full = [pod(f"full-{cpus}", cpu=str(cpus), memory="1Gi") for cpus in (4, 3)]
+    for each in full:
+        nodes.create(each, "c")
+        nodes.admit("c", each)
+    pods = [claiming(each, preference="require") for each in gang(4)]
+    documents = [device_class(), template(), *(resource_slice(name, (0, 0, 1, 1)) for name in "abc")]
+    for document in (*documents, *(claim(f"{each.name}-gpu") for each in pods)):
+        nodes.server.put(document)
+    for each in pods:
+        document = api_pod(each, phase="Pending")
+        document["status"]["resourceClaimStatuses"] = [{"name": "gpu", "resourceClaimName": f"{each.name}-gpu"}]
+        nodes.server.put(document)
+    live = service.live
+    await until(lambda: live.claims.devices == 12 and len(live.claims.objects.claims) == 4)
+    await until(lambda: len(live.cluster.record("c").ledger.pods) == 2 and live.find_pod("default", pods[3].name))
+    asked: list[str] = []
+    suits = ClaimBindings.suits
+
+    def ask(claims, pod, node):
+        asked.append(node)
+        return suits(claims, pod, node)
+
+    monkeypatch.setattr(ClaimBindings, "suits", ask)
+
+    assert sorted([(await scheduler.ask(each, "abc"))[0] for each in pods]) == ["a", "a", "b", "b"]
+    assert sorted(asked) == ["a", "b"]
+
+
 async def test_a_group_of_another_namespace_is_another_group(nodes, service, scheduler):
     pods = gang(4)
     forged = [member(f"forged-{number}", size=1, namespace="other") for number in range(3)]
@@ -475,7 +508,7 @@ def make_launcher(workers):
     [(ApiFault(status=409), 0), (ApiFault(disconnect=True, done=False), 4), (ApiFault(), 4)],
     ids=["it failed", "its outcome is unknown", "it succeeded"],
 )
-async def test_places_are_kept_after_the_binding_of_a_launcher(nodes, service, scheduler, clock, fault, kept):
+async def test_places_are_kept_after_the_binding_of_a_launcher(nodes, service, scheduler, clock, *, fault, kept):
     workers = gang(4, size=5)
     launcher = make_launcher(workers)
     await create(nodes, service, [*workers, launcher])

@@ -216,7 +216,6 @@ class Gangs:
             if gang is not None and not gang.started:
                 self._drop(gang, problem)
             return GangPlace(problem=problem)
-        binding = None
         if gang is not None:
             binding = gang.hosts.get(pod.uid)
             if binding is None and not needs_alignment(pod):
@@ -224,14 +223,8 @@ class Gangs:
             if binding is not None and self._still_fits(binding, nodes):
                 gang.answered.add(pod.uid)
                 return GangPlace(binding.host)
-        question = _Question(key, members, pod, frozenset(nodes), for_others)
         try:
-            problem = self._decide(question)
-            if problem and gang is not None and not gang.started and (pod.uid in gang.hosts or not gang.hosts):
-                problem = self._decide(question, anew=True)  # the scheduler begins again: no answer holds any more
-                # It asks about the nominated node of a pod first, then about all.
-                if problem and (binding is None or binding.host in nodes or len(nodes) >= gang.considered):
-                    self._drop(gang, problem)
+            problem = self._renew(_Question(key, members, pod, frozenset(nodes), for_others), gang)
         except PodError as error:
             return GangPlace(problem=f"gang {key}: alignup cannot read a pod of it: {error}")
         gang = self._gangs.get(key)
@@ -240,6 +233,18 @@ class Gangs:
         binding = gang.hosts.get(pod.uid)
         gang.answered.add(pod.uid)
         return GangPlace(binding.host if binding else "")
+
+    def _renew(self, question: "_Question", gang: TentativeGang | None) -> str:
+        """Decide on a gang again, as far as needed, and drop it if it does not fit any more; return the problem."""
+        problem, uid = self._decide(question), question.asked.uid
+        if not problem or gang is None or gang.started or (gang.hosts and uid not in gang.hosts):
+            return problem
+        problem = self._decide(question, anew=True)  # the scheduler begins again: no answer holds any more
+        binding, nodes = gang.hosts.get(uid), question.nodes or frozenset()
+        # It asks about the nominated node of a pod first, then about all.
+        if problem and (binding is None or binding.host in nodes or len(nodes) >= gang.considered):
+            self._drop(gang, problem)
+        return problem
 
     def _describe_pause(self, key: GroupKey) -> str:
         if self._paused.get(key, 0.0) <= self._clock():
@@ -274,7 +279,8 @@ class Gangs:
     def _decide(self, question: "_Question", *, keep: bool = True, anew: bool = False) -> str:
         """Decide on all pods that wait, and *keep* their places; return why they do not fit, or nothing.
 
-        ``PodError`` if one of them cannot be read. Pods that were asked about before stay where they are, unless they are decided *anew*.
+        Pods that were asked about before stay where they are, unless they are decided *anew*. ``PodError`` if a pod
+        cannot be read.
         """
         live, key, members, asked = self._live, question.key, question.members, question.asked.uid
         uids = frozenset(pod.metadata.uid for pod in members.waiting)
@@ -288,7 +294,7 @@ class Gangs:
         for uid in moved:
             live.cluster.forget(uid)
         beside = held_bindings(live, members, without=moved)
-        eligible = self._eligible_nodes(aligned, question)
+        eligible = self._eligible_nodes(aligned, question, beside)
         waiting = [pod for _, pod in aligned if pod.uid not in beside]
         answer = live.cluster.feasible_gang(
             [*(binding.pod for binding in beside.values()), *waiting], eligible=lambda pod: eligible[pod.uid]
@@ -312,10 +318,14 @@ class Gangs:
         return problem
 
     def _eligible_nodes(
-        self, aligned: Sequence[tuple[ApiPod, Pod]], question: "_Question"
+        self, aligned: Sequence[tuple[ApiPod, Pod]], question: "_Question", held: Collection[str]
     ) -> dict[str, Collection[str]]:
-        """Return the nodes for each pod; the same collection for those with the same selectors."""
-        asked, known = question.asked.uid, dict[Hashable, Collection[str]]()
+        """Return the nodes for each pod; the same collection for those with the same selectors.
+
+        Those that are *held* stay where they are, so devices are not looked at for them.
+        """
+        asked, known = question.asked.uid, dict[Hashable, frozenset[str]]()
+        suitable: dict[Hashable, frozenset[str]] = {}  #: for pods that require devices beside their CPUs
         selection = next((_selection(api_pod.spec) for api_pod, pod in aligned if pod.uid == asked), None)
         if question.nodes is not None and question.for_others and selection is not None:
             known[selection] = question.nodes
@@ -329,9 +339,12 @@ class Gangs:
             if pod.uid == asked and question.nodes is not None:
                 considered = question.nodes
             if refused := self._kept_nodes.refused(pod):
-                considered = frozenset(considered) - refused.keys()
-            if self._claims.must_align(pod):
-                considered = frozenset(node for node in considered if self._claims.suits(pod, node))
+                considered -= refused.keys()
+            if self._claims.must_align(pod) and pod.uid not in held:
+                kind = (considered, self._claims.kind(pod))
+                if kind not in suitable:
+                    suitable[kind] = self._claims.suitable(pod, considered)
+                considered = suitable[kind]
             eligible[pod.uid] = considered
         return eligible
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -42,7 +42,6 @@ from alignup.kubernetes.api.known_pods import (
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
 from alignup.placement.cluster import Cluster, RankedHost
 from alignup.placement.gang import GangBinding
-from alignup.placement.host_record import HostRecord
 from alignup.placement.host_report import PodStage, pod_stage
 from alignup.placement.verdict import Verdict, unknown
 from alignup.schedule.claim_alignment import explain_claims
@@ -52,6 +51,9 @@ from alignup.schedule.metrics import ScheduleMetrics
 from alignup.schedule.node_resource_topology import TopologyFallback
 from alignup.schedule.pod_groups import PodGroups
 from alignup.schedule.pod_trimmer import PodTrimmer
+
+if TYPE_CHECKING:
+    from alignup.placement.host_record import HostRecord
 
 NO_NODE = unknown("no such node")
 NO_HOST_STATE = unknown("no HostState")
