@@ -95,11 +95,12 @@ class RandomGangs:
 
     async def ask(self):
         if waiting := self.waiting():
-            await self.filter(self.random.choice(waiting))
+            nominated = self.random.random() < 0.1
+            await self.filter(self.random.choice(waiting), self.random.choice(NODES) if nominated else NODES)
 
-    async def filter(self, asked):
+    async def filter(self, asked, names=NODES):
         document = api_pod(asked, phase="Pending")
-        args = ExtenderArgs.read(self.encode({"Pod": document, "NodeNames": list(NODES)}))
+        args = ExtenderArgs.read(self.encode({"Pod": document, "NodeNames": list(names)}))
         answer = self.service.extender.filter(args)
         assert not answer.error
         self.offered.pop(asked.uid, None)

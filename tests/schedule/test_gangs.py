@@ -421,6 +421,23 @@ async def test_a_lost_response_of_a_binding_keeps_the_place(nodes, service, sche
     assert "" not in nodes.bound().values()
 
 
+@pytest.mark.parametrize("first", ["worker", "launcher"])
+async def test_a_pod_whose_binding_was_lost_is_not_bound_alone_later(nodes, service, scheduler, clock, first):
+    """The others have no places any more when the scheduler tries it again."""
+    workers = gang(4, size=5)
+    pods = {"worker": workers[0], "launcher": make_launcher(workers)}
+    await create(nodes, service, [*workers, pods["launcher"], SINGLE])
+    offered = await scheduler.ask(pods[first])
+    nodes.server.inject(ApiFault(disconnect=True, done=False), verb="create", resource="pods")
+    assert "unknown whether" in await scheduler.bind(pods[first], offered[0])
+    clock[0] += KEPT_SECONDS
+    nodes.create(SINGLE, "a")
+    await until(lambda: service.live.find_pod("default", "single").spec.node_name)
+
+    assert await scheduler.ask(pods[first]) == []
+    assert "of 5 pods fit together" in await scheduler.bind(pods[first], offered[0])
+
+
 async def test_pods_that_no_kubelet_rejects_wait_with_their_gang(nodes, service, scheduler):
     workers = gang(5, size=6)
     launcher = make_launcher(workers)

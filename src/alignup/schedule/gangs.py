@@ -63,7 +63,7 @@ class TentativeGang:
     hosts: dict[str, GangBinding] = field(default_factory=dict)  #: by uid, in the order of binding
     answered: set[str] = field(default_factory=set)
     bound: set[str] = field(default_factory=set)  #: those whose binding is written, or is being written
-    unknown: set[str] = field(default_factory=set)  #: those of ``hosts`` whose binding may be written or not
+    unknown: set[str] = field(default_factory=set)  #: those whose binding may be written or not
     uncertain: set[str] = field(default_factory=set)  #: those that may be placed elsewhere on their nodes
     changed: asyncio.Event = field(default_factory=asyncio.Event)  #: set after the next binding
 
@@ -400,7 +400,8 @@ class Gangs:
         return self._take_turn(gang, members, pod, node)
 
     def _take_turn(self, gang: TentativeGang, members: GroupMembers, pod: Pod, node: str) -> "str | TentativeGang":
-        if any(uid != pod.uid and gang.hosts[uid].host == node for uid in gang.unknown):
+        unknown = [gang.hosts[uid].host for uid in gang.unknown & gang.hosts.keys() if uid != pod.uid]
+        if node in unknown:
             return gang  # its binding would come before or after this one
         if pod.uid in gang.bound:  # the response to its binding was lost, and the node counts on it
             return ""
@@ -453,7 +454,7 @@ class Gangs:
             return
         gang.unknown.discard(uid)
         if problem and uid in self._live.assumed:
-            gang.unknown |= {uid} & gang.hosts.keys()
+            gang.unknown.add(uid)
         elif problem:
             gang.bound.discard(uid)
             self._remove(gang, uid)
@@ -474,6 +475,8 @@ class Gangs:
             elif now - gang.touched >= seconds:
                 if gang.started:
                     self._tell_incomplete(gang)
+                for uid in gang.unknown:  # the API server would have shown their bindings by now
+                    self._live.forget(uid)
                 self._drop(gang, f"nothing was bound for {seconds:.0f} s")
 
     def _tell_incomplete(self, gang: TentativeGang) -> None:
