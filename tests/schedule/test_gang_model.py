@@ -1,7 +1,7 @@
 """Random events around gangs: whatever order a scheduler asks and binds in, no gang is left half bound.
 
 Kubelets admit pods in the order of their bindings, and report them late at times. Pods are deleted midway, responses
-are lost, other pods take room, and leaders change.
+are lost, other pods take room, nodes are unknown for a while, and leaders change.
 """
 
 import asyncio
@@ -65,9 +65,10 @@ class RandomGangs:
 
     async def happen(self):
         actions = [self.ask] * 8 + [self.bind] * 4 + [self.bind_all] * 2 + [self.create] * 4 + [self.create_single] * 2
-        actions += [self.delete] + [self.end_group] * 4 + [self.report, self.lose, self.wait]
+        actions += [self.delete] + [self.end_group] * 4 + [self.report, self.lose, self.wait, self.lose_ledger]
         await self.random.choice(actions)()
         await self.follow_bindings()
+        self.check_assumed()
         if self.random.random() < 0.03:
             await self.lead()
 
@@ -94,11 +95,12 @@ class RandomGangs:
 
     async def ask(self):
         if waiting := self.waiting():
-            await self.filter(self.random.choice(waiting))
+            nominated = self.random.random() < 0.1
+            await self.filter(self.random.choice(waiting), self.random.choice(NODES) if nominated else NODES)
 
-    async def filter(self, asked):
+    async def filter(self, asked, names=NODES):
         document = api_pod(asked, phase="Pending")
-        args = ExtenderArgs.read(self.encode({"Pod": document, "NodeNames": list(NODES)}))
+        args = ExtenderArgs.read(self.encode({"Pod": document, "NodeNames": list(names)}))
         answer = self.service.extender.filter(args)
         assert not answer.error
         self.offered.pop(asked.uid, None)
@@ -163,6 +165,13 @@ class RandomGangs:
         self.unreported.clear()
         await asyncio.sleep(0)
 
+    async def lose_ledger(self):
+        """The observer of a node cannot read the state of its kubelet until the next report."""
+        host = self.random.choice(NODES)
+        self.nodes.report(host, ledger=None, problems=["the kubelet restarts"])
+        self.unreported.add(host)
+        await until(lambda: self.service.live.cluster.record(host) is None)
+
     async def lose(self):
         done = self.random.random() < 0.5
         fault = self.random.choice([ApiFault(disconnect=True, done=done), ApiFault(status=500, done=done)])
@@ -192,6 +201,12 @@ class RandomGangs:
         if self.random.random() < 0.5:
             await self.report()
         assert self.rejected == []
+
+    def check_assumed(self):
+        """Every node whose state is known counts on the pods that are assumed there."""
+        cluster = self.service.live.cluster
+        for uid, hosts in self.service.live.assumed.items():
+            assert all(cluster.record(host) is None or cluster.record(host).holds(uid) for host in hosts), uid
 
     def is_observed(self, uid):
         return uid not in self.service.live.assumed

@@ -4,6 +4,7 @@ Each node has 3 and 4 free CPUs on its NUMA nodes: two pods with 3 CPUs, or one 
 """
 
 import asyncio
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -11,16 +12,24 @@ import pytest
 
 from alignup.kubernetes.api import Timing
 from alignup.kubernetes.manifests.pod_decoder import read_pod
+from alignup.schedule.claim_bindings import ClaimBindings
+from alignup.schedule.extender import ExtenderOptions
+from alignup.schedule.extender_messages import ExtenderArgs
 from alignup.schedule.gangs import KEPT_SECONDS, PAUSE_SECONDS, TENTATIVE_SECONDS, UNBOUND_SECONDS
 from alignup.schedule.kept_nodes import PATIENCE_SECONDS
+from alignup.schedule.live_cluster import LiveClusterOptions
 from alignup.schedule.pod_groups import COSCHEDULING, KAI, KUBERNETES, VOLCANO
 from alignup.schedule.service import ScheduleService
 from alignup.testing.api_server import ApiFault
 from tests.align.hosts import pod
 from tests.deadlines import until
+from tests.observe.api_objects import api_pod
+from tests.schedule.claim_objects import claim, claiming, device_class, resource_slice, template
 from tests.schedule.gang_objects import SERVED_GROUPS, Scheduler, gang, member, pod_group
 from tests.schedule.test_extender import PLAIN
 from tests.schedule.test_kept_nodes import end, mark_unschedulable
+from tests.schedule.test_node_resource_topology import SERVED as SERVED_TOPOLOGIES
+from tests.schedule.test_node_resource_topology import topology
 
 pytestmark = pytest.mark.anyio
 
@@ -42,6 +51,15 @@ def nodes(nodes):
     for resource in SERVED_GROUPS:
         nodes.server.serve(resource)
     return nodes
+
+
+@pytest.fixture
+async def service(nodes, client, follow, request):
+    """The service, which leads; with other options as a parameter."""
+    made = ScheduleService(client, **getattr(request, "param", {}))
+    follow(made.run())
+    await until(lambda: made.leading)
+    return made
 
 
 @pytest.fixture
@@ -145,6 +163,22 @@ async def test_a_gang_that_its_scheduler_never_binds_does_not_keep_others_out(no
     assert await scheduler.ask(pods[0])
 
 
+async def test_more_pods_for_a_gang_that_runs_do_not_keep_others_out_either(nodes, service, scheduler, clock):
+    pods = gang(4, size=2)
+    for each in pods[:2]:
+        nodes.create(each, "a")
+        nodes.admit("a", each)
+    await create(nodes, service, [*pods[2:], SINGLE])
+    await until(lambda: len(service.live.cluster.record("a").ledger.pods) == 2)
+    for _ in range(int(UNBOUND_SECONDS) // 10):
+        assert [await scheduler.ask(each) for each in pods[2:]] == [["b"]] * 2
+        clock[0] += 10
+
+    assert await scheduler.ask(pods[2]) == []
+    assert assumed(service) == {}
+    assert await scheduler.ask(SINGLE) == ["b"]
+
+
 async def test_a_gang_that_no_longer_fits_is_refused_before_its_first_binding(nodes, service, scheduler):
     """Another scheduler binds a pod to a node while ours asks about the gang."""
     pods = gang(4)
@@ -170,7 +204,9 @@ async def test_after_the_first_binding_the_rest_keeps_its_places(nodes, service,
     assert await scheduler.ask(SINGLE) == []
     assert await scheduler.bind(pods[1], offered[1]) == ""
 
-    clock[0] += KEPT_SECONDS
+    clock[0] += KEPT_SECONDS - 1
+    assert await scheduler.ask(pods[2]) == [offered[2]]  # a question is no binding
+    clock[0] += 1
     service.gangs.expire()
     assert assumed(service).keys().isdisjoint({pods[2].uid, pods[3].uid})
     await until(lambda: [event["reason"] for event in nodes.server.objects("events")] == ["GangIncomplete"] * 2)
@@ -243,6 +279,32 @@ async def test_the_scheduler_may_consider_other_nodes_for_later_pods(nodes, serv
     assert await asyncio.gather(*(scheduler.bind(each, host) for each, (host,) in hosts)) == [""] * 4
 
 
+async def test_a_refusal_about_the_nominated_node_does_not_hold_for_all_nodes(nodes, service, scheduler):
+    """kube-scheduler asks about the nominated node of a pod first, then about all."""
+    pods = gang(4)
+    await create(nodes, service, pods)
+
+    assert await scheduler.ask(pods[0], "a") == []
+    assert scheduler.reasons["a"].startswith("gang default/train: 2 of 4 pods fit together")
+    assert await scheduler.ask(pods[0], "ab") == ["a"]
+
+
+async def test_a_question_about_fewer_nodes_leaves_a_gang_its_places(nodes, service, scheduler):
+    pods = gang(4)
+    await create(nodes, service, pods)
+    offered = [(await scheduler.ask(each))[0] for each in pods]
+    last, place = pods[-1], offered[-1]
+    other = "a" if place == "b" else "b"
+    before = assumed(service)
+
+    assert await scheduler.ask(last, other) == []
+    assert assumed(service) == before
+    assert await scheduler.ask(last, "ab") == [place]
+
+    assert [await scheduler.ask(last, other) for _ in range(2)] == [[], []]
+    assert assumed(service) == {}, "the scheduler does not consider its node any more"
+
+
 async def test_a_new_leader_continues_with_a_half_bound_gang(nodes, service, scheduler, client, follow):
     pods = gang(4)
     await create(nodes, service, pods)
@@ -261,6 +323,77 @@ async def test_a_new_leader_continues_with_a_half_bound_gang(nodes, service, sch
         api_pod = next_leader.live.find_pod("default", each.name)
         assert await next_leader._binder.bind(api_pod, each, node) == ""  # noqa: SLF001
     assert "" not in nodes.bound().values()
+
+
+async def ask_next(leader, asked, **spec):
+    """Ask another service than that of the scheduler."""
+    message = {"Pod": api_pod(asked, phase="Pending", **spec), "NodeNames": ["a", "b"]}
+    return leader.extender.filter(ExtenderArgs.read(json.dumps(message).encode())).node_names
+
+
+@pytest.mark.parametrize(("asks", "kept"), [("volcano", True), ("default-scheduler", False)])
+async def test_a_new_leader_keeps_no_places_for_schedulers_that_never_ask(nodes, client, follow, asks, kept):
+    pods = gang(4)
+    for each in pods:
+        nodes.create(each, "a" if each is pods[0] else "", schedulerName="volcano")
+    nodes.admit("a", pods[0])
+    leader: Any = ScheduleService(client)
+    follow(leader.run())
+    await until(lambda: leader.leading)
+    assert assumed(leader) == {}
+
+    offered = await ask_next(leader, SINGLE, schedulerName=asks)
+
+    assert bool(offered) is not kept
+    assert assumed(leader).keys() == ({each.uid for each in pods[1:]} if kept else set())
+    assert leader._wake_up.waiting == (4 if kept else 0)  # noqa: SLF001
+
+
+async def test_a_new_leader_keeps_places_beside_a_bound_launcher_when_its_scheduler_asks(
+    nodes, service, scheduler, client, follow
+):
+    """A pod without resources of its own has no annotation that tells who bound it."""
+    workers = gang(4, size=5)
+    launcher = make_launcher(workers)
+    await create(nodes, service, [*workers, launcher])
+    assert [bool(await scheduler.ask(each)) for each in (*workers, launcher)] == [True] * 5
+    assert await scheduler.bind(launcher, "a") == ""
+    leader: Any = ScheduleService(client)
+    follow(leader.run())
+    await until(lambda: leader.leading)
+
+    assert await ask_next(leader, SINGLE) == []
+
+
+async def test_nodes_are_asked_once_about_the_devices_of_equal_pods(nodes, service, scheduler, monkeypatch):
+    """Each pod has a claim of its own from one template; node c rejects them all."""
+    nodes.add("c")
+    full = [pod(f"full-{cpus}", cpu=str(cpus), memory="1Gi") for cpus in (4, 3)]
+    for each in full:
+        nodes.create(each, "c")
+        nodes.admit("c", each)
+    pods = [claiming(each, preference="require") for each in gang(4)]
+    documents = [device_class(), template(), *(resource_slice(name, (0, 0, 1, 1)) for name in "abc")]
+    for document in (*documents, *(claim(f"{each.name}-gpu") for each in pods)):
+        nodes.server.put(document)
+    for each in pods:
+        document = api_pod(each, phase="Pending")
+        document["status"]["resourceClaimStatuses"] = [{"name": "gpu", "resourceClaimName": f"{each.name}-gpu"}]
+        nodes.server.put(document)
+    live = service.live
+    await until(lambda: live.claims.devices == 12 and len(live.claims.objects.claims) == 4)
+    await until(lambda: len(live.cluster.record("c").ledger.pods) == 2 and live.find_pod("default", pods[3].name))
+    asked: list[str] = []
+    suits = ClaimBindings.suits
+
+    def ask(claims, pod, node):
+        asked.append(node)
+        return suits(claims, pod, node)
+
+    monkeypatch.setattr(ClaimBindings, "suits", ask)
+
+    assert sorted([(await scheduler.ask(each, "abc"))[0] for each in pods]) == ["a", "a", "b", "b"]
+    assert sorted(asked) == ["a", "b"]
 
 
 async def test_a_group_of_another_namespace_is_another_group(nodes, service, scheduler):
@@ -288,10 +421,26 @@ async def test_a_lost_response_of_a_binding_keeps_the_place(nodes, service, sche
     assert "" not in nodes.bound().values()
 
 
+@pytest.mark.parametrize("first", ["worker", "launcher"])
+async def test_a_pod_whose_binding_was_lost_is_not_bound_alone_later(nodes, service, scheduler, clock, first):
+    """The others have no places any more when the scheduler tries it again."""
+    workers = gang(4, size=5)
+    pods = {"worker": workers[0], "launcher": make_launcher(workers)}
+    await create(nodes, service, [*workers, pods["launcher"], SINGLE])
+    offered = await scheduler.ask(pods[first])
+    nodes.server.inject(ApiFault(disconnect=True, done=False), verb="create", resource="pods")
+    assert "unknown whether" in await scheduler.bind(pods[first], offered[0])
+    clock[0] += KEPT_SECONDS
+    nodes.create(SINGLE, "a")
+    await until(lambda: service.live.find_pod("default", "single").spec.node_name)
+
+    assert await scheduler.ask(pods[first]) == []
+    assert "of 5 pods fit together" in await scheduler.bind(pods[first], offered[0])
+
+
 async def test_pods_that_no_kubelet_rejects_wait_with_their_gang(nodes, service, scheduler):
     workers = gang(5, size=6)
-    plain = read_pod({**PLAIN, "apiVersion": "v1", "kind": "Pod"})
-    launcher = replace(plain, labels=workers[0].labels, annotations=workers[0].annotations)
+    launcher = make_launcher(workers)
     await create(nodes, service, [*workers, launcher])
     assert await scheduler.ask(launcher) == []
 
@@ -301,6 +450,95 @@ async def test_pods_that_no_kubelet_rejects_wait_with_their_gang(nodes, service,
     assert await scheduler.ask(launcher) == ["a", "b", "c"]
     assert await scheduler.bind(launcher, "a") == ""
     assert await scheduler.schedule(workers) == [""] * 5
+
+
+UNKNOWN_NODES = {
+    "--allow-unknown": {"extender": ExtenderOptions(allow_unknown=True)},
+    "--approximate": {"live": LiveClusterOptions(approximate=True)},
+}
+
+
+@pytest.fixture
+async def more_nodes(nodes, service):
+    """Nodes c and d, without HostState."""
+    nodes.server.serve(SERVED_TOPOLOGIES)
+    for name in "cd":
+        nodes.server.put(topology(nodes.add(name, observed=False), name=name))
+    await until(lambda: service.live.nodes.get("d"))
+    await until(lambda: service.live.topologies.get("d") or not service.live.options.approximate)
+
+
+@pytest.mark.parametrize("service", UNKNOWN_NODES.values(), ids=UNKNOWN_NODES, indirect=True)
+@pytest.mark.usefixtures("more_nodes")
+async def test_a_gang_that_does_not_fit_goes_to_nodes_without_host_state_one_by_one(nodes, service, scheduler):
+    workers = gang(6, size=7)
+    pods = [make_launcher(workers), *workers]
+    await create(nodes, service, pods)
+    offered = []
+    for each in pods:
+        offered.append((await scheduler.ask(each, "abcd"))[0])
+        assert await scheduler.bind(each, offered[-1]) == ""
+        await until(lambda: service.live.find_pod("default", each.name).spec.node_name)  # noqa: B023 - now
+
+    assert set(offered[:3]) <= {"c", "d"}
+    assert sorted(offered[3:]) == ["a", "a", "b", "b"], "the rest fits together"
+
+
+@pytest.mark.parametrize("service", UNKNOWN_NODES.values(), ids=UNKNOWN_NODES, indirect=True)
+@pytest.mark.usefixtures("more_nodes")
+async def test_a_gang_that_does_not_fit_is_not_bound_to_nodes_with_host_state(nodes, service, scheduler):
+    pods = gang(6)
+    await create(nodes, service, pods)
+    assert set(await scheduler.ask(pods[0], "abcd")) <= {"c", "d"}
+
+    assert await scheduler.ask(pods[0], "ab") == []
+    assert await scheduler.bind(pods[0], "a") == scheduler.reasons["a"]
+
+
+@pytest.mark.parametrize("service", UNKNOWN_NODES.values(), ids=UNKNOWN_NODES, indirect=True)
+@pytest.mark.usefixtures("more_nodes")
+async def test_a_gang_of_which_pods_are_missing_goes_nowhere(nodes, service, scheduler):
+    pods = gang(6)
+    await create(nodes, service, pods[:5])
+
+    assert await scheduler.ask(pods[0], "abcd") == []
+    assert await scheduler.bind(pods[0], "c") == "gang default/train: 5 of 6 pods exist"
+
+
+@pytest.mark.usefixtures("more_nodes")
+async def test_a_gang_waits_for_nodes_with_host_state_by_default(nodes, service, scheduler):
+    pods = gang(6)
+    await create(nodes, service, pods)
+
+    assert await scheduler.ask(pods[0], "abcd") == []
+    assert "4 of 6 pods fit together" in await scheduler.bind(pods[0], "c")
+
+
+def make_launcher(workers):
+    """A pod of their gang that no kubelet rejects because of NUMA nodes."""
+    plain = read_pod({**PLAIN, "apiVersion": "v1", "kind": "Pod"})
+    return replace(plain, labels=workers[0].labels, annotations=workers[0].annotations)
+
+
+@pytest.mark.parametrize(
+    ("fault", "kept"),
+    [(ApiFault(status=409), 0), (ApiFault(disconnect=True, done=False), 4), (ApiFault(), 4)],
+    ids=["it failed", "its outcome is unknown", "it succeeded"],
+)
+async def test_places_are_kept_after_the_binding_of_a_launcher(nodes, service, scheduler, clock, *, fault, kept):
+    workers = gang(4, size=5)
+    launcher = make_launcher(workers)
+    await create(nodes, service, [*workers, launcher])
+    offered = [(await scheduler.ask(each))[0] for each in (*workers, launcher)]
+    nodes.server.inject(fault, verb="create", resource="pods")
+    await scheduler.bind(launcher, "a")
+    clock[0] += TENTATIVE_SECONDS
+    service.gangs.expire()
+
+    assert len(assumed(service).keys() & {each.uid for each in workers}) == kept
+    if kept:
+        assert [await scheduler.bind(*place) for place in zip(workers, offered, strict=False)] == [""] * 4
+        assert len(service.gangs) == 0
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from alignup.kubernetes.api import Access, ApiClient, Timing
 from alignup.kubernetes.api.known_pods import api_pod_stage
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.kubernetes.manifests.pod_decoder import read_pod
+from alignup.placement.gang import GangBinding
 from alignup.placement.host_report import Cause
 from alignup.placement.verdict import WAITS_FOR_TERMINATION
 from alignup.schedule import live_cluster
@@ -111,6 +112,97 @@ async def test_a_host_state_that_comes_back_does_not_hide_bound_pods(live, nodes
     nodes.report("a")  # by an observer that has not seen the pod
 
     await until(lambda: kinds(live)["a"] == "rejects")
+
+
+def lose_ledger(nodes):
+    nodes.report("a", ledger=None, problems=["the kubelet restarts"])
+
+
+def remove_host_state(nodes):
+    nodes.server.remove("hoststates", "a")
+
+
+def upgrade_kubelet(nodes):
+    nodes.server.put({**node("a"), "status": {"nodeInfo": {"kubeletVersion": "v1.35.8"}}})
+
+
+@pytest.mark.parametrize("lose", [lose_ledger, remove_host_state, upgrade_kubelet])
+async def test_an_assumed_pod_counts_again_once_its_node_is_known_again(live, nodes, lose):
+    assert live.assume(WIDE, "a").admits
+    lose(nodes)
+    await until(lambda: live.cluster.record("a") is None)
+
+    nodes.report("a")
+
+    await until(lambda: live.cluster.record("a"))
+    assert kinds(live)["a"] == "rejects"
+    live.forget("wide")
+    assert kinds(live)["a"] == "admits"
+
+
+async def test_an_assumed_pod_counts_on_with_another_host_state_of_the_same_name(live, nodes):
+    assert live.assume(WIDE, "a").admits
+    nodes.server.hold()
+    nodes.server.remove("hoststates", "a")
+    nodes.report("a")
+    nodes.server.hold(held=False)
+    await until(lambda: live.cluster.record("a").report.sequence == 2)
+
+    assert kinds(live)["a"] == "rejects"
+
+
+async def test_assumed_pods_of_a_gang_do_not_wait_for_each_other_when_their_node_is_known_again(live, nodes):
+    first, second = pod("first", cpu="3", memory="1Gi"), pod("second", cpu="3", memory="1Gi")
+    assert all(verdict.admits for verdict in live.assume_gang([GangBinding(first, "a"), GangBinding(second, "a")]))
+    lose_ledger(nodes)
+    await until(lambda: live.cluster.record("a") is None)
+    nodes.report("a")
+    await until(lambda: live.cluster.record("a"))
+
+    assert live.verdict(first, "a").admits
+    assert live.verdict(second, "a").admits
+    assert kinds(live, pod("third", cpu="3", memory="1Gi"))["a"] == "rejects"
+
+
+async def test_a_pod_that_is_assumed_on_several_nodes_may_be_on_any_of_them_when_one_is_known_again(live, nodes):
+    assert live.assume_any(WIDE, ("a", "b")) == ("a", "b")
+    lose_ledger(nodes)
+    await until(lambda: live.cluster.record("a") is None)
+    nodes.report("a")
+    await until(lambda: live.cluster.record("a"))
+    assert kinds(live) == {"a": "unknown", "b": "unknown"}
+
+    nodes.create(WIDE, "b")
+
+    await until(lambda: kinds(live) == {"a": "admits", "b": "rejects"})
+
+
+async def test_pods_that_are_no_longer_assumed_on_an_unknown_node_are_forgotten(live, nodes):
+    """Given back, bound elsewhere, or deleted."""
+    before = remembered(live)
+    small = {name: pod(name, cpu="1", memory="1Gi") for name in ("given-back", "bound", "deleted")}
+    for each in small.values():
+        nodes.create(each)
+    await until(lambda: live.find_pod("default", "deleted"))
+    assert live.assume_any(small["bound"], ("a", "b")) == ("a", "b")
+    gang = [GangBinding(small[name], "a") for name in ("given-back", "deleted")]
+    beside = [GangBinding(small["bound"], "a")]
+    assert all(verdict.admits for verdict in live.assume_gang(gang, beside=beside))
+    lose_ledger(nodes)
+    await until(lambda: live.cluster.record("a") is None)
+
+    live.forget("given-back")
+    nodes.create(small["bound"], "b")
+    nodes.server.remove("pods", "deleted")
+    await until(lambda: not live.assumed)
+    for name in ("given-back", "bound"):
+        nodes.server.remove("pods", name)
+    await until(lambda: len(live.pods.objects) == 0)
+    assert {name: count for name, count in remembered(live).items() if count > before[name]} == {"_unknown": 1}
+    nodes.report("a")
+
+    await until(lambda: kinds(live)["a"] == "admits")
+    assert remembered(live) == before
 
 
 async def test_a_host_state_that_is_created_again_replaces_the_old_one(live, nodes):

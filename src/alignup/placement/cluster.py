@@ -173,6 +173,16 @@ class Cluster:
                 self._hosts.pop(binding.uid, None)
             self._verdicts.touch(host)
 
+    def restore(self, before: HostRecord, uids: Collection[str]) -> None:
+        """Count on assumed pods again whose host was removed and is back; *before* is its record until then."""
+        record = self._records[before.name]
+        self._disturb(before, record.model, record.report, foreign=False)
+        for binding in before.bindings:
+            if binding.uid in uids and not record.holds(binding.uid):
+                record.restore(binding)
+                self._hosts[binding.uid] = record.name
+        self._verdicts.touch(record.name)
+
     def observe(self, pod: Pod, host: str, stage: PodStage) -> None:
         """Record that *pod* is bound to *host* and in this stage; call it in the order of the watch."""
         self._observe(pod, host, stage)

@@ -151,6 +151,11 @@ class HostRecord:
         self._log.append(binding)
         self._states = None
 
+    def restore(self, binding: Binding) -> None:
+        """Count on a pod that was assumed before, whatever its verdict is now."""
+        self._log.append(binding)
+        self._states = None
+
     def steer(self, binding: Binding, ways: tuple[NodeSet, ...], verdict: Verdict) -> None:
         """Replace the prediction for an assumed pod that is steered to NUMA nodes before its binding."""
         binding.ways, binding.verdict = ways, verdict

@@ -27,7 +27,7 @@ from alignup.placement.steered import STEERED_ANNOTATION
 from alignup.placement.verdict import PASSING_REASONS, Verdict, unknown
 from alignup.schedule.claim_bindings import MAX_JUDGED, NOT_ALIGNED, ClaimBindings, ClaimCheck
 from alignup.schedule.extender_messages import BindingArgs, BindingResult, ExtenderArgs, FilterResult, HostPriority
-from alignup.schedule.gangs import TURN_SECONDS, Gangs
+from alignup.schedule.gangs import PLACEMENT_ANNOTATION, TURN_SECONDS, Gangs
 from alignup.schedule.kept_nodes import PATIENCE_SECONDS
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.node_selection import SoftTaints, has_preferences, needs_alignment
@@ -41,7 +41,6 @@ CLAIM_POINTS = 30  #: of a score, for a node where devices of claims can be besi
 MAX_PODS = 4096  #: pods that are remembered from filter to binding
 OFFER_SECONDS = 2.0  #: after which a scheduler has bound a pod elsewhere, or not at all
 BIND_SECONDS = 20.0  #: for one binding
-PLACEMENT_ANNOTATION = "alignup.dev/predicted-placement"
 NOT_LEADING = "this process does not lead any more; the next one has to bind the pod"
 
 _log = structlog.get_logger()
@@ -116,6 +115,7 @@ class Binder:
         leads: Callable[[], bool] = lambda: True,
     ) -> None:
         self._client, self._live, self._allow_unknown, self._leads = client, live, allow_unknown, leads
+        self._accepts_unknown = allow_unknown or live.options.approximate
         self.claims, self.gangs, self._steering = claims, gangs, steering
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  #: by node
         self._running = 0
@@ -131,7 +131,8 @@ class Binder:
             deadline = self._client.timing.clock() + TURN_SECONDS
             while True:
                 async with lock:
-                    turn = self.gangs.turn(api_pod, pod, node) if self._leads() else NOT_LEADING
+                    alone = self._accepts_unknown and self._live.cluster.record(node) is None
+                    turn = self.gangs.turn(api_pod, pod, node, alone=alone) if self._leads() else NOT_LEADING
                     if not turn:
                         problem = await self._bind(api_pod, pod, node)
                         self.gangs.bound(pod.uid, problem)
@@ -214,7 +215,7 @@ class Extender:
                 pod = self._live.read(args.pod)
                 self._kept_nodes.asked(args.pod)
                 kept = self._kept_nodes.refused(pod)
-                if (answer := self._filter_together(args, pod)) is not None:
+                if (answer := self._filter_together(args, pod, kept)) is not None:
                     return answer
                 if not needs_alignment(pod) and not self._claims.must_align(pod):
                     allowed = list(names)
@@ -242,14 +243,17 @@ class Extender:
         unresolvable = {name: verdict.reason for name, verdict in verdicts.items() if name not in resolvable}
         return args.result([], failed, unresolvable)
 
-    def _filter_together(self, args: ExtenderArgs, pod: Pod) -> FilterResult | None:
+    def _filter_together(self, args: ExtenderArgs, pod: Pod, kept: Collection[str]) -> FilterResult | None:
         """Answer about a pod that waits for devices, or is decided on with its gang; ``None``: it is not."""
         names = args.names
         if waits := self._claims.waits(pod):
             return args.result([], unresolvable=dict.fromkeys(names, waits))
         place = self._gangs.place(args.pod, pod, names)
-        if place is None or (place.problem and self._may_use_unknown(names)):
+        if place is None:
             return None
+        others = self._without_host_state(names) if place.unfit else []  # gangs are not decided there
+        if others and (chosen := self._best(args.pod, pod, others, kept)):
+            return self._offer(args, chosen)
         if place.problem:  # evicting others for one pod would not let the gang start
             refused = dict.fromkeys(names, unknown(place.problem))
             self._remember(args.pod, len(refused), refused, [])
@@ -261,11 +265,11 @@ class Extender:
         self._remember(args.pod, len(args.names), {}, chosen)
         return args.result(chosen)
 
-    def _may_use_unknown(self, names: Iterable[str]) -> bool:
-        """Return whether pods may go to nodes without HostState, and there are such: gangs are not decided there."""
+    def _without_host_state(self, names: Iterable[str]) -> list[str]:
+        """Return the nodes without HostState, if pods may go there."""
         if not self.options.allow_unknown and not self._live.options.approximate:
-            return False
-        return any(self._live.cluster.record(name) is None for name in names)
+            return []
+        return [name for name in names if self._live.cluster.record(name) is None]
 
     def prioritize(self, args: ExtenderArgs) -> list[HostPriority]:
         """Score nodes from 0 to 10; the best of them gets 10 where they differ."""
@@ -338,9 +342,8 @@ class Extender:
         chosen = [name for name in chosen if name not in kept]
         if pod.uses_claims:
             chosen = self._claims.select(pod, chosen, limit)
-        others = self.options.allow_unknown or self._live.options.approximate
-        if len(chosen) < limit and others and not self._claims.must_align(pod):
-            unknown_nodes = [name for name in names if cluster.record(name) is None]
+        unknown_nodes = self._without_host_state(names) if len(chosen) < limit else []
+        if unknown_nodes and not self._claims.must_align(pod):
             verdicts = self._live.feasible(pod, unknown_nodes)
             judged = [(-verdict.score.total, name) for name, verdict in verdicts.items() if verdict.score]
             chosen += [name for _, name in sorted(judged) if verdicts[name].admits]

@@ -33,9 +33,10 @@ from alignup.schedule.workload_answers import describe_shortage
 TENTATIVE_SECONDS = 20.0  #: after the last question or binding, for which places are kept for a gang that is not bound
 UNBOUND_SECONDS = 60.0  #: after the first question, by which a binding must follow, whatever is asked meanwhile
 PAUSE_SECONDS = 60.0  #: for which others come first after that
-KEPT_SECONDS = 300.0  #: like the first, for the rest of a gang of which some are bound
+KEPT_SECONDS = 300.0  #: after the last binding, for which places are kept for the rest of the gang
 TURN_SECONDS = 3.0  #: for which a binding waits for those that must come before it
 CHECK_SECONDS = 1.0
+PLACEMENT_ANNOTATION = "alignup.dev/predicted-placement"  #: of pods that the extender has bound: what they will get
 INCOMPLETE = "GangIncomplete"  #: the reason of events
 MAX_REFUSED = 1000  #: groups whose refusals are remembered
 
@@ -47,6 +48,7 @@ class GangPlace(NamedTuple):
 
     host: str = ""  #: empty: anywhere, since no kubelet rejects it because of NUMA nodes
     problem: str = ""  #: why it waits
+    unfit: bool = False  #: whether that is because its gang does not fit on nodes with HostState
 
 
 @dataclass(slots=True, eq=False)
@@ -54,12 +56,13 @@ class TentativeGang:
     """The nodes of a gang, from the first question to the last binding."""
 
     key: GroupKey
-    resumed: bool  #: whether some pods were bound before
+    resumed: bool  #: whether it was half bound before
     since: float
-    touched: float
+    touched: float  #: when it was asked about, if nothing is bound, or when a pod was bound
+    considered: int = 0  #: nodes in the last question
     hosts: dict[str, GangBinding] = field(default_factory=dict)  #: by uid, in the order of binding
     answered: set[str] = field(default_factory=set)
-    bound: set[str] = field(default_factory=set)  #: those of ``hosts`` whose binding is written, or is being written
+    bound: set[str] = field(default_factory=set)  #: those whose binding is written, or is being written
     unknown: set[str] = field(default_factory=set)  #: those whose binding may be written or not
     uncertain: set[str] = field(default_factory=set)  #: those that may be placed elsewhere on their nodes
     changed: asyncio.Event = field(default_factory=asyncio.Event)  #: set after the next binding
@@ -71,9 +74,9 @@ class TentativeGang:
     def unbound(self) -> list[GangBinding]:
         return [binding for uid, binding in self.hosts.items() if uid not in self.bound]
 
-    def movable(self, asked: str) -> dict[str, GangBinding]:
-        """Return the pods that may go elsewhere: the one that is *asked* about, and those that were not yet."""
-        fixed = self.bound | (self.answered - {asked})
+    def movable(self, asked: str, *, anew: bool) -> dict[str, GangBinding]:
+        """Return the pods that may go elsewhere: the one that is *asked* about, and those that were not yet, or all."""
+        fixed = self.bound if anew else self.bound | (self.answered - {asked})
         return {uid: binding for uid, binding in self.hosts.items() if uid not in fixed}
 
 
@@ -83,13 +86,15 @@ class _Question(NamedTuple):
     key: GroupKey
     members: GroupMembers
     asked: Pod
-    nodes: Collection[str] | None = None  #: for the pod; ``None``: by its selectors
-    others: Collection[str] | None = None  #: for others with the same selectors
+    nodes: frozenset[str] | None = None  #: for the pod; ``None``: by its selectors
+    for_others: bool = False  #: whether the nodes are also for others with the same selectors
 
 
 class _Refusal(NamedTuple):
     version: int  #: of the cluster
     uids: frozenset[str]
+    nodes: frozenset[str] | None  #: of the question
+    for_others: bool
     until: float  #: Node objects and groups change as well
     problem: str
 
@@ -114,6 +119,7 @@ class Gangs:
         self._refused: dict[GroupKey, _Refusal] = {}
         self._paused: dict[GroupKey, float] = {}  #: gangs that were not bound in time → until when others come first
         self._resuming: set[GroupKey] = set()  #: half bound gangs whose rest has no places yet
+        self._unasked: dict[str, set[GroupKey]] = {}  #: such gangs by the name of a scheduler that has not asked yet
         self._version = 0
         live.on_change(self._cluster_changed)
         live.pods.subscribe(self._pod_changed)
@@ -122,8 +128,18 @@ class Gangs:
         return len(self._gangs)
 
     def resume(self) -> None:
-        """Keep places for the rest of gangs that another process has begun to bind; call it before others get them."""
-        self._resuming = {key for key in self._groups.groups() if _is_half_bound(self._groups.members(key))}
+        """Keep places for the rest of gangs that another process has begun to bind; call it before others get them.
+
+        Other schedulers bind gangs, too, and may never ask. So unless a pod has the annotation of the extender, places
+        are kept when the scheduler of the gang asks for the first time.
+        """
+        self._resuming, self._unasked = set(), {}
+        for key in self._groups.groups():
+            members = self._groups.members(key)
+            if any(PLACEMENT_ANNOTATION in pod.metadata.annotations for pod in members.bound):
+                self._resuming.add(key)
+            elif _is_half_bound(members):
+                self._unasked.setdefault(members.waiting[0].spec.scheduler_name, set()).add(key)
         self._resume()
 
     def _resume(self) -> None:
@@ -157,11 +173,17 @@ class Gangs:
 
         *nodes* are those that the scheduler considers for it, and for others with the same selectors.
         """
+        if unasked := self._unasked.pop(api_pod.spec.scheduler_name, None):
+            self._resuming |= unasked
+            self._resume()
         key = group_of(api_pod)
         if key is None:
             return None
         self.expire()
-        return self._place(key, api_pod, pod, nodes, others=nodes)
+        place = self._place(key, api_pod, pod, nodes, for_others=True)
+        if gang := self._gangs.get(key):
+            gang.considered = len(nodes)
+        return place
 
     def fits(self, api_pod: ApiPod, pod: Pod) -> bool:
         """Return whether a pod that waits could be placed now with the others of its group, if it is in one."""
@@ -171,7 +193,10 @@ class Gangs:
         members = self._groups.members(key, api_pod)
         if not self._is_decided_together(key, members, pod):
             return True
-        return not (_missing(key, members) or self._decide(_Question(key, members, pod), keep=False))
+        try:
+            return not (_missing(key, members) or self._decide(_Question(key, members, pod), keep=False))
+        except PodError:
+            return False
 
     def others_waiting(self, api_pod: ApiPod) -> tuple[ApiPod, ...]:
         """Return the pods of the same group that wait as well."""
@@ -180,12 +205,12 @@ class Gangs:
         return tuple([pod for pod in waiting if pod.metadata.uid != api_pod.metadata.uid])
 
     def _place(
-        self, key: GroupKey, api_pod: ApiPod, pod: Pod, nodes: Collection[str], *, others: Collection[str] | None
+        self, key: GroupKey, api_pod: ApiPod, pod: Pod, nodes: Collection[str], *, for_others: bool
     ) -> GangPlace | None:
         members, gang = self._groups.members(key, api_pod), self._gangs.get(key)
         if not self._is_decided_together(key, members, pod):
             return None
-        if gang is not None:
+        if gang is not None and not gang.started:
             gang.touched = self._clock()
         if problem := _missing(key, members) or self._describe_pause(key):
             if gang is not None and not gang.started:
@@ -198,18 +223,28 @@ class Gangs:
             if binding is not None and self._still_fits(binding, nodes):
                 gang.answered.add(pod.uid)
                 return GangPlace(binding.host)
-        question = _Question(key, members, pod, nodes, others)
-        problem = self._decide(question)
+        try:
+            problem = self._renew(_Question(key, members, pod, frozenset(nodes), for_others), gang)
+        except PodError as error:
+            return GangPlace(problem=f"gang {key}: alignup cannot read a pod of it: {error}")
         gang = self._gangs.get(key)
-        if problem and gang is not None and not gang.started and (pod.uid in gang.hosts or not gang.hosts):
-            self._drop(gang, problem)  # the scheduler begins again: nothing of it holds any more
-            problem = self._decide(question)
-            gang = self._gangs.get(key)
         if problem or gang is None:
-            return GangPlace(problem=problem)
+            return GangPlace(problem=problem, unfit=True)
         binding = gang.hosts.get(pod.uid)
         gang.answered.add(pod.uid)
         return GangPlace(binding.host if binding else "")
+
+    def _renew(self, question: "_Question", gang: TentativeGang | None) -> str:
+        """Decide on a gang again, as far as needed, and drop it if it does not fit any more; return the problem."""
+        problem, uid = self._decide(question), question.asked.uid
+        if not problem or gang is None or gang.started or (gang.hosts and uid not in gang.hosts):
+            return problem
+        problem = self._decide(question, anew=True)  # the scheduler begins again: no answer holds any more
+        binding, nodes = gang.hosts.get(uid), question.nodes or frozenset()
+        # It asks about the nominated node of a pod first, then about all.
+        if problem and (binding is None or binding.host in nodes or len(nodes) >= gang.considered):
+            self._drop(gang, problem)
+        return problem
 
     def _describe_pause(self, key: GroupKey) -> str:
         if self._paused.get(key, 0.0) <= self._clock():
@@ -241,23 +276,25 @@ class Gangs:
             return False
         return self._live.verdict(pod, host).admits and host not in self._kept_nodes.refused(pod)
 
-    def _decide(self, question: "_Question", *, keep: bool = True) -> str:
-        """Decide on all pods that wait, and *keep* their places; return why they do not fit, or nothing."""
+    def _decide(self, question: "_Question", *, keep: bool = True, anew: bool = False) -> str:
+        """Decide on all pods that wait, and *keep* their places; return why they do not fit, or nothing.
+
+        Pods that were asked about before stay where they are, unless they are decided *anew*. ``PodError`` if a pod
+        cannot be read.
+        """
         live, key, members, asked = self._live, question.key, question.members, question.asked.uid
         uids = frozenset(pod.metadata.uid for pod in members.waiting)
         refusal, gang = self._refused.get(key), self._gangs.get(key)
-        if refusal is not None and refusal[:2] == (self._version, uids) and self._clock() < refusal.until:
+        same = (self._version, uids, question.nodes, question.for_others)
+        if refusal is not None and refusal[:4] == same and self._clock() < refusal.until:
             return refusal.problem
-        try:
-            pods = [(api_pod, live.read(api_pod)) for api_pod in members.waiting]
-        except PodError as error:
-            return f"gang {key}: alignup cannot read a pod of it: {error}"
+        pods = [(api_pod, live.read(api_pod)) for api_pod in members.waiting]
         aligned = sorted([pair for pair in pods if needs_alignment(pair[1])], key=lambda pair: pair[1].uid != asked)
-        moved = gang.movable(asked) if gang is not None and keep else {}
+        moved = gang.movable(asked, anew=anew) if gang is not None and keep else {}
         for uid in moved:
             live.cluster.forget(uid)
         beside = held_bindings(live, members, without=moved)
-        eligible = self._eligible_nodes(aligned, question)
+        eligible = self._eligible_nodes(aligned, question, beside)
         waiting = [pod for _, pod in aligned if pod.uid not in beside]
         answer = live.cluster.feasible_gang(
             [*(binding.pod for binding in beside.values()), *waiting], eligible=lambda pod: eligible[pod.uid]
@@ -275,19 +312,23 @@ class Gangs:
             live.assume_gang(tuple(moved.values()), beside=_on_nodes_of(moved, beside))
         problem = describe_gang(key, members, fitting, answer, live)
         if gang is None:
-            self._refused[key] = _Refusal(self._version, uids, self._clock() + CHECK_SECONDS, problem)
+            self._refused[key] = _Refusal(*same, self._clock() + CHECK_SECONDS, problem)
             while len(self._refused) > MAX_REFUSED:
                 del self._refused[next(iter(self._refused))]
         return problem
 
     def _eligible_nodes(
-        self, aligned: Sequence[tuple[ApiPod, Pod]], question: "_Question"
+        self, aligned: Sequence[tuple[ApiPod, Pod]], question: "_Question", held: Collection[str]
     ) -> dict[str, Collection[str]]:
-        """Return the nodes for each pod; the same collection for those with the same selectors."""
-        asked, known = question.asked.uid, dict[Hashable, Collection[str]]()
+        """Return the nodes for each pod; the same collection for those with the same selectors.
+
+        Those that are *held* stay where they are, so devices are not looked at for them.
+        """
+        asked, known = question.asked.uid, dict[Hashable, frozenset[str]]()
+        suitable: dict[Hashable, frozenset[str]] = {}  #: for pods that require devices beside their CPUs
         selection = next((_selection(api_pod.spec) for api_pod, pod in aligned if pod.uid == asked), None)
-        if question.others is not None and selection is not None:
-            known[selection] = frozenset(question.others)
+        if question.nodes is not None and question.for_others and selection is not None:
+            known[selection] = question.nodes
         eligible: dict[str, Collection[str]] = {}
         for api_pod, pod in aligned:
             key = _selection(api_pod.spec)
@@ -295,12 +336,15 @@ class Gangs:
                 nodes = self._live.nodes.objects.values()
                 known[key] = frozenset(node.metadata.name for node in nodes if not exclusions(node, api_pod.spec))
             considered = known[key]
-            if pod.uid == asked and question.nodes is not None and question.nodes is not question.others:
-                considered = frozenset(question.nodes)
+            if pod.uid == asked and question.nodes is not None:
+                considered = question.nodes
             if refused := self._kept_nodes.refused(pod):
-                considered = frozenset(considered) - refused.keys()
-            if self._claims.must_align(pod):
-                considered = frozenset(node for node in considered if self._claims.suits(pod, node))
+                considered -= refused.keys()
+            if self._claims.must_align(pod) and pod.uid not in held:
+                kind = (considered, self._claims.kind(pod))
+                if kind not in suitable:
+                    suitable[kind] = self._claims.suitable(pod, considered)
+                considered = suitable[kind]
             eligible[pod.uid] = considered
         return eligible
 
@@ -309,7 +353,7 @@ class Gangs:
     ) -> None:
         gang = self._gangs.get(key)
         if gang is None:
-            gang = self._gangs[key] = TentativeGang(key, bool(members.bound), self._clock(), self._clock())
+            gang = self._gangs[key] = TentativeGang(key, _is_half_bound(members), self._clock(), self._clock())
             nodes = len({binding.host for binding in placed.values()})
             _log.info("gang placed", group=str(key), pods=len(placed), nodes=nodes, minimum=members.minimum)
         for uid in moved:
@@ -332,11 +376,11 @@ class Gangs:
             return False
         return True
 
-    def turn(self, api_pod: ApiPod, pod: Pod, node: str) -> "str | TentativeGang":
+    def turn(self, api_pod: ApiPod, pod: Pod, node: str, *, alone: bool = False) -> "str | TentativeGang":
         """Decide again whether a pod can be bound now, immediately before its binding; empty: yes.
 
         Return why it cannot be bound, or the gang if others must be bound before. Nothing else may be bound to the node
-        before :meth:`bound` is called.
+        before :meth:`bound` is called. *alone*: the pod may go to this node if its gang does not fit on others.
         """
         key = group_of(api_pod)
         if key is None:
@@ -346,7 +390,9 @@ class Gangs:
         if not self._is_decided_together(key, members, pod):
             return ""
         if gang is None or (needs_alignment(pod) and (binding is None or not self._still_fits(binding, (node,)))):
-            place = self._place(key, api_pod, pod, (node,), others=None)
+            place = self._place(key, api_pod, pod, (node,), for_others=False)
+            if alone and place is not None and place.unfit and pod.uid not in self._by_uid:
+                return ""
             if place is None or place.problem or key not in self._gangs:
                 return place.problem if place else ""
             gang = self._gangs[key]
@@ -354,7 +400,8 @@ class Gangs:
         return self._take_turn(gang, members, pod, node)
 
     def _take_turn(self, gang: TentativeGang, members: GroupMembers, pod: Pod, node: str) -> "str | TentativeGang":
-        if any(uid != pod.uid and gang.hosts[uid].host == node for uid in gang.unknown):
+        unknown = [gang.hosts[uid].host for uid in gang.unknown & gang.hosts.keys() if uid != pod.uid]
+        if node in unknown:
             return gang  # its binding would come before or after this one
         if pod.uid in gang.bound:  # the response to its binding was lost, and the node counts on it
             return ""
@@ -384,10 +431,8 @@ class Gangs:
                 for binding, verdict in zip((*order, *elsewhere), verdicts[len(beside) :], strict=True)
                 if verdict.alternatives
             }
-            if mine is None:
-                gang.resumed = True
-            else:
-                gang.bound.add(pod.uid)
+            gang.bound.add(pod.uid)
+            self._by_uid[pod.uid] = gang
             return ""
         problem = f"gang {gang.key} does not fit any more: {reason} on node {node}"
         if not gang.started:
@@ -430,6 +475,8 @@ class Gangs:
             elif now - gang.touched >= seconds:
                 if gang.started:
                     self._tell_incomplete(gang)
+                for uid in gang.unknown:  # the API server would have shown their bindings by now
+                    self._live.forget(uid)
                 self._drop(gang, f"nothing was bound for {seconds:.0f} s")
 
     def _tell_incomplete(self, gang: TentativeGang) -> None:
@@ -445,7 +492,7 @@ class Gangs:
     def _drop(self, gang: TentativeGang, reason: str) -> None:
         """Give back all places that are not bound."""
         self._gangs.pop(gang.key, None)
-        for uid in gang.hosts:
+        for uid in (*gang.hosts, *gang.bound):
             self._by_uid.pop(uid, None)
         for binding in gang.unbound():
             self._live.forget(binding.pod.uid)
@@ -462,7 +509,7 @@ class Gangs:
         gang.changed = asyncio.Event()
         if not gang.unbound() and gang.key in self._gangs:
             del self._gangs[gang.key]
-            for uid in gang.hosts:
+            for uid in (*gang.hosts, *gang.bound):
                 self._by_uid.pop(uid, None)
             _log.info("gang bound", group=str(gang.key), pods=len(gang.hosts))
 

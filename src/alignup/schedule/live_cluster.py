@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -51,6 +51,9 @@ from alignup.schedule.metrics import ScheduleMetrics
 from alignup.schedule.node_resource_topology import TopologyFallback
 from alignup.schedule.pod_groups import PodGroups
 from alignup.schedule.pod_trimmer import PodTrimmer
+
+if TYPE_CHECKING:
+    from alignup.placement.host_record import HostRecord
 
 NO_NODE = unknown("no such node")
 NO_HOST_STATE = unknown("no HostState")
@@ -104,6 +107,8 @@ class LiveCluster:
         self._waiting: dict[str, HostStateDocument] = {}
         #: uid → node, or several, for pods whose binding was not observed
         self.assumed: dict[str, tuple[str, ...]] = {}
+        #: uid of an assumed pod → node whose state is unknown → what was known about it last
+        self._dropped: dict[str, dict[str, HostRecord]] = {}
         self._heard: dict[str, float] = {}  #: node → when its HostState was written last, by our clock
         #: nodes about which listeners are not notified yet → whether nothing happened but that pods were assumed there
         self._changed: dict[str, bool] = {}
@@ -322,7 +327,7 @@ class LiveCluster:
         Those that were assumed before are decided again, apart from those *beside* them, which stay as they are. The
         verdicts of these are the first. All nodes must have reports.
         """
-        before = {pod.uid: nodes for pod, _ in bindings if (nodes := self.assumed.pop(pod.uid, None))}
+        before = {pod.uid: nodes for pod, _ in bindings if (nodes := self._stop_assuming(pod.uid))}
         for uid in before:
             self.cluster.forget(uid)
         verdicts = self.cluster.assume_gang([*beside, *bindings])
@@ -336,11 +341,15 @@ class LiveCluster:
 
     def forget(self, uid: str) -> None:
         """Forget an assumed pod that was not bound; do nothing if its binding was observed."""
-        nodes = self.assumed.pop(uid, None)
-        if nodes is not None:
+        if nodes := self._stop_assuming(uid):
             self.cluster.forget(uid)
             self._fallback.forget(uid)
             self._touch(*nodes)
+
+    def _stop_assuming(self, uid: str) -> tuple[str, ...]:
+        """Return the nodes where a pod was assumed until now."""
+        self._dropped.pop(uid, None)
+        return self.assumed.pop(uid, ())
 
     # Events
 
@@ -450,14 +459,26 @@ class LiveCluster:
                 self.metrics.prediction(outcome="placed_elsewhere", cause=cause)
             else:
                 self.metrics.prediction(outcome="as_predicted", cause="")
+        self._assume_again(name)
         self._count_rejections()
         self._touch(name)
 
+    def _assume_again(self, name: str) -> None:
+        """Count again on the pods that were assumed on a node before its state was unknown, unless it admitted them."""
+        before = {uid: records.pop(name) for uid, records in self._dropped.items() if name in records}
+        self._dropped = {uid: records for uid, records in self._dropped.items() if records}
+        if before:
+            self.cluster.restore(next(iter(before.values())), [uid for uid in before if name in self.assumed[uid]])
+
     def _drop_host(self, name: str) -> None:
-        """Drop a host whose state is no longer known; remember the pods bound to it for when it is."""
+        """Drop a host whose state is no longer known; remember the pods bound to it, or assumed, for when it is."""
         self._state_uids.pop(name, None)
-        if self.cluster.record(name) is None:
+        record = self.cluster.record(name)
+        if record is None:
             return
+        for binding in record.bindings:
+            if binding.uid in self.assumed:
+                self._dropped.setdefault(binding.uid, {})[name] = record
         self.cluster.remove_host(name)
         for uid, (pod, stage) in self._bound.get(name, {}).items():
             self.cluster.observe(bound_pod(pod, uid=uid)[0].pod, name, stage)
@@ -472,7 +493,7 @@ class LiveCluster:
             with self.pods.isolated((pod.metadata.namespace, pod.metadata.name)):
                 stage, host, uid = api_pod_stage(pod), pod.spec.node_name, self._kubelet_uid(pod)
                 self._bound.setdefault(host, {})[uid] = (pod, stage)
-                self.assumed.pop(pod.metadata.uid, None)
+                self._stop_assuming(pod.metadata.uid)
                 listed.append((self._read_bound(pod, uid), host, stage))
         self.cluster.relist(listed)
         waiting, self._waiting = self._waiting, {}
@@ -500,7 +521,7 @@ class LiveCluster:
 
     def _bound_pod_changed(self, pod: ApiPod, uid: str, *, deleted: bool) -> None:
         host = pod.spec.node_name
-        self._touch(*(node for node in self.assumed.pop(uid, ()) if node != host))
+        self._touch(*(node for node in self._stop_assuming(uid) if node != host))
         bound = self._bound.setdefault(host, {})
         known = bound.get(uid)
         stage = api_pod_stage(pod)
