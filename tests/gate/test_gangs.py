@@ -203,3 +203,46 @@ async def test_a_gang_is_not_overtaken_for_ever(cluster, controller, clock):
         await replace_oldest()
     await until(lambda: len(bound(cluster, pods)) == 4)
     assert cluster.rejected == []
+
+
+@pytest.fixture
+async def kept_nodes(cluster, controller, clock):
+    """A gang of pods with 3 CPUs for which both nodes are kept: on each, a pod holds the 4 CPUs of a NUMA node."""
+    for name in ("left", "right"):
+        cluster.gate(pod(name, cpu="4", memory="1Gi"))
+    await until(lambda: sorted(cluster.bound().values()) == ["a", "b"])
+    pods = gang(4)
+    for each in pods:
+        cluster.gate(each, created="2026-11-16T00:00:01Z")
+    await until(lambda: controller.queue.blocked)
+    clock.now += 61
+    controller.notify()
+    await until(lambda: len(controller.reservations) == 2)
+    return pods
+
+
+@pytest.mark.parametrize("deleted", [pytest.param(4, id="all of its pods"), pytest.param(1, id="a pod that it needs")])
+async def test_no_node_is_kept_for_a_gang_that_was_deleted(cluster, controller, clock, kept_nodes, deleted):
+    for each in kept_nodes[:deleted]:
+        cluster.finish(each.name)
+    await until(lambda: not controller.queue)
+    clock.now += 2
+    late = pod("late", cpu="3", memory="1Gi")
+    cluster.gate(late, created="2026-11-16T00:00:02Z")
+    await until(lambda: bound(cluster, [late]))
+    assert len(controller.reservations) == 0
+
+
+async def test_a_gang_is_not_kept_out_of_its_nodes_after_its_first_pod_was_replaced(
+    cluster, controller, clock, kept_nodes
+):
+    """It comes later in the queue then than the gang for which the nodes were kept."""
+    cluster.finish(kept_nodes[0].name)
+    pods = [*kept_nodes[1:], member("train-4", size=4)]
+    cluster.gate(pods[3], created="2026-11-16T00:00:02Z")
+    await until(lambda: [each for each in controller.queue if pods[3].uid in {pod.uid for pod in each.members}])
+    for name in ("left", "right"):
+        cluster.finish(name)
+    clock.now += 2
+    controller.notify()
+    await until(lambda: len(bound(cluster, pods)) == 4)

@@ -308,6 +308,9 @@ class GateController:
         self.gangs.remove(uid)
         self._other_gates.discard(uid)
         self._refused.pop(uid, None)
+        self._end_reservation(uid)
+
+    def _end_reservation(self, uid: str) -> None:
         kept = self.reservations.end(uid)
         if kept:
             self.queue.nodes_changed(kept)
@@ -502,11 +505,15 @@ class GateController:
         return not self.reservations.keeps_out(name, waiting)
 
     def _reserve(self) -> None:
-        """Keep a node for the first pod that has waited long, and has none."""
+        """Keep a node for the first pod that has waited long, and has none; and none for gangs that have changed."""
         now, patience, may_reserve = self._clock(), self.options.patience, self.reservations.may_reserve
         if now < self._reserve_at:
             return
         self._reserve_at = now + _RESERVE_SECONDS
+        for uid, holder in self.reservations.holders.items():
+            waiting = self.queue.get(uid)
+            if waiting is None or waiting.order != holder.order:
+                self._end_reservation(uid)
         head = self.queue.first_blocked(lambda pod: now - pod.since >= patience and may_reserve(pod, now=now))
         if head is not None:
             pod_class, first = head

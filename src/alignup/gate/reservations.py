@@ -47,6 +47,11 @@ class Reservations:
     def names(self) -> Collection[str]:
         return self._kept.keys()
 
+    @property
+    def holders(self) -> dict[str, GatedPod]:
+        """The pods and gangs for which nodes are kept, by uid."""
+        return {kept.holder.uid: kept.holder for kept in self._kept.values()}
+
     def keeps_out(self, node: str, waiting: GatedPod) -> bool:
         """Return whether *node* is kept for a pod that comes before this one, and that would not fit beside it."""
         kept = self._before(node, waiting)
@@ -104,7 +109,7 @@ class Reservations:
 
     def may_reserve(self, waiting: GatedPod, *, now: float) -> bool:
         """Return whether a node may be kept for a pod; not for a while after none was suitable."""
-        holders = {kept.holder.uid: kept.holder for kept in self._kept.values()}
+        holders = self.holders
         one_gang = isinstance(waiting, GatedGang) and any(isinstance(each, GatedGang) for each in holders.values())
         if len(holders) >= self._limit or waiting.uid in holders or one_gang:
             return False
