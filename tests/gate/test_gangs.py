@@ -18,12 +18,18 @@ from tests.schedule.gang_objects import SERVED_GROUPS, gang, member, pod_group
 
 pytestmark = pytest.mark.anyio
 
+LICENSE = "example.com/license"
+
 
 @pytest.fixture
 def cluster(cluster):
     for resource in SERVED_GROUPS:
         cluster.server.serve(resource)
     return cluster
+
+
+def with_license(asked):
+    return replace(asked, containers=pod("licensed", None, cpu="3", memory="1Gi", **{LICENSE: "1"}).containers)
 
 
 def messages(cluster, reason):
@@ -246,3 +252,28 @@ async def test_a_gang_is_not_kept_out_of_its_nodes_after_its_first_pod_was_repla
     clock.now += 2
     controller.notify()
     await until(lambda: len(bound(cluster, pods)) == 4)
+
+
+async def test_each_node_gets_as_many_pods_as_its_node_object_has_room_for(cluster, controller):
+    """Kubelets admit two pods on each node: they know nothing of licenses, of which each node has one."""
+    for name in "ab":
+        cluster.change(name, allocatable={LICENSE: "1"})
+    await settle()
+    pods = [with_license(each) for each in gang(2)]
+    for each in pods:
+        cluster.gate(each)
+    await until(lambda: sorted(bound(cluster, pods)) == ["a", "b"])
+
+
+async def test_a_gang_waits_in_words_for_what_node_objects_lack(cluster, controller):
+    cluster.change("a", allocatable={LICENSE: "1"})
+    await settle()
+    pods = [with_license(each) for each in gang(2)]
+    for each in pods:
+        cluster.gate(each)
+    waits = "gang default/train: 1 of 2 pods fit together; too little left by the Node object (2 of 2 nodes)"
+    await until(lambda: messages(cluster, "NoNode") >= {(each.name, waits) for each in pods})
+    assert bound(cluster, pods) == []
+
+    cluster.change("b", allocatable={LICENSE: "1"})
+    await until(lambda: sorted(bound(cluster, pods)) == ["a", "b"])

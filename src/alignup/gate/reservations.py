@@ -61,7 +61,7 @@ class Reservations:
         if api_node is None or record is None:
             return True
         (*pods, last), later = kept.pods, kept.later
-        if self.capacity.insufficient(api_node, last, beside=(*later.values(), waiting.pod, *pods)):
+        if self.capacity.insufficient(api_node, last, beside=(*later.values(), waiting.pod, *pods), empty=True):
             return True
         return not fits_after(record, kept.pods, waiting.pod, staying={*later, waiting.uid})
 
@@ -117,7 +117,7 @@ class Reservations:
 
     def _has_enough(self, name: str, pod: Pod) -> bool:
         node = self._live.nodes.get(name)
-        return node is not None and not self.capacity.insufficient(node, pod, beside=())
+        return node is not None and not self.capacity.insufficient(node, pod, empty=True)
 
     def reserve(self, waiting: GatedPod, nodes: Collection[str], *, now: float) -> str:
         """Keep one of *nodes* for a pod. Return it, or an empty string.

@@ -109,17 +109,21 @@ class NodeCapacity:
     def count_pods(self, node: str) -> int:
         return len(self._pods.get(node, ()))
 
-    def insufficient(self, node: ApiNode, pod: Pod, *, beside: Iterable[Pod] | None = None) -> tuple[str, ...]:
-        """Return the resources of which *node* has too little left for *pod*; *beside* these pods only, if given."""
+    def insufficient(
+        self, node: ApiNode, pod: Pod, *, beside: Iterable[Pod] = (), empty: bool = False
+    ) -> tuple[str, ...]:
+        """Return the resources of which *node*, or an *empty* node like it, has too little for *pod* beside others."""
         name = node.metadata.name
         if name not in self._allocatable:
             self._allocatable[name] = read_allocatable(node.status.allocatable)
-        if beside is not None:
-            used = _sum(demand.fit_used(_unclaimed(other, self._allocatable[name].scalars)) for other in beside)
+        if empty:
+            used = UsedResources()
         elif name in self._used:
             used = self._used[name]
         else:
             used = self._used[name] = _sum(self._request(uid, pod) for uid, pod in self._pods.get(name, {}).items())
+        for other in beside:
+            used = used.plus(demand.fit_used(_unclaimed(other, self._allocatable[name].scalars)))
         request = demand.fit_request(_unclaimed(pod, self._allocatable[name].scalars))
         shortages = fit.insufficient_resources(request, used=used, allocatable=self._allocatable[name])
         return tuple(shortage.resource for shortage in shortages)

@@ -24,6 +24,7 @@ MAX_STEPS = 2500  #: of one search; a step is a decision, or the addition of ``_
 _ADDITIONS = 400
 
 EligibleHosts = Callable[[Pod], Collection[str]]  #: the hosts that a scheduler considers for a member
+HasRoom = Callable[[str, Sequence[Pod]], bool]  #: whether a host has room for the last of these beside the others
 _Counts = tuple[int, ...]  #: members of each kind
 _Path = tuple[int, ...]  #: the kinds of the members of one host, in the order of their binding
 
@@ -69,16 +70,17 @@ def place_gang(  # noqa: PLR0913 - one question
     *,
     held: Mapping[str, str],
     eligible: EligibleHosts | None = None,
+    has_room: HasRoom | None = None,
     max_steps: int = MAX_STEPS,
 ) -> GangAnswer:
     """Decide on all *members* together; *held* are the hosts of those that are assumed or bound already, by uid.
 
-    ``PodError`` if no host could decide on one of them.
+    *has_room* may refuse members that a host would admit. ``PodError`` if no host could decide on one of them.
     """
     kept = [GangBinding(pod, held[pod.uid]) for pod in members if pod.uid in held]
     waiting = [pod for pod in members if pod.uid not in held]
     kinds = _sort_into_kinds(verdicts, waiting, eligible)
-    search = _Search(verdicts, records, kinds, held, max_steps)
+    search = _Search(verdicts, records, kinds, held, has_room, max_steps)
     paths, proved = search.fill_hosts()
     if not proved and len(kinds) > 1:
         paths, proved = search.add_up(paths)
@@ -119,8 +121,10 @@ class _Search:
         records: Mapping[str, HostRecord],
         kinds: Sequence[_Kind],
         held: Mapping[str, str],
+        has_room: HasRoom | None,
         max_steps: int,
     ) -> None:
+        self._room = has_room
         self._verdicts, self._records, self._kinds, self._max_steps = verdicts, records, kinds, max_steps
         self._tables = [verdicts.of_all(kind.members[0]) for kind in kinds]
         self._beside = frozenset(held)
@@ -148,9 +152,12 @@ class _Search:
                     if not left:
                         break
                     current = hosts.get(host) or self._start(host)
+                    path = (*paths.get(host, ()), number)
                     while left and current and (after := self._try(host, current, number)):
+                        if not self._has_room(host, path):
+                            break
                         hosts[host] = current = after
-                        paths[host] = (*paths.get(host, ()), number)
+                        paths[host], path = path, (*path, number)
                         left -= 1
                 complete = complete and not left
         except _OutOfStepsError:
@@ -158,7 +165,10 @@ class _Search:
         return paths, complete or len(self._kinds) <= 1
 
     def add_up(self, known: dict[str, _Path]) -> tuple[dict[str, _Path], bool]:
-        """Search for more members than *known* ones, among all that the hosts can hold together."""
+        """Search for more members than *known* ones, among all that the hosts can hold together.
+
+        Only what it returns is asked whether there is room for it: other members might have room where these do not.
+        """
         groups: dict[tuple[TentativeHost, _Path], list[str]] = {}  #: hosts that decide alike, for the same kinds
         for host in self._all_candidates():
             kinds = tuple([number for number, kind in enumerate(self._kinds) if kind.may_use(host)])
@@ -186,6 +196,8 @@ class _Search:
         while last := reached[best]:
             paths[last.host] = last.path
             best = last.before
+        if not all(self._has_room(host, path[:end]) for host, path in paths.items() for end in range(1, len(path) + 1)):
+            return known, False
         return dict(reversed(paths.items())), complete
 
     def verdicts_beside(self, paths: Mapping[str, _Path], number: int) -> Feasibility:
@@ -199,6 +211,9 @@ class _Search:
             if current:
                 verdicts[host] = self._verdicts.of_tentative(host, current, kind.shape)
         return Feasibility(verdicts)
+
+    def _has_room(self, host: str, path: _Path) -> bool:
+        return self._room is None or self._room(host, [self._kinds[number].members[0] for number in path])
 
     def _count_admitting(self, number: int) -> int:
         hosts, admitting = self._kinds[number].hosts, self._tables[number].admitting()
