@@ -122,6 +122,10 @@ async def test_a_pod_group_whose_order_of_binding_matters_waits_in_words(cluster
         cluster.gate(each, schedulingGroup={"podGroupName": "train"})
     waits = f"gang default/train: {NO_ORDER}"
     await until(lambda: messages(cluster, "NoNode") >= {(each.name, waits) for each in pods})
+    await settle()
+    tries = controller.queue.tries
+    await settle()
+    assert controller.queue.tries == tries  # the search itself is no change of a node
 
     cluster.change("b")
     await until(lambda: len(bound(cluster, pods)) == 3)

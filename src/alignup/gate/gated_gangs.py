@@ -165,16 +165,16 @@ class GatedGangs:
         return GangChoice(tuple(chosen), in_turn=bool(mixed) and not in_order)
 
     def _admits_any_order(self, bindings: Collection[GangBinding], beside: Collection[GangBinding]) -> bool:
-        """Return whether a node admits pods in whatever order they are bound; nothing stays assumed."""
-        tried = set()
+        """Return whether a node admits pods in whatever order they are bound; nothing stays assumed, nor is notified."""
+        cluster, tried = self._live.cluster, set()
         for order in islice(permutations(bindings), MAX_ORDERS + 1):
             shapes = tuple(shape_key(pod) for pod, _ in order)
             if shapes in tried:
                 continue
             tried.add(shapes)
-            admits = len(tried) <= MAX_ORDERS and self._live.assume_gang(order, beside=tuple(beside))[-1].admits
+            admits = len(tried) <= MAX_ORDERS and cluster.assume_gang((*beside, *order))[-1].admits
             for pod, _ in order:
-                self._live.forget(pod.uid)
+                cluster.forget(pod.uid)
             if not admits:
                 return False
         return True
