@@ -281,3 +281,25 @@ async def test_a_gang_waits_in_words_for_what_node_objects_lack(cluster, control
 
     cluster.change("b", allocatable={LICENSE: "1"})
     await until(lambda: sorted(bound(cluster, pods)) == ["a", "b"])
+
+
+async def test_nodes_are_kept_for_the_pods_that_a_gang_needs_to_start(cluster, controller, clock):
+    """Of its 5 pods, 4 must start together; there is room for no more."""
+    for name in ("left", "right"):
+        cluster.gate(pod(name, cpu="4", memory="1Gi"))
+    await until(lambda: sorted(cluster.bound().values()) == ["a", "b"])
+    pods = gang(5, size=4)
+    for each in pods:
+        cluster.gate(each, created="2026-11-16T00:00:01Z")
+    await until(lambda: controller.queue.blocked)
+    clock.now += 61
+    controller.notify()
+    await until(lambda: len(controller.reservations) == 2)
+
+    for name in ("left", "right"):
+        cluster.finish(name)
+    await until(lambda: len(bound(cluster, pods)) == 4 and not controller.releases)
+    clock.now += 2
+    controller.notify()
+    waits = "0/2 nodes will admit the pod: 2 not enough cpu on one NUMA node."
+    await until(lambda: ("train-4", waits) in messages(cluster, "NoNode"))

@@ -516,27 +516,20 @@ class GateController:
                 self._end_reservation(uid)
         head = self.queue.first_blocked(lambda pod: now - pod.since >= patience and may_reserve(pod, now=now))
         if head is not None:
-            pod_class, first = head
-            if isinstance(first, GatedGang):
-                self._reserve_gang(first, now)
-                return
-            allowed: Collection[str] = self.nodes.allowed(pod_class.spec)
-            if first.pod.uses_claims:
-                allowed = [name for name in allowed if self._live.claim_fit(first.pod, name).possible]
-            node = self.reservations.reserve(first, allowed, now=now)
+            _, first = head
+            members = self.gangs.needed(first) if isinstance(first, GatedGang) else (first,)
+            nodes = self.reservations.reserve(first, members, self._may_use, now=now)
             self._reserve_at = now  # for the next pod
-            if node:
-                metadata, waited = first.api.metadata, round(now - first.since)
-                _log.info("node reserved", pod=metadata.full_name, uid=metadata.uid, node=node, waited=waited)
-                self.queue.nodes_changed((node,), taken=True)
+            if nodes:
+                waited = round(now - first.since)
+                _log.info("nodes reserved", pod=first.full_name, uid=first.uid, nodes=",".join(nodes), waited=waited)
+                self.queue.nodes_changed(nodes, taken=True)
 
-    def _reserve_gang(self, gang: GatedGang, now: float) -> None:
-        specs = {member.uid: member.api.spec for member in gang.members}
-        nodes = self.reservations.reserve_gang(gang, lambda pod, name: self.nodes.allows(specs[pod.uid], name), now=now)
-        self._reserve_at = now  # for the next pod
-        if nodes:
-            _log.info("nodes reserved", group=str(gang.key), nodes=",".join(nodes), waited=round(now - gang.since))
-            self.queue.nodes_changed(nodes, taken=True)
+    def _may_use(self, waiting: GatedPod, name: str) -> bool:
+        """Return whether a node could be chosen for a pod if it had no others."""
+        if not self.nodes.allows(waiting.api.spec, name):
+            return False
+        return not waiting.pod.uses_claims or self._live.claim_fit(waiting.pod, name).possible
 
     # Releases
 

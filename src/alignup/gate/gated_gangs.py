@@ -126,6 +126,11 @@ class GatedGangs:
         """Return how many pods are bound or released."""
         return len(members.bound) + sum(pod.metadata.uid in self._releases for pod in members.waiting)
 
+    def needed(self, gang: GatedGang) -> tuple[GatedPod, ...]:
+        """Return the pods that must start together: as many as are missing to the minimum."""
+        members = self._live.pod_groups.members(gang.key)
+        return gang.members[: members.minimum - self.count_placed(members)]
+
     def choose(self, gang: GatedGang, allowed: AllowedNodes, capacity: NodeCapacity) -> GangChoice:
         """Choose the nodes of a gang, and assume its pods there; or none of them."""
         live, members = self._live, self._live.pod_groups.members(gang.key)
@@ -145,9 +150,7 @@ class GatedGangs:
             return GangChoice(problem=problem, fitting=fitting)
         return self._assume(gang, chosen, beside)
 
-    def _assume(
-        self, gang: GatedGang, chosen: Sequence[GangBinding], beside: Mapping[str, GangBinding]
-    ) -> GangChoice:
+    def _assume(self, gang: GatedGang, chosen: Sequence[GangBinding], beside: Mapping[str, GangBinding]) -> GangChoice:
         by_node: dict[str, list[GangBinding]] = {}
         for binding in chosen:
             by_node.setdefault(binding.host, []).append(binding)
@@ -165,7 +168,7 @@ class GatedGangs:
         return GangChoice(tuple(chosen), in_turn=bool(mixed) and not in_order)
 
     def _admits_any_order(self, bindings: Collection[GangBinding], beside: Collection[GangBinding]) -> bool:
-        """Return whether a node admits pods in whatever order they are bound; nothing stays assumed, nor is notified."""
+        """Return whether a node admits pods in whatever order they are bound; nobody is notified of the tries."""
         cluster, tried = self._live.cluster, set()
         for order in islice(permutations(bindings), MAX_ORDERS + 1):
             shapes = tuple(shape_key(pod) for pod, _ in order)

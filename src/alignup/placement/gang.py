@@ -80,10 +80,16 @@ def place_gang(  # noqa: PLR0913 - one question
     kept = [GangBinding(pod, held[pod.uid]) for pod in members if pod.uid in held]
     waiting = [pod for pod in members if pod.uid not in held]
     kinds = _sort_into_kinds(verdicts, waiting, eligible)
-    search = _Search(verdicts, records, kinds, held, has_room, max_steps)
-    paths, proved = search.fill_hosts()
+
+    def fits(host: str, path: _Path) -> bool:
+        return has_room is None or has_room(host, [kinds[number].members[0] for number in path])
+
+    search = _Search(verdicts, records, kinds, held, max_steps)
+    paths, proved = search.fill_hosts(fits)
     if not proved and len(kinds) > 1:
-        paths, proved = search.add_up(paths)
+        more, complete = search.add_up(paths)
+        if all(fits(host, path[:end]) for host, path in more.items() for end in range(1, len(path) + 1)):
+            paths, proved = more, complete  # others might have room where these do not
     members_left = [iter(kind.members) for kind in kinds]
     placed = [GangBinding(next(members_left[kind]), host) for host, path in paths.items() for kind in path]
     rest = {pod.uid: number for number, left in enumerate(members_left) for pod in left}
@@ -121,10 +127,8 @@ class _Search:
         records: Mapping[str, HostRecord],
         kinds: Sequence[_Kind],
         held: Mapping[str, str],
-        has_room: HasRoom | None,
         max_steps: int,
     ) -> None:
-        self._room = has_room
         self._verdicts, self._records, self._kinds, self._max_steps = verdicts, records, kinds, max_steps
         self._tables = [verdicts.of_all(kind.members[0]) for kind in kinds]
         self._beside = frozenset(held)
@@ -139,7 +143,7 @@ class _Search:
     def steps(self) -> int:
         return self._work // _ADDITIONS
 
-    def fill_hosts(self) -> tuple[dict[str, _Path], bool]:
+    def fill_hosts(self, fits: Callable[[str, _Path], bool]) -> tuple[dict[str, _Path], bool]:
         """Place members on one host after the other; return their kinds by host, and whether no more can be placed."""
         paths: dict[str, _Path] = {}
         hosts = {host: start for host in self._holding if (start := self._start(host))}
@@ -153,9 +157,7 @@ class _Search:
                         break
                     current = hosts.get(host) or self._start(host)
                     path = (*paths.get(host, ()), number)
-                    while left and current and (after := self._try(host, current, number)):
-                        if not self._has_room(host, path):
-                            break
+                    while left and current and (after := self._try(host, current, number)) and fits(host, path):
                         hosts[host] = current = after
                         paths[host], path = path, (*path, number)
                         left -= 1
@@ -165,10 +167,7 @@ class _Search:
         return paths, complete or len(self._kinds) <= 1
 
     def add_up(self, known: dict[str, _Path]) -> tuple[dict[str, _Path], bool]:
-        """Search for more members than *known* ones, among all that the hosts can hold together.
-
-        Only what it returns is asked whether there is room for it: other members might have room where these do not.
-        """
+        """Search for more members than *known* ones, among all that the hosts can hold together."""
         groups: dict[tuple[TentativeHost, _Path], list[str]] = {}  #: hosts that decide alike, for the same kinds
         for host in self._all_candidates():
             kinds = tuple([number for number, kind in enumerate(self._kinds) if kind.may_use(host)])
@@ -196,8 +195,6 @@ class _Search:
         while last := reached[best]:
             paths[last.host] = last.path
             best = last.before
-        if not all(self._has_room(host, path[:end]) for host, path in paths.items() for end in range(1, len(path) + 1)):
-            return known, False
         return dict(reversed(paths.items())), complete
 
     def verdicts_beside(self, paths: Mapping[str, _Path], number: int) -> Feasibility:
@@ -211,9 +208,6 @@ class _Search:
             if current:
                 verdicts[host] = self._verdicts.of_tentative(host, current, kind.shape)
         return Feasibility(verdicts)
-
-    def _has_room(self, host: str, path: _Path) -> bool:
-        return self._room is None or self._room(host, [self._kinds[number].members[0] for number in path])
 
     def _count_admitting(self, number: int) -> int:
         hosts, admitting = self._kinds[number].hosts, self._tables[number].admitting()

@@ -9,7 +9,7 @@ from alignup.placement.host_model import HostModel
 from alignup.placement.host_record import HostRecord
 from alignup.placement.pod_shape import shape_key
 
-MAX_UNSUITABLE = 20  #: hosts without room for any pod of a gang, after which the search for hosts ends
+MAX_UNSUITABLE = 20  #: hosts without room for any of the pods, after which the search for hosts ends
 
 
 def admits_alone(model: HostModel, ledger: Ledger, *pods: Pod, staying: Collection[str] = ()) -> bool:
@@ -36,7 +36,11 @@ def fits_after(record: HostRecord, holders: Sequence[Pod], newcomer: Pod, *, sta
 
 
 def find_hosts(
-    records: Iterable[HostRecord], pods: Sequence[Pod], may_use: Callable[[Pod, str], bool]
+    records: Iterable[HostRecord],
+    pods: Sequence[Pod],
+    may_use: Callable[[Pod, str], bool],
+    *,
+    max_unsuitable: int = MAX_UNSUITABLE,
 ) -> dict[str, tuple[Pod, ...]]:
     """Return hosts that admit all *pods* of a gang after the end of all others, the first suitable ones; or none.
 
@@ -63,6 +67,6 @@ def find_hosts(
             hosts[record.name] = tuple(held.values())
             left = {uid: waiting for uid, waiting in left.items() if uid not in held}
         unsuitable += not held
-        if not left or unsuitable >= MAX_UNSUITABLE:
+        if not left or unsuitable >= max_unsuitable:
             break
     return {} if left else hosts
