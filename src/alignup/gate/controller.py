@@ -7,7 +7,7 @@ tried again when a node changes that could admit it. The pods of a gang are rele
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Coroutine, Hashable, Iterable, Iterator
+from collections.abc import Collection, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,7 @@ from alignup.gate.admission import DEFAULT_SCHEDULER, GATE, SCHEDULERS
 from alignup.gate.blocked_pods import REASON as NO_NODE
 from alignup.gate.blocked_pods import BlockedPods
 from alignup.gate.claim_nodes import ClaimNodes
-from alignup.gate.gated_gangs import GatedGangs, as_member, describe_rest, member_key
+from alignup.gate.gated_gangs import GangChoice, GatedGangs, describe_rest
 from alignup.gate.metrics import GateMetrics
 from alignup.gate.pod_queue import MAX_CHANGED, GatedGang, GatedPod, PodClass, PodQueue, Rank, waiting_order
 from alignup.gate.releases import (
@@ -379,15 +379,12 @@ class GateController:
 
     def _try_gang(self, gang: GatedGang, pod_class: PodClass) -> bool:
         """Release all pods of a gang if they fit together; return whether they do."""
-        known: dict[Hashable, Collection[str]] = {}
-
-        def allowed(member: GatedPod) -> Collection[str]:
-            key = member_key(member)
-            if key not in known:
-                known[key] = self._allowed_nodes(as_member(member, gang))
-            return known[key]
-
-        choice = self.gangs.choose(gang, allowed, self._capacity)
+        try:
+            choice = self.gangs.choose(gang, self._allowed_nodes, self._capacity)
+        except AlignError as error:
+            choice = GangChoice(problem=f"gang {gang.key}: no kubelet can decide on its pods: {error}")
+            for member in gang.members:
+                self._live.cluster.forget(member.uid)
         if choice.problem:
             self.queue.block(pod_class)
             for member in gang.members:
@@ -409,12 +406,15 @@ class GateController:
         _log.info("gang released", group=str(gang.key), pods=len(choice.bindings), nodes=nodes)
         return True
 
-    def _allowed_nodes(self, member: GatedPod) -> Collection[str]:
-        """Return the nodes that a pod of a gang may be released to, as far as its other pods do not matter."""
+    def _allowed_nodes(self, member: GatedPod, admitting: Collection[str]) -> Collection[str]:
+        """Return the nodes that a pod of a gang may be released to, as far as its other pods do not matter.
+
+        Its claims may allow fewer of the *admitting* nodes. No other nodes are chosen anyway.
+        """
         allowed = self.nodes.allowed(member.api.spec) - self._avoided.of(member.api, now=self._clock())
         allowed -= {name for name in self.reservations.names if self.reservations.keeps_out(name, member)}
         if member.pod.uses_claims:
-            allowed = {name for name in allowed if not self.claim_nodes.refusal(member.pod, name)}
+            allowed -= {name for name in admitting if name in allowed and self.claim_nodes.refusal(member.pod, name)}
         return frozenset(allowed)
 
     async def _prepare(self, pod_class: PodClass) -> None:

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from alignup.align.workload import Pod
 from alignup.gate.blocked_pods import DELAY, FULL
-from alignup.gate.pod_queue import GatedGang, GatedPod, PodQueue, WaitingOrder, gang_uid
+from alignup.gate.pod_queue import GatedGang, GatedPod, PodQueue, WaitingOrder, gang_uid, kind_key
 from alignup.gate.releases import Releases, controller_uids
-from alignup.gate.schedulable_nodes import NodeCapacity, selection_key
+from alignup.gate.schedulable_nodes import NodeCapacity
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.placement.gang import GangAnswer, GangBinding
 from alignup.placement.pod_shape import shape_key
@@ -27,7 +27,8 @@ MAX_ORDERS = 120  #: of pods on one node that are tried
 NO_ORDER = "its pods share nodes in an order that the scheduler of a PodGroup does not keep"
 _FIRST: WaitingOrder = (-(1 << 40), "", "", "")  #: before all priorities
 
-AllowedNodes = Callable[[GatedPod], Collection[str]]  #: the nodes that a pod may be released to
+#: the nodes that a pod may be released to; only of the given ones it matters whether its claims do not allow them
+AllowedNodes = Callable[[GatedPod, Collection[str]], Collection[str]]
 
 
 class GangChoice(NamedTuple):
@@ -135,7 +136,7 @@ class GatedGangs:
         """Choose the nodes of a gang, and assume its pods there; or none of them."""
         live, members = self._live, self._live.pod_groups.members(gang.key)
         beside, placed = held_bindings(live, members), self.count_placed(members)
-        nodes = {member.uid: allowed(member) for member in gang.members}
+        nodes = self._allowed_nodes(gang, allowed, {binding.host for binding in beside.values()})
         pods = [*(binding.pod for binding in beside.values()), *(member.pod for member in gang.members)]
 
         def has_room(host: str, pods: Sequence[Pod]) -> bool:
@@ -149,6 +150,17 @@ class GatedGangs:
             problem = describe_gang(gang.key, members, fitting, _with_full_nodes(answer), live)
             return GangChoice(problem=problem, fitting=fitting)
         return self._assume(gang, chosen, beside)
+
+    def _allowed_nodes(
+        self, gang: GatedGang, allowed: AllowedNodes, holding: Collection[str]
+    ) -> dict[str, Collection[str]]:
+        """Return the nodes of each pod by uid; claims are looked at where a pod is admitted, or others of it are."""
+        kinds = {_member_key(member): replace(member, order=gang.order) for member in gang.members}
+        admitting = set(holding)
+        for member in kinds.values() if any(member.pod.uses_claims for member in kinds.values()) else ():
+            admitting.update(self._live.cluster.feasible(member.pod).admitting())
+        nodes = {key: allowed(member, admitting) for key, member in kinds.items()}
+        return {member.uid: nodes[_member_key(member)] for member in gang.members}
 
     def _assume(self, gang: GatedGang, chosen: Sequence[GangBinding], beside: Mapping[str, GangBinding]) -> GangChoice:
         by_node: dict[str, list[GangBinding]] = {}
@@ -193,16 +205,9 @@ def _with_full_nodes(answer: GangAnswer) -> GangAnswer:
     return replace(answer, verdicts=verdicts)
 
 
-def as_member(member: GatedPod, gang: GatedGang) -> GatedPod:
-    """Return a pod that comes when its gang does."""
-    return replace(member, order=gang.order)
-
-
-def member_key(member: GatedPod) -> Hashable:
+def _member_key(member: GatedPod) -> Hashable:
     """Return a key that is equal for pods of a gang that may be released to the same nodes."""
-    if member.pod.uses_claims:
-        return member.uid
-    return selection_key(member.api.spec), shape_key(member.pod), frozenset(controller_uids(member.api))
+    return kind_key(member), frozenset(controller_uids(member.api))
 
 
 def describe_rest(key: GroupKey, members: GroupMembers, *, replaced: bool) -> tuple[str, list[ApiPod]]:
