@@ -259,7 +259,8 @@ async def test_claims_of_a_gang_are_looked_at_once_on_each_node_that_admits_its_
     assert sorted(asked) == ["a", "b"]
 
 
-async def test_a_pod_whose_claims_take_too_much_work_stops_nobody(cluster, controller, live, served, clock, monkeypatch):
+@pytest.mark.usefixtures("served")
+async def test_a_pod_whose_claims_take_too_much_work_stops_nobody(cluster, controller, live, clock, monkeypatch):
     """The pods wait, alone or in a gang, and their events say why."""
     problem = "no devices were found within 100000 steps"
 
@@ -267,7 +268,7 @@ async def test_a_pod_whose_claims_take_too_much_work_stops_nobody(cluster, contr
         raise WorkLimitError(problem, sources=())
 
     monkeypatch.setattr(live, "explain_claims", explain)
-    await put_slices(served, live, a=(0, 1), b=(0, 1))
+    await put_slices(cluster.server, live, a=(0, 1), b=(0, 1))
     pods = [claiming(each, preference="require") for each in (pod("p"), *gang(2))]
     for each in pods:
         cluster.gate(each)

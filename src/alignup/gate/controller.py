@@ -262,7 +262,9 @@ class GateController:
         self._stop_waiting(uid)
         self._first_seen.pop(uid, None)
         kept = self._live.find_pod(pod.metadata.namespace, pod.metadata.name)
-        self._capacity.put_pod(kept or pod, node)  # which is smaller than the one that came
+        if self._capacity.put_pod(kept or pod, node):  # which is smaller than the one that came
+            self.queue.nodes_changed((node,))
+            self._wake.set()
         self.claim_nodes.bound(pod)
         outcome = self.releases.bound(uid, node)
         if outcome is not None:
