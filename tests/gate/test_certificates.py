@@ -5,6 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from alignup.align.errors import ParseError
 from alignup.gate.certificates import (
@@ -155,9 +158,21 @@ def test_another_name_needs_another_certificate():
     assert renewed.authorities == made.authorities
 
 
+def without_names():
+    """A serving certificate, and its key, by which no API server can verify a name."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, NAMES[0])])
+    made = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    made = made.serial_number(1).not_valid_before(START).not_valid_after(START + DAY).sign(key, hashes.SHA256())
+    encoding = serialization.Encoding.PEM
+    secret = key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return {"tls.crt": made.public_bytes(encoding), "tls.key": secret}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        pytest.param(without_names(), "tls.crt has no names", id="no names"),
         pytest.param({"tls.key": b""}, "tls.key is missing", id="missing"),
         pytest.param({"ca.crt": b"x"}, "ca.crt is not a certificate", id="no certificate"),
         pytest.param({"tls.crt": b"x"}, "tls.crt is not a certificate", id="no serving certificate"),

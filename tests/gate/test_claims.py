@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from alignup.align.errors import WorkLimitError
 from alignup.align.workload.names import DEVICE_CLASS_PREFIX
 from alignup.documents.codec import convert
 from alignup.gate import claim_nodes
@@ -21,6 +22,7 @@ from tests.effort import SEED, did, rounds
 from tests.gate.simulated import settle
 from tests.observe.api_objects import node
 from tests.schedule.claim_objects import claim, claiming, device_class, resource_slice, template
+from tests.schedule.gang_objects import gang
 
 pytestmark = pytest.mark.anyio
 
@@ -235,6 +237,66 @@ async def test_a_bound_pod_that_cannot_be_read_any_more_stops_nobody(cluster, co
     await until(lambda: "Pod default/p" in live.unreadable)
     cluster.gate(claiming(pod("q", cpu="1")))
     await until(lambda: cluster.bound().get("q") == "b")
+
+
+async def test_claims_of_a_gang_are_looked_at_once_on_each_node_that_admits_its_pods(
+    cluster, controller, live, served, monkeypatch
+):
+    """Its pods differ in their names only, and one of three nodes is full."""
+    cluster.add("c")
+    cluster.gate(pod("first", cpu="4"), nodeName="c")
+    cluster.kubelets["c"].admit(pod("first", cpu="4"))
+    cluster.report("c")
+    await until(lambda: len(live.cluster.hosts) == 3 and live.verdict(pod("p", cpu="4"), "c").rejection)
+    asked = []
+    fit = live.claim_fit
+    monkeypatch.setattr(live, "claim_fit", lambda pod, node: asked.append(node) or fit(pod, node))
+    await put_slices(served, live, a=(0, 1), b=(0, 1))
+    pods = [claiming(each) for each in gang(2, cpus=4)]
+    for each in pods:
+        cluster.gate(each)
+    await until(lambda: sorted(cluster.bound().values()) == ["a", "b", "c"])
+    assert sorted(asked) == ["a", "b"]
+
+
+@pytest.mark.usefixtures("served")
+async def test_a_pod_whose_claims_take_too_much_work_stops_nobody(cluster, controller, live, clock, monkeypatch):
+    """The pods wait, alone or in a gang, and their events say why."""
+    problem = "no devices were found within 100000 steps"
+
+    def explain(*_):
+        raise WorkLimitError(problem, sources=())
+
+    monkeypatch.setattr(live, "explain_claims", explain)
+    await put_slices(cluster.server, live, a=(0, 1), b=(0, 1))
+    pods = [claiming(each, preference="require") for each in (pod("p"), *gang(2))]
+    for each in pods:
+        cluster.gate(each)
+    await until(lambda: len(controller.queue.blocked) == 2)
+    clock.now += 10
+    controller.notify()
+    waits = f"no kubelet can decide on the pod: {problem}"
+    gang_waits = f"gang default/train: no kubelet can decide on its pods: {problem}"
+    expected = {("p", "NoNode", waits), *((each.name, "NoNode", gang_waits) for each in pods[1:])}
+    await until(lambda: set(cluster.events()) >= expected)
+    cluster.gate(pod("q"))
+    await until(lambda: cluster.bound().get("q"))
+
+
+async def test_a_bound_pod_whose_claims_take_too_much_work_stops_nobody(cluster, controller, live, served, monkeypatch):
+    await put_slices(served, live, a=(0,))
+    cluster.paused.add("p")
+    cluster.gate(claiming(pod("p", cpu="1")))
+    await until(lambda: released_to(cluster, "p"))
+
+    def explain(*_):
+        raise WorkLimitError("too much work", sources=())
+
+    monkeypatch.setattr(live, "explain_claims", explain)
+    cluster.paused.clear()
+    cluster.gate(pod("q", cpu="1"))
+    await until(lambda: cluster.bound() == {"p": "a", "q": "b"})
+    await until(lambda: controller.claim_nodes.next_check() is None)
 
 
 @pytest.mark.soak

@@ -17,7 +17,7 @@ from tests.align.hosts import pod
 from tests.deadlines import until
 from tests.gate.simulated import settle
 from tests.kubernetes.api.tasks import running
-from tests.observe.api_objects import overflowing_pod
+from tests.observe.api_objects import api_pod, overflowing_pod
 
 pytestmark = pytest.mark.anyio
 
@@ -113,6 +113,22 @@ async def test_an_extended_resource_that_kubelets_ignore_decides(cluster, contro
 
     cluster.change("b", allocatable={LICENSE: "1"})
     await until(lambda: cluster.bound() == {"licensed": "b"})
+
+
+async def test_a_pod_that_is_resized_leaves_more_to_others(cluster, controller):
+    """By the Node object, there is room for 4 CPUs; the kubelet has more."""
+    cluster.change("a", allocatable={"cpu": "4"})
+    cluster.change("b", unschedulable=True)
+    await settle()
+    for name in ("first", "second"):
+        cluster.gate(pod(name, cpu="3", memory="1Gi"))
+    await bound(cluster, "first")
+    await blocked(controller)
+
+    document = cluster.document("first")
+    resized = pod("first", cpu="1", memory="1Gi")
+    cluster.server.put({**document, "spec": document["spec"] | {"containers": api_pod(resized)["spec"]["containers"]}})
+    await bound(cluster, "second")
 
 
 async def test_a_node_that_becomes_suitable_is_used(cluster, controller):

@@ -18,12 +18,18 @@ from tests.schedule.gang_objects import SERVED_GROUPS, gang, member, pod_group
 
 pytestmark = pytest.mark.anyio
 
+LICENSE = "example.com/license"
+
 
 @pytest.fixture
 def cluster(cluster):
     for resource in SERVED_GROUPS:
         cluster.server.serve(resource)
     return cluster
+
+
+def with_license(asked):
+    return replace(asked, containers=pod("licensed", None, cpu="3", memory="1Gi", **{LICENSE: "1"}).containers)
 
 
 def messages(cluster, reason):
@@ -116,6 +122,10 @@ async def test_a_pod_group_whose_order_of_binding_matters_waits_in_words(cluster
         cluster.gate(each, schedulingGroup={"podGroupName": "train"})
     waits = f"gang default/train: {NO_ORDER}"
     await until(lambda: messages(cluster, "NoNode") >= {(each.name, waits) for each in pods})
+    await settle()
+    tries = controller.queue.tries
+    await settle()
+    assert controller.queue.tries == tries  # the search itself is no change of a node
 
     cluster.change("b")
     await until(lambda: len(bound(cluster, pods)) == 3)
@@ -203,3 +213,93 @@ async def test_a_gang_is_not_overtaken_for_ever(cluster, controller, clock):
         await replace_oldest()
     await until(lambda: len(bound(cluster, pods)) == 4)
     assert cluster.rejected == []
+
+
+@pytest.fixture
+async def kept_nodes(cluster, controller, clock):
+    """A gang of pods with 3 CPUs for which both nodes are kept: on each, a pod holds the 4 CPUs of a NUMA node."""
+    for name in ("left", "right"):
+        cluster.gate(pod(name, cpu="4", memory="1Gi"))
+    await until(lambda: sorted(cluster.bound().values()) == ["a", "b"])
+    pods = gang(4)
+    for each in pods:
+        cluster.gate(each, created="2026-11-16T00:00:01Z")
+    await until(lambda: controller.queue.blocked)
+    clock.now += 61
+    controller.notify()
+    await until(lambda: len(controller.reservations) == 2)
+    return pods
+
+
+@pytest.mark.parametrize("deleted", [pytest.param(4, id="all of its pods"), pytest.param(1, id="a pod that it needs")])
+async def test_no_node_is_kept_for_a_gang_that_was_deleted(cluster, controller, clock, kept_nodes, deleted):
+    for each in kept_nodes[:deleted]:
+        cluster.finish(each.name)
+    await until(lambda: not controller.queue)
+    clock.now += 2
+    late = pod("late", cpu="3", memory="1Gi")
+    cluster.gate(late, created="2026-11-16T00:00:02Z")
+    await until(lambda: bound(cluster, [late]))
+    assert len(controller.reservations) == 0
+
+
+async def test_a_gang_is_not_kept_out_of_its_nodes_after_its_first_pod_was_replaced(
+    cluster, controller, clock, kept_nodes
+):
+    """It comes later in the queue then than the gang for which the nodes were kept."""
+    cluster.finish(kept_nodes[0].name)
+    pods = [*kept_nodes[1:], member("train-4", size=4)]
+    cluster.gate(pods[3], created="2026-11-16T00:00:02Z")
+    await until(lambda: [each for each in controller.queue if pods[3].uid in {pod.uid for pod in each.members}])
+    for name in ("left", "right"):
+        cluster.finish(name)
+    clock.now += 2
+    controller.notify()
+    await until(lambda: len(bound(cluster, pods)) == 4)
+
+
+async def test_each_node_gets_as_many_pods_as_its_node_object_has_room_for(cluster, controller):
+    """Kubelets admit two pods on each node: they know nothing of licenses, of which each node has one."""
+    for name in "ab":
+        cluster.change(name, allocatable={LICENSE: "1"})
+    await settle()
+    pods = [with_license(each) for each in gang(2)]
+    for each in pods:
+        cluster.gate(each)
+    await until(lambda: sorted(bound(cluster, pods)) == ["a", "b"])
+
+
+async def test_a_gang_waits_in_words_for_what_node_objects_lack(cluster, controller):
+    cluster.change("a", allocatable={LICENSE: "1"})
+    await settle()
+    pods = [with_license(each) for each in gang(2)]
+    for each in pods:
+        cluster.gate(each)
+    waits = "gang default/train: 1 of 2 pods fit together; too little left by the Node object (2 of 2 nodes)"
+    await until(lambda: messages(cluster, "NoNode") >= {(each.name, waits) for each in pods})
+    assert bound(cluster, pods) == []
+
+    cluster.change("b", allocatable={LICENSE: "1"})
+    await until(lambda: sorted(bound(cluster, pods)) == ["a", "b"])
+
+
+async def test_nodes_are_kept_for_the_pods_that_a_gang_needs_to_start(cluster, controller, clock):
+    """Of its 5 pods, 4 must start together; there is room for no more."""
+    for name in ("left", "right"):
+        cluster.gate(pod(name, cpu="4", memory="1Gi"))
+    await until(lambda: sorted(cluster.bound().values()) == ["a", "b"])
+    pods = gang(5, size=4)
+    for each in pods:
+        cluster.gate(each, created="2026-11-16T00:00:01Z")
+    await until(lambda: controller.queue.blocked)
+    clock.now += 61
+    controller.notify()
+    await until(lambda: len(controller.reservations) == 2)
+
+    for name in ("left", "right"):
+        cluster.finish(name)
+    await until(lambda: len(bound(cluster, pods)) == 4 and not controller.releases)
+    clock.now += 2
+    controller.notify()
+    waits = "0/2 nodes will admit the pod: 2 not enough cpu on one NUMA node."
+    await until(lambda: ("train-4", waits) in messages(cluster, "NoNode"))

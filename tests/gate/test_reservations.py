@@ -44,7 +44,8 @@ class KeptNode:
         live: Any = SimpleNamespace(nodes={NODE: convert(document, ApiNode)}, cluster=self.cluster)
         self.reservations = Reservations(live, NodeCapacity(lambda _: None))
         self.report()
-        self.kept = self.reservations.reserve(gated(self.holder, 0), [NODE], now=0.0) == NODE
+        waiting = gated(self.holder, 0)
+        self.kept = self.reservations.reserve(waiting, [waiting], lambda *_: True, now=0.0) == (NODE,)
 
     def report(self):
         self.sequence += 1

@@ -56,7 +56,9 @@ def on_each_host(answer: GangAnswer) -> dict[str, list[Pod]]:
     return pods
 
 
-def largest_part(cluster: Cluster, members: Sequence[Pod], eligible: Mapping[str, Sequence[str]]) -> int:
+def largest_part(
+    cluster: Cluster, members: Sequence[Pod], eligible: Mapping[str, Sequence[str]], room: Mapping[str, int]
+) -> int:
     """Return the most members that hosts admit, by trying all hosts for each member, and all orders on each host."""
     holds: dict[tuple[str, tuple[int, ...]], bool] = {}
     most = 0
@@ -67,6 +69,8 @@ def largest_part(cluster: Cluster, members: Sequence[Pod], eligible: Mapping[str
             continue
         for host in set(places) - {""}:
             numbers = tuple([number for number, place in enumerate(places) if place == host])
+            if len(numbers) > room.get(host, len(numbers)):
+                break
             if (host, numbers) not in holds:
                 orders = permutations([members[number] for number in numbers])
                 holds[host, numbers] = any(are_admitted(cluster, host, order) for order in orders)
@@ -131,15 +135,26 @@ class TestEqualToTryingEverything:
         all_hosts = list(names)
         some = st.just(all_hosts) | st.lists(st.sampled_from(names), unique=True)
         eligible = {pod.uid: data.draw(some) for pod in members}
-        answer = cluster.feasible_gang(members, eligible=lambda pod: eligible[pod.uid], max_steps=100_000)
-        assert answer.proved
+        room = data.draw(st.just({}) | st.dictionaries(st.sampled_from(names), st.integers(0, 2)))
+
+        def has_room(host, pods):
+            return len(pods) <= room.get(host, len(pods))
+
+        def ask():
+            return cluster.feasible_gang(
+                members, eligible=lambda pod: eligible[pod.uid], has_room=has_room, max_steps=100_000
+            )
+
+        answer = ask()
+        assert answer.proved or room
         assert sorted([*answer.hosts, *(pod.uid for pod in answer.rest)]) == [pod.uid for pod in members]
         assert all(host in eligible[uid] for uid, host in answer.hosts.items())
         assert all(are_admitted(cluster, host, pods) for host, pods in on_each_host(answer).items())
-        assert len(answer.bindings) == largest_part(cluster, members, eligible)
-        assert answer == cluster.feasible_gang(members, eligible=lambda pod: eligible[pod.uid], max_steps=100_000)
+        assert all(has_room(host, pods) for host, pods in on_each_host(answer).items())
+        assert not answer.proved or len(answer.bindings) == largest_part(cluster, members, eligible, room)
+        assert answer == ask()
         for pod in answer.rest:
-            assert not answer.verdicts[pod.uid].admitting()
+            assert room.keys() >= set(answer.verdicts[pod.uid].admitting()) or not answer.proved
             assert set(answer.verdicts[pod.uid]) == set(eligible[pod.uid])
 
     @settings(max_examples=examples(200), deadline=None)
@@ -228,6 +243,14 @@ class TestSearch:
 
         assert answer.fits
         assert answer.bindings == cluster_of(**few).feasible_gang(members).bindings
+
+    def test_a_host_gets_no_more_members_than_it_has_room_for(self):
+        cluster = cluster_of(a=host_of(4), b=host_of(4))
+        same, mixed = gang(*[{"cpu": "1"}] * 3), gang({"cpu": "1"}, {"cpu": "2"}, {"cpu": "1"})
+        for members in (same, mixed):
+            answer = cluster.feasible_gang(members, has_room=lambda _, pods: len(pods) <= 1)
+            assert sorted(answer.hosts.values()) == ["a", "b"]
+            assert answer.proved == (members is same)
 
     def test_no_gang_fits_no_hosts(self):
         assert Cluster().feasible_gang([]).fits

@@ -3,6 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from alignup.align.host import Host
 from alignup.align.settings import Policy
 from alignup.placement.cluster import Cluster
 from alignup.placement.kept_hosts import admits_alone, find_hosts
@@ -43,3 +44,20 @@ def test_the_pods_of_each_host_fit_there_without_others(running, gang, forbidden
 
 def count_alone(record, pods):
     return max(number for number in range(len(pods) + 1) if admits_alone(record.model, record.ledger, *pods[:number]))
+
+
+def test_each_host_decides_once_on_each_pod_that_it_gets_and_once_on_the_next(monkeypatch):
+    """Also if there are many pods: the others of its shape are rejected as well."""
+    cluster = Cluster()
+    for number in range(16):
+        cluster.confirm(report(f"host-{number:02}", host(Policy.SINGLE_NUMA_NODE), 1))
+    records = [record for name in cluster.hosts if (record := cluster.record(name))]
+    pods = [pod(f"gang-{number}", cpu="3", memory="1Gi") for number in range(32)]
+    decided = []
+    decide = Host.decide_without_plugins
+    monkeypatch.setattr(Host, "decide_without_plugins", lambda self, pod: decided.append(pod) or decide(self, pod))
+
+    hosts = find_hosts(records, pods, lambda *_: True)
+
+    assert [len(held) for held in hosts.values()] == [2] * 16
+    assert len(decided) == 32 + 15

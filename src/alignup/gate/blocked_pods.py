@@ -8,6 +8,7 @@ others.
 
 from collections.abc import Callable, Iterator, Mapping
 
+from alignup.align.errors import AlignError
 from alignup.gate.claim_nodes import ClaimNodes
 from alignup.gate.pod_queue import GatedPod, PodClass, PodQueue
 from alignup.gate.reservations import Reservations
@@ -68,8 +69,12 @@ class BlockedPods:
 
     def _explain(self, pod_class: PodClass) -> None:
         waiting, before = self._queue.of_kind(pod_class), pod_class.explained
-        reasons = count_reasons(self._answers(waiting[0], pod_class))
-        message = describe_reasons(reasons, nodes=len(self._live.nodes.objects))
+        try:
+            reasons: Mapping[str, int] = count_reasons(self._answers(waiting[0], pod_class))
+            message = describe_reasons(reasons, nodes=len(self._live.nodes.objects))
+        except AlignError as error:
+            message = f"no kubelet can decide on the pod: {error}"
+            reasons = {message: 1}
         pod_class.explained = frozenset(reasons), message
         if before is None or before[0] != reasons.keys():
             for pod in waiting:

@@ -22,7 +22,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import structlog
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -76,8 +76,9 @@ class WebhookCertificates:
             raise ParseError(f"{', '.join(missing)} is missing")
         authorities = tuple(map(_pem, _certificates(data[_AUTHORITIES], _AUTHORITIES)))
         for name, key_name in ((_AUTHORITIES, _AUTHORITY_KEY), (_SERVING, _SERVING_KEY)):
-            if _certificate(data[name], name).public_key() != _key(data[key_name], key_name).public_key():
+            if _public_key(data[name], name) != _key(data[key_name], key_name).public_key():
                 raise ParseError(f"{key_name} belongs to another certificate than {name}")
+        _names(data[_SERVING])
         return cls(authorities, data[_AUTHORITY_KEY], data[_SERVING], data[_SERVING_KEY])
 
 
@@ -121,9 +122,7 @@ def _needs_serving(current: WebhookCertificates, names: Sequence[str], published
     serving, newest = _certificate(current.serving), current.authorities[0]
     if not _valid(current.serving, now) or not any(_signed(serving, authority) for authority in current.authorities):
         return True
-    extension = serving.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    known = sorted(extension.value.get_values_for_type(x509.DNSName))
-    due = _old(current.serving, now) or known != sorted(names) or not _signed(serving, newest)
+    due = _old(current.serving, now) or _names(current.serving) != sorted(names) or not _signed(serving, newest)
     made = _certificate(newest).not_valid_before_utc + CLOCK_DIFFERENCE
     return due and (len(current.authorities) == 1 or (newest in published and now >= made + SETTLING))
 
@@ -201,7 +200,7 @@ def _old(pem: bytes, now: datetime) -> bool:
 def _signed(certificate: x509.Certificate, authority: bytes) -> bool:
     try:
         certificate.verify_directly_issued_by(_certificate(authority))
-    except (ValueError, TypeError, InvalidSignature):
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
         return False
     return True
 
@@ -218,10 +217,26 @@ def _certificates(pem: bytes, name: str) -> list[x509.Certificate]:
         raise ParseError(f"{name} is not a certificate in PEM format: {error}") from None
 
 
+def _public_key(pem: bytes, name: str) -> object:
+    try:
+        return _certificate(pem, name).public_key()
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise ParseError(f"{name} has no key that is known: {error}") from None
+
+
+def _names(pem: bytes) -> list[str]:
+    """Return the names of a serving certificate, sorted."""
+    try:
+        extension = _certificate(pem).extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except (ValueError, x509.ExtensionNotFound, x509.DuplicateExtension) as error:
+        raise ParseError(f"{_SERVING} has no names: {error}") from None
+    return sorted(extension.value.get_values_for_type(x509.DNSName))
+
+
 def _key(pem: bytes, name: str = _AUTHORITY_KEY) -> ec.EllipticCurvePrivateKey:
     try:
         key = serialization.load_pem_private_key(pem, password=None)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise ParseError(f"{name} is not a private key in PEM format: {error}") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise ParseError(f"{name} is not an elliptic curve key")

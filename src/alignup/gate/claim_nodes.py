@@ -8,8 +8,9 @@ there: they would compete.
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 
-from alignup.align.errors import PodError
+from alignup.align.errors import AlignError
 from alignup.align.workload import Pod
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.schedule.claim_alignment import (
@@ -128,18 +129,15 @@ class ClaimNodes:
     def check(self) -> None:
         """Forget bound pods whose claims have devices."""
         for uid, (api_pod, since) in tuple(self._bound.items()):
-            try:
+            with suppress(AlignError):  # that it cannot be read is logged
                 pod = self.live.read(api_pod)
-            except PodError:  # which is logged
-                self.forget(uid)
-                continue
-            claims, late = self.live.claims, self._clock() - since >= SETTLE_SECONDS
-            if late or not claims.known or not claims.is_open(pod):
-                node = api_pod.spec.node_name
+                claims, late = self.live.claims, self._clock() - since >= SETTLE_SECONDS
+                if not late and claims.known and claims.is_open(pod):
+                    continue
                 if claim_preference(pod)[0] is not ClaimPreference.IGNORE:
-                    explained = self.live.explain_claims(pod, node)
+                    explained = self.live.explain_claims(pod, api_pod.spec.node_name)
                     self.live.metrics.claimed_pod(alignment(explained))
-                self.forget(uid)
+            self.forget(uid)
 
     def forget(self, uid: str) -> None:
         """Forget a pod that is gone or was not bound."""

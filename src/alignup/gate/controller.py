@@ -7,7 +7,7 @@ tried again when a node changes that could admit it. The pods of a gang are rele
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Coroutine, Hashable, Iterable, Iterator
+from collections.abc import Collection, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,7 @@ from alignup.gate.admission import DEFAULT_SCHEDULER, GATE, SCHEDULERS
 from alignup.gate.blocked_pods import REASON as NO_NODE
 from alignup.gate.blocked_pods import BlockedPods
 from alignup.gate.claim_nodes import ClaimNodes
-from alignup.gate.gated_gangs import GatedGangs, as_member, describe_rest, member_key
+from alignup.gate.gated_gangs import GangChoice, GatedGangs, describe_rest
 from alignup.gate.metrics import GateMetrics
 from alignup.gate.pod_queue import MAX_CHANGED, GatedGang, GatedPod, PodClass, PodQueue, Rank, waiting_order
 from alignup.gate.releases import (
@@ -262,7 +262,9 @@ class GateController:
         self._stop_waiting(uid)
         self._first_seen.pop(uid, None)
         kept = self._live.find_pod(pod.metadata.namespace, pod.metadata.name)
-        self._capacity.put_pod(kept or pod, node)  # which is smaller than the one that came
+        if self._capacity.put_pod(kept or pod, node):  # which is smaller than the one that came
+            self.queue.nodes_changed((node,))
+            self._wake.set()
         self.claim_nodes.bound(pod)
         outcome = self.releases.bound(uid, node)
         if outcome is not None:
@@ -308,6 +310,9 @@ class GateController:
         self.gangs.remove(uid)
         self._other_gates.discard(uid)
         self._refused.pop(uid, None)
+        self._end_reservation(uid)
+
+    def _end_reservation(self, uid: str) -> None:
         kept = self.reservations.end(uid)
         if kept:
             self.queue.nodes_changed(kept)
@@ -376,15 +381,12 @@ class GateController:
 
     def _try_gang(self, gang: GatedGang, pod_class: PodClass) -> bool:
         """Release all pods of a gang if they fit together; return whether they do."""
-        known: dict[Hashable, Collection[str]] = {}
-
-        def allowed(member: GatedPod) -> Collection[str]:
-            key = member_key(member)
-            if key not in known:
-                known[key] = self._allowed_nodes(as_member(member, gang))
-            return known[key]
-
-        choice = self.gangs.choose(gang, allowed, self._capacity)
+        try:
+            choice = self.gangs.choose(gang, self._allowed_nodes, self._capacity)
+        except AlignError as error:
+            choice = GangChoice(problem=f"gang {gang.key}: no kubelet can decide on its pods: {error}")
+            for member in gang.members:
+                self._live.cluster.forget(member.uid)
         if choice.problem:
             self.queue.block(pod_class)
             for member in gang.members:
@@ -406,12 +408,15 @@ class GateController:
         _log.info("gang released", group=str(gang.key), pods=len(choice.bindings), nodes=nodes)
         return True
 
-    def _allowed_nodes(self, member: GatedPod) -> Collection[str]:
-        """Return the nodes that a pod of a gang may be released to, as far as its other pods do not matter."""
+    def _allowed_nodes(self, member: GatedPod, admitting: Collection[str]) -> Collection[str]:
+        """Return the nodes that a pod of a gang may be released to, as far as its other pods do not matter.
+
+        Its claims may allow fewer of the *admitting* nodes. No other nodes are chosen anyway.
+        """
         allowed = self.nodes.allowed(member.api.spec) - self._avoided.of(member.api, now=self._clock())
         allowed -= {name for name in self.reservations.names if self.reservations.keeps_out(name, member)}
         if member.pod.uses_claims:
-            allowed = {name for name in allowed if not self.claim_nodes.refusal(member.pod, name)}
+            allowed -= {name for name in admitting if name in allowed and self.claim_nodes.refusal(member.pod, name)}
         return frozenset(allowed)
 
     async def _prepare(self, pod_class: PodClass) -> None:
@@ -502,34 +507,31 @@ class GateController:
         return not self.reservations.keeps_out(name, waiting)
 
     def _reserve(self) -> None:
-        """Keep a node for the first pod that has waited long, and has none."""
+        """Keep a node for the first pod that has waited long, and has none; and none for gangs that have changed."""
         now, patience, may_reserve = self._clock(), self.options.patience, self.reservations.may_reserve
         if now < self._reserve_at:
             return
         self._reserve_at = now + _RESERVE_SECONDS
+        for uid, holder in self.reservations.holders.items():
+            waiting = self.queue.get(uid)
+            if waiting is None or waiting.order != holder.order:
+                self._end_reservation(uid)
         head = self.queue.first_blocked(lambda pod: now - pod.since >= patience and may_reserve(pod, now=now))
         if head is not None:
-            pod_class, first = head
-            if isinstance(first, GatedGang):
-                self._reserve_gang(first, now)
-                return
-            allowed: Collection[str] = self.nodes.allowed(pod_class.spec)
-            if first.pod.uses_claims:
-                allowed = [name for name in allowed if self._live.claim_fit(first.pod, name).possible]
-            node = self.reservations.reserve(first, allowed, now=now)
+            _, first = head
+            members = self.gangs.needed(first) if isinstance(first, GatedGang) else (first,)
+            nodes = self.reservations.reserve(first, members, self._may_use, now=now)
             self._reserve_at = now  # for the next pod
-            if node:
-                metadata, waited = first.api.metadata, round(now - first.since)
-                _log.info("node reserved", pod=metadata.full_name, uid=metadata.uid, node=node, waited=waited)
-                self.queue.nodes_changed((node,), taken=True)
+            if nodes:
+                waited = round(now - first.since)
+                _log.info("nodes reserved", pod=first.full_name, uid=first.uid, nodes=",".join(nodes), waited=waited)
+                self.queue.nodes_changed(nodes, taken=True)
 
-    def _reserve_gang(self, gang: GatedGang, now: float) -> None:
-        specs = {member.uid: member.api.spec for member in gang.members}
-        nodes = self.reservations.reserve_gang(gang, lambda pod, name: self.nodes.allows(specs[pod.uid], name), now=now)
-        self._reserve_at = now  # for the next pod
-        if nodes:
-            _log.info("nodes reserved", group=str(gang.key), nodes=",".join(nodes), waited=round(now - gang.since))
-            self.queue.nodes_changed(nodes, taken=True)
+    def _may_use(self, waiting: GatedPod, name: str) -> bool:
+        """Return whether a node could be chosen for a pod if it had no others."""
+        if not self.nodes.allows(waiting.api.spec, name):
+            return False
+        return not waiting.pod.uses_claims or self._live.claim_fit(waiting.pod, name).possible
 
     # Releases
 

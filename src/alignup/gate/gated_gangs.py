@@ -4,31 +4,31 @@ Pods of a group whose minimum is reached wait alone. A gang of which some pods a
 the process that began ended, comes before everything else.
 """
 
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import islice, permutations
 from typing import NamedTuple
 
 from alignup.align.workload import Pod
-from alignup.gate.blocked_pods import DELAY
-from alignup.gate.pod_queue import GatedGang, GatedPod, PodQueue, WaitingOrder, gang_uid
+from alignup.gate.blocked_pods import DELAY, FULL
+from alignup.gate.pod_queue import GatedGang, GatedPod, PodQueue, WaitingOrder, gang_uid, kind_key
 from alignup.gate.releases import Releases, controller_uids
-from alignup.gate.schedulable_nodes import NodeCapacity, selection_key
+from alignup.gate.schedulable_nodes import NodeCapacity
 from alignup.kubernetes.api.objects import ApiPod
-from alignup.placement.gang import GangBinding
+from alignup.placement.gang import GangAnswer, GangBinding
 from alignup.placement.pod_shape import shape_key
+from alignup.placement.verdict import Feasibility, unknown
 from alignup.schedule.gangs import INCOMPLETE, describe_gang, held_bindings
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.pod_events import PodEvents
 from alignup.schedule.pod_groups import GroupKey, GroupMembers, group_of
 
-MAX_SEARCHES = 8  #: for nodes with enough left by their Node objects
 MAX_ORDERS = 120  #: of pods on one node that are tried
 NO_ORDER = "its pods share nodes in an order that the scheduler of a PodGroup does not keep"
 _FIRST: WaitingOrder = (-(1 << 40), "", "", "")  #: before all priorities
 
-AllowedNodes = Callable[[GatedPod], Collection[str]]  #: the nodes that a pod may be released to
+#: the nodes that a pod may be released to; only of the given ones it matters whether its claims do not allow them
+AllowedNodes = Callable[[GatedPod, Collection[str]], Collection[str]]
 
 
 class GangChoice(NamedTuple):
@@ -127,51 +127,44 @@ class GatedGangs:
         """Return how many pods are bound or released."""
         return len(members.bound) + sum(pod.metadata.uid in self._releases for pod in members.waiting)
 
+    def needed(self, gang: GatedGang) -> tuple[GatedPod, ...]:
+        """Return the pods that must start together: as many as are missing to the minimum."""
+        members = self._live.pod_groups.members(gang.key)
+        return gang.members[: members.minimum - self.count_placed(members)]
+
     def choose(self, gang: GatedGang, allowed: AllowedNodes, capacity: NodeCapacity) -> GangChoice:
-        """Choose the nodes of a gang, and assume its pods there, and count them in *capacity*; or none of them."""
+        """Choose the nodes of a gang, and assume its pods there; or none of them."""
         live, members = self._live, self._live.pod_groups.members(gang.key)
         beside, placed = held_bindings(live, members), self.count_placed(members)
-        waiting = {member.uid: member for member in gang.members}
-        nodes = {uid: allowed(member) for uid, member in waiting.items()}
+        nodes = self._allowed_nodes(gang, allowed, {binding.host for binding in beside.values()})
         pods = [*(binding.pod for binding in beside.values()), *(member.pod for member in gang.members)]
-        fitting = 0
-        for _ in range(MAX_SEARCHES):
-            answer = live.cluster.feasible_gang(pods, eligible=partial(_nodes_of, nodes))
-            chosen = {pod.uid: GangBinding(pod, host) for pod, host in answer.bindings if pod.uid in waiting}
-            fitting = placed + len(chosen)
-            if fitting < members.minimum:
-                return GangChoice(problem=describe_gang(gang.key, members, fitting, answer, live), fitting=fitting)
-            overfull = self._count_requests(chosen, waiting, capacity)
-            if not overfull:
-                return self._assume(gang, chosen, beside, capacity)
-            nodes = {uid: frozenset(names) - overfull for uid, names in nodes.items()}
-        problem = f"gang {gang.key}: nodes have too little left by their Node objects"
-        return GangChoice(problem=problem, fitting=fitting)
 
-    def _count_requests(
-        self, chosen: Mapping[str, GangBinding], waiting: Mapping[str, GatedPod], capacity: NodeCapacity
-    ) -> set[str]:
-        """Count the pods in *capacity*; if nodes have too little for all of theirs, return these, and count none."""
-        overfull: set[str] = set()
-        for uid, (pod, host) in chosen.items():
-            node = self._live.nodes.get(host)
-            if node is None or capacity.insufficient(node, pod):
-                overfull.add(host)
-            else:
-                capacity.put_pod(waiting[uid].api, host)
-        for uid in chosen if overfull else ():
-            capacity.remove_pod(uid)
-        return overfull
+        def has_room(host: str, pods: Sequence[Pod]) -> bool:
+            node, (*others, last) = live.nodes.get(host), pods
+            return node is not None and not capacity.insufficient(node, last, beside=others)
 
-    def _assume(
-        self,
-        gang: GatedGang,
-        chosen: Mapping[str, GangBinding],
-        beside: Mapping[str, GangBinding],
-        capacity: NodeCapacity,
-    ) -> GangChoice:
+        answer = live.cluster.feasible_gang(pods, eligible=lambda pod: nodes[pod.uid], has_room=has_room)
+        chosen = [binding for binding in answer.bindings if binding.pod.uid in nodes]
+        fitting = placed + len(chosen)
+        if fitting < members.minimum:
+            problem = describe_gang(gang.key, members, fitting, _with_full_nodes(answer), live)
+            return GangChoice(problem=problem, fitting=fitting)
+        return self._assume(gang, chosen, beside)
+
+    def _allowed_nodes(
+        self, gang: GatedGang, allowed: AllowedNodes, holding: Collection[str]
+    ) -> dict[str, Collection[str]]:
+        """Return the nodes of each pod by uid; claims are looked at where a pod is admitted, or others of it are."""
+        kinds = {_member_key(member): replace(member, order=gang.order) for member in gang.members}
+        admitting = set(holding)
+        for member in kinds.values() if any(member.pod.uses_claims for member in kinds.values()) else ():
+            admitting.update(self._live.cluster.feasible(member.pod).admitting())
+        nodes = {key: allowed(member, admitting) for key, member in kinds.items()}
+        return {member.uid: nodes[_member_key(member)] for member in gang.members}
+
+    def _assume(self, gang: GatedGang, chosen: Sequence[GangBinding], beside: Mapping[str, GangBinding]) -> GangChoice:
         by_node: dict[str, list[GangBinding]] = {}
-        for binding in chosen.values():
+        for binding in chosen:
             by_node.setdefault(binding.host, []).append(binding)
         held = {host: [binding for binding in beside.values() if binding.host == host] for host in by_node}
         mixed = [host for host, bindings in by_node.items() if len({shape_key(pod) for pod, _ in bindings}) > 1]
@@ -180,46 +173,41 @@ class GatedGangs:
         if in_order and not all(self._admits_any_order(by_node[host], held[host]) for host in mixed):
             problem = f"gang {gang.key}: {NO_ORDER}"
         else:
-            verdicts = self._live.assume_gang(
-                tuple(chosen.values()), beside=[each for bindings in held.values() for each in bindings]
-            )
+            verdicts = self._live.assume_gang(chosen, beside=[each for bindings in held.values() for each in bindings])
             problem = "" if verdicts[-1].admits else f"gang {gang.key}: {verdicts[-1].reason}"
         if problem:
-            for uid in chosen:
-                capacity.remove_pod(uid)
             return GangChoice(problem=problem)
-        return GangChoice(tuple(chosen.values()), in_turn=bool(mixed) and not in_order)
+        return GangChoice(tuple(chosen), in_turn=bool(mixed) and not in_order)
 
     def _admits_any_order(self, bindings: Collection[GangBinding], beside: Collection[GangBinding]) -> bool:
-        """Return whether a node admits pods in whatever order they are bound; nothing stays assumed."""
-        tried = set()
+        """Return whether a node admits pods in whatever order they are bound; nobody is notified of the tries."""
+        cluster, tried = self._live.cluster, set()
         for order in islice(permutations(bindings), MAX_ORDERS + 1):
             shapes = tuple(shape_key(pod) for pod, _ in order)
             if shapes in tried:
                 continue
             tried.add(shapes)
-            admits = len(tried) <= MAX_ORDERS and self._live.assume_gang(order, beside=tuple(beside))[-1].admits
+            admits = len(tried) <= MAX_ORDERS and cluster.assume_gang((*beside, *order))[-1].admits
             for pod, _ in order:
-                self._live.forget(pod.uid)
+                cluster.forget(pod.uid)
             if not admits:
                 return False
         return True
 
 
-def _nodes_of(nodes: Mapping[str, Collection[str]], pod: Pod) -> Collection[str]:
-    return nodes[pod.uid]
+def _with_full_nodes(answer: GangAnswer) -> GangAnswer:
+    """Say of the first pod of the rest why nodes are not chosen whose kubelets would admit it."""
+    full, first = unknown(FULL), [pod.uid for pod in answer.rest[:1]]
+    verdicts = {
+        uid: Feasibility({node: full if verdict.admits else verdict for node, verdict in answer.verdicts[uid].items()})
+        for uid in first
+    }
+    return replace(answer, verdicts=verdicts)
 
 
-def as_member(member: GatedPod, gang: GatedGang) -> GatedPod:
-    """Return a pod that comes when its gang does."""
-    return replace(member, order=gang.order)
-
-
-def member_key(member: GatedPod) -> Hashable:
+def _member_key(member: GatedPod) -> Hashable:
     """Return a key that is equal for pods of a gang that may be released to the same nodes."""
-    if member.pod.uses_claims:
-        return member.uid
-    return selection_key(member.api.spec), shape_key(member.pod), frozenset(controller_uids(member.api))
+    return kind_key(member), frozenset(controller_uids(member.api))
 
 
 def describe_rest(key: GroupKey, members: GroupMembers, *, replaced: bool) -> tuple[str, list[ApiPod]]:

@@ -331,8 +331,12 @@ class PodQueue(WaitQueue[PodClass, GatedPod]):
 def _class_key(waiting: GatedPod) -> Hashable:
     if isinstance(waiting, GatedGang):
         return waiting.key
-    namespace, spec = waiting.api.metadata.namespace, waiting.api.spec
-    return (namespace, shape_key(waiting.pod), selection_key(spec), _claims_key(waiting.pod))
+    return waiting.api.metadata.namespace, kind_key(waiting)
+
+
+def kind_key(waiting: GatedPod) -> Hashable:
+    """Return a key that is equal for pods of a namespace that can go to the same nodes."""
+    return shape_key(waiting.pod), selection_key(waiting.api.spec), _claims_key(waiting.pod)
 
 
 def _claims_key(pod: Pod) -> Hashable:

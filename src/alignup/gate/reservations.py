@@ -6,22 +6,20 @@ after them in the queue is placed there only if the waiting pod will fit beside 
 once those have ended that were there when the node was kept. So the waiting pod waits for none that overtook it, and
 the rest of a large node stays in use.
 
-For the first gang that has waited long, as many nodes are kept as it needs when the others have ended there.
+For the first gang that has waited long, as many nodes are kept as it needs to start when the others have ended there.
 """
 
-import heapq
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from alignup.align.workload import Pod
-from alignup.gate.pod_queue import GatedGang, GatedPod
+from alignup.gate.pod_queue import GatedGang, GatedPod, kind_key
 from alignup.gate.schedulable_nodes import NodeCapacity
-from alignup.placement.kept_hosts import admits_alone, find_hosts, fits_after
+from alignup.placement.kept_hosts import MAX_UNSUITABLE, find_hosts, fits_after
 from alignup.schedule.large_pods import is_large
 from alignup.schedule.live_cluster import LiveCluster
 
-MAX_RESERVED = 3  #: nodes at a time
-_MAX_TRIED = 20  #: nodes that are tried for one pod
+MAX_RESERVED = 3  #: pods and gangs at a time for which nodes are kept, of which one is a gang
 _RETRY_SECONDS = 60.0  #: after no node was suitable
 
 
@@ -38,7 +36,7 @@ class Reservations:
     def __init__(self, live: LiveCluster, capacity: NodeCapacity, *, limit: int = MAX_RESERVED) -> None:
         self._live, self.capacity, self._limit = live, capacity, limit
         self._kept: dict[str, Reservation] = {}  #: by node
-        self._tried: dict[str, float] = {}  #: pods that no node would admit even without other pods → when
+        self._tried: dict[str, float] = {}  #: pods and gangs without suitable nodes → when
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -46,6 +44,11 @@ class Reservations:
     @property
     def names(self) -> Collection[str]:
         return self._kept.keys()
+
+    @property
+    def holders(self) -> dict[str, GatedPod]:
+        """The pods and gangs for which nodes are kept, by uid."""
+        return {kept.holder.uid: kept.holder for kept in self._kept.values()}
 
     def keeps_out(self, node: str, waiting: GatedPod) -> bool:
         """Return whether *node* is kept for a pod that comes before this one, and that would not fit beside it."""
@@ -56,7 +59,7 @@ class Reservations:
         if api_node is None or record is None:
             return True
         (*pods, last), later = kept.pods, kept.later
-        if self.capacity.insufficient(api_node, last, beside=(*later.values(), waiting.pod, *pods)):
+        if self.capacity.insufficient(api_node, last, beside=(*later.values(), waiting.pod, *pods), empty=True):
             return True
         return not fits_after(record, kept.pods, waiting.pod, staying={*later, waiting.uid})
 
@@ -104,7 +107,7 @@ class Reservations:
 
     def may_reserve(self, waiting: GatedPod, *, now: float) -> bool:
         """Return whether a node may be kept for a pod; not for a while after none was suitable."""
-        holders = {kept.holder.uid: kept.holder for kept in self._kept.values()}
+        holders = self.holders
         one_gang = isinstance(waiting, GatedGang) and any(isinstance(each, GatedGang) for each in holders.values())
         if len(holders) >= self._limit or waiting.uid in holders or one_gang:
             return False
@@ -112,34 +115,36 @@ class Reservations:
 
     def _has_enough(self, name: str, pod: Pod) -> bool:
         node = self._live.nodes.get(name)
-        return node is not None and not self.capacity.insufficient(node, pod, beside=())
+        return node is not None and not self.capacity.insufficient(node, pod, empty=True)
 
-    def reserve(self, waiting: GatedPod, nodes: Collection[str], *, now: float) -> str:
-        """Keep one of *nodes* for a pod. Return it, or an empty string.
+    def reserve(
+        self,
+        waiting: GatedPod,
+        members: Sequence[GatedPod],
+        may_use: Callable[[GatedPod, str], bool],
+        *,
+        now: float,
+    ) -> tuple[str, ...]:
+        """Keep the nodes that a pod, or *members* of a gang, need after the end of others, and may use. Return them.
 
-        By its Node object, the node has enough of everything that the pod requests: kubelets ignore extended resources
+        By their Node objects, they have enough of everything that the pods request: kubelets ignore extended resources
         that they do not know, such as GPUs on a node without any.
         """
-        if not self.may_reserve(waiting, now=now):
-            return ""
-        free = [name for name in nodes if name not in self._kept and self._has_enough(name, waiting.pod)]
-        tries = 1 if is_large(waiting.pod) else _MAX_TRIED
-        for name in heapq.nsmallest(tries, free, key=lambda name: (self.capacity.count_pods(name), name)):
-            record = self._live.cluster.record(name)
-            if record is not None and admits_alone(record.model, record.ledger, waiting.pod):
-                self._kept[name] = Reservation(waiting, (waiting.pod,))
-                return name
-        self._tried[waiting.uid] = now
-        return ""
-
-    def reserve_gang(self, gang: GatedGang, allows: Callable[[Pod, str], bool], *, now: float) -> tuple[str, ...]:
-        """Keep the nodes that a gang needs after the end of others, of those that *allows* returns true for."""
         cluster = self._live.cluster
-        records = [record for name in cluster.hosts if name not in self._kept and (record := cluster.record(name))]
+        free = [name for name in cluster.hosts if name not in self._kept]
+        kinds = {kind_key(member): member for member in members}
+        suitable = {
+            key: {name for name in free if self._has_enough(name, member.pod) and may_use(member, name)}
+            for key, member in kinds.items()
+        }
+        records = [record for name in set().union(*suitable.values()) if (record := cluster.record(name))]
         records.sort(key=lambda record: (self.capacity.count_pods(record.name), record.name))
-        pods = [member.pod for member in gang.members]
-        hosts = find_hosts(records, pods, lambda pod, name: self._has_enough(name, pod) and allows(pod, name))
-        self._kept |= {name: Reservation(gang, held) for name, held in hosts.items()}
+        nodes = {member.uid: suitable[kind_key(member)] for member in members}
+        pods = [member.pod for member in members]
+        tries = 1 if any(map(is_large, pods)) else MAX_UNSUITABLE
+        hosts = find_hosts(records, pods, lambda pod, name: name in nodes[pod.uid], max_unsuitable=tries)
+        self._kept |= {name: Reservation(waiting, held) for name, held in hosts.items()}
         if not hosts:
-            self._tried[gang.uid] = now
+            recent = {uid: tried for uid, tried in self._tried.items() if now - tried < _RETRY_SECONDS}
+            self._tried = recent | {waiting.uid: now}
         return tuple(hosts)

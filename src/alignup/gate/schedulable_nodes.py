@@ -84,17 +84,19 @@ class NodeCapacity:
         self._requests: dict[str, FitRequest] = {}  #: uid → what the pod requests
         self._allocatable: dict[str, NodeAllocatable] = {}
 
-    def put_pod(self, pod: ApiPod, *nodes: str) -> None:
-        """Count a pod that is bound to a node, or will be to one of *nodes*."""
-        uid = pod.metadata.uid
-        before = self._nodes.get(uid)
-        if before not in {None, nodes}:
+    def put_pod(self, pod: ApiPod, *nodes: str) -> bool:
+        """Count a pod that is bound to a node, or will be to one of *nodes*; return whether it was resized there."""
+        uid, resized = pod.metadata.uid, False
+        if moved := self._nodes.get(uid) != nodes:
             self.remove_pod(uid)
-        self._nodes[uid] = nodes
+            self._nodes[uid] = nodes
+        elif uid in self._requests and _resources(self._pods[nodes[0]][uid]) != _resources(pod):
+            resized = self._requests.pop(uid) != self._request(uid, pod)
         for node in nodes:
             self._pods.setdefault(node, {})[uid] = pod
-            if before != nodes:
+            if moved or resized:
                 self._used.pop(node, None)
+        return resized
 
     def remove_pod(self, uid: str) -> None:
         for node in self._nodes.pop(uid, ()):
@@ -109,17 +111,21 @@ class NodeCapacity:
     def count_pods(self, node: str) -> int:
         return len(self._pods.get(node, ()))
 
-    def insufficient(self, node: ApiNode, pod: Pod, *, beside: Iterable[Pod] | None = None) -> tuple[str, ...]:
-        """Return the resources of which *node* has too little left for *pod*; *beside* these pods only, if given."""
+    def insufficient(
+        self, node: ApiNode, pod: Pod, *, beside: Iterable[Pod] = (), empty: bool = False
+    ) -> tuple[str, ...]:
+        """Return the resources of which *node*, or an *empty* node like it, has too little for *pod* beside others."""
         name = node.metadata.name
         if name not in self._allocatable:
             self._allocatable[name] = read_allocatable(node.status.allocatable)
-        if beside is not None:
-            used = _sum(demand.fit_used(_unclaimed(other, self._allocatable[name].scalars)) for other in beside)
+        if empty:
+            used = UsedResources()
         elif name in self._used:
             used = self._used[name]
         else:
             used = self._used[name] = _sum(self._request(uid, pod) for uid, pod in self._pods.get(name, {}).items())
+        for other in beside:
+            used = used.plus(demand.fit_used(_unclaimed(other, self._allocatable[name].scalars)))
         request = demand.fit_request(_unclaimed(pod, self._allocatable[name].scalars))
         shortages = fit.insufficient_resources(request, used=used, allocatable=self._allocatable[name])
         return tuple(shortage.resource for shortage in shortages)
@@ -129,6 +135,16 @@ class NodeCapacity:
             decoded = self._read(pod)
             self._requests[uid] = _NO_REQUEST if decoded is None else demand.fit_used(_unclaimed(decoded, {}))
         return self._requests[uid]
+
+
+def _resources(pod: ApiPod) -> tuple[object, ...]:
+    """Return the parts of a pod that a resize changes."""
+    spec, status = pod.spec, pod.status
+    reported = [
+        (container.name, container.allocated_resources, container.resources)
+        for container in (*status.init_container_statuses, *status.container_statuses)
+    ]
+    return spec.init_containers, spec.containers, spec.resources, reported
 
 
 def _unclaimed(pod: Pod, capacity: Mapping[str, int]) -> Pod:

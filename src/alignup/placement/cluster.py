@@ -22,7 +22,7 @@ from typing import NamedTuple
 from alignup.align.bits import NodeSet
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
-from alignup.placement.gang import MAX_STEPS, EligibleHosts, GangAnswer, GangBinding, place_gang
+from alignup.placement.gang import MAX_STEPS, EligibleHosts, GangAnswer, GangBinding, HasRoom, place_gang
 from alignup.placement.host_model import HostModel, HostModels
 from alignup.placement.host_record import Binding, HostRecord, RejectedBinding, Replaced
 from alignup.placement.host_report import Cause, HostReport, PodStage
@@ -372,15 +372,23 @@ class Cluster:
         return verdicts
 
     def feasible_gang(
-        self, pods: Sequence[Pod], *, eligible: EligibleHosts | None = None, max_steps: int = MAX_STEPS
+        self,
+        pods: Sequence[Pod],
+        *,
+        eligible: EligibleHosts | None = None,
+        has_room: HasRoom | None = None,
+        max_steps: int = MAX_STEPS,
     ) -> GangAnswer:
         """Decide on pods that start together or not at all: where all go, or the largest part that fits, and why.
 
-        A pod may go to the *eligible* hosts; members with the same hosts should get the same collection. Members that
-        are assumed or observed to be bound stay where they are. Leave out those that a report contains.
+        A pod may go to the *eligible* hosts; members with the same hosts should get the same collection. *has_room* may
+        refuse members that a host would admit. Members that are assumed or observed to be bound stay where they are.
+        Leave out those that a report contains.
         """
         held = {pod.uid: self._hosts[pod.uid] for pod in pods if pod.uid in self._hosts}
-        return place_gang(self._verdicts, self._records, pods, held=held, eligible=eligible, max_steps=max_steps)
+        return place_gang(
+            self._verdicts, self._records, pods, held=held, eligible=eligible, has_room=has_room, max_steps=max_steps
+        )
 
     def undecided(self, pod: Pod, hosts: Iterable[str] | None = None) -> list[Callable[[], object]]:
         """Return the decisions on *pod* that *hosts*, or all, have not made; another thread may call them.

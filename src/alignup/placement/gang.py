@@ -24,6 +24,7 @@ MAX_STEPS = 2500  #: of one search; a step is a decision, or the addition of ``_
 _ADDITIONS = 400
 
 EligibleHosts = Callable[[Pod], Collection[str]]  #: the hosts that a scheduler considers for a member
+HasRoom = Callable[[str, Sequence[Pod]], bool]  #: whether a host has room for the last of these beside the others
 _Counts = tuple[int, ...]  #: members of each kind
 _Path = tuple[int, ...]  #: the kinds of the members of one host, in the order of their binding
 
@@ -69,19 +70,26 @@ def place_gang(  # noqa: PLR0913 - one question
     *,
     held: Mapping[str, str],
     eligible: EligibleHosts | None = None,
+    has_room: HasRoom | None = None,
     max_steps: int = MAX_STEPS,
 ) -> GangAnswer:
     """Decide on all *members* together; *held* are the hosts of those that are assumed or bound already, by uid.
 
-    ``PodError`` if no host could decide on one of them.
+    *has_room* may refuse members that a host would admit. ``PodError`` if no host could decide on one of them.
     """
     kept = [GangBinding(pod, held[pod.uid]) for pod in members if pod.uid in held]
     waiting = [pod for pod in members if pod.uid not in held]
     kinds = _sort_into_kinds(verdicts, waiting, eligible)
+
+    def fits(host: str, path: _Path) -> bool:
+        return has_room is None or has_room(host, [kinds[number].members[0] for number in path])
+
     search = _Search(verdicts, records, kinds, held, max_steps)
-    paths, proved = search.fill_hosts()
+    paths, proved = search.fill_hosts(fits)
     if not proved and len(kinds) > 1:
-        paths, proved = search.add_up(paths)
+        more, complete = search.add_up(paths)
+        if all(fits(host, path[:end]) for host, path in more.items() for end in range(1, len(path) + 1)):
+            paths, proved = more, complete  # others might have room where these do not
     members_left = [iter(kind.members) for kind in kinds]
     placed = [GangBinding(next(members_left[kind]), host) for host, path in paths.items() for kind in path]
     rest = {pod.uid: number for number, left in enumerate(members_left) for pod in left}
@@ -135,7 +143,7 @@ class _Search:
     def steps(self) -> int:
         return self._work // _ADDITIONS
 
-    def fill_hosts(self) -> tuple[dict[str, _Path], bool]:
+    def fill_hosts(self, fits: Callable[[str, _Path], bool]) -> tuple[dict[str, _Path], bool]:
         """Place members on one host after the other; return their kinds by host, and whether no more can be placed."""
         paths: dict[str, _Path] = {}
         hosts = {host: start for host in self._holding if (start := self._start(host))}
@@ -148,9 +156,10 @@ class _Search:
                     if not left:
                         break
                     current = hosts.get(host) or self._start(host)
-                    while left and current and (after := self._try(host, current, number)):
+                    path = (*paths.get(host, ()), number)
+                    while left and current and (after := self._try(host, current, number)) and fits(host, path):
                         hosts[host] = current = after
-                        paths[host] = (*paths.get(host, ()), number)
+                        paths[host], path = path, (*path, number)
                         left -= 1
                 complete = complete and not left
         except _OutOfStepsError:

@@ -1,56 +1,72 @@
 """Hosts that are kept for pods: whether these fit there at all, and beside which others, once pods have ended."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 
 from alignup.align.errors import AlignError
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
 from alignup.placement.host_model import HostModel
 from alignup.placement.host_record import HostRecord
+from alignup.placement.pod_shape import shape_key
 
-MAX_UNSUITABLE = 20  #: hosts without room for any pod of a gang, after which the search for hosts ends
+MAX_UNSUITABLE = 20  #: hosts without room for any of the pods, after which the search for hosts ends
 
 
 def admits_alone(model: HostModel, ledger: Ledger, *pods: Pod, staying: Collection[str] = ()) -> bool:
     """Return whether a host admits *pods*, in this order, after the end of all other pods but those that stay."""
-    ending = [uid for uid in ledger.pods if uid not in staying]
-    try:
-        after: Ledger | None = model.without(ledger, ending)
-        for pod in pods:
-            after = after and model.at(after).decide_without_plugins(pod).after
-    except AlignError:
-        return False
+    after: Ledger | None = model.without(ledger, [uid for uid in ledger.pods if uid not in staying])
+    for pod in pods:
+        after = after and _admit(model, after, pod)
     return after is not None
+
+
+def _admit(model: HostModel, ledger: Ledger, pod: Pod) -> Ledger | None:
+    """Return *ledger* after the admission of a pod; ``None``: it is not admitted."""
+    try:
+        return model.at(ledger).decide_without_plugins(pod).after
+    except AlignError:
+        return None
 
 
 def fits_after(record: HostRecord, holders: Sequence[Pod], newcomer: Pod, *, staying: Collection[str]) -> bool:
     """Return whether *holders* are admitted after *newcomer*, when all pods have ended but those that stay."""
     model = record.model
-    try:
-        after = [model.at(ledger).decide_without_plugins(newcomer).after for ledger in record.states().ledgers]
-    except AlignError:
-        return False
+    after = [_admit(model, ledger, newcomer) for ledger in record.states().ledgers]
     return bool(after) and all(ledger and admits_alone(model, ledger, *holders, staying=staying) for ledger in after)
 
 
 def find_hosts(
-    records: Iterable[HostRecord], pods: Sequence[Pod], may_use: Callable[[Pod, str], bool]
+    records: Iterable[HostRecord],
+    pods: Sequence[Pod],
+    may_use: Callable[[Pod, str], bool],
+    *,
+    max_unsuitable: int = MAX_UNSUITABLE,
 ) -> dict[str, tuple[Pod, ...]]:
     """Return hosts that admit all *pods* of a gang after the end of all others, the first suitable ones; or none.
 
     Each host gets as many as it admits. With several kinds of pods, others might suffice where none are returned.
     """
     hosts: dict[str, tuple[Pod, ...]] = {}
-    left, unsuitable = list(pods), 0
+    shapes: dict[Hashable, int] = {}
+    left = {pod.uid: (pod, shapes.setdefault(shape_key(pod), len(shapes))) for pod in pods}
+    unsuitable = 0
     for record in records:
-        held: tuple[Pod, ...] = ()
-        for pod in tuple(left):
-            if may_use(pod, record.name) and admits_alone(record.model, record.ledger, *held, pod):
-                held = (*held, pod)
-                left.remove(pod)
+        held: dict[str, Pod] = {}
+        refused: set[int] = set()  #: shapes that do not fit beside those that the host has by now
+        after = record.model.without(record.ledger, record.ledger.pods)
+        for uid, (pod, shape) in left.items():
+            if shape in refused or not may_use(pod, record.name):
+                continue
+            admitted = _admit(record.model, after, pod)
+            if admitted is None:
+                refused.add(shape)
+            else:
+                held[uid], after = pod, admitted
+                refused.clear()
         if held:
-            hosts[record.name] = held
+            hosts[record.name] = tuple(held.values())
+            left = {uid: waiting for uid, waiting in left.items() if uid not in held}
         unsuitable += not held
-        if not left or unsuitable >= MAX_UNSUITABLE:
+        if not left or unsuitable >= max_unsuitable:
             break
     return {} if left else hosts
