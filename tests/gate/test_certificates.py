@@ -162,8 +162,8 @@ def without_names():
     """A serving certificate, and its key, by which no API server can verify a name."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, NAMES[0])])
-    made = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
-    made = made.serial_number(1).not_valid_before(START).not_valid_after(START + DAY).sign(key, hashes.SHA256())
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    made = builder.serial_number(1).not_valid_before(START).not_valid_after(START + DAY).sign(key, hashes.SHA256())
     encoding = serialization.Encoding.PEM
     secret = key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     return {"tls.crt": made.public_bytes(encoding), "tls.key": secret}

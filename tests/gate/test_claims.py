@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import partial
 from random import Random
+from unittest.mock import Mock
 
 import pytest
 
@@ -248,15 +249,14 @@ async def test_claims_of_a_gang_are_looked_at_once_on_each_node_that_admits_its_
     cluster.kubelets["c"].admit(pod("first", cpu="4"))
     cluster.report("c")
     await until(lambda: len(live.cluster.hosts) == 3 and live.verdict(pod("p", cpu="4"), "c").rejection)
-    asked = []
-    fit = live.claim_fit
-    monkeypatch.setattr(live, "claim_fit", lambda pod, node: asked.append(node) or fit(pod, node))
+    claim_fit = Mock(wraps=live.claim_fit)
+    monkeypatch.setattr(live, "claim_fit", claim_fit)
     await put_slices(served, live, a=(0, 1), b=(0, 1))
     pods = [claiming(each) for each in gang(2, cpus=4)]
     for each in pods:
         cluster.gate(each)
     await until(lambda: sorted(cluster.bound().values()) == ["a", "b", "c"])
-    assert sorted(asked) == ["a", "b"]
+    assert sorted(call.args[1] for call in claim_fit.call_args_list) == ["a", "b"]
 
 
 @pytest.mark.usefixtures("served")

@@ -1,5 +1,7 @@
 """What is left of a node by its Node object, beside the pods that are bound to it."""
 
+from unittest.mock import Mock
+
 from alignup.documents.codec import convert
 from alignup.gate.schedulable_nodes import NodeCapacity
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
@@ -28,22 +30,23 @@ def test_a_pod_counts_with_its_requests_after_a_resize():
 
 
 def test_a_pod_that_shrinks_counts_with_what_it_still_has():
-    allocated = [{"name": "app", "allocatedResources": {"cpu": "6", "memory": "1Gi"}}]
+    amounts = {"cpu": "6", "memory": "1Gi"}
+    allocated = [{"name": "app", "allocatedResources": amounts}]
     capacity = NodeCapacity(pod_from)
     capacity.put_pod(running("6", containerStatuses=allocated), "a")
     assert capacity.insufficient(NODE, ASKED) == ("cpu",)
     capacity.put_pod(running("2", containerStatuses=allocated), "a")
     assert capacity.insufficient(NODE, ASKED) == ("cpu",)
 
-    allocated[0]["allocatedResources"]["cpu"] = "2"
+    amounts["cpu"] = "2"
     assert capacity.put_pod(running("2", containerStatuses=allocated), "a")
     assert capacity.insufficient(NODE, ASKED) == ()
 
 
 def test_a_pod_is_read_again_only_if_its_resources_changed():
-    read = []
-    capacity = NodeCapacity(lambda pod: read.append(pod) or pod_from(pod))
+    read = Mock(wraps=pod_from)
+    capacity = NodeCapacity(read)
     for phase in ("Pending", "Running"):
         assert not capacity.put_pod(running("2", phase=phase), "a")
         assert capacity.insufficient(NODE, ASKED) == ()
-    assert len(read) == 1
+    assert read.call_count == 1

@@ -1,5 +1,7 @@
 """Hosts that are kept for a gang: all of it fits there once the other pods have ended."""
 
+from unittest.mock import create_autospec
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -53,11 +55,10 @@ def test_each_host_decides_once_on_each_pod_that_it_gets_and_once_on_the_next(mo
         cluster.confirm(report(f"host-{number:02}", host(Policy.SINGLE_NUMA_NODE), 1))
     records = [record for name in cluster.hosts if (record := cluster.record(name))]
     pods = [pod(f"gang-{number}", cpu="3", memory="1Gi") for number in range(32)]
-    decided = []
-    decide = Host.decide_without_plugins
-    monkeypatch.setattr(Host, "decide_without_plugins", lambda self, pod: decided.append(pod) or decide(self, pod))
+    decide = create_autospec(Host.decide_without_plugins, side_effect=Host.decide_without_plugins)
+    monkeypatch.setattr(Host, "decide_without_plugins", decide)
 
     hosts = find_hosts(records, pods, lambda *_: True)
 
     assert [len(held) for held in hosts.values()] == [2] * 16
-    assert len(decided) == 32 + 15
+    assert decide.call_count == 32 + 15
