@@ -145,11 +145,12 @@ class ResultsFile:
         except (OSError, UnicodeDecodeError) as error:
             raise TraceError(f"cannot be read: {error}", file=str(self.path)) from error
         whole = text[: text.rfind("\n") + 1]
+        reader = csv.DictReader(io.StringIO(whole, newline=""))
+        begins = not whole and ",".join(COLUMNS).startswith(text)  # empty, or interrupted in the header
+        if not begins and tuple(reader.fieldnames or ()) != COLUMNS:
+            raise TraceError("not the results of a sweep: it has other columns", file=str(self.path), line=1)
         if len(whole) < len(text):  # the last write was interrupted
             os.truncate(self.path, len(whole.encode()))
-        reader = csv.DictReader(io.StringIO(whole, newline=""))
-        if whole and tuple(reader.fieldnames or ()) != COLUMNS:
-            raise TraceError("not the results of a sweep: it has other columns", file=str(self.path), line=1)
         yield from reader
 
 
