@@ -78,6 +78,13 @@ class TestQueue:
 
         assert result.pending == 1
 
+    def test_a_retried_pod_is_no_other_pod(self):
+        """The last pod is rejected until another one ends: three CPUs are free, on two NUMA nodes."""
+        pods = [submission("a-1", 0, 50, cpu="2"), submission("b", 0, 5, cpu="2"), submission("a", 1, 60, cpu="3")]
+        simulation, _ = run([group()], pods, "blind-least-allocated")
+
+        assert outcomes(simulation) == {"a-1": ("node-0", 0.0), "b": ("node-0", 0.0), "a": ("node-0", 11.0)}
+
 
 class TestGangs:
     def test_all_or_nothing(self):

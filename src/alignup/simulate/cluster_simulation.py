@@ -193,7 +193,7 @@ class ClusterSimulation:
         """Bind all pods of *unit*; false if there is no room for all."""
         pods = [submission.pod for submission in unit.pods]
         if unit.attempt:
-            pods = [replace(pod, uid=f"{pod.uid}-{unit.attempt}") for pod in pods]
+            pods = [replace(pod, uid=f"{pod.uid}\0{unit.attempt}") for pod in pods]  # no other pod has such a uid
         members = list(zip(unit.pods, unit.classes, pods, strict=True))
         hosts = self._choose_all([(pod_class, pod) for _, pod_class, pod in members])
         if hosts is None:
