@@ -89,8 +89,7 @@ def build_tasks(sweep: SweepSpec) -> tuple[SweepTask, ...]:
             submissions = openb.read_pods(path) if openb.is_openb(path) else from_events(trace.read_file(path))
     hashed = hashlib.sha256()
     for submission in submissions:
-        pod = submission.pod
-        hashed.update(repr((submission.time, submission.duration, pod.uid, pod.request_key)).encode())
+        hashed.update(repr(submission).encode())
     digest = hashed.hexdigest()
     tasks = []
     for machine in sweep.machines:
