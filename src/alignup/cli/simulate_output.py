@@ -56,7 +56,7 @@ from alignup.simulate.cluster_hosts import HostGroup
 from alignup.simulate.cluster_result import FleetReport, FleetResult
 from alignup.simulate.cluster_simulation import ClusterSimulation
 from alignup.simulate.compare import Comparison, RankedVariant
-from alignup.simulate.executors import ProcessPool, SerialExecutor
+from alignup.simulate.executors import ProcessEngine, SerialEngine
 from alignup.simulate.node_simulation import SimulationResult
 from alignup.simulate.schedulers import STRATEGIES, find_strategy
 from alignup.simulate.shared_pods import SharedPoolResult
@@ -189,13 +189,12 @@ def _compare(host: Host, events: Events, options: SimulateOptions, claims: HostC
     example = "Give settings like policy,scope or policy=none|restricted,cpu-options."
     with inputs.input_errors(Place("--compare"), advice=example):
         grid = compare.build_grid(host.settings, dimensions.split(","), machine=host.machine)
-    executor = SerialExecutor() if jobs == 1 else ProcessPool(jobs)
-    with executor, terminal.progress("Comparing", "combinations") as progress:
+    with terminal.progress("Comparing", "combinations") as progress:
         return compare.compare(
             host.machine,
             grid,
             events,
-            executor=executor,
+            engine=SerialEngine() if jobs == 1 else ProcessEngine(jobs),
             progress=progress,
             ignore_missing_devices=lenient,
             claims=claims,

@@ -24,11 +24,12 @@ from alignup.simulate import cluster_files, node_report, openb, trace
 from alignup.simulate.arrivals import PodSubmission, format_duration, from_events
 from alignup.simulate.cluster_files import GroupDescription, NamedConfiguration, SweepSpec
 from alignup.simulate.cluster_hosts import HostGroup
-from alignup.simulate.executors import Row, make_engine
+from alignup.simulate.executors import make_engine
 from alignup.simulate.sweeps import (
     COLUMNS,
     CombinationMeans,
     ResultsFile,
+    Row,
     SweepTask,
     combination_means,
     invalid_combinations,
