@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from alignup.cli.inputs import check_writable
 from tests.cli.commands import in_process, into_a_closed_pipe
 
 ROOT = Path(__file__).parents[2]
@@ -111,6 +112,15 @@ def test_the_pictures_show_the_node_at_peak_demand(tmp_path):
     assert f"Wrote {html}." in run.stderr
     again = in_process("simulate", *generated, *ON_NODE, "--html", tmp_path / "missing" / "x")
     assert (again.returncode, "--html: " in again.stderr) == (2, True)
+
+
+def test_a_link_to_a_report_stays_a_link(tmp_path):
+    link, target = tmp_path / "link.html", tmp_path / "report.html"
+    link.symlink_to(target)
+
+    check_writable("--html", link)
+
+    assert (link.is_symlink(), target.exists()) == (True, False)
 
 
 def test_compare_as_text():

@@ -358,7 +358,7 @@ def check_writable(option: str, path: Path | None) -> None:
         is_new = not path.exists()
         path.open("ab").close()
         if is_new:
-            path.unlink()
+            path.resolve().unlink()  # the file itself if *path* is a link
 
 
 @contextmanager
