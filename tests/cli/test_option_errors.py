@@ -25,12 +25,14 @@ def commands():
             yield described.words[1:], command
 
 
+OPTIONS = [
+    (words, option) for words, command in commands() for option in command.params if isinstance(option, click.Option)
+]
+NUMBERS = [(words, option.opts[-1]) for words, option in OPTIONS if isinstance(option.type, click.FloatRange)]
 TYPED = [
     (words, option.opts[-1])
-    for words, command in commands()
-    for option in command.params
-    if isinstance(option, click.Option)
-    and isinstance(option.type, click.Choice | click.IntRange | click.FloatRange | type(click.INT) | type(click.FLOAT))
+    for words, option in OPTIONS
+    if isinstance(option.type, click.Choice | click.IntRange | click.FloatRange | type(click.INT) | type(click.FLOAT))
 ]
 
 
@@ -43,6 +45,15 @@ def test_numbers_and_choices(words, option):
     assert run.stderr.startswith(f"alignup: {option}: 'foo' is not "), run.stderr
     assert "\n  Try 'alignup" in run.stderr
     assert run.returncode == (125 if words == ("run",) else 2)
+
+
+@pytest.mark.parametrize(("words", "option"), NUMBERS, ids=lambda value: value if isinstance(value, str) else value[-1])
+@pytest.mark.parametrize("number", ["nan", "inf"])
+def test_numbers_are_finite(words, option, number):
+    run = in_process(*words, option, number)
+
+    assert run.stderr.startswith(f"alignup: {option}: "), run.stderr
+    assert (run.returncode, run.stdout) == (2, "")
 
 
 @pytest.mark.parametrize(

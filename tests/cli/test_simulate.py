@@ -139,7 +139,7 @@ BAD = {
     "an unknown dimension": (("--generate", "telco", "--compare", "weather"), "unknown dimension weather"),
     "an unknown value": (("--generate", "telco", "--compare", "policy=restrictd"), "did you mean restricted?"),
     "an empty dimension": (("--generate", "telco", "--compare", ""), "unknown dimension"),
-    "an invalid load": (("--generate", "telco", "--load", "nan"), "invalid load nan"),
+    "an invalid load": (("--generate", "telco", "--load", "nan"), "--load: 'nan' is not a valid number"),
     "an endless trace": (("--trace", "/dev/zero"), "it is a device"),
     "an SVG of a comparison": (
         ("--generate", "telco", "--compare", "policy", "--svg", "x"),
