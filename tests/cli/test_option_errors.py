@@ -66,6 +66,7 @@ def test_numbers_are_finite(words, option, number):
         ("why -f pod.yaml --config-dir missing", "--config-dir: missing: No such file or directory"),
         ("why -f pod.yaml --set foo", "--set foo: no value"),
         ("why -f pod.yaml --set foo=1", '--set foo=1: unknown field "foo"'),
+        ("why -f pod.yaml --set maxPods={", "--set maxPods={: did not find expected node content"),
         ("why -f pod.yaml --state missing", "--state: missing: no such directory"),
         ("why -f pod.yaml --state . --pods missing", "missing: cannot be read: No such file"),
         ("why -f pod.yaml --pod foo", "--pod: workload 'foo' not found; pod.yaml has web"),
