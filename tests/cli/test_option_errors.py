@@ -85,7 +85,10 @@ def test_numbers_are_finite(words, option, number):
         ("run --memory foo -- true", '--memory: "foo" is not a quantity'),
         ("run --hugepages foo -- true", "--hugepages"),
         ("run --device a/b=x -- true", '--device a/b=x: "x" is not a quantity'),
-        ("run --device gpu=1 -- true", "--device gpu=1: gpu is not a device; write DOMAIN/NAME, such as nvidia.com/gpu=1"),
+        (
+            "run --device gpu=1 -- true",
+            "--device gpu=1: gpu is not a device; write DOMAIN/NAME, such as nvidia.com/gpu=1",
+        ),
         ("run --device cpu=1 -- true", "--device cpu=1: cpu is not a device"),
         ("run --wait foo -- true", '--wait: "foo" is not a number of seconds'),
         ("run --dry-run --no-agent --devices foo -- true", '--devices: "foo" has no number of devices'),

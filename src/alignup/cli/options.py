@@ -110,12 +110,13 @@ def allowed_host_option() -> Any:
 
 
 def check_exists(options: object, *names: str) -> None:
-    """Raise an ``InputError`` for the first field called one of *names*, an option, whose file is missing."""
+    """Raise an ``InputError`` for the first field called one of *names*, an option, whose file cannot be used."""
     for name in names:
         path: Path | None = getattr(options, name)
-        if path is not None and not path.exists():
-            place = Place(f"--{name.replace('_', '-')}")
-            raise InputError(f"{path}: No such file or directory", place=place, advice=GIVE_FILE)
+        is_directory = path is not None and name.endswith("_file") and path.is_dir()
+        if is_directory or (path is not None and not path.exists()):
+            problem = "Is a directory" if is_directory else "No such file or directory"
+            raise InputError(f"{path}: {problem}", place=Place(f"--{name.replace('_', '-')}"), advice=GIVE_FILE)
 
 
 def parse_listen_address(text: str, option: str) -> "TcpAddress":
