@@ -60,6 +60,7 @@ from alignup.simulate.executors import ProcessEngine, SerialEngine
 from alignup.simulate.node_simulation import SimulationResult
 from alignup.simulate.schedulers import STRATEGIES, find_strategy
 from alignup.simulate.shared_pods import SharedPoolResult
+from alignup.simulate.simulated_claims import NO_CLAIMS
 from alignup.simulate.sweeps import change_pace
 from alignup.simulate.usage import format_amount
 
@@ -211,10 +212,11 @@ def _node_lines(result: SimulationResult, *, timed: bool) -> Iterator[Line]:
     names = ("on one NUMA node", "on several NUMA nodes", "nothing to align")
     yield from section("Admitted")
     yield from table([[name, str(number)] for name, number in zip(names, result.pods, strict=True) if number])
-    if any(result.claims):
+    if (claims := result.claims) != NO_CLAIMS:
         names = ("CPUs and memory beside the devices", "elsewhere", "nothing to align")
         yield from section("Claims of admitted pods")
-        yield from table([[name, str(number)] for name, number in zip(names, result.claims, strict=True) if number])
+        counts = (claims.aligned, claims.unaligned, claims.unknown)
+        yield from table([[name, str(number)] for name, number in zip(names, counts, strict=True) if number])
     if result.reasons:
         yield from section("Rejected")
         yield from table([[reason, str(number)] for reason, number in result.reasons.items()])
