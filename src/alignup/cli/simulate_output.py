@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby, islice
 from math import prod
 from pathlib import Path
@@ -51,7 +52,7 @@ from alignup.simulate.arrivals import (
     from_events,
     ordered,
 )
-from alignup.simulate.cluster_files import GroupDescription
+from alignup.simulate.cluster_files import GroupDocument
 from alignup.simulate.cluster_hosts import HostGroup
 from alignup.simulate.cluster_result import FleetReport, FleetResult
 from alignup.simulate.cluster_simulation import ClusterSimulation
@@ -486,12 +487,12 @@ def _read_groups(host: HostOptions, options: SimulateOptions) -> tuple[HostGroup
         with inputs.input_errors(place, advice=_GIVE_CLUSTER):
             return openb.read_nodes(path, lambda machine: configuration.host_settings(kubelet, machine))
     with inputs.input_errors(place, advice=_GIVE_CLUSTER):
-        described = cluster_files.read_cluster(path)
-    return tuple(resolve_group(group, host) for group in described)
+        cluster, top = cluster_files.read_cluster(path)
+    return tuple(map(partial(resolve_group, host), cluster.groups, top.children("groups")))
 
 
-def resolve_group(group: GroupDescription, host: HostOptions) -> HostGroup:
-    """Return *group* with its machine and settings; without a configuration it has that of *host*."""
+def resolve_group(host: HostOptions, group: GroupDocument, source: ObjectReader) -> HostGroup:
+    """Return *group* of a file with its machine and settings; without a configuration it has that of *host*."""
     config = Path(group.config) if group.config else host.config
     version = group.kubernetes_version or host.kubernetes_version
     changes = (*host.changes, *group.changes)
@@ -500,7 +501,7 @@ def resolve_group(group: GroupDescription, host: HostOptions) -> HostGroup:
         machine = inputs.read_machine(group.machine, group.devices)
         settings = inputs.build_host(machine, options, kubelet_faults=True).host.settings
     except InputError as error:
-        raise name_field(error, group.source) from error.__cause__
+        raise name_field(error, source) from error.__cause__
     return HostGroup(name=group.name, count=group.count, machine=machine, settings=settings, labels=group.labels)
 
 
