@@ -138,6 +138,20 @@ def test_a_changed_trace_is_another_sweep(spec, tmp_path, before, after):
     assert "has a result of another sweep" in run.stderr
 
 
+def test_a_changed_configuration_of_a_machine_is_another_sweep(spec, tmp_path):
+    kubelet = tmp_path / "kubelet.yaml"
+    text = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: {}\n"
+    spec.write_text(SPEC.replace("  count: 2", "  count: 2\n  config: kubelet.yaml"))
+    kubelet.write_text(text.format(10))
+    assert sweep(spec).returncode == sweep(spec).returncode == 0
+    kubelet.write_text(text.format(11))
+
+    run = sweep(spec)
+
+    assert run.returncode == 2
+    assert "has a result of another sweep" in run.stderr
+
+
 def test_without_dask_the_extra_is_named(spec, monkeypatch):
     monkeypatch.setattr(sweep_output, "find_spec", lambda _: None)
 

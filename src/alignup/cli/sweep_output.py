@@ -136,7 +136,7 @@ def _resolve(
     )
     try:
         release, _ = inputs.read_release(configuration.kubernetes_version or None)
-        text = inputs.configuration_text(config, configuration.changes, release=release).text.decode(errors="replace")
+        inputs.configuration_text(config, configuration.changes, release=release)
     except InputError as error:
         raise name_field(error, source) from error.__cause__
     try:
@@ -147,9 +147,8 @@ def _resolve(
             cause = cause.__cause__
         if cause is None:  # a file is missing or malformed
             raise
-        return (), "; ".join(error.problems), repr((machine, f"{release}\n{text}"))
-    text = f"{group.settings.release}\n{text}"
-    return (group,), "", repr((machine_file.dump_json(group.machine), machine, text))
+        return (), "; ".join(error.problems), repr((machine, error.problems))
+    return (group,), "", repr((machine_file.dump_json(group.machine), machine, group.settings))
 
 
 def _lines(rows: Sequence[Row], path: Path) -> Iterator[Line]:
