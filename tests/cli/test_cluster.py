@@ -314,7 +314,7 @@ def test_nodes_as_json(ask):
     [
         pytest.param(("why",), 2, "Give either POD or -f FILE.", id="no pod"),
         pytest.param(("why", "x", "-f", "y"), 2, "Give either POD or -f FILE.", id="a pod and a file"),
-        pytest.param(("why", "x", "--search", "nan"), 2, "not a number of seconds", id="no number"),
+        pytest.param(("why", "x", "--search", "nan"), 2, "--search: 'nan' is not a valid number", id="no number"),
         pytest.param(("why", "absent"), 1, "pod absent not found in namespace default", id="no such pod"),
         pytest.param(("why", "wide", "-n", "ml"), 1, "pod wide not found in namespace ml", id="another namespace"),
         pytest.param(("why", "deploy/no"), 1, "deployment no not found in namespace default", id="another kind"),

@@ -71,10 +71,13 @@ def test_every_command_ends_with_0_for_help_and_2_for_an_unknown_option(command)
         (["run", "--cpus", "100", "--dry-run", *MACHINE, "--", "true"], exit_codes.RUN_REJECTED),
         (["cluster", "nodes", "--kubeconfig", "missing.config"], exit_codes.USAGE),
         (["observe", "--dry-run", "--kubelet-dir", "missing"], exit_codes.USAGE),
+        (["observe", "--kubelet-dir", ".", "--kubeconfig", "missing.config"], exit_codes.USAGE),
+        (["nri", "--mode", "decide", "--kubelet-dir", ".", "--kubeconfig", "missing.config"], exit_codes.USAGE),
         (["nri", "--kubelet-dir", "missing"], exit_codes.USAGE),
         (["nri", "--index", "x", "--kubelet-dir", "."], exit_codes.USAGE),
         (["schedule", "--kubeconfig", "missing.config"], exit_codes.USAGE),
         (["agent", "--config", "missing.yaml"], exit_codes.USAGE),
+        (["agent", "--token-file", ".", *MACHINE], exit_codes.USAGE),
         (["completion", "tcsh"], exit_codes.USAGE),
         *(
             ([name, *more, *NO_AGENT], exit_codes.FAILED)

@@ -25,12 +25,14 @@ def commands():
             yield described.words[1:], command
 
 
+OPTIONS = [
+    (words, option) for words, command in commands() for option in command.params if isinstance(option, click.Option)
+]
+NUMBERS = [(words, option.opts[-1]) for words, option in OPTIONS if isinstance(option.type, click.FloatRange)]
 TYPED = [
     (words, option.opts[-1])
-    for words, command in commands()
-    for option in command.params
-    if isinstance(option, click.Option)
-    and isinstance(option.type, click.Choice | click.IntRange | click.FloatRange | type(click.INT) | type(click.FLOAT))
+    for words, option in OPTIONS
+    if isinstance(option.type, click.Choice | click.IntRange | click.FloatRange | type(click.INT) | type(click.FLOAT))
 ]
 
 
@@ -45,6 +47,15 @@ def test_numbers_and_choices(words, option):
     assert run.returncode == (125 if words == ("run",) else 2)
 
 
+@pytest.mark.parametrize(("words", "option"), NUMBERS, ids=lambda value: value if isinstance(value, str) else value[-1])
+@pytest.mark.parametrize("number", ["nan", "inf"])
+def test_numbers_are_finite(words, option, number):
+    run = in_process(*words, option, number)
+
+    assert run.stderr.startswith(f"alignup: {option}: "), run.stderr
+    assert (run.returncode, run.stdout) == (2, "")
+
+
 @pytest.mark.parametrize(
     ("words", "start"),
     [
@@ -55,6 +66,7 @@ def test_numbers_and_choices(words, option):
         ("why -f pod.yaml --config-dir missing", "--config-dir: missing: No such file or directory"),
         ("why -f pod.yaml --set foo", "--set foo: no value"),
         ("why -f pod.yaml --set foo=1", '--set foo=1: unknown field "foo"'),
+        ("why -f pod.yaml --set maxPods={", "--set maxPods={: did not find expected node content"),
         ("why -f pod.yaml --state missing", "--state: missing: no such directory"),
         ("why -f pod.yaml --state . --pods missing", "missing: cannot be read: No such file"),
         ("why -f pod.yaml --pod foo", "--pod: workload 'foo' not found; pod.yaml has web"),
@@ -73,6 +85,11 @@ def test_numbers_and_choices(words, option):
         ("run --memory foo -- true", '--memory: "foo" is not a quantity'),
         ("run --hugepages foo -- true", "--hugepages"),
         ("run --device a/b=x -- true", '--device a/b=x: "x" is not a quantity'),
+        (
+            "run --device gpu=1 -- true",
+            "--device gpu=1: gpu is not a device; write DOMAIN/NAME, such as nvidia.com/gpu=1",
+        ),
+        ("run --device cpu=1 -- true", "--device cpu=1: cpu is not a device"),
         ("run --wait foo -- true", '--wait: "foo" is not a number of seconds'),
         ("run --dry-run --no-agent --devices foo -- true", '--devices: "foo" has no number of devices'),
         ("ps --agent foo", "--agent: "),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from alignup.cli.inputs import check_writable
 from tests.cli.commands import in_process, into_a_closed_pipe
 
 ROOT = Path(__file__).parents[2]
@@ -113,6 +114,15 @@ def test_the_pictures_show_the_node_at_peak_demand(tmp_path):
     assert (again.returncode, "--html: " in again.stderr) == (2, True)
 
 
+def test_a_link_to_a_report_stays_a_link(tmp_path):
+    link, target = tmp_path / "link.html", tmp_path / "report.html"
+    link.symlink_to(target)
+
+    check_writable("--html", link)
+
+    assert (link.is_symlink(), target.exists()) == (True, False)
+
+
 def test_compare_as_text():
     generated = ("--generate", "training", "--count", "8")
     run = in_process("simulate", *generated, *ON_NODE, "--compare", "policy,cpu-options", "--jobs", "1")
@@ -129,7 +139,7 @@ BAD = {
     "an unknown dimension": (("--generate", "telco", "--compare", "weather"), "unknown dimension weather"),
     "an unknown value": (("--generate", "telco", "--compare", "policy=restrictd"), "did you mean restricted?"),
     "an empty dimension": (("--generate", "telco", "--compare", ""), "unknown dimension"),
-    "an invalid load": (("--generate", "telco", "--load", "nan"), "invalid load nan"),
+    "an invalid load": (("--generate", "telco", "--load", "nan"), "--load: 'nan' is not a valid number"),
     "an endless trace": (("--trace", "/dev/zero"), "it is a device"),
     "an SVG of a comparison": (
         ("--generate", "telco", "--compare", "policy", "--svg", "x"),

@@ -115,6 +115,43 @@ def test_an_address_is_for_dask(spec):
     assert "--dask requires --engine dask" in run.stderr
 
 
+TRACE = """
+apiVersion: alignup.dev/v1
+kind: Trace
+events:
+- {at: 0, arrive: a, requests: {cpu: 1}, gang: g}
+- {at: 0, arrive: b, requests: {cpu: 1}, nodeSelector: {kubernetes.io/hostname: m-0}}
+"""
+
+
+@pytest.mark.parametrize(("before", "after"), [("cpu: 1", "cpu: 2"), ("gang: g", "gang: h"), ("m-0", "m-1")])
+def test_a_changed_trace_is_another_sweep(spec, tmp_path, before, after):
+    trace = tmp_path / "trace.yaml"
+    spec.write_text(SPEC.replace("{generate: telco, pods: 10, load: 2}", "{trace: trace.yaml}"))
+    trace.write_text(TRACE)
+    assert sweep(spec).returncode == 0
+    trace.write_text(TRACE.replace(before, after))
+
+    run = sweep(spec)
+
+    assert run.returncode == 2
+    assert "has a result of another sweep" in run.stderr
+
+
+def test_a_changed_configuration_of_a_machine_is_another_sweep(spec, tmp_path):
+    kubelet = tmp_path / "kubelet.yaml"
+    text = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: {}\n"
+    spec.write_text(SPEC.replace("  count: 2", "  count: 2\n  config: kubelet.yaml"))
+    kubelet.write_text(text.format(10))
+    assert sweep(spec).returncode == sweep(spec).returncode == 0
+    kubelet.write_text(text.format(11))
+
+    run = sweep(spec)
+
+    assert run.returncode == 2
+    assert "has a result of another sweep" in run.stderr
+
+
 def test_without_dask_the_extra_is_named(spec, monkeypatch):
     monkeypatch.setattr(sweep_output, "find_spec", lambda _: None)
 

@@ -307,7 +307,7 @@ BAD = {
     "pods without a state": (("--pods", "running.yaml"), pod(), "--pods requires --state"),
     "an invalid device resource": (("--devices", "gpu=1"), pod(), "is not a valid device resource"),
     "a missing machine file": (("--machine", "nowhere.xml"), pod(), "nowhere.xml does not exist"),
-    "an invalid search time": (("--search", "nan"), pod(), "--search nan: not a number of seconds"),
+    "an invalid search time": (("--search", "nan"), pod(), "--search: 'nan' is not a valid number"),
     "a directory without state": (("--state", "."), pod(), "none of the kubelet's state files exists"),
     "an unknown workload": (("--pod", "q"), pod(), "workload 'q' not found; "),
 }

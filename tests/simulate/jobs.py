@@ -3,8 +3,7 @@
 import os
 import signal
 
-from alignup.simulate.executors import Row
-from alignup.simulate.sweeps import run_packed
+from alignup.simulate.sweeps import Row, run_packed
 
 
 def die_once(marker: str, parcel: bytes) -> Row:

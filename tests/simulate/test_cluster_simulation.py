@@ -63,10 +63,27 @@ class TestQueue:
 
         assert outcomes(simulation)["a"][0] == "m-0"
 
+    @pytest.mark.parametrize("strategy", STRATEGIES)
+    def test_pods_that_select_a_host_start_when_it_is_free(self, strategy):
+        """When the second pod arrives, the other host is in the state that the selected one returns to."""
+        hosts = [group(count=2, policy=Policy.NONE)]
+        pods = [submission("a", 0, 10, cpu="5"), submission("b", 1, 10, cpu="4")]
+        selector = {"kubernetes.io/hostname": ("node-1",)}
+        simulation, _ = run(hosts, [replace(pod, selector=selector) for pod in pods], strategy)
+
+        assert outcomes(simulation) == {"a": ("node-1", 0.0), "b": ("node-1", 10.0)}
+
     def test_pods_that_request_unknown_devices_are_pending(self):
         _, result = run([group()], [submission("a", 0, None, **{"example.com/other": "1"})])
 
         assert result.pending == 1
+
+    def test_a_retried_pod_is_no_other_pod(self):
+        """The last pod is rejected until another one ends: three CPUs are free, on two NUMA nodes."""
+        pods = [submission("a-1", 0, 50, cpu="2"), submission("b", 0, 5, cpu="2"), submission("a", 1, 60, cpu="3")]
+        simulation, _ = run([group()], pods, "blind-least-allocated")
+
+        assert outcomes(simulation) == {"a-1": ("node-0", 0.0), "b": ("node-0", 0.0), "a": ("node-0", 11.0)}
 
 
 class TestGangs:

@@ -1,13 +1,14 @@
-from concurrent.futures import ThreadPoolExecutor
+import signal
 from pathlib import Path
-from threading import Event
 from time import monotonic, sleep
 from types import MappingProxyType
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 
-from alignup.simulate.executors import ProcessPool, SerialExecutor, pack, raise_if_cancelled, run_jobs, unpack
+from alignup.simulate import executors
+from alignup.simulate.executors import ProcessEngine, ProcessPool, pack, raise_if_cancelled, unpack
 from tests.align.hosts import hosts
 from tests.simulate.workloads import some, workloads
 
@@ -27,79 +28,32 @@ def test_read_only_views_stay_read_only():
     assert isinstance(view, MappingProxyType)
 
 
-def test_the_serial_executor_runs_jobs_at_once():
-    future = SerialExecutor().submit(divmod, 7, 2)
+class InterruptedPool:
+    """A pool with futures of which every call is interrupted; *calls* has those that ended nevertheless."""
 
-    assert future.done()
-    assert future.result() == (3, 1)
+    def __init__(self) -> None:
+        self.calls: list[str] = []
 
+    def __exit__(self, *error: object) -> None: ...
 
-def test_the_serial_executor_raises_errors_with_the_result():
-    future = SerialExecutor().submit(divmod, 7, 0)
+    def submit(self, _job: object, _parcel: object) -> Mock:
+        self._be_interrupted("submit")
+        return Mock(add_done_callback=lambda _: self._be_interrupted("add_done_callback"))
 
-    with pytest.raises(ZeroDivisionError):
-        future.result()
-
-
-def test_the_serial_executor_does_not_catch_interruptions():
-    def interrupted() -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        SerialExecutor().submit(interrupted)
+    def _be_interrupted(self, call: str) -> None:
+        signal.raise_signal(signal.SIGINT)
+        self.calls.append(call)
 
 
-def test_results_are_in_submission_order_and_progress_is_reported():
-    progress: list[int] = []
-    with ThreadPoolExecutor(2) as executor:
-        third = Event()
-        jobs = [(after, third, 1), (after, None, 2), (setting, third, 3)]
-        results = run_jobs(executor, call, jobs, progress.append)
+def test_an_interruption_waits_until_all_jobs_are_submitted(monkeypatch):
+    """A lock that an interrupted call has taken is never released, and the pool never ends."""
+    pool = InterruptedPool()
+    monkeypatch.setattr(executors, "ProcessPool", lambda _: pool)
 
-    assert results == [1, 2, 3]
-    assert progress == sorted(progress)
-    assert {1, 2, 3} <= set(progress)
+    with pytest.raises(KeyboardInterrupt), ProcessEngine() as engine:
+        next(engine.results(str, [1, 2]))
 
-
-def call(function, *args):
-    return function(*args)
-
-
-def after(event: Event | None, value: int) -> int:
-    """Return *value* after *event*."""
-    assert event is None or event.wait(60)
-    return value
-
-
-def setting(event: Event, value: int) -> int:
-    event.set()
-    return value
-
-
-def test_errors_are_raised_after_all_jobs():
-    progress: list[int] = []
-
-    with pytest.raises(ZeroDivisionError):
-        run_jobs(SerialExecutor(), divmod, [(7, 0), (7, 2)], progress.append)
-
-    assert progress[-1] == 2
-
-
-def test_cancelled_jobs_do_not_start():
-    started: list[int] = []
-    leave = Event()
-
-    def jobs():
-        yield (leave.wait,)
-        yield started.append, 1
-        raise KeyboardInterrupt
-
-    with ThreadPoolExecutor(1) as executor:
-        with pytest.raises(KeyboardInterrupt):
-            run_jobs(executor, call, jobs(), lambda _: None)
-        leave.set()
-
-    assert started == []
+    assert pool.calls == ["submit", "submit", "add_done_callback", "add_done_callback"]
 
 
 def endless(started: str) -> None:

@@ -20,6 +20,7 @@ from alignup.simulate.cluster_hosts import HostGroup
 from alignup.simulate.cluster_simulation import ClusterSimulation
 from alignup.simulate.node_simulation import SimulationResult
 from alignup.simulate.schedulers import STRATEGIES
+from alignup.simulate.simulated_claims import ClaimCounts
 from tests.align.claims.samples import any_device, claim, device
 
 MACHINE = parse("pack:2 numa:1(memory=8GiB) core:8 pu:1")
@@ -74,7 +75,7 @@ def test_claims_get_devices_and_give_them_back():
         "NotSchedulable",
         None,
     ]
-    assert result.claims == (2, 1, 0)
+    assert result.claims == ClaimCounts(aligned=2, unaligned=1)
 
 
 def test_pods_share_a_claim_of_its_own_which_outlives_them():

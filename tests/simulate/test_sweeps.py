@@ -108,6 +108,27 @@ def test_results_of_other_sweeps_are_not_mixed(tmp_path, serial):
         ResultsFile(path)
 
 
+@pytest.mark.parametrize("text", ["first\nlast", '{"a": 1}', "machine,other", "machine,configuration\nm,c"])
+def test_a_file_of_something_else_is_left_alone(tmp_path, text):
+    path = tmp_path / "notes.txt"
+    path.write_text(text)
+
+    with pytest.raises(TraceError, match="not the results of a sweep"):
+        ResultsFile(path)
+
+    assert path.read_text() == text
+
+
+@pytest.mark.parametrize("size", [0, 10, len(",".join(COLUMNS))])
+def test_a_sweep_that_was_interrupted_in_its_header_starts_again(tmp_path, serial, size):
+    path = tmp_path / "results.csv"
+    path.write_text(serial[:size])
+
+    run_sweep(tasks(), ResultsFile(path), SerialEngine())
+
+    assert path.read_text() == serial
+
+
 def test_a_kubelet_that_does_not_start_is_a_row(tmp_path):
     wrong = replace(tasks()[0], groups=(), error="no\nway")
     run_sweep([wrong], ResultsFile(tmp_path / "results.csv"), SerialEngine())

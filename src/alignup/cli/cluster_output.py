@@ -57,13 +57,14 @@ class AskedPod(NamedTuple):
     @property
     def verdict(self) -> str:
         pod, answers = self.answers.pod, self.answers
-        admitting, total = answers.count(NodeAnswerKind.ADMITS), len(self.view.nodes)
+        admitting, nodes = answers.count(NodeAnswerKind.ADMITS), self.view.nodes
+        total = pluralize(len(nodes), "node")
         name = f"Pod {pod.namespace}/{pod.name}"
         if admitting:
-            return f"{name} would be admitted by {admitting} of {_count(total)}"
+            return f"{name} would be admitted by {admitting} of {total}"
         if answers.count(NodeAnswerKind.UNKNOWN):
             return f"{name} would be admitted by no node whose state is known"
-        return f"{name} would be admitted by none of {_count(total)}" if total else f"{name}: the cluster has no nodes"
+        return f"{name} would be admitted by none of {total}" if nodes else f"{name}: the cluster has no nodes"
 
 
 def ask_about_workloads(view: ClusterView, workloads: Sequence[Workload], *, seconds: float) -> Iterator[AskedPod]:
@@ -159,7 +160,7 @@ def print_answers(asked: Sequence[AskedPod]) -> None:
 
 def _group_lines(group: AnswerGroup) -> Iterator[Line]:
     first = group.first
-    yield from section(f"{_TITLES[first.kind]}: {_count(len(group.answers))}")
+    yield from section(f"{_TITLES[first.kind]}: {pluralize(len(group.answers), 'node')}")
     shown = ", ".join(group.nodes[:_MAX_NODES])
     more = len(group.nodes) - _MAX_NODES
     yield from paragraph(shown + (f" and {more} more (-o wide lists them)" if more > 0 else ""), prefix="  ")
@@ -250,10 +251,6 @@ def _kubelet_verdict(answer: NodeAnswer) -> str:
     if answer.verdict.admits:
         return f"its kubelet would admit the pod: {_placement(answer)}"
     return f"its kubelet: {answer.verdict.kind}: {answer.verdict.reason}"
-
-
-def _count(nodes: int) -> str:
-    return f"{nodes} node" if nodes == 1 else f"{nodes} nodes"
 
 
 # Nodes

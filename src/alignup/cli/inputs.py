@@ -165,8 +165,8 @@ def configuration_text(
     for change in changes:
         try:
             configuration.parse_override(change)
-        except FieldError as error:
-            place = Place("--set", value=error.field)
+        except (FieldError, DocumentError) as error:
+            place = Place("--set", value=error.field if isinstance(error, FieldError) else change)
             raise InputError(error.message, place=place, advice=_GIVE_FIELD) from error
     if config is not None and config.is_dir():
         if (config / KUBELET_FILE).is_file():
@@ -358,7 +358,7 @@ def check_writable(option: str, path: Path | None) -> None:
         is_new = not path.exists()
         path.open("ab").close()
         if is_new:
-            path.unlink()
+            path.resolve().unlink()  # the file itself if *path* is a link
 
 
 @contextmanager

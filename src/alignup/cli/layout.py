@@ -30,14 +30,14 @@ def section(title: str, items: Iterable[str] = (), *, caption: str = "") -> Iter
         yield from paragraph(item, prefix="  - ")
 
 
-def table(rows: Sequence[Sequence[str]], heads: Sequence[str] = (), *, indent: str = "  ") -> Iterator[Line]:
+def table(rows: Sequence[Sequence[str]], heads: Sequence[str] = ()) -> Iterator[Line]:
     """Yield a table in the width of the terminal: numbers are right-aligned, and the last column wraps."""
     shown = [[clean(cell) for cell in row] for row in rows]
     columns = list(zip(*filter(None, [heads, *shown]), strict=True))
     fixed = sum(max(map(display_width, column)) + 2 for column in columns[:-1])
-    width = max(terminal.width() - len(indent), fixed + _MIN_WIDTH)
+    width = max(terminal.width() - 2, fixed + _MIN_WIDTH)
     for number, line in enumerate(_render(shown, heads, width)):
-        yield (Cell(indent + line, "dim" if heads and number == 0 else ""),)
+        yield (Cell(f"  {line}", "dim" if heads and number == 0 else ""),)
 
 
 def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, wide: bool = False) -> None:

@@ -13,6 +13,7 @@ from click.core import ParameterSource
 
 from alignup.align.errors import AlignError
 from alignup.cli.app import FailureError, InputError, Place, Session, define_command
+from alignup.cli.cluster_access import api_errors
 from alignup.cli.observe import import_structlog
 from alignup.cli.options import (
     NumberRange,
@@ -152,7 +153,8 @@ def _decide(
     from alignup.nri import decide_service  # noqa: PLC0415
 
     decide_options = _decide_options(options, decide)
-    access = find_access(decide.kubeconfig, context=decide.context)
+    with api_errors():
+        access = find_access(decide.kubeconfig, context=decide.context)
     directory = service_options.state_dir or _STATE_DIR
     return decide_service.decide(access, service_options, decide_options, directory)
 

@@ -13,6 +13,7 @@ import click
 
 from alignup.cli import terminal
 from alignup.cli.app import InputError, Place, Session, define_command
+from alignup.cli.cluster_access import api_errors
 from alignup.cli.exit_codes import FAILED
 from alignup.cli.options import (
     NumberRange,
@@ -94,9 +95,10 @@ def command(session: Session, *, options: ObserveCommandOptions) -> None:
     if options.dry_run:
         asyncio.run(_print_objects(service_options, options.machine))
         return
-    drop_capabilities()
     log_to_stderr()
-    access = find_access(options.kubeconfig, context=options.context)
+    with api_errors():
+        access = find_access(options.kubeconfig, context=options.context)
+    drop_capabilities()
     problems = asyncio.run(observe.observe(access, service_options))
     for problem in problems:
         click.echo(f"alignup: {problem}", err=True)

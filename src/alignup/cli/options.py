@@ -4,7 +4,7 @@
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from math import isnan
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,12 @@ class IntegerRange(click.IntRange):
 
 class NumberRange(click.FloatRange):
     name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not isfinite(number):
+            self.fail(f"{value!r} is not a valid number.", param, ctx)
+        return number
 
 
 def with_options(parameter: str, group: type) -> Decorator:
@@ -104,12 +110,13 @@ def allowed_host_option() -> Any:
 
 
 def check_exists(options: object, *names: str) -> None:
-    """Raise an ``InputError`` for the first field called one of *names*, an option, whose file is missing."""
+    """Raise an ``InputError`` for the first field called one of *names*, an option, whose file cannot be used."""
     for name in names:
         path: Path | None = getattr(options, name)
-        if path is not None and not path.exists():
-            place = Place(f"--{name.replace('_', '-')}")
-            raise InputError(f"{path}: No such file or directory", place=place, advice=GIVE_FILE)
+        is_directory = path is not None and name.endswith("_file") and path.is_dir()
+        if is_directory or (path is not None and not path.exists()):
+            problem = "Is a directory" if is_directory else "No such file or directory"
+            raise InputError(f"{path}: {problem}", place=Place(f"--{name.replace('_', '-')}"), advice=GIVE_FILE)
 
 
 def parse_listen_address(text: str, option: str) -> "TcpAddress":
@@ -195,14 +202,7 @@ def output_option(*formats: str) -> Decorator:
 def search_option(rejected: str) -> Decorator:
     """Add ``--search``, for changes that would admit what is *rejected*."""
     help_text = f"Search up to SECONDS for changes that would admit {rejected} (default: 2)."
-    seconds = NumberRange(0, 3600)
-    return click.option("--search", type=seconds, default=2.0, metavar="SECONDS", callback=_reject_nan, help=help_text)
-
-
-def _reject_nan(_ctx: click.Context, _parameter: click.Parameter, seconds: float) -> float:
-    if isnan(seconds):
-        raise InputError("--search nan: not a number of seconds", advice="Give seconds, such as --search 10.")
-    return seconds
+    return click.option("--search", type=NumberRange(0, 3600), default=2.0, metavar="SECONDS", help=help_text)
 
 
 workload_argument: Decorator = click.argument(

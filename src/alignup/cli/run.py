@@ -16,6 +16,7 @@ import click
 from alignup.align import bits
 from alignup.align.errors import ParseError, QuantityError, SourceLocation
 from alignup.align.quantity import Quantity
+from alignup.align.workload.names import is_extended
 from alignup.cli.agent_client import AgentOptions, find_agent
 from alignup.cli.app import FailureError, InputError, Place, Session, define_command, escape_control
 from alignup.cli.exit_codes import RUN_FAILED, RUN_REJECTED
@@ -165,6 +166,9 @@ def parse_amounts(options: RunOptions) -> dict[str, str]:
             if not name or not amount:
                 example = "2Mi=64Mi" if prefix else "example.com/gpu=1"
                 raise ParseError(f"{flag} {text}: invalid value; use a value like {example}")
+            if not prefix and not is_extended(name):
+                message = f"{name} is not a device; write DOMAIN/NAME, such as nvidia.com/gpu=1"
+                raise ParseError(f"{flag} {text}: {message}")
             if prefix + name in amounts:
                 raise ParseError(f"{flag} {text}: {prefix + name} is requested twice")
             amounts[prefix + name] = _checked_amount(f"{flag} {text}", amount)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from alignup.cli.app import InputError, Session, define_command
+from alignup.cli.app import Session, define_command
+from alignup.cli.cluster_access import api_errors
 from alignup.cli.options import (
     IntegerRange,
     NumberRange,
@@ -124,7 +125,6 @@ def command(session: Session, *, options: ScheduleCommandOptions, gate: GateComm
     It runs until SIGTERM or Ctrl-C. The exit code is 1 when it cannot start, and 2 when the input is invalid.
     """
     from alignup.kubernetes.api import find_access  # noqa: PLC0415
-    from alignup.kubernetes.api.errors import AccessError  # noqa: PLC0415
     from alignup.schedule import service  # noqa: PLC0415 - not needed for --help
     from alignup.web.log import log_to_stderr  # noqa: PLC0415
 
@@ -132,10 +132,8 @@ def command(session: Session, *, options: ScheduleCommandOptions, gate: GateComm
     service_options = _schedule_options(options)
     gate_options = _gate_options(gate, namespace=_namespace(options))
     log_to_stderr()
-    try:
+    with api_errors():
         access = find_access(options.kubeconfig, context=options.context)
-    except AccessError as error:
-        raise InputError(str(error), advice=session.advice) from error
     if gate_options is None:
         asyncio.run(service.schedule(access, service_options))
     else:

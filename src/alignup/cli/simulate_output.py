@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby, islice
 from math import prod
 from pathlib import Path
@@ -51,15 +52,16 @@ from alignup.simulate.arrivals import (
     from_events,
     ordered,
 )
-from alignup.simulate.cluster_files import GroupDescription
+from alignup.simulate.cluster_files import GroupDocument
 from alignup.simulate.cluster_hosts import HostGroup
 from alignup.simulate.cluster_result import FleetReport, FleetResult
 from alignup.simulate.cluster_simulation import ClusterSimulation
 from alignup.simulate.compare import Comparison, RankedVariant
-from alignup.simulate.executors import ProcessPool, SerialExecutor
+from alignup.simulate.executors import ProcessEngine, SerialEngine
 from alignup.simulate.node_simulation import SimulationResult
 from alignup.simulate.schedulers import STRATEGIES, find_strategy
 from alignup.simulate.shared_pods import SharedPoolResult
+from alignup.simulate.simulated_claims import NO_CLAIMS
 from alignup.simulate.sweeps import change_pace
 from alignup.simulate.usage import format_amount
 
@@ -189,13 +191,12 @@ def _compare(host: Host, events: Events, options: SimulateOptions, claims: HostC
     example = "Give settings like policy,scope or policy=none|restricted,cpu-options."
     with inputs.input_errors(Place("--compare"), advice=example):
         grid = compare.build_grid(host.settings, dimensions.split(","), machine=host.machine)
-    executor = SerialExecutor() if jobs == 1 else ProcessPool(jobs)
-    with executor, terminal.progress("Comparing", "combinations") as progress:
+    with terminal.progress("Comparing", "combinations") as progress:
         return compare.compare(
             host.machine,
             grid,
             events,
-            executor=executor,
+            engine=SerialEngine() if jobs == 1 else ProcessEngine(jobs),
             progress=progress,
             ignore_missing_devices=lenient,
             claims=claims,
@@ -212,10 +213,11 @@ def _node_lines(result: SimulationResult, *, timed: bool) -> Iterator[Line]:
     names = ("on one NUMA node", "on several NUMA nodes", "nothing to align")
     yield from section("Admitted")
     yield from table([[name, str(number)] for name, number in zip(names, result.pods, strict=True) if number])
-    if any(result.claims):
+    if (claims := result.claims) != NO_CLAIMS:
         names = ("CPUs and memory beside the devices", "elsewhere", "nothing to align")
         yield from section("Claims of admitted pods")
-        yield from table([[name, str(number)] for name, number in zip(names, result.claims, strict=True) if number])
+        counts = (claims.aligned, claims.unaligned, claims.unknown)
+        yield from table([[name, str(number)] for name, number in zip(names, counts, strict=True) if number])
     if result.reasons:
         yield from section("Rejected")
         yield from table([[reason, str(number)] for reason, number in result.reasons.items()])
@@ -485,12 +487,12 @@ def _read_groups(host: HostOptions, options: SimulateOptions) -> tuple[HostGroup
         with inputs.input_errors(place, advice=_GIVE_CLUSTER):
             return openb.read_nodes(path, lambda machine: configuration.host_settings(kubelet, machine))
     with inputs.input_errors(place, advice=_GIVE_CLUSTER):
-        described = cluster_files.read_cluster(path)
-    return tuple(resolve_group(group, host) for group in described)
+        cluster, top = cluster_files.read_cluster(path)
+    return tuple(map(partial(resolve_group, host), cluster.groups, top.children("groups")))
 
 
-def resolve_group(group: GroupDescription, host: HostOptions) -> HostGroup:
-    """Return *group* with its machine and settings; without a configuration it has that of *host*."""
+def resolve_group(host: HostOptions, group: GroupDocument, source: ObjectReader) -> HostGroup:
+    """Return *group* of a file with its machine and settings; without a configuration it has that of *host*."""
     config = Path(group.config) if group.config else host.config
     version = group.kubernetes_version or host.kubernetes_version
     changes = (*host.changes, *group.changes)
@@ -499,7 +501,7 @@ def resolve_group(group: GroupDescription, host: HostOptions) -> HostGroup:
         machine = inputs.read_machine(group.machine, group.devices)
         settings = inputs.build_host(machine, options, kubelet_faults=True).host.settings
     except InputError as error:
-        raise name_field(error, group.source) from error.__cause__
+        raise name_field(error, source) from error.__cause__
     return HostGroup(name=group.name, count=group.count, machine=machine, settings=settings, labels=group.labels)
 
 

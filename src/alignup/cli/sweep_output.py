@@ -3,8 +3,8 @@
 import hashlib
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from importlib.util import find_spec
+from itertools import zip_longest
 from pathlib import Path
 
 import click
@@ -18,17 +18,19 @@ from alignup.cli.layout import paragraph, section, table
 from alignup.cli.options import HostOptions
 from alignup.cli.simulate_output import name_field, resolve_group, write_html
 from alignup.cli.sweep import SweepOptions
+from alignup.kubernetes.manifests.object_reader import ObjectReader
 from alignup.machines import machine_file
 from alignup.picture.text_format import Cell, Line, clean, pluralize
 from alignup.simulate import cluster_files, node_report, openb, trace
 from alignup.simulate.arrivals import PodSubmission, format_duration, from_events
-from alignup.simulate.cluster_files import GroupDescription, NamedConfiguration, SweepSpec
+from alignup.simulate.cluster_files import ConfigurationDocument, GroupDocument, SweepDocument
 from alignup.simulate.cluster_hosts import HostGroup
-from alignup.simulate.executors import Row, make_engine
+from alignup.simulate.executors import make_engine
 from alignup.simulate.sweeps import (
     COLUMNS,
     CombinationMeans,
     ResultsFile,
+    Row,
     SweepTask,
     combination_means,
     invalid_combinations,
@@ -45,12 +47,12 @@ def run(spec: Path, options: SweepOptions, output: str) -> None:
         raise MissingLibraryError(ImportError(name="distributed"), "fleet")
     inputs.check_writable("--html", options.html)
     with inputs.input_errors(Place(file=str(spec)), advice=_GIVE_SPEC):
-        sweep = cluster_files.read_sweep(spec)
+        sweep, top = cluster_files.read_sweep(spec)
     if version := options.kubernetes_version:
         terminal.print_notes(inputs.read_release(version)[1])
-        named = (replace(each, kubernetes_version=each.kubernetes_version or version) for each in sweep.configurations)
-        sweep = replace(sweep, configurations=tuple(named))
-    tasks = build_tasks(sweep)
+        named = (each.replace(kubernetes_version=each.kubernetes_version or version) for each in sweep.configurations)
+        sweep = sweep.replace(configurations=tuple(named))
+    tasks = build_tasks(sweep, top)
     path = options.results or Path(spec.name).with_suffix(".csv")
     with inputs.input_errors(Place("--results"), advice="Delete the file, or choose another one with --results."):
         results = ResultsFile(path)
@@ -80,8 +82,8 @@ def run(spec: Path, options: SweepOptions, output: str) -> None:
         terminal.print_lines(_lines(rows, path))
 
 
-def build_tasks(sweep: SweepSpec) -> tuple[SweepTask, ...]:
-    """Return all combinations, in the order of the file."""
+def build_tasks(sweep: SweepDocument, top: ObjectReader) -> tuple[SweepTask, ...]:
+    """Return all combinations, in the order of the file that *top* reads."""
     submissions: tuple[PodSubmission, ...] = ()
     if sweep.workload.trace:
         path = Path(sweep.workload.trace)
@@ -89,15 +91,14 @@ def build_tasks(sweep: SweepSpec) -> tuple[SweepTask, ...]:
             submissions = openb.read_pods(path) if openb.is_openb(path) else from_events(trace.read_file(path))
     hashed = hashlib.sha256()
     for submission in submissions:
-        pod = submission.pod
-        hashed.update(repr((submission.time, submission.duration, pod.uid, pod.request_key)).encode())
+        hashed.update(repr(submission).encode())
     digest = hashed.hexdigest()
     tasks = []
-    for machine in sweep.machines:
-        for configuration in sweep.configurations:
-            groups, error, text = _resolve(machine, configuration)
+    for machine, machine_source in zip(sweep.machines, top.children("machines"), strict=True):
+        for configuration, source in zip_longest(sweep.configurations, top.children("configurations")):
+            groups, error, text = _resolve(machine, machine_source, configuration, source)
             for strategy in sweep.strategies:
-                for seed in sweep.seeds:
+                for seed in range(sweep.seeds):
                     inputs_ = (text, strategy, seed, sweep.workload, sweep.retries, digest, __version__)
                     task = SweepTask(
                         machine=machine.name,
@@ -115,7 +116,12 @@ def build_tasks(sweep: SweepSpec) -> tuple[SweepTask, ...]:
     return tuple(tasks)
 
 
-def _resolve(machine: GroupDescription, configuration: NamedConfiguration) -> tuple[tuple[HostGroup, ...], str, str]:
+def _resolve(
+    machine: GroupDocument,
+    machine_source: ObjectReader,
+    configuration: ConfigurationDocument,
+    source: ObjectReader | None,
+) -> tuple[tuple[HostGroup, ...], str, str]:
     """Return the hosts of a combination, why their kubelets would not start, and a text of all they depend on."""
     config = Path(configuration.config) if configuration.config else None
     host = HostOptions(
@@ -130,21 +136,19 @@ def _resolve(machine: GroupDescription, configuration: NamedConfiguration) -> tu
     )
     try:
         release, _ = inputs.read_release(configuration.kubernetes_version or None)
-        source = inputs.configuration_text(config, configuration.changes, release=release)
-        text = source.text.decode(errors="replace")
+        inputs.configuration_text(config, configuration.changes, release=release)
     except InputError as error:
-        raise name_field(error, configuration.source) from error.__cause__
+        raise name_field(error, source) from error.__cause__
     try:
-        group = resolve_group(machine, host)
+        group = resolve_group(host, machine, machine_source)
     except InputError as error:
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, SettingsError):
             cause = cause.__cause__
         if cause is None:  # a file is missing or malformed
             raise
-        return (), "; ".join(error.problems), repr((machine, f"{release}\n{text}"))
-    text = f"{group.settings.release}\n{text}"
-    return (group,), "", repr((machine_file.dump_json(group.machine), machine, text))
+        return (), "; ".join(error.problems), repr((machine, error.problems))
+    return (group,), "", repr((machine_file.dump_json(group.machine), machine, group.settings))
 
 
 def _lines(rows: Sequence[Row], path: Path) -> Iterator[Line]:

@@ -4,13 +4,10 @@ A cluster file lists the hosts of a simulated cluster, in groups; a sweep file t
 and seeds to combine. Machines and configurations are only named here; the caller resolves them.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 import msgspec
-from msgspec.structs import replace
 
 from alignup.align.errors import DocumentError, TraceError
 from alignup.kubernetes.manifests import documents
@@ -90,38 +87,6 @@ class SweepDocument(FileStruct, frozen=True, kw_only=True, rename="camel"):
     retries: Annotated[int, describe("How often a rejected pod is created again.", ge=0, le=1000)] = RETRIES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupDescription:
-    name: str
-    count: int
-    machine: str  #: as for ``--machine``; a relative path is relative to the file
-    devices: tuple[str, ...] = ()  #: as for ``--devices``
-    config: str = ""  #: a KubeletConfiguration; empty: that of the command, or the kubelet's defaults
-    changes: tuple[str, ...] = ()  #: as for ``--set``
-    kubernetes_version: str = ""  #: as for ``--kubernetes-version``; empty: that of the command
-    labels: Mapping[str, str] = field(default_factory=dict)
-    source: ObjectReader | None = field(default=None, repr=False, compare=False)  #: of messages about it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedConfiguration:
-    name: str
-    config: str = ""  #: a KubeletConfiguration; empty: the kubelet's defaults
-    changes: tuple[str, ...] = ()  #: as for ``--set``
-    kubernetes_version: str = ""  #: as for ``--kubernetes-version``
-    source: ObjectReader | None = field(default=None, repr=False, compare=False)  #: of messages about it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepSpec:
-    machines: tuple[GroupDescription, ...]
-    configurations: tuple[NamedConfiguration, ...]
-    strategies: tuple[str, ...]
-    seeds: tuple[int, ...]
-    workload: WorkloadDescription
-    retries: int
-
-
 def _read_document(path: Path, type_: type[_T]) -> tuple[_T, ObjectReader]:
     """Return the only document of a file, and its reader for errors; ``TraceError`` if it is unusable."""
     text = read_bytes(path, limit=MAX_BYTES)
@@ -136,29 +101,16 @@ def _read_document(path: Path, type_: type[_T]) -> tuple[_T, ObjectReader]:
     return read_struct(top, type_), top
 
 
-def read_cluster(path: Path) -> tuple[GroupDescription, ...]:
-    """Return the groups of a cluster file; :class:`TraceError` names the place of an error."""
+def read_cluster(path: Path) -> tuple[ClusterDocument, ObjectReader]:
+    """Return a cluster file, and its reader for errors; :class:`TraceError` names the place of an error."""
     cluster, top = _read_document(path, ClusterDocument)
-    return _groups(cluster.groups, top.children("groups"), path.parent)
+    return cluster.replace(groups=_with_paths(cluster.groups, path.parent)), top
 
 
-def _groups(
-    groups: tuple[GroupDocument, ...], sources: tuple[ObjectReader, ...], base: Path
-) -> tuple[GroupDescription, ...]:
-    """Return groups of nodes; relative paths are relative to *base*."""
+def _with_paths(groups: tuple[GroupDocument, ...], base: Path) -> tuple[GroupDocument, ...]:
+    """Return groups of nodes whose relative paths are relative to *base*."""
     return tuple(
-        GroupDescription(
-            name=group.name,
-            count=group.count,
-            machine=_relative(group.machine, base),
-            devices=group.devices,
-            config=_relative(group.config, base),
-            changes=group.changes,
-            kubernetes_version=group.kubernetes_version,
-            labels=group.labels,
-            source=source,
-        )
-        for group, source in zip(groups, sources, strict=True)
+        group.replace(machine=_relative(group.machine, base), config=_relative(group.config, base)) for group in groups
     )
 
 
@@ -168,34 +120,23 @@ def _relative(text: str, base: Path) -> str:
     return str(beside) if beside is not None and beside.exists() else text
 
 
-def read_sweep(path: Path) -> SweepSpec:
-    """Return the sweep of a file; ``TraceError`` names the place of an error."""
+def read_sweep(path: Path) -> tuple[SweepDocument, ObjectReader]:
+    """Return a sweep file with its defaults, and its reader for errors; ``TraceError`` names the place of an error."""
     sweep, top = _read_document(path, SweepDocument)
-    strategies = tuple(dict.fromkeys(sweep.strategies)) or tuple(STRATEGIES)
     for field_name, described in (("machines", sweep.machines), ("configurations", sweep.configurations)):
         if len({description.name for description in described}) < len(described):
             top.error(field_name, "every name must be given once")
-    workload = sweep.workload
+    workload, base = sweep.workload, path.parent
     if bool(workload.profile) is bool(workload.trace):
         top.error("workload", "give either generate or trace")
-    configurations = tuple(
-        NamedConfiguration(
-            name=owner.name,
-            config=_beside(owner.config, path.parent),
-            changes=owner.changes,
-            kubernetes_version=owner.kubernetes_version,
-            source=source,
-        )
-        for owner, source in zip(sweep.configurations, top.children("configurations"), strict=True)
+    configurations = tuple(each.replace(config=_beside(each.config, base)) for each in sweep.configurations)
+    resolved = sweep.replace(
+        machines=_with_paths(sweep.machines, base),
+        configurations=configurations or (ConfigurationDocument(name="default"),),
+        strategies=tuple(dict.fromkeys(sweep.strategies)) or tuple(STRATEGIES),
+        workload=workload.replace(trace=_beside(workload.trace, base)),
     )
-    return SweepSpec(
-        machines=_groups(sweep.machines, top.children("machines"), path.parent),
-        configurations=configurations or (NamedConfiguration(name="default"),),
-        strategies=strategies,
-        seeds=tuple(range(sweep.seeds)),
-        workload=replace(workload, trace=_beside(workload.trace, path.parent)),
-        retries=sweep.retries,
-    )
+    return resolved, top
 
 
 def _beside(name: str, base: Path) -> str:

@@ -9,6 +9,7 @@ from alignup.align.workload.names import CPU, MEMORY
 from alignup.documents.codec import Count, Document
 from alignup.picture.text_format import clean, format_size, pluralize
 from alignup.simulate.arrivals import PodSubmission, format_duration
+from alignup.simulate.simulated_claims import NO_CLAIMS, ClaimCounts
 
 POD_COLUMNS = ("created", "namespace", "name", "priority", "gang", "outcome", "node", "started", "waited", "rejections")
 VERSION = 1  #: of the document; incremented when a field changes its meaning or is removed
@@ -70,14 +71,6 @@ class Alignment(Document, frozen=True, kw_only=True):
     mean_distance: float  #: between the NUMA nodes of a pod, over the pods that have any; 10 is local
 
 
-class ClaimTotals(Document, frozen=True, kw_only=True):
-    """The claims of the admitted pods."""
-
-    aligned: Count = 0  #: CPUs and memory are beside the devices
-    unaligned: Count = 0
-    unknown: Count = 0  #: nothing exclusive, or devices without a known NUMA node
-
-
 class HostGroupUse(Document, frozen=True, kw_only=True):
     name: str
     hosts: Count
@@ -113,7 +106,7 @@ class FleetResult(Document, frozen=True, kw_only=True):
     use: Mapping[str, ResourceUse]  #: by resource
     stranded: StrandedTotals
     alignment: Alignment
-    claims: ClaimTotals = ClaimTotals()
+    claims: ClaimCounts = NO_CLAIMS
     groups: tuple[HostGroupUse, ...]
     duration: Seconds  #: from the first creation of a pod to the last event
     timeline: tuple[TimelinePoint, ...] = ()
@@ -146,7 +139,7 @@ def compare_figures(results: Sequence[FleetResult]) -> Iterator[tuple[str, list[
         yield f"requested, {clean(resource)}", [f"{result.use[resource].share:.1%}" for result in results]
     for count, name in numa_node_counts(results).items():
         yield name, [f"{result.alignment.pods_by_numa_nodes.get(count, 0):,}" for result in results]
-    if any(result.claims != ClaimTotals() for result in results):
+    if any(result.claims != NO_CLAIMS for result in results):
         yield "claims with the CPUs beside the devices", [f"{result.claims.aligned:,}" for result in results]
         yield "claims with the CPUs elsewhere", [f"{result.claims.unaligned:,}" for result in results]
     yield "mean distance", [f"{result.alignment.mean_distance:.2f}" for result in results]

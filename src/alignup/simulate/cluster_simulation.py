@@ -23,7 +23,7 @@ from alignup.placement.steered import ANYWHERE, decide_steered
 from alignup.placement.wait_queue import WaitQueue
 from alignup.simulate.arrivals import PodSubmission
 from alignup.simulate.cluster_hosts import EqualPods, EqualPodsIndex, HostGroup, SimulatedHost, build_hosts
-from alignup.simulate.cluster_result import ClaimTotals, FleetResult, HostGroupUse, PodRun
+from alignup.simulate.cluster_result import FleetResult, HostGroupUse, PodRun
 from alignup.simulate.node_simulation import Progress, ProgressReporter
 from alignup.simulate.schedulers import DEFAULT, STEERING, Members, SchedulerFactory, SteeringScheduler, find_strategy
 from alignup.simulate.simulated_claims import ClaimCounts, explain_claims
@@ -193,7 +193,7 @@ class ClusterSimulation:
         """Bind all pods of *unit*; false if there is no room for all."""
         pods = [submission.pod for submission in unit.pods]
         if unit.attempt:
-            pods = [replace(pod, uid=f"{pod.uid}-{unit.attempt}") for pod in pods]
+            pods = [replace(pod, uid=f"{pod.uid}\0{unit.attempt}") for pod in pods]  # no other pod has such a uid
         members = list(zip(unit.pods, unit.classes, pods, strict=True))
         hosts = self._choose_all([(pod_class, pod) for _, pod_class, pod in members])
         if hosts is None:
@@ -353,7 +353,7 @@ class ClusterSimulation:
             use=self._meter.use(),
             stranded=measure_cluster(self.hosts, at_peak, pods, time=peak_time),
             alignment=self._alignment.summary(),
-            claims=ClaimTotals(**ClaimCounts.of(self._claims)._asdict()),
+            claims=ClaimCounts.of(self._claims),
             groups=tuple(
                 HostGroupUse(name=name, hosts=hosts, started=self._started[name], rejections=self._rejected[name])
                 for name, hosts in [(group.name, len(group.host_names())) for group in self.groups]

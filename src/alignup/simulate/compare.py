@@ -6,13 +6,12 @@ each other option alone, to show its error; with values, for the sets of these. 
 another one (the scope with policy none) is not varied and shown as ``-``. Settings with which a kubelet does not start
 are included, with the kubelet's error.
 
-Any ``concurrent.futures.Executor`` works; without one the variants run one after the other. They are ranked by admitted
-pods, then by pods on one NUMA node, then by the fewest devices and CPUs stranded at peak demand.
+The variants are ranked by admitted pods, then by pods on one NUMA node, then by the fewest devices and CPUs stranded at
+peak demand.
 """
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain, combinations
@@ -29,7 +28,7 @@ from alignup.align.memory.provider import MemoryPolicy
 from alignup.align.memory.reserved_memory import propose_reserved_memory
 from alignup.align.settings import TOPOLOGY_OPTIONS, TOPOLOGY_SWITCHES, Policy, Scope, TopologyOptions, TopologySettings
 from alignup.simulate.arrivals import WorkloadEvent, ordered
-from alignup.simulate.executors import SerialExecutor, pack, raise_if_cancelled, run_jobs, unpack
+from alignup.simulate.executors import Engine, SerialEngine, pack, raise_if_cancelled, unpack
 from alignup.simulate.node_report import score_document
 from alignup.simulate.node_simulation import Progress, ProgressReporter, Score, SimulationResult, run
 
@@ -83,6 +82,12 @@ class Variant:
     @property
     def label(self) -> str:
         return " ".join(f"{dimension}={value}" for dimension, value in self.choices.items())
+
+
+class VariantJob(NamedTuple):
+    number: int  #: of the variant
+    workload: bytes  #: packed, as the settings
+    settings: bytes
 
 
 class RankedVariant(NamedTuple):
@@ -210,7 +215,7 @@ def compare(  # noqa: PLR0913 - five have defaults
     variants: Iterable[Variant],
     events: Sequence[WorkloadEvent],
     *,
-    executor: Executor | None = None,
+    engine: Engine | None = None,
     progress: Progress | None = None,
     now: Callable[[], float] = monotonic,
     ignore_missing_devices: bool = False,
@@ -218,19 +223,26 @@ def compare(  # noqa: PLR0913 - five have defaults
 ) -> Comparison:
     """Simulate *events* on *machine* under each of *variants*; *progress* gets the number of finished ones.
 
-    *ignore_missing_devices* and *claims* are as in ``node_simulation.run``. An interruption cancels the waiting jobs;
-    the executor ends the running ones.
+    Without *engine* they run one after the other. *ignore_missing_devices* and *claims* are as in
+    ``node_simulation.run``.
     """
     variants = tuple(variants)
-    valid = [variant for variant in variants if not variant.error]
-    reporter = ProgressReporter(progress, len(valid), now=now)
     workload = pack((machine, ordered(events), ignore_missing_devices, claims))
-    jobs = ((workload, pack(variant.settings)) for variant in valid)
-    scores = iter(run_jobs(executor or SerialExecutor(), score_variant, jobs, reporter.report))
+    jobs = [
+        VariantJob(number, workload, pack(variant.settings))
+        for number, variant in enumerate(variants)
+        if not variant.error
+    ]
+    reporter = ProgressReporter(progress, len(jobs), now=now)
+    scores: dict[int, Score | str] = {}
+    with engine or SerialEngine() as running:
+        for number, score in running.results(score_variant, jobs):
+            scores[number] = score
+            reporter.report(len(scores))
     invalid: list[Variant] = []
     scored: list[tuple[Variant, Score]] = []
-    for variant in variants:
-        score = variant.error or next(scores)
+    for number, variant in enumerate(variants):
+        score = scores.get(number, variant.error)
         if isinstance(score, str):
             invalid.append(replace(variant, error=score))
         else:
@@ -270,15 +282,16 @@ def rows(comparison: Comparison) -> Iterator[Mapping[str, str]]:
         yield {**empty, **variant.choices, _ERROR: variant.error}
 
 
-def score_variant(workload: bytes, settings: bytes, *, simulate: Callable[..., SimulationResult] = run) -> Score | str:
-    """Run one job: simulate the packed *workload* under *settings*; returns the error if there is no score."""
+def score_variant(job: VariantJob, *, simulate: Callable[..., SimulationResult] = run) -> tuple[int, Score | str]:
+    """Simulate a variant, and return its number with its score, or with the error if there is none."""
     raise_if_cancelled()
-    machine, events, lenient, claims = _unpack_workload(workload)
+    machine, events, lenient, claims = _unpack_workload(job.workload)
     try:
-        host = Host(machine, unpack(settings))
-        return simulate(host, events, progress=raise_if_cancelled, ignore_missing_devices=lenient, claims=claims).score
+        host = Host(machine, unpack(job.settings))
+        result = simulate(host, events, progress=raise_if_cancelled, ignore_missing_devices=lenient, claims=claims)
     except WorkLimitError as error:
-        return str(error)
+        return job.number, str(error)
+    return job.number, result.score
 
 
 _unpack_workload = lru_cache(maxsize=1)(unpack)  # once per process

@@ -1,7 +1,7 @@
-"""The ways to run jobs: in this process, in a pool of processes, or on the workers of a Dask cluster.
+"""Engines, the ways to run jobs: in this process, in a pool of processes, or on the workers of a Dask cluster.
 
-Executors run the jobs of a comparison. Engines run the tasks of a sweep and return results as they are finished, in any
-order; a worker that is lost loses nothing, since its tasks run again elsewhere.
+They return results as they are finished, in any order; a worker that is lost loses nothing, since its jobs run again
+elsewhere.
 """
 
 import copyreg
@@ -9,8 +9,8 @@ import logging
 import pickle
 import signal
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
 from multiprocessing import forkserver, get_context, resource_tracker
@@ -23,9 +23,8 @@ from typing import Any, Protocol, Self, TypeVar
 
 from alignup.align.errors import AlignError, SettingsError
 
+Parcel = TypeVar("Parcel")  #: the input of a job; it can be pickled
 Value = TypeVar("Value")
-Row = Mapping[str, str]  #: the results of a task, by column
-Job = Callable[[bytes], Row]  #: runs a packed task
 
 MAX_LOSSES = 3  #: pools in a row that break before any of their tasks is finished
 _KILLED = (
@@ -33,16 +32,6 @@ _KILLED = (
     "run fewer at once, or a smaller workload"
 )
 CONNECT_TIMEOUT = 30.0  #: seconds to reach a Dask scheduler
-
-
-class SerialExecutor(Executor):
-    def submit(self, job: Callable[..., Value], /, *args: object, **kwargs: object) -> Future[Value]:
-        future: Future[Value] = Future()
-        try:
-            future.set_result(job(*args, **kwargs))
-        except Exception as error:  # noqa: BLE001 - raised by ``future.result``
-            future.set_exception(error)
-        return future
 
 
 class ProcessPool(ProcessPoolExecutor):
@@ -65,52 +54,10 @@ class ProcessPool(ProcessPoolExecutor):
         count = count or len(sched_getaffinity(0))
         super().__init__(count, mp_context=context, initializer=_initialize_worker, initargs=(self._stop,))
 
-    def submit(self, job: Callable[..., Value], /, *args: object, **kwargs: object) -> Future[Value]:
-        with _interrupts_deferred():  # an interrupted submit would leave the pool inconsistent
-            return super().submit(job, *args, **kwargs)
-
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is not None:
             self._stop.set()
         self.shutdown(wait=True, cancel_futures=True)
-
-
-def run_jobs(
-    executor: Executor,
-    job: Callable[..., Value],
-    arguments: Iterable[tuple[object, ...]],
-    on_progress: Callable[[int], None],
-) -> list[Value]:
-    """Return the results of *job* in the order of its *arguments*; *on_progress* gets the number of finished jobs.
-
-    When all are finished, the error of a failed job is raised. An interruption cancels the jobs that have not started;
-    the executor ends the others. Waiting can be interrupted at any time. The waiting functions of the standard library
-    cannot: a wait that is interrupted while it takes a job's lock never releases it, and the pool, which needs the lock
-    too, never ends.
-    """
-    futures: list[Future[Value]] = []
-    ended: SimpleQueue[Future[Value]] = SimpleQueue()
-    done = 0
-    try:
-        for args in arguments:
-            future = executor.submit(job, *args)
-            with _interrupts_deferred():
-                futures.append(future)
-                future.add_done_callback(ended.put)
-            while not ended.empty():
-                ended.get()
-                done += 1
-            on_progress(done)
-        while done < len(futures):
-            ended.get()
-            done += 1
-            on_progress(done)
-        with _interrupts_deferred():
-            return [future.result() for future in futures]
-    finally:
-        with _interrupts_deferred():
-            for future in futures:
-                future.cancel()
 
 
 class JobCancelledError(Exception):
@@ -164,7 +111,7 @@ def unpack(parcel: bytes) -> Any:  # noqa: ANN401 - the packed value
 
 
 class Engine(AbstractContextManager["Engine", None], Protocol):
-    def results(self, job: Job, parcels: Sequence[bytes]) -> Iterator[Row]:
+    def results(self, job: Callable[[Parcel], Value], parcels: Sequence[Parcel]) -> Iterator[Value]:
         """Yield the result of *job* for each of *parcels*, as they are finished."""
 
 
@@ -172,7 +119,7 @@ class SerialEngine(Engine):
     def __exit__(self, *error: object) -> None:
         pass
 
-    def results(self, job: Job, parcels: Sequence[bytes]) -> Iterator[Row]:
+    def results(self, job: Callable[[Parcel], Value], parcels: Sequence[Parcel]) -> Iterator[Value]:
         yield from map(job, parcels)
 
 
@@ -187,22 +134,25 @@ class ProcessEngine(Engine):
         if self._pool is not None:
             self._pool.__exit__(*error)
 
-    def results(self, job: Job, parcels: Sequence[bytes]) -> Iterator[Row]:
+    def results(self, job: Callable[[Parcel], Value], parcels: Sequence[Parcel]) -> Iterator[Value]:
         left = dict(enumerate(parcels))
         losses = 0
         while left:
             before = len(left)
-            ended: SimpleQueue[Future[Row]] = SimpleQueue()
+            ended: SimpleQueue[Future[Value]] = SimpleQueue()
             try:
                 self._pool = pool = self._pool or ProcessPool(self._count)
-                numbers = {pool.submit(job, parcel): number for number, parcel in left.items()}
-                for future in numbers:
-                    future.add_done_callback(ended.put)
+                # A call that is interrupted while it takes a lock never releases it, and the pool, which needs it, too,
+                # never ends. That is why the waiting functions of the standard library are not used here.
+                with _interrupts_deferred():
+                    numbers = {pool.submit(job, parcel): number for number, parcel in left.items()}
+                    for future in numbers:
+                        future.add_done_callback(ended.put)
                 for _ in range(before):
                     done = ended.get()
-                    row = done.result()
+                    value = done.result()
                     del left[numbers[done]]
-                    yield row
+                    yield value
             except BrokenProcessPool:
                 losses = losses + 1 if len(left) == before else 0
                 if losses >= MAX_LOSSES:
@@ -247,14 +197,14 @@ class DaskEngine(Engine):
             if cluster is not None and self._address is None:
                 cluster.close()
 
-    def results(self, job: Job, parcels: Sequence[bytes]) -> Iterator[Row]:
+    def results(self, job: Callable[[Parcel], Value], parcels: Sequence[Parcel]) -> Iterator[Value]:
         from distributed import as_completed  # noqa: PLC0415 - an extra, as above
         from distributed.scheduler import KilledWorker  # noqa: PLC0415 - an extra, as above
 
         futures = self.client.map(job, parcels, pure=False, retries=MAX_LOSSES)
         try:
-            for _, row in as_completed(futures, loop=self.client.loop, with_results=True):  # type: ignore[no-untyped-call]
-                yield row
+            for _, value in as_completed(futures, loop=self.client.loop, with_results=True):  # type: ignore[no-untyped-call]
+                yield value
         except KilledWorker:
             raise AlignError(_KILLED) from None
 

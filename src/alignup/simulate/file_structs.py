@@ -7,7 +7,7 @@ the place, as those of other files that people write.
 import json
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 import msgspec
 from msgspec import Meta
@@ -34,6 +34,9 @@ _MAX_FACTOR = 1e6
 
 class FileStruct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of the structs."""
+
+    def replace(self, **changes: Any) -> Self:  # noqa: ANN401 - values of any field
+        return msgspec.structs.replace(self, **changes)
 
 
 def describe(text: str, **limits: Any) -> Meta:  # noqa: ANN401 - as Meta takes them

@@ -29,10 +29,9 @@ from alignup.simulate.cluster_result import (
     rejection_reasons,
 )
 from alignup.simulate.compare import Comparison
-from alignup.simulate.executors import Row
 from alignup.simulate.node_report import Timeline, build_timeline
 from alignup.simulate.node_simulation import SimulationResult
-from alignup.simulate.sweeps import MEAN_FIGURES, combination_means, invalid_combinations
+from alignup.simulate.sweeps import MEAN_FIGURES, Row, combination_means, invalid_combinations
 from alignup.simulate.takeaways import cluster_takeaway, comparison_takeaway, node_takeaway, sweep_takeaway
 from alignup.simulate.usage import format_amount, format_mean
 from alignup.web.charts import Chart, ChartLine, Unit, chart_script, chart_style

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TextIO
 
+from msgspec import structs
+
 from alignup.align import bits
 from alignup.align.claims.alignment import ExplainedClaim
 from alignup.align.decision import Rejection, Shortfall
@@ -57,7 +59,7 @@ def score_document(score: Score) -> dict[str, Any]:
         "rejected": score.rejected,
         "reasons": dict(score.reasons),
         "alignment": {"pods": _alignment(score.pods), "containers": _alignment(score.containers)},
-        "claims": score.claims._asdict(),
+        "claims": structs.asdict(score.claims),
         "stranded": asdict(score.stranded),
         "largest": dict(score.largest),
     }

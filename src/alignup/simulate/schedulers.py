@@ -122,7 +122,7 @@ class StateIndex:
         self._states: dict[str, int] = {}  #: host → state
         self._members: dict[int, dict[str, None]] = {}  #: state → hosts, in the order of their changes
         self._changed: dict[str, None] = dict.fromkeys(hosts)
-        self._entered: list[int] = []  #: states that got their first host
+        self._moved: list[str] = []  #: hosts, each time that they got a state
         self._ratings: dict[EqualPods, _ClassRatings] = {}
 
     def touch(self, host: str) -> None:
@@ -132,10 +132,15 @@ class StateIndex:
     def best(self, pod_class: EqualPods) -> SimulatedHost | None:
         """Return a host with the highest rating; ``None``: no host can run such a pod."""
         self._move_changed()
-        ratings = self._ratings.setdefault(pod_class, _ClassRatings())
-        for state in dict.fromkeys(self._entered[ratings.changes :]):
-            self._queue(pod_class, ratings, state)
-        ratings.changes = len(self._entered)
+        ratings = self._ratings.get(pod_class)
+        names: Iterable[str] = pod_class.hosts
+        if ratings is None:
+            ratings = self._ratings[pod_class] = _ClassRatings()
+        else:
+            names = [name for name in dict.fromkeys(self._moved[ratings.changes :]) if name in pod_class.hosts]
+        ratings.changes = len(self._moved)
+        for name in names:
+            self._queue(pod_class, ratings, name)
         return self._first(pod_class, ratings)
 
     def _move_changed(self) -> None:
@@ -149,21 +154,17 @@ class StateIndex:
                 continue
             key = (id(host.group), ledger.alignment_key(), used_key(ledger.used))
             state = self._numbers.setdefault(key, len(self._numbers))
-            members = self._members.setdefault(state, {})
-            if not members:
-                self._entered.append(state)
-            members[name] = None
+            self._members.setdefault(state, {})[name] = None
             self._states[name] = state
+            self._moved.append(name)
         self._changed.clear()
 
-    def _queue(self, pod_class: EqualPods, ratings: _ClassRatings, state: int) -> None:
-        if state in ratings.queued or not self._members[state]:
+    def _queue(self, pod_class: EqualPods, ratings: _ClassRatings, name: str) -> None:
+        state = self._states.get(name)
+        if state is None or state in ratings.queued:
             return
         if state not in ratings.known:
-            member = next((name for name in self._members[state] if name in pod_class.hosts), None)
-            if member is None:  # of a group that the pods cannot use
-                return
-            ratings.known[state] = self._rate(pod_class, self._hosts[member])
+            ratings.known[state] = self._rate(pod_class, self._hosts[name])
         rating = ratings.known[state]
         if rating is not None:
             ratings.queued.add(state)

@@ -6,7 +6,6 @@ extended resource, ends with its pod; a claim that is an object of its own keeps
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import NamedTuple
 
 from alignup.align.claims.alignment import ClaimState, ExplainedClaim, HostClaims, decided_nodes
 from alignup.align.claims.allocation import allocate
@@ -15,16 +14,17 @@ from alignup.align.decision import Decision
 from alignup.align.errors import AlignError
 from alignup.align.host import Host
 from alignup.align.workload import Pod
+from alignup.documents.codec import Count, Document
 
 _DeviceIds = tuple[DeviceId, ...]
 
 
-class ClaimCounts(NamedTuple):
-    """Claims of admitted pods."""
+class ClaimCounts(Document, frozen=True):
+    """The claims of the admitted pods."""
 
-    aligned: int = 0  #: CPUs and memory are beside the devices
-    unaligned: int = 0
-    unknown: int = 0  #: nothing exclusive, or devices without a known NUMA node
+    aligned: Count = 0  #: CPUs and memory are beside the devices
+    unaligned: Count = 0
+    unknown: Count = 0  #: nothing exclusive, or devices without a known NUMA node
 
     @classmethod
     def of(cls, claims: Iterable[ExplainedClaim]) -> "ClaimCounts":

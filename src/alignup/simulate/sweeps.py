@@ -7,7 +7,7 @@ again skips the tasks that have a row in the results file.
 import csv
 import io
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,9 +18,12 @@ from alignup.simulate.cluster_files import WorkloadDescription
 from alignup.simulate.cluster_hosts import HostGroup
 from alignup.simulate.cluster_result import FleetResult
 from alignup.simulate.cluster_simulation import ClusterSimulation
-from alignup.simulate.executors import Engine, Job, Row, pack, raise_if_cancelled, unpack
+from alignup.simulate.executors import Engine, pack, raise_if_cancelled, unpack
 from alignup.simulate.generate import Profile, generate_for_cluster
 from alignup.simulate.node_simulation import Progress
+
+Row = Mapping[str, str]  #: the results of a task, by column
+Job = Callable[[bytes], Row]  #: runs a packed task
 
 KEYS = ("machine", "configuration", "strategy", "seed")
 COLUMNS = (
@@ -145,11 +148,12 @@ class ResultsFile:
         except (OSError, UnicodeDecodeError) as error:
             raise TraceError(f"cannot be read: {error}", file=str(self.path)) from error
         whole = text[: text.rfind("\n") + 1]
+        reader = csv.DictReader(io.StringIO(whole, newline=""))
+        begins = not whole and ",".join(COLUMNS).startswith(text)  # empty, or interrupted in the header
+        if not begins and tuple(reader.fieldnames or ()) != COLUMNS:
+            raise TraceError("not the results of a sweep: it has other columns", file=str(self.path), line=1)
         if len(whole) < len(text):  # the last write was interrupted
             os.truncate(self.path, len(whole.encode()))
-        reader = csv.DictReader(io.StringIO(whole, newline=""))
-        if whole and tuple(reader.fieldnames or ()) != COLUMNS:
-            raise TraceError("not the results of a sweep: it has other columns", file=str(self.path), line=1)
         yield from reader
 
 
