@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -185,13 +186,17 @@ class LoadedWorkloads:
 
 
 def read_paths(
-    paths: Iterable[str | Path], stdin: BinaryIO | None = None, *, ignore_unknown_fields: bool = False
+    paths: Iterable[str | Path],
+    stdin: BinaryIO | None = None,
+    *,
+    accept: Accept = validation.accept,
+    ignore_unknown_fields: bool = False,
 ) -> LoadedWorkloads:
     """Read files and directories; ``-`` is *stdin*. :class:`ManifestError` lists every problem.
 
     Like ``kubectl -f``, a directory stands for its files that end in ``SUFFIXES``, in the order of their names.
     """
-    collector = _Collector(validation.accept, strict=not ignore_unknown_fields)
+    collector = _Collector(accept, strict=not ignore_unknown_fields)
     for path in paths:
         if str(path) == "-":
             collector.add_file(stdin, "standard input")
@@ -200,12 +205,14 @@ def read_paths(
     return collector.result()
 
 
-def load_pods(*paths: str | Path, ignore_unknown_fields: bool = False) -> tuple[Pod, ...]:
+def load_pods(*paths: str | Path, fix_pod_level: bool = True, ignore_unknown_fields: bool = False) -> tuple[Pod, ...]:
     """Return the pods in files and directories, accepted as the API server does: every replica of every workload.
 
-    :class:`ManifestError` lists every problem.
+    *fix_pod_level* is the feature gate PodLevelResourcesFixDefaulting, which is on since 1.37. :class:`ManifestError`
+    lists every problem.
     """
-    loaded = read_paths(paths, ignore_unknown_fields=ignore_unknown_fields)
+    accept = partial(validation.accept, fix_pod_level=fix_pod_level)
+    loaded = read_paths(paths, accept=accept, ignore_unknown_fields=ignore_unknown_fields)
     return tuple(pod for workload in loaded.workloads for pod in workload.pods())
 
 
