@@ -18,7 +18,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 from alignup.align.bits import quote
 from alignup.align.errors import (
@@ -167,6 +167,15 @@ class Workload:
         """Yield all replicas; names and uids are the same on every call."""
         for index in range(self.replicas):
             yield self.pod if index == 0 else self.replica(index)
+
+    def without_pod_level_fix(self) -> Self:
+        """Return the workload as an API server without feature gate PodLevelResourcesFixDefaulting accepts it."""
+        if not self.pod.has_pod_level_resources:
+            return self
+        written = read_pod({**self.manifest, "apiVersion": "v1", "kind": "Pod"})
+        named = replace(written, name=self.pod.name, namespace=self.pod.namespace)
+        accepted = validation.accept(named, fix_pod_level=False)
+        return replace(self, pod=replace(accepted, uid=self.pod.uid))
 
     def replica(self, index: int) -> Pod:
         name = f"{self.prefix or self.name}-{index}"
