@@ -1,5 +1,6 @@
 """Resizes of running pods under the policies of the managers, release by release."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -79,6 +80,40 @@ def test_resizes_can_be_disabled_up_to_1_34():
     gates = FeatureGates({"InPlacePodVerticalScaling": False}, find_release("1.34"))
 
     assert resize(GUARANTEED, release="1.34", gates=gates).message == "InPlacePodVerticalScaling is disabled"
+
+
+def pod_level(cpu):
+    return replace(pod("web", cpu="1"), resources=pod("web", cpu=cpu).containers[0].resources)
+
+
+@pytest.mark.parametrize(
+    ("release", "gates", "message"),
+    [
+        ("1.33", {"PodLevelResources": True}, "pods with pod-level resources cannot be resized"),
+        ("1.34", {}, "pods with pod-level resources cannot be resized"),
+        ("1.35", {}, "InPlacePodLevelResourcesVerticalScaling is disabled"),
+        (
+            "1.37",
+            {"InPlacePodLevelResourcesVerticalScaling": False},
+            "InPlacePodLevelResourcesVerticalScaling is disabled",
+        ),
+    ],
+)
+def test_pod_level_resources_cannot_be_resized_without_their_feature_gate(release, gates, message):
+    changed = FeatureGates(gates, find_release(release))
+
+    verdict = resize(pod_level("3"), pod_level("2"), release=release, gates=changed, **NO_POLICIES)
+
+    assert verdict == (ResizeOutcome.INFEASIBLE, message)
+
+
+@pytest.mark.parametrize("release", ["1.36", "1.37"])
+def test_pod_level_resources_can_be_resized_since_1_36(release):
+    assert resize(pod_level("3"), pod_level("2"), release=release, **NO_POLICIES).outcome is ResizeOutcome.DONE
+
+
+def test_pod_level_resources_are_ignored_in_a_resize_without_their_gate():
+    assert resize(pod_level("100"), pod_level("2"), release="1.33", **NO_POLICIES).outcome is ResizeOutcome.DONE
 
 
 def test_without_a_fit_check_any_size_is_done():

@@ -276,6 +276,22 @@ def test_an_exported_pod_may_go_to_other_nodes_than_before(ask):
     assert groups_of(ask("why", "-f", "-", "-o", "json", stdin=exported))["admits", ""] == ["a"]
 
 
+@pytest.mark.parametrize(("version", "place"), [("1.36", "any NUMA node"), ("1.37", "NUMA node 1")])
+def test_pod_level_resources_have_the_defaults_of_the_release(tmp_path, version, place):
+    manifest = yaml.safe_load(MANIFEST.format(api="apps/v1", kind="Deployment", more=""))
+    manifest["spec"]["template"]["spec"]["resources"] = {"requests": {"cpu": "4", "memory": "1Gi"}}
+    kubelet = SimulatedKubelet(featureGates={"PodLevelResourceManagers": True})
+    with running_server(ApiServer()) as server:
+        server.serve(SERVED)
+        server.put(node("a"))
+        server.put(state_of("a", kubelet))
+        server.write_kubeconfig(tmp_path / "config")
+        options = ("--kubeconfig", tmp_path / "config", "--kubernetes-version", version)
+        run = in_process("cluster", "why", "-f", "-", *options, stdin=json.dumps(manifest))
+
+    assert f"Admitted: 1 node\n  a\n  {place}\n" in run.stdout
+
+
 def test_nodes_are_listed_with_what_is_free_and_what_fits(ask):
     run = ask("nodes")
 

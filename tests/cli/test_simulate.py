@@ -16,6 +16,21 @@ ROOT = Path(__file__).parents[2]
 NODE = ROOT / "examples" / "node"
 ON_NODE = ("--machine", NODE / "machine.yaml", "--config", NODE / "kubelet.yaml")
 SMALL = ("--machine", "pack:2 numa:1 core:4 pu:1")
+POD_LEVEL_MANAGERS = (
+    *("--set", "cpuManagerPolicy=static", "--set", "reservedSystemCPUs=0"),
+    *("--set", "topologyManagerPolicy=single-numa-node", "--set", "featureGates.PodLevelResourceManagers=true"),
+)
+_AMOUNTS = {"cpu": "2", "memory": "1Gi"}
+#: Guaranteed where the API server sets pod-level limits
+POD_LEVEL = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "whole"},
+    "spec": {
+        "resources": {"requests": _AMOUNTS},
+        "containers": [{"name": "app", "resources": {"limits": _AMOUNTS}}],
+    },
+}
 
 
 def test_pods_arrive_in_the_order_of_their_files():
@@ -55,6 +70,18 @@ def test_a_generated_workload_is_reproducible_and_can_be_saved(tmp_path):
     assert first.stderr == f"Wrote 50 pods to {tmp_path / 'trace.jsonl'}.\n"
     assert first.stdout == again.stdout == replayed.stdout
     assert other.stdout != first.stdout
+
+
+@pytest.mark.parametrize(("version", "place"), [("1.36", "any node"), ("1.37", "node 0 CPUs 1-2")])
+def test_pod_level_resources_have_the_defaults_of_the_release(tmp_path, version, place):
+    (tmp_path / "pod.json").write_text(json.dumps(POD_LEVEL))
+    options = (*SMALL, *POD_LEVEL_MANAGERS, "--kubernetes-version", version)
+
+    loaded = in_process("simulate", "-f", tmp_path / "pod.json", *options, "--save", tmp_path / "trace.jsonl")
+    replayed = in_process("simulate", "--trace", tmp_path / "trace.jsonl", *options)
+
+    assert f"  default/whole  admitted  {place}\n" in loaded.stdout
+    assert f"  default/whole  admitted  {place}\n" in replayed.stdout
 
 
 def test_svg_of_the_final_state(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 from alignup.documents import codec
 from alignup.simulate.cluster_result import FleetReport
 from tests.cli.commands import in_process
+from tests.cli.test_simulate import POD_LEVEL, POD_LEVEL_MANAGERS, SMALL
 from tests.html_reader import rows_of
 
 ROOT = Path(__file__).parents[2]
@@ -83,6 +84,23 @@ def test_node_selectors_of_manifests_count(cluster, tmp_path):
     run = in_process("simulate", "--cluster", cluster, "-f", tmp_path / "pod.json", "-o", "csv")
 
     assert [row["node"] for row in csv.DictReader(io.StringIO(run.stdout))] == ["b-0"]
+
+
+@pytest.mark.parametrize(("versions", "numa_nodes"), [(["1.36"], "0"), (["1.36", "1.37"], "1")])
+def test_pod_level_resources_have_the_defaults_of_the_newest_release(tmp_path, versions, numa_nodes):
+    common = {"machine": SMALL[1], "set": [change for change in POD_LEVEL_MANAGERS if change != "--set"]}
+    groups = [{"name": f"v{version}", "kubernetes-version": version, **common} for version in versions]
+    document = {"apiVersion": "alignup.dev/v1", "kind": "Cluster", "groups": groups}
+    (tmp_path / "cluster.json").write_text(json.dumps(document))
+    (tmp_path / "pod.json").write_text(json.dumps(POD_LEVEL))
+    options = ("--cluster", tmp_path / "cluster.json", "-o", "json")
+
+    loaded = in_process("simulate", "-f", tmp_path / "pod.json", *options, "--save", tmp_path / "trace.jsonl")
+    replayed = in_process("simulate", "--trace", tmp_path / "trace.jsonl", *options)
+
+    for run in (loaded, replayed):
+        (result,) = json.loads(run.stdout)["results"]
+        assert result["alignment"]["podsByNumaNodes"] == {numa_nodes: 1}
 
 
 def test_openb_and_a_saved_trace_give_the_same_result(tmp_path):

@@ -262,6 +262,29 @@ def test_pod_level_resources_need_a_feature_gate(manifest, gates):
     assert ("without feature gate PodLevelResourceManagers" in run.stderr) is not bool(gates)
 
 
+WHOLE = ("--set", "featureGates.PodLevelResourceManagers=true")
+
+
+@pytest.mark.parametrize(
+    ("version", "stored", "outcome"),
+    [
+        ("1.36", {}, "Burstable pod"),
+        ("1.37", {}, "Guaranteed pod"),
+        ("1.37", {"uid": "u1"}, "Burstable pod"),
+    ],
+)
+def test_pod_level_resources_have_the_defaults_of_the_release(manifest, version, stored, outcome):
+    whole = json.loads(pod(cpu="2", memory="1Gi"))
+    whole["metadata"] |= stored
+    whole["spec"]["resources"] = {"requests": {"cpu": "2", "memory": "1Gi"}}
+    whole["status"] = {"qosClass": "Burstable"}
+
+    run = in_process("why", "-f", manifest(json.dumps(whole)), *SMALL, *STATIC, *WHOLE, "--kubernetes-version", version)
+
+    assert outcome in run.stdout
+    assert ("CPUs 1-2" in run.stdout) is (outcome == "Guaranteed pod")
+
+
 def test_control_characters_are_escaped(manifest):
     strange = json.dumps({"apiVersion": "odd/v1", "kind": "Odd\x1b]0;x\x07", "metadata": {"name": "front\x1b[31m"}})
 

@@ -4,10 +4,11 @@ import json
 
 import pytest
 
+from alignup.align.release import find_release
 from alignup.align.settings import Policy
 from alignup.kubernetes.manifests.workloads import read_workloads
 from alignup.placement.cluster import Cluster
-from alignup.schedule.workload_answers import WorkloadAnswer, ask_about_gang
+from alignup.schedule.workload_answers import WorkloadAnswer, accept_for, ask_about_gang
 from tests.align.hosts import make_host, make_pod
 from tests.placement.clusters import cluster_of, host_with
 
@@ -56,6 +57,24 @@ def test_a_pod_that_needs_several_numa_nodes_lacks_what_all_of_them_lack():
     answer = ask(cluster_of(a=make_host(Policy.RESTRICTED)), 2, cpu="6", memory="20Gi", gpu="2")
 
     assert answer.sentence.endswith("1 of 2 pods fit together; a lacks 2 example.com/gpu and 5 CPUs")
+
+
+@pytest.mark.parametrize(
+    ("versions", "qos"), [(["1.36"], "Burstable"), (["1.36", "1.37"], "Guaranteed"), ([], "Guaranteed")]
+)
+def test_pod_level_resources_have_the_defaults_of_the_newest_kubelet(versions, qos):
+    amounts = {"cpu": "2", "memory": "1Gi"}
+    spec = {
+        "resources": {"requests": amounts},
+        "containers": [{"name": "app", "resources": {"limits": amounts}}],
+    }
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}, "spec": {"template": {"spec": spec}}}
+    cluster = cluster_of(**{f"v{version}": make_host(release=find_release(version)) for version in versions})
+
+    (workload,) = accept_for(cluster, read_workloads(json.dumps(job), name="job.json").workloads)
+
+    assert [pod.qos for pod in workload.pods()] == [qos]
+    assert workload.pod.name == "j-0"
 
 
 def test_no_node_is_considered():

@@ -154,8 +154,7 @@ class Host:
         """Decide on *pod*; *answers* are those to the ``preference_requests`` of an earlier decision."""
         check_pod(pod)
         if pod.has_pod_level_resources and not self.settings.gates.on("PodLevelResources"):
-            # The kubelet does not see the field, and neither does the API server, which records the QoS class.
-            pod = replace(pod, resources=Resources(), recorded_qos=None)
+            pod = pod.without_pod_level_resources()
         providers = (replace(self.devices, answers=answers), *self.providers[1:]) if answers else self.providers
         return decide(pod, self.ledger, providers=providers, rules=self.rules)
 

@@ -155,7 +155,7 @@ _34 = _33.after(
     crashes_on_gone_devices=True,
 )
 _35 = _34.after(
-    gates={"InPlacePodVerticalScaling": _LOCKED},
+    gates={"InPlacePodLevelResourcesVerticalScaling": _ALPHA, "InPlacePodVerticalScaling": _LOCKED},
     options={"strict-cpu-reservation": FeatureStage.GA, "max-allowable-numa-nodes": FeatureStage.GA},
     claim_rule=ClaimRule.ABSENT_IGNORED,
     allocates_unclaimed_devices=True,
@@ -163,6 +163,7 @@ _35 = _34.after(
 _36 = _35.after(
     gates={
         "DRAExtendedResource": _BETA,
+        "InPlacePodLevelResourcesVerticalScaling": _BETA,
         "PodLevelResourceManagers": _ALPHA,
         "TopologyManagerPolicyOptions": _LOCKED,
     },

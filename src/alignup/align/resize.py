@@ -15,6 +15,8 @@ from alignup.align.memory.provider import MemoryPolicy
 from alignup.align.workload import Pod, QoS, demand
 from alignup.align.workload.names import CPU, MEMORY
 
+_POD_LEVEL_GATE = "InPlacePodLevelResourcesVerticalScaling"
+
 
 class ResizeOutcome(StrEnum):
     DONE = "done"
@@ -24,7 +26,7 @@ class ResizeOutcome(StrEnum):
 
 class ResizeVerdict(NamedTuple):
     outcome: ResizeOutcome
-    message: str = ""  #: the kubelet's
+    message: str = ""  #: the kubelet's, or the API server's if it refuses the resize
 
     def describe(self, pod: Pod) -> str:
         """Return a sentence such as ``The resize of pod default/web is deferred: …``."""
@@ -34,8 +36,16 @@ class ResizeVerdict(NamedTuple):
 
 def decide_resize(host: Host, running: Pod, resized: Pod) -> ResizeVerdict:
     """Return what the kubelet of *host* does when *running*, one of its pods, is to become *resized*."""
-    if not host.settings.gates.on("InPlacePodVerticalScaling"):
+    gates = host.settings.gates
+    if not gates.on("InPlacePodVerticalScaling"):
         return ResizeVerdict(ResizeOutcome.INFEASIBLE, "InPlacePodVerticalScaling is disabled")
+    if running.has_pod_level_resources or resized.has_pod_level_resources:
+        if not gates.on("PodLevelResources"):
+            running, resized = running.without_pod_level_resources(), resized.without_pod_level_resources()
+        elif not gates.on(_POD_LEVEL_GATE):
+            exists = _POD_LEVEL_GATE in gates.release.gates
+            message = f"{_POD_LEVEL_GATE} is disabled" if exists else "pods with pod-level resources cannot be resized"
+            return ResizeVerdict(ResizeOutcome.INFEASIBLE, message)
     if running.qos is QoS.GUARANTEED and (message := _static_policy(host, running, resized)):
         return ResizeVerdict(ResizeOutcome.INFEASIBLE, message)
     allocatable = host.rules.allocatable

@@ -32,7 +32,7 @@ from alignup.schedule.pod_answers import (
     iterate_answers,
 )
 from alignup.schedule.rejections import recorded_verdict, rejection_text
-from alignup.schedule.workload_answers import WorkloadAnswer, ask_about_gang, split_by_object
+from alignup.schedule.workload_answers import WorkloadAnswer, accept_for, ask_about_gang, split_by_object
 
 VERSION = 1  #: of the JSON documents
 GET_HOST_STATE = "its observer has not published it. Run 'alignup observe' there (docs/observe.md)"
@@ -69,7 +69,9 @@ class AskedPod(NamedTuple):
 
 def ask_about_workloads(view: ClusterView, workloads: Sequence[Workload], *, seconds: float) -> Iterator[AskedPod]:
     """Ask about one replica of each template, and about all pods of each object together."""
-    workloads = [replace(workload, pod=_with_class_resources(view, workload.pod)) for workload in workloads]
+    with inputs.input_errors(Place()):
+        accepted = accept_for(view.cluster, workloads)
+    workloads = [replace(workload, pod=_with_class_resources(view, workload.pod)) for workload in accepted]
     for templates in split_by_object(workloads):
         asked = [_ask_about_template(view, template, seconds=seconds) for template in templates]
         considered = [

@@ -31,7 +31,8 @@ def read(options: HostOptions, file: str) -> tuple[HostInput, LoadedWorkloads]:
         try:
             node = inputs.read_host(_with_parts(options, collection, directory), kubelet_faults=True)
             parts = (Part.POD, Part.CLAIMS)
-            loaded = inputs.read_manifests(tuple(str(directory / part) for part in parts if part in collection.parts))
+            files = tuple(str(directory / part) for part in parts if part in collection.parts)
+            loaded = inputs.read_manifests(files, node.host.settings.gates)
         except InputError as error:
             error.problems = tuple(problem.replace(name, file) for problem in error.problems)
             place = error.place._replace(

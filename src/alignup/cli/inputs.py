@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -28,6 +29,8 @@ from alignup.align.errors import (
 from alignup.align.host import Host
 from alignup.align.machine import Machine
 from alignup.align.release import NEWEST, Release, find_release, release_note
+from alignup.align.settings import FeatureGates
+from alignup.align.workload import validation
 from alignup.atomic_files import open_input
 from alignup.cli.app import NOWHERE, InputError, Place, Session
 from alignup.cli.machine import load_machine, machine_place
@@ -256,19 +259,21 @@ def build_host(machine: Machine, options: NodeOptions, *, kubelet_faults: bool =
             raise next((located for located in errors if located.manager == error.manager), error) from error
 
 
-def read_manifests(files: tuple[str, ...]) -> LoadedWorkloads:
-    """Return what is in *files*, with notes on what was skipped."""
+def read_manifests(files: tuple[str, ...], gates: FeatureGates) -> LoadedWorkloads:
+    """Return what is in *files*, as an API server with *gates* accepts it, with notes on what was skipped."""
     context = click.get_current_context(silent=True)
     session = (context.find_object(Session) if context else None) or Session()
     advice = "Give manifests as kubectl takes them: files, directories, or - for standard input."
     with input_errors(NOWHERE, advice=advice):
         standard = standard_input() if "-" in files else None
-        return manifests.read_paths(files, standard, ignore_unknown_fields=session.ignore_unknown_fields)
+        accept = partial(validation.accept, fix_pod_level=gates.on("PodLevelResourcesFixDefaulting"))
+        lenient = session.ignore_unknown_fields
+        return manifests.read_paths(files, standard, accept=accept, ignore_unknown_fields=lenient)
 
 
-def read_workloads(files: tuple[str, ...]) -> tuple[tuple[Workload, ...], tuple[str, ...]]:
+def read_workloads(files: tuple[str, ...], release: Release = NEWEST) -> tuple[tuple[Workload, ...], tuple[str, ...]]:
     """Return the workloads in *files* without their claims, and notes on what was skipped."""
-    loaded = read_manifests(files)
+    loaded = read_manifests(files, FeatureGates(release=release))
     if not loaded.claims:
         return loaded.workloads, loaded.warnings
     kinds = ", ".join(sorted({place.part["kind"] for place in loaded.claims}))
@@ -331,7 +336,8 @@ def _with_state(node: HostInput, directory: Path, pod_files: tuple[str, ...]) ->
     from alignup.kubernetes.kubelet_files.ledger import GapKind, restore_ledger  # noqa: PLC0415 - only with --state
     from alignup.kubernetes.kubelet_files.state_files import read_state_files  # noqa: PLC0415
 
-    loaded = read_manifests(pod_files) if pod_files else LoadedWorkloads()
+    gates = node.host.settings.gates
+    loaded = read_manifests(pod_files, gates) if pod_files else LoadedWorkloads()
     workloads = loaded.workloads
     nameless = tuple(
         f"{work.source}: skipped {work.kind} {work.name}: without a uid it cannot be found in the state files"
@@ -341,7 +347,7 @@ def _with_state(node: HostInput, directory: Path, pod_files: tuple[str, ...]) ->
     pods = tuple(work.pod for work in workloads if work.has_uid and not work.finished)
     place = Place("--state", file=str(directory))
     with input_errors(place, advice="Give a directory like /var/lib/kubelet, with cpu_manager_state in it."):
-        files = read_state_files(directory, gates=node.host.settings.gates)
+        files = read_state_files(directory, gates=gates)
     with input_errors(place, advice="Run 'alignup doctor', which checks and repairs state files."):
         restored = restore_ledger(node.host, files, pods)
     node.host.ledger = restored.ledger

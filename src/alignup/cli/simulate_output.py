@@ -21,6 +21,7 @@ from alignup.align.errors import SettingsError
 from alignup.align.explain import sentences
 from alignup.align.host import Host
 from alignup.align.machine import Machine
+from alignup.align.settings import FeatureGates
 from alignup.cli import claims_output, inputs, terminal
 from alignup.cli.app import InputError, Place
 from alignup.cli.layout import paragraph, section, table
@@ -85,12 +86,12 @@ def run(host: HostOptions, options: SimulateOptions, output: str) -> None:
     terminal.print_notes(node.notes)
     claims = None
     if options.files:
-        loaded = inputs.read_manifests(options.files)
+        loaded = inputs.read_manifests(options.files, node.host.settings.gates)
         events = _file_events(loaded, options.files)
         if loaded.use_claims:
             claims = claims_output.read_claims(loaded, node.host.machine)
     else:
-        events = read_events(options, node.host.machine)
+        events = read_events(options, node.host.machine, node.host.settings.gates)
     pods = [event.pod for event in events if isinstance(event, PodArrival)]
     terminal.print_notes(sentences.ignored_requests(node.host, pods))
     if options.save:
@@ -153,16 +154,17 @@ def write_html(path: Path, text: str) -> None:
     click.echo(f"Wrote {path}.", err=True)
 
 
-def read_events(options: SimulateOptions, machine: Machine) -> Events:
-    """Return a trace, or a workload that is generated for *machine*."""
+def read_events(options: SimulateOptions, machine: Machine, gates: FeatureGates) -> Events:
+    """Return a trace, whose pods an API server with *gates* accepts, or a workload that is generated for *machine*."""
     if options.trace:
+        fixed = gates.on("PodLevelResourcesFixDefaulting")
         with inputs.input_errors(
             Place("--trace"), advice="See docs/simulate.md for the format; --save writes an example."
         ):
             if str(options.trace) == "-":
                 stream = inputs.standard_input() or io.BytesIO()
-                return trace.read(stream.read(trace.MAX_BYTES + 1), file="-")
-            return trace.read_file(options.trace)
+                return trace.read(stream.read(trace.MAX_BYTES + 1), file="-", fix_pod_level=fixed)
+            return trace.read_file(options.trace, fix_pod_level=fixed)
     with inputs.input_errors(Place("--generate"), advice=_SEE_GENERATE):
         profile = generate.Profile(options.generate or "")
         return generate.generate(profile, machine, seed=options.seed, pods=options.count, load=options.load)
@@ -461,10 +463,15 @@ def _strategy_names(text: str) -> tuple[str, ...]:
 
 def _read_cluster(host: HostOptions, options: SimulateOptions) -> tuple[tuple[HostGroup, ...], Submissions]:
     groups = _read_groups(host, options)
-    loaded = inputs.read_manifests(options.files) if options.files else None
+    loaded = inputs.read_manifests(options.files, _newest_gates(groups)) if options.files else None
     if loaded is not None and loaded.use_claims:
         groups = claims_output.claims_of_groups(loaded, groups)
     return groups, _read_submissions(options, groups, loaded)
+
+
+def _newest_gates(groups: Sequence[HostGroup]) -> FeatureGates:
+    """Return the feature gates of the newest kubelet; an API server is not older than it."""
+    return max((group.settings.gates for group in groups), key=lambda gates: gates.release.minor)
 
 
 def _read_groups(host: HostOptions, options: SimulateOptions) -> tuple[HostGroup, ...]:
@@ -532,7 +539,7 @@ def _read_submissions(
     elif loaded is not None:
         submissions = from_events(_file_events(loaded, options.files, with_selectors=True))
     else:
-        submissions = from_events(read_events(options, groups[0].machine))
+        submissions = from_events(read_events(options, groups[0].machine, _newest_gates(groups)))
     return change_pace(submissions, rate=options.rate, stay=options.stay)
 
 

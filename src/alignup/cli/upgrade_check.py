@@ -48,7 +48,7 @@ def command(*, options: UpgradeOptions, host: HostOptions, output: str) -> None:
     machine = inputs.read_machine(host.machine, host.devices)
     releases = [_read_present(options, host, machine), _read(options.to_version, "--to")]
     source = inputs.configuration_text(host.config, host.changes, config_dir=host.config_dir, release=releases[0])
-    workloads, skipped = inputs.read_workloads(host.pods) if host.pods else ((), ())
+    workloads, skipped = inputs.read_workloads(host.pods, releases[0]) if host.pods else ((), ())
     defaults = () if host.config or host.config_dir else (inputs.describe_defaults(host.changes),)
     terminal.print_notes((*defaults, *source.notes, *skipped))
     if host.pods and host.state is None:

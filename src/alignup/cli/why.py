@@ -92,7 +92,7 @@ def command(  # noqa: PLR0913 - options
         node, loaded = collected.read(host, files[0])
     else:
         node = inputs.read_host(host, kubelet_faults=True)
-        loaded = inputs.read_manifests(files)
+        loaded = inputs.read_manifests(files, node.host.settings.gates)
     terminal.print_notes((*node.notes, *loaded.warnings))
     chosen = inputs.select_workloads(loaded.workloads, selection, files=files)
     if resize:

@@ -60,7 +60,7 @@ from alignup.schedule.pod_answers import (
 from alignup.schedule.rejections import rejection_text
 from alignup.schedule.shared_manifests import EXAMPLES, read_shared, share
 from alignup.schedule.trends import Trends
-from alignup.schedule.workload_answers import WorkloadAnswer, ask_about_gang, split_by_object
+from alignup.schedule.workload_answers import WorkloadAnswer, accept_for, ask_about_gang, split_by_object
 from alignup.web.authentication import count_authenticated
 from alignup.web.event_streams import EventBus, EventStreams
 from alignup.web.pages import HTML, PageHandler, Pages, describe_machine, path, read_form, static_routes
@@ -340,7 +340,8 @@ class ClusterPages:
             raise ParseError("\n".join(loaded.warnings) or "the manifest has no workloads")
         answers: list[AnsweredPod] = []
         served = self._live.claims.with_class_resources
-        workloads = [replace(workload, pod=served(workload.pod)) for workload in loaded.workloads[:MAX_WORKLOADS]]
+        accepted = accept_for(self._live.cluster, loaded.workloads[:MAX_WORKLOADS])
+        workloads = [replace(workload, pod=served(workload.pod)) for workload in accepted]
         for templates in split_by_object(workloads):
             asked = []
             for workload in templates:

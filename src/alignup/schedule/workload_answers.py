@@ -80,6 +80,14 @@ class WorkloadAnswer:
         }
 
 
+def accept_for(cluster: Cluster, workloads: Sequence[Workload]) -> Sequence[Workload]:
+    """Return *workloads* with the pod-level defaults of the API server, which is not older than any kubelet."""
+    records = [record for host in cluster.hosts if (record := cluster.record(host))]
+    if not records or any(record.model.settings.gates.on("PodLevelResourcesFixDefaulting") for record in records):
+        return workloads
+    return [workload.without_pod_level_fix() for workload in workloads]
+
+
 def split_by_object(workloads: Sequence[Workload]) -> list[list[Workload]]:
     """Return the templates of each object together."""
     return [list(parts) for _, parts in groupby(workloads, lambda part: (part.kind, part.namespace, part.name))]

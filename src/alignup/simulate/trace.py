@@ -87,16 +87,19 @@ def read_bytes(path: Path, *, limit: int = MAX_BYTES) -> bytes:
     return content
 
 
-def read_file(path: Path) -> tuple[WorkloadEvent, ...]:
-    """Return the events of a trace file in the order they happen; :class:`TraceError` names the place of an error."""
-    return read(read_bytes(path), file=str(path))
+def read_file(path: Path, *, fix_pod_level: bool = True) -> tuple[WorkloadEvent, ...]:
+    """Return the events of a trace file in the order they happen; :class:`TraceError` names the place of an error.
+
+    *fix_pod_level* is the feature gate PodLevelResourcesFixDefaulting.
+    """
+    return read(read_bytes(path), file=str(path), fix_pod_level=fix_pod_level)
 
 
-def read(text: str | bytes, *, file: str = "") -> tuple[WorkloadEvent, ...]:
+def read(text: str | bytes, *, file: str = "", fix_pod_level: bool = True) -> tuple[WorkloadEvent, ...]:
     """Return the events of a text of at most ``MAX_BYTES``, which error messages call *file*."""
     if len(text) > MAX_BYTES:
         raise TraceError(f"larger than {MAX_BYTES >> 20} MiB", file=file)
-    reader = _TraceReader(file)
+    reader = _TraceReader(file, fix_pod_level)
     try:
         for place, document in _documents(text):
             add = reader.add_event if reader.has_header else reader.add_header
@@ -151,6 +154,7 @@ def _documents(text: str | bytes) -> Iterator[tuple[FirstProblem, Any]]:
 @dataclass
 class _TraceReader:
     file: str
+    fix_pod_level: bool = True
     has_header: bool = False
     templates: dict[str, Pod] = field(default_factory=dict)
     events: list[WorkloadEvent] = field(default_factory=list)
@@ -175,9 +179,9 @@ class _TraceReader:
             if len(template.fields) != 1:
                 template.error("", "a template must have either requests or a pod")
             if "requests" in template.fields:
-                self.templates[name] = _accept(template, _pod_of_requests(_requests(template)))
+                self.templates[name] = self._accept(template, _pod_of_requests(_requests(template)))
             else:
-                self.templates[name] = _accept(template.child("pod"), name=_CONTAINER)
+                self.templates[name] = self._accept(template.child("pod"), name=_CONTAINER)
         for event in header.children("events"):
             self.add_event(event)
 
@@ -192,7 +196,7 @@ class _TraceReader:
             self._append(event, PodDeparture(time, event.required("leave")))
             return
         if "pod" in event.fields:
-            pod = _accept(event.child("pod"))
+            pod = self._accept(event.child("pod"))
             pod = pod if pod.uid else replace(pod, uid=_default_uid(pod.name, pod.namespace))
         else:
             if not event.text("template") and not event.has("requests"):
@@ -237,8 +241,17 @@ class _TraceReader:
                 requests, limits = first.resources.requests, first.resources.limits
                 resources = replace(first.resources, requests={**requests, **amounts}, limits={**limits, **amounts})
                 pod = replace(pod, containers=(replace(first, resources=resources), *rest))
-            self.shapes[key] = _accept(event, pod)
+            self.shapes[key] = self._accept(event, pod)
         return self.shapes[key]
+
+    def _accept(self, source: ObjectReader, pod: Pod | None = None, *, name: str = "") -> Pod:
+        """Return *pod*, or the pod in *source*, called *name* if it has no name, as the API server accepts it."""
+        try:
+            pod = pod or read_pod(source.fields)
+            return accept(pod if pod.name else replace(pod, name=name), fix_pod_level=self.fix_pod_level)
+        except PodError as error:
+            source.error("", str(error))
+            raise  # not reached
 
 
 def _requests(owner: ObjectReader) -> Amounts:
@@ -250,16 +263,6 @@ def _requests(owner: ObjectReader) -> Amounts:
 
 def _pod_of_requests(amounts: Amounts) -> Pod:
     return Pod(name=_CONTAINER, containers=(Container(_CONTAINER, Resources(amounts, amounts)),))
-
-
-def _accept(source: ObjectReader, pod: Pod | None = None, *, name: str = "") -> Pod:
-    """Return *pod*, or the pod in *source*, called *name* if it has no name, as the API server accepts it."""
-    try:
-        pod = pod or read_pod(source.fields)
-        return accept(pod if pod.name else replace(pod, name=name))
-    except PodError as error:
-        source.error("", str(error))
-        raise  # not reached
 
 
 def _default_uid(name: str, namespace: str) -> str:

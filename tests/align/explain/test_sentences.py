@@ -15,6 +15,7 @@ from alignup.align.host import Host
 from alignup.align.machine import Device
 from alignup.align.merging.merge import MergeRule
 from alignup.align.quantity import Quantity
+from alignup.align.release import find_release
 from alignup.align.settings import FeatureGates, Policy, Scope, TopologyOptions, TopologySettings
 from alignup.align.workload import Container, Pod, Resources
 from alignup.documents.decisions import from_document, to_document
@@ -131,6 +132,27 @@ def test_requests_that_a_kubelet_ignores_are_named():
     assert sentences.ignored_requests(host, [pod_level]) == (level.format("a has"),)
     assert sentences.ignored_requests(host, [pod_level, pod_level]) == (level.format("a and others have"),)
     assert sentences.ignored_requests(enabled, [pod_level]) == ()
+
+
+_IGNORED = "they are ignored without feature gate PodLevelResources; the containers count by their own requests"
+
+
+@pytest.mark.parametrize(
+    ("version", "gates", "note"),
+    [
+        ("1.33", {}, _IGNORED),
+        ("1.33", {"PodLevelResources": True}, "their CPUs and memory are not aligned by Kubernetes 1.33"),
+        ("1.35", {}, "their CPUs and memory are not aligned by Kubernetes 1.35"),
+        ("1.36", {}, "their CPUs and memory are not aligned without feature gate PodLevelResourceManagers"),
+        ("1.37", {"PodLevelResources": False}, _IGNORED),
+    ],
+)
+def test_a_note_on_pod_level_resources_names_only_gates_of_the_release(version, gates, note):
+    plain, release = make_pod("a"), find_release(version)
+    pod_level = replace(plain, resources=plain.containers[0].resources)
+    host = make_host(release=release, gates=FeatureGates(gates, release))
+
+    assert sentences.ignored_requests(host, [pod_level]) == (f"a has pod-level resources (spec.resources): {note}",)
 
 
 def test_a_pod_waits_for_its_device_plugin():

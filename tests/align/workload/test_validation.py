@@ -153,6 +153,17 @@ def test_a_given_qos_class_is_computed_again():
     assert accept(written, source=PodSource.STATIC).qos is QoS.BEST_EFFORT
 
 
+@pytest.mark.parametrize(("uid", "qos"), [("", QoS.GUARANTEED), ("u1", QoS.BURSTABLE)])
+def test_a_stored_pod_keeps_the_pod_level_resources_of_its_api_server(uid, qos):
+    """An API server before 1.37 stores pod-level requests without limits."""
+    exported = replace(with_own({"cpu": "4", "memory": "1Gi"}), uid=uid, recorded_qos=QoS.BURSTABLE)
+
+    accepted = accept(exported)
+
+    assert accepted.qos is qos
+    assert (accepted.resources == exported.resources) is bool(uid)
+
+
 R = "spec.containers[0].resources"
 
 

@@ -12,7 +12,7 @@ from alignup.align.errors import ManifestError, PodError, Problem, SourceLocatio
 from alignup.align.workload import Pod, QoS
 from alignup.align.workload.validation import PodSource, accept
 from alignup.kubernetes.manifests import documents
-from alignup.kubernetes.manifests.workloads import LoadedWorkloads, read_paths, read_workloads
+from alignup.kubernetes.manifests.workloads import LoadedWorkloads, load_pods, read_paths, read_workloads
 from tests.deadlines import cpu_limit
 from tests.strategies_pods import amounts
 
@@ -66,6 +66,16 @@ def test_pods_are_defaulted_like_the_api_server_does():
 
     assert accepted.qos is accepted.recorded_qos is QoS.GUARANTEED
     assert accepted.containers[0].resources.requests == amounts({"cpu": "2", "memory": "1Gi"})
+
+
+@pytest.mark.parametrize(("fix_pod_level", "qos"), [(True, QoS.GUARANTEED), (False, QoS.BURSTABLE)])
+def test_pod_level_limits_are_defaulted_since_1_37(tmp_path, fix_pod_level, qos):
+    file = tmp_path / "pod.json"
+    file.write_text(json.dumps(pod(spec=spec(resources={"requests": {"cpu": "4", "memory": "2Gi"}}))))
+
+    (loaded,) = load_pods(file, fix_pod_level=fix_pod_level)
+
+    assert loaded.qos is qos
 
 
 def test_a_custom_accept_function_is_used():

@@ -175,15 +175,17 @@ def _disagreeing(resources: Sequence[ResourceHints]) -> tuple[str, ...]:
 def ignored_requests(host: "Host", pods: Sequence[Pod]) -> tuple[str, ...]:
     """Describe the requests of *pods* that a kubelet silently ignores; for devices see ``Host.missing_devices``."""
     gates = host.settings.gates
-    notes = []
     pod_level = [pod for pod in pods if pod.resources.requests or pod.resources.limits]
-    if pod_level and not (gates.on("PodLevelResources") and gates.on("PodLevelResourceManagers")):
-        which = f"{pod_level[0].name} and others have" if len(pod_level) > 1 else f"{pod_level[0].name} has"
-        notes.append(
-            f"{which} pod-level resources (spec.resources): "
-            "their CPUs and memory are not aligned without feature gate PodLevelResourceManagers"
-        )
-    return tuple(notes)
+    if not pod_level or (gates.on("PodLevelResources") and gates.on("PodLevelResourceManagers")):
+        return ()
+    which = f"{pod_level[0].name} and others have" if len(pod_level) > 1 else f"{pod_level[0].name} has"
+    if not gates.on("PodLevelResources"):
+        note = "they are ignored without feature gate PodLevelResources; the containers count by their own requests"
+    elif "PodLevelResourceManagers" in gates.release.gates:
+        note = "their CPUs and memory are not aligned without feature gate PodLevelResourceManagers"
+    else:
+        note = f"their CPUs and memory are not aligned by Kubernetes {gates.release}"
+    return (f"{which} pod-level resources (spec.resources): {note}",)
 
 
 @lru_cache(maxsize=1024)  # the answer and the log describe the same placements

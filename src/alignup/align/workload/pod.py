@@ -175,6 +175,13 @@ class Pod:
 
         return replace(self, init=tuple(map(strip, self.init)), containers=tuple(map(strip, self.containers)))
 
+    def without_pod_level_resources(self) -> Self:
+        """Return the pod as it is without feature gate PodLevelResources.
+
+        Neither the kubelet sees the field nor the API server, which records the QoS class.
+        """
+        return replace(self, resources=Resources(), recorded_qos=None)
+
     @cached_property
     def uses_claims(self) -> bool:
         """Whether it has resource claims, or extended resources that a claim can serve."""

@@ -36,7 +36,8 @@ class PodSource(StrEnum):
 def accept(pod: Pod, *, source: PodSource = PodSource.API, host: str = "", fix_pod_level: bool = True) -> Pod:
     """Return the pod with defaults; a :class:`PodError` with all problems if it is invalid.
 
-    *host* becomes part of a static pod's name. *fix_pod_level* is the feature gate PodLevelResourcesFixDefaulting.
+    *host* becomes part of a static pod's name. *fix_pod_level* is the feature gate PodLevelResourcesFixDefaulting. An
+    API server that has stored a pod, which then has a uid and a QoS class, has set its pod-level defaults.
     """
     try:
         pod = apply_defaults(pod, source=source, fix_pod_level=fix_pod_level)
@@ -61,7 +62,8 @@ def apply_defaults(pod: Pod, *, source: PodSource = PodSource.API, fix_pod_level
     filled = _with_amounts(pod, Quantity.round_up_to_milli, default_requests=True)
     filled = replace(filled, namespace=pod.namespace or "default", recorded_qos=None)
     has_pod_level = filled.resources.requests or filled.resources.limits
-    if not has_pod_level or (fix_pod_level and source is PodSource.STATIC):
+    is_complete = fix_pod_level if source is PodSource.STATIC else pod.uid and pod.recorded_qos
+    if not has_pod_level or is_complete:
         return filled
     return replace(filled, resources=_pod_level(filled, fixed=fix_pod_level))
 

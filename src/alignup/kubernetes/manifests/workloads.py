@@ -16,8 +16,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 from alignup.align.bits import quote
 from alignup.align.errors import (
@@ -167,6 +168,15 @@ class Workload:
         for index in range(self.replicas):
             yield self.pod if index == 0 else self.replica(index)
 
+    def without_pod_level_fix(self) -> Self:
+        """Return the workload as an API server without feature gate PodLevelResourcesFixDefaulting accepts it."""
+        if not self.pod.has_pod_level_resources:
+            return self
+        written = read_pod({**self.manifest, "apiVersion": "v1", "kind": "Pod"})
+        named = replace(written, name=self.pod.name, namespace=self.pod.namespace)
+        accepted = validation.accept(named, fix_pod_level=False)
+        return replace(self, pod=replace(accepted, uid=self.pod.uid))
+
     def replica(self, index: int) -> Pod:
         name = f"{self.prefix or self.name}-{index}"
         return replace(self.pod, name=name, uid=derive_uid(self.kind, self.namespace, name))
@@ -185,13 +195,17 @@ class LoadedWorkloads:
 
 
 def read_paths(
-    paths: Iterable[str | Path], stdin: BinaryIO | None = None, *, ignore_unknown_fields: bool = False
+    paths: Iterable[str | Path],
+    stdin: BinaryIO | None = None,
+    *,
+    accept: Accept = validation.accept,
+    ignore_unknown_fields: bool = False,
 ) -> LoadedWorkloads:
     """Read files and directories; ``-`` is *stdin*. :class:`ManifestError` lists every problem.
 
     Like ``kubectl -f``, a directory stands for its files that end in ``SUFFIXES``, in the order of their names.
     """
-    collector = _Collector(validation.accept, strict=not ignore_unknown_fields)
+    collector = _Collector(accept, strict=not ignore_unknown_fields)
     for path in paths:
         if str(path) == "-":
             collector.add_file(stdin, "standard input")
@@ -200,12 +214,14 @@ def read_paths(
     return collector.result()
 
 
-def load_pods(*paths: str | Path, ignore_unknown_fields: bool = False) -> tuple[Pod, ...]:
+def load_pods(*paths: str | Path, fix_pod_level: bool = True, ignore_unknown_fields: bool = False) -> tuple[Pod, ...]:
     """Return the pods in files and directories, accepted as the API server does: every replica of every workload.
 
-    :class:`ManifestError` lists every problem.
+    *fix_pod_level* is the feature gate PodLevelResourcesFixDefaulting, which is on since 1.37. :class:`ManifestError`
+    lists every problem.
     """
-    loaded = read_paths(paths, ignore_unknown_fields=ignore_unknown_fields)
+    accept = partial(validation.accept, fix_pod_level=fix_pod_level)
+    loaded = read_paths(paths, accept=accept, ignore_unknown_fields=ignore_unknown_fields)
     return tuple(pod for workload in loaded.workloads for pod in workload.pods())
 
 
