@@ -28,7 +28,7 @@ def test_the_pods_of_each_host_fit_there_without_others(running, gang, forbidden
     pods = [pod(f"gang-{number}", cpu=cpu, memory="1Gi") for number, cpu in enumerate(gang)]
     records = [record for name in cluster.hosts if (record := cluster.record(name))]
 
-    hosts = find_hosts(records, pods, lambda _, name: name not in forbidden)
+    hosts = find_hosts(records, pods, {each.uid: set("abc") - forbidden for each in pods})
 
     assert not forbidden & hosts.keys()
     placed = sorted(each.uid for held in hosts.values() for each in held)
@@ -58,7 +58,16 @@ def test_each_host_decides_once_on_each_pod_that_it_gets_and_once_on_the_next(mo
     decide = create_autospec(Host.decide_without_plugins, side_effect=Host.decide_without_plugins)
     monkeypatch.setattr(Host, "decide_without_plugins", decide)
 
-    hosts = find_hosts(records, pods, lambda *_: True)
+    hosts = find_hosts(records, pods, {each.uid: cluster.hosts for each in pods})
 
     assert [len(held) for held in hosts.values()] == [2] * 16
     assert decide.call_count == 32 + 15
+
+
+def test_hosts_that_no_pod_may_use_do_not_end_the_search():
+    cluster = Cluster()
+    for number in range(40):
+        cluster.confirm(report(f"host-{number:02}", host(Policy.SINGLE_NUMA_NODE), 1))
+    records = [record for name in sorted(cluster.hosts) if (record := cluster.record(name))]
+
+    assert list(find_hosts(records, [pod("last", cpu="3")], {"last": {"host-39"}})) == ["host-39"]

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field, replace
 
 from alignup.align.workload import Pod
 from alignup.align.workload.names import CLAIMS_ANNOTATION
-from alignup.gate.schedulable_nodes import NodeFilter, selection_key
+from alignup.gate.schedulable_nodes import NodeFilter
 from alignup.kubernetes.api.objects import ApiPod, ApiPodSpec
 from alignup.placement.pod_shape import SHAPE_UID, shape_key
 from alignup.placement.wait_queue import Entry, WaitQueue
+from alignup.schedule.node_selection import selection_key
 from alignup.schedule.pod_groups import GroupKey
 
 MAX_CLASSES = 128  #: classes that are kept although none of their pods waits

@@ -142,7 +142,7 @@ class Reservations:
         nodes = {member.uid: suitable[kind_key(member)] for member in members}
         pods = [member.pod for member in members]
         tries = 1 if any(map(is_large, pods)) else MAX_UNSUITABLE
-        hosts = find_hosts(records, pods, lambda pod, name: name in nodes[pod.uid], max_unsuitable=tries)
+        hosts = find_hosts(records, pods, nodes, max_unsuitable=tries)
         self._kept |= {name: Reservation(waiting, held) for name, held in hosts.items()}
         if not hosts:
             recent = {uid: tried for uid, tried in self._tried.items() if now - tried < _RETRY_SECONDS}

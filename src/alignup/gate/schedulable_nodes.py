@@ -17,17 +17,10 @@ from alignup.align.workload.demand import FitRequest
 from alignup.align.workload.names import CPU, EPHEMERAL_STORAGE, MEMORY
 from alignup.kubernetes.api import Informer
 from alignup.kubernetes.api.objects import Amount, ApiNode, ApiPod, ApiPodSpec
-from alignup.schedule.node_selection import exclusions
+from alignup.schedule.node_selection import exclusions, selection_key
 
 MAX_SELECTIONS = 256  #: different selectors for which nodes are kept
 _NO_REQUEST = FitRequest(0, 0, 0, {})
-
-
-def selection_key(spec: ApiPodSpec) -> Hashable:
-    """Return a key that is equal for pods that may be scheduled to the same nodes."""
-    affinity = spec.affinity.node_affinity if spec.affinity else None
-    required = affinity.required if affinity else None
-    return (spec.node_name, tuple(sorted(spec.node_selector.items())), required, spec.tolerations)
 
 
 class NodeFilter:

@@ -1,6 +1,6 @@
 """Hosts that are kept for pods: whether these fit there at all, and beside which others, once pods have ended."""
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
 from alignup.align.errors import AlignError
 from alignup.align.ledger import Ledger
@@ -38,13 +38,14 @@ def fits_after(record: HostRecord, holders: Sequence[Pod], newcomer: Pod, *, sta
 def find_hosts(
     records: Iterable[HostRecord],
     pods: Sequence[Pod],
-    may_use: Callable[[Pod, str], bool],
+    usable: Mapping[str, Collection[str]],
     *,
     max_unsuitable: int = MAX_UNSUITABLE,
 ) -> dict[str, tuple[Pod, ...]]:
     """Return hosts that admit all *pods* of a gang after the end of all others, the first suitable ones; or none.
 
-    Each host gets as many as it admits. With several kinds of pods, others might suffice where none are returned.
+    *usable* are the hosts that each pod may use, by its uid. Each host gets as many pods as it admits. With several
+    kinds of pods, others might suffice where none are returned.
     """
     hosts: dict[str, tuple[Pod, ...]] = {}
     shapes: dict[Hashable, int] = {}
@@ -53,9 +54,10 @@ def find_hosts(
     for record in records:
         held: dict[str, Pod] = {}
         refused: set[int] = set()  #: shapes that do not fit beside those that the host has by now
-        after = record.model.without(record.ledger, record.ledger.pods)
-        for uid, (pod, shape) in left.items():
-            if shape in refused or not may_use(pod, record.name):
+        candidates = {uid: waiting for uid, waiting in left.items() if record.name in usable[uid]}
+        after = record.model.without(record.ledger, record.ledger.pods) if candidates else record.ledger
+        for uid, (pod, shape) in candidates.items():
+            if shape in refused:
                 continue
             admitted = _admit(record.model, after, pod)
             if admitted is None:
@@ -66,7 +68,7 @@ def find_hosts(
         if held:
             hosts[record.name] = tuple(held.values())
             left = {uid: waiting for uid, waiting in left.items() if uid not in held}
-        unsuitable += not held
+        unsuitable += bool(candidates) and not held
         if not left or unsuitable >= max_unsuitable:
             break
     return {} if left else hosts

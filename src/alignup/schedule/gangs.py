@@ -20,12 +20,12 @@ import structlog
 from alignup.align.errors import PodError
 from alignup.align.workload import Pod
 from alignup.kubernetes.api import Change, EventType
-from alignup.kubernetes.api.objects import ApiPod, ApiPodSpec
+from alignup.kubernetes.api.objects import ApiPod
 from alignup.placement.gang import GangAnswer, GangBinding
 from alignup.schedule.claim_bindings import ClaimBindings
 from alignup.schedule.kept_nodes import KeptNodes
 from alignup.schedule.live_cluster import LiveCluster
-from alignup.schedule.node_selection import exclusions, needs_alignment
+from alignup.schedule.node_selection import exclusions, needs_alignment, selection_key
 from alignup.schedule.pod_events import PodEvents
 from alignup.schedule.pod_groups import KUBERNETES, GroupKey, GroupMembers, group_of
 from alignup.schedule.workload_answers import describe_shortage
@@ -326,12 +326,12 @@ class Gangs:
         """
         asked, known = question.asked.uid, dict[Hashable, frozenset[str]]()
         suitable: dict[Hashable, frozenset[str]] = {}  #: for pods that require devices beside their CPUs
-        selection = next((_selection(api_pod.spec) for api_pod, pod in aligned if pod.uid == asked), None)
+        selection = next((selection_key(api_pod.spec) for api_pod, pod in aligned if pod.uid == asked), None)
         if question.nodes is not None and question.for_others and selection is not None:
             known[selection] = question.nodes
         eligible: dict[str, Collection[str]] = {}
         for api_pod, pod in aligned:
-            key = _selection(api_pod.spec)
+            key = selection_key(api_pod.spec)
             if key not in known:
                 nodes = self._live.nodes.objects.values()
                 known[key] = frozenset(node.metadata.name for node in nodes if not exclusions(node, api_pod.spec))
@@ -575,9 +575,3 @@ def describe_gang(key: GroupKey, members: GroupMembers, fitting: int, answer: Ga
 def _on_nodes_of(placed: Mapping[str, GangBinding], beside: Mapping[str, GangBinding]) -> list[GangBinding]:
     hosts = {binding.host for binding in placed.values()}
     return [binding for binding in beside.values() if binding.host in hosts]
-
-
-def _selection(spec: ApiPodSpec) -> Hashable:
-    """Return a key that is equal for pods that a scheduler considers the same nodes for."""
-    affinity = spec.affinity.node_affinity if spec.affinity else None
-    return tuple(sorted(spec.node_selector.items())), affinity.required if affinity else None, spec.tolerations

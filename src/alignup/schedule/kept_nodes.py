@@ -9,7 +9,7 @@ kube-scheduler does not ask about nodes that are full, so a pod that waits need 
 known from its condition, if its scheduler is one that asks.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -17,11 +17,13 @@ import structlog
 from alignup.align.errors import AlignError
 from alignup.align.workload import Pod
 from alignup.kubernetes.api import Change, EventType
-from alignup.kubernetes.api.objects import ApiPod
-from alignup.placement.kept_hosts import admits_alone, find_hosts, fits_after
+from alignup.kubernetes.api.objects import ApiPod, ApiPodSpec
+from alignup.placement.host_record import HostRecord
+from alignup.placement.kept_hosts import MAX_UNSUITABLE, find_hosts, fits_after
+from alignup.placement.pod_shape import shape_key
 from alignup.schedule.large_pods import is_large
 from alignup.schedule.live_cluster import LiveCluster
-from alignup.schedule.node_selection import exclusions, needs_alignment
+from alignup.schedule.node_selection import exclusions, needs_alignment, selection_key
 from alignup.schedule.pod_answers import missing_devices
 from alignup.schedule.pod_groups import GroupKey, group_of
 
@@ -30,7 +32,6 @@ MAX_KEPT = 3  #: pods and gangs at a time for which nodes are kept, of which one
 ROOM_SECONDS = 120.0  #: for which a node with room is kept for a pod; then something else prevents it
 RETRY_SECONDS = 600.0  #: after a pod did not take its node, or no node was suitable
 CHECK_SECONDS = 1.0  #: between searches for a node, each for one pod
-MAX_TRIED = 20  #: nodes that are tried for one pod
 MAX_SCHEDULERS = 100
 
 _log = structlog.get_logger()
@@ -182,14 +183,8 @@ class KeptNodes:
             return
         first = min(due, key=lambda waiting: waiting.order)
         first.retry = now + RETRY_SECONDS
-        key = group_of(first.api_pod)
         try:
-            kept_nodes = self._find_nodes_of_gang(first, key) if key else None
-            if kept_nodes is None:
-                pod = self._live.read(first.api_pod)
-                node = self._find_node(first.api_pod, pod)
-                self._live.verdict(pod, node)
-                kept_nodes = [KeptNode(node, first, (pod,), frozenset({pod.uid}))] if node else []
+            kept_nodes = self._find_nodes(first)
         except AlignError:  # no kubelet can decide on it
             return
         for kept in kept_nodes:
@@ -200,45 +195,44 @@ class KeptNodes:
                 api_pod = self._live.find_pod(held.namespace, held.name)
                 self._keep(api_pod or first.api_pod, kept.name)
 
-    def _find_nodes_of_gang(self, first: OvertakenPod, key: GroupKey) -> list[KeptNode] | None:
-        """Return the nodes that a gang needs when others have ended; ``None``: its pods need not start together."""
-        members = self._live.pod_groups.members(key)
-        missing = members.minimum - len(members.bound)
-        if missing <= 1:
-            return None
-        if missing > len(members.waiting):  # it cannot start anyway
-            return []
-        specs = {pod.metadata.uid: pod.spec for pod in members.waiting}
-        pods = [pod for pod in map(self._live.read, members.waiting) if needs_alignment(pod)][:missing]
+    def _find_nodes(self, first: OvertakenPod) -> list[KeptNode]:
+        """Return the nodes that a pod, or its gang if more than one pod of it is missing, needs when others have ended.
+
+        Those with the fewest pods come first.
+        """
+        waiting: Sequence[ApiPod] = (first.api_pod,)
+        key, missing = group_of(first.api_pod), 1
+        if key is not None:
+            members = self._live.pod_groups.members(key)
+            missing = members.minimum - len(members.bound)
+            if missing > len(members.waiting):  # it cannot start anyway
+                return []
+            if missing > 1:
+                waiting = members.waiting
+        specs = {pod.metadata.uid: pod.spec for pod in waiting}
+        pods = list(map(self._live.read, waiting))
+        if len(waiting) > 1:
+            pods = [pod for pod in pods if needs_alignment(pod)][:missing]
         cluster = self._live.cluster
         records = [record for name in cluster.hosts if name not in self._kept and (record := cluster.record(name))]
         records.sort(key=lambda record: (len(record.ledger.pods), record.name))
+        known: dict[Hashable, set[str]] = {}  #: the nodes that pods of a kind may use
+        usable = {}
+        for pod in pods:
+            kind = shape_key(pod), selection_key(specs[pod.uid]), pod.uid if pod.uses_claims else ""
+            if kind not in known:
+                known[kind] = {record.name for record in records if self._may_use(record, pod, specs[pod.uid])}
+            usable[pod.uid] = known[kind]
+        tries = 1 if any(map(is_large, pods)) else MAX_UNSUITABLE
+        hosts = find_hosts(records, pods, usable, max_unsuitable=tries)
+        gang = key if len(waiting) > 1 else None
+        return [KeptNode(name, first, held, frozenset(specs), gang) for name, held in hosts.items()]
 
-        def may_use(pod: Pod, name: str) -> bool:
-            node, record = self._live.nodes.get(name), cluster.record(name)
-            if node is None or record is None or exclusions(node, specs[pod.uid]):
-                return False
-            return not missing_devices(record, node, pod)
-
-        hosts = find_hosts(records, pods, may_use)
-        return [KeptNode(name, first, held, frozenset(specs), key) for name, held in hosts.items()]
-
-    def _find_node(self, api_pod: ApiPod, pod: Pod) -> str:
-        """Return the node with the fewest pods of those that would admit *pod* without them; empty: there is none."""
-        cluster, tries = self._live.cluster, 1 if is_large(pod) else MAX_TRIED
-        records = [record for name in cluster.hosts if name not in self._kept and (record := cluster.record(name))]
-        for record in sorted(records, key=lambda record: (len(record.ledger.pods), record.name)):
-            node = self._live.nodes.get(record.name)
-            if node is None or exclusions(node, api_pod.spec) or missing_devices(record, node, pod):
-                continue
-            if pod.uses_claims and not self._live.claim_fit(pod, record.name).possible:
-                continue
-            if admits_alone(record.model, record.ledger, pod):
-                return record.name
-            tries -= 1
-            if not tries:
-                break
-        return ""
+    def _may_use(self, record: HostRecord, pod: Pod, spec: ApiPodSpec) -> bool:
+        node = self._live.nodes.get(record.name)
+        if node is None or exclusions(node, spec) or missing_devices(record, node, pod):
+            return False
+        return not pod.uses_claims or self._live.claim_fit(pod, record.name).possible
 
 
 def _is_unschedulable(pod: ApiPod) -> bool:

@@ -5,7 +5,7 @@ Covered exactly: unschedulable nodes, taints, node selectors, and required node 
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from contextlib import suppress
 
 from alignup.align.workload import Pod, QoS
@@ -51,6 +51,13 @@ def needs_alignment(pod: Pod) -> bool:
         return True
     resources = (container.resources for container in pod.all_containers)
     return any(is_extended(name) for each in resources for name in (*each.requests, *each.limits))
+
+
+def selection_key(spec: ApiPodSpec) -> Hashable:
+    """Return a key that is equal for pods that may be scheduled to the same nodes."""
+    affinity = spec.affinity.node_affinity if spec.affinity else None
+    required = affinity.required if affinity else None
+    return spec.node_name, tuple(sorted(spec.node_selector.items())), required, spec.tolerations
 
 
 def exclusions(node: ApiNode, spec: ApiPodSpec) -> tuple[str, ...]:
