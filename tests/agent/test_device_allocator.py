@@ -236,6 +236,19 @@ async def test_a_client_that_disconnects_while_its_pod_is_decided_on_leaves_no_d
         assert (rig.free(), rig.queue.state.pending, rig.queue.state.host.ledger.pods) == (4, {}, {})
 
 
+async def test_a_pod_whose_client_disconnects_while_the_agent_stops_is_dropped(directory):
+    errors: list = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+    async with start_rig(directory) as rig, rig.plugin():
+        pending = await rig.queue.run(Transaction.admit, pod("a", gpu="1"))
+        await rig.allocator.close()
+        rig.queue.start_pending([pending])
+        await asyncio.sleep(0)  # it starts in the next turn of the event loop
+
+    asyncio.get_running_loop().set_exception_handler(None)
+    assert errors == []
+
+
 @pytest.mark.parametrize(("fault", "status"), [(Fault(), "admitted"), (Fault(error="no", done=True), "")])
 async def test_a_client_that_disconnects_during_allocate_leaves_no_device_without_owner(directory, fault, status):
     async with start_rig(directory) as rig, rig.plugin() as plugin:
