@@ -187,6 +187,15 @@ def test_of_two_files_with_the_same_uid_the_first_counts(tmp_path):
     assert "has the same uid same" in scan.notes[0]
 
 
+def test_of_two_pods_of_a_file_with_the_same_uid_the_first_counts(tmp_path):
+    (tmp_path / "a.yaml").write_text("---\n".join(POD.format(name=name, cpu=2, uid=", uid: same") for name in "ab"))
+
+    scan = ManifestDir(tmp_path).scan()
+
+    assert names(scan) == ["a"]
+    assert "has the same uid same" in scan.notes[0]
+
+
 def test_pods_from_the_api_are_ignored(tmp_path):
     write(tmp_path, "web.yaml", uid="mine")
     scan = ManifestDir(tmp_path).scan()
