@@ -165,6 +165,9 @@ def _list_files(directory: Path) -> Iterator[tuple[str, Signature]]:
                 status = entry.stat()
             except FileNotFoundError:  # removed meanwhile, or a dangling link
                 continue
+            except OSError:  # for example a loop of links: reading it fails with the same error
+                yield entry.path, (0, 0, 0, 0)
+                continue
             if stat.S_ISREG(status.st_mode):
                 yield entry.path, (status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev)
 
