@@ -294,6 +294,28 @@ def test_the_pending_pod_of_a_caller_that_is_gone_is_handed_over(queue):
     assert [pending.pod.uid for pending in started] == ["a"]
 
 
+def test_the_pending_pod_of_a_caller_that_is_cancelled_with_its_result_is_handed_over(queue, disk):
+    started: list = []
+    queue.start_pending = started.extend
+
+    async def leave():
+        disk.block()
+        (first,) = await submit(queue.run(Transaction.admit, pod("b", cpu="1")))
+        await disk.wait_saving()  # so that the next two jobs are answered in the same turn of the event loop
+
+        async def cancel():
+            await queue.run(lambda _: None)
+            caller.cancel()
+
+        canceller, caller = await submit(cancel(), queue.run(lambda change: change.decide(pod("a", cpu="1"))))
+        disk.unblocked.set()
+        await asyncio.wait([first, canceller, caller])
+        return caller.cancelled()
+
+    assert asyncio.run(leave())
+    assert [pending.pod.uid for pending in started] == ["a"]
+
+
 def test_a_read_only_queue_rejects_changes(disk):
     read_only = AdmissionQueue(
         empty_state(), disk, clock=clock(), dispatch=lambda _: None, problems=("CPU 9 is gone; do this",)

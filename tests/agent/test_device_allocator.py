@@ -11,7 +11,7 @@ from alignup.agent.recovery import RecoveryOptions, recover
 from alignup.agent.state import WaitingPods
 from alignup.agent.transaction import Transaction
 from alignup.align.devices.provider import PreferenceRequest
-from alignup.align.errors import FileError
+from alignup.align.errors import FileError, PodError
 from alignup.kubernetes.kubelet_files import state_files
 from alignup.kubernetes.plugins import unix_grpc
 from alignup.kubernetes.plugins.endpoint import PluginTimeouts, plugin_error
@@ -82,6 +82,22 @@ async def test_a_dry_run_asks_for_preferences_and_allocates_nothing(directory):
 
         assert admission.decision.placements[0].as_text()["device"] == {GPU: "gpu-1"}
         assert (plugin.requests("Allocate"), rig.queue.state.pod_views(), rig.free()) == ((), (), 4)
+
+
+@pytest.mark.parametrize("resources", [{"cpu": "1"}, {"gpu": "1"}], ids=["that runs", "whose devices are prepared"])
+async def test_a_dry_run_of_another_pod_with_a_known_uid_is_an_error(directory, resources):
+    async with start_rig(directory) as rig, rig.plugin() as plugin:
+        plugin.inject("Allocate", Fault(hang=True))
+        request = asyncio.create_task(rig.admit(pod("a", **resources)))
+        await until(lambda: "a" in rig.queue.state.host.ledger.pods)
+
+        with pytest.raises(PodError, match="has other requests; release that pod first"):
+            await rig.allocator.dry_run(pod("a", cpu="1000"))
+        same = await rig.allocator.dry_run(pod("a", **resources))
+        await rig.queue.run(Transaction.release, "a")
+        request.cancel()
+
+        assert same.decision.admitted
 
 
 @pytest.mark.parametrize("method", ["Allocate", "GetPreferredAllocation"])
@@ -218,6 +234,19 @@ async def test_a_client_that_disconnects_while_its_pod_is_decided_on_leaves_no_d
         await until(lambda: rig.status("a") == "admitted")
         await rig.queue.run(Transaction.release, "a")
         assert (rig.free(), rig.queue.state.pending, rig.queue.state.host.ledger.pods) == (4, {}, {})
+
+
+async def test_a_pod_whose_client_disconnects_while_the_agent_stops_is_dropped(directory):
+    errors: list = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+    async with start_rig(directory) as rig, rig.plugin():
+        pending = await rig.queue.run(Transaction.admit, pod("a", gpu="1"))
+        await rig.allocator.close()
+        rig.queue.start_pending([pending])
+        await asyncio.sleep(0)  # it starts in the next turn of the event loop
+
+    asyncio.get_running_loop().set_exception_handler(None)
+    assert errors == []
 
 
 @pytest.mark.parametrize(("fault", "status"), [(Fault(), "admitted"), (Fault(error="no", done=True), "")])

@@ -91,6 +91,35 @@ def test_an_unreadable_file_is_reported_once(tmp_path):
     assert second.notes == ()
 
 
+def test_a_loop_of_links_is_an_unreadable_file(tmp_path):
+    write(tmp_path, "web.yaml")
+    write(tmp_path, "db.yaml", "db")
+    folder = ManifestDir(tmp_path)
+    before = settled(folder)
+    (tmp_path / "db.yaml").unlink()
+    (tmp_path / "db.yaml").symlink_to("db.yaml")
+
+    folder.scan()
+    now = folder.scan()
+
+    (note,) = now.notes
+    assert note.startswith(f"{tmp_path / 'db.yaml'} cannot be used (Too many levels of symbolic links")
+    assert now.pods == before.pods
+    assert folder.scan().notes == ()
+
+
+def test_a_link_that_is_repaired_is_read(tmp_path):
+    (tmp_path / "web.yaml").symlink_to("web.yaml")
+    folder = ManifestDir(tmp_path)
+    broken = settled(folder)
+    (tmp_path / "web.yaml").unlink()
+    write(tmp_path, "web.yaml")
+
+    assert broken.unknown == {str(tmp_path / "web.yaml")}
+    assert names(settled(folder)) == ["web"]
+    assert folder.problems == ()
+
+
 def test_pods_of_an_unreadable_file_stay_after_a_restart(tmp_path):
     write(tmp_path, "web.yaml")
     before = ManifestDir(tmp_path).scan()
@@ -184,6 +213,15 @@ def test_of_two_files_with_the_same_uid_the_first_counts(tmp_path):
     scan = ManifestDir(tmp_path).scan()
 
     assert names(scan) == ["one"]
+    assert "has the same uid same" in scan.notes[0]
+
+
+def test_of_two_pods_of_a_file_with_the_same_uid_the_first_counts(tmp_path):
+    (tmp_path / "a.yaml").write_text("---\n".join(POD.format(name=name, cpu=2, uid=", uid: same") for name in "ab"))
+
+    scan = ManifestDir(tmp_path).scan()
+
+    assert names(scan) == ["a"]
     assert "has the same uid same" in scan.notes[0]
 
 

@@ -38,9 +38,10 @@ class WatcherRig:
 
     def __init__(self, directory, **options):
         self.full = False
+        self.events = []
         self.directory = directory
         self.out = io.StringIO()
-        self.queue = AdmissionQueue(empty_state(**options), self._save, clock=clock(), dispatch=lambda _: None)
+        self.queue = AdmissionQueue(empty_state(**options), self._save, clock=clock(), dispatch=self.events.extend)
         self.watcher = ManifestWatcher(
             ManifestDir(directory), self.queue, log=log.make_logger(self.out, readable=False), interval=0.01
         )
@@ -69,6 +70,12 @@ class WatcherRig:
         return {entry.pod.name: entry.status for entry in self.queue.state.pod_views()}
 
     @property
+    def decided(self):
+        """The names of the pods of all decisions, in order."""
+        asyncio.run(self.queue.run(Transaction.flush_events))
+        return [event.pod.name for event in self.events if event.decision]
+
+    @property
     def messages(self):
         return [json.loads(line)["detail"] for line in self.out.getvalue().splitlines()]
 
@@ -77,8 +84,8 @@ class WatcherRig:
 def start_rig(tmp_path):
     rigs = []
 
-    def make(**options):
-        rigs.append(WatcherRig(tmp_path, **options))
+    def make(directory=tmp_path, **options):
+        rigs.append(WatcherRig(directory, **options))
         return rigs[-1]
 
     yield make
@@ -170,6 +177,58 @@ def test_a_uid_conflict_is_logged_once(start_rig, tmp_path):
 
     assert rig.pods == {"web": AdmissionStatus.ADMITTED, "db": AdmissionStatus.ADMITTED}
     assert len([message for message in rig.messages if "has other requests" in message]) == 1
+
+
+def test_a_pod_is_tried_again_when_its_uid_is_free(start_rig, tmp_path):
+    rig = start_rig()
+    rig.admit(pod("web", cpu="3"))
+    put(tmp_path, "a.json", document("web", cpu="1"))
+    rig.scan()
+    notes = rig.watcher.notes
+    rig.release("web")
+    rig.scan(1)
+
+    assert len(notes) == 1
+    assert (rig.pods, rig.watcher.notes) == ({"web": AdmissionStatus.ADMITTED}, ())
+
+
+def test_a_rejected_pod_is_tried_again_when_its_file_is_removed_and_written_again(start_rig, tmp_path):
+    rig = start_rig()
+    for _ in range(2):
+        put(tmp_path, "a.json", document("huge", cpu="40"))
+        rig.scan(3)
+        (tmp_path / "a.json").unlink()
+        rig.scan(3)
+
+    assert rig.decided == ["huge", "huge"]
+
+
+def test_notes_about_rejected_pods_stay_while_the_directory_cannot_be_read(start_rig, tmp_path):
+    directory = tmp_path / "manifests"
+    directory.mkdir()
+    rig = start_rig(directory)
+    put(directory, "a.json", written("huge", cpu="40"))
+    rig.scan()
+    before = rig.watcher.notes
+    directory.rename(tmp_path / "elsewhere")
+    rig.scan(3)
+    meanwhile = rig.watcher.notes
+    (tmp_path / "elsewhere").rename(directory)
+    rig.scan(3)
+
+    assert meanwhile[1:] == before
+    assert rig.watcher.notes == before
+    assert rig.decided == ["huge"]
+
+
+def test_of_an_edited_pod_only_the_latest_version_counts_as_rejected(start_rig, tmp_path):
+    rig = start_rig()
+    for cpu in ("40", "41", "40"):
+        put(tmp_path, "a.json", written("huge", cpu=cpu), document("huger", cpu=cpu))
+        rig.scan()
+
+    assert len(rig.watcher.notes) == 2
+    assert rig.decided == ["huge", "huger"] * 3
 
 
 def test_a_full_disk_is_logged_once_and_retried(start_rig, tmp_path):

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from alignup.align import bits
 from alignup.align.machine import Cpu, Distances, Machine, NumaNode
-from alignup.align.shared_pool import PoolShare, SharedPod, SharedPool, divide_pool
+from alignup.align.shared_pool import PoolShare, SharedPod, SharedPool, _Division, divide_pool
 from tests.deadlines import cpu_limit
 from tests.strategies import machines
 
@@ -200,6 +200,25 @@ def test_a_pod_alone_is_on_as_few_nodes_as_its_requests_allow(shared, wanted):
             assert fewest > 1 or share.nodes.bit_count() == 1
 
 
+def naive_best(division: _Division, shared: SharedPool, pod: SharedPod) -> int:
+    """Return the best nodes for a pod by the cost of every set of close nodes."""
+    levels = [min((division.cost(pod, nodes), nodes) for nodes in level) for level in shared.neighborhoods]
+    not_overloaded = (nodes for cost, nodes in levels if cost.shortage == cost.overload == 0)
+    enough = (nodes for cost, nodes in levels if cost.shortage == 0)
+    return next(not_overloaded, next(enough, levels[-1][1]))
+
+
+@given(pools(), pods())
+def test_the_best_nodes_are_those_of_a_search_of_all_sets(shared, wanted):
+    division = _Division(shared)
+    for pod in wanted if shared.nodes else ():
+        best = division.best(pod)[1]
+        expected = naive_best(division, shared, pod)
+        division.put(pod, best)
+
+        assert best == expected
+
+
 @given(st.integers(2, 6), st.integers(1, 40), st.integers(0, 100))
 def test_equal_pods_on_equal_nodes_differ_by_at_most_one(nodes, count, cpu):
     division = divide_pool(
@@ -220,3 +239,12 @@ def test_250_pods_on_a_machine_of_16_nodes_are_divided_well_within_the_time_limi
         after = divide_pool(shrunk, wanted, divide_pool(shared, wanted))
 
     assert all(share.cpus & ~shrunk.cpus == 0 for share in after.values())
+
+
+@pytest.mark.parametrize("load", [98, 105])
+def test_500_pods_on_a_full_machine_of_64_nodes_are_divided_without_a_look_at_every_node_of_every_set(load):
+    shared = SharedPool(machine(64, 12), (1 << 64 * 12) - 1)
+    with cpu_limit(6):
+        division = divide_pool(shared, [SharedPod(f"p{number:03}", 64 * 120 * load // 500) for number in range(500)])
+
+    assert len(division) == 500

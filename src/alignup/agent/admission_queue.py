@@ -132,6 +132,8 @@ class AdmissionQueue:
             return await waiter
         except asyncio.CancelledError:
             job.cancelled = True
+            if not waiter.cancelled():  # it had its result already
+                self._hand_over(job)
             raise
 
     def close(self, *, seconds: float = 10.0) -> None:
@@ -153,8 +155,13 @@ class AdmissionQueue:
             job = jobs.popleft()
             if not job.waiter.done():
                 job.waiter.set_result(job.result) if job.error is None else job.waiter.set_exception(job.error)
-            elif isinstance(job.result, PendingAdmission):  # the caller is gone, so another task must finish it
-                self.start_pending([job.result])
+            else:
+                self._hand_over(job)
+
+    def _hand_over(self, job: _Job) -> None:
+        """Have another task finish a pending pod whose caller is gone."""
+        if isinstance(job.result, PendingAdmission):
+            self.start_pending([job.result])
 
     def _work(self) -> None:
         stop = False

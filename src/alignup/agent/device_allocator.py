@@ -89,10 +89,10 @@ class DeviceAllocator:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _start_all(self, pending: Sequence[PendingAdmission]) -> None:
-        """Start tasks that no client waits for; called by the queue's thread."""
+        """Start tasks that no client waits for; called in any thread."""
 
         def start() -> None:
-            for admission in pending:
+            for admission in () if self._closed else pending:
                 self._start(admission).add_done_callback(self._log_bug)
 
         with suppress(RuntimeError):  # the loop is closed

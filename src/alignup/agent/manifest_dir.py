@@ -108,16 +108,16 @@ class ManifestDir:
         return _File(signature, pods, "; ".join(loaded.warnings))
 
     def _unique_pods(self, problems: dict[str, str]) -> Iterator[ManifestPod]:
-        """Yield the pods of all files; of two with the same uid, the first file's."""
+        """Yield the pods of all files; of two with the same uid, the first."""
         owners: dict[str, str] = {}
         for path in sorted(self._files):
             for manifest in self._files[path].pods or ():
                 uid = manifest.pod.uid
-                owner = owners.setdefault(uid, path)
-                if owner == path:
-                    yield manifest
+                if uid in owners:
+                    problems[f"{path} {uid}"] = f"{path}: another pod, in {owners[uid]}, has the same uid {uid}"
                 else:
-                    problems[f"{path} {uid}"] = f"{path}: a pod of {owner} has the same uid {uid}"
+                    owners[uid] = path
+                    yield manifest
 
     def _new(self, problems: dict[str, str]) -> tuple[str, ...]:
         new = tuple(text for key, text in problems.items() if self._problems.get(key) != text)
@@ -165,6 +165,9 @@ def _list_files(directory: Path) -> Iterator[tuple[str, Signature]]:
                 status = entry.stat()
             except FileNotFoundError:  # removed meanwhile, or a dangling link
                 continue
+            except OSError:  # for example a loop of links: reading it fails with the same error
+                yield entry.path, (0, 0, 0, 0)
+                continue
             if stat.S_ISREG(status.st_mode):
                 yield entry.path, (status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev)
 
@@ -174,20 +177,21 @@ class ManifestWatcher:
     """The task that scans *directory* and passes changes to *queue*.
 
     A pod that does not fit waits like any other. A pod that is invalid or can never fit is logged once, and ignored
-    until its file changes.
+    until its file changes; a pod whose uid another pod has, also until that pod is gone.
     """
 
     directory: ManifestDir
     queue: AdmissionQueue
     log: FilteringBoundLogger
     interval: float = 1.0  #: seconds between scans
-    _rejected: dict[str, Pod] = field(default_factory=dict)  #: by uid
-    _reasons: dict[str, str] = field(default_factory=dict)  #: uid → why the pod is rejected
+    _rejected: dict[str, tuple[Pod, str]] = field(default_factory=dict)  #: uid → the pod as it was, and why
+    _used_uids: set[str] = field(default_factory=set)  #: of all pods of the queue, at the last scan
     _queue_problem: str = ""  #: why the queue did not accept the last changes
 
     @property
     def notes(self) -> tuple[str, ...]:
-        return (*self.directory.problems, *self._reasons.values(), *filter(None, (self._queue_problem,)))
+        rejected = (why for _, why in self._rejected.values())
+        return (*self.directory.problems, *rejected, *filter(None, (self._queue_problem,)))
 
     async def run(self) -> None:
         while True:
@@ -201,12 +205,22 @@ class ManifestWatcher:
         scan = await asyncio.to_thread(self.directory.scan)
         for note in scan.notes:
             self.log.warning("manifest", detail=note)
-        uids = {manifest.pod.uid for manifest in scan.pods}
-        self._reasons = {uid: why for uid, why in self._reasons.items() if uid in uids}
-        removed, added = plan_changes(scan, self.queue.state.all_records())
-        added = tuple(manifest for manifest in added if self._rejected.get(manifest.pod.uid) != manifest.pod)
+        if scan.failed:
+            return
+        records = tuple(self.queue.state.all_records())
+        removed, added = plan_changes(scan, records)
+        self._retry_rejected(scan, {record.pod.uid for record in records}.difference(removed))
+        added = tuple(manifest for manifest in added if manifest.pod.uid not in self._rejected)
         if removed or added:
             await self._replace(removed, added)
+
+    def _retry_rejected(self, scan: DirScan, used_uids: set[str]) -> None:
+        """Forget rejected pods that have changed or are gone, or whose uid was used by another pod that is gone."""
+        pods = {manifest.pod.uid: manifest.pod for manifest in scan.pods}
+        freed, self._used_uids = self._used_uids - used_uids, used_uids
+        for uid, (pod, _) in tuple(self._rejected.items()):
+            if uid in freed or pods.get(uid) != pod:
+                del self._rejected[uid]
 
     async def _replace(self, removed: tuple[str, ...], added: tuple[ManifestPod, ...]) -> None:
         """Pass changes to the queue; the next scan retries what it does not accept."""
@@ -234,16 +248,13 @@ class ManifestWatcher:
         if isinstance(result, Exception):
             self.log.warning("manifest", detail=f"{added.file}: {result}")
         if isinstance(result, Exception) or result.pod_view is None or result.pod_view.source != added.file:
-            self._rejected[added.pod.uid] = added.pod
             why = ": another pod has its uid"
             if isinstance(result, Exception):
                 why = f": {result}"
             elif rejection := result.decision.rejection:
                 why = f" is rejected: {rejection.reason}: {rejection.message}"
             name = f"pod {added.pod.namespace}/{added.pod.name}"
-            self._reasons[added.pod.uid] = f"{added.file}: {name}{why}"
-        else:
-            self._reasons.pop(added.pod.uid, None)
+            self._rejected[added.pod.uid] = added.pod, f"{added.file}: {name}{why}"
         return ""
 
     def _set_queue_problem(self, why: str) -> None:

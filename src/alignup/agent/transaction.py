@@ -80,10 +80,12 @@ class Transaction:
     ) -> PendingAdmission:
         """Decide on a pod; *checked*: it was decided on before, so that its uid and size are known to be valid.
 
-        Raise ``PodError`` for a pod that could never be released, or carries too much to be stored with many others.
+        Raise ``PodError`` for a pod that could never be released, carries too much to be stored with many others, or
+        has the uid of another pod.
         """
         if not checked:
             check_uid(pod.uid)
+            self._check_known(pod)
             size = sum(len(name) + len(value) for part in (pod.labels, pod.annotations) for name, value in part.items())
             if size > MAX_METADATA:
                 message = f"labels and annotations must have at most {MAX_METADATA} characters together, not {size}"
@@ -111,8 +113,7 @@ class Transaction:
         If device plugins must be called first, the pod holds its resources and is pending. Raise ``PodError`` if
         another pod has the same uid, ``BusyError`` if the wait queue is full.
         """
-        uid = pod.uid
-        if known := self._admitted.get(uid) or self._waiting.get(uid) or self._pending.get(uid):
+        if known := self._check_known(pod):
             return self._admit_again(pod, known, source=source)
         decided = self.decide(pod, source=source)
         if self._waiting and (blocking := self._blocking_pod(decided, self._waiting.uids())):
@@ -299,13 +300,18 @@ class Transaction:
             fields |= {"decision": about.decision, "seconds": about.seconds}
         self.events.append(AgentEvent(kind=kind, time=self._clock.now(), detail=detail, **fields))
 
-    def _admit_again(self, pod: Pod, known: PodRecord | PendingAdmission, *, source: str) -> AdmissionResult:
-        name = f"{known.pod.namespace}/{known.pod.name}"
-        if not same_workload(pod, known.pod):
+    def _check_known(self, pod: Pod) -> PodRecord | PendingAdmission | None:
+        """Return the pod with the same uid; raise ``PodError`` if it has other requests."""
+        known = self._admitted.get(pod.uid) or self._waiting.get(pod.uid) or self._pending.get(pod.uid)
+        if known and not same_workload(pod, known.pod):
+            name = f"{known.pod.namespace}/{known.pod.name}"
             message = f"is the uid of pod {name}, which has other requests; release that pod first"
             raise PodError([Problem("metadata.uid", message)])
+        return known
+
+    def _admit_again(self, pod: Pod, known: PodRecord | PendingAdmission, *, source: str) -> AdmissionResult:
         if isinstance(known, PendingAdmission):
-            raise NotReadyError(f"the devices of pod {name} are being prepared")
+            raise NotReadyError(f"the devices of pod {known.pod.namespace}/{known.pod.name} are being prepared")
         decision = known.decision
         if pod.uid in self._admitted:
             decision = self._host.decide(known.pod)

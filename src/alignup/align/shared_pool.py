@@ -9,9 +9,12 @@ Every part is a subset of the pool, and none is empty unless the pool is. Memory
 of all pods there fit into the memory of the nodes: a pod that is confined to a full node would be killed.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
+from operator import or_
 from typing import NamedTuple
 
 from alignup.align import bits
@@ -80,8 +83,8 @@ class SharedPool:
                 self.node_cpus,
                 key=lambda node: (node != start, distances.between(start, node) if distances else 0, node),
             )
-            for size in range(1, len(near) + 1):
-                levels[size - 1][bits.of(near[:size])] = None
+            for level, nodes in zip(levels, accumulate((1 << node for node in near), or_), strict=True):
+                level[nodes] = None
         return [list(level) for level in levels]
 
 
@@ -104,7 +107,7 @@ def divide_pool(
         else:
             new.append(pod)
     for pod in new:
-        division.put(pod, division.best(pod))
+        division.put(pod, division.best(pod)[1])
     movable = [pod for pod in ordered if not pod.pinned & pool.nodes]
     moved = 1
     while moved:  # it ends: every move makes the division strictly better
@@ -140,29 +143,41 @@ class _Division:
         self.placed[pod.uid] = nodes
         self._charge(pod, nodes, sign=1)
 
-    def best(self, pod: SharedPod) -> NodeSet:
-        """Return the best nodes for *pod*, which is not placed.
+    def best(self, pod: SharedPod) -> tuple[_Cost, NodeSet]:
+        """Return the best nodes for *pod*, which is not placed, and the cost.
 
         The fewest on which nothing is overloaded by it; if there are none, the fewest that have enough CPUs at all.
         """
         enough: list[NodeSet] = []
+        scarce, has_room = self._free() < pod.cpu * _UNIT, self._room_check(pod)
         for level in self._pool.neighborhoods:
-            costs = [(self._cost(pod, nodes), nodes) for nodes in level]
-            best, nodes = min(costs)
-            if best.shortage == best.overload == 0:
-                return nodes
-            if best.shortage == 0 or level is self._pool.neighborhoods[-1]:
-                enough.append(nodes)
-            if enough and self._free() < pod.cpu * _UNIT:
+            if room := list(filter(has_room, level)):
+                enough = room
                 break
-        return enough[0]
+            enough = enough or [nodes for nodes in level if self._members(nodes)[1] >= pod.cpu * _UNIT]
+            if enough and scarce:
+                break
+        return min((self.cost(pod, nodes), nodes) for nodes in enough or self._pool.neighborhoods[-1])
+
+    def _room_check(self, pod: SharedPod) -> Callable[[NodeSet], bool]:
+        """Return a function that says whether *pod* overloads no node of a set.
+
+        A node has room for its part of the requests if the capacity of the set is above a limit that depends on the
+        node alone. So one look for the nodes whose limit is not below it is enough, however many nodes the set has.
+        """
+        needed = pod.cpu * _UNIT
+        limits = sorted(
+            (max(needed * capacity // (max(capacity - self._requested[node], 0) + 1), needed - 1), node)
+            for node, capacity in self._capacity.items()
+        )
+        from_limit = list(accumulate((1 << node for _, node in reversed(limits)), or_, initial=0))[::-1]
+        return lambda nodes: not nodes & from_limit[bisect_left(limits, (self._members(nodes)[1], -1))]
 
     def improve(self, pod: SharedPod) -> bool:
         """Move *pod* if that is worth it; return whether it was."""
         before = self.placed[pod.uid]
         self._charge(pod, before, sign=-1)
-        now, after = self._cost(pod, before), self.best(pod)
-        then = self._cost(pod, after)
+        now, (then, after) = self.cost(pod, before), self.best(pod)
         # For balance alone a pod moves if the loads of the nodes still differ by a tenth of a node after that, or if
         # what it adds to the imbalance is halved: with few or idle pods, no node stays empty.
         least = max(min((pod.cpu + _PER_POD) * _UNIT // 5, now.imbalance // 2), _ROUNDING)
@@ -170,7 +185,7 @@ class _Division:
         self.put(pod, after if worth else before)
         return worth
 
-    def _cost(self, pod: SharedPod, nodes: NodeSet) -> _Cost:
+    def cost(self, pod: SharedPod, nodes: NodeSet) -> _Cost:
         """Return what *pod* on *nodes* adds to the cost."""
         overload = imbalance = 0
         for node, requested, weight in self._parts(pod, nodes):

@@ -208,13 +208,14 @@ def test_the_annotation_of_a_profile_adds_fields_but_no_feature_gates():
         "topologyManagerScope": "pod",
         "cpuManagerPolicy": "none",
         "featureGates": {"MemoryQoS": True},
+        "maxPods": 7,
     }
     made = source(profile(annotations={"kubeletconfig.experimental": json.dumps(snippet)}))
     configuration = made.read()
 
     assert configuration.topology_manager_scope == "pod"
     assert configuration.cpu_manager_policy == "static"
-    assert configuration.feature_gates == {}
+    assert (configuration.feature_gates, configuration.max_pods) == ({}, 7)
     assert str(configuration.reserved_memory[0].limits["memory"]) == "1624Mi"
     assert any("featureGates is ignored" in note for note in made.notes)
 
@@ -250,6 +251,27 @@ def test_what_a_profile_says_about_the_machine_is_noted():
             profile(annotations={"kubeletconfig.experimental": "{"}),
             "metadata.annotations[kubeletconfig.experimental]",
             "must be JSON",
+        ),
+        *(
+            (
+                profile(annotations={"kubeletconfig.experimental": '{"a":' * depth + "{}" + "}" * depth}),
+                "metadata.annotations[kubeletconfig.experimental]",
+                "nested more than 100 levels deep",
+            )
+            for depth in (500, 100_000)
+        ),
+        *(
+            (
+                profile(annotations={"kubeletconfig.experimental": text}),
+                "metadata.annotations[kubeletconfig.experimental]",
+                "must be a JSON object",
+            )
+            for text in ("", "[]", "{maxPods: 7}", "{} {}")
+        ),
+        (
+            profile(annotations={"kubeletconfig.experimental": {"maxPods": 7}}),
+            "metadata.annotations[kubeletconfig.experimental]",
+            "must be a JSON object",
         ),
         (
             profile(annotations={"kubeletconfig.experimental": '{"evictionHard": {"memory.available": "5%"}}'}),

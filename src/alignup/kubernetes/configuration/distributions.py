@@ -7,7 +7,6 @@ computes for itself, which only the kubelet's ``/configz`` has. The facts are fr
 of the tools, as of August 2026.
 """
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -16,10 +15,11 @@ from typing import Any, NamedTuple
 
 from alignup.align import bits
 from alignup.align.bits import quote
-from alignup.align.errors import ParseError, QuantityError
+from alignup.align.errors import DocumentError, ParseError, QuantityError
 from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy
 from alignup.kubernetes.configuration.fields import KIND
+from alignup.kubernetes.manifests import documents
 from alignup.kubernetes.manifests.documents import ParsedDocument
 from alignup.kubernetes.manifests.object_reader import Diagnostics, ObjectReader
 
@@ -221,13 +221,15 @@ def _performance_profile(top: ObjectReader, _: object) -> NodeFile:
 
 
 def _snippet(annotations: Mapping[str, Any], top: ObjectReader) -> dict[str, Any]:
-    text = annotations.get(_SNIPPET, "{}")
+    text, problem = annotations.get(_SNIPPET, "{}"), "must be a JSON object"
     try:
-        snippet = json.loads(text)
-    except (TypeError, ValueError) as error:
-        top.error(f"metadata.annotations[{_SNIPPET}]", f"must be JSON: {error}")
-        return {}
-    return dict(ObjectReader.of(snippet, top.diagnostics, f"metadata.annotations[{_SNIPPET}]").fields)
+        parsed = documents.read(text) if isinstance(text, str) else ()
+        if len(parsed) == 1 and parsed[0].json:  # not YAML
+            return dict(parsed[0].value)
+    except DocumentError as error:
+        problem = f"must be JSON: {error.message}"
+    top.error(f"metadata.annotations[{_SNIPPET}]", problem)
+    return {}
 
 
 def _reserved_memory(fields: Mapping[str, Any], top: ObjectReader) -> str:
