@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from alignup.agent.pending_admission import PendingAdmission
 from alignup.agent.recovery import RecoveryOptions, recover
 from alignup.agent.state import WaitingPods
 from alignup.agent.transaction import Transaction
@@ -241,6 +242,7 @@ async def test_a_pod_whose_client_disconnects_while_the_agent_stops_is_dropped(d
     asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
     async with start_rig(directory) as rig, rig.plugin():
         pending = await rig.queue.run(Transaction.admit, pod("a", gpu="1"))
+        assert isinstance(pending, PendingAdmission)
         await rig.allocator.close()
         rig.queue.start_pending([pending])
         await asyncio.sleep(0)  # it starts in the next turn of the event loop

@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,7 @@ class WatcherRig:
 
     def __init__(self, directory, **options):
         self.full = False
-        self.events = []
+        self.events: list[Any] = []
         self.directory = directory
         self.out = io.StringIO()
         self.queue = AdmissionQueue(empty_state(**options), self._save, clock=clock(), dispatch=self.events.extend)
