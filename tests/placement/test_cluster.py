@@ -12,6 +12,7 @@ from alignup.align import bits
 from alignup.align.errors import PodError, WorkLimitError
 from alignup.align.host import Host
 from alignup.align.machine import Device
+from alignup.align.release import find_release
 from alignup.align.settings import Policy
 from alignup.align.workload import Container, Pod
 from alignup.placement import cluster as clusters
@@ -31,6 +32,15 @@ def kinds(cluster: Cluster, wanted: Pod) -> dict[str, VerdictKind]:
 
 
 class TestVerdicts:
+    def test_a_kubelet_without_pod_level_resources_counts_the_containers(self):
+        old = make_host(release=find_release("1.33"))
+        level = make_pod("any", cpu="3").containers[0].resources
+        wanted = replace(make_pod("new", cpu="2"), resources=level)
+        (placement,) = old.decide(wanted).placements
+
+        assert cluster_of(old=old).feasible(wanted)["old"].placements == (placement,)
+        assert bits.show(placement.cpus or 0) == "1-2"
+
     def test_a_host_admits_with_a_placement_or_rejects_with_a_reason(self):
         cluster = cluster_of(idle=make_host(), full=host_with(make_pod("a", cpu="3"), make_pod("b", cpu="4")))
 

@@ -32,6 +32,8 @@ class HostModel:
 
     def align(self, ledger: Ledger, pod: Pod) -> Decision:
         """Decide on a valid pod without the fit check of the whole host."""
+        if pod.has_pod_level_resources and not self.host.settings.gates.on("PodLevelResources"):
+            pod = pod.without_pod_level_resources()
         decision = admit.decide(pod, ledger, providers=self._aligning.providers, rules=self._aligning.rules)
         if decision.preference_requests:
             return self.at(ledger, fit_check=False).decide_without_plugins(pod)
