@@ -32,14 +32,22 @@ def kinds(cluster: Cluster, wanted: Pod) -> dict[str, VerdictKind]:
 
 
 class TestVerdicts:
-    def test_a_kubelet_without_pod_level_resources_counts_the_containers(self):
-        old = make_host(release=find_release("1.33"))
-        level = make_pod("any", cpu="3").containers[0].resources
-        wanted = replace(make_pod("new", cpu="2"), resources=level)
-        (placement,) = old.decide(wanted).placements
+    @pytest.mark.parametrize(
+        ("container", "whole", "admits"), [("2", "3", True), ("2", "100", True), ("4", "1", False)]
+    )
+    def test_a_kubelet_without_pod_level_resources_counts_the_containers(self, container, whole, admits):
+        full = make_host(release=find_release("1.33"))
+        full.admit(make_pod("first", cpu="4"))
+        hosts = {"idle": make_host(release=find_release("1.33")), "full": full}
+        level = make_pod("any", cpu=whole).containers[0].resources
+        wanted = replace(make_pod("new", cpu=container), resources=level)
+        decisions = {name: host.decide(wanted) for name, host in hosts.items()}
 
-        assert cluster_of(old=old).feasible(wanted)["old"].placements == (placement,)
-        assert bits.show(placement.cpus or 0) == "1-2"
+        verdicts = cluster_of(**hosts).feasible(wanted)
+        assert {name: verdicts[name].admits for name in hosts} == {"idle": True, "full": admits}
+        assert {name: verdicts[name].placements for name in hosts} == {
+            name: decision.placements for name, decision in decisions.items()
+        }
 
     def test_a_host_admits_with_a_placement_or_rejects_with_a_reason(self):
         cluster = cluster_of(idle=make_host(), full=host_with(make_pod("a", cpu="3"), make_pod("b", cpu="4")))

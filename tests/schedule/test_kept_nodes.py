@@ -10,6 +10,7 @@ from alignup.schedule.kept_nodes import CHECK_SECONDS, PATIENCE_SECONDS, RETRY_S
 from tests.align.hosts import pod
 from tests.deadlines import until
 from tests.observe.api_objects import api_pod, node
+from tests.schedule.claim_objects import claim, claiming, device_class, resource_slice
 from tests.schedule.test_extender import PLAIN, WIDE, bound, filtered, post
 from tests.schedule.test_wake_up import woken
 
@@ -180,6 +181,23 @@ async def test_a_node_is_kept_only_for_a_pod_that_can_use_it(http, nodes, servic
     await filtered(http, small(3), names="ab")
 
     assert service.numbers()["alignup_schedule_kept_nodes"][1] == (asked is WIDE and not spec)
+
+
+@pytest.mark.parametrize(("devices", "kept"), [((0, 1), 1), ((), 0)], ids=["in use", "none"])
+async def test_a_node_is_kept_for_a_pod_whose_devices_others_have_now(http, nodes, service, clock, *, devices, kept):
+    asked, live = claiming(WIDE, claim="mine"), service.live
+    held = [f"gpu-{number}" for number in range(len(devices))]
+    documents = [device_class(), claim("mine"), claim("other", held, "a"), resource_slice("a", devices)]
+    for document in documents:
+        nodes.server.put(document)
+    await until(lambda: live.claims.devices == len(devices) and len(live.claims.objects.claims) == 2)
+    await mark_unschedulable(nodes, service, asked)
+    assert not live.claim_fit(asked, "a").possible
+    clock[0] += PATIENCE_SECONDS
+
+    await filtered(http, small(3), names="ab")
+
+    assert service.numbers()["alignup_schedule_kept_nodes"][1] == kept
 
 
 async def test_a_node_is_not_kept_any_longer_when_its_pod_is_gone_or_may_not_go_there(http, nodes, service, clock):

@@ -528,10 +528,10 @@ class GateController:
                 self.queue.nodes_changed(nodes, taken=True)
 
     def _may_use(self, waiting: GatedPod, name: str) -> bool:
-        """Return whether a node could be chosen for a pod if it had no others."""
+        """Return whether a node could be chosen for a pod if it had no others, and no other claim had devices."""
         if not self.nodes.allows(waiting.api.spec, name):
             return False
-        return not waiting.pod.uses_claims or self._live.claim_fit(waiting.pod, name).possible
+        return not waiting.pod.uses_claims or self._live.claim_fit(waiting.pod, name, idle=True).possible
 
     # Releases
 

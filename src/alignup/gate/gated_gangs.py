@@ -180,7 +180,7 @@ class GatedGangs:
         return GangChoice(tuple(chosen), in_turn=bool(mixed) and not in_order)
 
     def _admits_any_order(self, bindings: Collection[GangBinding], beside: Collection[GangBinding]) -> bool:
-        """Return whether a node admits pods in whatever order they are bound; nobody is notified of the tries."""
+        """Return whether a node admits pods in whatever order they are bound; listeners do not hear of the tries."""
         cluster, tried = self._live.cluster, set()
         for order in islice(permutations(bindings), MAX_ORDERS + 1):
             shapes = tuple(shape_key(pod) for pod, _ in order)

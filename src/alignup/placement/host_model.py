@@ -15,6 +15,7 @@ from alignup.align.host import Host, Settings
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Machine
 from alignup.align.workload import Pod
+from alignup.placement.pod_shape import PodShape
 
 
 class HostModel:
@@ -30,10 +31,13 @@ class HostModel:
         host.ledger = ledger
         return host
 
+    def counted(self, shape: PodShape) -> PodShape:
+        """Return a shape as the kubelet counts it, perhaps without pod-level resources."""
+        ignored = shape.by_containers is not None and not self.settings.gates.on("PodLevelResources")
+        return (shape.by_containers if ignored else None) or shape
+
     def align(self, ledger: Ledger, pod: Pod) -> Decision:
         """Decide on a valid pod without the fit check of the whole host."""
-        if pod.has_pod_level_resources and not self.host.settings.gates.on("PodLevelResources"):
-            pod = pod.without_pod_level_resources()
         decision = admit.decide(pod, ledger, providers=self._aligning.providers, rules=self._aligning.rules)
         if decision.preference_requests:
             return self.at(ledger, fit_check=False).decide_without_plugins(pod)

@@ -128,17 +128,18 @@ class HostState:
     def forget(self, shape: PodShape) -> None:
         self.verdicts.pop(shape, None)
         for state in self.by_markers.values():
-            state.alignment.verdicts.pop(shape, None)
+            state.alignment.verdicts.pop(state.alignment.model.counted(shape), None)
             state.verdicts.pop(shape, None)
 
     def verdict(self, shape: PodShape) -> Verdict:
         verdict = self.verdicts.get(shape)
         if verdict is None:
-            verdict, allocatable = self.alignment.align(shape)
+            counted = self.alignment.model.counted(shape)
+            verdict, allocatable = self.alignment.align(counted)
             if allocatable is not None:
                 failure = fit.check_fit(
-                    shape.pod,
-                    request=None if shape.pod.statuses else shape.usage,
+                    counted.pod,
+                    request=None if counted.pod.statuses else counted.usage,
                     used=self.ledger.used,
                     allocatable=allocatable,
                     others=map(POD_OF, self.ledger.pods.values()),
@@ -151,7 +152,7 @@ class HostState:
                         self.ledger,
                         before=self.alignment.free_capacity,
                         allocatable=allocatable,
-                        request=shape.usage,
+                        request=counted.usage,
                     )
                     verdict = verdict if score is verdict.score else replace(verdict, score=score)
             self.verdicts[shape] = verdict

@@ -33,6 +33,7 @@ class PodShape:
     pod: Pod  #: a pod of this shape, with the uid ``SHAPE_UID``
     usage: FitRequest
     critical: bool  #: whether decisions also depend on which pods a host runs, since the kubelet may preempt them
+    by_containers: "PodShape | None" = None  #: for kubelets that ignore its pod-level resources, if it has any
 
 
 def build_shape(pod: Pod) -> PodShape:
@@ -48,7 +49,8 @@ def build_shape(pod: Pod) -> PodShape:
         annotations=annotations,
         priority=pod.priority if critical else None,
     )
-    return PodShape(shaped, demand.fit_used(shaped), critical)
+    by_containers = build_shape(pod.without_pod_level_resources()) if pod.has_pod_level_resources else None
+    return PodShape(shaped, demand.fit_used(shaped), critical, by_containers)
 
 
 def shape_key(pod: Pod) -> Hashable:

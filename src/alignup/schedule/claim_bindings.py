@@ -6,7 +6,7 @@ these devices, so the scheduler takes them back if they cannot be used elsewhere
 """
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -22,7 +22,6 @@ from alignup.kubernetes.api.claim_resources import RESOURCE_CLAIMS
 from alignup.kubernetes.api.errors import ApiError
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.kubernetes.manifests.claims import claim_from
-from alignup.placement.pod_shape import shape_key
 from alignup.placement.steered import count_markers
 from alignup.placement.verdict import Verdict, VerdictKind
 from alignup.schedule.claim_alignment import (
@@ -114,19 +113,6 @@ class ClaimBindings:
         verdicts = self._live.cluster.verdicts(pod, nodes).items()
         possible = [node for node, verdict in verdicts if verdict.kind is not VerdictKind.REJECTS]
         return frozenset(node for node in possible if self.suits(pod, node))
-
-    def kind(self, pod: Pod) -> Hashable:
-        """Return a key that is equal for pods that the same nodes suit: of one shape, with claims for equal devices."""
-        known = self._live.claims.objects.claims
-        claims: list[Hashable] = []
-        for named in pod.claims:
-            claim = known.get((pod.namespace, named.claim))
-            if claim is not None and claim.allocated is None:
-                claims.append((named.name, claim.requests, claim.constraints))
-            else:
-                claims.append(named)
-        users = tuple([container.resources.claims for container in pod.all_containers])
-        return shape_key(pod), pod.namespace, pod.extended_claim, users, tuple(claims)
 
     async def beside(
         self, api_pod: ApiPod, pod: Pod, node: str, options: Mapping[NodeSet, Verdict]

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import structlog
 
-from alignup.align.errors import PodError
+from alignup.align.errors import AlignError, PodError
 from alignup.align.workload import Pod
 from alignup.kubernetes.api import Change, EventType
 from alignup.kubernetes.api.objects import ApiPod
@@ -38,7 +38,6 @@ TURN_SECONDS = 3.0  #: for which a binding waits for those that must come before
 CHECK_SECONDS = 1.0
 PLACEMENT_ANNOTATION = "alignup.dev/predicted-placement"  #: of pods that the extender has bound: what they will get
 INCOMPLETE = "GangIncomplete"  #: the reason of events
-MAX_REFUSED = 1000  #: groups whose refusals are remembered
 
 _log = structlog.get_logger()
 
@@ -294,11 +293,16 @@ class Gangs:
         for uid in moved:
             live.cluster.forget(uid)
         beside = held_bindings(live, members, without=moved)
-        eligible = self._eligible_nodes(aligned, question, beside)
         waiting = [pod for _, pod in aligned if pod.uid not in beside]
-        answer = live.cluster.feasible_gang(
-            [*(binding.pod for binding in beside.values()), *waiting], eligible=lambda pod: eligible[pod.uid]
-        )
+        try:
+            eligible = self._eligible_nodes(aligned, question, beside)
+            answer = live.cluster.feasible_gang(
+                [*(binding.pod for binding in beside.values()), *waiting], eligible=lambda pod: eligible[pod.uid]
+            )
+        except AlignError:
+            if moved:
+                live.assume_gang(tuple(moved.values()), beside=_on_nodes_of(moved, beside))
+            raise
         placed = {pod.uid: GangBinding(pod, host) for pod, host in answer.bindings if pod.uid not in beside}
         fitting = len(members.bound) + len(pods) - len(aligned) + len(placed) + len(uids & beside.keys())
         enough = fitting >= members.minimum and (asked in placed or asked in beside or asked not in eligible)
@@ -312,9 +316,9 @@ class Gangs:
             live.assume_gang(tuple(moved.values()), beside=_on_nodes_of(moved, beside))
         problem = describe_gang(key, members, fitting, answer, live)
         if gang is None:
-            self._refused[key] = _Refusal(*same, self._clock() + CHECK_SECONDS, problem)
-            while len(self._refused) > MAX_REFUSED:
-                del self._refused[next(iter(self._refused))]
+            now = self._clock()
+            recent = {group: old for group, old in self._refused.items() if now < old.until}  # their nodes take memory
+            self._refused = {**recent, key: _Refusal(*same, now + CHECK_SECONDS, problem)}
         return problem
 
     def _eligible_nodes(
@@ -339,9 +343,9 @@ class Gangs:
             if pod.uid == asked and question.nodes is not None:
                 considered = question.nodes
             if refused := self._kept_nodes.refused(pod):
-                considered -= refused.keys()
+                considered = considered.difference(refused)  # not "-", which makes a set of it
             if self._claims.must_align(pod) and pod.uid not in held:
-                kind = (considered, self._claims.kind(pod))
+                kind = (considered, self._live.claims.kind(pod))
                 if kind not in suitable:
                     suitable[kind] = self._claims.suitable(pod, considered)
                 considered = suitable[kind]

@@ -20,7 +20,6 @@ from alignup.kubernetes.api import Change, EventType
 from alignup.kubernetes.api.objects import ApiPod, ApiPodSpec
 from alignup.placement.host_record import HostRecord
 from alignup.placement.kept_hosts import MAX_UNSUITABLE, find_hosts, fits_after
-from alignup.placement.pod_shape import shape_key
 from alignup.schedule.large_pods import is_large
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.node_selection import exclusions, needs_alignment, selection_key
@@ -219,11 +218,12 @@ class KeptNodes:
         known: dict[Hashable, set[str]] = {}  #: the nodes that pods of a kind may use
         usable = {}
         for pod in pods:
-            kind = shape_key(pod), selection_key(specs[pod.uid]), pod.uid if pod.uses_claims else ""
+            kind = selection_key(specs[pod.uid]), self._live.claims.kind(pod)
             if kind not in known:
                 known[kind] = {record.name for record in records if self._may_use(record, pod, specs[pod.uid])}
             usable[pod.uid] = known[kind]
-        tries = 1 if any(map(is_large, pods)) else MAX_UNSUITABLE
+        tries, some = 1 if any(map(is_large, pods)) else MAX_UNSUITABLE, set[str]().union(*known.values())
+        records = [record for record in records if record.name in some]
         hosts = find_hosts(records, pods, usable, max_unsuitable=tries)
         gang = key if len(waiting) > 1 else None
         return [KeptNode(name, first, held, frozenset(specs), gang) for name, held in hosts.items()]
@@ -232,7 +232,7 @@ class KeptNodes:
         node = self._live.nodes.get(record.name)
         if node is None or exclusions(node, spec) or missing_devices(record, node, pod):
             return False
-        return not pod.uses_claims or self._live.claim_fit(pod, record.name).possible
+        return not pod.uses_claims or self._live.claim_fit(pod, record.name, idle=True).possible
 
 
 def _is_unschedulable(pod: ApiPod) -> bool:

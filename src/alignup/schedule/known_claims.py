@@ -39,6 +39,7 @@ from alignup.kubernetes.manifests.claims import (
 from alignup.kubernetes.manifests.device_selectors import relevant_values, select
 from alignup.kubernetes.manifests.node_selectors import NodeSelector
 from alignup.placement.host_record import HostRecord
+from alignup.placement.pod_shape import shape_key
 from alignup.schedule.node_selection import selects_node
 
 MAX_SLICE_DEVICES = 4_096  #: of one slice; the API server accepts 128
@@ -160,8 +161,26 @@ class KnownClaims:
         objects = _NodeObjects(self._classes_by_name, claims, self._templates_by_name, held)
         return HostClaims(objects, devices, self._matches)
 
-    def fit(self, pod: Pod, node: str, *, machine: Machine | None, capacity: Mapping[str, int]) -> ClaimFit:
-        """Return whether *node* has devices for the claims of *pod*; *capacity* is that of its device plugins."""
+    def kind(self, pod: Pod) -> Hashable:
+        """Return a key that is equal for pods that the same nodes suit: of one shape, with claims for equal devices."""
+        known = self._claims_by_name
+        claims: list[Hashable] = []
+        for named in pod.claims:
+            claim = known.get((pod.namespace, named.claim))
+            if claim is not None and claim.allocated is None:
+                claims.append((named.name, claim.requests, claim.constraints))
+            else:
+                claims.append(named)
+        users = tuple([container.resources.claims for container in pod.all_containers])
+        return shape_key(pod), pod.namespace, pod.extended_claim, users, tuple(claims)
+
+    def fit(
+        self, pod: Pod, node: str, *, machine: Machine | None, capacity: Mapping[str, int], idle: bool = False
+    ) -> ClaimFit:
+        """Return whether *node* has devices for the claims of *pod*, perhaps when no other claim has any (*idle*).
+
+        *capacity* is that of its device plugins.
+        """
         if not self.known:
             return ClaimFit(possible=True, reason=self.problem or "claims are not listed yet", certain=False)
         without_devices = []
@@ -176,20 +195,21 @@ class KnownClaims:
             return ClaimFit(possible=True)
         if missing := self.objects.missing_classes(without_devices):
             return ClaimFit(possible=False, reason=f"DeviceClass {', '.join(missing)} is not known")
-        return self._fit_devices(without_devices, self.devices_of(node, machine))
+        devices = self.devices_of(node, machine)
+        taken = set() if idle else {device.id for device in devices if device.id in self._holders}
+        return self._fit_devices(without_devices, devices, taken)
 
-    def fit_on(self, pod: Pod, node: str, record: HostRecord | None) -> ClaimFit:
+    def fit_on(self, pod: Pod, node: str, record: HostRecord | None, *, idle: bool = False) -> ClaimFit:
         """Return the same as ``fit``, from what is known of a host."""
         capacity = record.ledger.devices.allocatable(pod.uid) if record else {}
-        return self.fit(pod, node, machine=record.model.machine if record else None, capacity=capacity)
+        return self.fit(pod, node, machine=record.model.machine if record else None, capacity=capacity, idle=idle)
 
     def is_open(self, pod: Pod) -> bool:
         """Return whether a claim of *pod* has no devices, or is not known."""
         claims = [claim for _, claim in self.objects.claims_of(pod, capacity={})]
         return not self.known or any(isinstance(claim, str) or claim.allocated is None for claim in claims)
 
-    def _fit_devices(self, claims: list[Claim], devices: tuple[SliceDevice, ...]) -> ClaimFit:
-        taken = {device.id for device in devices if device.id in self._holders}
+    def _fit_devices(self, claims: list[Claim], devices: tuple[SliceDevice, ...], taken: set[DeviceId]) -> ClaimFit:
         partial = any(request.capacity for claim in claims for each in claim.requests for request in each)
         try:
             fits = allocate(claims, devices, matches=self._matches, taken=taken) is not None

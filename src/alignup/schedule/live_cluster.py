@@ -271,9 +271,9 @@ class LiveCluster:
         fitting = [RankedHost(name, verdict.score) for name, verdict in verdicts if verdict.admits and verdict.score]
         return [*ranked, *sorted(fitting, key=lambda ranked: (-ranked.score.total, ranked.host))][:limit]
 
-    def claim_fit(self, pod: Pod, node: str) -> ClaimFit:
-        """Return whether *node* has devices for the claims of *pod*."""
-        return self.claims.fit_on(pod, node, self.cluster.record(node))
+    def claim_fit(self, pod: Pod, node: str, *, idle: bool = False) -> ClaimFit:
+        """Return whether *node* has devices for the claims of *pod*, perhaps when no other claim has any (*idle*)."""
+        return self.claims.fit_on(pod, node, self.cluster.record(node), idle=idle)
 
     def explain_claims(
         self, pod: Pod, node: str, verdict: Verdict | None = None, fresh: Mapping[ObjectName, Claim] | None = None

@@ -86,8 +86,7 @@ class _Search:
         for index in range(start, last):
             device = candidates[index]
             self._count_step()
-            kind = self._kind_of(device)
-            if kind in tried or not is_available(device, wanted, self._taken):
+            if not is_available(device, wanted, self._taken) or (kind := self._kind_of(device)) in tried:
                 continue
             tried.add(kind)
             if not self._satisfies(claim, wanted.name, device):
@@ -104,11 +103,13 @@ class _Search:
 
     def _count_step(self) -> None:
         self._steps += 1
-        titles = [claim.title for claim in self._claims]
+        problem = ""
         if self._steps > MAX_STEPS:
-            raise WorkLimitError(f"no devices for the claims were found within {MAX_STEPS} steps", sources=titles)
-        if sum(map(len, self._chosen)) >= MAX_DEVICES:
-            raise WorkLimitError(f"more than {MAX_DEVICES} devices of a pod are not decided", sources=titles)
+            problem = f"no devices for the claims were found within {MAX_STEPS} steps"
+        elif sum(map(len, self._chosen)) >= MAX_DEVICES:
+            problem = f"more than {MAX_DEVICES} devices of a pod are not decided"
+        if problem:
+            raise WorkLimitError(problem, sources=[claim.title for claim in self._claims])
 
     def _candidates_of(self, claim: int, request: int, alternative: int) -> tuple[SliceDevice, ...]:
         key = (claim, request, alternative)
