@@ -5,7 +5,8 @@ import pytest
 from alignup.gate.controller import GateController, GateOptions
 from alignup.kubernetes.api import Access, ApiClient
 from tests.gate.simulated import GatedCluster
-from tests.observe.conftest import anyio_backend, client, follow, live, server, timing
+from tests.kubernetes.api.tasks import running
+from tests.observe.conftest import anyio_backend, client, live, server, timing
 
 __all__ = [
     "anyio_backend",
@@ -42,6 +43,13 @@ async def clocked(server, timing, clock):
     """A client with the clock of the test."""
     async with ApiClient(Access(server=server.url, source="the test"), timing=replace(timing, clock=clock)) as made:
         yield made
+
+
+@pytest.fixture
+async def follow(client, clocked):
+    """Run tasks until the end of the test, before the clients are closed."""
+    async with running() as start:
+        yield start
 
 
 @pytest.fixture
