@@ -217,11 +217,15 @@ async def test_a_gang_is_not_overtaken_for_ever(cluster, controller, clock):
 
 @pytest.fixture
 async def kept_nodes(cluster, controller, clock):
-    """A gang of pods with 3 CPUs for which both nodes are kept: on each, a pod holds the 4 CPUs of a NUMA node."""
+    """A gang of pods with 3 CPUs for which both nodes are kept."""
+    return await keep_nodes(cluster, controller, clock, gang(4))
+
+
+async def keep_nodes(cluster, controller, clock, pods):
+    """Let pods wait until both nodes are kept for them: on each, another pod holds the 4 CPUs of a NUMA node."""
     for name in ("left", "right"):
         cluster.gate(pod(name, cpu="4", memory="1Gi"))
     await until(lambda: sorted(cluster.bound().values()) == ["a", "b"])
-    pods = gang(4)
     for each in pods:
         cluster.gate(each, created="2026-11-16T00:00:01Z")
     await until(lambda: controller.queue.blocked)
@@ -285,16 +289,7 @@ async def test_a_gang_waits_in_words_for_what_node_objects_lack(cluster, control
 
 async def test_nodes_are_kept_for_the_pods_that_a_gang_needs_to_start(cluster, controller, clock):
     """Of its 5 pods, 4 must start together; there is room for no more."""
-    for name in ("left", "right"):
-        cluster.gate(pod(name, cpu="4", memory="1Gi"))
-    await until(lambda: sorted(cluster.bound().values()) == ["a", "b"])
-    pods = gang(5, size=4)
-    for each in pods:
-        cluster.gate(each, created="2026-11-16T00:00:01Z")
-    await until(lambda: controller.queue.blocked)
-    clock.now += 61
-    controller.notify()
-    await until(lambda: len(controller.reservations) == 2)
+    pods = await keep_nodes(cluster, controller, clock, gang(5, size=4))
 
     for name in ("left", "right"):
         cluster.finish(name)

@@ -54,7 +54,9 @@ def run(spec: Path, options: SweepOptions, output: str) -> None:
         sweep = sweep.replace(configurations=tuple(named))
     tasks = build_tasks(sweep, top)
     path = options.results or Path(spec.name).with_suffix(".csv")
-    with inputs.input_errors(Place("--results"), advice="Delete the file, or choose another one with --results."):
+    with inputs.input_errors(
+        Place("--results"), advice="Choose another file with --results, or delete this one if you do not need it."
+    ):
         results = ResultsFile(path)
     engine = make_engine(options.engine, jobs=options.jobs, address=options.dask)
     try:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from alignup.align.workload import Pod
 from alignup.gate.pod_queue import GatedGang, GatedPod, kind_key
 from alignup.gate.schedulable_nodes import NodeCapacity
-from alignup.placement.kept_hosts import MAX_UNSUITABLE, find_hosts, fits_after
+from alignup.placement.kept_hosts import MAX_UNSUITABLE, find_hosts, fits_after, usable_hosts
 from alignup.schedule.large_pods import is_large
 from alignup.schedule.live_cluster import LiveCluster
 
@@ -131,16 +131,15 @@ class Reservations:
         that they do not know, such as GPUs on a node without any.
         """
         cluster = self._live.cluster
-        free = [name for name in cluster.hosts if name not in self._kept]
-        kinds = {kind_key(member): member for member in members}
-        suitable = {
-            key: {name for name in free if self._has_enough(name, member.pod) and may_use(member, name)}
-            for key, member in kinds.items()
-        }
-        records = [record for name in set().union(*suitable.values()) if (record := cluster.record(name))]
+        records = [record for name in cluster.hosts if name not in self._kept and (record := cluster.record(name))]
         records.sort(key=lambda record: (self.capacity.count_pods(record.name), record.name))
-        nodes = {member.uid: suitable[kind_key(member)] for member in members}
-        pods = [member.pod for member in members]
+        by_uid, pods = {member.uid: member for member in members}, [member.pod for member in members]
+        nodes = usable_hosts(
+            pods,
+            [record.name for record in records],
+            kind=lambda pod: kind_key(by_uid[pod.uid]),
+            may_use=lambda pod, name: self._has_enough(name, pod) and may_use(by_uid[pod.uid], name),
+        )
         tries = 1 if any(map(is_large, pods)) else MAX_UNSUITABLE
         hosts = find_hosts(records, pods, nodes, max_unsuitable=tries)
         self._kept |= {name: Reservation(waiting, held) for name, held in hosts.items()}

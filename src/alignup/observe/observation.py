@@ -92,7 +92,7 @@ class UnchangedParts:
     """What two observations of a host share: its machine, configuration and slices, and most of its pods."""
 
     def __init__(self) -> None:
-        self._pods: dict[str, tuple[Pod, AllocatedPod, Pod]] = {}  #: by uid, with what the last column was made from
+        self._pods: dict[str, tuple[Pod, AllocatedPod, Pod]] = {}  #: uid → spec, its allocation, and both joined
         self._settings: tuple[Configuration, Machine, Settings] | None = None
         self._host: Host | None = None
         self._placed: tuple[tuple[Slice, ...], Machine, PlacedDevices] | None = None

@@ -1,6 +1,6 @@
 """Hosts that are kept for pods: whether these fit there at all, and beside which others, once pods have ended."""
 
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 
 from alignup.align.errors import AlignError
 from alignup.align.ledger import Ledger
@@ -35,6 +35,24 @@ def fits_after(record: HostRecord, holders: Sequence[Pod], newcomer: Pod, *, sta
     return bool(after) and all(ledger and admits_alone(model, ledger, *holders, staying=staying) for ledger in after)
 
 
+def usable_hosts(
+    pods: Iterable[Pod],
+    hosts: Collection[str],
+    *,
+    kind: Callable[[Pod], Hashable],
+    may_use: Callable[[Pod, str], bool],
+) -> dict[str, set[str]]:
+    """Return the hosts that each pod may use, by its uid; those of one *kind* may use the same."""
+    known: dict[Hashable, set[str]] = {}
+    usable: dict[str, set[str]] = {}
+    for pod in pods:
+        key = kind(pod)
+        if key not in known:
+            known[key] = {name for name in hosts if may_use(pod, name)}
+        usable[pod.uid] = known[key]
+    return usable
+
+
 def find_hosts(
     records: Iterable[HostRecord],
     pods: Sequence[Pod],
@@ -50,12 +68,15 @@ def find_hosts(
     hosts: dict[str, tuple[Pod, ...]] = {}
     shapes: dict[Hashable, int] = {}
     left = {pod.uid: (pod, shapes.setdefault(shape_key(pod), len(shapes))) for pod in pods}
+    used_by_some = set[str]().union(*usable.values())
     unsuitable = 0
     for record in records:
+        if record.name not in used_by_some:
+            continue
         held: dict[str, Pod] = {}
         refused: set[int] = set()  #: shapes that do not fit beside those that the host has by now
         candidates = {uid: waiting for uid, waiting in left.items() if record.name in usable[uid]}
-        after = record.model.without(record.ledger, record.ledger.pods) if candidates else record.ledger
+        after = record.model.without(record.ledger, record.ledger.pods)
         for uid, (pod, shape) in candidates.items():
             if shape in refused:
                 continue

@@ -9,7 +9,7 @@ kube-scheduler does not ask about nodes that are full, so a pod that waits need 
 known from its condition, if its scheduler is one that asks.
 """
 
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -18,8 +18,7 @@ from alignup.align.errors import AlignError
 from alignup.align.workload import Pod
 from alignup.kubernetes.api import Change, EventType
 from alignup.kubernetes.api.objects import ApiPod, ApiPodSpec
-from alignup.placement.host_record import HostRecord
-from alignup.placement.kept_hosts import MAX_UNSUITABLE, find_hosts, fits_after
+from alignup.placement.kept_hosts import MAX_UNSUITABLE, find_hosts, fits_after, usable_hosts
 from alignup.schedule.large_pods import is_large
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.node_selection import exclusions, needs_alignment, selection_key
@@ -215,24 +214,23 @@ class KeptNodes:
         cluster = self._live.cluster
         records = [record for name in cluster.hosts if name not in self._kept and (record := cluster.record(name))]
         records.sort(key=lambda record: (len(record.ledger.pods), record.name))
-        known: dict[Hashable, set[str]] = {}  #: the nodes that pods of a kind may use
-        usable = {}
-        for pod in pods:
-            kind = selection_key(specs[pod.uid]), self._live.claims.kind(pod)
-            if kind not in known:
-                known[kind] = {record.name for record in records if self._may_use(record, pod, specs[pod.uid])}
-            usable[pod.uid] = known[kind]
-        tries, some = 1 if any(map(is_large, pods)) else MAX_UNSUITABLE, set[str]().union(*known.values())
-        records = [record for record in records if record.name in some]
+        usable = usable_hosts(
+            pods,
+            [record.name for record in records],
+            kind=lambda pod: (selection_key(specs[pod.uid]), self._live.claims.kind(pod)),
+            may_use=lambda pod, name: self._may_use(pod, specs[pod.uid], name),
+        )
+        tries = 1 if any(map(is_large, pods)) else MAX_UNSUITABLE
         hosts = find_hosts(records, pods, usable, max_unsuitable=tries)
         gang = key if len(waiting) > 1 else None
         return [KeptNode(name, first, held, frozenset(specs), gang) for name, held in hosts.items()]
 
-    def _may_use(self, record: HostRecord, pod: Pod, spec: ApiPodSpec) -> bool:
-        node = self._live.nodes.get(record.name)
-        if node is None or exclusions(node, spec) or missing_devices(record, node, pod):
+    def _may_use(self, pod: Pod, spec: ApiPodSpec, name: str) -> bool:
+        """Return whether a node could be chosen for a pod if it had no others, and no other claim had devices."""
+        node, record = self._live.nodes.get(name), self._live.cluster.record(name)
+        if node is None or record is None or exclusions(node, spec) or missing_devices(record, node, pod):
             return False
-        return not pod.uses_claims or self._live.claim_fit(pod, record.name, idle=True).possible
+        return not pod.uses_claims or self._live.claim_fit(pod, name, idle=True).possible
 
 
 def _is_unschedulable(pod: ApiPod) -> bool:
