@@ -49,7 +49,6 @@ def log_to_stderr(*, level: str = "info") -> None:
     """Log to standard error from now on, events of at least this *level*."""
     structlog.configure(**_configuration(sys.stderr, level=level))
     logging.basicConfig(level=logging.INFO, handlers=[_Relay()])
-    logging.getLogger("httpx2").setLevel(logging.WARNING)  # it logs every request
 
 
 def make_logger(out: "LogQueue | TextIO", *, readable: bool | None = None) -> FilteringBoundLogger:

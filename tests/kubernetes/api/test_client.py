@@ -506,7 +506,7 @@ async def test_no_server_is_an_error_with_its_address_and_reason(server, timing)
 
 
 async def test_a_host_that_cannot_be_resolved_is_an_error(timing):
-    async with ApiClient(Access(server="http://[not-an-address"), timing=timing) as client:
+    async with ApiClient(Access(server="http://-"), timing=timing) as client:
         with pytest.raises(UnreachableError, match="Name or service not known"):
             await client.version()
 

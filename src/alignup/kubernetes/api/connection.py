@@ -1,14 +1,9 @@
-"""HTTP to one API server: authentication, repeated attempts, and errors as :class:`ApiError`."""
+"""Requests to one API server: authentication, repeated attempts, and errors as :class:`ApiError`."""
 
-import os
-import socket
-import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from urllib.parse import urlencode
-
-import httpx2
 
 from alignup.kubernetes.api.access import Access
 from alignup.kubernetes.api.credentials import ClientCertificate, Credential
@@ -21,20 +16,10 @@ from alignup.kubernetes.api.errors import (
     UnreachableError,
     status_error,
 )
+from alignup.kubernetes.api.http_client import HttpClient
+from alignup.kubernetes.api.http_connection import HttpError, HttpResponse
 from alignup.kubernetes.api.timing import RetryDelay, Timing
 
-#: A peer that is gone without a word is noticed after about a minute, also by a watch without events.
-_KEEPALIVE = [
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    *(
-        (socket.IPPROTO_TCP, getattr(socket, name), value)
-        for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
-        if hasattr(socket, name)
-    ),
-]
-#: More connections are kept than requests are sent at a time: another TLS handshake costs more than a request.
-_LIMITS = httpx2.Limits(max_connections=200, max_keepalive_connections=64, keepalive_expiry=30.0)
-_NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 _PASSING = frozenset({429, 502, 503, 504})  #: status codes of failures that pass
 
 
@@ -59,13 +44,15 @@ class Connection:
     def __init__(self, access: Access, timing: Timing) -> None:
         self.access, self.timing = access, timing
         self._certificate: ClientCertificate | None = None
-        self._client: httpx2.AsyncClient | None = None
-        self._previous: httpx2.AsyncClient | None = None  #: with another certificate; its watches go on for a while
+        self._client: HttpClient | None = None
+        self._previous: HttpClient | None = None  #: with another certificate; its watches go on for a while
+        self._headers = [*access.headers, ("User-Agent", access.user_agent)]
+        self._headers.append(("Accept-Encoding", "gzip" if access.compress else "identity"))
 
     async def close(self) -> None:
         for client in (self._client, self._previous):
             if client is not None:
-                await client.aclose()
+                await client.close()
         self._client = self._previous = None
 
     async def send(self, request: ApiRequest) -> bytes:
@@ -73,8 +60,8 @@ class Connection:
         delay = RetryDelay(self.timing)
         for attempt in range(self.timing.attempts):
             try:
-                async with self._response(request, read_timeout=self.timing.response) as response:
-                    return response.content
+                response = await self._response(request, self.timing.response)
+                return await self._read(response)
             except (ApiStatusError, UnreachableError) as error:
                 if attempt + 1 == self.timing.attempts or not _repeatable(request, error):
                     raise
@@ -84,13 +71,16 @@ class Connection:
     @asynccontextmanager
     async def lines(self, request: ApiRequest, *, seconds: float) -> AsyncIterator[AsyncIterator[bytes]]:
         """Yield the lines of a response as they arrive, for at most *seconds* without one."""
-        async with self._response(request, read_timeout=seconds, stream=True) as response:
+        response = await self._response(request, seconds)
+        try:
             yield self._lines(response)
+        finally:
+            response.close()
 
-    async def _lines(self, response: httpx2.Response) -> AsyncIterator[bytes]:
+    async def _lines(self, response: HttpResponse) -> AsyncIterator[bytes]:
         begun: list[bytes] = []  # parts of a line that has not ended
         try:
-            async for chunk in response.aiter_bytes():
+            async for chunk in response.chunks():
                 first, *others = chunk.split(b"\n")
                 begun.append(first)
                 for other in others:
@@ -98,91 +88,74 @@ class Connection:
                     begun = [other]
                     if line:
                         yield line
-        except httpx2.HTTPError as error:
-            raise self._unreachable(error, self.timing.watch) from error
+        except HttpError as error:
+            raise self._unreachable(error) from error
 
-    @asynccontextmanager
-    async def _response(
-        self, request: ApiRequest, *, read_timeout: float, stream: bool = False
-    ) -> AsyncIterator[httpx2.Response]:
-        """Yield the successful response; a rejected credential is replaced once if there is another."""
+    async def _response(self, request: ApiRequest, seconds: float) -> HttpResponse:
+        """Return the successful response; a rejected credential is replaced once if there is another."""
         credential = await self.access.credentials.current()
-        response = await self._send_once(request, credential, read_timeout)
-        try:
-            if response.status_code == 401:
-                self.access.credentials.reject(credential)
-                another = await self.access.credentials.current()
-                if another != credential:
-                    await response.aclose()
-                    response = await self._send_once(request, another, read_timeout)
-            if not response.is_success:
-                code, body = response.status_code, await self._read(response, self.timing.response)
-                user = f" as {self.access.source}" if code == 401 and self.access.source else ""
-                retry_after = response.headers.get("Retry-After")
-                raise status_error(request.description + user, code=code, body=body, retry_after=retry_after)
-            if not stream:
-                await self._read(response, read_timeout)
-            yield response
-        finally:
-            await response.aclose()
+        response = await self._send_once(request, credential, seconds)
+        if response.status == 401:
+            self.access.credentials.reject(credential)
+            another = await self.access.credentials.current()
+            if another != credential:
+                response.close()
+                response = await self._send_once(request, another, seconds)
+        if 200 <= response.status < 300:
+            return response
+        body = await self._read(response)
+        user = f" as {self.access.source}" if response.status == 401 and self.access.source else ""
+        retry_after = response.headers.get(b"retry-after", b"").decode("latin-1")
+        raise status_error(request.description + user, code=response.status, body=body, retry_after=retry_after)
 
-    async def _send_once(self, request: ApiRequest, credential: Credential, read_timeout: float) -> httpx2.Response:
+    async def _send_once(self, request: ApiRequest, credential: Credential, seconds: float) -> HttpResponse:
         client = await self._client_for(credential.certificate)
-        timing, access = self.timing, self.access
-        headers = [*access.headers, ("User-Agent", access.user_agent), ("Accept", request.accept)]
-        headers += [("Accept-Encoding", "gzip" if access.compress else "identity")]
+        headers = [*self._headers, ("Accept", request.accept)]
         if credential.authorization:
             headers.append(("Authorization", credential.authorization))
         if request.body is not None:
             headers.append(("Content-Type", request.content_type))
-        query = f"?{urlencode(request.parameters)}" if request.parameters else ""
-        timeout = httpx2.Timeout(timing.response, connect=timing.connect, read=read_timeout)
-        extensions = {"sni_hostname": access.server_name} if access.server_name else {}
-        built = httpx2.Request(  # not by the client, which would merge it with its settings
-            request.method,
-            access.server + request.path + query,
-            content=request.body,
-            headers=headers,
-            extensions={**extensions, "timeout": timeout.as_dict()},
-        )
+        target = f"{request.path}?{urlencode(request.parameters)}" if request.parameters else request.path
         try:
-            return await client.send(built, stream=True)
-        except httpx2.HTTPError as error:
-            raise self._unreachable(error, read_timeout) from error
+            return await client.send(request.method, target, headers, request.body, seconds=seconds)
+        except HttpError as error:
+            raise self._unreachable(error) from error
+        except ValueError as error:
+            raise AccessError(f"{self.access.source}: cannot send a request: {error}") from None
 
-    async def _client_for(self, certificate: ClientCertificate | None) -> httpx2.AsyncClient:
+    async def _client_for(self, certificate: ClientCertificate | None) -> HttpClient:
         """Return the HTTP client; a new one if the client certificate was replaced."""
         if self._client is None or certificate != self._certificate:
             access = self.access
             tls = access.ssl_context(certificate) if access.server.startswith("https:") else None
             try:
-                httpx2.URL(access.server)
-                transport = httpx2.AsyncHTTPTransport(
-                    verify=tls or False,
-                    trust_env=False,
-                    limits=_LIMITS,
-                    proxy=access.proxy or None,
-                    socket_options=None if access.proxy else _KEEPALIVE,
+                client = HttpClient(
+                    access.server,
+                    connect_seconds=self.timing.connect,
+                    tls=tls,
+                    server_name=access.server_name,
+                    proxy=access.proxy,
                 )
-            except (httpx2.InvalidURL, ImportError, ValueError) as error:
+            except ValueError as error:
                 proxy = f" by proxy {access.proxy}" if access.proxy else ""
                 raise AccessError(f"{access.source}: cannot use {access.server}{proxy}: {error}") from None
             oldest, self._previous, self._certificate = self._previous, self._client, certificate
-            self._client = httpx2.AsyncClient(transport=transport, trust_env=False)
+            self._client = client
             if oldest is not None:
-                await oldest.aclose()
+                await oldest.close()
         return self._client
 
-    async def _read(self, response: httpx2.Response, read_timeout: float) -> bytes:
+    async def _read(self, response: HttpResponse) -> bytes:
         try:
-            return await response.aread()
-        except httpx2.HTTPError as error:
-            raise self._unreachable(error, read_timeout) from error
+            return await response.read()
+        except HttpError as error:
+            raise self._unreachable(error) from error
+        finally:
+            response.close()
 
-    def _unreachable(self, error: httpx2.HTTPError, seconds: float) -> UnreachableError:
+    def _unreachable(self, error: HttpError) -> UnreachableError:
         source = f" ({self.access.source})" if self.access.source else ""
-        message = f"cannot reach the API server {self.access.server}{source}: {_reason(error, seconds)}"
-        unreachable = UnreachableError(message)
+        unreachable = UnreachableError(f"cannot reach the API server {self.access.server}{source}: {error}")
         unreachable.__cause__ = error
         return unreachable
 
@@ -190,25 +163,7 @@ class Connection:
 def _repeatable(request: ApiRequest, error: ApiError) -> bool:
     idempotent = request.idempotent or request.method == "GET"
     if isinstance(error, UnreachableError):
-        return idempotent or isinstance(error.__cause__, _NOT_SENT)
+        return idempotent or (isinstance(error.__cause__, HttpError) and not error.__cause__.sent)
     if isinstance(error, TooManyRequestsError):
         return request.repeat
     return isinstance(error, ServerFailureError) and idempotent and error.code in _PASSING
-
-
-def _reason(error: BaseException, seconds: float) -> str:
-    """Say why, in the words of the operating system if there are any."""
-    if isinstance(error, httpx2.TimeoutException):
-        doing = "connection" if isinstance(error, httpx2.ConnectTimeout) else "response"
-        return f"no {doing} within {seconds:g} seconds"
-    reason = str(error)
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, BaseExceptionGroup):
-            cause = cause.exceptions[0]
-        if isinstance(cause, socket.gaierror):  # a name that cannot be resolved
-            reason = cause.strerror or reason
-        elif isinstance(cause, OSError) and cause.errno and not isinstance(cause, ssl.SSLError):
-            reason = os.strerror(cause.errno)
-        cause = cause.__cause__ or cause.__context__
-    return reason or "the connection broke"

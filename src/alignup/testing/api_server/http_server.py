@@ -87,6 +87,9 @@ class HttpConnection:
     def abort(self) -> None:
         self._writer.transport.abort()
 
+    def close(self) -> None:
+        self._writer.close()
+
     async def _write(self, event: h11.Event) -> None:
         data = self._protocol.send(event)
         if data:
@@ -107,7 +110,7 @@ class HttpServer:
 
     async def start(self, port: int, tls: ssl.SSLContext | None) -> int:
         """Listen on *port*, or with 0 on any free one; return the port."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port, ssl=tls)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", port, ssl=tls)
         listening: int = self._server.sockets[0].getsockname()[1]
         return listening
 
@@ -116,6 +119,7 @@ class HttpServer:
             self._server.close()
             self.disconnect()
             await asyncio.gather(*self._connections, return_exceptions=True)
+            await asyncio.sleep(0)  # for the last transport to be closed
             await self._server.wait_closed()
             self._server = None
 
@@ -125,10 +129,13 @@ class HttpServer:
             connection.abort()
             task.cancel()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101 - this is a coroutine
-        connection = self._connections[task] = HttpConnection(reader, writer)
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = HttpConnection(reader, writer)
+        task = asyncio.create_task(self._serve(connection))
+        self._connections[task] = connection
+        task.add_done_callback(self._connections.pop)
+
+    async def _serve(self, connection: HttpConnection) -> None:
         try:
             while (request := await connection.receive()) is not None:
                 await self._handle(request, connection)
@@ -137,8 +144,7 @@ class HttpServer:
         except (OSError, ClosedError, h11.ProtocolError, asyncio.CancelledError):
             connection.abort()
         finally:
-            del self._connections[task]
-            writer.close()
+            connection.close()
 
 
 def _request(head: h11.Request, body: bytes) -> HttpRequest:
