@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Self
 from urllib.parse import unquote, urlsplit
 
-from alignup.kubernetes.api.http_connection import HttpConnection, HttpError, HttpResponse, describe_failure
+from alignup.kubernetes.api.http_connection import ClientConnection, HttpError, HttpResponse, describe_failure
 
 MAX_CONNECTIONS = 200
 MAX_IDLE = 64  #: connections that are kept: another TLS handshake costs more than a request
@@ -82,8 +82,8 @@ class HttpClient:
         self._tls = (tls or ssl.create_default_context()) if self._server.tls else None
         self._server_name = server_name or self._server.host
         self._connect_seconds = connect_seconds
-        self._idle: list[HttpConnection] = []  #: the last used one last
-        self._open: set[HttpConnection] = set()
+        self._idle: list[ClientConnection] = []  #: the last used one last
+        self._open: set[ClientConnection] = set()
         self._slots = asyncio.Semaphore(MAX_CONNECTIONS)
         self._prefix = self._server.path
         self._first_headers = [f"Host: {self._server.name}"]
@@ -150,7 +150,7 @@ class HttpClient:
             message = f"none of {MAX_CONNECTIONS} connections was free within {self._connect_seconds:g} seconds"
             raise HttpError(message, sent=False) from None
 
-    def _take_idle(self) -> HttpConnection | None:
+    def _take_idle(self) -> ClientConnection | None:
         """Return the connection that was used last; those that are of no use any more are closed."""
         while self._idle:
             connection = self._idle.pop()
@@ -159,7 +159,7 @@ class HttpClient:
             connection.abort()
         return None
 
-    def give_back(self, connection: HttpConnection, *, reusable: bool) -> None:
+    def give_back(self, connection: ClientConnection, *, reusable: bool) -> None:
         """Keep a connection for another request, or close it."""
         self._slots.release()
         if not reusable or connection not in self._open:
@@ -170,15 +170,15 @@ class HttpClient:
         if len(self._idle) > MAX_IDLE or not self._idle[0].fresh:
             self._idle.pop(0).abort()
 
-    def opened(self, connection: HttpConnection) -> None:
+    def opened(self, connection: ClientConnection) -> None:
         self._open.add(connection)
 
-    def closed(self, connection: HttpConnection) -> None:
+    def closed(self, connection: ClientConnection) -> None:
         self._open.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
 
-    async def _connect(self) -> HttpConnection:
+    async def _connect(self) -> ClientConnection:
         try:
             async with asyncio.timeout(self._connect_seconds):
                 if self._proxy is None:
@@ -197,10 +197,10 @@ class HttpClient:
                 reason = describe_failure(error)
             raise HttpError(reason, sent=False) from error
 
-    async def _connect_to(self, address: _Address, tls: ssl.SSLContext | None, name: str) -> HttpConnection:
+    async def _connect_to(self, address: _Address, tls: ssl.SSLContext | None, name: str) -> ClientConnection:
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(
-            lambda: HttpConnection(self, loop),
+            lambda: ClientConnection(self, loop),
             address.host,
             address.port,
             ssl=tls,
@@ -209,7 +209,7 @@ class HttpClient:
         )
         return connection
 
-    async def _open_tunnel(self, connection: HttpConnection, proxy: _Address, tls: ssl.SSLContext) -> None:
+    async def _open_tunnel(self, connection: ClientConnection, proxy: _Address, tls: ssl.SSLContext) -> None:
         """Let the proxy connect to the server, and begin TLS with it."""
         name = self._server.endpoint
         lines = [f"CONNECT {name} HTTP/1.1", f"Host: {name}", *_proxy_headers(proxy), "", ""]

@@ -42,15 +42,15 @@ class HttpError(Exception):
 class ConnectionOwner(Protocol):
     """What has connections, and is told what becomes of them."""
 
-    def opened(self, connection: "HttpConnection") -> None: ...
+    def opened(self, connection: "ClientConnection") -> None: ...
 
-    def closed(self, connection: "HttpConnection") -> None: ...
+    def closed(self, connection: "ClientConnection") -> None: ...
 
-    def give_back(self, connection: "HttpConnection", *, reusable: bool) -> None:
+    def give_back(self, connection: "ClientConnection", *, reusable: bool) -> None:
         """Keep a connection for another request, or close it."""
 
 
-class HttpConnection(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol):
     """One connection, with one request at a time."""
 
     def __init__(self, client: ConnectionOwner, loop: asyncio.AbstractEventLoop) -> None:
@@ -141,12 +141,12 @@ class HttpConnection(asyncio.Protocol):
 class HttpResponse:
     """A response whose body arrives: :meth:`read` it, or iterate over :meth:`chunks`, and :meth:`close` it."""
 
-    def __init__(self, connection: HttpConnection, seconds: float) -> None:
+    def __init__(self, connection: ClientConnection, seconds: float) -> None:
         self.status = 0  #: 0: the head is not there yet
         self.headers: dict[bytes, bytes] = {}  #: by name, in lower case; only those that matter
         self.parser: HttpResponseParser | None = None
         self._seconds = seconds
-        self._connection: HttpConnection | None = connection
+        self._connection: ClientConnection | None = connection
         self._loop = connection.loop
         self._waiter: asyncio.Future[None] | None = None
         self._chunks: list[bytes] = []  #: that are not read
