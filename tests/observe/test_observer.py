@@ -17,14 +17,14 @@ from alignup.kubernetes.api.host_states import HEARTBEAT_SECONDS, HOST_STATES, H
 from alignup.kubernetes.kubelet_files import state_files
 from alignup.observe import observer as observer_module
 from alignup.observe.app import ObserverMetrics
-from alignup.observe.kubelet_reader import KubeletPaths, KubeletReader
+from alignup.observe.kubelet_reader import ALLOCATABLE_SECONDS, KubeletPaths, KubeletReader
 from alignup.observe.linux_calls import DirectoryWatch
 from alignup.observe.observation import ForeignFilesError, join
 from alignup.observe.observer import Observer, ObserverTiming, Publisher
 from alignup.testing.api_server import ApiFault, ServedResource
 from tests.align.hosts import pod
 from tests.observe.inotify_queue import fill_queue
-from tests.observe.kubelets import SimulatedKubelet, SimulatedPodResources
+from tests.observe.kubelets import DEVICES, GPU, SimulatedKubelet, SimulatedPodResources
 
 pytestmark = pytest.mark.anyio
 
@@ -129,6 +129,19 @@ async def test_a_device_plugin_that_stops_is_noticed_at_its_socket(served, clien
     after = await report(client)
     assert all(device.healthy for device in before.machine.devices)
     assert not any(device.healthy for device in after.machine.devices)
+
+
+async def test_a_plugin_that_stops_while_the_kubelet_writes_is_noticed(served, client, answers, make, tmp_path):
+    socket = tmp_path / "device-plugins" / "gpu.sock"
+    socket.touch()
+    async with running(make(settle=0.01, period=3600.0)), asyncio.timeout(60):
+        await served.wait_requests("PATCH", "hoststates/n")
+        answers.allocatable = AsyncMock(return_value=replace(await answers.allocatable(), devices=()))
+        answers.kubelet.write(tmp_path)
+        socket.unlink()
+        await served.wait_requests("PATCH", "hoststates/n", 2)
+
+    assert not any(device.healthy for device in (await report(client)).machine.devices)
 
 
 async def test_a_directory_that_is_replaced_is_watched_again(served, client, make, tmp_path):
@@ -565,6 +578,36 @@ async def test_only_files_that_changed_are_decoded_again(kubelet, reader, tmp_pa
     assert set(after.allocated or ()) - set(before.allocated or ()) == {"b"}
     assert full.files.cpu is not before.files.cpu
     assert full.files.cpu == before.files.cpu
+
+
+async def test_what_can_be_allocated_is_read_again_after_a_while_or_with_other_devices(kubelet, answers, tmp_path):
+    now = [0.0]
+    answers.allocatable = AsyncMock(return_value=await answers.allocatable())
+    reader = KubeletReader(
+        KubeletPaths(directory=tmp_path),
+        pod_resources=answers,
+        discover=lambda _root: kubelet.machine,
+        clock=lambda: now[0],
+    )
+
+    async def asked(*, admitted="", seconds=0.0):
+        answers.allocatable.reset_mock()
+        now[0] += seconds
+        if admitted:
+            kubelet.admit(pod(admitted, cpu="1"))
+            kubelet.write(tmp_path)
+        assert (await reader.read()).allocatable == answers.allocatable.return_value
+        return answers.allocatable.await_count
+
+    assert await asked() == 1
+    assert await asked(admitted="b", seconds=ALLOCATABLE_SECONDS - 1) == 0
+    assert await asked(seconds=1) == 1
+    kubelet.host.update_devices(GPU, DEVICES[:1])
+    assert await asked(admitted="c") == 1
+    await reader.refresh()
+    assert await asked() == 1
+    reader.forget_allocatable()
+    assert await asked() == 1
 
 
 async def test_a_host_whose_sources_have_not_changed_is_not_joined_again(make, reader, monkeypatch):

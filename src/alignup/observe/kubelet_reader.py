@@ -1,11 +1,14 @@
 """The sources of one host, read as a consistent snapshot.
 
-The machine and the configuration are read rarely: at the start, in every full check, and when the kubelet restarts. The
-rest is read on every change. The kubelet may write while it is read, so the files are read again until they are the
-same before and after PodResources has answered.
+The machine and the configuration are read rarely: at the start, in every full check, and when the kubelet restarts.
+PodResources is asked what can be allocated when a device plugin may have changed, and every ten seconds if there are
+changes: a plugin whose socket stays when it crashes changes no file, and the kubelet reports its devices to the API
+server every ten seconds as well. The rest is read on every change. The kubelet may write while it is read, so the files
+are read again until they are the same before and after PodResources has answered.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,7 +25,7 @@ from alignup.kubernetes.configuration import Configuration, feature_gates
 from alignup.kubernetes.kubelet_files import state_files
 from alignup.kubernetes.kubelet_files.allocated_pods import ALLOCATED_PODS_FILE, AllocatedPods, read_allocated_pods
 from alignup.kubernetes.kubelet_files.state_files import KnownFiles, KubeletFiles
-from alignup.kubernetes.plugins.pod_resources import PodResourcesClient
+from alignup.kubernetes.plugins.pod_resources import ListedPod, ListedResources, PodResourcesClient
 from alignup.machines import machine_source
 from alignup.observe.observation import Sources
 
@@ -32,10 +35,11 @@ if TYPE_CHECKING:
 POD_RESOURCES = "pod-resources"
 SOCKET = "kubelet.sock"
 CONFIG_NAME = "config.yaml"
+ALLOCATABLE_SECONDS = 10.0  #: for which what can be allocated is kept, while nothing tells that it has changed
 _ATTEMPTS = 4  #: to read files that do not change meanwhile
 _CLAIM_FILE = "dra_manager_state"  #: written after claims have been prepared, which is after the admission
 
-FileVersions = tuple[tuple[int, int, int] | None, ...]  #: inode, time and size of each file
+FileVersion = tuple[int, int, int] | None  #: inode, time and size; ``None``: there is no file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +105,15 @@ class _Known:
     gaps: tuple[str, ...]  #: about the configuration
 
 
+@dataclass(frozen=True, slots=True)
+class _Allocatable:
+    """What PodResources said can be allocated."""
+
+    resources: ListedResources
+    registered: object  #: the devices in the kubelet's file
+    at: float
+
+
 class KubeletReader:
     """Reads the sources of one host; *pods* returns those of the API server, or ``None`` while they are unknown."""
 
@@ -113,6 +126,7 @@ class KubeletReader:
         slices: Callable[[], KnownSlices] = KnownSlices,
         configz: Callable[[], Awaitable[bytes]] | None = None,
         discover: Callable[[Path], Machine] = machine_source.discover,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.paths = paths
         self.markers: Markers | None = None  #: of this observer, which may be withdrawn for a moment
@@ -120,7 +134,9 @@ class KubeletReader:
         self._pods, self._slices = pods, slices
         self._configz = configz
         self._discover = discover
+        self._clock = clock
         self._known: _Known | None = None
+        self._allocatable: _Allocatable | None = None
         self._files: KnownFiles = {}
 
     def machine(self) -> tuple[Machine, Configuration] | None:
@@ -130,10 +146,15 @@ class KubeletReader:
     async def refresh(self) -> None:
         """Read the machine and the configuration; ``AlignError`` if that is not possible."""
         self._files.clear()
+        self.forget_allocatable()
         machine, paths = await asyncio.to_thread(self._discover, self.paths.host_root), self.paths
         self._known = _Known(
             replace(machine, devices=()), *await read_configuration(paths.config, paths.config_dir, self._configz)
         )
+
+    def forget_allocatable(self) -> None:
+        """Ask for what can be allocated again: a device plugin may have come or gone."""
+        self._allocatable = None
 
     async def read(self) -> Sources:
         """Read everything else, and the machine and configuration if they have not been read."""
@@ -144,11 +165,10 @@ class KubeletReader:
             before = self._versions()
             files, allocated, file_gaps = self._read_files(gates)
             listed, allocatable, gaps = None, None, [*known.gaps, *file_gaps]
-            withdrawals = self.markers.withdrawals if self.markers else 0
             try:
-                listed, allocatable = await self._pod_resources.read()
-                if self.markers is not None:
-                    allocatable = self.markers.at_rest(allocatable, since=withdrawals)
+                listed, allocatable = await self._read_pod_resources(
+                    files.devices.registered if files.devices else None
+                )
             except PluginError as error:
                 gaps.append(f"PodResources does not answer: {error}")
             if before == self._versions():
@@ -172,6 +192,19 @@ class KubeletReader:
             gaps=tuple(gaps),
         )
 
+    async def _read_pod_resources(self, registered: object) -> tuple[tuple[ListedPod, ...], ListedResources]:
+        """Return the pods, and what can be allocated, which changes with device plugins only."""
+        if self.markers is not None:
+            withdrawals = self.markers.withdrawals
+            listed, allocatable = await self._pod_resources.read()
+            return listed, self.markers.at_rest(allocatable, since=withdrawals)
+        known, now = self._allocatable, self._clock()
+        if known is not None and known.registered == registered and now - known.at < ALLOCATABLE_SECONDS:
+            return await self._pod_resources.list(), known.resources
+        listed, allocatable = await self._pod_resources.read()
+        self._allocatable = _Allocatable(allocatable, registered, now)
+        return listed, allocatable
+
     def _read_files(self, gates: FeatureGates) -> tuple[KubeletFiles, AllocatedPods | None, list[str]]:
         try:
             # The file of devices exists only once a device plugin has registered.
@@ -187,11 +220,11 @@ class KubeletReader:
         except AlignError as error:
             return files, None, [str(error)]
 
-    def _versions(self) -> FileVersions:
+    def _versions(self) -> tuple[FileVersion, ...]:
         return tuple(map(_version, self.paths.state_files))
 
 
-def _version(path: Path) -> tuple[int, int, int] | None:
+def _version(path: Path) -> FileVersion:
     try:
         status = path.stat()
     except OSError:

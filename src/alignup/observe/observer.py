@@ -264,24 +264,35 @@ class Observer:
         paths = self.reader.paths
         loop = asyncio.get_running_loop()
         state_files = set(paths.state_files)
+        resume: asyncio.TimerHandle | None = None  # to notice changes again
+
+        def plugins_changed() -> None:
+            self.reader.forget_allocatable()
+            self.notify()
+
         with DirectoryWatch(paths.watched) as watch:
 
             def read() -> None:
+                nonlocal resume
                 changed = watch.changes()
                 if changed is None or any(map(paths.concerns_kubelet, changed)):  # None: anything may have changed
                     watch.refresh()
                     self.notify(refresh=True)
                 elif changed & state_files:
                     self.notify()
-                elif any(map(paths.is_plugin_socket, changed)):
+                if changed is not None and any(map(paths.is_plugin_socket, changed)):
                     # The kubelet writes nothing when a plugin stops; it marks the devices unhealthy a moment later.
-                    self.notify()
-                    loop.call_later(self.timing.settle, self.notify)
+                    plugins_changed()
+                    loop.call_later(self.timing.settle, plugins_changed)
+                loop.remove_reader(watch)  # until all is there that belongs to this change
+                resume = loop.call_later(self.timing.collect, loop.add_reader, watch, read)
 
             loop.add_reader(watch, read)
             try:
                 yield watch
             finally:
+                if resume is not None:
+                    resume.cancel()
                 loop.remove_reader(watch)
 
     async def _wait(self, seconds: float) -> bool:

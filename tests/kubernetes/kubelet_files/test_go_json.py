@@ -85,7 +85,7 @@ def test_invalid_json_raises_gos_message(text, error):
     ],
 )
 def test_json_is_read(text, value):
-    expected = value or GoObject((("a", (True, None)), ("a", GoObject(()))))
+    expected = value or GoObject((("a", [True, None]), ("a", GoObject(()))))
 
     assert parse(text) == expected
 

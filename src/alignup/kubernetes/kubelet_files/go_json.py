@@ -42,15 +42,15 @@ class GoNumber:
 
 @dataclass(slots=True)
 class GoObject:
-    """All members in order, also those with a repeated key. An array is a tuple."""
+    """All members in order, also those with a repeated key. An array is a tuple, or a list that nobody changes."""
 
     pairs: "GoPairs"
 
 
 GoPairs = tuple[tuple[str, "GoValue"], ...]
-GoValue = Union[GoObject, tuple["GoValue", ...], GoNumber, str, bool, None]  # noqa: UP007 - refers to itself
+GoValue = Union[GoObject, tuple["GoValue", ...], list[Any], GoNumber, str, bool, None]  # noqa: UP007 - refers to itself
 
-_JSON_KINDS = {GoObject: "object", tuple: "array", GoNumber: "number", bool: "bool", str: "string"}
+_JSON_KINDS = {GoObject: "object", list: "array", tuple: "array", GoNumber: "number", bool: "bool", str: "string"}
 
 
 @lru_cache(maxsize=4)  # a file is decoded as one version after another, and checked again after that
@@ -64,7 +64,8 @@ def parse(text: bytes) -> GoValue:
             parse_float=GoNumber,
             parse_constant=int,  # which rejects NaN
         )
-        return _go_value(tree, MAX_DEPTH)
+        plain = text.isascii() and b"\\u" not in text
+        return tree if plain else _go_value(tree, MAX_DEPTH)
     except (ValueError, RecursionError):
         raise ParseError(_syntax_error(text)) from None
 
@@ -199,6 +200,11 @@ class GoType:
         return {Kind.STRING: "", Kind.INT: 0, Kind.UINT: 0, Kind.CPU_SET: 0}.get(self.kind)
 
     @cached_property
+    def short_name(self) -> str:
+        """The name without its package."""
+        return self.name.rpartition(".")[2]
+
+    @cached_property
     def fields_by_key(self) -> Mapping[str, "GoField"]:
         """The fields by their names in JSON, in which Go ignores case."""
         return {field.key.casefold(): field for field in self.fields}
@@ -250,9 +256,14 @@ class _Decoder:
         A value of a wrong type is recorded as an error and leaves the variable unchanged, as null does for a type
         without nil. A struct is changed in place, so that it has all before an error that stops decoding.
         """
-        if type(tree) is str and type_.kind is Kind.STRING:
+        kind = type_.kind
+        if type(tree) is str and kind is Kind.STRING:
             return tree
-        match type_.kind, tree:
+        if type(tree) is GoObject and kind is Kind.STRUCT:
+            return self.fill(type_, tree.pairs, into)
+        if type(tree) is GoObject and (kind is Kind.MAP or kind is Kind.POINTER_MAP):
+            return self.read_map(type_, tree.pairs, dict(into or {}))
+        match kind, tree:
             case Kind.INT | Kind.UINT, GoNumber(text):
                 value = _integer(type_, text)
                 return self.mismatch(f"number {text}", type_.name, into) if value is None else value
@@ -262,12 +273,8 @@ class _Decoder:
                 except ValueError:
                     self.error = self.error or "illegal base64 data"
                     return into
-            case Kind.SLICE, tuple():
+            case Kind.SLICE, tuple() | list():
                 return tuple([self.read(type_.elem, item, type_.elem.zero) for item in tree])
-            case ((Kind.MAP | Kind.POINTER_MAP), GoObject(pairs)):
-                return self.read_map(type_, pairs, dict(into or {}))
-            case Kind.STRUCT, GoObject(pairs):
-                return self.fill(type_, pairs, into)
             case Kind.CPU_SET, _:
                 return self.read_cpus(type_, tree)
             case _, None:
@@ -275,6 +282,9 @@ class _Decoder:
         return self.mismatch(_JSON_KINDS[type(tree)], type_.name, into)
 
     def read_map(self, type_: GoType, pairs: GoPairs, entries: dict[Any, Value]) -> dict[Any, Value]:
+        if type_.elem is STRING and type_.key is None and all(type(member) is str for _, member in pairs):
+            entries.update(pairs)
+            return entries
         outside = self.fields
         for name, member in pairs:
             nil = type_.kind is Kind.POINTER_MAP and member is None
@@ -292,7 +302,7 @@ class _Decoder:
         outside = self.struct, self.fields
         for key, member in pairs:
             if field := struct.fields_by_key.get(key.casefold()):
-                self.struct, self.fields = struct.name.rpartition(".")[2], (*outside[1], field.key)
+                self.struct, self.fields = struct.short_name, (*outside[1], field.key)
                 value[field.key] = self.read(field.type, member, value[field.key])
         self.struct, self.fields = outside
         return value

@@ -42,6 +42,7 @@ PODS_GATE = "PodLevelResourceManagers"
 BASELINES_GATE = "InPlacePodVerticalScalingExclusiveCPUs"
 CORRUPT = "checkpoint is corrupted"
 NO_NODE = -1  #: the key of devices without topology
+_HASHED_BYTES = 512  #: of a text whose checksum is computed at a time
 
 _GO_NAMES = {
     "defaultCpuSet": "DefaultCPUSet",
@@ -208,11 +209,17 @@ def struct_checksum_text(struct: GoType, contents: Contents, *, name: str) -> st
     return f"(*{name}){checksum_text(struct, {**contents, 'checksum': 0})}"
 
 
-@lru_cache(maxsize=8)  # of the same file again and again
 def fnv1a(text: str) -> int:
     """Return the checksum of *text* in the kubelet's state files: 32-bit FNV-1a."""
-    value = 0x811C9DC5
-    for byte in text.encode():
+    data, value = text.encode(), 0x811C9DC5
+    for begin in range(0, len(data), _HASHED_BYTES):
+        value = _hash_on(value, data[begin : begin + _HASHED_BYTES])
+    return value
+
+
+@lru_cache(maxsize=256)  # a file that has changed often begins as before
+def _hash_on(value: int, data: bytes) -> int:
+    for byte in data:
         value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
     return value
 

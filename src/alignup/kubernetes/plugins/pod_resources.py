@@ -200,10 +200,13 @@ class PodResourcesClient:
 
     def __init__(self, channel: grpc.aio.Channel, path: Path, *, timeout: float = TIMEOUT) -> None:
         self._channel, self._path, self._timeout = channel, path, timeout
+        self._listed: dict[bytes, ListedPod] = {}  #: by their messages in the last list; most pods do not change
 
     async def list(self) -> tuple[ListedPod, ...]:
         response = await self._call("List", wire.ListPodResourcesRequest(), wire.ListPodResourcesResponse)
-        return tuple(map(_listed_pod, response.pod_resources))
+        messages = [(pod.SerializeToString(deterministic=True), pod) for pod in response.pod_resources]
+        self._listed = {encoded: self._listed.get(encoded) or _listed_pod(pod) for encoded, pod in messages}
+        return tuple([self._listed[encoded] for encoded, _ in messages])
 
     async def get(self, namespace: str, name: str) -> ListedPod:
         request = wire.GetPodResourcesRequest(pod_namespace=namespace, pod_name=name)
