@@ -20,7 +20,7 @@ MAX_CONNECTIONS = 200
 MAX_IDLE = 64  #: connections that are kept: another TLS handshake costs more than a request
 _EYEBALLS_SECONDS = 0.25  #: after which the next address of a host is tried beside the first, as RFC 8305 says
 _NOT_IN_TARGET = re.compile(r"[^\x21-\x7e]")
-_NOT_IN_HEADER = re.compile(r"[\0\r\n]")
+_HEADER = re.compile(r"[\w!#$%&'*+.^`|~-]+: [^\0\r\n]*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,8 @@ class _Address:
             raise ValueError(f"the scheme is {parts.scheme or 'missing'}; http and https are supported")
         if not parts.hostname:
             raise ValueError("there is no host")
+        if _NOT_IN_TARGET.search(parts.netloc + parts.path):
+            raise ValueError("it has a character that must be escaped")
         port = parts.port or (443 if parts.scheme == "https" else 80)
         user = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username is not None else ""
         authorization = f"Basic {base64.b64encode(user.encode()).decode()}" if user else ""
@@ -81,7 +83,9 @@ class HttpClient:
         self._server, self._proxy = _Address.of(url), _Address.of(proxy) if proxy else None
         self._tls = (tls or ssl.create_default_context()) if self._server.tls else None
         self._server_name = server_name or self._server.host
+        self._proxy_tls = ssl.create_default_context() if self._proxy is not None and self._proxy.tls else None
         self._connect_seconds = connect_seconds
+        self._closed = False
         self._idle: list[ClientConnection] = []  #: the last used one last
         self._open: set[ClientConnection] = set()
         self._slots = asyncio.Semaphore(MAX_CONNECTIONS)
@@ -92,11 +96,12 @@ class HttpClient:
             self._first_headers += _proxy_headers(self._proxy)
 
     async def close(self) -> None:
-        self._idle.clear()
-        connections = tuple(self._open)
-        for connection in connections:
+        """End all requests; later ones fail."""
+        self._closed = True
+        for connection in self._open:
             connection.abort()
-        await asyncio.gather(*(connection.ended for connection in connections))
+        if self._open:
+            await asyncio.wait([connection.ended for connection in self._open])
 
     async def send(
         self,
@@ -132,9 +137,10 @@ class HttpClient:
             raise ValueError("a URL has a character that must be escaped")
         lines = [f"{method} {self._prefix}{target} HTTP/1.1", *self._first_headers]
         for name, value in headers:
-            if _NOT_IN_HEADER.search(value):
-                raise ValueError(f"the value of the header {name} has a line break")
-            lines.append(f"{name}: {value}")
+            line = f"{name}: {value}"
+            if not _HEADER.fullmatch(line):
+                raise ValueError(f"the header {name!r} has a line break or another invalid character")
+            lines.append(line)
         if body is not None:
             lines.append(f"Content-Length: {len(body)}")
         return "\r\n".join([*lines, "", ""]).encode() + (body or b"")
@@ -172,6 +178,8 @@ class HttpClient:
 
     def opened(self, connection: ClientConnection) -> None:
         self._open.add(connection)
+        if self._closed:
+            connection.abort()
 
     def closed(self, connection: ClientConnection) -> None:
         self._open.discard(connection)
@@ -179,12 +187,13 @@ class HttpClient:
             self._idle.remove(connection)
 
     async def _connect(self) -> ClientConnection:
+        if self._closed:
+            raise HttpError("the client is closed", sent=False)
         try:
             async with asyncio.timeout(self._connect_seconds):
                 if self._proxy is None:
                     return await self._connect_to(self._server, self._tls, self._server_name)
-                proxy_tls = ssl.create_default_context() if self._proxy.tls else None
-                connection = await self._connect_to(self._proxy, proxy_tls, self._proxy.host)
+                connection = await self._connect_to(self._proxy, self._proxy_tls, self._proxy.host)
                 if self._tls is not None:
                     await self._open_tunnel(connection, self._proxy, self._tls)
                 return connection
