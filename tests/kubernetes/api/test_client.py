@@ -527,7 +527,7 @@ async def test_a_rejected_credential_that_cannot_be_replaced_keeps_no_connection
     monkeypatch.setattr("alignup.kubernetes.api.http_client.MAX_CONNECTIONS", 1)
     server.tokens = {"new"}
     access = Access(server=server.url, credentials=FailingCredentials())
-    async with ApiClient(access, timing=Timing(attempts=1, connect=0.05)) as client:
+    async with ApiClient(access, timing=Timing(attempts=1, connect=1.0)) as client:
         for _ in range(2):
             with pytest.raises(AccessError, match="the plugin failed"):
                 await client.version()

@@ -131,7 +131,7 @@ class Connection:
         """Return the HTTP client; a new one if the client certificate was replaced."""
         if self._client is None or certificate != self._certificate:
             access = self.access
-            tls = access.ssl_context(certificate) if access.server.startswith("https:") else None
+            tls = access.ssl_context(certificate) if access.server.lower().startswith("https:") else None
             try:
                 client = HttpClient(
                     access.server,

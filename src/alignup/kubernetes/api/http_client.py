@@ -42,12 +42,12 @@ class _Address:
             raise ValueError(f"the scheme is {parts.scheme or 'missing'}; http and https are supported")
         if not parts.hostname:
             raise ValueError("there is no host")
-        if _NOT_IN_TARGET.search(parts.netloc + parts.path):
+        name = parts.netloc.rpartition("@")[2]
+        if _NOT_IN_TARGET.search(name + parts.path):
             raise ValueError("it has a character that must be escaped")
         port = parts.port or (443 if parts.scheme == "https" else 80)
         user = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username is not None else ""
         authorization = f"Basic {base64.b64encode(user.encode()).decode()}" if user else ""
-        name = parts.netloc.rpartition("@")[2]
         return cls(parts.scheme == "https", parts.hostname, port, parts.path.rstrip("/"), name, authorization)
 
     @property

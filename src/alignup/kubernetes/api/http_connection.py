@@ -111,6 +111,8 @@ class ClientConnection(asyncio.Protocol):
         transport = None
         try:
             transport = await self.loop.start_tls(self._transport, self, tls, server_hostname=name)
+        except TypeError as error:  # early releases of Python 3.11 and 3.12 raise it for a failure of TLS within TLS
+            raise HttpError(describe_failure(error.__context__ or error)) from error
         finally:
             if transport is None:  # asyncio does not report the end of a connection during the handshake
                 self.abort()
