@@ -104,7 +104,7 @@ class ClientConnection(asyncio.Protocol):
             (self._transport.pause_reading if paused else self._transport.resume_reading)()
 
     async def start_tls(self, tls: ssl.SSLContext, name: str) -> None:
-        """Begin TLS after a proxy has opened a tunnel."""
+        """Begin TLS after a proxy has opened a tunnel; a connection without TLS is closed."""
         self._response = self._parser = None
         if self._transport is None:
             raise HttpError("the connection was closed")
