@@ -19,6 +19,7 @@ from alignup.kubernetes.api import (
 )
 from alignup.kubernetes.api.access import Access
 from alignup.kubernetes.api.client import ApiClient, EventType, PatchType, ServerVersion
+from alignup.kubernetes.api.credentials import Credential
 from alignup.kubernetes.api.errors import (
     AccessError,
     AlreadyExistsError,
@@ -493,6 +494,43 @@ async def test_a_change_that_could_not_be_sent_is_repeated(server, timing):
 
     assert len(server.objects("nodes")) == 1
     assert len(attempts) == 2
+
+
+async def test_a_request_is_not_repeated_after_the_client_is_closed(server):
+    async def sleep(_seconds):
+        await client.__aexit__()
+
+    client = ApiClient(Access(server=server.url), timing=Timing(sleep=sleep))
+    server.inject(ApiFault(disconnect=True))
+
+    with pytest.raises(UnreachableError, match="the client is closed"):
+        await client.version()
+
+    assert len(server.requests) == 1
+
+
+async def test_a_rejected_credential_that_cannot_be_replaced_keeps_no_connection(server, monkeypatch):
+    class FailingCredentials:
+        """Credentials that cannot be replaced."""
+
+        rejected = False
+
+        async def current(self):
+            if self.rejected:
+                self.rejected = False
+                raise AccessError("the plugin failed")
+            return Credential("Bearer old")
+
+        def reject(self, credential):
+            self.rejected = True
+
+    monkeypatch.setattr("alignup.kubernetes.api.http_client.MAX_CONNECTIONS", 1)
+    server.tokens = {"new"}
+    access = Access(server=server.url, credentials=FailingCredentials())
+    async with ApiClient(access, timing=Timing(attempts=1, connect=1.0)) as client:
+        for _ in range(2):
+            with pytest.raises(AccessError, match="the plugin failed"):
+                await client.version()
 
 
 async def test_no_server_is_an_error_with_its_address_and_reason(server, timing):

@@ -264,7 +264,12 @@ async def test_delays_grow_while_a_server_is_down_and_start_again_after_it():
 
 async def test_a_server_that_ends_watches_at_once_is_not_asked_without_a_pause(server, follow):
     waits: asyncio.Queue[float] = asyncio.Queue()
-    timing = Timing(sleep=waits.put, random=lambda: 1.0, clock=lambda: 0.0)
+
+    async def sleep(seconds):
+        waits.put_nowait(seconds)
+        await asyncio.sleep(0)  # a client that is closed fails at once
+
+    timing = Timing(sleep=sleep, random=lambda: 1.0, clock=lambda: 0.0)
     async with ApiClient(Access(server=server.url), timing=timing) as client:
         informer = Informer(client, PODS)
         follow(informer.run())

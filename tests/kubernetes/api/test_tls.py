@@ -90,6 +90,13 @@ async def test_the_certificate_must_be_for_the_host_or_the_given_name(authority,
         assert await version(replace(access, server_name="api.example")) == (1, 36)
 
 
+async def test_the_scheme_of_the_url_may_be_in_upper_case(authority, server_certificate):
+    async with ApiServer(tls=server_context(authority, server_certificate)) as server:
+        access = Access(server=server.url.replace("https", "HTTPS"), authority=authority.cert_pem.bytes())
+
+        assert await version(access) == (1, 36)
+
+
 async def test_a_client_certificate_is_sent_and_read_again_when_it_changes(
     authority, server_certificate, other, tmp_path
 ):

@@ -50,10 +50,10 @@ class Connection:
         self._headers.append(("Accept-Encoding", "gzip" if access.compress else "identity"))
 
     async def close(self) -> None:
+        """Close the connections; requests that are under way fail, and are not sent again."""
         for client in (self._client, self._previous):
             if client is not None:
                 await client.close()
-        self._client = self._previous = None
 
     async def send(self, request: ApiRequest) -> bytes:
         """Return the body of the response; :class:`ApiError` if it is not a success."""
@@ -97,7 +97,11 @@ class Connection:
         response = await self._send_once(request, credential, seconds)
         if response.status == 401:
             self.access.credentials.reject(credential)
-            another = await self.access.credentials.current()
+            try:
+                another = await self.access.credentials.current()
+            except BaseException:
+                response.close()
+                raise
             if another != credential:
                 response.close()
                 response = await self._send_once(request, another, seconds)
@@ -127,7 +131,7 @@ class Connection:
         """Return the HTTP client; a new one if the client certificate was replaced."""
         if self._client is None or certificate != self._certificate:
             access = self.access
-            tls = access.ssl_context(certificate) if access.server.startswith("https:") else None
+            tls = access.ssl_context(certificate) if access.server.lower().startswith("https:") else None
             try:
                 client = HttpClient(
                     access.server,

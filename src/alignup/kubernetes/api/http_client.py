@@ -42,10 +42,12 @@ class _Address:
             raise ValueError(f"the scheme is {parts.scheme or 'missing'}; http and https are supported")
         if not parts.hostname:
             raise ValueError("there is no host")
+        name = parts.netloc.rpartition("@")[2]
+        if _NOT_IN_TARGET.search(name + parts.path):
+            raise ValueError("it has a character that must be escaped")
         port = parts.port or (443 if parts.scheme == "https" else 80)
         user = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username is not None else ""
         authorization = f"Basic {base64.b64encode(user.encode()).decode()}" if user else ""
-        name = parts.netloc.rpartition("@")[2]
         return cls(parts.scheme == "https", parts.hostname, port, parts.path.rstrip("/"), name, authorization)
 
     @property
@@ -81,7 +83,9 @@ class HttpClient:
         self._server, self._proxy = _Address.of(url), _Address.of(proxy) if proxy else None
         self._tls = (tls or ssl.create_default_context()) if self._server.tls else None
         self._server_name = server_name or self._server.host
+        self._proxy_tls = ssl.create_default_context() if self._proxy is not None and self._proxy.tls else None
         self._connect_seconds = connect_seconds
+        self._closed = False
         self._idle: list[ClientConnection] = []  #: the last used one last
         self._open: set[ClientConnection] = set()
         self._slots = asyncio.Semaphore(MAX_CONNECTIONS)
@@ -92,11 +96,12 @@ class HttpClient:
             self._first_headers += _proxy_headers(self._proxy)
 
     async def close(self) -> None:
-        self._idle.clear()
-        connections = tuple(self._open)
-        for connection in connections:
+        """End all requests; later ones fail."""
+        self._closed = True
+        for connection in self._open:
             connection.abort()
-        await asyncio.gather(*(connection.ended for connection in connections))
+        if self._open:
+            await asyncio.wait([connection.ended for connection in self._open])
 
     async def send(
         self,
@@ -131,13 +136,14 @@ class HttpClient:
         if _NOT_IN_TARGET.search(target):
             raise ValueError("a URL has a character that must be escaped")
         lines = [f"{method} {self._prefix}{target} HTTP/1.1", *self._first_headers]
-        for name, value in headers:
-            if _NOT_IN_HEADER.search(value):
-                raise ValueError(f"the value of the header {name} has a line break")
-            lines.append(f"{name}: {value}")
+        lines += [f"{name}: {value}" for name, value in headers]
         if body is not None:
             lines.append(f"Content-Length: {len(body)}")
-        return "\r\n".join([*lines, "", ""]).encode() + (body or b"")
+        head = "\r\n".join([*lines, "", ""])
+        if head.count("\r") + head.count("\n") > 2 * (len(lines) + 1) or "\0" in head:
+            name = next(line for line in lines if _NOT_IN_HEADER.search(line)).partition(":")[0]
+            raise ValueError(f"the header {name} has a line break")
+        return head.encode() + (body or b"")
 
     async def _wait_for_slot(self) -> None:
         if not self._slots.locked():
@@ -172,6 +178,8 @@ class HttpClient:
 
     def opened(self, connection: ClientConnection) -> None:
         self._open.add(connection)
+        if self._closed:
+            connection.abort()
 
     def closed(self, connection: ClientConnection) -> None:
         self._open.discard(connection)
@@ -179,12 +187,13 @@ class HttpClient:
             self._idle.remove(connection)
 
     async def _connect(self) -> ClientConnection:
+        if self._closed:
+            raise HttpError("the client is closed", sent=False)
         try:
             async with asyncio.timeout(self._connect_seconds):
                 if self._proxy is None:
                     return await self._connect_to(self._server, self._tls, self._server_name)
-                proxy_tls = ssl.create_default_context() if self._proxy.tls else None
-                connection = await self._connect_to(self._proxy, proxy_tls, self._proxy.host)
+                connection = await self._connect_to(self._proxy, self._proxy_tls, self._proxy.host)
                 if self._tls is not None:
                     await self._open_tunnel(connection, self._proxy, self._tls)
                 return connection
@@ -216,14 +225,13 @@ class HttpClient:
         response = connection.send("\r\n".join(lines).encode(), self._connect_seconds)
         try:
             await response.wait_for_head()
-            if 200 <= response.status < 300:
-                await connection.start_tls(tls, self._server_name)
         except BaseException:
             connection.abort()
             raise
         if not 200 <= response.status < 300:
             connection.abort()
             raise HttpError(f"the proxy {proxy.endpoint} responded with HTTP status {response.status}")
+        await connection.start_tls(tls, self._server_name)
 
 
 def _proxy_headers(proxy: _Address) -> list[str]:

@@ -81,8 +81,8 @@ class ClientConnection(asyncio.Protocol):
         response = HttpResponse(self, seconds)
         self._response, self._parser = response, HttpResponseParser(response)
         response.parser = self._parser
-        if self._transport is None:
-            response.fail("the connection was closed")
+        if self._transport is None or self._transport.is_closing():
+            response.fail("the connection was closed", sent=False)
         else:
             self._transport.write(request)
         return response
@@ -93,6 +93,8 @@ class ClientConnection(asyncio.Protocol):
         self._client.give_back(self, reusable=reusable)
 
     def abort(self) -> None:
+        if self._response is not None:
+            self._response.fail("the connection was closed")
         if self._transport is not None:
             self._transport.abort()
 
@@ -102,11 +104,20 @@ class ClientConnection(asyncio.Protocol):
             (self._transport.pause_reading if paused else self._transport.resume_reading)()
 
     async def start_tls(self, tls: ssl.SSLContext, name: str) -> None:
-        """Begin TLS after a proxy has opened a tunnel."""
+        """Begin TLS after a proxy has opened a tunnel; a connection without TLS is closed."""
         self._response = self._parser = None
         if self._transport is None:
             raise HttpError("the connection was closed")
-        self._transport = await self.loop.start_tls(self._transport, self, tls, server_hostname=name)
+        transport = None
+        try:
+            transport = await self.loop.start_tls(self._transport, self, tls, server_hostname=name)
+        except TypeError as error:  # early releases of Python 3.11 and 3.12 raise it for a failure of TLS within TLS
+            raise HttpError(describe_failure(error.__context__ or error)) from error
+        finally:
+            if transport is None:  # asyncio does not report the end of a connection during the handshake
+                self.abort()
+                self.connection_lost(None)
+        self._transport = transport
 
     # What asyncio calls
 
@@ -126,7 +137,8 @@ class ClientConnection(asyncio.Protocol):
             self._parser.feed_data(data)
             response.received(len(data))
         except (HttpParserError, HttpParserUpgrade) as error:
-            response.fail(f"no valid HTTP response: {error}")
+            upgrade = isinstance(error, HttpParserUpgrade)
+            response.fail(f"no valid HTTP response: {'it switches to another protocol' if upgrade else error}")
             self.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -167,34 +179,32 @@ class HttpResponse:
             await self._wait()
         body = b"".join(self._chunks)
         self.close()
-        if not self._compressed:
-            return body
-        try:
-            return zlib.decompress(body, 16 + zlib.MAX_WBITS)
-        except zlib.error as error:
-            raise HttpError(f"the body cannot be decompressed: {error}") from None
+        if self._compressed:
+            decoder = _GzipDecoder()
+            body = decoder.decode(body)
+            decoder.finish()
+        return body
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yield the parts of the body as they arrive."""
-        decompressor = zlib.decompressobj(16 + zlib.MAX_WBITS) if self._compressed else None
+        decoder = _GzipDecoder() if self._compressed else None
         while True:
             if self._chunks:
                 chunk = b"".join(self._chunks)
                 self._chunks.clear()
                 self._unread = 0
                 self._resume()
-                try:
-                    part = decompressor.decompress(chunk) if decompressor else chunk
-                except zlib.error as error:
-                    raise HttpError(f"the body cannot be decompressed: {error}") from None
-                yield part
+                yield decoder.decode(chunk) if decoder else chunk
             elif self._complete:
+                if decoder:
+                    decoder.finish()
                 return
             else:
                 await self._wait()
 
     def close(self) -> None:
         """Give the connection back; one with more to come is closed."""
+        self._resume()
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.finish(reusable=self._keep_alive and not self._surplus and self._error is None)
@@ -234,15 +244,15 @@ class HttpResponse:
             if self._head_bytes > _MAX_HEAD:
                 self.fail("the head of the response is too large")
 
-    def fail(self, reason: str) -> None:
+    def fail(self, reason: str, *, sent: bool = True) -> None:
         if self._error is None:
-            self._error = HttpError(reason)
+            self._error = HttpError(reason, sent=sent)
         self._wake()
 
     def lost(self, error: Exception | None) -> None:
         """Note the end of the connection, which is the end of a body of unknown length as well."""
         unknown_length = not {b"content-length", b"transfer-encoding"} & self.headers.keys()
-        if error is None and self.status and unknown_length:
+        if error is None and self._error is None and self.status and unknown_length:
             self._complete = True
             self._wake()
         elif not self._complete:
@@ -280,6 +290,30 @@ class HttpResponse:
         if self.status and self.parser is not None:
             self._complete, self._keep_alive = True, self.parser.should_keep_alive()
             self._wake()
+
+
+class _GzipDecoder:
+    """The decoder of a body of gzip members."""
+
+    def __init__(self) -> None:
+        self._member: zlib._Decompress | None = None  #: that has begun
+
+    def decode(self, data: bytes) -> bytes:
+        parts = []
+        while data:
+            self._member = self._member or zlib.decompressobj(16 + zlib.MAX_WBITS)
+            try:
+                parts.append(self._member.decompress(data))
+            except zlib.error as error:
+                raise HttpError(f"the body cannot be decompressed: {error}") from None
+            data = self._member.unused_data
+            if self._member.eof:
+                self._member = None
+        return b"".join(parts)
+
+    def finish(self) -> None:
+        if self._member is not None:
+            raise HttpError("the body cannot be decompressed: its end is missing")
 
 
 def describe_failure(error: BaseException) -> str:
