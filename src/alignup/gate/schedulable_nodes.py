@@ -77,12 +77,17 @@ class NodeCapacity:
         self._requests: dict[str, FitRequest] = {}  #: uid → what the pod requests
         self._allocatable: dict[str, NodeAllocatable] = {}
 
-    def put_pod(self, pod: ApiPod, *nodes: str) -> bool:
-        """Count a pod that is bound to a node, or will be to one of *nodes*; return whether it was resized there."""
+    def put_pod(self, pod: ApiPod, *nodes: str, decoded: Pod | None = None) -> bool:
+        """Count a pod that is bound to a node, or will be to one of *nodes*; return whether it was resized there.
+
+        A *decoded* pod need not be decoded again.
+        """
         uid, resized = pod.metadata.uid, False
         if moved := self._nodes.get(uid) != nodes:
             self.remove_pod(uid)
             self._nodes[uid] = nodes
+            if decoded is not None:
+                self._requests[uid] = _used(decoded)
         elif uid in self._requests and _resources(self._pods[nodes[0]][uid]) != _resources(pod):
             resized = self._requests.pop(uid) != self._request(uid, pod)
         for node in nodes:
@@ -126,7 +131,7 @@ class NodeCapacity:
     def _request(self, uid: str, pod: ApiPod) -> FitRequest:
         if uid not in self._requests:
             decoded = self._read(pod)
-            self._requests[uid] = _NO_REQUEST if decoded is None else demand.fit_used(_unclaimed(decoded, {}))
+            self._requests[uid] = _NO_REQUEST if decoded is None else _used(decoded)
         return self._requests[uid]
 
 
@@ -145,6 +150,10 @@ def _unclaimed(pod: Pod, capacity: Mapping[str, int]) -> Pod:
     if not pod.class_resources and not pod.claimed_requests:
         return pod
     return pod.without_requests(demand.claimed_requests(pod, capacity))
+
+
+def _used(pod: Pod) -> FitRequest:
+    return demand.fit_used(_unclaimed(pod, {}))
 
 
 def _sum(requests: Iterable[FitRequest]) -> UsedResources:
