@@ -562,6 +562,14 @@ async def test_an_address_that_cannot_be_used_is_an_error(server, proxy):
             await client.version()
 
 
+async def test_errors_do_not_show_the_password_of_a_proxy():
+    async with ApiClient(Access(server="https://127.0.0.1:1", proxy="socks5://a:secret@proxy:1")) as client:
+        with pytest.raises(AccessError, match=r"by proxy socks5://proxy:1: the scheme is socks5") as caught:
+            await client.version()
+
+    assert "secret" not in str(caught.value)
+
+
 async def test_a_server_that_does_not_respond_is_an_error(server):
     server.inject(ApiFault(hang=True, times=None))
     timing = Timing(response=0.01, attempts=1)

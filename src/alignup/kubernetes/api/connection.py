@@ -1,5 +1,6 @@
 """Requests to one API server: authentication, repeated attempts, and errors as :class:`ApiError`."""
 
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from alignup.kubernetes.api.http_client import HttpClient
 from alignup.kubernetes.api.http_connection import HttpError, HttpResponse
 from alignup.kubernetes.api.timing import RetryDelay, Timing
 
+_USER = re.compile(r"//[^/]*@")  #: in a URL, with a password
 _PASSING = frozenset({429, 502, 503, 504})  #: status codes of failures that pass
 
 
@@ -141,7 +143,7 @@ class Connection:
                     proxy=access.proxy,
                 )
             except ValueError as error:
-                proxy = f" by proxy {access.proxy}" if access.proxy else ""
+                proxy = f" by proxy {_USER.sub('//', access.proxy)}" if access.proxy else ""
                 raise AccessError(f"{access.source}: cannot use {access.server}{proxy}: {error}") from None
             oldest, self._previous, self._certificate = self._previous, self._client, certificate
             self._client = client
