@@ -39,7 +39,7 @@ def test_a_pod_is_added():
 def test_pods_are_in_the_order_of_admission():
     ledger = idle()
     for uid in ("c", "a", "b"):
-        ledger = ledger.with_pod(resident(uid))
+        ledger = ledger.with_pods([resident(uid)])
 
     assert list(ledger.pods) == ["c", "a", "b"]
     assert list(ledger.without_pod("a", ledger.by_provider()).pods) == ["c", "b"]

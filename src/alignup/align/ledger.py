@@ -3,7 +3,7 @@
 A ledger is immutable: admitting or releasing a pod makes a new one. To undo a decision, keep the ledger from before.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -62,10 +62,18 @@ class Ledger:
     def with_providers(self, ledgers: Mapping[str, Any]) -> "Ledger":
         return self._with(ledgers, self.pods, self.used)
 
-    def with_pod(self, admitted: AdmittedPod, ledgers: Mapping[str, Any] | None = None) -> "Ledger":
-        """Return this ledger with one more pod and, if given, the provider ledgers after its allocation."""
+    def with_pods(self, admitted: Iterable[AdmittedPod]) -> "Ledger":
+        """Return this ledger with more pods, whose allocations it has already."""
+        pods, used = dict(self.pods), self.used
+        for pod in admitted:
+            pods[pod.pod.uid] = pod
+            used = used.plus(pod.usage)
+        return self._with(self.by_provider(), pods, used)
+
+    def with_pod(self, admitted: AdmittedPod, ledgers: Mapping[str, Any]) -> "Ledger":
+        """Return this ledger with one more pod and the provider ledgers after its allocation."""
         pods = with_item(self.pods, admitted.pod.uid, admitted)
-        return self._with(self.by_provider() if ledgers is None else ledgers, pods, self.used.plus(admitted.usage))
+        return self._with(ledgers, pods, self.used.plus(admitted.usage))
 
     def without_pod(self, uid: str, ledgers: Mapping[str, Any]) -> "Ledger":
         used = self.used.plus(self.pods[uid].usage, by=-1)

@@ -33,6 +33,7 @@ class ObserverMetrics:
             "Resources of each NUMA node in base units: allocatable, and available to new pods.",
             ["node", "numa_node", "resource", "state"],
         )
+        self._shown: dict[tuple[str, str, str, str], Gauge] = {}  #: of the resources, by their labels
         for result in ("ok", "unsettled", "error"):
             self.observations.labels(result)
         for result in ("ok", "error"):
@@ -49,12 +50,17 @@ class ObserverMetrics:
         """Set what the last observation shows; *topology* is a NodeResourceTopology."""
         self._gaps.set(gaps)
         self._contradictions.set(contradictions)
-        self._resources.clear()
-        for zone in topology["zones"]:
-            for resource in zone["resources"]:
-                for state in ("allocatable", "available"):
-                    labels = (self._host, zone["name"].removeprefix("node-"), resource["name"], state)
-                    self._resources.labels(*labels).set(Quantity.parse(resource[state]).value())
+        amounts = {
+            (self._host, zone["name"].removeprefix("node-"), resource["name"], state): resource[state]
+            for zone in topology["zones"]
+            for resource in zone["resources"]
+            for state in ("allocatable", "available")
+        }
+        if amounts.keys() != self._shown.keys():
+            self._resources.clear()
+            self._shown = {labels: self._resources.labels(*labels) for labels in amounts}
+        for labels, amount in amounts.items():
+            self._shown[labels].set(Quantity.parse(amount).value())
 
 
 def observer_app(

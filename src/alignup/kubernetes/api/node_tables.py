@@ -42,11 +42,16 @@ class PodTable:
     def __init__(self, client: ApiClient, host: str) -> None:
         self._informer: Informer[ApiPod] = Informer(client, PODS, Query(fields=f"spec.nodeName={host}"))
         self._read: dict[str, tuple[str, KnownPod]] = {}  #: by uid in the API server: resource version and pod
+        self._known: Mapping[str, KnownPod] | None = None  #: until a pod changes
 
     def known(self) -> Mapping[str, KnownPod] | None:
         """Return the pods by the uid that the kubelet uses; ``None`` if they have not been listed."""
-        if not self._informer.synced:
-            return None
+        if self._informer.synced and self._known is None:
+            self._known = self._read_pods()
+        return self._known if self._informer.synced else None
+
+    def _read_pods(self) -> Mapping[str, KnownPod]:
+        """Read the pods that have changed."""
         pods: dict[str, tuple[str, KnownPod]] = {}
         uids = {pod.metadata.uid for pod in self._informer.objects.values()}
         for pod in self._informer.objects.values():
@@ -71,6 +76,7 @@ class PodTable:
 
         def changed(_change: object) -> None:
             nonlocal before
+            self._known = None
             pods = self.known()
             if pods is None or pods != before:  # most changes of a status are none
                 before = pods

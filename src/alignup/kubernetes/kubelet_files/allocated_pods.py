@@ -6,6 +6,7 @@ the pod's spec, and it is what the kubelet counts with. An ended pod stays in th
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from alignup import atomic_files
@@ -47,17 +48,15 @@ class AllocatedPod:
 
 
 AllocatedPods = Mapping[str, AllocatedPod]  #: by uid
+_Texts = tuple[tuple[str, str], ...]  #: resources and their amounts
 
 
 def parse_allocated_pods(text: bytes, *, path: str) -> AllocatedPods:
     """Decode the file at *path*; ``StateError`` if a kubelet would not start with it."""
 
     def resources(contents: Contents) -> Resources:
-        requests, limits = (
-            {name: Quantity.parse(amount) for name, amount in (contents[key] or {}).items()}
-            for key in ("requests", "limits")
-        )
-        return Resources(requests, limits)
+        requests, limits = contents["requests"] or {}, contents["limits"] or {}
+        return _resources(tuple(requests.items()), tuple(limits.items()))
 
     file, error = decode(_ALLOCATED_PODS_STRUCT, text)
     if error is None and file["checksum"] != fnv1a(data_checksum_text(file["data"])):
@@ -77,6 +76,14 @@ def parse_allocated_pods(text: bytes, *, path: str) -> AllocatedPods:
     except QuantityError as invalid:
         error = str(invalid)
     raise StateError(f"could not read the checkpoint file of allocated resources {quote(path)}: {error}")
+
+
+@lru_cache(maxsize=256)  # pods of one workload are alike
+def _resources(requests: _Texts, limits: _Texts) -> Resources:
+    return Resources(
+        {name: Quantity.parse(amount) for name, amount in requests},
+        {name: Quantity.parse(amount) for name, amount in limits},
+    )
 
 
 def read_allocated_pods(directory: Path, *, known: KnownFiles | None = None) -> AllocatedPods | None:

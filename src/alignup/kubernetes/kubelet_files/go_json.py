@@ -206,8 +206,8 @@ class GoType:
 
     @cached_property
     def fields_by_key(self) -> Mapping[str, "GoField"]:
-        """The fields by their names in JSON, in which Go ignores case."""
-        return {field.key.casefold(): field for field in self.fields}
+        """The fields by their names in JSON, also in lower case: Go ignores case."""
+        return {key: field for field in self.fields for key in (field.key.casefold(), field.key)}
 
     @property
     def empty(self) -> dict[str, Value]:
@@ -263,18 +263,18 @@ class _Decoder:
             return self.fill(type_, tree.pairs, into)
         if type(tree) is GoObject and (kind is Kind.MAP or kind is Kind.POINTER_MAP):
             return self.read_map(type_, tree.pairs, dict(into or {}))
+        if type(tree) is GoNumber and (kind is Kind.INT or kind is Kind.UINT):
+            value = _integer(type_, tree.text)
+            return self.mismatch(f"number {tree.text}", type_.name, into) if value is None else value
+        if (type(tree) is list or type(tree) is tuple) and kind is Kind.SLICE:
+            return tuple([self.read(type_.elem, item, type_.elem.zero) for item in tree])
         match kind, tree:
-            case Kind.INT | Kind.UINT, GoNumber(text):
-                value = _integer(type_, text)
-                return self.mismatch(f"number {text}", type_.name, into) if value is None else value
             case Kind.BYTES, str():
                 try:
                     return base64.b64decode(tree.replace("\r", "").replace("\n", ""), validate=True)
                 except ValueError:
                     self.error = self.error or "illegal base64 data"
                     return into
-            case Kind.SLICE, tuple() | list():
-                return tuple([self.read(type_.elem, item, type_.elem.zero) for item in tree])
             case Kind.CPU_SET, _:
                 return self.read_cpus(type_, tree)
             case _, None:
@@ -299,12 +299,13 @@ class _Decoder:
         return entries
 
     def fill(self, struct: GoType, pairs: GoPairs, value: dict[str, Value]) -> dict[str, Value]:
-        outside = self.struct, self.fields
+        outside, fields = self.struct, self.fields
+        self.struct = struct.short_name
         for key, member in pairs:
-            if field := struct.fields_by_key.get(key.casefold()):
-                self.struct, self.fields = struct.short_name, (*outside[1], field.key)
+            if field := struct.fields_by_key.get(key) or struct.fields_by_key.get(key.casefold()):
+                self.fields = (*fields, field.key)
                 value[field.key] = self.read(field.type, member, value[field.key])
-        self.struct, self.fields = outside
+        self.struct, self.fields = outside, fields
         return value
 
     def read_cpus(self, type_: GoType, tree: GoValue) -> int:
@@ -334,6 +335,8 @@ class _Decoder:
 
 def _integer(type_: GoType, text: str) -> int | None:
     """Return the number; ``None`` if it is out of range, or has a fraction or an exponent."""
+    if text.isascii() and text.isdigit() and len(text) < 19:
+        return int(text)
     allowed = range(-(1 << 63), 1 << 63) if type_.kind is Kind.INT else range(1 << 64)
     return int(text) if _INTEGER.fullmatch(text) and int(text) in allowed else None
 

@@ -89,10 +89,8 @@ def restore_ledger(
     by_uid = {pod.uid: pod for pod in pods if pod.uid}
     holders = {*cpus.held, *cpus.pod_held, *memory.held, *memory.pod_held, *devices.held}
     unknown = tuple(sorted(holders - by_uid.keys()))
-    for pod in by_uid.values():
-        ledger = ledger.with_pod(AdmittedPod(pod, {}, fit_used(pod)))
-    for uid in unknown:
-        ledger = ledger.with_pod(_stand_in(uid, ledger))
+    ledger = ledger.with_pods(AdmittedPod(pod, {}, fit_used(pod)) for pod in by_uid.values())
+    ledger = ledger.with_pods([_stand_in(uid, ledger) for uid in unknown])
     gaps += [
         Gap(f"pod {pod.namespace}/{pod.name} is ignored: without a uid it cannot be found in the state files")
         for pod in pods
