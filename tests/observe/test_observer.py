@@ -602,12 +602,25 @@ async def test_what_can_be_allocated_is_read_again_after_a_while_or_with_other_d
     assert await asked() == 1
     assert await asked(admitted="b", seconds=ALLOCATABLE_SECONDS - 1) == 0
     assert await asked(seconds=1) == 1
-    kubelet.host.update_devices(GPU, DEVICES[:1])
-    assert await asked(admitted="c") == 1
     await reader.refresh()
     assert await asked() == 1
     reader.forget_allocatable()
     assert await asked() == 1
+    kubelet.host.update_devices(GPU, DEVICES[:1])  # of which PodResources does not know yet
+    assert [await asked(admitted="c"), await asked()] == [1, 1]
+
+
+async def test_what_is_forgotten_while_it_is_read_is_read_again(answers, reader):
+    async def read(read=answers.read):
+        answer = await read()
+        reader.forget_allocatable()
+        return answer
+
+    answers.read = AsyncMock(side_effect=read)
+    for _ in range(2):
+        await reader.read()
+
+    assert answers.read.await_count == 2
 
 
 async def test_a_host_whose_sources_have_not_changed_is_not_joined_again(make, reader, monkeypatch):

@@ -544,7 +544,8 @@ class GateController:
         self._writing[waiting.api.metadata.namespace] += 1
         release = PodRelease(waiting.api, self._host_names(nodes), self._clock())
         self.releases.add(release)
-        self._capacity.put_pod(waiting.api, *nodes, decoded=waiting.pod)
+        decoded = None if waiting.pod.class_resources else waiting.pod  # some of them may be served without a claim
+        self._capacity.put_pod(waiting.api, *nodes, decoded=decoded)
         for node in nodes:
             self.reservations.take(node, waiting)
         if waiting.pod.uses_claims:

@@ -105,12 +105,15 @@ class _Known:
     gaps: tuple[str, ...]  #: about the configuration
 
 
+Registered = Mapping[str, tuple[str, ...] | None] | None  #: the devices in the kubelet's file
+
+
 @dataclass(frozen=True, slots=True)
 class _Allocatable:
     """What PodResources said can be allocated."""
 
     resources: ListedResources
-    registered: object  #: the devices in the kubelet's file
+    registered: Registered
     at: float
 
 
@@ -137,6 +140,7 @@ class KubeletReader:
         self._clock = clock
         self._known: _Known | None = None
         self._allocatable: _Allocatable | None = None
+        self._forgotten = 0  #: how often it was forgotten
         self._files: KnownFiles = {}
 
     def machine(self) -> tuple[Machine, Configuration] | None:
@@ -155,6 +159,7 @@ class KubeletReader:
     def forget_allocatable(self) -> None:
         """Ask for what can be allocated again: a device plugin may have come or gone."""
         self._allocatable = None
+        self._forgotten += 1
 
     async def read(self) -> Sources:
         """Read everything else, and the machine and configuration if they have not been read."""
@@ -192,7 +197,7 @@ class KubeletReader:
             gaps=tuple(gaps),
         )
 
-    async def _read_pod_resources(self, registered: object) -> tuple[tuple[ListedPod, ...], ListedResources]:
+    async def _read_pod_resources(self, registered: Registered) -> tuple[tuple[ListedPod, ...], ListedResources]:
         """Return the pods, and what can be allocated, which changes with device plugins only."""
         if self.markers is not None:
             withdrawals = self.markers.withdrawals
@@ -201,8 +206,13 @@ class KubeletReader:
         known, now = self._allocatable, self._clock()
         if known is not None and known.registered == registered and now - known.at < ALLOCATABLE_SECONDS:
             return await self._pod_resources.list(), known.resources
+        forgotten = self._forgotten
         listed, allocatable = await self._pod_resources.read()
-        self._allocatable = _Allocatable(allocatable, registered, now)
+        # Devices that only the file has belong to a plugin that has stopped. It can come back without another file.
+        expected = {(resource, id_) for resource, ids in (registered or {}).items() for id_ in ids or ()}
+        reported = {(device.resource, device.id) for device in allocatable.devices}
+        if forgotten == self._forgotten and reported == expected:
+            self._allocatable = _Allocatable(allocatable, registered, now)
         return listed, allocatable
 
     def _read_files(self, gates: FeatureGates) -> tuple[KubeletFiles, AllocatedPods | None, list[str]]:

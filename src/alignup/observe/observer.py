@@ -284,8 +284,8 @@ class Observer:
                     # The kubelet writes nothing when a plugin stops; it marks the devices unhealthy a moment later.
                     plugins_changed()
                     loop.call_later(self.timing.settle, plugins_changed)
-                loop.remove_reader(watch)  # until all is there that belongs to this change
-                resume = loop.call_later(self.timing.collect, loop.add_reader, watch, read)
+                loop.remove_reader(watch)  # for a moment, in which more comes that belongs to this change
+                resume = loop.call_later(self.timing.collect / 2, loop.add_reader, watch, read)
 
             loop.add_reader(watch, read)
             try:

@@ -19,7 +19,7 @@ from alignup.kubernetes.api import (
 )
 from alignup.kubernetes.api.access import Access
 from alignup.kubernetes.api.client import ApiClient, EventType, PatchType, ServerVersion
-from alignup.kubernetes.api.credentials import Credential
+from alignup.kubernetes.api.credentials import Credential, UserCredentials
 from alignup.kubernetes.api.errors import (
     AccessError,
     AlreadyExistsError,
@@ -562,12 +562,24 @@ async def test_an_address_that_cannot_be_used_is_an_error(server, proxy):
             await client.version()
 
 
-async def test_errors_do_not_show_the_password_of_a_proxy():
-    async with ApiClient(Access(server="https://127.0.0.1:1", proxy="socks5://a:secret@proxy:1")) as client:
-        with pytest.raises(AccessError, match=r"by proxy socks5://proxy:1: the scheme is socks5") as caught:
+@pytest.mark.parametrize(
+    "proxy", ["socks5://a:secret@proxy:1", "a:secret@proxy:1", "http://a:b/secret@proxy:1", "http://a:secret#b@proxy:1"]
+)
+async def test_errors_do_not_show_the_password_of_a_proxy(proxy):
+    async with ApiClient(Access(server="https://127.0.0.1:1", proxy=proxy)) as client:
+        with pytest.raises(AccessError, match=r"by proxy (socks5://|http://|)proxy:1: the ") as caught:
             await client.version()
 
     assert "secret" not in str(caught.value)
+
+
+async def test_a_user_in_the_address_of_the_server_is_sent(server, timing):
+    address = server.url.replace("//", "//a:secret@")
+    for credentials in (UserCredentials(), UserCredentials(token="other")):  # noqa: S106 - a token of a test
+        async with ApiClient(Access(server=address, credentials=credentials), timing=timing) as client:
+            await client.version()
+
+    assert [request.headers["authorization"] for request in server.requests] == ["Basic YTpzZWNyZXQ=", "Bearer other"]
 
 
 async def test_a_server_that_does_not_respond_is_an_error(server):

@@ -21,7 +21,7 @@ from alignup.kubernetes.api.http_client import HttpClient
 from alignup.kubernetes.api.http_connection import HttpError, HttpResponse
 from alignup.kubernetes.api.timing import RetryDelay, Timing
 
-_USER = re.compile(r"//[^/]*@")  #: in a URL, with a password
+_USER = re.compile(r"^([a-z0-9]+://)?.*@", re.IGNORECASE)  #: and a password, in a URL
 _PASSING = frozenset({429, 502, 503, 504})  #: status codes of failures that pass
 
 
@@ -117,8 +117,8 @@ class Connection:
     async def _send_once(self, request: ApiRequest, credential: Credential, seconds: float) -> HttpResponse:
         client = await self._client_for(credential.certificate)
         headers = [*self._headers, ("Accept", request.accept)]
-        if credential.authorization:
-            headers.append(("Authorization", credential.authorization))
+        if authorization := credential.authorization or client.authorization:
+            headers.append(("Authorization", authorization))
         if request.body is not None:
             headers.append(("Content-Type", request.content_type))
         target = f"{request.path}?{urlencode(request.parameters)}" if request.parameters else request.path
@@ -143,8 +143,8 @@ class Connection:
                     proxy=access.proxy,
                 )
             except ValueError as error:
-                proxy = f" by proxy {_USER.sub('//', access.proxy)}" if access.proxy else ""
-                raise AccessError(f"{access.source}: cannot use {access.server}{proxy}: {error}") from None
+                proxy = f" by proxy {_shown(access.proxy)}" if access.proxy else ""
+                raise AccessError(f"{access.source}: cannot use {_shown(access.server)}{proxy}: {error}") from None
             oldest, self._previous, self._certificate = self._previous, self._client, certificate
             self._client = client
             if oldest is not None:
@@ -161,9 +161,14 @@ class Connection:
 
     def _unreachable(self, error: HttpError) -> UnreachableError:
         source = f" ({self.access.source})" if self.access.source else ""
-        unreachable = UnreachableError(f"cannot reach the API server {self.access.server}{source}: {error}")
+        unreachable = UnreachableError(f"cannot reach the API server {_shown(self.access.server)}{source}: {error}")
         unreachable.__cause__ = error
         return unreachable
+
+
+def _shown(url: str) -> str:
+    """Return a URL without a user and a password."""
+    return _USER.sub(r"\1", url)
 
 
 def _repeatable(request: ApiRequest, error: ApiError) -> bool:

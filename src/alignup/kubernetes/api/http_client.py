@@ -45,7 +45,10 @@ class _Address:
         name = parts.netloc.rpartition("@")[2]
         if _NOT_IN_TARGET.search(name + parts.path):
             raise ValueError("it has a character that must be escaped")
-        port = parts.port or (443 if parts.scheme == "https" else 80)
+        try:
+            port = parts.port or (443 if parts.scheme == "https" else 80)
+        except ValueError:
+            raise ValueError("the port is not a number up to 65535") from None
         user = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username is not None else ""
         authorization = f"Basic {base64.b64encode(user.encode()).decode()}" if user else ""
         return cls(parts.scheme == "https", parts.hostname, port, parts.path.rstrip("/"), name, authorization)
@@ -82,6 +85,7 @@ class HttpClient:
     ) -> None:
         self._server, self._proxy = _Address.of(url), _Address.of(proxy) if proxy else None
         self._tls = (tls or ssl.create_default_context()) if self._server.tls else None
+        self.authorization = self._server.authorization  #: for a request without another
         self._server_name = server_name or self._server.host
         self._proxy_tls = ssl.create_default_context() if self._proxy is not None and self._proxy.tls else None
         self._connect_seconds = connect_seconds
