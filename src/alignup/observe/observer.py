@@ -298,7 +298,8 @@ class Observer:
     async def _wait(self, seconds: float) -> bool:
         """Wait for a change; return whether there was none within *seconds*."""
         try:
-            await asyncio.wait_for(self._changed.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
         except TimeoutError:
             return True
         return False
