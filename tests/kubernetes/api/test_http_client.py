@@ -342,10 +342,13 @@ class Transport(asyncio.Transport):
         self.closing = True
 
 
-class Owner:
-    """The owner of a connection."""
+class Owner(HttpClient):
+    """A client that is told what becomes of a connection, and keeps none."""
 
     reusable = None
+
+    def __init__(self):
+        super().__init__("http://server", connect_seconds=1)
 
     def opened(self, connection):
         pass

@@ -125,7 +125,7 @@ def plain(tree: GoValue) -> object:
     match tree:
         case GoObject(pairs):
             return {key: plain(value) for key, value in pairs}
-        case tuple():
+        case list():
             return [plain(item) for item in tree]
         case GoNumber(text):
             return int(text)

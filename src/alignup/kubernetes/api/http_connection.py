@@ -8,9 +8,12 @@ import socket
 import ssl
 import zlib
 from collections.abc import AsyncIterator
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+
+if TYPE_CHECKING:
+    from alignup.kubernetes.api.http_client import HttpClient
 
 IDLE_SECONDS = 30.0  #: for which an idle connection is kept
 _MAX_HEAD = 256 << 10  #: bytes of a response before its body
@@ -39,21 +42,10 @@ class HttpError(Exception):
         super().__init__(message)
 
 
-class ConnectionOwner(Protocol):
-    """What has connections, and is told what becomes of them."""
-
-    def opened(self, connection: "ClientConnection") -> None: ...
-
-    def closed(self, connection: "ClientConnection") -> None: ...
-
-    def give_back(self, connection: "ClientConnection", *, reusable: bool) -> None:
-        """Keep a connection for another request, or close it."""
-
-
 class ClientConnection(asyncio.Protocol):
     """One connection, with one request at a time."""
 
-    def __init__(self, client: ConnectionOwner, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, client: "HttpClient", loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.ended: asyncio.Future[None] = loop.create_future()
         self.idle_since = 0.0

@@ -42,15 +42,15 @@ class GoNumber:
 
 @dataclass(slots=True)
 class GoObject:
-    """All members in order, also those with a repeated key. An array is a tuple, or a list that nobody changes."""
+    """All members in order, also those with a repeated key. An array is a list."""
 
     pairs: "GoPairs"
 
 
 GoPairs = tuple[tuple[str, "GoValue"], ...]
-GoValue = Union[GoObject, tuple["GoValue", ...], list[Any], GoNumber, str, bool, None]  # noqa: UP007 - refers to itself
+GoValue = Union[GoObject, list["GoValue"], GoNumber, str, bool, None]  # noqa: UP007 - refers to itself
 
-_JSON_KINDS = {GoObject: "object", list: "array", tuple: "array", GoNumber: "number", bool: "bool", str: "string"}
+_JSON_KINDS = {GoObject: "object", list: "array", GoNumber: "number", bool: "bool", str: "string"}
 
 
 @lru_cache(maxsize=4)  # a file is decoded as one version after another, and checked again after that
@@ -80,7 +80,7 @@ def _go_value(tree: Any, depth: int) -> GoValue:  # noqa: ANN401 - decoded JSON
     if not depth:
         raise ValueError(depth)
     if kind is list:
-        return tuple([_go_value(item, depth - 1) for item in tree])
+        return [_go_value(item, depth - 1) for item in tree]
     tree.pairs = tuple([(_go_string(key), _go_value(member, depth - 1)) for key, member in tree.pairs])
     return tree  # type: ignore[no-any-return]
 
@@ -266,7 +266,7 @@ class _Decoder:
         if type(tree) is GoNumber and (kind is Kind.INT or kind is Kind.UINT):
             value = _integer(type_, tree.text)
             return self.mismatch(f"number {tree.text}", type_.name, into) if value is None else value
-        if (type(tree) is list or type(tree) is tuple) and kind is Kind.SLICE:
+        if type(tree) is list and kind is Kind.SLICE:
             return tuple([self.read(type_.elem, item, type_.elem.zero) for item in tree])
         match kind, tree:
             case Kind.BYTES, str():

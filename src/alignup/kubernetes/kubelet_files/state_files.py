@@ -217,7 +217,7 @@ def fnv1a(text: str) -> int:
     return value
 
 
-@lru_cache(maxsize=256)  # a file that has changed often begins as before
+@lru_cache(maxsize=256)  # a changed file often begins as before
 def _hash_on(value: int, data: bytes) -> int:
     for byte in data:
         value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
