@@ -9,11 +9,10 @@ import structlog
 
 from alignup.align.workload import Pod
 from alignup.documents.codec import convert
-from alignup.gate.admission import GATE
 from alignup.gate.controller import GateController, GateOptions
 from alignup.kubernetes.api import Access, ApiClient, Change, EventType
 from alignup.kubernetes.api.objects import ApiPod
-from alignup.schedule.live_cluster import LiveCluster
+from alignup.schedule.live_cluster import GATE, LiveCluster
 from alignup.testing.api_server import ApiServer
 from bench.harness import Figure
 from tests.align.hosts import pod

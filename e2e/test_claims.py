@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from alignup.align.workload.names import CLAIMS_ANNOTATION, DEVICE_CLASS_PREFIX
-from alignup.gate.admission import GATE
 from alignup.gate.controller import GateController, GateOptions
 from alignup.gate.releases import NODE_ANNOTATION
 from alignup.kubernetes.api import PODS, ApiClient, find_access
@@ -25,7 +24,7 @@ from alignup.kubernetes.api.claim_resources import (
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
 )
-from alignup.schedule.live_cluster import LiveCluster
+from alignup.schedule.live_cluster import GATE, LiveCluster
 from e2e import control_plane
 from e2e.control_plane import ControlPlane, extenders, free_ports
 from e2e.definitions import define_host_states

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from alignup.gate.admission import GATE
 from alignup.gate.certificates import WEBHOOK_CONFIGURATIONS
 from alignup.gate.releases import PodRelease, pinned_nodes, write_release
 from alignup.gate.service import GateServiceOptions, WebhookOptions, add_gate
@@ -21,6 +20,7 @@ from alignup.kubernetes.api.errors import ForbiddenError
 from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.observe.service import observe
+from alignup.schedule.live_cluster import GATE
 from alignup.schedule.service import LeaseOptions, ScheduleService
 from e2e import control_plane
 from e2e.control_plane import ControlPlane

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from alignup.gate.admission import GATE, LABEL, answer_review, webhook_app
+from alignup.gate.admission import LABEL, answer_review, webhook_app
 from alignup.gate.certificates import SECRETS, WEBHOOK_CONFIGURATIONS, CertificateKeeper
 from alignup.gate.controller import GateController, GateOptions
 from alignup.gate.releases import pinned_nodes
@@ -27,7 +27,7 @@ from alignup.kubernetes.api.known_pods import KnownPod, known_pod
 from alignup.kubernetes.api.objects import ApiPod, PartialObject
 from alignup.observe.observation import join
 from alignup.observe.published_objects import host_state
-from alignup.schedule.live_cluster import LiveCluster
+from alignup.schedule.live_cluster import GATE, LiveCluster
 from alignup.web.asgi_server import serve_app
 from alignup.web.log import queued_stderr
 from alignup.web.sockets import tcp_socket

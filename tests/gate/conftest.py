@@ -4,9 +4,10 @@ import pytest
 
 from alignup.gate.controller import GateController, GateOptions
 from alignup.kubernetes.api import Access, ApiClient
+from alignup.schedule.live_cluster import LiveCluster
 from tests.gate.simulated import GatedCluster
 from tests.kubernetes.api.tasks import running
-from tests.observe.conftest import anyio_backend, client, live, server, timing
+from tests.observe.conftest import anyio_backend, client, server, timing
 
 __all__ = [
     "anyio_backend",
@@ -66,6 +67,15 @@ async def cluster(server, client, follow):
 def nodes(cluster):
     """The nodes that ``live`` follows."""
     return cluster
+
+
+@pytest.fixture
+async def live(nodes, clocked, follow):
+    """A cluster that follows the nodes, and has read them."""
+    made = LiveCluster(clocked)
+    follow(made.run())
+    await made.ready.wait()
+    return made
 
 
 @pytest.fixture

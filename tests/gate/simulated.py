@@ -10,13 +10,13 @@ from typing import Any
 
 from alignup.align.workload import Pod
 from alignup.documents.codec import convert
-from alignup.gate.admission import GATE
-from alignup.gate.schedulable_nodes import NodeCapacity
 from alignup.kubernetes.api import NODES, PODS, ApiClient
 from alignup.kubernetes.api.errors import ConflictError, NotFoundError
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.kubernetes.manifests.pod_decoder import pod_from, read_pod
+from alignup.schedule.live_cluster import GATE
 from alignup.schedule.node_selection import exclusions
+from alignup.schedule.schedulable_nodes import NodeCapacity
 from alignup.testing.api_server import ApiServer
 from tests.observe.api_objects import api_pod, node
 from tests.observe.kubelets import SimulatedKubelet

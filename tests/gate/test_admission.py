@@ -7,7 +7,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from alignup.align.errors import ParseError
-from alignup.gate.admission import GATE, LABEL, MAX_REVIEW_BYTES, ReviewOutcome, answer_review, webhook_app
+from alignup.gate.admission import LABEL, MAX_REVIEW_BYTES, ReviewOutcome, answer_review, webhook_app
+from alignup.schedule.live_cluster import GATE
 from alignup.testing.api_server.patches import json_patch
 
 OURS = {"name": GATE}

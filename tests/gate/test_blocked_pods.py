@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from alignup.documents.codec import convert
-from alignup.gate.admission import GATE
 from alignup.gate.blocked_pods import DELAY, MAX_WAITING_EVENTS
 from alignup.gate.controller import GateController, GateOptions
 from alignup.gate.pod_queue import MAX_FAILURES
 from alignup.kubernetes.api import Change, EventType
 from alignup.kubernetes.api.objects import ApiPod
+from alignup.schedule.live_cluster import GATE
 from tests.align.hosts import pod
 from tests.deadlines import until
 from tests.gate.simulated import settle

@@ -75,7 +75,7 @@ async def test_a_pod_is_released_to_several_nodes_and_counts_on_each_until_it_is
     assert set(released_to(cluster, "p")) == {"a", "b"}
     other = pod("other", cpu="4")
     assert {host: live.verdict(other, host).admits for host in "ab"} == {"a": False, "b": False}
-    assert all(controller.reservations.capacity.count_pods(host) == 1 for host in "ab")
+    assert all(controller._capacity.count_pods(host) == 1 for host in "ab")  # noqa: SLF001
 
     cluster.paused.clear()
     cluster.gate(other)

@@ -6,12 +6,15 @@ from unittest.mock import Mock
 import pytest
 
 from alignup.documents.codec import convert
-from alignup.gate.admission import GATE
 from alignup.gate.controller import GateController, GateOptions
 from alignup.gate.metrics import GateMetrics
-from alignup.gate.pod_queue import GatedPod, waiting_order
+from alignup.gate.pod_queue import GatedPod
 from alignup.gate.releases import NODE_ANNOTATION, AvoidedNodes, scheduled_condition
 from alignup.kubernetes.api.objects import ApiPod
+from alignup.placement.scheduling.facts import PodState
+from alignup.placement.scheduling.state import SchedulerAsked
+from alignup.schedule.live_cluster import GATE
+from alignup.schedule.node_selection import waiting_order
 from alignup.testing.api_server import ApiFault
 from tests.align.hosts import pod
 from tests.deadlines import until
@@ -506,7 +509,7 @@ async def test_a_pod_that_waits_long_gets_a_node_although_smaller_pods_keep_comi
         cluster.gate(small[number], created="2026-11-16T02:00:00Z")
         running = [name for name, host in cluster.bound().items() if host]
         cluster.finish(running[0])
-        await until(lambda: len(controller.reservations) or cluster.bound()["wide"])
+        await until(lambda: len(controller.kept_nodes) or cluster.bound()["wide"])
         await settle()
         if cluster.bound()["wide"]:
             break
@@ -526,7 +529,7 @@ async def kept_node(cluster, controller, clock):
     await blocked(controller)
     clock.now += 61
     controller.notify()
-    await until(lambda: len(controller.reservations))
+    await until(lambda: len(controller.kept_nodes))
 
 
 @pytest.mark.usefixtures("kept_node")
@@ -553,7 +556,7 @@ async def test_a_pod_after_the_waiting_one_uses_what_that_cannot_use(cluster, co
     cluster.finish("left")
     await bound(cluster, "late")
     assert cluster.bound()["wide"] == ""
-    assert len(controller.reservations) == 1
+    assert len(controller.kept_nodes) == 1
     cluster.finish("right")
     await bound(cluster, "wide")
     assert cluster.rejected == []
@@ -577,7 +580,7 @@ async def test_no_node_is_kept_for_a_pod_that_could_not_run_there(cluster, contr
     controller.notify()
     await settle()
 
-    assert len(controller.reservations) == 0
+    assert len(controller.kept_nodes) == 0
     for created in (OTHER, THIRD):
         cluster.gate(created, created="2026-11-16T02:00:00Z")
     await until(lambda: cluster.bound() == {"odd": "", "other": "a", "third": "b"})
@@ -594,11 +597,35 @@ async def test_the_node_that_is_kept_has_what_the_pod_needs(cluster, controller,
     await blocked(controller)
     clock.now += 61
     controller.notify()
-    await until(lambda: len(controller.reservations))
+    await until(lambda: len(controller.kept_nodes))
 
-    assert controller.reservations.describe("b") == "kept for default/licensed, which has waited longer"
+    assert controller.kept_nodes.describe("b") == "kept for default/licensed, which has waited longer"
     cluster.finish("wide")
     await until(lambda: cluster.bound() == {"licensed": "b"})
+
+
+async def test_a_node_kept_for_a_pod_of_the_extender_does_not_go_to_the_next_gated_pod(
+    cluster, live, controller, clock
+):
+    """One node, full but for 2 CPUs of the only NUMA node with room for the pod that its scheduler cannot place."""
+    cluster.change("b", unschedulable=True)
+    for name, cpus in (("left", "3"), ("right", "2")):
+        cluster.gate(pod(name, cpu=cpus, memory="1Gi"))
+        await bound(cluster, name)
+    live.scheduling.kept_nodes.patience[PodState.UNSCHEDULABLE] = 60.0
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    document = api_pod(WIDE, phase="Pending")
+    document["metadata"] |= {"creationTimestamp": "2026-11-16T01:00:00Z"}
+    cluster.server.put({**document, "status": {"phase": "Pending", "conditions": [condition]}})
+    cluster.paused.add("wide")  # the scheduler waits until it is woken
+    await until(lambda: live.find_pod("default", "wide"))
+    clock.now += 120
+    live.schedule(SchedulerAsked(live.facts(live.find_pod("default", "wide"))))
+    assert live.scheduling.kept_nodes.describe("a") == "kept for default/wide, which has waited longer"
+
+    cluster.gate(pod("late", cpu="2", memory="1Gi"), created="2026-11-16T02:00:00Z")
+    await blocked(controller)
+    assert "late" in cluster.gates()
 
 
 async def test_pods_after_the_waiting_one_do_not_take_its_licenses_together(cluster, controller, clock):
@@ -612,7 +639,7 @@ async def test_pods_after_the_waiting_one_do_not_take_its_licenses_together(clus
     await blocked(controller)
     clock.now += 61
     controller.notify()
-    await until(lambda: len(controller.reservations))
+    await until(lambda: len(controller.kept_nodes))
 
     licensed = [pod(name, None, **{"cpu": "1", "memory": "1Gi", LICENSE: "1"}) for name in ("first", "second")]
     cluster.gate(licensed[0], created="2026-11-16T02:00:00Z")

@@ -207,7 +207,7 @@ async def test_a_gang_is_not_overtaken_for_ever(cluster, controller, clock):
 
     clock.now += 61
     controller.notify()
-    await until(lambda: len(controller.reservations) == 2)
+    await until(lambda: len(controller.kept_nodes) == 2)
     at_that_time = len(running)
     for _ in range(at_that_time):
         await replace_oldest()
@@ -231,7 +231,7 @@ async def keep_nodes(cluster, controller, clock, pods):
     await until(lambda: controller.queue.blocked)
     clock.now += 61
     controller.notify()
-    await until(lambda: len(controller.reservations) == 2)
+    await until(lambda: len(controller.kept_nodes) == 2)
     return pods
 
 
@@ -244,7 +244,7 @@ async def test_no_node_is_kept_for_a_gang_that_was_deleted(cluster, controller, 
     late = pod("late", cpu="3", memory="1Gi")
     cluster.gate(late, created="2026-11-16T00:00:02Z")
     await until(lambda: bound(cluster, [late]))
-    assert len(controller.reservations) == 0
+    assert len(controller.kept_nodes) == 0
 
 
 async def test_a_gang_is_not_kept_out_of_its_nodes_after_its_first_pod_was_replaced(

@@ -118,5 +118,5 @@ def could_run(cluster, controller, waiting):
     read = read_pod(cluster.document(waiting.pod.name))
     nodes = [convert(node, NODES.type) for node in cluster.server.objects("nodes")]
     allowed = [node.metadata.name for node in nodes if not exclusions(node, waiting.api.spec)]
-    allowed = [name for name in allowed if not controller.reservations.keeps_out(name, waiting)]
+    allowed = [name for name in allowed if not controller.kept_nodes.keeps_out(name, waiting.pod, waiting.order)]
     return any(cluster.kubelets[host].host.decide_without_plugins(read).admitted for host in allowed)

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.documents.codec import convert, encode
-from alignup.gate.admission import GATE
 from alignup.gate.releases import HOST_NAME, pinned, pinned_nodes, release_patch
 from alignup.kubernetes.api import PODS
 from alignup.kubernetes.api.errors import ConflictError
 from alignup.kubernetes.api.objects import ApiNode, ApiPod, ApiPodSpec
 from alignup.kubernetes.manifests.node_selectors import NodeSelector
 from alignup.kubernetes.manifests.pod_decoder import NamedItem
+from alignup.schedule.live_cluster import GATE
 from alignup.schedule.node_selection import exclusions
 from alignup.testing.api_server.patches import merge
 

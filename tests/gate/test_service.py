@@ -7,9 +7,9 @@ import ssl
 import httpx2
 import pytest
 
-from alignup.gate.admission import GATE
 from alignup.gate.controller import GateOptions
 from alignup.gate.service import WEBHOOK_PATH, GateServiceOptions, WebhookOptions, add_gate
+from alignup.schedule.live_cluster import GATE
 from alignup.schedule.service import ScheduleService
 from alignup.web.metrics import metrics_lines
 from tests.align.hosts import pod
@@ -77,7 +77,7 @@ async def test_an_explanation_names_the_pod_that_a_node_is_kept_for(webhook, clu
         cluster.gate(pod(name, cpu="4"))
     await until(lambda: sorted(cluster.bound().values()) == ["a", "b"])
     cluster.gate(pod("wide", cpu="4"))
-    await until(lambda: any(map(service.describe_kept, "ab")))
+    await until(lambda: any(map(service.live.scheduling.kept_nodes.describe, "ab")))
 
     document = await service.explain("default", "wide", "")
     kept = [row["kept"] for row in document["nodes"] if "kept" in row]

@@ -12,11 +12,11 @@ import pytest
 
 from alignup.kubernetes.api import Timing
 from alignup.kubernetes.manifests.pod_decoder import read_pod
+from alignup.placement.scheduling.state import SchedulingState
 from alignup.schedule.claim_bindings import ClaimBindings
-from alignup.schedule.extender import ExtenderOptions
+from alignup.schedule.extender import PATIENCE_SECONDS, ExtenderOptions
 from alignup.schedule.extender_messages import ExtenderArgs
 from alignup.schedule.gangs import KEPT_SECONDS, PAUSE_SECONDS, TENTATIVE_SECONDS, UNBOUND_SECONDS
-from alignup.schedule.kept_nodes import PATIENCE_SECONDS, KeptNodes
 from alignup.schedule.live_cluster import LiveClusterOptions
 from alignup.schedule.pod_groups import COSCHEDULING, KAI, KUBERNETES, VOLCANO
 from alignup.schedule.service import ScheduleService
@@ -368,7 +368,7 @@ async def test_a_new_leader_keeps_places_beside_a_bound_launcher_when_its_schedu
 @pytest.mark.parametrize("kept", [{}, {"c": "kept for another pod"}], ids=["", "a kept node"])
 async def test_nodes_are_asked_once_about_the_devices_of_equal_pods(nodes, service, scheduler, monkeypatch, kept):
     """Each pod has a claim of its own from one template; node c rejects them all."""
-    monkeypatch.setattr(KeptNodes, "refused", lambda _nodes, _pod: kept)
+    monkeypatch.setattr(SchedulingState, "refusals", lambda _state, _pod: kept)
     nodes.add("c")
     full = [pod(f"full-{cpus}", cpu=str(cpus), memory="1Gi") for cpus in (4, 3)]
     for each in full:
@@ -623,7 +623,7 @@ async def test_a_gang_is_not_overtaken_for_ever(nodes, service, scheduler, http,
 
     clock[0] += PATIENCE_SECONDS
     await come()
-    assert len(service._wake_up.kept_nodes) == 2  # noqa: SLF001
+    assert len(service.live.scheduling.kept_nodes) == 2
     for _ in range(len(running)):
         await end_oldest()
         await come()

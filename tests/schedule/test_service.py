@@ -13,7 +13,6 @@ from alignup.kubernetes.api import Access
 from alignup.schedule.claim_bindings import ClaimBindings
 from alignup.schedule.extender import NOT_LEADING, Binder
 from alignup.schedule.gangs import Gangs
-from alignup.schedule.kept_nodes import KeptNodes
 from alignup.schedule.pod_events import PodEvents
 from alignup.schedule.pod_steering import PodSteering
 from alignup.schedule.service import VERBS, LeaseOptions, ScheduleOptions, ScheduleService, open_service, schedule_app
@@ -81,7 +80,7 @@ async def test_a_leader_ends_only_after_its_last_binding(nodes, client, follow):
 def gangs_of(client, live):
     events, clock = PodEvents(client, "test"), client.timing.clock
     claims = ClaimBindings(client, live, events)
-    return claims, Gangs(live, claims, KeptNodes(live, clock, lambda *_: None, patience=60), events, clock)
+    return claims, Gangs(live, claims, events, clock)
 
 
 async def test_a_binding_that_waits_for_another_is_not_written_once_the_lead_is_lost(live, nodes, client):

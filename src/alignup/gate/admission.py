@@ -24,11 +24,11 @@ from alignup.documents.codec import decode, encode
 from alignup.documents.host_state import GROUP
 from alignup.kubernetes.api.objects import OwnerReference
 from alignup.kubernetes.manifests.pod_decoder import NamedItem, ObjectPart
+from alignup.schedule.live_cluster import GATE
 from alignup.web.api_operations import receive_body
 from alignup.web.authentication import count_authenticated
 from alignup.web.responses import JSON, ProblemError
 
-GATE = f"{GROUP}/placement"  #: the scheduling gate
 LABEL = f"{GROUP}/gate"  #: of a pod or a namespace; with it, pods get the gate
 OUR_ANNOTATIONS = f"{GROUP}/"  #: how annotations begin that only controllers write
 OPT_IN, OPT_OUT = "enabled", "disabled"  #: its values; a pod can opt out of what its namespace has chosen

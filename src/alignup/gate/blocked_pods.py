@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from alignup.align.errors import AlignError
 from alignup.gate.claim_nodes import ClaimNodes
 from alignup.gate.pod_queue import GatedPod, PodClass, PodQueue
-from alignup.gate.reservations import Reservations
 from alignup.schedule.node_selection import exclusions
 from alignup.schedule.pod_answers import NodeAnswer, count_reasons
 from alignup.schedule.pod_events import PodEvents
+from alignup.schedule.schedulable_nodes import NodeCapacity
 
 DELAY = 2.0  #: seconds
 REASON = "NoNode"  #: of the events
@@ -30,12 +30,13 @@ class BlockedPods:
         self,
         claim_nodes: ClaimNodes,
         events: PodEvents,
-        reservations: Reservations,
+        capacity: NodeCapacity,
         queue: PodQueue,
         clock: Clock,
     ) -> None:
         self._live, self._claim_nodes = claim_nodes.live, claim_nodes
-        self._events, self._reservations, self._queue = events, reservations, queue
+        self._events, self._capacity, self._queue = events, capacity, queue
+        self._kept_nodes = claim_nodes.live.scheduling.kept_nodes
         self._clock = clock
         self._due: dict[PodClass, float] = {}  #: the first is the first that is due
 
@@ -87,10 +88,10 @@ class BlockedPods:
             name = node.metadata.name
             excluded = exclusions(node, pod_class.spec)[:1]
             if not excluded and verdicts[name].admits:
-                if self._reservations.capacity.insufficient(node, waiting.pod):
+                if self._capacity.insufficient(node, waiting.pod):
                     excluded = (FULL,)
-                elif self._reservations.keeps_out(name, waiting):
-                    excluded = (self._reservations.describe(name),)
+                elif self._kept_nodes.keeps_out(name, waiting.pod, waiting.order):
+                    excluded = (self._kept_nodes.describe(name),)
                 elif waiting.pod.uses_claims and (refusal := self._claim_nodes.refusal(waiting.pod, name)):
                     excluded = (refusal,)
             yield NodeAnswer(name, verdicts[name], excluded)

@@ -16,13 +16,13 @@ import structlog
 
 from alignup.align.errors import AlignError, PodError
 from alignup.align.workload import Pod
-from alignup.gate.admission import DEFAULT_SCHEDULER, GATE, SCHEDULERS
+from alignup.gate.admission import DEFAULT_SCHEDULER, SCHEDULERS
 from alignup.gate.blocked_pods import REASON as NO_NODE
 from alignup.gate.blocked_pods import BlockedPods
 from alignup.gate.claim_nodes import ClaimNodes
 from alignup.gate.gated_gangs import GangChoice, GatedGangs, describe_rest
 from alignup.gate.metrics import GateMetrics
-from alignup.gate.pod_queue import MAX_CHANGED, GatedGang, GatedPod, PodClass, PodQueue, Rank, waiting_order
+from alignup.gate.pod_queue import MAX_CHANGED, GatedGang, GatedPod, PodClass, PodQueue, Rank
 from alignup.gate.releases import (
     HOST_NAME,
     UNBOUND_SECONDS,
@@ -36,26 +36,28 @@ from alignup.gate.releases import (
     pinned_nodes,
     write_release,
 )
-from alignup.gate.reservations import Reservations
-from alignup.gate.schedulable_nodes import NodeCapacity, NodeFilter
 from alignup.kubernetes.api import PODS, ApiClient, Change, EventType
 from alignup.kubernetes.api.errors import ApiError
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
 from alignup.placement.gang import GangBinding
+from alignup.placement.pod_shape import is_large
+from alignup.placement.scheduling.facts import GroupKey, PodState
+from alignup.placement.scheduling.state import CHECK_SECONDS, Instruction, KeepNode, PodLeft, PodSeen, TimePassed
 from alignup.schedule.claim_alignment import UNKNOWN_PREFERENCE, claim_preference
 from alignup.schedule.gangs import held_bindings
 from alignup.schedule.known_claims import ClaimChange
-from alignup.schedule.large_pods import LargePods, is_large
-from alignup.schedule.live_cluster import LiveCluster
+from alignup.schedule.large_pods import LargePods
+from alignup.schedule.live_cluster import GATE, LiveCluster, affects_choice
+from alignup.schedule.node_selection import waiting_order
 from alignup.schedule.pod_events import GATE_COMPONENT, PodEvents
-from alignup.schedule.pod_groups import GroupKey, group_of
+from alignup.schedule.pod_groups import group_of
 from alignup.schedule.pod_steering import PodSteering
+from alignup.schedule.schedulable_nodes import NodeCapacity
 
 INVALID = "InvalidPod"  #: the reason of events about pods that no kubelet can decide on
 OTHER_SCHEDULER = "OtherScheduler"  #: the reason of events about pods whose scheduler is not among the known ones
 _YIELD_SECONDS = 0.02  #: of deciding, after which other tasks run
 _MAX_TRIES = 64  #: of pods, after which other work has its turn
-_RESERVE_SECONDS = 1.0  #: between looking for pods that have waited long, after there was none
 _STALE_SECONDS = 1.0  #: between checks while the API server is not followed
 
 _log = structlog.get_logger()
@@ -95,25 +97,27 @@ class GateController:
         live.on_change(self._hosts_changed)
         live.on_claim_change(self._claims_changed)
         live.pod_groups.subscribe(self._group_changed)
+        live.on_instruction(self._carry_out)
         states = {
             "queued": lambda: len(self.queue) - self._count_blocked(),
             "blocked": self._count_blocked,
             "other_gates": lambda: len(self._other_gates),
             "released": lambda: len(self.releases),
         }
-        self._metrics.follow(states, reserved_nodes=lambda: len(self.reservations))
+        self._metrics.follow(states, reserved_nodes=lambda: len(self.kept_nodes))
 
     def _reset(self) -> None:
         options = self.options
-        self.nodes = NodeFilter(self._live.nodes)
+        self.nodes = self._live.node_filter
+        self.kept_nodes = self._live.scheduling.kept_nodes
+        self.kept_nodes.patience[PodState.GATED] = options.patience
         self.queue = PodQueue(self.nodes)
         self.releases = Releases(seconds=options.unbound)
         self._capacity = NodeCapacity(self._read)
-        self.reservations = Reservations(self._live, self._capacity)
         self._avoided = AvoidedNodes(options.avoid)
         self._events = PodEvents(self._client, GATE_COMPONENT)
         self.claim_nodes = ClaimNodes(self._live, self._claims_settled, self._clock)
-        self._blocked = BlockedPods(self.claim_nodes, self._events, self.reservations, self.queue, self._clock)
+        self._blocked = BlockedPods(self.claim_nodes, self._events, self._capacity, self.queue, self._clock)
         self.gangs = GatedGangs(
             self._live, self.queue, self.releases, self._events, add_alone=self._add_alone, clock=self._clock
         )
@@ -126,7 +130,6 @@ class GateController:
         self._large_pods = LargePods(self._live.cluster)
         self._preparing: set[PodClass] = set()  #: of large pods, while a thread decides on them
         self._node_gone = False  #: whether pods may have been released to a node that is gone since the last check
-        self._reserve_at = 0.0  #: when to look again for pods that have waited long
 
     async def run(self) -> None:
         """Release pods until cancelled."""
@@ -160,10 +163,6 @@ class GateController:
     def notify(self) -> None:
         """Look again soon: time has passed, or something has changed."""
         self._wake.set()
-
-    def describe_kept(self, node: str) -> str:
-        """Return which pod a node is kept for, in words; empty: none."""
-        return self.reservations.describe(node)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
@@ -199,19 +198,10 @@ class GateController:
         self._wake.set()
 
     def _node_changed(self, change: Change[ApiNode]) -> None:
-        node = change.object
-        name = node.metadata.name
-        old = change.old
-        if change.type is EventType.MODIFIED and old is not None:
-            same_status = old.status.allocatable == node.status.allocatable
-            if same_status and (old.metadata.labels, old.spec) == (node.metadata.labels, node.spec):
-                return  # a heartbeat: nothing has changed that the choice of a node depends on
-        if change.type is EventType.DELETED:
-            self.nodes.remove(name)
-            self._node_gone = True
-        else:
-            self.nodes.put(node)
-        self.reservations.drop_node(name)
+        name = change.object.metadata.name
+        if not affects_choice(change):
+            return
+        self._node_gone |= change.type is EventType.DELETED
         self._capacity.forget_node(name)
         self.queue.nodes_changed((name,))
         self._wake.set()
@@ -250,7 +240,6 @@ class GateController:
         self.releases.forget(uid)
         self._events.forget(uid)
         self._capacity.remove_pod(uid)
-        self.reservations.forget_pod(uid)
         self.claim_nodes.forget(uid)
         gone = (node,) if node else tuple(release.nodes) if release else ()
         if gone:
@@ -300,6 +289,12 @@ class GateController:
             self._add_alone(waiting)
         self._wake.set()
 
+    def _wait_again(self, pod: ApiPod) -> None:
+        """Put a pod back into the queue whose release was not written."""
+        self._wait(pod)
+        if pod.metadata.uid in self.queue:
+            self._live.schedule(PodSeen(self._live.facts(pod)))
+
     def _add_alone(self, waiting: GatedPod) -> None:
         pod_class = self.queue.add(waiting)
         if pod_class in self.queue.blocked:
@@ -310,12 +305,11 @@ class GateController:
         self.gangs.remove(uid)
         self._other_gates.discard(uid)
         self._refused.pop(uid, None)
-        self._end_reservation(uid)
 
-    def _end_reservation(self, uid: str) -> None:
-        kept = self.reservations.end(uid)
-        if kept:
-            self.queue.nodes_changed(kept)
+    def _carry_out(self, instruction: Instruction) -> None:
+        """Rank a node again that is kept for a pod from now on, or not any more."""
+        if self._running:
+            self.queue.nodes_changed((instruction.node,), taken=isinstance(instruction, KeepNode))
             self._wake.set()
 
     def _adopt(self, pod: ApiPod, nodes: tuple[str, ...]) -> None:
@@ -345,7 +339,7 @@ class GateController:
     async def _place_pods(self) -> bool:
         """Try the waiting pods in their order for a while; return whether there are more to try."""
         turn = self._clock()
-        self._reserve()
+        self._live.schedule(TimePassed())
         for _ in range(_MAX_TRIES):
             await self._slots.acquire()
             released = self.try_next()
@@ -394,7 +388,6 @@ class GateController:
             return False
         self.queue.unblock(pod_class)
         self.gangs.take(gang)
-        kept = self.reservations.end(gang.uid)
         members, before = {member.uid: member for member in gang.members}, dict[str, PodRelease]()
         for number, (pod, host) in enumerate(choice.bindings):
             release = self._add_release(members.pop(pod.uid), (host,))
@@ -403,7 +396,6 @@ class GateController:
             self._start(self._release_in_turn(release, gang.since, earlier, has_slot=not number))
         for member in members.values():  # more than the gang needs
             self._wait(member.api)
-        self.queue.nodes_changed([name for name in kept if name not in before])
         nodes = len(before)
         _log.info("gang released", group=str(gang.key), pods=len(choice.bindings), nodes=nodes)
         return True
@@ -414,7 +406,8 @@ class GateController:
         Its claims may allow fewer of the *admitting* nodes. No other nodes are chosen anyway.
         """
         allowed = self.nodes.allowed(member.api.spec) - self._avoided.of(member.api, now=self._clock())
-        allowed -= {name for name in self.reservations.names if self.reservations.keeps_out(name, member)}
+        kept = self.kept_nodes
+        allowed -= {name for name in kept.names if kept.keeps_out(name, member.pod, member.order)}
         if member.pod.uses_claims:
             allowed -= {name for name in admitting if name in allowed and self.claim_nodes.refusal(member.pod, name)}
         return frozenset(allowed)
@@ -504,34 +497,7 @@ class GateController:
         if not self._has_room(name, waiting.pod):
             pod_class.drop(name)
             return False
-        return not self.reservations.keeps_out(name, waiting)
-
-    def _reserve(self) -> None:
-        """Keep a node for the first pod that has waited long, and has none; and none for gangs that have changed."""
-        now, patience, may_reserve = self._clock(), self.options.patience, self.reservations.may_reserve
-        if now < self._reserve_at:
-            return
-        self._reserve_at = now + _RESERVE_SECONDS
-        for uid, holder in self.reservations.holders.items():
-            waiting = self.queue.get(uid)
-            if waiting is None or waiting.order != holder.order:
-                self._end_reservation(uid)
-        head = self.queue.first_blocked(lambda pod: now - pod.since >= patience and may_reserve(pod, now=now))
-        if head is not None:
-            _, first = head
-            members = self.gangs.needed(first) if isinstance(first, GatedGang) else (first,)
-            nodes = self.reservations.reserve(first, members, self._may_use, now=now)
-            self._reserve_at = now  # for the next pod
-            if nodes:
-                waited = round(now - first.since)
-                _log.info("nodes reserved", pod=first.full_name, uid=first.uid, nodes=",".join(nodes), waited=waited)
-                self.queue.nodes_changed(nodes, taken=True)
-
-    def _may_use(self, waiting: GatedPod, name: str) -> bool:
-        """Return whether a node could be chosen for a pod if it had no others, and no other claim had devices."""
-        if not self.nodes.allows(waiting.api.spec, name):
-            return False
-        return not waiting.pod.uses_claims or self._live.claim_fit(waiting.pod, name, idle=True).possible
+        return not self.kept_nodes.keeps_out(name, waiting.pod, waiting.order)
 
     # Releases
 
@@ -541,13 +507,12 @@ class GateController:
 
     def _add_release(self, waiting: GatedPod, nodes: tuple[str, ...]) -> PodRelease:
         self._stop_waiting(waiting.uid)
+        self._live.schedule(PodLeft(waiting.uid))
         self._writing[waiting.api.metadata.namespace] += 1
         release = PodRelease(waiting.api, self._host_names(nodes), self._clock())
         self.releases.add(release)
         decoded = None if waiting.pod.class_resources else waiting.pod  # some of them may be served without a claim
         self._capacity.put_pod(waiting.api, *nodes, decoded=decoded)
-        for node in nodes:
-            self.reservations.take(node, waiting)
         if waiting.pod.uses_claims:
             self.claim_nodes.released(waiting.pod, nodes)
         self.queue.nodes_changed(nodes, taken=True)
@@ -563,7 +528,7 @@ class GateController:
             if earlier is not None and not earlier.spec.node_name and self.releases.end(release.uid) is not None:
                 self._writing[release.namespace] -= 1
                 self._undo(release)
-                self._wait(release.pod)
+                self._wait_again(release.pod)
                 return
         if not has_slot:
             await self._slots.acquire()
@@ -593,7 +558,7 @@ class GateController:
                 self._events.note(release.pod, "ReleaseFailed", f"cannot release the pod: {written.error}")
                 self._refused[release.uid] = (release.pod, now + self.options.retry)
             elif written.current is not None and _has_gate(written.current) and not written.current.spec.node_name:
-                self._wait(written.current)
+                self._wait_again(written.current)
 
     async def _steer(self, release: PodRelease) -> WrittenRelease | None:
         """Steer a pod with markers before its release, unless devices of claims may still tie it to other NUMA nodes.
@@ -615,7 +580,6 @@ class GateController:
         self._cancel_steering(release)
         self._live.forget(release.uid)
         self._capacity.remove_pod(release.uid)
-        self.reservations.forget_pod(release.uid)
         self.claim_nodes.forget(release.uid)
         self.queue.nodes_changed(release.nodes)
         self._wake.set()
@@ -634,7 +598,7 @@ class GateController:
                 self._give_up(release, current or release.pod, outcome)
         for pod, at in tuple(self._refused.values()):
             if at <= now:
-                self._wait(pod)
+                self._wait_again(pod)
 
     def _exists(self, release: PodRelease) -> bool:
         return any(self._live.nodes.get(name) is not None for name in release.nodes)
@@ -685,7 +649,7 @@ class GateController:
         checks = [self.releases.next_check(now), self._blocked.next_check(), self.claim_nodes.next_check()]
         checks.append(self.gangs.next_check())
         checks += [max(at - now, 0.1) for _, at in self._refused.values()]
-        checks += [max(self._reserve_at - now, 0.1)] if self.queue.blocked else []
+        checks += [CHECK_SECONDS] if self.queue.blocked else []
         return min((seconds for seconds in checks if seconds is not None), default=None)
 
 

@@ -11,21 +11,21 @@ from typing import NamedTuple
 
 from alignup.align.workload import Pod
 from alignup.gate.blocked_pods import DELAY, FULL
-from alignup.gate.pod_queue import GatedGang, GatedPod, PodQueue, WaitingOrder, gang_uid, kind_key
+from alignup.gate.pod_queue import GatedGang, GatedPod, PodQueue, gang_uid, kind_key
 from alignup.gate.releases import Releases, controller_uids
-from alignup.gate.schedulable_nodes import NodeCapacity
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.placement.gang import GangAnswer, GangBinding
 from alignup.placement.pod_shape import shape_key
+from alignup.placement.scheduling.facts import FIRST, GroupKey
 from alignup.placement.verdict import Feasibility, unknown
 from alignup.schedule.gangs import INCOMPLETE, describe_gang, held_bindings
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.pod_events import PodEvents
-from alignup.schedule.pod_groups import GroupKey, GroupMembers, group_of
+from alignup.schedule.pod_groups import GroupMembers, group_of
+from alignup.schedule.schedulable_nodes import NodeCapacity
 
 MAX_ORDERS = 120  #: of pods on one node that are tried
 NO_ORDER = "its pods share nodes in an order that the scheduler of a PodGroup does not keep"
-_FIRST: WaitingOrder = (-(1 << 40), "", "", "")  #: before all priorities
 
 #: the nodes that a pod may be released to; only of the given ones it matters whether its claims do not allow them
 AllowedNodes = Callable[[GatedPod, Collection[str]], Collection[str]]
@@ -104,7 +104,7 @@ class GatedGangs:
             return
         self._missing.pop(key, None)
         pods = tuple(sorted(ready.values(), key=lambda waiting: waiting.order))
-        order = _FIRST if placed else pods[0].order
+        order = FIRST if placed else pods[0].order
         since = min(waiting.since for waiting in pods)
         self._queue.add(GatedGang(order, pods[0].api, pods[0].pod, since, key, pods))
 

@@ -16,18 +16,17 @@ from dataclasses import dataclass, field, replace
 
 from alignup.align.workload import Pod
 from alignup.align.workload.names import CLAIMS_ANNOTATION
-from alignup.gate.schedulable_nodes import NodeFilter
 from alignup.kubernetes.api.objects import ApiPod, ApiPodSpec
 from alignup.placement.pod_shape import SHAPE_UID, shape_key
+from alignup.placement.scheduling.facts import GroupKey, WaitingOrder
 from alignup.placement.wait_queue import Entry, WaitQueue
 from alignup.schedule.node_selection import selection_key
-from alignup.schedule.pod_groups import GroupKey
+from alignup.schedule.schedulable_nodes import NodeFilter
 
 MAX_CLASSES = 128  #: classes that are kept although none of their pods waits
 MAX_CHANGED = 256  #: nodes that changed since a class was ranked; with more, all are ranked again
 MAX_FAILURES = 8  #: tries of a list without success before other lists have their turn
 
-WaitingOrder = tuple[int, str, str, str]
 Rank = tuple[bool, float, str]  #: whether it is approximate, minus the score, and the name of a node
 RankNodes = Callable[[Pod, Collection[str]], list[Rank]]
 _List = tuple[str, bool]  #: namespace, and whether it is that of blocked classes
@@ -347,9 +346,3 @@ def _claims_key(pod: Pod) -> Hashable:
     claims = [(claim.name, claim.template or claim.claim) for claim in pod.claims]
     users = [container.resources.claims for container in pod.all_containers]
     return (tuple(claims), tuple(users), pod.annotations.get(CLAIMS_ANNOTATION))
-
-
-def waiting_order(pod: ApiPod) -> WaitingOrder:
-    """Return a sort key: the highest priority first, then the oldest."""
-    metadata = pod.metadata
-    return (-(pod.spec.priority or 0), metadata.creation_timestamp or "", metadata.namespace, metadata.name)

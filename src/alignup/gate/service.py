@@ -85,7 +85,6 @@ def add_gate(service: ScheduleService, options: GateServiceOptions) -> Iterator[
         gate, steering = options.controller, service.steering
         controller = GateController(client, service.live, metrics=metrics, options=gate, steering=steering)
         service.leader_tasks.append(controller.run)
-        service.describe_kept = controller.describe_kept
         answers[WEBHOOK_PATH] = partial(answer_review, count=metrics.reviewed, schedulers=gate.schedulers)
     webhook = options.webhook
     if webhook is None:

@@ -10,14 +10,15 @@ from typing import Any, TypeVar
 
 from alignup.align import fit
 from alignup.align.ledger import AdmittedPod, Ledger
-from alignup.align.workload import Amounts, Pod, demand
+from alignup.align.workload import Amounts, Pod, QoS, demand
 from alignup.align.workload.demand import FitRequest
-from alignup.align.workload.names import POLICY_ANNOTATION, SCOPE_ANNOTATION
-from alignup.align.workload.validation import MIRROR_ANNOTATION, SOURCE_ANNOTATION
+from alignup.align.workload.names import POLICY_ANNOTATION, SCOPE_ANNOTATION, is_extended
+from alignup.align.workload.validation import MIRROR_ANNOTATION, SOURCE_ANNOTATION, apply_defaults
 
 #: The uid of the pod that stands for all pods of a shape; the API server gives out no such uid.
 SHAPE_UID = "shape"
 
+LARGE = 20  #: containers and init containers, above which a decision about a pod takes long
 MAX_SHARED = 200_000  #: parts that are stored once; beyond that, sharing starts anew
 
 _LABELS = ("kubernetes.io/os",)
@@ -34,6 +35,23 @@ class PodShape:
     usage: FitRequest
     critical: bool  #: whether decisions also depend on which pods a host runs, since the kubelet may preempt them
     by_containers: "PodShape | None" = None  #: for kubelets that ignore its pod-level resources, if it has any
+
+
+def is_large(pod: Pod) -> bool:
+    return len(pod.containers) + len(pod.init) > LARGE
+
+
+def needs_alignment(pod: Pod) -> bool:
+    """Return whether a kubelet can reject *pod* because of NUMA nodes.
+
+    Kubelets align the CPUs and memory of Guaranteed pods, and the devices of all pods. Every other pod is admitted if
+    the node as a whole has room, which schedulers check themselves.
+    """
+    pod = apply_defaults(pod)
+    if pod.qos is QoS.GUARANTEED:
+        return True
+    resources = (container.resources for container in pod.all_containers)
+    return any(is_extended(name) for each in resources for name in (*each.requests, *each.limits))
 
 
 def build_shape(pod: Pod) -> PodShape:

@@ -23,18 +23,21 @@ from alignup.documents.decisions import placement_document
 from alignup.kubernetes.api import PODS, ApiClient
 from alignup.kubernetes.api.errors import ApiError, ServerFailureError, UnreachableError
 from alignup.kubernetes.api.objects import ApiPod
+from alignup.placement.pod_shape import needs_alignment
+from alignup.placement.scheduling.facts import PodState
+from alignup.placement.scheduling.state import SchedulerAsked
 from alignup.placement.steered import STEERED_ANNOTATION
 from alignup.placement.verdict import PASSING_REASONS, Verdict, unknown
 from alignup.schedule.claim_bindings import MAX_JUDGED, NOT_ALIGNED, ClaimBindings, ClaimCheck
 from alignup.schedule.extender_messages import BindingArgs, BindingResult, ExtenderArgs, FilterResult, HostPriority
 from alignup.schedule.gangs import PLACEMENT_ANNOTATION, TURN_SECONDS, Gangs
-from alignup.schedule.kept_nodes import PATIENCE_SECONDS
 from alignup.schedule.live_cluster import LiveCluster
-from alignup.schedule.node_selection import SoftTaints, has_preferences, needs_alignment
+from alignup.schedule.node_selection import SoftTaints, has_preferences
 from alignup.schedule.pod_steering import HOLD_SECONDS, PodSteering
 from alignup.schedule.preempt import Preemption
 from alignup.schedule.wake_up import WakeUp
 
+PATIENCE_SECONDS = 60.0
 MANY = 16  #: nodes for a scheduler to choose from by its own scores
 MAX_SCORE = 10  #: of the protocol
 CLAIM_POINTS = 30  #: of a score, for a node where devices of claims can be beside the CPUs
@@ -196,7 +199,7 @@ class Extender:
     ) -> None:
         self.options, self._claims, self._gangs = options, binder.claims, binder.gangs
         self._live, self._binder, self._preemption, self._wake_up = live, binder, preemption, wake_up
-        self._kept_nodes = wake_up.kept_nodes
+        live.scheduling.kept_nodes.patience[PodState.UNSCHEDULABLE] = options.patience
         self._offers = Offers()
         self._soft_taints = SoftTaints(live.nodes)
         self.records: OrderedDict[str, FilterRecord] = OrderedDict()  #: what filter answered about a pod last, by uid
@@ -213,8 +216,8 @@ class Extender:
                 problem = f"alignup cannot tell what nodes have: {'; '.join(problems)}"
             else:
                 pod = self._live.read(args.pod)
-                self._kept_nodes.asked(args.pod)
-                kept = self._kept_nodes.refused(pod)
+                self._live.schedule(SchedulerAsked(self._live.facts(args.pod)))
+                kept = self._live.scheduling.refusals(pod)
                 if (answer := self._filter_together(args, pod, kept)) is not None:
                     return answer
                 if not needs_alignment(pod) and not self._claims.must_align(pod):
@@ -319,7 +322,6 @@ class Extender:
         self._offers.offered(pod.uid, ())
         if not problem:
             self._wake_up.scheduled(pod.uid)
-            self._kept_nodes.bound(args.node, pod.uid)
         return problem
 
     def _best(self, api_pod: ApiPod, pod: Pod, names: Collection[str], kept: Collection[str]) -> list[str]:

@@ -22,12 +22,13 @@ from alignup.align.workload import Pod
 from alignup.kubernetes.api import Change, EventType
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.placement.gang import GangAnswer, GangBinding
+from alignup.placement.pod_shape import needs_alignment
+from alignup.placement.scheduling.facts import GroupKey
 from alignup.schedule.claim_bindings import ClaimBindings
-from alignup.schedule.kept_nodes import KeptNodes
 from alignup.schedule.live_cluster import LiveCluster
-from alignup.schedule.node_selection import exclusions, needs_alignment, selection_key
+from alignup.schedule.node_selection import exclusions, selection_key
 from alignup.schedule.pod_events import PodEvents
-from alignup.schedule.pod_groups import KUBERNETES, GroupKey, GroupMembers, group_of
+from alignup.schedule.pod_groups import KUBERNETES, GroupMembers, group_of
 from alignup.schedule.workload_answers import describe_shortage
 
 TENTATIVE_SECONDS = 20.0  #: after the last question or binding, for which places are kept for a gang that is not bound
@@ -105,11 +106,10 @@ class Gangs:
         self,
         live: LiveCluster,
         claims: ClaimBindings,
-        kept_nodes: KeptNodes,
         events: PodEvents,
         clock: Callable[[], float],
     ) -> None:
-        self._live, self._claims, self._kept_nodes, self._events, self._clock = live, claims, kept_nodes, events, clock
+        self._live, self._claims, self._events, self._clock = live, claims, events, clock
         self._groups = live.pod_groups
         self._gangs: dict[GroupKey, TentativeGang] = {}
         self._by_uid: dict[str, TentativeGang] = {}
@@ -273,7 +273,7 @@ class Gangs:
         pod, host = binding
         if host not in nodes or pod.uid not in self._live.assumed:
             return False
-        return self._live.verdict(pod, host).admits and host not in self._kept_nodes.refused(pod)
+        return self._live.verdict(pod, host).admits and not self._live.scheduling.keeps_out(host, pod)
 
     def _decide(self, question: "_Question", *, keep: bool = True, anew: bool = False) -> str:
         """Decide on all pods that wait, and *keep* their places; return why they do not fit, or nothing.
@@ -342,7 +342,7 @@ class Gangs:
             considered = known[key]
             if pod.uid == asked and question.nodes is not None:
                 considered = question.nodes
-            if refused := self._kept_nodes.refused(pod):
+            if refused := self._live.scheduling.refusals(pod):
                 considered = considered.difference(refused)  # not "-", which makes a set of it
             if self._claims.must_align(pod) and pod.uid not in held:
                 kind = (considered, self._live.claims.kind(pod))

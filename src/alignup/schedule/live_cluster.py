@@ -12,7 +12,7 @@ moment. Pods of the API server are read only if no report contains them: a repor
 
 import asyncio
 import gc
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -23,8 +23,9 @@ import structlog
 from alignup.align.claims.alignment import ExplainedClaim
 from alignup.align.claims.resource_claims import Claim
 from alignup.align.errors import AlignError, PodError
+from alignup.align.fit import NodeAllocatable
 from alignup.align.workload import Pod
-from alignup.documents.host_state import HostStateDocument
+from alignup.documents.host_state import GROUP, HostStateDocument
 from alignup.kubernetes.api import NODE_RESOURCE_TOPOLOGIES, NODES, PODS, ApiClient, Change, EventType, Informer
 from alignup.kubernetes.api.errors import NotFoundError
 from alignup.kubernetes.api.host_states import HOST_STATES, HostStateReader, kubelet_release, without_content
@@ -43,18 +44,35 @@ from alignup.kubernetes.api.objects import ApiNode, ApiPod
 from alignup.placement.cluster import Cluster, RankedHost
 from alignup.placement.gang import GangBinding
 from alignup.placement.host_report import PodStage, pod_stage
+from alignup.placement.scheduling.facts import GangFacts, PodFacts, PodState
+from alignup.placement.scheduling.state import (
+    Event,
+    GiveNodeBack,
+    Instruction,
+    KeepNode,
+    NodeChanged,
+    PodGone,
+    PodLeft,
+    PodPlaced,
+    PodSeen,
+    PodUnplaced,
+    SchedulingState,
+)
 from alignup.placement.verdict import Verdict, unknown
 from alignup.schedule.claim_alignment import explain_claims
 from alignup.schedule.cluster_claims import ClusterClaims
 from alignup.schedule.known_claims import ClaimChange, ClaimFit, ObjectName, object_label
 from alignup.schedule.metrics import ScheduleMetrics
 from alignup.schedule.node_resource_topology import TopologyFallback
-from alignup.schedule.pod_groups import PodGroups
+from alignup.schedule.node_selection import is_unschedulable, selection_key, waiting_order
+from alignup.schedule.pod_groups import PodGroups, group_of
 from alignup.schedule.pod_trimmer import PodTrimmer
+from alignup.schedule.schedulable_nodes import NodeFilter, read_allocatable
 
 if TYPE_CHECKING:
     from alignup.placement.host_record import HostRecord
 
+GATE = f"{GROUP}/placement"  #: the scheduling gate of pods that wait for a node
 NO_NODE = unknown("no such node")
 NO_HOST_STATE = unknown("no HostState")
 UNKNOWN_STATE = "unknown state"
@@ -67,6 +85,7 @@ _MAX_WARNING = 300  #: characters about one unreadable object
 _log = structlog.get_logger()
 
 ChangeListener = Callable[[Collection[str]], object]
+InstructionListener = Callable[[Instruction], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +103,12 @@ class LiveCluster:
     ) -> None:
         self.options = options or LiveClusterOptions()
         self.cluster = Cluster(max_unconfirmed=self.options.max_unconfirmed, on_defect=self._decision_failed)
+        self.scheduling = SchedulingState(self.cluster, self)
         self.failed_decisions = 0
         self.nodes = Informer(client, NODES)
+        self.node_filter = NodeFilter(self.nodes)
+        self._allocatable: dict[str, NodeAllocatable | None] = {}  #: by node
+        self._waiting_since: dict[str, float] = {}  #: uid of a pod without a node → when it began to wait
         self.host_states = Informer(client, HOST_STATES, trim=without_content)
         # Pending and finished ones, too: a watch of unfinished pods does not show why they end.
         self.pods = Informer(client, PODS, trim=PodTrimmer().trim)
@@ -115,6 +138,7 @@ class LiveCluster:
         self.taken: Collection[str] = ()  #: such nodes, while listeners are notified
         self._listeners: list[ChangeListener] = []
         self._claim_listeners: list[Callable[[ClaimChange], object]] = []
+        self._instruction_listeners: list[InstructionListener] = []
         self.ready = asyncio.Event()  #: set when everything was listed once
         self._decoded: dict[tuple[str, str], Pod] = {}  #: by uid and resource version
         self._pods_wanted = False  #: whether pods are followed, or about to be
@@ -198,6 +222,65 @@ class LiveCluster:
     def on_claim_change(self, listener: Callable[[ClaimChange], object]) -> None:
         """Call *listener* after every change of claims, templates, classes and slices."""
         self._claim_listeners.append(listener)
+
+    def on_instruction(self, listener: InstructionListener) -> None:
+        """Call *listener* with each instruction of the scheduling state."""
+        self._instruction_listeners.append(listener)
+
+    def schedule(self, event: Event) -> None:
+        """Let the scheduling state handle an event, and listeners carry out its instructions."""
+        for instruction in self.scheduling.handle(event, now=self._client.timing.clock()):
+            match instruction:
+                case KeepNode(node, holder, uid, _, waited):
+                    _log.info("node kept", pod=holder, uid=uid, node=node, waited=round(waited))
+                case GiveNodeBack(node, holder, uid, reason):
+                    _log.info("node no longer kept", pod=holder, uid=uid, node=node, reason=reason)
+            for listener in self._instruction_listeners:
+                listener(instruction)
+
+    # Facts that scheduling depends on
+
+    def facts(self, pod: ApiPod) -> PodFacts:
+        """Return what scheduling depends on of a pod without a node; ``PodError`` if it is invalid."""
+        since = self._waiting_since.get(pod.metadata.uid, self._client.timing.clock())
+        scheduler, order = pod.spec.scheduler_name, waiting_order(pod)
+        return PodFacts(self.read(pod), order, _pod_state(pod), since, scheduler, group_of(pod))
+
+    def allocatable(self, node: str) -> NodeAllocatable | None:
+        if node not in self._allocatable:
+            known = self.nodes.get(node)
+            amounts = known.status.allocatable if known else {}
+            self._allocatable[node] = read_allocatable(amounts) if amounts else None
+        return self._allocatable[node]
+
+    def may_use(self, facts: PodFacts, node: str) -> bool:
+        pod = self._pod_of(facts)
+        if pod is None or not self.node_filter.allows(pod.spec, node):
+            return False
+        return not facts.pod.uses_claims or self.claim_fit(facts.pod, node, idle=True).possible
+
+    def kind(self, facts: PodFacts) -> Hashable:
+        pod = self._pod_of(facts)
+        return selection_key(pod.spec) if pod else facts.uid, self.claims.kind(facts.pod)
+
+    def gang(self, facts: PodFacts) -> GangFacts | None:
+        if facts.group is None:
+            return None
+        members = self.pod_groups.members(facts.group)
+        candidates = members.gated if facts.state is PodState.GATED else members.waiting
+        waiting = []
+        for pod in candidates:
+            with suppress(PodError):
+                if pod.metadata.uid not in self.assumed:
+                    waiting.append(self.facts(pod))
+        if facts.state is PodState.GATED:
+            waiting = [member for member in waiting if member.state is PodState.GATED]
+        placed = len(members.bound) + sum(pod.metadata.uid in self.assumed for pod in members.waiting)
+        return GangFacts(members.minimum, placed, sorted(waiting, key=lambda member: member.order))
+
+    def _pod_of(self, facts: PodFacts) -> ApiPod | None:
+        pod = self.find_pod(facts.pod.namespace, facts.pod.name)
+        return pod if pod is not None and pod.metadata.uid == facts.uid else None
 
     # Questions
 
@@ -306,6 +389,7 @@ class LiveCluster:
             if not known:
                 self._fallback.assume(node, pod)
             self.assumed[pod.uid] = (node,)
+            self.schedule(PodPlaced(pod, (node,)))
             self._touch(node, taken=True)
         return verdict
 
@@ -316,6 +400,7 @@ class LiveCluster:
         admitting = tuple(node for node in nodes if self.cluster.assume(pod, node, or_elsewhere=True).admits)
         if admitting:
             self.assumed[pod.uid] = admitting
+            self.schedule(PodPlaced(pod, admitting))
             self._touch(*admitting, taken=True)
         return admitting
 
@@ -334,6 +419,8 @@ class LiveCluster:
         taken = bool(verdicts) and verdicts[-1].admits
         if taken:
             self.assumed |= {pod.uid: (node,) for pod, node in bindings}
+        for pod, node in bindings:
+            self.schedule(PodPlaced(pod, (node,)) if taken else PodUnplaced(pod.uid))
         given_back = [node for nodes in before.values() for node in nodes]
         self._touch(*(binding.host for binding in bindings), taken=True)
         self._touch(*(node for node in given_back if not taken or node not in {host for _, host in bindings}))
@@ -344,6 +431,7 @@ class LiveCluster:
         if nodes := self._stop_assuming(uid):
             self.cluster.forget(uid)
             self._fallback.forget(uid)
+            self.schedule(PodUnplaced(uid))
             self._touch(*nodes)
 
     def _stop_assuming(self, uid: str) -> tuple[str, ...]:
@@ -388,6 +476,10 @@ class LiveCluster:
 
     def _node_changed(self, change: Change[ApiNode]) -> None:
         name = change.object.metadata.name
+        if affects_choice(change):
+            self._allocatable.pop(name, None)
+            self.node_filter.update(change)
+            self.schedule(NodeChanged(name))
         if change.type is EventType.DELETED:
             self._forget_host(name)
         elif change.type is EventType.ADDED and not self._must_wait:
@@ -512,12 +604,25 @@ class LiveCluster:
             with suppress(PodError):  # it is named again if it still cannot be read, and still exists
                 self.read(pod)
         self._uids.setdefault(pod.metadata.uid, "")
+        self._follow_waiting(pod, deleted=deleted)
         if pod.spec.node_name and not change.listed:
             self._bound_pod_changed(pod, self._kubelet_uid(pod), deleted=deleted)
         elif deleted and not pod.spec.node_name:
             self.forget(pod.metadata.uid)
         if deleted:
             del self._uids[pod.metadata.uid]
+
+    def _follow_waiting(self, pod: ApiPod, *, deleted: bool) -> None:
+        """Tell the scheduling state whether a pod waits."""
+        uid, state = pod.metadata.uid, _pod_state(pod)
+        if not deleted and not pod.finished and state is not PodState.OTHER:
+            self._waiting_since.setdefault(uid, self._client.timing.clock())
+            with suppress(PodError):  # it is named where it is read
+                self.schedule(PodSeen(self.facts(pod)))
+            return
+        if deleted or pod.finished or pod.spec.node_name:
+            self._waiting_since.pop(uid, None)
+        self.schedule(PodGone(uid) if deleted or pod.finished else PodLeft(uid))
 
     def _bound_pod_changed(self, pod: ApiPod, uid: str, *, deleted: bool) -> None:
         host = pod.spec.node_name
@@ -577,3 +682,24 @@ class LiveCluster:
         self.taken = {node for node, taken in changed.items() if taken}
         for listener in tuple(self._listeners):
             listener(changed.keys())
+
+
+def _pod_state(pod: ApiPod) -> PodState:
+    gates = [gate.name for gate in pod.spec.scheduling_gates]
+    if pod.spec.node_name or pod.metadata.deletion_timestamp is not None:
+        return PodState.OTHER
+    if gates:
+        return PodState.GATED if gates == [GATE] else PodState.OTHER
+    return PodState.UNSCHEDULABLE if is_unschedulable(pod) else PodState.OTHER
+
+
+def affects_choice(change: Change[ApiNode]) -> bool:
+    """Return whether a Node has changed in what the choice of a node depends on: not in its heartbeats."""
+    node, old = change.object, change.old
+    if change.type is not EventType.MODIFIED or old is None:
+        return True
+    return (old.status.allocatable, old.metadata.labels, old.spec) != (
+        node.status.allocatable,
+        node.metadata.labels,
+        node.spec,
+    )

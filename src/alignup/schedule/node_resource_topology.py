@@ -24,9 +24,9 @@ from alignup.kubernetes.api.objects import ApiPod, NodeResourceTopology, Topolog
 from alignup.kubernetes.api.pod_fingerprint import pod_fingerprint
 from alignup.placement.free_capacity import MAX_COUNTED, FreeCapacity
 from alignup.placement.host_report import PodStage
+from alignup.placement.pod_shape import needs_alignment
 from alignup.placement.score import LOCAL, PlacementScore
 from alignup.placement.verdict import UNREADABLE_POD, Verdict, VerdictKind, unknown
-from alignup.schedule.node_selection import needs_alignment
 
 POLICY, SCOPE = "topologyManagerPolicy", "topologyManagerScope"
 ALIGNING = ("single-numa-node", "restricted")  #: policies that reject pods

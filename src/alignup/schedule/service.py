@@ -22,6 +22,7 @@ from alignup.align.workload import Pod
 from alignup.kubernetes.api import Access, ApiClient, LeaderElection, Timing
 from alignup.kubernetes.api.errors import ApiError
 from alignup.kubernetes.api.objects import ApiPod
+from alignup.placement.scheduling.state import LeadershipEnded
 from alignup.placement.steered import STEERED_ANNOTATION, count_markers
 from alignup.placement.verdict import Verdict
 from alignup.schedule.claim_alignment import choose_steering
@@ -121,8 +122,8 @@ class ScheduleService:
         claims = ClaimBindings(client, self.live, events)
         self.steering = PodSteering(client, self.live, events, hold=options.steer_hold)
         self.large_pods = LargePods(self.live.cluster)
-        self._wake_up = WakeUp(client, self.live, self.large_pods, patience=options.patience)
-        self.gangs = Gangs(self.live, claims, self._wake_up.kept_nodes, events, client.timing.clock)
+        self._wake_up = WakeUp(client, self.live, self.large_pods)
+        self.gangs = Gangs(self.live, claims, events, client.timing.clock)
         self._wake_up.gangs, self.gangs.wait_for_room = self.gangs, self._wake_up.rejected
         self._binder = Binder(
             client,
@@ -148,7 +149,6 @@ class ScheduleService:
             checks = AdmissionChecks(client, self.live, self.metrics)
             self.tasks.append(checks.follow)
             self.leader_tasks.append(checks.run)
-        self.describe_kept: Callable[[str], str] = lambda _node: ""  #: which pod a node is kept for, in words
         self.leading = False
         self._election = None
         if lease is not None:
@@ -183,6 +183,7 @@ class ScheduleService:
                     tasks.create_task(run())
         finally:
             self.leading = False
+            self.live.schedule(LeadershipEnded())
             with suppress(TimeoutError):  # the next leader must not begin before the last binding is written
                 async with asyncio.timeout(END_SECONDS):
                     await self._binder.idle.wait()
@@ -242,7 +243,7 @@ class ScheduleService:
         for row in document["nodes"][:MAX_CLAIM_ROWS] if count_markers(read) else ():
             self._explain_steering(pod, read, row)
         for row in document["nodes"]:
-            if kept := self.describe_kept(row["node"]):
+            if kept := self.live.scheduling.kept_nodes.describe(row["node"]):
                 row["kept"] = kept
         if text := rejection_text(pod):
             document["rejection"] = {"node": pod.spec.node_name, "reason": text}
@@ -275,7 +276,7 @@ class ScheduleService:
         return "this is a standby: there is no leader yet"
 
     def numbers(self) -> dict[str, tuple[str, float]]:
-        cluster = self.live.cluster
+        cluster, kept_nodes = self.live.cluster, self.live.scheduling.kept_nodes
         return {
             "alignup_schedule_leading": ("Whether this process leads.", float(self.leading)),
             "alignup_schedule_nodes": ("Nodes of the cluster.", len(self.live.nodes.objects)),
@@ -293,7 +294,10 @@ class ScheduleService:
             "alignup_schedule_distinct_states": ("Distinct states of nodes.", cluster.distinct_states),
             "alignup_schedule_waiting_pods": ("Rejected pods that wait for room.", self._wake_up.waiting),
             "alignup_schedule_tentative_gangs": ("Gangs whose places are kept until all are bound.", len(self.gangs)),
-            "alignup_schedule_kept_nodes": ("Nodes kept for pods that waited long.", len(self._wake_up.kept_nodes)),
+            "alignup_schedule_kept_nodes": (
+                "Nodes kept for pods that waited long.",
+                len(kept_nodes),
+            ),
             "alignup_schedule_woken_pods_total": ("Waiting pods that got room.", self._wake_up.woken),
             "alignup_schedule_kept_verdicts_total": ("Verdicts that were used again.", cluster.kept_verdicts),
             "alignup_schedule_renewed_verdicts_total": ("Verdicts of changed nodes.", cluster.renewed_verdicts),

@@ -19,8 +19,8 @@ from alignup.align.workload import Pod
 from alignup.kubernetes.api import PODS, ApiClient, Change, EventType
 from alignup.kubernetes.api.errors import ApiError
 from alignup.kubernetes.api.objects import ApiPod
+from alignup.placement.scheduling.state import Instruction, KeepNode
 from alignup.placement.wait_queue import WaitQueue
-from alignup.schedule.kept_nodes import KeptNodes
 from alignup.schedule.large_pods import LargePods
 from alignup.schedule.live_cluster import LiveCluster
 
@@ -44,8 +44,7 @@ class RejectedPod:
 
 
 class WakeUp:
-    def __init__(self, client: ApiClient, live: LiveCluster, large_pods: LargePods, *, patience: float) -> None:
-        self.kept_nodes = KeptNodes(live, client.timing.clock, self._keep, patience=patience)
+    def __init__(self, client: ApiClient, live: LiveCluster, large_pods: LargePods) -> None:
         self._client, self._live, self._large_pods, self._clock = client, live, large_pods, client.timing.clock
         self._waiting: WaitQueue[None, RejectedPod] = WaitQueue()  #: the highest priority first, then the oldest
         self._nodes: tuple[tuple[str, ...], frozenset[str]] = ((), frozenset())  #: of the last pod, to be shared
@@ -55,6 +54,7 @@ class WakeUp:
         self.gangs: Gangs | None = None  #: those that pods wait with
         live.on_change(self._note)
         live.pods.subscribe(self._pod_changed)
+        live.on_instruction(self._carry_out)
 
     @property
     def waiting(self) -> int:
@@ -73,10 +73,13 @@ class WakeUp:
         waiting.woken = known.woken if known else waiting.woken
         self._waiting.put(uid, waiting, kind=None, order=(-(waiting.pod.priority or 0),))
 
-    def _keep(self, pod: ApiPod, node: str) -> None:
-        """Let *pod* wait for *node* as well, which is kept for it."""
-        known = self._waiting.get(pod.metadata.uid)
-        self.rejected(pod, {*(known.nodes if known else ()), node})
+    def _carry_out(self, instruction: Instruction) -> None:
+        """Let pods wait for a node as well that is kept for them."""
+        for pod in instruction.pods if isinstance(instruction, KeepNode) else ():
+            api_pod = self._live.find_pod(pod.namespace, pod.name)
+            if api_pod is not None and not api_pod.spec.scheduling_gates:
+                rejected = self._waiting.get(pod.uid)
+                self.rejected(api_pod, {*(rejected.nodes if rejected else ()), instruction.node})
 
     def scheduled(self, uid: str) -> None:
         self._waiting.remove(uid)
@@ -96,7 +99,7 @@ class WakeUp:
             except TimeoutError:
                 for waiting in islice(self._waiting, MAX_PER_SWEEP):
                     await self._large_pods.decide(waiting.pod)
-                    nodes = waiting.nodes - self.kept_nodes.refused(waiting.pod).keys()
+                    nodes = waiting.nodes - self._live.scheduling.refusals(waiting.pod).keys()
                     if self._may_wake(waiting) and (best := self._live.choose(waiting.pod, nodes, limit=1)):
                         await self._wake_all(waiting, best[0].host)
                 continue
@@ -116,7 +119,8 @@ class WakeUp:
             if node in waiting.nodes and self._may_wake(waiting):
                 await self._large_pods.decide(waiting.pod, (node,))
                 admits = self._live.verdict(waiting.pod, node).admits
-                if admits and not self.kept_nodes.keeps_out(node, waiting.pod) and await self._wake_all(waiting, node):
+                keeps_out = self._live.scheduling.keeps_out
+                if admits and not keeps_out(node, waiting.pod) and await self._wake_all(waiting, node):
                     return
 
     async def _wake_all(self, waiting: RejectedPod, node: str) -> bool:

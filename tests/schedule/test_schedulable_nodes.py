@@ -3,9 +3,9 @@
 from unittest.mock import Mock
 
 from alignup.documents.codec import convert
-from alignup.gate.schedulable_nodes import NodeCapacity
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
 from alignup.kubernetes.manifests.pod_decoder import pod_from
+from alignup.schedule.schedulable_nodes import NodeCapacity
 from tests.align.hosts import pod
 from tests.observe.api_objects import api_pod
 

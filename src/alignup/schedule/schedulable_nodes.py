@@ -15,7 +15,7 @@ from alignup.align.quantity import Quantity
 from alignup.align.workload import Pod, demand, names
 from alignup.align.workload.demand import FitRequest
 from alignup.align.workload.names import CPU, EPHEMERAL_STORAGE, MEMORY
-from alignup.kubernetes.api import Informer
+from alignup.kubernetes.api import Change, EventType, Informer
 from alignup.kubernetes.api.objects import Amount, ApiNode, ApiPod, ApiPodSpec
 from alignup.schedule.node_selection import exclusions, selection_key
 
@@ -51,16 +51,13 @@ class NodeFilter:
         node = self._nodes.get(name)
         return node is not None and not exclusions(node, spec)
 
-    def put(self, node: ApiNode) -> None:
-        """Note that a node was added or has changed."""
-        self.remove(node.metadata.name)
+    def update(self, change: Change[ApiNode]) -> None:
+        """Note that a node was added, has changed or is gone."""
+        node, deleted = change.object, change.type is EventType.DELETED
         for spec, allowed in self._known.values():
-            if not exclusions(node, spec):
+            allowed.discard(node.metadata.name)
+            if not deleted and not exclusions(node, spec):
                 allowed.add(node.metadata.name)
-
-    def remove(self, name: str) -> None:
-        for _, allowed in self._known.values():
-            allowed.discard(name)
 
 
 class NodeCapacity:
@@ -123,8 +120,8 @@ class NodeCapacity:
         else:
             used = self._used[name] = _sum(self._request(uid, pod) for uid, pod in self._pods.get(name, {}).items())
         for other in beside:
-            used = used.plus(demand.fit_used(_unclaimed(other, self._allocatable[name].scalars)))
-        request = demand.fit_request(_unclaimed(pod, self._allocatable[name].scalars))
+            used = used.plus(demand.fit_used(demand.without_claimed(other, self._allocatable[name].scalars)))
+        request = demand.fit_request(demand.without_claimed(pod, self._allocatable[name].scalars))
         shortages = fit.insufficient_resources(request, used=used, allocatable=self._allocatable[name])
         return tuple(shortage.resource for shortage in shortages)
 
@@ -145,15 +142,8 @@ def _resources(pod: ApiPod) -> tuple[object, ...]:
     return spec.init_containers, spec.containers, spec.resources, reported
 
 
-def _unclaimed(pod: Pod, capacity: Mapping[str, int]) -> Pod:
-    """Return *pod* without the extended resources that a ResourceClaim serves."""
-    if not pod.class_resources and not pod.claimed_requests:
-        return pod
-    return pod.without_requests(demand.claimed_requests(pod, capacity))
-
-
 def _used(pod: Pod) -> FitRequest:
-    return demand.fit_used(_unclaimed(pod, {}))
+    return demand.fit_used(demand.without_claimed(pod, {}))
 
 
 def _sum(requests: Iterable[FitRequest]) -> UsedResources:
