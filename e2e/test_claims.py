@@ -15,8 +15,6 @@ from typing import Any
 import pytest
 
 from alignup.align.workload.names import CLAIMS_ANNOTATION, DEVICE_CLASS_PREFIX
-from alignup.gate.controller import GateController, GateOptions
-from alignup.gate.releases import NODE_ANNOTATION
 from alignup.kubernetes.api import PODS, ApiClient, find_access
 from alignup.kubernetes.api.claim_resources import (
     DEVICE_CLASSES,
@@ -24,7 +22,11 @@ from alignup.kubernetes.api.claim_resources import (
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
 )
-from alignup.schedule.live_cluster import GATE, LiveCluster
+from alignup.placement.scheduling.gate import GateOptions
+from alignup.schedule.cluster_facts import GATE
+from alignup.schedule.gate.controller import GateController
+from alignup.schedule.gate.release_patch import NODE_ANNOTATION
+from alignup.schedule.live_cluster import LiveCluster
 from e2e import control_plane
 from e2e.control_plane import ControlPlane, extenders, free_ports
 from e2e.definitions import define_host_states
@@ -165,7 +167,7 @@ async def test_gated_claim_pods_and_others_are_bound_and_none_is_stuck(plane: Co
             await client.create(PODS, extended, namespace="default")
             await until(running(nodes, *names, "extended"), plane)
             await client.create(PODS, pod("waiting", 1, spec=gates), namespace="default")
-            await until(lambda: controller.queue.blocked, plane)
+            await until(lambda: controller.gate.queue.blocked, plane)
             assert nodes.rejected == []
             devices = [device for given in (await allocated(client)).values() for device in given]
             assert sorted(devices) == ["a/gpu-0", "a/gpu-1", "b/gpu-0"]
@@ -173,7 +175,7 @@ async def test_gated_claim_pods_and_others_are_bound_and_none_is_stuck(plane: Co
             assert pods["waiting"].spec.scheduling_gates
             released = [pods[name].metadata.annotations[NODE_ANNOTATION].split(",") for name in names]
             assert max(map(len, released)) > 1
-            assert not len(controller.releases)
+            assert not len(controller.gate.releases)
 
             await client.delete(PODS.of(pods["claiming-0"]))
             await until(running(nodes, "waiting"), plane)

@@ -17,7 +17,7 @@ import pytest
 
 from alignup.kubernetes.api import PODS, ApiClient, Resource, find_access
 from alignup.kubernetes.api.objects import PartialObject
-from alignup.schedule.live_cluster import GATE
+from alignup.schedule.cluster_facts import GATE
 from alignup.schedule.pod_groups import COSCHEDULING, KUBERNETES, RESOURCES, SIZE_ANNOTATION
 from e2e import control_plane
 from e2e.control_plane import ControlPlane

@@ -16,10 +16,6 @@ from typing import Any
 import pytest
 import yaml
 
-from alignup.gate.admission import LABEL, answer_review, webhook_app
-from alignup.gate.certificates import SECRETS, WEBHOOK_CONFIGURATIONS, CertificateKeeper
-from alignup.gate.controller import GateController, GateOptions
-from alignup.gate.releases import pinned_nodes
 from alignup.kubernetes.api import NODES, PODS, ApiClient, Change, Resource, find_access
 from alignup.kubernetes.api.errors import ForbiddenError, InvalidObjectError
 from alignup.kubernetes.api.host_states import HOST_STATES, to_object
@@ -27,7 +23,13 @@ from alignup.kubernetes.api.known_pods import KnownPod, known_pod
 from alignup.kubernetes.api.objects import ApiPod, PartialObject
 from alignup.observe.observation import join
 from alignup.observe.published_objects import host_state
-from alignup.schedule.live_cluster import GATE, LiveCluster
+from alignup.placement.scheduling.gate import GateOptions
+from alignup.schedule.cluster_facts import GATE
+from alignup.schedule.gate.admission import LABEL, answer_review, webhook_app
+from alignup.schedule.gate.certificates import SECRETS, WEBHOOK_CONFIGURATIONS, CertificateKeeper
+from alignup.schedule.gate.controller import GateController
+from alignup.schedule.gate.release_patch import pinned_nodes
+from alignup.schedule.live_cluster import LiveCluster
 from alignup.web.asgi_server import serve_app
 from alignup.web.log import queued_stderr
 from alignup.web.sockets import tcp_socket
@@ -172,9 +174,9 @@ async def test_gated_pods_are_bound_where_kubelets_admit_them(client: ApiClient)
         for number, cpus in enumerate((2, 4, 3, 1, 2)):
             await client.create(PODS, pod(f"p{number}", cpus), namespace="default")
             await until_bound(client, number + 1)
-        await until(lambda: not len(controller.releases))
+        await until(lambda: not len(controller.gate.releases))
         await client.create(PODS, pod("too-much", 4), namespace="default")
-        await until(lambda: controller.queue.blocked)
+        await until(lambda: controller.gate.queue.blocked)
 
     pods = {bound.metadata.name: bound for bound in (await client.list(PODS)).items}
     assert pods["too-much"].spec.scheduling_gates

@@ -20,7 +20,7 @@ from alignup.agent.metrics import Metrics
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.host import Host, Settings
 from alignup.align.quantity import Quantity
-from alignup.gate.service import GateServiceOptions, add_gate
+from alignup.schedule.gate.service import GateServiceOptions, add_gate
 from alignup.kubernetes.api import Access, ApiClient
 from alignup.machines import synthetic
 from alignup.nri.metrics import NriMetrics

@@ -1,5 +1,6 @@
 """What is left of a node by its Node object, beside the pods that are bound to it."""
 
+from typing import Any
 from unittest.mock import Mock
 
 from alignup.documents.codec import convert
@@ -20,33 +21,54 @@ def running(cpu, **status):
     return convert({**document, "status": {**document["status"], **status}}, ApiPod)
 
 
-def test_a_pod_counts_with_its_requests_after_a_resize():
-    capacity = NodeCapacity(pod_from)
-    assert not capacity.put_pod(running("2"), "a")
-    assert capacity.insufficient(NODE, ASKED) == ()
+class OnePod:
+    """A node, and the pod that is bound to it."""
 
-    assert capacity.put_pod(running("6"), "a")
-    assert capacity.insufficient(NODE, ASKED) == ("cpu",)
+    def __init__(self, read=pod_from):
+        nodes: Any = {"a": NODE}
+        self.pod: ApiPod | None = None
+        self.capacity = NodeCapacity(nodes, lambda _node: {"running": self.pod} if self.pod else {}, read)
+
+    def put(self, pod):
+        """Return whether the pod was resized."""
+        old, self.pod = self.pod, pod
+        return self.capacity.pod_changed("a", old, pod, ended=False)
+
+    def insufficient(self):
+        return self.capacity.insufficient("a", ASKED)
+
+
+def test_a_pod_counts_with_its_requests_after_a_resize():
+    node = OnePod()
+    assert not node.put(running("2"))
+    assert node.insufficient() == ()
+
+    assert node.put(running("6"))
+    assert node.insufficient() == ("cpu",)
+
+
+def test_a_node_that_is_gone_has_too_little():
+    assert OnePod().capacity.insufficient("b", ASKED)
 
 
 def test_a_pod_that_shrinks_counts_with_what_it_still_has():
     amounts = {"cpu": "6", "memory": "1Gi"}
     allocated = [{"name": "app", "allocatedResources": amounts}]
-    capacity = NodeCapacity(pod_from)
-    capacity.put_pod(running("6", containerStatuses=allocated), "a")
-    assert capacity.insufficient(NODE, ASKED) == ("cpu",)
-    capacity.put_pod(running("2", containerStatuses=allocated), "a")
-    assert capacity.insufficient(NODE, ASKED) == ("cpu",)
+    node = OnePod()
+    node.put(running("6", containerStatuses=allocated))
+    assert node.insufficient() == ("cpu",)
+    node.put(running("2", containerStatuses=allocated))
+    assert node.insufficient() == ("cpu",)
 
     amounts["cpu"] = "2"
-    assert capacity.put_pod(running("2", containerStatuses=allocated), "a")
-    assert capacity.insufficient(NODE, ASKED) == ()
+    assert node.put(running("2", containerStatuses=allocated))
+    assert node.insufficient() == ()
 
 
 def test_a_pod_is_read_again_only_if_its_resources_changed():
     read = Mock(wraps=pod_from)
-    capacity = NodeCapacity(read)
+    node = OnePod(read)
     for phase in ("Pending", "Running"):
-        assert not capacity.put_pod(running("2", phase=phase), "a")
-        assert capacity.insufficient(NODE, ASKED) == ()
+        assert not node.put(running("2", phase=phase))
+        assert node.insufficient() == ()
     assert read.call_count == 1

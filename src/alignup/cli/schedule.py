@@ -28,7 +28,7 @@ from alignup.cli.options import (
 from alignup.web.address import TcpAddress
 
 if TYPE_CHECKING:
-    from alignup.gate.service import GateServiceOptions
+    from alignup.schedule.gate.service import GateServiceOptions
     from alignup.schedule.service import LeaseOptions, ScheduleOptions
 
 _LISTEN = "127.0.0.1:8890"
@@ -137,7 +137,7 @@ def command(session: Session, *, options: ScheduleCommandOptions, gate: GateComm
     if gate_options is None:
         asyncio.run(service.schedule(access, service_options))
     else:
-        from alignup.gate.service import schedule_with_gate  # noqa: PLC0415 - only if it is asked for
+        from alignup.schedule.gate.service import schedule_with_gate  # noqa: PLC0415 - only if it is asked for
 
         asyncio.run(schedule_with_gate(access, service_options, gate_options))
 
@@ -218,9 +218,9 @@ def _gate_options(options: GateCommandOptions, *, namespace: str) -> "GateServic
     check_exists(options, "webhook_cert_file", "webhook_private_key_file")
     if not options.gate and options.webhook_listen is None:
         return None
-    from alignup.gate.admission import SCHEDULERS  # noqa: PLC0415 - not needed for --help
-    from alignup.gate.controller import GateOptions  # noqa: PLC0415
-    from alignup.gate.service import GateServiceOptions, WebhookOptions  # noqa: PLC0415
+    from alignup.placement.scheduling.gate import GateOptions  # noqa: PLC0415
+    from alignup.schedule.gate.admission import SCHEDULERS  # noqa: PLC0415 - not needed for --help
+    from alignup.schedule.gate.service import GateServiceOptions, WebhookOptions  # noqa: PLC0415
 
     webhook = None
     if options.webhook_listen is not None:

@@ -22,9 +22,7 @@ from alignup.kubernetes.api.claim_resources import RESOURCE_CLAIMS
 from alignup.kubernetes.api.errors import ApiError
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.kubernetes.manifests.claims import claim_from
-from alignup.placement.steered import count_markers
-from alignup.placement.verdict import Verdict, VerdictKind
-from alignup.schedule.claim_alignment import (
+from alignup.placement.scheduling.claim_rules import (
     UNKNOWN_PREFERENCE,
     ClaimAlignment,
     ClaimPreference,
@@ -33,6 +31,8 @@ from alignup.schedule.claim_alignment import (
     claims_beside,
     may_align,
 )
+from alignup.placement.steered import count_markers
+from alignup.placement.verdict import Verdict, VerdictKind
 from alignup.schedule.known_claims import ObjectName
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.pod_events import PodEvents

@@ -24,8 +24,8 @@ from alignup.kubernetes.api import PODS, ApiClient
 from alignup.kubernetes.api.errors import ApiError, ServerFailureError, UnreachableError
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.placement.pod_shape import needs_alignment
+from alignup.placement.scheduling.events import SchedulerAsked
 from alignup.placement.scheduling.facts import PodState
-from alignup.placement.scheduling.state import SchedulerAsked
 from alignup.placement.steered import STEERED_ANNOTATION
 from alignup.placement.verdict import PASSING_REASONS, Verdict, unknown
 from alignup.schedule.claim_bindings import MAX_JUDGED, NOT_ALIGNED, ClaimBindings, ClaimCheck

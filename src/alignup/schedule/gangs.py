@@ -24,12 +24,12 @@ from alignup.kubernetes.api.objects import ApiPod
 from alignup.placement.gang import GangAnswer, GangBinding
 from alignup.placement.pod_shape import needs_alignment
 from alignup.placement.scheduling.facts import GroupKey
+from alignup.placement.shortage import describe_shortage
 from alignup.schedule.claim_bindings import ClaimBindings
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.node_selection import exclusions, selection_key
 from alignup.schedule.pod_events import PodEvents
 from alignup.schedule.pod_groups import KUBERNETES, GroupMembers, group_of
-from alignup.schedule.workload_answers import describe_shortage
 
 TENTATIVE_SECONDS = 20.0  #: after the last question or binding, for which places are kept for a gang that is not bound
 UNBOUND_SECONDS = 60.0  #: after the first question, by which a binding must follow, whatever is asked meanwhile

@@ -40,6 +40,7 @@ from alignup.kubernetes.manifests.device_selectors import relevant_values, selec
 from alignup.kubernetes.manifests.node_selectors import NodeSelector
 from alignup.placement.host_record import HostRecord
 from alignup.placement.pod_shape import shape_key
+from alignup.placement.scheduling.facts import ClaimFit
 from alignup.schedule.node_selection import selects_node
 
 MAX_SLICE_DEVICES = 4_096  #: of one slice; the API server accepts 128
@@ -55,14 +56,6 @@ PoolName = tuple[str, str]  #: driver and pool
 def object_label(kind: str, name: ObjectName) -> str:
     """Return how an object that cannot be read is named, such as ``ResourceClaim ml/gpus``."""
     return f"{kind} {'/'.join(filter(None, name))}"
-
-
-class ClaimFit(NamedTuple):
-    """Whether a node has devices for the claims of a pod."""
-
-    possible: bool
-    reason: str = ""  #: why it has not, or why that is not certain
-    certain: bool = True  #: ``False``: it depends on what is not computed here, or not known
 
 
 class ClaimChange(NamedTuple):

@@ -12,20 +12,18 @@ moment. Pods of the API server are read only if no report contains them: a repor
 
 import asyncio
 import gc
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
-from alignup.align.claims.alignment import ExplainedClaim
 from alignup.align.claims.resource_claims import Claim
 from alignup.align.errors import AlignError, PodError
-from alignup.align.fit import NodeAllocatable
 from alignup.align.workload import Pod
-from alignup.documents.host_state import GROUP, HostStateDocument
+from alignup.documents.host_state import HostStateDocument
 from alignup.kubernetes.api import NODE_RESOURCE_TOPOLOGIES, NODES, PODS, ApiClient, Change, EventType, Informer
 from alignup.kubernetes.api.errors import NotFoundError
 from alignup.kubernetes.api.host_states import HOST_STATES, HostStateReader, kubelet_release, without_content
@@ -44,35 +42,24 @@ from alignup.kubernetes.api.objects import ApiNode, ApiPod
 from alignup.placement.cluster import Cluster, RankedHost
 from alignup.placement.gang import GangBinding
 from alignup.placement.host_report import PodStage, pod_stage
-from alignup.placement.scheduling.facts import GangFacts, PodFacts, PodState
-from alignup.placement.scheduling.state import (
-    Event,
-    GiveNodeBack,
-    Instruction,
-    KeepNode,
-    NodeChanged,
-    PodGone,
-    PodLeft,
-    PodPlaced,
-    PodSeen,
-    PodUnplaced,
-    SchedulingState,
-)
+from alignup.placement.scheduling import events, instructions
+from alignup.placement.scheduling.assumptions import Assumptions
+from alignup.placement.scheduling.events import Event
+from alignup.placement.scheduling.facts import ClaimFit, Explained, PodFacts, PodState
+from alignup.placement.scheduling.gate import Gate, GateOptions
+from alignup.placement.scheduling.instructions import Instruction
+from alignup.placement.scheduling.state import SchedulingState
 from alignup.placement.verdict import Verdict, unknown
 from alignup.schedule.claim_alignment import explain_claims
 from alignup.schedule.cluster_claims import ClusterClaims
-from alignup.schedule.known_claims import ClaimChange, ClaimFit, ObjectName, object_label
+from alignup.schedule.cluster_facts import LiveFacts, pod_state
+from alignup.schedule.known_claims import ClaimChange, ObjectName, object_label
 from alignup.schedule.metrics import ScheduleMetrics
 from alignup.schedule.node_resource_topology import TopologyFallback
-from alignup.schedule.node_selection import is_unschedulable, selection_key, waiting_order
 from alignup.schedule.pod_groups import PodGroups, group_of
 from alignup.schedule.pod_trimmer import PodTrimmer
-from alignup.schedule.schedulable_nodes import NodeFilter, read_allocatable
+from alignup.schedule.schedulable_nodes import NodeCapacity, NodeFilter
 
-if TYPE_CHECKING:
-    from alignup.placement.host_record import HostRecord
-
-GATE = f"{GROUP}/placement"  #: the scheduling gate of pods that wait for a node
 NO_NODE = unknown("no such node")
 NO_HOST_STATE = unknown("no HostState")
 UNKNOWN_STATE = "unknown state"
@@ -103,18 +90,19 @@ class LiveCluster:
     ) -> None:
         self.options = options or LiveClusterOptions()
         self.cluster = Cluster(max_unconfirmed=self.options.max_unconfirmed, on_defect=self._decision_failed)
-        self.scheduling = SchedulingState(self.cluster, self)
+        self.cluster_facts = LiveFacts(self)
+        self.scheduling = SchedulingState(self.cluster, self.cluster_facts)
         self.failed_decisions = 0
         self.nodes = Informer(client, NODES)
         self.node_filter = NodeFilter(self.nodes)
-        self._allocatable: dict[str, NodeAllocatable | None] = {}  #: by node
-        self._waiting_since: dict[str, float] = {}  #: uid of a pod without a node → when it began to wait
+        self.node_capacity = NodeCapacity(self.nodes, self._unfinished_pods, self._read_or_none)
         self.host_states = Informer(client, HOST_STATES, trim=without_content)
         # Pending and finished ones, too: a watch of unfinished pods does not show why they end.
         self.pods = Informer(client, PODS, trim=PodTrimmer().trim)
         self.topologies = Informer(client, NODE_RESOURCE_TOPOLOGIES)  #: followed only if they count
         self.claims = ClusterClaims(client, self.nodes, self._claims_changed)
         self.pod_groups = PodGroups(client, self.pods)
+        self.pod_groups.subscribe(lambda key: self.schedule(events.GroupChanged(key)))
         self._informers: tuple[Informer[Any], ...] = (self.nodes, self.host_states)  #: those that come before the pods
         if self.options.approximate:
             self._informers += (self.topologies,)
@@ -125,20 +113,17 @@ class LiveCluster:
         self._state_uids: dict[str, str] = {}  #: node → uid of the HostState that its host was read from
         #: node → uid that the kubelet uses → pod, as observed last
         self._bound: dict[str, dict[str, tuple[ApiPod, PodStage]]] = {}
+        self._names: dict[str, tuple[str, str]] = {}  #: namespace and name of every pod, by uid
+        self._node_names: dict[str, None] = {}
         self._uids: dict[str, str] = {}  #: uid of every pod → the one that the kubelet uses; empty: not known yet
         #: HostStates that wait until all pods are listed, or until there is a Node
         self._waiting: dict[str, HostStateDocument] = {}
-        #: uid → node, or several, for pods whose binding was not observed
-        self.assumed: dict[str, tuple[str, ...]] = {}
-        #: uid of an assumed pod → node whose state is unknown → what was known about it last
-        self._dropped: dict[str, dict[str, HostRecord]] = {}
         self._heard: dict[str, float] = {}  #: node → when its HostState was written last, by our clock
-        #: nodes about which listeners are not notified yet → whether nothing happened but that pods were assumed there
-        self._changed: dict[str, bool] = {}
-        self.taken: Collection[str] = ()  #: such nodes, while listeners are notified
+        self._changed: dict[str, None] = {}  #: nodes about which listeners are not notified yet
         self._listeners: list[ChangeListener] = []
         self._claim_listeners: list[Callable[[ClaimChange], object]] = []
         self._instruction_listeners: list[InstructionListener] = []
+        self._event_listeners: list[Callable[[Event], object]] = []
         self.ready = asyncio.Event()  #: set when everything was listed once
         self._decoded: dict[tuple[str, str], Pod] = {}  #: by uid and resource version
         self._pods_wanted = False  #: whether pods are followed, or about to be
@@ -223,69 +208,90 @@ class LiveCluster:
         """Call *listener* after every change of claims, templates, classes and slices."""
         self._claim_listeners.append(listener)
 
+    # The scheduling state
+
     def on_instruction(self, listener: InstructionListener) -> None:
         """Call *listener* with each instruction of the scheduling state."""
         self._instruction_listeners.append(listener)
 
+    def on_event(self, listener: Callable[[Event], object]) -> None:
+        """Call *listener* after the scheduling state has handled an event."""
+        self._event_listeners.append(listener)
+
+    def open_gate(self, options: GateOptions) -> Gate:
+        """Let the scheduling state place the pods behind the gate as well, until the leadership ends."""
+        with self._turn():
+            gate = self.scheduling.open_gate(options)
+        for pod in tuple(self.pods.objects.values()):
+            if not pod.spec.node_name:
+                self._follow_unbound(pod, gone=pod.finished)
+        return gate
+
     def schedule(self, event: Event) -> None:
         """Let the scheduling state handle an event, and listeners carry out its instructions."""
-        for instruction in self.scheduling.handle(event, now=self._client.timing.clock()):
+        self._carry_out(self.scheduling.handle(event, now=self._now()))
+        for listener in self._event_listeners:
+            listener(event)
+
+    @contextmanager
+    def _turn(self) -> Iterator[Assumptions]:
+        """Change assumptions, and let listeners carry out the instructions that follow."""
+        self.scheduling.begin_turn(self._now())
+        yield self.scheduling.assumptions
+        self._carry_out(self.scheduling.end_turn())
+
+    def _carry_out(self, todo: Sequence[Instruction]) -> None:
+        for instruction in todo:
             match instruction:
-                case KeepNode(node, holder, uid, _, waited):
+                case instructions.KeepNode(node, holder, uid, _, waited):
                     _log.info("node kept", pod=holder, uid=uid, node=node, waited=round(waited))
-                case GiveNodeBack(node, holder, uid, reason):
+                case instructions.GiveNodeBack(node, holder, uid, reason):
                     _log.info("node no longer kept", pod=holder, uid=uid, node=node, reason=reason)
+                case instructions.ChangeHosts(hosts):
+                    self._notify_later(hosts)
             for listener in self._instruction_listeners:
                 listener(instruction)
 
-    # Facts that scheduling depends on
+    def _now(self) -> float:
+        return self._client.timing.clock()
 
     def facts(self, pod: ApiPod) -> PodFacts:
         """Return what scheduling depends on of a pod without a node; ``PodError`` if it is invalid."""
-        since = self._waiting_since.get(pod.metadata.uid, self._client.timing.clock())
-        scheduler, order = pod.spec.scheduler_name, waiting_order(pod)
-        return PodFacts(self.read(pod), order, _pod_state(pod), since, scheduler, group_of(pod))
-
-    def allocatable(self, node: str) -> NodeAllocatable | None:
-        if node not in self._allocatable:
-            known = self.nodes.get(node)
-            amounts = known.status.allocatable if known else {}
-            self._allocatable[node] = read_allocatable(amounts) if amounts else None
-        return self._allocatable[node]
-
-    def may_use(self, facts: PodFacts, node: str) -> bool:
-        pod = self._pod_of(facts)
-        if pod is None or not self.node_filter.allows(pod.spec, node):
-            return False
-        return not facts.pod.uses_claims or self.claim_fit(facts.pod, node, idle=True).possible
-
-    def kind(self, facts: PodFacts) -> Hashable:
-        pod = self._pod_of(facts)
-        return selection_key(pod.spec) if pod else facts.uid, self.claims.kind(facts.pod)
-
-    def gang(self, facts: PodFacts) -> GangFacts | None:
-        if facts.group is None:
-            return None
-        members = self.pod_groups.members(facts.group)
-        candidates = members.gated if facts.state is PodState.GATED else members.waiting
-        waiting = []
-        for pod in candidates:
-            with suppress(PodError):
-                if pod.metadata.uid not in self.assumed:
-                    waiting.append(self.facts(pod))
-        if facts.state is PodState.GATED:
-            waiting = [member for member in waiting if member.state is PodState.GATED]
-        placed = len(members.bound) + sum(pod.metadata.uid in self.assumed for pod in members.waiting)
-        return GangFacts(members.minimum, placed, sorted(waiting, key=lambda member: member.order))
-
-    def _pod_of(self, facts: PodFacts) -> ApiPod | None:
-        pod = self.find_pod(facts.pod.namespace, facts.pod.name)
-        return pod if pod is not None and pod.metadata.uid == facts.uid else None
+        return self.cluster_facts.of(pod, self._now())
 
     # Questions
 
     def find_pod(self, namespace: str, name: str) -> ApiPod | None:
         return self.pods.get(name, namespace=namespace)
+
+    def find_by_uid(self, uid: str) -> ApiPod | None:
+        """Return a pod that exists; ``None``: it is gone."""
+        name = self._names.get(uid)
+        pod = self.find_pod(*name) if name else None
+        return pod if pod is not None and pod.metadata.uid == uid else None
+
+    @property
+    def assumed(self) -> Mapping[str, tuple[str, ...]]:
+        """The nodes that count on pods whose binding was not observed, by uid."""
+        return self.scheduling.assumptions.nodes
+
+    @property
+    def node_names(self) -> Collection[str]:
+        return self._node_names
+
+    @property
+    def approximate_nodes(self) -> Collection[str]:
+        return self._fallback.nodes
+
+    def _unfinished_pods(self, node: str) -> Mapping[str, ApiPod]:
+        pods = self._bound.get(node, {}).values()
+        return {pod.metadata.uid: pod for pod, _ in pods if not pod.finished}
+
+    def _read_or_none(self, pod: ApiPod) -> Pod | None:
+        try:
+            return self.read(pod)
+        except PodError:
+            return None
 
     def bound_pods(self, node: str) -> list[ApiPod]:
         """Return the pods that are bound to a node, finished ones included."""
@@ -337,22 +343,18 @@ class LiveCluster:
 
     def verdict(self, pod: Pod, node: str) -> Verdict:
         """Predict what the kubelet of *node* decides about *pod*."""
-        return self.cluster.verdict(pod, node) if self.cluster.record(node) else self._without_report(pod, node)
+        return self.scheduling.assumptions.verdict(pod, node)
 
     def feasible(self, pod: Pod, nodes: Iterable[str] | None = None) -> dict[str, Verdict]:
         """Return the verdict of every node, or of these; ``PodError`` if no kubelet could decide on the pod."""
         names = [name for _, name in self.nodes.objects] if nodes is None else list(nodes)
         verdicts = self.cluster.verdicts(pod, names)
-        return {name: verdicts.get(name) or self._without_report(pod, name) for name in names}
+        return {name: verdicts.get(name) or self.verdict_without_report(pod, name) for name in names}
 
     def choose(self, pod: Pod, nodes: Iterable[str] | None = None, *, limit: int | None = None) -> list[RankedHost]:
         """Return the nodes that admit *pod*, best first; of *nodes* only, if given, and at most *limit*."""
-        wanted = None if nodes is None else frozenset(nodes)
-        ranked = self.cluster.rank(pod, wanted, limit=limit)
-        others = [name for name in self._fallback.nodes if wanted is None or name in wanted]
-        verdicts = ((name, self._without_report(pod, name)) for name in others)
-        fitting = [RankedHost(name, verdict.score) for name, verdict in verdicts if verdict.admits and verdict.score]
-        return [*ranked, *sorted(fitting, key=lambda ranked: (-ranked.score.total, ranked.host))][:limit]
+        considered = self._node_names if nodes is None else frozenset(nodes)
+        return self.scheduling.assumptions.rank(pod, considered, limit=limit)
 
     def claim_fit(self, pod: Pod, node: str, *, idle: bool = False) -> ClaimFit:
         """Return whether *node* has devices for the claims of *pod*, perhaps when no other claim has any (*idle*)."""
@@ -360,17 +362,18 @@ class LiveCluster:
 
     def explain_claims(
         self, pod: Pod, node: str, verdict: Verdict | None = None, fresh: Mapping[ObjectName, Claim] | None = None
-    ) -> tuple[tuple[ExplainedClaim, ...], ...]:
+    ) -> Explained:
         """Return the claims of *pod* on *node* beside what it gets there by *verdict*, or by the present one."""
         verdict = verdict or self.verdict(pod, node)
         return explain_claims(self.claims, self.cluster.record(node), pod, verdict, fresh)
 
-    def _without_report(self, pod: Pod, node: str) -> Verdict:
+    def verdict_without_report(self, pod: Pod, node: str) -> Verdict:
+        """Return the verdict of a node whose kubelet is not observed: approximate, or why it is unknown."""
         if node in self._unknown:
             return self._unknown[node]
         if problem := self.host_states.unreadable.get(("", node)):
             return unknown(UNKNOWN_STATE, f"its HostState cannot be read: {problem}")
-        approximate = self._fallback.verdict(node, pod)
+        approximate = self._fallback.verdict(node, pod, self.scheduling.assumptions.on(node))
         if approximate is not None:
             return approximate
         return NO_HOST_STATE if self.nodes.get(node) is not None else NO_NODE
@@ -383,61 +386,20 @@ class LiveCluster:
         Call this immediately before the binding, and :meth:`forget` if the binding certainly did not happen. Bindings
         to one node must be written in the order in which they are assumed.
         """
-        known = self.cluster.record(node) is not None
-        verdict = self.cluster.assume(pod, node) if known else self._without_report(pod, node)
-        if verdict.admits:
-            if not known:
-                self._fallback.assume(node, pod)
-            self.assumed[pod.uid] = (node,)
-            self.schedule(PodPlaced(pod, (node,)))
-            self._touch(node, taken=True)
-        return verdict
-
-    def assume_any(self, pod: Pod, nodes: Collection[str]) -> tuple[str, ...]:
-        """Count on *pod* on any of *nodes*, and return those that admit it; see :meth:`assume`."""
-        if len(nodes) == 1:
-            return tuple(node for node in nodes if self.assume(pod, node).admits)
-        admitting = tuple(node for node in nodes if self.cluster.assume(pod, node, or_elsewhere=True).admits)
-        if admitting:
-            self.assumed[pod.uid] = admitting
-            self.schedule(PodPlaced(pod, admitting))
-            self._touch(*admitting, taken=True)
-        return admitting
+        with self._turn() as assumptions:
+            return assumptions.assume(pod, node)
 
     def assume_gang(
         self, bindings: Sequence[GangBinding], *, beside: Sequence[GangBinding] = ()
     ) -> tuple[Verdict, ...]:
-        """Count on all pods of a gang from now on, in this order, or on none of them; see ``Cluster.assume_gang``.
-
-        Those that were assumed before are decided again, apart from those *beside* them, which stay as they are. The
-        verdicts of these are the first. All nodes must have reports.
-        """
-        before = {pod.uid: nodes for pod, _ in bindings if (nodes := self._stop_assuming(pod.uid))}
-        for uid in before:
-            self.cluster.forget(uid)
-        verdicts = self.cluster.assume_gang([*beside, *bindings])
-        taken = bool(verdicts) and verdicts[-1].admits
-        if taken:
-            self.assumed |= {pod.uid: (node,) for pod, node in bindings}
-        for pod, node in bindings:
-            self.schedule(PodPlaced(pod, (node,)) if taken else PodUnplaced(pod.uid))
-        given_back = [node for nodes in before.values() for node in nodes]
-        self._touch(*(binding.host for binding in bindings), taken=True)
-        self._touch(*(node for node in given_back if not taken or node not in {host for _, host in bindings}))
-        return verdicts
+        """Count on all pods of a gang from now on, in this order, or on none of them; see ``Assumptions``."""
+        with self._turn() as assumptions:
+            return assumptions.assume_gang(bindings, beside=beside)
 
     def forget(self, uid: str) -> None:
         """Forget an assumed pod that was not bound; do nothing if its binding was observed."""
-        if nodes := self._stop_assuming(uid):
-            self.cluster.forget(uid)
-            self._fallback.forget(uid)
-            self.schedule(PodUnplaced(uid))
-            self._touch(*nodes)
-
-    def _stop_assuming(self, uid: str) -> tuple[str, ...]:
-        """Return the nodes where a pod was assumed until now."""
-        self._dropped.pop(uid, None)
-        return self.assumed.pop(uid, ())
+        with self._turn() as assumptions:
+            assumptions.forget(uid)
 
     # Events
 
@@ -448,6 +410,10 @@ class LiveCluster:
             self._touch(*([name for _, name in self.nodes.objects] if change.nodes is None else change.nodes))
         for listener in self._claim_listeners:
             listener(change)
+        if self.ready.is_set():
+            for facts in self.cluster_facts.read_again(self._now()) if change.classes else ():
+                self.schedule(events.PodSeen(facts))
+            self.schedule(events.ClaimsChanged(change.object[0] if change.object else None))
 
     def _state_changed(self, change: Change[HostStateDocument]) -> None:
         state = change.object
@@ -476,10 +442,12 @@ class LiveCluster:
 
     def _node_changed(self, change: Change[ApiNode]) -> None:
         name = change.object.metadata.name
+        gone = change.type is EventType.DELETED
         if affects_choice(change):
-            self._allocatable.pop(name, None)
+            (self._node_names.pop if gone else self._node_names.setdefault)(name, None)
+            self.node_capacity.forget_node(name)
             self.node_filter.update(change)
-            self.schedule(NodeChanged(name))
+            self.schedule(events.NodeChanged(name, gone))
         if change.type is EventType.DELETED:
             self._forget_host(name)
         elif change.type is EventType.ADDED and not self._must_wait:
@@ -551,16 +519,9 @@ class LiveCluster:
                 self.metrics.prediction(outcome="placed_elsewhere", cause=cause)
             else:
                 self.metrics.prediction(outcome="as_predicted", cause="")
-        self._assume_again(name)
+        self.scheduling.assumptions.restore_host(name)
         self._count_rejections()
         self._touch(name)
-
-    def _assume_again(self, name: str) -> None:
-        """Count again on the pods that were assumed on a node before its state was unknown, unless it admitted them."""
-        before = {uid: records.pop(name) for uid, records in self._dropped.items() if name in records}
-        self._dropped = {uid: records for uid, records in self._dropped.items() if records}
-        if before:
-            self.cluster.restore(next(iter(before.values())), [uid for uid in before if name in self.assumed[uid]])
 
     def _drop_host(self, name: str) -> None:
         """Drop a host whose state is no longer known; remember the pods bound to it, or assumed, for when it is."""
@@ -568,9 +529,7 @@ class LiveCluster:
         record = self.cluster.record(name)
         if record is None:
             return
-        for binding in record.bindings:
-            if binding.uid in self.assumed:
-                self._dropped.setdefault(binding.uid, {})[name] = record
+        self.scheduling.assumptions.drop_host(record)
         self.cluster.remove_host(name)
         for uid, (pod, stage) in self._bound.get(name, {}).items():
             self.cluster.observe(bound_pod(pod, uid=uid)[0].pod, name, stage)
@@ -585,8 +544,9 @@ class LiveCluster:
             with self.pods.isolated((pod.metadata.namespace, pod.metadata.name)):
                 stage, host, uid = api_pod_stage(pod), pod.spec.node_name, self._kubelet_uid(pod)
                 self._bound.setdefault(host, {})[uid] = (pod, stage)
-                self._stop_assuming(pod.metadata.uid)
+                self.scheduling.assumptions.stop(pod.metadata.uid)
                 listed.append((self._read_bound(pod, uid), host, stage))
+        self.node_capacity.forget_pods()
         self.cluster.relist(listed)
         waiting, self._waiting = self._waiting, {}
         for name, state in waiting.items():
@@ -604,29 +564,53 @@ class LiveCluster:
             with suppress(PodError):  # it is named again if it still cannot be read, and still exists
                 self.read(pod)
         self._uids.setdefault(pod.metadata.uid, "")
-        self._follow_waiting(pod, deleted=deleted)
+        self._names[pod.metadata.uid] = (pod.metadata.namespace, pod.metadata.name)
+        if not pod.spec.node_name:
+            self._follow_unbound(pod, gone=deleted or pod.finished)
         if pod.spec.node_name and not change.listed:
             self._bound_pod_changed(pod, self._kubelet_uid(pod), deleted=deleted)
         elif deleted and not pod.spec.node_name:
             self.forget(pod.metadata.uid)
+        if pod.spec.node_name:
+            self._follow_bound(pod, change.old, deleted=deleted)
+        if key := group_of(pod):
+            self.schedule(events.GroupChanged(key))
         if deleted:
             del self._uids[pod.metadata.uid]
+            del self._names[pod.metadata.uid]
 
-    def _follow_waiting(self, pod: ApiPod, *, deleted: bool) -> None:
-        """Tell the scheduling state whether a pod waits."""
-        uid, state = pod.metadata.uid, _pod_state(pod)
-        if not deleted and not pod.finished and state is not PodState.OTHER:
-            self._waiting_since.setdefault(uid, self._client.timing.clock())
-            with suppress(PodError):  # it is named where it is read
-                self.schedule(PodSeen(self.facts(pod)))
-            return
-        if deleted or pod.finished or pod.spec.node_name:
-            self._waiting_since.pop(uid, None)
-        self.schedule(PodGone(uid) if deleted or pod.finished else PodLeft(uid))
+    def _follow_unbound(self, pod: ApiPod, *, gone: bool) -> None:
+        """Tell the scheduling state about a pod without a node."""
+        uid = pod.metadata.uid
+        if gone:
+            self.cluster_facts.forget(uid)
+            self.schedule(events.PodGone(uid))
+        else:
+            try:
+                facts = self.cluster_facts.see(pod, self._now())
+            except PodError as error:
+                gated = pod_state(pod) is PodState.GATED
+                self.schedule(events.PodUnreadable(uid, str(error)) if gated else events.PodLeft(uid))
+                return
+            self.schedule(events.PodLeft(uid) if facts is None else events.PodSeen(facts))
+
+    def _follow_bound(self, pod: ApiPod, old: ApiPod | None, *, deleted: bool) -> None:
+        """Tell the scheduling state about a pod with a node."""
+        uid, node, ended = pod.metadata.uid, pod.spec.node_name, deleted or pod.finished
+        self.cluster_facts.forget(uid)
+        before = old if old is not None and old.spec.node_name else None
+        trimmed = self.find_pod(pod.metadata.namespace, pod.metadata.name) or pod
+        if self.node_capacity.pod_changed(node, before, trimmed, ended=ended):
+            self.schedule(events.HostsChanged((node,)))
+        waits = self.scheduling.waits_for_claims(uid)
+        if ended:
+            self.schedule(events.PodGone(uid, node))
+        elif before is None or waits:
+            self.schedule(events.PodBound(uid, node, self._read_or_none(pod) if waits else None))
 
     def _bound_pod_changed(self, pod: ApiPod, uid: str, *, deleted: bool) -> None:
         host = pod.spec.node_name
-        self._touch(*(node for node in self._stop_assuming(uid) if node != host))
+        self._touch(*(node for node in self.scheduling.assumptions.stop(uid) if node != host))
         bound = self._bound.setdefault(host, {})
         known = bound.get(uid)
         stage = api_pod_stage(pod)
@@ -670,27 +654,22 @@ class LiveCluster:
         known = self._bound.get(node, {}).get(uid)
         return known[0].metadata.full_name if known else uid
 
-    def _touch(self, *nodes: str, taken: bool = False) -> None:
+    def _touch(self, *nodes: str) -> None:
+        """Note that what these nodes hold has changed."""
+        if nodes:
+            self._notify_later(nodes)
+            self.schedule(events.HostsChanged(nodes))
+
+    def _notify_later(self, nodes: Collection[str]) -> None:
         """Notify listeners in the next turn of the event loop."""
         if nodes and not self._changed:
             asyncio.get_running_loop().call_soon(self._notify)
-        for node in nodes:
-            self._changed[node] = taken and self._changed.get(node, True)
+        self._changed |= dict.fromkeys(nodes)
 
     def _notify(self) -> None:
         changed, self._changed = self._changed, {}
-        self.taken = {node for node, taken in changed.items() if taken}
         for listener in tuple(self._listeners):
             listener(changed.keys())
-
-
-def _pod_state(pod: ApiPod) -> PodState:
-    gates = [gate.name for gate in pod.spec.scheduling_gates]
-    if pod.spec.node_name or pod.metadata.deletion_timestamp is not None:
-        return PodState.OTHER
-    if gates:
-        return PodState.GATED if gates == [GATE] else PodState.OTHER
-    return PodState.UNSCHEDULABLE if is_unschedulable(pod) else PodState.OTHER
 
 
 def affects_choice(change: Change[ApiNode]) -> bool:

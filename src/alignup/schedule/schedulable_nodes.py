@@ -30,9 +30,9 @@ class NodeFilter:
         self._nodes = nodes
         self._known: OrderedDict[Hashable, tuple[ApiPodSpec, set[str]]] = OrderedDict()
 
-    def allowed(self, spec: ApiPodSpec) -> set[str]:
-        """Return the names of the nodes; the set is current until the next call."""
-        key = selection_key(spec)
+    def allowed(self, spec: ApiPodSpec, key: Hashable = None) -> set[str]:
+        """Return the names of the nodes; the set is current until the next call. *key*: the selection key of *spec*."""
+        key = key or selection_key(spec)
         if key not in self._known:
             self._known[key] = (
                 spec,
@@ -43,9 +43,9 @@ class NodeFilter:
         self._known.move_to_end(key)
         return self._known[key][1]
 
-    def allows(self, spec: ApiPodSpec, name: str) -> bool:
+    def allows(self, spec: ApiPodSpec, name: str, key: Hashable = None) -> bool:
         """Return whether a node exists and is allowed, without looking at others."""
-        known = self._known.get(selection_key(spec))
+        known = self._known.get(key or selection_key(spec))
         if known is not None:
             return name in known[1]
         node = self._nodes.get(name)
@@ -61,56 +61,52 @@ class NodeFilter:
 
 
 class NodeCapacity:
-    """The pods of every node, and how much of its allocatable resources they request.
+    """How much of the allocatable resources of nodes is left beside the pods that are bound to them.
 
-    *read* decodes a pod (``None``: invalid), when its node is asked about for the first time after a change.
+    *pods* returns the pods of a node by uid; *read* decodes one of them (``None``: invalid), when its node is asked
+    about for the first time after a change.
     """
 
-    def __init__(self, read: Callable[[ApiPod], Pod | None]) -> None:
+    def __init__(
+        self,
+        nodes: Informer[ApiNode],
+        pods: Callable[[str], Mapping[str, ApiPod]],
+        read: Callable[[ApiPod], Pod | None],
+    ) -> None:
+        self._nodes = nodes
+        self._pods = pods
         self._read = read
-        self._pods: dict[str, dict[str, ApiPod]] = {}  #: node → uid → pod
-        self._nodes: dict[str, tuple[str, ...]] = {}  #: uid → nodes
         self._used: dict[str, UsedResources] = {}
         self._requests: dict[str, FitRequest] = {}  #: uid → what the pod requests
         self._allocatable: dict[str, NodeAllocatable] = {}
 
-    def put_pod(self, pod: ApiPod, *nodes: str, decoded: Pod | None = None) -> bool:
-        """Count a pod that is bound to a node, or will be to one of *nodes*; return whether it was resized there.
-
-        A *decoded* pod need not be decoded again.
-        """
-        uid, resized = pod.metadata.uid, False
-        if moved := self._nodes.get(uid) != nodes:
-            self.remove_pod(uid)
-            self._nodes[uid] = nodes
-            if decoded is not None:
-                self._requests[uid] = _used(decoded)
-        elif uid in self._requests and _resources(self._pods[nodes[0]][uid]) != _resources(pod):
-            resized = self._requests.pop(uid) != self._request(uid, pod)
-        for node in nodes:
-            self._pods.setdefault(node, {})[uid] = pod
-            if moved or resized:
-                self._used.pop(node, None)
-        return resized
-
-    def remove_pod(self, uid: str) -> None:
-        for node in self._nodes.pop(uid, ()):
-            self._pods[node].pop(uid, None)
-            self._requests.pop(uid, None)
-            self._used.pop(node, None)
-
     def forget_node(self, node: str) -> None:
         """Note that a Node object has changed, or is gone."""
         self._allocatable.pop(node, None)
+        self._used.pop(node, None)
 
-    def count_pods(self, node: str) -> int:
-        return len(self._pods.get(node, ()))
+    def forget_pods(self) -> None:
+        """Note that all pods were listed again."""
+        self._used.clear()
+        self._requests.clear()
 
-    def insufficient(
-        self, node: ApiNode, pod: Pod, *, beside: Iterable[Pod] = (), empty: bool = False
-    ) -> tuple[str, ...]:
-        """Return the resources of which *node*, or an *empty* node like it, has too little for *pod* beside others."""
-        name = node.metadata.name
+    def pod_changed(self, node: str, old: ApiPod | None, pod: ApiPod, *, ended: bool) -> bool:
+        """Note that a pod is bound to *node*, has changed there or ended; return whether it was resized."""
+        uid, resized = pod.metadata.uid, False
+        if ended:
+            self._requests.pop(uid, None)
+        elif old is not None:
+            if uid not in self._requests or _resources(old) == _resources(pod):
+                return False
+            resized = self._requests.pop(uid) != self._request(uid, pod)
+        self._used.pop(node, None)
+        return resized
+
+    def insufficient(self, name: str, pod: Pod, *, beside: Iterable[Pod] = (), empty: bool = False) -> tuple[str, ...]:
+        """Return the resources of which a node, or an *empty* node like it, has too little for *pod* beside others."""
+        node = self._nodes.get(name)
+        if node is None:
+            return (fit.PODS,)
         if name not in self._allocatable:
             self._allocatable[name] = read_allocatable(node.status.allocatable)
         if empty:
@@ -118,11 +114,12 @@ class NodeCapacity:
         elif name in self._used:
             used = self._used[name]
         else:
-            used = self._used[name] = _sum(self._request(uid, pod) for uid, pod in self._pods.get(name, {}).items())
+            used = self._used[name] = _sum(self._request(uid, bound) for uid, bound in self._pods(name).items())
+        capacity = self._allocatable[name]
         for other in beside:
-            used = used.plus(demand.fit_used(demand.without_claimed(other, self._allocatable[name].scalars)))
-        request = demand.fit_request(demand.without_claimed(pod, self._allocatable[name].scalars))
-        shortages = fit.insufficient_resources(request, used=used, allocatable=self._allocatable[name])
+            used = used.plus(demand.fit_used(demand.without_claimed(other, capacity.scalars)))
+        request = demand.fit_request(demand.without_claimed(pod, capacity.scalars))
+        shortages = fit.insufficient_resources(request, used=used, allocatable=capacity)
         return tuple(shortage.resource for shortage in shortages)
 
     def _request(self, uid: str, pod: ApiPod) -> FitRequest:

@@ -22,10 +22,10 @@ from alignup.align.workload import Pod
 from alignup.kubernetes.api import Access, ApiClient, LeaderElection, Timing
 from alignup.kubernetes.api.errors import ApiError
 from alignup.kubernetes.api.objects import ApiPod
-from alignup.placement.scheduling.state import LeadershipEnded
+from alignup.placement.scheduling.claim_rules import choose_steering
+from alignup.placement.scheduling.events import LeadershipEnded
 from alignup.placement.steered import STEERED_ANNOTATION, count_markers
 from alignup.placement.verdict import Verdict
-from alignup.schedule.claim_alignment import choose_steering
 from alignup.schedule.claim_bindings import ClaimBindings
 from alignup.schedule.extender import Binder, Extender, ExtenderOptions
 from alignup.schedule.extender_messages import (

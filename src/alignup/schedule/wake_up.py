@@ -19,7 +19,7 @@ from alignup.align.workload import Pod
 from alignup.kubernetes.api import PODS, ApiClient, Change, EventType
 from alignup.kubernetes.api.errors import ApiError
 from alignup.kubernetes.api.objects import ApiPod
-from alignup.placement.scheduling.state import Instruction, KeepNode
+from alignup.placement.scheduling.instructions import Instruction, KeepNode
 from alignup.placement.wait_queue import WaitQueue
 from alignup.schedule.large_pods import LargePods
 from alignup.schedule.live_cluster import LiveCluster
@@ -75,7 +75,9 @@ class WakeUp:
 
     def _carry_out(self, instruction: Instruction) -> None:
         """Let pods wait for a node as well that is kept for them."""
-        for pod in instruction.pods if isinstance(instruction, KeepNode) else ():
+        if not isinstance(instruction, KeepNode):
+            return
+        for pod in instruction.pods:
             api_pod = self._live.find_pod(pod.namespace, pod.name)
             if api_pod is not None and not api_pod.spec.scheduling_gates:
                 rejected = self._waiting.get(pod.uid)

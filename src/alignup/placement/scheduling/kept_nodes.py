@@ -11,19 +11,16 @@ For the first gang that has waited long, as many nodes are kept as it needs to s
     waits → (patience) → holds nodes → placed, gone, or unable to use them → the nodes are given back
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
-from alignup.align import fit
 from alignup.align.errors import AlignError
-from alignup.align.fit import UsedResources
-from alignup.align.workload import Pod, demand
+from alignup.align.workload import Pod
 from alignup.placement.cluster import Cluster
-from alignup.placement.host_record import HostRecord
 from alignup.placement.kept_hosts import MAX_UNSUITABLE, find_hosts, fits_after, usable_hosts
 from alignup.placement.pod_shape import is_large, needs_alignment
 from alignup.placement.scheduling.facts import FIRST, ClusterFacts, GroupKey, PodFacts, PodState, WaitingOrder
+from alignup.placement.scheduling.instructions import GiveNodeBack, Instruction, KeepNode
 
 MAX_HOLDERS = 3  #: pods and gangs at a time for which nodes are kept, of which one is a gang
 ROOM_SECONDS = 120.0  #: for which a node with room is kept for a pod; then something else prevents it
@@ -48,6 +45,10 @@ class Holder:
     group: GroupKey | None = None  #: ``None``: it is a pod
     room_since: float | None = None  #: since when there has been room for it on its nodes; ``None``: there is none
 
+    @property
+    def uid(self) -> str:
+        return self.first.facts.uid
+
 
 @dataclass(slots=True, eq=False)
 class KeptNode:
@@ -56,16 +57,13 @@ class KeptNode:
     later: dict[str, Pod] = field(default_factory=dict)  #: by uid, pods that come after the holder and were placed here
 
 
-class GivenBack(NamedTuple):
-    node: str
-    holder: Holder
-
-
 class KeptNodes:
     """The pods that wait, and the nodes that are kept for some of them."""
 
-    def __init__(self, cluster: Cluster, facts: ClusterFacts) -> None:
-        self._cluster, self._facts = cluster, facts
+    def __init__(self, cluster: Cluster, facts: ClusterFacts, is_placed: Callable[[str], bool]) -> None:
+        self._cluster = cluster
+        self._facts = facts
+        self._is_placed = is_placed  #: whether nodes count on a pod
         #: how long pods in a state wait before a node is kept for them, in seconds; for those in others, none is kept
         self.patience: dict[PodState, float] = {}
         self._waiting: dict[str, WaitingPod] = {}
@@ -94,8 +92,9 @@ class KeptNodes:
         kept = self._kept.get(node)
         if kept is None or pod.uid in kept.holder.uids or order <= kept.holder.order:
             return False
-        record = self._cluster.record(node)
-        if record is None or not self._has_enough(record, kept.pods, beside=(*kept.later.values(), pod)):
+        record, (*pods, last) = self._cluster.record(node), kept.pods
+        beside = (*kept.later.values(), pod, *pods)
+        if record is None or self._facts.insufficient(node, last, beside=beside, empty=True):
             return True
         return not fits_after(record, kept.pods, pod, staying={*kept.later, pod.uid})
 
@@ -118,11 +117,11 @@ class KeptNodes:
         else:
             waiting.facts = facts
 
-    def waits_no_longer(self, uid: str) -> list[GivenBack]:
+    def waits_no_longer(self, uid: str) -> list[Instruction]:
         """Note that a pod is placed or gone; return the nodes that are not kept for it any more."""
         if self._waiting.pop(uid, None) is None:
             return []
-        return self._give_back([holder for holder in self._holders() if uid in holder.uids])
+        return self._give_back([holder for holder in self._holders() if uid in holder.uids], "the pod waits no longer")
 
     def placed(self, pod: Pod, nodes: Iterable[str], order: WaitingOrder) -> None:
         """Note that a pod will be on one of *nodes*."""
@@ -137,26 +136,27 @@ class KeptNodes:
         for kept in self._kept.values():
             kept.later.pop(uid, None)
 
-    def node_changed(self, node: str) -> list[GivenBack]:
+    def node_changed(self, node: str) -> list[Instruction]:
         """Give back a node that is gone, or has changed so that it may not suit its holder; return all of its nodes.
 
         The other nodes of a gang are given back, too: others may be better now.
         """
         kept = self._kept.get(node)
-        return self._give_back([kept.holder]) if kept else []
+        return self._give_back([kept.holder], "the node has changed") if kept else []
 
-    def clear(self) -> list[GivenBack]:
-        return self._give_back(self._holders())
+    def clear(self) -> list[Instruction]:
+        """Give back all nodes: another process decides from now on."""
+        return self._give_back(self._holders(), "this process does not lead any more")
 
-    def _give_back(self, holders: Collection[Holder]) -> list[GivenBack]:
-        given_back = [GivenBack(node, kept.holder) for node, kept in self._kept.items() if kept.holder in holders]
-        for node, _ in given_back:
+    def _give_back(self, holders: Collection[Holder], reason: str) -> list[Instruction]:
+        given_back = {node: kept.holder for node, kept in self._kept.items() if kept.holder in holders}
+        for node in given_back:
             del self._kept[node]
-        return given_back
+        return [GiveNodeBack(node, holder.name, holder.uid, reason) for node, holder in given_back.items()]
 
     # Time
 
-    def give_back_unused(self, now: float) -> list[GivenBack]:
+    def give_back_unused(self, now: float) -> list[Instruction]:
         """Give back nodes that their holders do not take although there is room."""
         unused = []
         for holder in self._holders():
@@ -166,9 +166,9 @@ class KeptNodes:
             if holder.room_since is not None and now - holder.room_since >= ROOM_SECONDS:
                 holder.first.retry = now + UNUSED_SECONDS
                 unused.append(holder)
-        return self._give_back(unused)
+        return self._give_back(unused, "the pod was not placed although there was room")
 
-    def give_back_changed(self) -> list[GivenBack]:
+    def give_back_changed(self) -> list[Instruction]:
         """Give back nodes of gangs of which other pods wait now, and nodes whose state is not known any more."""
         changed = [self._kept[node].holder for node in self._kept if self._cluster.record(node) is None]
         for holder in self._holders():
@@ -176,16 +176,16 @@ class KeptNodes:
                 current = self._as_holder(holder.first)
                 if current is None or (current[0].group, current[0].order) != (holder.group, holder.order):
                     changed.append(holder)
-        return self._give_back(changed)
+        return self._give_back(changed, "the pod cannot go there any more")
 
-    def keep_next(self, now: float, schedulers: Collection[str]) -> tuple[Holder, dict[str, tuple[Pod, ...]]] | None:
-        """Keep nodes for the first pod that has waited long and has none; return it, and the nodes with its pods.
+    def keep_next(self, now: float, schedulers: Collection[str]) -> list[Instruction]:
+        """Keep nodes for the first pod that has waited long and has none.
 
         A pod without our gate must be one of *schedulers*, which ask: others would never use the node.
         """
         holders = self._holders()
         if len(holders) >= MAX_HOLDERS:
-            return None
+            return []
         has_gang = any(holder.group for holder in holders)
         held = {uid for holder in holders for uid in holder.uids}
         due = [
@@ -204,8 +204,9 @@ class KeptNodes:
             except AlignError:  # no kubelet can decide on it
                 hosts = {}
             self._kept |= {node: KeptNode(holder, held_pods) for node, held_pods in hosts.items()}
-            return (holder, hosts) if hosts else None
-        return None
+            waited = now - waiting.facts.since
+            return [KeepNode(node, holder.name, holder.uid, pods, waited) for node, pods in hosts.items()]
+        return []
 
     def _is_due(self, waiting: WaitingPod, now: float, schedulers: Collection[str]) -> bool:
         facts = waiting.facts
@@ -220,16 +221,23 @@ class KeptNodes:
         ``None``: the gang cannot start anyway, since too few of its pods exist.
         """
         facts = waiting.facts
-        gang = self._facts.gang(facts)
-        missing = gang.minimum - gang.placed if gang else 1
-        if gang is None or missing <= 1:
+        if facts.group is None:
             return Holder(facts.full_name, waiting, facts.order, frozenset((facts.uid,))), (facts,)
-        if missing > len(gang.waiting):
+        gang = self._facts.gang(facts.group)
+        placed = len(gang.bound) + sum(map(self._is_placed, gang.waiting))
+        missing = gang.minimum - placed
+        if missing <= 1:
+            return Holder(facts.full_name, waiting, facts.order, frozenset((facts.uid,))), (facts,)
+        uids = gang.gated if facts.state is PodState.GATED else gang.waiting
+        members = [member for uid in uids if not self._is_placed(uid) and (member := self._facts.pod(uid))]
+        if facts.state is PodState.GATED:
+            members = [member for member in members if member.state is PodState.GATED]
+        if missing > len(members):
             return None
-        order = FIRST if gang.placed else gang.waiting[0].order
-        uids = frozenset(member.uid for member in gang.waiting)
-        aligned = [member for member in gang.waiting if needs_alignment(member.pod)]
-        return Holder(f"gang {facts.group}", waiting, order, uids, facts.group), aligned[:missing]
+        members.sort(key=lambda member: member.order)
+        order = FIRST if placed else members[0].order
+        holder = Holder(f"gang {facts.group}", waiting, order, frozenset(uids), facts.group)
+        return holder, [member for member in members if needs_alignment(member.pod)][:missing]
 
     def _find_nodes(self, members: Sequence[PodFacts]) -> dict[str, tuple[Pod, ...]]:
         """Return the nodes that pods need after the end of others, and may use; those with the fewest pods first."""
@@ -237,32 +245,20 @@ class KeptNodes:
         by_uid = {member.uid: member for member in members}
         records = [record for name in cluster.hosts if name not in self._kept and (record := cluster.record(name))]
         records.sort(key=lambda record: (len(record.ledger.pods) + len(record.bindings), record.name))
-        by_name = {record.name: record for record in records}
         usable = usable_hosts(
             pods,
-            list(by_name),
-            kind=lambda pod: self._facts.kind(by_uid[pod.uid]),
-            may_use=lambda pod, name: (
-                self._has_enough(by_name[name], (pod,)) and self._facts.may_use(by_uid[pod.uid], name)
-            ),
+            [record.name for record in records],
+            kind=lambda pod: (by_uid[pod.uid].selection, self._facts.claim_kind(pod)),
+            may_use=lambda pod, name: self._may_use(by_uid[pod.uid], name),
         )
         tries = 1 if any(map(is_large, pods)) else MAX_UNSUITABLE
         return find_hosts(records, pods, usable, max_unsuitable=tries)
 
-    def _has_enough(self, record: HostRecord, pods: Sequence[Pod], *, beside: Iterable[Pod] = ()) -> bool:
-        """Return whether a node like this, but empty, has enough for *pods*, by its Node object.
+    def _may_use(self, facts: PodFacts, name: str) -> bool:
+        """Return whether a pod could go to a node if it had no others, and no other claim had devices.
 
         A kubelet ignores extended resources that it does not know, such as GPUs on a node without any.
         """
-        allocatable = self._facts.allocatable(record.name)
-        if allocatable is None:
-            return not any(record.model.at(record.ledger).missing_devices(pod) for pod in pods)
-        used = UsedResources()
-        for pod in beside:
-            used = used.plus(demand.fit_used(demand.without_claimed(pod, allocatable.scalars)))
-        for pod in pods:
-            unclaimed = demand.without_claimed(pod, allocatable.scalars)
-            if fit.insufficient_resources(demand.fit_request(unclaimed), used=used, allocatable=allocatable):
-                return False
-            used = used.plus(demand.fit_used(unclaimed))
-        return True
+        if not self._facts.allows(facts, name) or self._facts.insufficient(name, facts.pod, empty=True):
+            return False
+        return not facts.pod.uses_claims or self._facts.claim_fit(facts.pod, name, idle=True).possible

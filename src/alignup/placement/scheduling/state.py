@@ -5,146 +5,154 @@
         carry_out(instruction)
 
 It decides what concerns more than one pod, for the extender and for the gate alike. Nothing here waits, reads a clock,
-or talks to anybody: the same events at the same times give the same instructions.
+or talks to anybody: the same events at the same times, with the same facts, give the same instructions.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
 
 from alignup.align.workload import Pod
 from alignup.placement.cluster import Cluster
-from alignup.placement.scheduling.facts import ClusterFacts, PodFacts, PodState, WaitingOrder
-from alignup.placement.scheduling.kept_nodes import GivenBack, KeptNodes
+from alignup.placement.scheduling import events
+from alignup.placement.scheduling.assumptions import Assumptions
+from alignup.placement.scheduling.events import Event
+from alignup.placement.scheduling.facts import ClusterFacts, PodState, WaitingOrder
+from alignup.placement.scheduling.gate import Gate, GateOptions
+from alignup.placement.scheduling.instructions import ChangeHosts, GiveNodeBack, Instruction, KeepNode
+from alignup.placement.scheduling.kept_nodes import KeptNodes
+from alignup.placement.scheduling.turn import Turn
 
 CHECK_SECONDS = 1.0  #: between searches for a node to keep, each for one pod
 MAX_SCHEDULERS = 100
 
 
-@dataclass(frozen=True, slots=True)
-class PodSeen:
-    """A pod without a node was created, or has changed."""
-
-    facts: PodFacts
-
-
-@dataclass(frozen=True, slots=True)
-class PodPlaced:
-    """A pod will be on one of these nodes, or is on one of them."""
-
-    pod: Pod
-    nodes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PodUnplaced:
-    """A pod that was to be placed was not; it may still wait."""
-
-    uid: str
-
-
-@dataclass(frozen=True, slots=True)
-class PodLeft:
-    """A pod waits no longer: it is bound, or released from the gate."""
-
-    uid: str
-
-
-@dataclass(frozen=True, slots=True)
-class PodGone:
-    """A pod was deleted, or has ended."""
-
-    uid: str
-
-
-@dataclass(frozen=True, slots=True)
-class NodeChanged:
-    """A Node object has changed in what decisions depend on, or is gone."""
-
-    node: str
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerAsked:
-    """A scheduler asks about a pod."""
-
-    facts: PodFacts
-
-
-@dataclass(frozen=True, slots=True)
-class TimePassed:
-    """Nothing has happened, but it is later."""
-
-
-@dataclass(frozen=True, slots=True)
-class LeadershipEnded:
-    """Another process decides from now on."""
-
-
-PodEvent = PodSeen | PodPlaced | PodUnplaced | PodLeft | PodGone
-Event = PodEvent | NodeChanged | SchedulerAsked | TimePassed | LeadershipEnded
-
-
-@dataclass(frozen=True, slots=True)
-class KeepNode:
-    """A node is kept for a pod, or for some pods of a gang, from now on."""
-
-    node: str
-    holder: str  #: its name
-    uid: str  #: of the pod, or of the first pod of the gang
-    pods: tuple[Pod, ...]
-    waited: float  #: seconds
-
-
-@dataclass(frozen=True, slots=True)
-class GiveNodeBack:
-    """A node is not kept any more."""
-
-    node: str
-    holder: str
-    uid: str
-    reason: str
-
-
-Instruction = KeepNode | GiveNodeBack
-
-
 class SchedulingState:
-    def __init__(self, cluster: Cluster, facts: ClusterFacts) -> None:
+    """The state of one process. Without *gate*, pods behind the gate are left alone."""
+
+    def __init__(self, cluster: Cluster, facts: ClusterFacts, *, gate: GateOptions | None = None) -> None:
         self.cluster = cluster
-        self.kept_nodes = KeptNodes(cluster, facts)
+        self._facts = facts
+        self._turn = Turn()
+        self.assumptions = Assumptions(cluster, facts, placed=self._placed, changed=self._hosts_changed)
+        self.kept_nodes = KeptNodes(cluster, facts, self.assumptions.__contains__)
+        self.gate: Gate | None = None
         self._orders: dict[str, WaitingOrder] = {}  #: by uid, of pods without a node
         self._schedulers: set[str] = set()  #: names of those that have asked
         self._checked = float("-inf")
+        self._handlers: dict[type[Event], Callable[[Any], object]] = {
+            events.PodSeen: self._pod_seen,
+            events.PodLeft: self._pod_left,
+            events.PodBound: self._pod_bound,
+            events.PodGone: self._pod_gone,
+            events.NodeChanged: self._node_changed,
+            events.SchedulerAsked: self._scheduler_asked,
+            events.TimePassed: self._time_passed,
+            events.LeadershipEnded: self._leadership_ended,
+        }
+        self._gate_handlers: dict[type[Event], Callable[[Any], object]] = {}
+        if gate is not None:
+            self.open_gate(gate)
 
-    def handle(self, event: Event, *, now: float) -> list[Instruction]:  # noqa: C901 - one case per event
+    def build_gate(self, options: GateOptions) -> Gate:
+        """Return a gate that knows of no pod."""
+        cluster, facts, kept_nodes = self.cluster, self._facts, self.kept_nodes
+        return Gate(cluster, facts, self.assumptions, kept_nodes, turn=self._turn, options=options)
+
+    def open_gate(self, options: GateOptions) -> Gate:
+        """Place the pods behind the gate as well, until the leadership ends."""
+        if self.gate:
+            self.gate.close()
+        gate = self.gate = self.build_gate(options)
+        self.kept_nodes.patience[PodState.GATED] = options.patience
+        self._gate_handlers = {
+            events.HostsChanged: lambda event: gate.nodes_changed(event.hosts),
+            events.ClaimsChanged: lambda event: gate.claims_changed(event.namespace),
+            events.GroupChanged: lambda event: gate.group_changed(event.key),
+            events.PodUnreadable: lambda event: gate.pod_unreadable(event.uid, event.problem),
+            events.ReleaseWritten: lambda event: gate.release_written(event.uid),
+            events.ReleaseFailed: lambda event: gate.release_failed(
+                event.uid, event.outcome, event.message, event.current
+            ),
+            events.LargePodDecided: lambda event: gate.large_pod_decided(event.uid),
+            events.PlaceNext: lambda _event: gate.try_next(),
+            events.ExplainNext: lambda _event: gate.explain_next(),
+        }
+        return gate
+
+    def handle(self, event: Event, *, now: float) -> list[Instruction]:
         """Take note of an event, and return what is to be done."""
-        match event:
-            case PodSeen(facts):
-                self._orders[facts.uid] = facts.order
-                if facts.state is PodState.OTHER:
-                    return self._stop_waiting(facts.uid)
-                self.kept_nodes.waits(facts)
-            case PodPlaced(pod, nodes):
-                self.kept_nodes.placed(pod, nodes, self.order(pod))
-            case PodUnplaced(uid):
-                self.kept_nodes.ended(uid)
-            case PodLeft(uid):
-                return self._stop_waiting(uid)
-            case PodGone(uid):
-                self.kept_nodes.ended(uid)
-                return self._stop_waiting(uid)
-            case NodeChanged(node):
-                return _give_back(self.kept_nodes.node_changed(node), "the node has changed")
-            case SchedulerAsked(facts):
-                self._orders.setdefault(facts.uid, facts.order)
-                if len(self._schedulers) < MAX_SCHEDULERS:
-                    self._schedulers.add(facts.scheduler)
-                return self._check(now)
-            case TimePassed():
-                return self._check(now)
-            case LeadershipEnded():
-                return _give_back(self.kept_nodes.clear(), "this process does not lead any more")
-        return []
+        self._turn.begin(now)
+        handler = self._handlers.get(type(event)) or (self._gate_handlers.get(type(event)) if self.gate else None)
+        if handler is not None:
+            handler(event)
+        return self.end_turn()
+
+    def begin_turn(self, now: float) -> None:
+        """Begin to collect instructions for changes that are made directly; see :meth:`end_turn`."""
+        self._turn.begin(now)
+
+    def end_turn(self) -> list[Instruction]:
+        for instruction in self._turn.instructions if self.gate else ():
+            if self.gate and isinstance(instruction, KeepNode | GiveNodeBack):
+                self.gate.nodes_changed((instruction.node,), taken=isinstance(instruction, KeepNode))
+        return self._turn.instructions
+
+    # Events
+
+    def _pod_seen(self, event: events.PodSeen) -> None:
+        facts = event.facts
+        self._orders[facts.uid] = facts.order
+        if facts.state in self.kept_nodes.patience:
+            self.kept_nodes.waits(facts)
+        else:
+            self._turn.emit(*self.kept_nodes.waits_no_longer(facts.uid))
+        if self.gate:
+            self.gate.pod_seen(facts)
+
+    def _pod_left(self, event: events.PodLeft) -> None:
+        self._stop_waiting(event.uid)
+        if self.gate:
+            self.gate.pod_left(event.uid)
+
+    def _pod_bound(self, event: events.PodBound) -> None:
+        self._stop_waiting(event.uid)
+        if self.gate:
+            self.gate.pod_bound(event.uid, event.node, event.pod)
+
+    def _pod_gone(self, event: events.PodGone) -> None:
+        self._stop_waiting(event.uid)
+        self.kept_nodes.ended(event.uid)
+        if self.gate:
+            self.gate.pod_gone(event.uid, event.node)
+
+    def _stop_waiting(self, uid: str) -> None:
+        self._orders.pop(uid, None)
+        self._turn.emit(*self.kept_nodes.waits_no_longer(uid))
+
+    def _node_changed(self, event: events.NodeChanged) -> None:
+        self._turn.emit(*self.kept_nodes.node_changed(event.node))
+        if self.gate:
+            self.gate.node_changed(event.node, gone=event.gone)
+
+    def _scheduler_asked(self, event: events.SchedulerAsked) -> None:
+        self._orders.setdefault(event.facts.uid, event.facts.order)
+        if len(self._schedulers) < MAX_SCHEDULERS:
+            self._schedulers.add(event.facts.scheduler)
+        self._check()
+
+    def _time_passed(self, _event: events.TimePassed) -> None:
+        self._check()
+        if self.gate:
+            self.gate.check()
+
+    def _leadership_ended(self, _event: events.LeadershipEnded) -> None:
+        self._turn.emit(*self.kept_nodes.clear())
+        if self.gate:
+            self.gate.close()
+            self.gate = None
+            del self.kept_nodes.patience[PodState.GATED]
+
+    # Questions
 
     def order(self, pod: Pod) -> WaitingOrder:
         """Return the waiting order of a pod; one that is not known comes after all others of its priority."""
@@ -158,26 +166,29 @@ class SchedulingState:
         """Return the nodes that are kept from a pod, and why."""
         return self.kept_nodes.refusals(pod, self.order(pod))
 
-    def _stop_waiting(self, uid: str) -> list[Instruction]:
-        self._orders.pop(uid, None)
-        return _give_back(self.kept_nodes.waits_no_longer(uid), "the pod waits no longer")
+    def waits_for_claims(self, uid: str) -> bool:
+        """Return whether a released pod waits until its claims have devices."""
+        return self.gate is not None and uid in self.gate.claims
 
-    def _check(self, now: float) -> list[Instruction]:
+    # Changes inside
+
+    def _placed(self, pod: Pod, nodes: Collection[str]) -> None:
+        if nodes:
+            self.kept_nodes.placed(pod, nodes, self.order(pod))
+        else:
+            self.kept_nodes.ended(pod.uid)
+
+    def _hosts_changed(self, hosts: Iterable[str], taken: bool) -> None:  # noqa: FBT001 - see ChangedListener
+        names = tuple(hosts)
+        if names:
+            if self.gate:
+                self.gate.nodes_changed(names, taken=taken)
+            self._turn.emit(ChangeHosts(names, taken))
+
+    def _check(self) -> None:
         """Look from time to time for a pod to keep a node for, and for nodes that need not be kept any more."""
-        if now - self._checked < CHECK_SECONDS or not self.kept_nodes.waiting:
-            return []
-        self._checked = now
-        instructions = _give_back(self.kept_nodes.give_back_changed(), "the pod cannot go there any more")
-        unused = self.kept_nodes.give_back_unused(now)
-        instructions += _give_back(unused, "the pod was not placed although there was room")
-        if kept := self.kept_nodes.keep_next(now, self._schedulers):
-            holder, nodes = kept
-            waited = now - holder.first.facts.since
-            instructions += [
-                KeepNode(node, holder.name, holder.first.facts.uid, pods, waited) for node, pods in nodes.items()
-            ]
-        return instructions
-
-
-def _give_back(nodes: Iterable[GivenBack], reason: str) -> list[Instruction]:
-    return [GiveNodeBack(node, holder.name, holder.first.facts.uid, reason) for node, holder in nodes]
+        now, kept_nodes = self._turn.now, self.kept_nodes
+        if now - self._checked >= CHECK_SECONDS and kept_nodes.waiting:
+            self._checked = now
+            self._turn.emit(*kept_nodes.give_back_changed(), *kept_nodes.give_back_unused(now))
+            self._turn.emit(*kept_nodes.keep_next(now, self._schedulers))

@@ -1,0 +1,107 @@
+"""What the scheduling state wants to be done. Whoever carries an instruction out reports the outcome as an event."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from alignup.align.workload import Pod
+
+
+@dataclass(frozen=True, slots=True)
+class KeepNode:
+    """A node is kept for a pod, or for some pods of a gang, from now on."""
+
+    node: str
+    holder: str  #: its name
+    uid: str  #: of the pod, or of the first pod of the gang
+    pods: tuple[Pod, ...]
+    waited: float  #: seconds
+
+
+@dataclass(frozen=True, slots=True)
+class GiveNodeBack:
+    """A node is not kept any more."""
+
+    node: str
+    holder: str
+    uid: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRelease:
+    """Remove the gate of a pod, and name its nodes. The outcome is ``ReleaseWritten`` or ``ReleaseFailed``."""
+
+    pod: Pod
+    version: str  #: of the pod's object that the choice depends on
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CancelSteering:
+    """A pod for which NUMA nodes may be withdrawn will not come."""
+
+    uid: str
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteEvent:
+    """Say something about a pod, unless the last event about it has the same reason and *same*, and is not old."""
+
+    uid: str
+    reason: str
+    message: str
+    same: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetEvents:
+    """Nothing that was said about a pod is true any more."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class DecideLargePod:
+    """Let the hosts decide on a pod with many containers, which takes long. The outcome is ``LargePodDecided``."""
+
+    uid: str
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
+class EvictPod:
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeHosts:
+    """Verdicts of these hosts may have changed."""
+
+    hosts: Collection[str]
+    taken: bool = False  #: whether nothing happened but that pods were assumed there
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Something happened that logs and metrics show."""
+
+    event: str
+    uid: str = ""
+    pod: str = ""  #: its namespace and name
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+Instruction = (
+    KeepNode
+    | GiveNodeBack
+    | WriteRelease
+    | CancelSteering
+    | WriteEvent
+    | ForgetEvents
+    | DecideLargePod
+    | EvictPod
+    | ChangeHosts
+    | Report
+)
