@@ -1,4 +1,3 @@
-
 import pytest
 
 from alignup.align import bits

@@ -30,7 +30,7 @@ class UpgradeOptions:
 @define_command(
     "upgrade-check",
     f"alignup upgrade-check --from 1.35 --to 1.37 {_NODE}",
-    f"alignup upgrade-check --from 1.35 --to 1.37 {_NODE} --state examples/node/state",
+    f"alignup upgrade-check --from 1.35 --to 1.37 {_NODE} --state examples/node/state --pods examples/node/running.yaml",
 )
 @with_options("options", UpgradeOptions)
 @with_options("host", HostOptions)
@@ -39,9 +39,10 @@ def command(*, options: UpgradeOptions, host: HostOptions, output: str) -> None:
     """Say what a kubelet of another release makes of a node: its configuration, its state files and its pods.
 
     The new kubelet reads the configuration and the state files of --state, and admits the pods of --pods once more, the
-    oldest first. Everything that it refuses, ignores or does otherwise than the present one is listed.
+    oldest first. Everything that it refuses, ignores or does otherwise than the present one is listed, and every pod
+    of the state files that --pods lacks: it is not checked.
 
-    The exit code is 0 when nothing breaks, 1 when something does, 2 when the input is invalid.
+    The exit code is 0 when nothing breaks, 1 when something does or a pod is not checked, 2 when the input is invalid.
     """
     if host.kubernetes_version is not None:
         raise click.UsageError("--kubernetes-version: give --from and --to instead")
@@ -103,8 +104,16 @@ def _lines(report: UpgradeReport) -> Iterator[Line]:
         yield from section("Running pods that it treats otherwise")
     for change in report.pods:
         yield from paragraph(change.describe(report.new), prefix="  - ")
+    if report.unchecked:
+        yield from section("Pods of the state files that were not checked: --pods does not list them")
+    for uid in report.unchecked:
+        yield from paragraph(uid, prefix="  - ")
     yield ()
     checked = f"{pluralize(report.checked, 'running pod')} checked"
-    broken = "no kubelet starts" if report.shared else "the upgrade breaks something"
-    verdict = "nothing breaks" if report.safe else broken
+    if report.unchecked:
+        checked += f", {len(report.unchecked)} not checked"
+    if report.breaks:
+        verdict = "no kubelet starts" if report.shared else "the upgrade breaks something"
+    else:
+        verdict = "nothing breaks" if report.safe else "add them to --pods"
     yield from paragraph(f"{checked}: {verdict}", style="title" if report.safe else "warn")
