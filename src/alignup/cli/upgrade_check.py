@@ -17,6 +17,7 @@ from alignup.doctor.upgrade import UpgradeReport
 from alignup.picture.text_format import Line, pluralize
 
 _NODE = "--config examples/node/kubelet.yaml --machine examples/node/machine.yaml"
+_RUNNING = "--state examples/node/state --pods examples/node/running.yaml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +31,7 @@ class UpgradeOptions:
 @define_command(
     "upgrade-check",
     f"alignup upgrade-check --from 1.35 --to 1.37 {_NODE}",
-    f"alignup upgrade-check --from 1.35 --to 1.37 {_NODE} --state examples/node/state --pods examples/node/running.yaml",
+    f"alignup upgrade-check --from 1.35 --to 1.37 {_NODE} {_RUNNING}",
 )
 @with_options("options", UpgradeOptions)
 @with_options("host", HostOptions)
@@ -109,11 +110,13 @@ def _lines(report: UpgradeReport) -> Iterator[Line]:
     for uid in report.unchecked:
         yield from paragraph(uid, prefix="  - ")
     yield ()
+    yield from paragraph(_verdict(report), style="title" if report.safe else "warn")
+
+
+def _verdict(report: UpgradeReport) -> str:
     checked = f"{pluralize(report.checked, 'running pod')} checked"
     if report.unchecked:
         checked += f", {len(report.unchecked)} not checked"
     if report.breaks:
-        verdict = "no kubelet starts" if report.shared else "the upgrade breaks something"
-    else:
-        verdict = "nothing breaks" if report.safe else "add them to --pods"
-    yield from paragraph(f"{checked}: {verdict}", style="title" if report.safe else "warn")
+        return f"{checked}: {'no kubelet starts' if report.shared else 'the upgrade breaks something'}"
+    return f"{checked}: {'add them to --pods' if report.unchecked else 'nothing breaks'}"
