@@ -552,14 +552,14 @@ def test_arguments_of_another_type_are_named(call, message):
 
 
 def test_reservations_may_be_text():
-    one: Any = {"cpu": "1", "memory": "64Mi"}
+    reservation: Any = {"cpu": "1", "memory": "64Mi"}
     share: Any = {"memory": "64Mi"}
     cpus: Any = {"policy": "static", "reservation": "1"}
     settings = Settings(
         cpus=CpuSettings(**cpus),
         memory_policy="Static",
         reserved_memory=(ReservedMemory(0, share),),
-        reservation=one,
+        reservation=reservation,
     )
 
     host = Host(make_host().machine, settings)

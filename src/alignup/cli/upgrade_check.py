@@ -17,7 +17,7 @@ from alignup.doctor.upgrade import UpgradeReport
 from alignup.picture.text_format import Line, pluralize
 
 _NODE = "--config examples/node/kubelet.yaml --machine examples/node/machine.yaml"
-_RUNNING = "--state examples/node/state --pods examples/node/running.yaml"
+_RUNNING = "--config kubelet.yaml --machine machine.yaml --state state --pods running.yaml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class UpgradeOptions:
 @define_command(
     "upgrade-check",
     f"alignup upgrade-check --from 1.35 --to 1.37 {_NODE}",
-    f"alignup upgrade-check --from 1.35 --to 1.37 {_NODE} {_RUNNING}",
+    f"cd examples/node && alignup upgrade-check --from 1.35 --to 1.37 {_RUNNING}",
 )
 @with_options("options", UpgradeOptions)
 @with_options("host", HostOptions)
