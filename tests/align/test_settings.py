@@ -126,7 +126,9 @@ def test_text_is_converted_to_a_policy_or_scope(change):
 
 
 def test_text_is_converted_to_a_policy_of_the_cpu_or_memory_manager():
-    view, none, bogus = parse_machine("core:4 pu:2").kubelet_view(), *_TEXTS
+    view = parse_machine("core:4 pu:2").kubelet_view()
+    none: Any = "none"
+    bogus: Any = "bogus"
 
     assert CpuProvider(view=view, policy=none).policy is CpuPolicy.NONE
     assert MemorySettings(none.capitalize()).policy is MemoryPolicy.NONE
@@ -141,6 +143,3 @@ def test_align_by_socket_is_checked_with_the_text_of_a_policy():
 
     with pytest.raises(SettingsError, match="incompatible with CPUManager align-by-socket"):
         CpuOptions(align_by_socket=True).check_machine(single, sockets=1, nodes=1)
-
-
-_TEXTS: Any = ("none", "bogus")
