@@ -8,6 +8,7 @@ import json
 from collections.abc import Hashable, Iterable, Mapping
 from contextlib import suppress
 
+from alignup.align.bits import parse_integer
 from alignup.align.workload import Pod, QoS
 from alignup.align.workload.names import is_extended
 from alignup.align.workload.validation import apply_defaults
@@ -127,8 +128,8 @@ def holds(requirement: NodeSelectorRequirement, values: Mapping[str, str]) -> bo
         case "DoesNotExist":
             return value is None
         case "Gt" | "Lt" as operator:
-            with suppress(ValueError):
-                number, limit = int(value or ""), int("".join(requirement.values[:1]))
+            with suppress(ValueError):  # also for several values
+                (limit,), number = map(parse_integer, requirement.values), parse_integer(value or "")
                 return number > limit if operator == "Gt" else number < limit
     return False  # not numbers, or an operator that the API server would not accept
 
