@@ -23,6 +23,7 @@ from alignup.align.errors import OWN_LIMIT, ParseError, PodError
 from alignup.align.host import check_pod
 from alignup.align.workload import Pod
 from alignup.align.workload.validation import apply_defaults
+from alignup.documents.codec import seconds_of
 from alignup.kubernetes.api import ApiClient
 from alignup.kubernetes.api.client import EventType
 from alignup.kubernetes.api.errors import ApiError, ConflictError
@@ -174,7 +175,7 @@ class AdmissionChecks:
             if workload.metadata.uid == but.metadata.uid or not _may_start(workload):
                 continue
             ready = [status for status in self._statuses(workload) if status.state == CheckState.READY]
-            times = [_seconds(status.last_transition_time) for status in ready]
+            times = [seconds_of(status.last_transition_time) for status in ready]
             if times and self._now() - max(times) < STARTING_SECONDS and not workload.has_condition("PodsReady"):
                 passed.append((min(times), workload.metadata.full_name, workload))
         return [workload for *_, workload in sorted(passed, key=lambda entry: entry[:2])]
@@ -380,11 +381,3 @@ def _show_fit(pods: int, hosts: int) -> str:
 
 def _size(pod_set: PodSet, assignment: PodSetAssignment | None) -> int:
     return pod_set.count if assignment is None or assignment.count is None else assignment.count
-
-
-def _seconds(timestamp: str | None) -> float:
-    """Return the seconds since 1970; 0 if it is not a time."""
-    try:
-        return datetime.fromisoformat(timestamp or "").timestamp()
-    except ValueError:
-        return 0.0

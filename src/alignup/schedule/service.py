@@ -41,9 +41,10 @@ from alignup.schedule.kueue_checks import AdmissionChecks
 from alignup.schedule.large_pods import LargePods
 from alignup.schedule.live_cluster import LiveCluster, LiveClusterOptions
 from alignup.schedule.metrics import ScheduleMetrics
-from alignup.schedule.pages import ClusterPages, Facts, page_routes
+from alignup.schedule.pages import ClusterPages, page_routes
 from alignup.schedule.pod_answers import MAX_CLAIM_ROWS, answers_document, placement_documents
 from alignup.schedule.pod_events import PodEvents
+from alignup.schedule.pod_states import PodSummary
 from alignup.schedule.pod_steering import PodSteering
 from alignup.schedule.preempt import CHOOSES_VICTIMS, POD_DISRUPTION_BUDGETS, Preemption
 from alignup.schedule.rejections import RejectionWriter, recorded_verdict, rejection_text
@@ -187,11 +188,6 @@ class ScheduleService:
                 async with asyncio.timeout(END_SECONDS):
                     await self._binder.idle.wait()
 
-    @property
-    def waiting(self) -> int:
-        """How many rejected pods wait for room."""
-        return self._wake_up.waiting
-
     # Answers to HTTP requests
 
     def problems(self) -> tuple[str, ...]:
@@ -244,6 +240,7 @@ class ScheduleService:
         for row in document["nodes"]:
             if kept := self.describe_kept(row["node"]):
                 row["kept"] = kept
+        document["state"] = PodSummary(pod).to_document()
         if text := rejection_text(pod):
             document["rejection"] = {"node": pod.spec.node_name, "reason": text}
         if record := self.extender.records.get(pod.metadata.uid):
@@ -367,9 +364,8 @@ def schedule_app(
             return ProblemError(404, f"There is no pod {where['namespace']}/{where['pod']}.").response()
         return json_response(answers)
 
-    facts = Facts(service.problems, lambda: service.waiting)
     server = service.client.access.server
-    pages = ClusterPages(service.live, facts, service.large_pods, subject=f"cluster at {server}")
+    pages = ClusterPages(service.live, service.problems, service.large_pods, subject=f"cluster at {server}")
     routes = [
         *(Route(f"{EXTENDER}/{verb}", _not_found, methods=["POST"]) for verb in VERBS),  # other methods are wrong
         Route("/v1/explain/{namespace}/{pod}", explain),
