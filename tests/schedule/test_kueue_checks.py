@@ -390,7 +390,7 @@ async def test_a_defect_in_the_decision_on_a_workload_does_not_end_the_controlle
 
     assert kueue.state("bad") == "Pending"
     (entry,) = {(entry["event"], entry["name"]) for entry in log if entry["log_level"] == "error"}
-    assert entry == ("object ignored", "bad")
+    assert entry == ("step failed", "default/bad")
 
 
 async def test_all_checks_of_a_workload_are_written_when_one_changes(kueue, checks, server, clock):

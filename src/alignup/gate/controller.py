@@ -7,9 +7,10 @@ tried again when a node changes that could admit it. The pods of a gang are rele
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import structlog
@@ -50,7 +51,9 @@ from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.pod_events import GATE_COMPONENT, PodEvents
 from alignup.schedule.pod_groups import GroupKey, group_of
 from alignup.schedule.pod_steering import PodSteering
+from alignup.schedule.step_guard import GuardedStep, Step, StepFailure
 
+FAILED = "InternalError"  #: the reason of events about pods that a step has failed for
 INVALID = "InvalidPod"  #: the reason of events about pods that no kubelet can decide on
 OTHER_SCHEDULER = "OtherScheduler"  #: the reason of events about pods whose scheduler is not among the known ones
 _YIELD_SECONDS = 0.02  #: of deciding, after which other tasks run
@@ -133,15 +136,16 @@ class GateController:
         await self._live.ready.wait()
         self._reset()
         self._running = True
-        self._start(self._events.run())
+        self._start(partial(self._live.guard.keep_running, "events of the gate", self._events.run), "events")
         stops = [self._live.nodes.subscribe(self._node_changed), self._live.pods.subscribe(self._pod_changed)]
         try:
             while True:
                 self._wake.clear()
                 if await self._place_pods():
                     self._wake.set()  # there are more
-                self._blocked.explain_next()
-                self.gangs.explain()
+                with self._live.guard.guarded(Step.EXPLAIN, "blocked pods"):
+                    self._blocked.explain_next()
+                    self.gangs.explain()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._next_check()):
                         await self._wake.wait()
@@ -165,10 +169,33 @@ class GateController:
         """Return which pod a node is kept for, in words; empty: none."""
         return self.reservations.describe(node)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
+    def _start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str, *pods: ApiPod) -> None:
+        """Start a task; if it fails, *pods* are tried again later."""
+
+        async def run() -> None:
+            with self._guarded(Step.RELEASE, name, *pods):
+                await work()
+
+        task = asyncio.ensure_future(run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _guarded(self, step: Step, name: str, *pods: ApiPod) -> GuardedStep:
+        """Let a step fail for *pods* alone, and try them again later."""
+        return self._live.guard.guarded(step, name, undo=partial(self._put_off, pods))
+
+    def _put_off(self, pods: Iterable[ApiPod], failure: StepFailure) -> None:
+        """Undo everything for pods whose step has failed, and let those that are still gated wait for the next try."""
+        for pod in pods:
+            uid, metadata = pod.metadata.uid, pod.metadata
+            self._stop_waiting(uid)
+            self._undo(self.releases.end(uid) or PodRelease(pod, {}, self._clock()))
+            current = self._live.find_pod(metadata.namespace, metadata.name)
+            if current is not None and current.metadata.uid == uid and _has_gate(current):
+                self._live.cluster.forget(uid)  # also where only a part of the step was done
+                self._refused[uid] = (current, self._clock() + failure.seconds)
+                text = f"{type(failure.error).__name__}: {failure.error}"
+                self._events.note(current, FAILED, f"alignup failed on the pod, and tries again: {text}")
 
     # Changes of the cluster
 
@@ -276,6 +303,10 @@ class GateController:
 
     def _wait(self, pod: ApiPod) -> None:
         """Put a pod into the queue, unless it has other gates as well: they may take long."""
+        with self._guarded(Step.QUEUE, pod.metadata.full_name, pod):
+            self._put(pod)
+
+    def _put(self, pod: ApiPod) -> None:
         uid = pod.metadata.uid
         self.queue.remove(uid)
         self.gangs.remove(uid)
@@ -363,9 +394,14 @@ class GateController:
         if head is None:
             return None
         pod_class, waiting = head
+        with self._guarded(Step.PLACE, waiting.full_name, *_api_pods(waiting)):
+            return self._try(waiting, pod_class)
+        return False
+
+    def _try(self, waiting: GatedPod | GatedGang, pod_class: PodClass) -> bool:
         if is_large(pod_class.pod) and not pod_class.prepared:
             self.queue.block(pod_class)
-            self._start(self._prepare(pod_class))
+            self._start(partial(self._prepare, pod_class), waiting.full_name, *_api_pods(waiting))
             return False
         pod_class.prepared = False
         if isinstance(waiting, GatedGang):
@@ -400,7 +436,8 @@ class GateController:
             release = self._add_release(members.pop(pod.uid), (host,))
             earlier = before.get(host) if choice.in_turn else None
             before[host] = release
-            self._start(self._release_in_turn(release, gang.since, earlier, has_slot=not number))
+            work = partial(self._release_in_turn, release, gang.since, earlier, has_slot=not number)
+            self._start(work, release.pod_name, release.pod)
         for member in members.values():  # more than the gang needs
             self._wait(member.api)
         self.queue.nodes_changed([name for name in kept if name not in before])
@@ -519,13 +556,17 @@ class GateController:
         head = self.queue.first_blocked(lambda pod: now - pod.since >= patience and may_reserve(pod, now=now))
         if head is not None:
             _, first = head
-            members = self.gangs.needed(first) if isinstance(first, GatedGang) else (first,)
-            nodes = self.reservations.reserve(first, members, self._may_use, now=now)
             self._reserve_at = now  # for the next pod
-            if nodes:
-                waited = round(now - first.since)
-                _log.info("nodes reserved", pod=first.full_name, uid=first.uid, nodes=",".join(nodes), waited=waited)
-                self.queue.nodes_changed(nodes, taken=True)
+            with self._guarded(Step.PLACE, first.full_name, *_api_pods(first)):
+                self._reserve_for(first, now)
+
+    def _reserve_for(self, first: GatedPod | GatedGang, now: float) -> None:
+        members = self.gangs.needed(first) if isinstance(first, GatedGang) else (first,)
+        nodes = self.reservations.reserve(first, members, self._may_use, now=now)
+        if nodes:
+            waited = round(now - first.since)
+            _log.info("nodes reserved", pod=first.full_name, uid=first.uid, nodes=",".join(nodes), waited=waited)
+            self.queue.nodes_changed(nodes, taken=True)
 
     def _may_use(self, waiting: GatedPod, name: str) -> bool:
         """Return whether a node could be chosen for a pod if it had no others, and no other claim had devices."""
@@ -537,7 +578,7 @@ class GateController:
 
     def _start_release(self, waiting: GatedPod, nodes: tuple[str, ...]) -> None:
         release = self._add_release(waiting, nodes)
-        self._start(self._release(release, since=waiting.since))
+        self._start(partial(self._release, release, since=waiting.since), release.pod_name, release.pod)
 
     def _add_release(self, waiting: GatedPod, nodes: tuple[str, ...]) -> PodRelease:
         self._stop_waiting(waiting.uid)
@@ -609,7 +650,7 @@ class GateController:
 
     def _cancel_steering(self, release: PodRelease) -> None:
         if self._steering is not None and self._steering.holds(release.uid, release.node):
-            self._start(self._steering.cancel(release.uid, release.node))
+            self._start(partial(self._steering.cancel, release.uid, release.node), release.pod_name)
 
     def _undo(self, release: PodRelease) -> None:
         self._cancel_steering(release)
@@ -631,7 +672,8 @@ class GateController:
             current = self._live.find_pod(metadata.namespace, metadata.name)
             outcome = self.releases.failure(release, current, now=now, node_exists=self._exists(release))
             if outcome is not None:
-                self._give_up(release, current or release.pod, outcome)
+                with self._guarded(Step.RELEASE, release.pod_name):
+                    self._give_up(release, current or release.pod, outcome)
         for pod, at in tuple(self._refused.values()):
             if at <= now:
                 self._wait(pod)
@@ -655,7 +697,7 @@ class GateController:
             message, evicted = message + text, [*evicted, *rest]
         self._events.note(current, "NotScheduled", message)
         for pod in evicted:
-            self._start(self._evict(pod))
+            self._start(partial(self._evict, pod), pod.metadata.full_name)
 
     async def _evict(self, pod: ApiPod) -> None:
         try:
@@ -687,6 +729,10 @@ class GateController:
         checks += [max(at - now, 0.1) for _, at in self._refused.values()]
         checks += [max(self._reserve_at - now, 0.1)] if self.queue.blocked else []
         return min((seconds for seconds in checks if seconds is not None), default=None)
+
+
+def _api_pods(waiting: GatedPod | GatedGang) -> list[ApiPod]:
+    return [member.api for member in waiting.members] if isinstance(waiting, GatedGang) else [waiting.api]
 
 
 def _has_gate(pod: ApiPod) -> bool:
