@@ -675,10 +675,11 @@ def failures(live, step):
 
 
 @pytest.mark.parametrize(
-    ("method", "step"), [pytest.param("read", "queue", id="reading it"), pytest.param("assume", "place", id="placing it")]
+    ("method", "step"),
+    [pytest.param("read", "queue", id="reading it"), pytest.param("assume", "place", id="placing it")],
 )
 async def test_whatever_a_pod_raises_it_is_put_off_and_all_others_are_placed(
-    cluster, controller, live, clock, monkeypatch, method, step
+    cluster, controller, live, clock, monkeypatch, *, method, step
 ):
     with monkeypatch.context() as patch:
         failing_for(patch, live, method, "wide", after=True)
@@ -706,7 +707,7 @@ async def test_whatever_a_pod_raises_it_is_put_off_and_all_others_are_placed(
     assert cluster.rejected == []
 
 
-async def test_whatever_a_release_raises_the_pod_is_put_off(cluster, controller, live, clocked, clock, monkeypatch):
+async def test_whatever_a_release_raises_the_pod_is_put_off(cluster, controller, live, clock, monkeypatch, *, clocked):
     """The task of a release has nobody who waits for it."""
     with monkeypatch.context() as patch:
         failing_for(patch, clocked, "patch", "wide")

@@ -6,7 +6,7 @@ import pytest
 
 from alignup.kubernetes.api import Timing
 from alignup.schedule.metrics import ScheduleMetrics
-from alignup.schedule.step_guard import FIRST_RETRY, LONGEST_RETRY, MAX_FAILURES, Step, StepGuard
+from alignup.schedule.step_guard import FIRST_RETRY, LONGEST_RETRY, MAX_FAILURES, ServiceStep, StepGuard
 from tests.align.hosts import pod
 from tests.deadlines import until
 from tests.schedule.gang_objects import SERVED_GROUPS, gang
@@ -43,7 +43,7 @@ def failures(metrics, step):
 
 
 def fail(guard, name="ml/p", **options):
-    with guard.guarded(Step.PLACE, name, **options):
+    with guard.guarded(ServiceStep.PLACE, name, **options):
         raise LookupError("a defect")
 
 
@@ -64,15 +64,15 @@ def test_the_time_between_tries_doubles_up_to_a_limit_until_one_succeeds(guard, 
     seconds = []
     for _ in range(12):
         fail(guard, undo=lambda failure: seconds.append(failure.seconds))
-        assert not guard.may_try(Step.PLACE, "ml/p")
-        assert guard.may_try(Step.RELEASE, "ml/p")
-        assert guard.may_try(Step.PLACE, "ml/q")
+        assert not guard.may_try(ServiceStep.PLACE, "ml/p")
+        assert guard.may_try(ServiceStep.RELEASE, "ml/p")
+        assert guard.may_try(ServiceStep.PLACE, "ml/q")
         clock[0] += seconds[-1]
-        assert guard.may_try(Step.PLACE, "ml/p")
+        assert guard.may_try(ServiceStep.PLACE, "ml/p")
     assert seconds[:3] == [FIRST_RETRY, 2 * FIRST_RETRY, 4 * FIRST_RETRY]
     assert seconds[-1] == LONGEST_RETRY
 
-    with guard.guarded(Step.PLACE, "ml/p"):
+    with guard.guarded(ServiceStep.PLACE, "ml/p"):
         pass
     fail(guard, undo=lambda failure: seconds.append(failure.seconds))
     assert seconds[-1] == FIRST_RETRY
@@ -87,13 +87,13 @@ def test_an_undo_that_fails_and_many_names_are_no_problem(guard, log):
         fail(guard, str(number))
 
     assert [entry["event"] for entry in log[:2]] == ["step failed", "cannot undo a step"]
-    assert guard.may_try(Step.PLACE, "ml/p")  # which is forgotten
+    assert guard.may_try(ServiceStep.PLACE, "ml/p")  # which is forgotten
 
 
 def test_errors_of_the_caller_and_cancellation_pass(guard, metrics):
     with pytest.raises(LookupError):
         fail(guard, passing=(LookupError,))
-    with pytest.raises(asyncio.CancelledError), guard.guarded(Step.PLACE, "ml/p"):
+    with pytest.raises(asyncio.CancelledError), guard.guarded(ServiceStep.PLACE, "ml/p"):
         raise asyncio.CancelledError
     assert failures(metrics, "place") == 0
 

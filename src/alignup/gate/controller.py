@@ -17,15 +17,14 @@ import structlog
 
 from alignup.align.errors import AlignError, PodError
 from alignup.align.workload import Pod
-from alignup.gate.admission import DEFAULT_SCHEDULER, GATE, SCHEDULERS
+from alignup.gate.admission import DEFAULT_SCHEDULER, SCHEDULERS, has_gate
 from alignup.gate.blocked_pods import REASON as NO_NODE
 from alignup.gate.blocked_pods import BlockedPods
 from alignup.gate.claim_nodes import ClaimNodes
-from alignup.gate.gated_gangs import GangChoice, GatedGangs, describe_rest
+from alignup.gate.gated_gangs import GangChoice, GatedGangs, assume_released, describe_rest
 from alignup.gate.metrics import GateMetrics
 from alignup.gate.pod_queue import MAX_CHANGED, GatedGang, GatedPod, PodClass, PodQueue, Rank, waiting_order
 from alignup.gate.releases import (
-    HOST_NAME,
     UNBOUND_SECONDS,
     AvoidedNodes,
     PodRelease,
@@ -34,24 +33,24 @@ from alignup.gate.releases import (
     WrittenRelease,
     controller_uids,
     describe_failure,
+    evict_pod,
+    host_names,
+    nameable_nodes,
     pinned_nodes,
     write_release,
 )
 from alignup.gate.reservations import Reservations
 from alignup.gate.schedulable_nodes import NodeCapacity, NodeFilter
-from alignup.kubernetes.api import PODS, ApiClient, Change, EventType
-from alignup.kubernetes.api.errors import ApiError
+from alignup.kubernetes.api import ApiClient, Change, EventType
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
-from alignup.placement.gang import GangBinding
 from alignup.schedule.claim_alignment import UNKNOWN_PREFERENCE, claim_preference
-from alignup.schedule.gangs import held_bindings
 from alignup.schedule.known_claims import ClaimChange
 from alignup.schedule.large_pods import LargePods, is_large
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.pod_events import GATE_COMPONENT, PodEvents
 from alignup.schedule.pod_groups import GroupKey, group_of
 from alignup.schedule.pod_steering import PodSteering
-from alignup.schedule.step_guard import GuardedStep, Step, StepFailure
+from alignup.schedule.step_guard import GuardedStep, ServiceStep, StepFailure
 
 FAILED = "InternalError"  #: the reason of events about pods that a step has failed for
 INVALID = "InvalidPod"  #: the reason of events about pods that no kubelet can decide on
@@ -143,7 +142,7 @@ class GateController:
                 self._wake.clear()
                 if await self._place_pods():
                     self._wake.set()  # there are more
-                with self._live.guard.guarded(Step.EXPLAIN, "blocked pods"):
+                with self._live.guard.guarded(ServiceStep.EXPLAIN, "blocked pods"):
                     self._blocked.explain_next()
                     self.gangs.explain()
                 with suppress(TimeoutError):
@@ -173,29 +172,27 @@ class GateController:
         """Start a task; if it fails, *pods* are tried again later."""
 
         async def run() -> None:
-            with self._guarded(Step.RELEASE, name, *pods):
+            with self._guarded(ServiceStep.RELEASE, name, *pods):
                 await work()
 
         task = asyncio.ensure_future(run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _guarded(self, step: Step, name: str, *pods: ApiPod) -> GuardedStep:
+    def _guarded(self, step: ServiceStep, name: str, *pods: ApiPod) -> GuardedStep:
         """Let a step fail for *pods* alone, and try them again later."""
         return self._live.guard.guarded(step, name, undo=partial(self._put_off, pods))
 
     def _put_off(self, pods: Iterable[ApiPod], failure: StepFailure) -> None:
         """Undo everything for pods whose step has failed, and let those that are still gated wait for the next try."""
         for pod in pods:
-            uid, metadata = pod.metadata.uid, pod.metadata
+            uid, current = pod.metadata.uid, self._live.find_pod(pod.metadata.namespace, pod.metadata.name)
             self._stop_waiting(uid)
             self._undo(self.releases.end(uid) or PodRelease(pod, {}, self._clock()))
-            current = self._live.find_pod(metadata.namespace, metadata.name)
-            if current is not None and current.metadata.uid == uid and _has_gate(current):
+            if current is not None and current.metadata.uid == uid and has_gate(current):
                 self._live.cluster.forget(uid)  # also where only a part of the step was done
                 self._refused[uid] = (current, self._clock() + failure.seconds)
-                text = f"{type(failure.error).__name__}: {failure.error}"
-                self._events.note(current, FAILED, f"alignup failed on the pod, and tries again: {text}")
+                self._events.note(current, FAILED, f"alignup failed on the pod, and tries again: {failure.text}")
 
     # Changes of the cluster
 
@@ -213,8 +210,8 @@ class GateController:
         self.claim_nodes.check()
         if change.classes:
             for waiting in tuple(self.queue):  # what they request may be served by claims now
-                for pod in waiting.members if isinstance(waiting, GatedGang) else (waiting,):
-                    self._wait(pod.api)
+                for pod in waiting.api_pods:
+                    self._wait(pod)
         if change.object is not None:  # nodes without devices for its pods were left out
             namespace = change.object[0]
             self.queue.rank_again(lambda each: each.namespace == namespace and each.pod.uses_claims)
@@ -227,8 +224,7 @@ class GateController:
 
     def _node_changed(self, change: Change[ApiNode]) -> None:
         node = change.object
-        name = node.metadata.name
-        old = change.old
+        name, old = node.metadata.name, change.old
         if change.type is EventType.MODIFIED and old is not None:
             same_status = old.status.allocatable == node.status.allocatable
             if same_status and (old.metadata.labels, old.spec) == (node.metadata.labels, node.spec):
@@ -250,7 +246,7 @@ class GateController:
             self._pod_gone(uid, node)
         elif node:
             self._pod_bound(pod, node)
-        elif not _has_gate(pod) or pod.metadata.deletion_timestamp is not None:
+        elif not has_gate(pod) or pod.metadata.deletion_timestamp is not None:
             self._stop_waiting(uid)
             nodes = pinned_nodes(pod)
             if nodes and self._knows_scheduler(pod) and uid not in self.releases and uid not in self.releases.given_up:
@@ -303,7 +299,7 @@ class GateController:
 
     def _wait(self, pod: ApiPod) -> None:
         """Put a pod into the queue, unless it has other gates as well: they may take long."""
-        with self._guarded(Step.QUEUE, pod.metadata.full_name, pod):
+        with self._guarded(ServiceStep.QUEUE, pod.metadata.full_name, pod):
             self._put(pod)
 
     def _put(self, pod: ApiPod) -> None:
@@ -351,25 +347,17 @@ class GateController:
 
     def _adopt(self, pod: ApiPod, nodes: tuple[str, ...]) -> None:
         """Count on a pod that another process, or this one before a restart, has released."""
-        release = PodRelease(pod, self._host_names(nodes), self._clock(), done=True)
+        release = PodRelease(pod, host_names(nodes, self._live.nodes), self._clock(), done=True)
         self.releases.add(release)
         self._capacity.put_pod(pod, *nodes)
         read = self._read(pod)
-        if read is None or not self._assume_released(pod, read, nodes):
+        if read is None or not assume_released(self._live, pod, read, nodes):
             _log.warning(
                 "the kubelet will not admit a released pod", pod=release.pod_name, uid=release.uid, node=release.node
             )
         if read is not None and read.uses_claims:
             self.claim_nodes.released(read, nodes)
         self.queue.nodes_changed(nodes, taken=True)
-
-    def _assume_released(self, pod: ApiPod, read: Pod, nodes: tuple[str, ...]) -> bool:
-        key = group_of(pod)
-        if key is None or len(nodes) > 1 or self._live.cluster.record(nodes[0]) is None:
-            return self._live.assume_any(read, nodes) == nodes
-        held = held_bindings(self._live, self._live.pod_groups.members(key), without=(read.uid,)).values()
-        beside = [binding for binding in held if binding.host == nodes[0]]
-        return self._live.assume_gang([GangBinding(read, nodes[0])], beside=beside)[-1].admits
 
     # Decisions
 
@@ -394,14 +382,14 @@ class GateController:
         if head is None:
             return None
         pod_class, waiting = head
-        with self._guarded(Step.PLACE, waiting.full_name, *_api_pods(waiting)):
+        with self._guarded(ServiceStep.PLACE, waiting.full_name, *waiting.api_pods):
             return self._try(waiting, pod_class)
         return False
 
     def _try(self, waiting: GatedPod | GatedGang, pod_class: PodClass) -> bool:
         if is_large(pod_class.pod) and not pod_class.prepared:
             self.queue.block(pod_class)
-            self._start(partial(self._prepare, pod_class), waiting.full_name, *_api_pods(waiting))
+            self._start(partial(self._prepare, pod_class), waiting.full_name, *waiting.api_pods)
             return False
         pod_class.prepared = False
         if isinstance(waiting, GatedGang):
@@ -493,7 +481,7 @@ class GateController:
             if problem := claim_preference(waiting.pod)[1]:
                 self._events.note(waiting.api, UNKNOWN_PREFERENCE, problem)
             chosen = self.claim_nodes.choose(waiting.pod, candidates, pod_class.drop)
-            return self._live.assume_any(waiting.pod, self._nameable(waiting.api, chosen))
+            return self._live.assume_any(waiting.pod, nameable_nodes(waiting.api, chosen, self._live.nodes))
         except AlignError as error:
             self._events.note(waiting.api, INVALID, f"no kubelet can decide on the pod: {error}")
             return ()
@@ -510,19 +498,6 @@ class GateController:
         for name in last:
             if self._may_choose(waiting, pod_class, name):
                 yield name
-
-    def _nameable(self, pod: ApiPod, nodes: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the nodes that can be named together: in terms of the pod, by host names that only they have."""
-        affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
-        if len(nodes) < 2 or affinity is None or affinity.required is None:
-            return nodes
-        names = Counter([node.metadata.labels.get(HOST_NAME, "") for node in self._live.nodes.objects.values()])
-        unique = tuple(node for node, name in self._host_names(nodes).items() if name and names[name] == 1)
-        return unique or nodes[:1]
-
-    def _host_names(self, nodes: Iterable[str]) -> dict[str, str]:
-        known = {name: self._live.nodes.get(name) for name in nodes}
-        return {name: node.metadata.labels.get(HOST_NAME, "") if node else "" for name, node in known.items()}
 
     def _rank(self, pod: Pod, names: Collection[str]) -> list[Rank]:
         record = self._live.cluster.record
@@ -557,7 +532,7 @@ class GateController:
         if head is not None:
             _, first = head
             self._reserve_at = now  # for the next pod
-            with self._guarded(Step.PLACE, first.full_name, *_api_pods(first)):
+            with self._guarded(ServiceStep.PLACE, first.full_name, *first.api_pods):
                 self._reserve_for(first, now)
 
     def _reserve_for(self, first: GatedPod | GatedGang, now: float) -> None:
@@ -583,7 +558,7 @@ class GateController:
     def _add_release(self, waiting: GatedPod, nodes: tuple[str, ...]) -> PodRelease:
         self._stop_waiting(waiting.uid)
         self._writing[waiting.api.metadata.namespace] += 1
-        release = PodRelease(waiting.api, self._host_names(nodes), self._clock())
+        release = PodRelease(waiting.api, host_names(nodes, self._live.nodes), self._clock())
         self.releases.add(release)
         decoded = None if waiting.pod.class_resources else waiting.pod  # some of them may be served without a claim
         self._capacity.put_pod(waiting.api, *nodes, decoded=decoded)
@@ -633,7 +608,7 @@ class GateController:
                 _log.warning("release refused", pod=release.pod_name, uid=release.uid, problem=written.error)
                 self._events.note(release.pod, "ReleaseFailed", f"cannot release the pod: {written.error}")
                 self._refused[release.uid] = (release.pod, now + self.options.retry)
-            elif written.current is not None and _has_gate(written.current) and not written.current.spec.node_name:
+            elif written.current is not None and has_gate(written.current) and not written.current.spec.node_name:
                 self._wait(written.current)
 
     async def _steer(self, release: PodRelease) -> WrittenRelease | None:
@@ -672,7 +647,7 @@ class GateController:
             current = self._live.find_pod(metadata.namespace, metadata.name)
             outcome = self.releases.failure(release, current, now=now, node_exists=self._exists(release))
             if outcome is not None:
-                with self._guarded(Step.RELEASE, release.pod_name):
+                with self._guarded(ServiceStep.RELEASE, release.pod_name):
                     self._give_up(release, current or release.pod, outcome)
         for pod, at in tuple(self._refused.values()):
             if at <= now:
@@ -697,13 +672,7 @@ class GateController:
             message, evicted = message + text, [*evicted, *rest]
         self._events.note(current, "NotScheduled", message)
         for pod in evicted:
-            self._start(partial(self._evict, pod), pod.metadata.full_name)
-
-    async def _evict(self, pod: ApiPod) -> None:
-        try:
-            await self._client.evict(PODS.of(pod))
-        except ApiError as error:
-            _log.warning("cannot replace a pod", pod=pod.metadata.full_name, uid=pod.metadata.uid, problem=str(error))
+            self._start(partial(evict_pod, self._client, pod), pod.metadata.full_name)
 
     # Helpers
 
@@ -729,11 +698,3 @@ class GateController:
         checks += [max(at - now, 0.1) for _, at in self._refused.values()]
         checks += [max(self._reserve_at - now, 0.1)] if self.queue.blocked else []
         return min((seconds for seconds in checks if seconds is not None), default=None)
-
-
-def _api_pods(waiting: GatedPod | GatedGang) -> list[ApiPod]:
-    return [member.api for member in waiting.members] if isinstance(waiting, GatedGang) else [waiting.api]
-
-
-def _has_gate(pod: ApiPod) -> bool:
-    return any(gate.name == GATE for gate in pod.spec.scheduling_gates)

@@ -33,7 +33,7 @@ from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.node_selection import SoftTaints, has_preferences, needs_alignment
 from alignup.schedule.pod_steering import HOLD_SECONDS, PodSteering
 from alignup.schedule.preempt import Preemption
-from alignup.schedule.step_guard import Step
+from alignup.schedule.step_guard import ServiceStep
 from alignup.schedule.wake_up import WakeUp
 
 MANY = 16  #: nodes for a scheduler to choose from by its own scores
@@ -137,7 +137,7 @@ class Binder:
                     turn = self.gangs.turn(api_pod, pod, node, alone=alone) if self._leads() else NOT_LEADING
                     if not turn:
                         problem = FAILED
-                        with self._live.guard.guarded(Step.BIND, api_pod.metadata.full_name):
+                        with self._live.guard.guarded(ServiceStep.BIND, api_pod.metadata.full_name):
                             problem = await self._bind(api_pod, pod, node)
                         self.gangs.bound(pod.uid, problem)
                         return problem
@@ -152,7 +152,7 @@ class Binder:
 
     async def _bind(self, api_pod: ApiPod, pod: Pod, node: str) -> str:
         prepared = None
-        with self._live.guard.guarded(Step.BIND, api_pod.metadata.full_name):
+        with self._live.guard.guarded(ServiceStep.BIND, api_pod.metadata.full_name):
             prepared = await self._prepare(api_pod, pod, node)
         if prepared is None:
             await self._cancel(pod, node)

@@ -28,7 +28,7 @@ from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.node_selection import exclusions, needs_alignment, selection_key
 from alignup.schedule.pod_events import PodEvents
 from alignup.schedule.pod_groups import KUBERNETES, GroupKey, GroupMembers, group_of
-from alignup.schedule.step_guard import Step
+from alignup.schedule.step_guard import ServiceStep
 from alignup.schedule.workload_answers import describe_shortage
 
 TENTATIVE_SECONDS = 20.0  #: after the last question or binding, for which places are kept for a gang that is not bound
@@ -149,9 +149,9 @@ class Gangs:
             if key in self._gangs or not _is_half_bound(members):
                 self._resuming.discard(key)
                 continue
-            if not guard.may_try(Step.GANG, str(key)):
+            if not guard.may_try(ServiceStep.GANG, str(key)):
                 continue
-            with guard.guarded(Step.GANG, str(key)), suppress(PodError):
+            with guard.guarded(ServiceStep.GANG, str(key)), suppress(PodError):
                 self._decide(_Question(key, members, self._live.read(members.waiting[0])))
             for pod, host in self._gangs[key].unbound() if key in self._gangs else ():
                 api_pod = self._live.find_pod(pod.namespace, pod.name)
@@ -474,7 +474,7 @@ class Gangs:
     def expire(self) -> None:
         """Give back the places of gangs that their scheduler has not asked about, or bound, for long."""
         for gang in tuple(self._gangs.values()):
-            with self._live.guard.guarded(Step.GANG, str(gang.key)):
+            with self._live.guard.guarded(ServiceStep.GANG, str(gang.key)):
                 self._expire(gang, self._clock())
 
     def _expire(self, gang: TentativeGang, now: float) -> None:

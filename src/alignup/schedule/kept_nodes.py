@@ -25,7 +25,7 @@ from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.node_selection import exclusions, needs_alignment, selection_key
 from alignup.schedule.pod_answers import missing_devices
 from alignup.schedule.pod_groups import GroupKey, group_of
-from alignup.schedule.step_guard import Step
+from alignup.schedule.step_guard import ServiceStep
 
 PATIENCE_SECONDS = 60.0
 MAX_KEPT = 3  #: pods and gangs at a time for which nodes are kept, of which one is a gang
@@ -184,7 +184,7 @@ class KeptNodes:
         first = min(due, key=lambda waiting: waiting.order)
         first.retry = now + RETRY_SECONDS
         kept_nodes: list[KeptNode] = []
-        with self._live.guard.guarded(Step.PLACE, first.api_pod.metadata.full_name), suppress(AlignError):
+        with self._live.guard.guarded(ServiceStep.PLACE, first.api_pod.metadata.full_name), suppress(AlignError):
             kept_nodes = self._find_nodes(first)  # unless no kubelet can decide on it
         for kept in kept_nodes:
             self._kept[kept.name] = kept

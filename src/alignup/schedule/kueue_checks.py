@@ -48,7 +48,7 @@ from alignup.placement.verdict import PASSING_REASONS
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.metrics import ScheduleMetrics
 from alignup.schedule.node_selection import exclusions
-from alignup.schedule.step_guard import Step, StepFailure
+from alignup.schedule.step_guard import ServiceStep, StepFailure
 from alignup.schedule.workload_answers import describe_shortage
 
 CONTROLLER = "alignup.dev/admission-check"
@@ -121,9 +121,9 @@ class AdmissionChecks:
                     await self._activate(check)
                 for workload in sorted(self._waiting(), key=_waiting_order):
                     name, guard = workload.metadata.full_name, self._live.guard
-                    if not guard.may_try(Step.CHECK, name):
+                    if not guard.may_try(ServiceStep.CHECK, name):
                         continue
-                    with guard.guarded(Step.CHECK, name, undo=self._check_later):
+                    with guard.guarded(ServiceStep.CHECK, name, undo=self._check_later):
                         await self._check(workload)
                     await asyncio.sleep(0)  # schedulers wait for answers
                 self._forget_seen()
@@ -296,7 +296,7 @@ class AdmissionChecks:
         bound = Counter(self._bound.get((metadata.namespace, metadata.name), {}).values())
         unbound, members = [], list[_Member]()
         with (
-            self._live.guard.guarded(Step.CHECK, f"{metadata.full_name}, which starts"),
+            self._live.guard.guarded(ServiceStep.CHECK, f"{metadata.full_name}, which starts"),
             suppress(PodError, ParseError),
         ):
             members = self._members(workload)  # unless it has changed since it passed: no reason to reject another

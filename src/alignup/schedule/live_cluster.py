@@ -51,7 +51,7 @@ from alignup.schedule.metrics import ScheduleMetrics
 from alignup.schedule.node_resource_topology import TopologyFallback
 from alignup.schedule.pod_groups import PodGroups
 from alignup.schedule.pod_trimmer import PodTrimmer
-from alignup.schedule.step_guard import Step, StepGuard
+from alignup.schedule.step_guard import ServiceStep, StepGuard
 
 if TYPE_CHECKING:
     from alignup.placement.host_record import HostRecord
@@ -361,7 +361,7 @@ class LiveCluster:
         if self.ready.is_set():
             self._touch(*([name for _, name in self.nodes.objects] if change.nodes is None else change.nodes))
         for listener in self._claim_listeners:
-            with self.guard.guarded(Step.FOLLOW, "changed claims"):
+            with self.guard.guarded(ServiceStep.FOLLOW, "changed claims"):
                 listener(change)
 
     def _state_changed(self, change: Change[HostStateDocument]) -> None:
@@ -387,7 +387,7 @@ class LiveCluster:
             if state.observed_at and now - heard > SILENT_SECONDS and self.cluster.record(name) is not None:
                 _log.warning("observer has stopped", node=name)
                 self._unknown[name] = unknown("observer has stopped", f"its last report is of {state.observed_at}")
-                with self.guard.guarded(Step.FOLLOW, f"node {name}"):
+                with self.guard.guarded(ServiceStep.FOLLOW, f"node {name}"):
                     self._drop_host(name)
 
     def _node_changed(self, change: Change[ApiNode]) -> None:
@@ -580,5 +580,5 @@ class LiveCluster:
         changed, self._changed = self._changed, {}
         self.taken = {node for node, taken in changed.items() if taken}
         for listener in tuple(self._listeners):
-            with self.guard.guarded(Step.FOLLOW, "changed nodes"):
+            with self.guard.guarded(ServiceStep.FOLLOW, "changed nodes"):
                 listener(changed.keys())

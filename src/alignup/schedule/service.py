@@ -50,10 +50,10 @@ from alignup.schedule.pod_events import PodEvents
 from alignup.schedule.pod_steering import PodSteering
 from alignup.schedule.preempt import CHOOSES_VICTIMS, POD_DISRUPTION_BUDGETS, Preemption
 from alignup.schedule.rejections import RejectionWriter, recorded_verdict, rejection_text
-from alignup.schedule.step_guard import GuardedStep, Step
+from alignup.schedule.step_guard import GuardedStep, ServiceStep
 from alignup.schedule.wake_up import WakeUp
 from alignup.web.api_operations import receive_body
-from alignup.web.asgi_server import ServerLimits, run_until_signal, serve_app
+from alignup.web.asgi_server import ServerLimits, kubernetes_limits, run_until_signal, serve_app
 from alignup.web.authentication import AccessRules, count_authenticated
 from alignup.web.metrics import health_app, health_routes
 from alignup.web.responses import (
@@ -229,7 +229,7 @@ class ScheduleService:
 
     def _guarded(self, name: str) -> GuardedStep:
         """Let an answer fail for one pod; its scheduler asks again, with a back-off of its own."""
-        return self.live.guard.guarded(Step.ANSWER, name, passing=(ParseError,))
+        return self.live.guard.guarded(ServiceStep.ANSWER, name, passing=(ParseError,))
 
     async def _preempt(self, args: PreemptionArgs) -> PreemptionResult:
         """Choose the pods to evict; none while it is unknown what nodes have, or what budgets allow."""
@@ -442,7 +442,8 @@ async def open_service(
         limits = ServerLimits(names=(*options.names, options.listen[0]))
         listener = stack.enter_context(tcp_socket(options.listen[1], options.listen[0]))
         app = schedule_app(service, stopping=stopping, access=rules)
-        await stack.enter_async_context(serve_app(app, listener, stopping=stopping, limits=limits, tls=tls))
+        called = kubernetes_limits(limits.names)
+        await stack.enter_async_context(serve_app(app, listener, stopping=stopping, limits=called, tls=tls))
         if options.health is not None:
             registry, live = service.metrics.registry, service.live
             probe_app = health_app(registry, readiness=service.problems, warnings=lambda: live.warnings)

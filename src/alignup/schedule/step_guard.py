@@ -1,7 +1,7 @@
 """The guard around the steps of the service: whatever one pod, gang or workload raises, all others go on.
 
-A defect, or an object that nobody has thought of, must not stop the service for everybody. The exception is logged with
-the name of its cause and counted, the step is undone as far as the caller can, and it is tried again with back-off.
+A defect, or an object that nobody has thought of, must not stop the service for all. The exception is logged with the
+name of its cause and counted, the step is undone as far as the caller can, and it is tried again with back-off.
 ``Informer.isolated`` is the same for what comes from the API server.
 """
 
@@ -22,7 +22,7 @@ MAX_FAILURES = 4096  #: that are remembered
 _log = structlog.get_logger()
 
 
-class Step(StrEnum):
+class ServiceStep(StrEnum):
     """What the service does about one pod, gang, workload or node, for metrics."""
 
     QUEUE = "queue"  #: a gated pod
@@ -42,6 +42,10 @@ class StepFailure(NamedTuple):
     error: Exception
     seconds: float  #: until the step may be tried again
 
+    @property
+    def text(self) -> str:
+        return f"{type(self.error).__name__}: {self.error}"
+
 
 def _undo_nothing(_failure: StepFailure) -> None:
     pass
@@ -51,13 +55,13 @@ class StepGuard:
     def __init__(self, metrics: ScheduleMetrics, timing: Timing) -> None:
         self._metrics, self._timing = metrics, timing
         #: step and name → how often it has failed in a row, and when it may be tried again
-        self._failures: OrderedDict[tuple[Step, str], tuple[int, float]] = OrderedDict()
-        for step in Step:
+        self._failures: OrderedDict[tuple[ServiceStep, str], tuple[int, float]] = OrderedDict()
+        for step in ServiceStep:
             metrics.failed_step(step, 0)
 
     def guarded(
         self,
-        step: Step,
+        step: ServiceStep,
         name: str,
         *,
         undo: Callable[[StepFailure], object] = _undo_nothing,
@@ -66,7 +70,7 @@ class StepGuard:
         """Go on after the block, whatever it raises but *passing*; then *undo* is called."""
         return GuardedStep(self, step, name, undo, passing)
 
-    def may_try(self, step: Step, name: str) -> bool:
+    def may_try(self, step: ServiceStep, name: str) -> bool:
         """Return whether a step has not failed, or long enough ago."""
         failures = self._failures.get((step, name))
         return failures is None or self._timing.clock() >= failures[1]
@@ -75,16 +79,16 @@ class StepGuard:
         """Run a task until it ends or is cancelled; start it again after whatever it raises."""
         while True:
             failures: list[StepFailure] = []
-            with self.guarded(Step.TASK, name, undo=failures.append):
+            with self.guarded(ServiceStep.TASK, name, undo=failures.append):
                 await run()
             if not failures:
                 return
             await self._timing.sleep(failures[0].seconds)
 
-    def succeeded(self, step: Step, name: str) -> None:
+    def succeeded(self, step: ServiceStep, name: str) -> None:
         self._failures.pop((step, name), None)
 
-    def failed(self, step: Step, name: str) -> float:
+    def failed(self, step: ServiceStep, name: str) -> float:
         """Count a failure; return the seconds until the next try."""
         self._metrics.failed_step(step)
         now = self._timing.clock()
@@ -102,7 +106,7 @@ class GuardedStep:
     """The context of one try of a step; a class of its own, so that type checkers know that it ends exceptions."""
 
     _guard: StepGuard
-    _step: Step
+    _step: ServiceStep
     _name: str
     _undo: Callable[[StepFailure], object]
     _passing: tuple[type[Exception], ...]

@@ -23,7 +23,7 @@ from alignup.placement.wait_queue import WaitQueue
 from alignup.schedule.kept_nodes import KeptNodes
 from alignup.schedule.large_pods import LargePods
 from alignup.schedule.live_cluster import LiveCluster
-from alignup.schedule.step_guard import GuardedStep, Step, StepFailure
+from alignup.schedule.step_guard import GuardedStep, ServiceStep, StepFailure
 
 if TYPE_CHECKING:
     from alignup.schedule.gangs import Gangs
@@ -129,7 +129,7 @@ class WakeUp:
         def put_off(failure: StepFailure) -> None:
             waiting.woken = self._clock() + failure.seconds
 
-        return self._live.guard.guarded(Step.WAKE, waiting.api_pod.metadata.full_name, undo=put_off)
+        return self._live.guard.guarded(ServiceStep.WAKE, waiting.api_pod.metadata.full_name, undo=put_off)
 
     async def _wake_all(self, waiting: RejectedPod, node: str) -> bool:
         """Wake a pod, and with it its gang if all of it fits; return whether it does."""
