@@ -50,8 +50,8 @@ class Publisher:
 
     Only what has changed is written, by server-side apply. The generation of a HostState rises with every change, also
     across restarts of the observer, which continues where the object in the API server ends. Objects that do not change
-    are written again every few minutes: a HostState with the time, so that readers notice when the observer has stopped,
-    and both, so that a deleted one comes back.
+    are written again every few minutes, so that a deleted one comes back; a HostState with the time, so that readers
+    notice when the observer has stopped.
     """
 
     def __init__(self, client: ApiClient, host: str, *, uid: str) -> None:
