@@ -6,6 +6,7 @@ import pytest
 
 from alignup.kubernetes.api import Timing
 from alignup.schedule.metrics import ScheduleMetrics
+from alignup.schedule.service import ScheduleService
 from alignup.schedule.step_guard import FIRST_RETRY, LONGEST_RETRY, MAX_FAILURES, ServiceStep, StepGuard
 from tests.align.hosts import pod
 from tests.deadlines import until
@@ -178,7 +179,7 @@ async def test_a_gang_that_fails_waits_and_others_are_bound(http, nodes, service
     assert service.leading
 
 
-async def test_a_task_that_fails_does_not_end_the_service(http, nodes, service, monkeypatch):
+async def test_a_wake_up_that_fails_does_not_end_the_service(http, nodes, service, monkeypatch):
     """Nothing of a wake-up may end the answers to schedulers."""
     for each, host in ((WIDE, "a"), (OTHER, "b")):
         nodes.create(each, host)
@@ -194,3 +195,17 @@ async def test_a_task_that_fails_does_not_end_the_service(http, nodes, service, 
 
     await until(lambda: failures(service.metrics, "wake") == 1)
     assert (await filtered(http, pod("small", cpu="1"), names=["a"]))["Error"] == ""
+
+
+async def test_a_task_of_the_leader_that_fails_is_started_again(nodes, client, follow):
+    made, starts = ScheduleService(client), []
+
+    async def run():
+        starts.append(made.leading)
+        raise LookupError("a defect")
+
+    made.leader_tasks.append(run)
+    follow(made.run())
+    await until(lambda: len(starts) >= 2)
+    assert all(starts)
+    assert made.leading

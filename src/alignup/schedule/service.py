@@ -163,9 +163,8 @@ class ScheduleService:
     async def run(self) -> None:
         """Follow the cluster, and lead when this process is chosen, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.live.run())
-            for run in self.tasks:
-                tasks.create_task(self.live.guard.keep_running(run.__qualname__, run))
+            for run in (*self.tasks, self.live.run):
+                tasks.create_task(run())
             await self.live.ready.wait()  # before it can lead: a leader has to answer at once
             if self.extender.options.chooses_victims is None:
                 with suppress(ApiError):  # unreachable: assume no
