@@ -7,7 +7,7 @@ import pytest
 from alignup.kubernetes.api import Timing
 from alignup.schedule.metrics import ScheduleMetrics
 from alignup.schedule.service import ScheduleService
-from alignup.schedule.step_guard import FIRST_RETRY, LONGEST_RETRY, MAX_FAILURES, ServiceStep, StepGuard
+from alignup.schedule.step_guard import FIRST_RETRY, LONGEST_RETRY, MAX_FAILURES, ServiceStep, StepFailure, StepGuard
 from tests.align.hosts import pod
 from tests.deadlines import until
 from tests.schedule.gang_objects import SERVED_GROUPS, gang
@@ -49,7 +49,7 @@ def fail(guard, name="ml/p", **options):
 
 
 def test_a_failure_is_logged_with_its_name_counted_and_undone(guard, metrics, log):
-    undone = []
+    undone: list[StepFailure] = []
     assert failures(metrics, "place") == 0  # before the first: rate() and increase() need that
 
     fail(guard, undo=undone.append)
