@@ -28,7 +28,7 @@ from alignup.kubernetes.api.objects import ApiPod, PartialObject
 from alignup.observe.observation import join
 from alignup.observe.published_objects import host_state
 from alignup.schedule.live_cluster import LiveCluster
-from alignup.web.asgi_server import serve_app
+from alignup.web.asgi_server import kubernetes_limits, serve_app
 from alignup.web.log import queued_stderr
 from alignup.web.sockets import tcp_socket
 from e2e import control_plane
@@ -233,7 +233,9 @@ async def webhook(client: ApiClient, name: str) -> AsyncIterator[CertificateKeep
         await stack.enter_async_context(running(keeper.run()))
         await keeper.ready.wait()
         app = webhook_app({"/gate": answer_review})
-        await stack.enter_async_context(serve_app(app, listener, stopping=asyncio.Event(), tls=keeper.context))
+        await stack.enter_async_context(
+            serve_app(app, listener, stopping=asyncio.Event(), limits=kubernetes_limits(), tls=keeper.context)
+        )
         yield keeper
         await client.delete(CONFIGURATION)
 

@@ -653,3 +653,70 @@ async def test_pods_whose_amounts_overflow_stop_no_other(cluster, controller):
     assert cluster.document("wide")["metadata"]["annotations"] == {NODE_ANNOTATION: "a"}
     await until(cluster.events)
     assert [(name, reason) for name, reason, _ in cluster.events()] == [("gated", "InvalidPod")]
+
+
+def failing_for(monkeypatch, owner, method, name, *, after=False):
+    """Let a method raise an error of an unexpected type for the pod *name*, perhaps after it was done."""
+    call = getattr(owner, method)
+
+    def fail(subject, *args, **kwargs):
+        metadata = getattr(subject, "metadata", subject)
+        if metadata.name != name:
+            return call(subject, *args, **kwargs)
+        if after:
+            call(subject, *args, **kwargs)
+        raise LookupError("a defect")
+
+    monkeypatch.setattr(owner, method, fail)
+
+
+def failures(live, step):
+    return live.metrics.registry.get_sample_value("alignup_schedule_failed_steps_total", {"step": step})
+
+
+@pytest.mark.parametrize(
+    ("method", "step"),
+    [pytest.param("read", "queue", id="reading it"), pytest.param("assume", "place", id="placing it")],
+)
+async def test_whatever_a_pod_raises_it_is_put_off_and_all_others_are_placed(
+    cluster, controller, live, clock, monkeypatch, *, method, step
+):
+    with monkeypatch.context() as patch:
+        failing_for(patch, live, method, "wide", after=True)
+        cluster.gate(WIDE)
+        await until(lambda: failures(live, step) == 1)
+        cluster.gate(OTHER)
+        await until(lambda: cluster.bound().get("other") == "a")
+
+        assert "wide" not in live.assumed
+        assert cluster.gates() == {"wide": [GATE]}
+        await until(cluster.events)
+        text = "alignup failed on the pod, and tries again: LookupError: a defect"
+        assert cluster.events() == [("wide", "InternalError", text)]
+        clock.now += 1
+        controller.notify()
+        await until(lambda: failures(live, step) == 2)
+
+    clock.now += 1.9  # the second wait is twice as long
+    controller.notify()
+    await settle()
+    assert cluster.gates() == {"wide": [GATE]}
+    clock.now += 0.1
+    controller.notify()
+    await until(lambda: cluster.bound() == {"wide": "b", "other": "a"})
+    assert cluster.rejected == []
+
+
+async def test_whatever_a_release_raises_the_pod_is_put_off(cluster, controller, live, clock, monkeypatch, *, clocked):
+    """The task of a release has nobody who waits for it."""
+    with monkeypatch.context() as patch:
+        failing_for(patch, clocked, "patch", "wide")
+        cluster.gate(WIDE)
+        await until(lambda: failures(live, "release") == 1)
+        assert (len(controller.releases), live.assumed) == (0, {})
+        cluster.gate(OTHER)
+        await until(lambda: cluster.bound().get("other") == "a")
+
+    clock.now += 1
+    controller.notify()
+    await until(lambda: cluster.bound() == {"wide": "b", "other": "a"})

@@ -22,6 +22,7 @@ from alignup.schedule.claim_alignment import (
 )
 from alignup.schedule.known_claims import ClaimFit
 from alignup.schedule.live_cluster import LiveCluster
+from alignup.schedule.step_guard import ServiceStep
 
 SURE = 4  #: nodes, if it is computed that they have devices
 UNSURE = 64  #: nodes, if only the scheduler can tell
@@ -129,7 +130,7 @@ class ClaimNodes:
     def check(self) -> None:
         """Forget bound pods whose claims have devices."""
         for uid, (api_pod, since) in tuple(self._bound.items()):
-            with suppress(AlignError):  # that it cannot be read is logged
+            with self.live.guard.guarded(ServiceStep.RELEASE, api_pod.metadata.full_name), suppress(AlignError):
                 pod = self.live.read(api_pod)
                 claims, late = self.live.claims, self._clock() - since >= SETTLE_SECONDS
                 if not late and claims.known and claims.is_open(pod):

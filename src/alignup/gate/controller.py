@@ -7,24 +7,24 @@ tried again when a node changes that could admit it. The pods of a gang are rele
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import structlog
 
 from alignup.align.errors import AlignError, PodError
 from alignup.align.workload import Pod
-from alignup.gate.admission import DEFAULT_SCHEDULER, GATE, SCHEDULERS
+from alignup.gate.admission import DEFAULT_SCHEDULER, SCHEDULERS, has_gate
 from alignup.gate.blocked_pods import REASON as NO_NODE
 from alignup.gate.blocked_pods import BlockedPods
 from alignup.gate.claim_nodes import ClaimNodes
-from alignup.gate.gated_gangs import GangChoice, GatedGangs, describe_rest
+from alignup.gate.gated_gangs import GangChoice, GatedGangs, assume_released, describe_rest
 from alignup.gate.metrics import GateMetrics
 from alignup.gate.pod_queue import MAX_CHANGED, GatedGang, GatedPod, PodClass, PodQueue, Rank, waiting_order
 from alignup.gate.releases import (
-    HOST_NAME,
     UNBOUND_SECONDS,
     AvoidedNodes,
     PodRelease,
@@ -33,24 +33,26 @@ from alignup.gate.releases import (
     WrittenRelease,
     controller_uids,
     describe_failure,
+    evict_pod,
+    host_names,
+    nameable_nodes,
     pinned_nodes,
     write_release,
 )
 from alignup.gate.reservations import Reservations
 from alignup.gate.schedulable_nodes import NodeCapacity, NodeFilter
-from alignup.kubernetes.api import PODS, ApiClient, Change, EventType
-from alignup.kubernetes.api.errors import ApiError
+from alignup.kubernetes.api import ApiClient, Change, EventType
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
-from alignup.placement.gang import GangBinding
 from alignup.schedule.claim_alignment import UNKNOWN_PREFERENCE, claim_preference
-from alignup.schedule.gangs import held_bindings
 from alignup.schedule.known_claims import ClaimChange
 from alignup.schedule.large_pods import LargePods, is_large
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.pod_events import GATE_COMPONENT, PodEvents
 from alignup.schedule.pod_groups import GroupKey, group_of
 from alignup.schedule.pod_steering import PodSteering
+from alignup.schedule.step_guard import GuardedStep, ServiceStep, StepFailure
 
+FAILED = "InternalError"  #: the reason of events about pods that a step has failed for
 INVALID = "InvalidPod"  #: the reason of events about pods that no kubelet can decide on
 OTHER_SCHEDULER = "OtherScheduler"  #: the reason of events about pods whose scheduler is not among the known ones
 _YIELD_SECONDS = 0.02  #: of deciding, after which other tasks run
@@ -133,15 +135,16 @@ class GateController:
         await self._live.ready.wait()
         self._reset()
         self._running = True
-        self._start(self._events.run())
+        self._start(partial(self._live.guard.keep_running, "events of the gate", self._events.run), "events")
         stops = [self._live.nodes.subscribe(self._node_changed), self._live.pods.subscribe(self._pod_changed)]
         try:
             while True:
                 self._wake.clear()
                 if await self._place_pods():
                     self._wake.set()  # there are more
-                self._blocked.explain_next()
-                self.gangs.explain()
+                with self._live.guard.guarded(ServiceStep.EXPLAIN, "blocked pods"):
+                    self._blocked.explain_next()
+                    self.gangs.explain()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._next_check()):
                         await self._wake.wait()
@@ -165,10 +168,31 @@ class GateController:
         """Return which pod a node is kept for, in words; empty: none."""
         return self.reservations.describe(node)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
+    def _start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str, *pods: ApiPod) -> None:
+        """Start a task; if it fails, *pods* are tried again later."""
+
+        async def run() -> None:
+            with self._guarded(ServiceStep.RELEASE, name, *pods):
+                await work()
+
+        task = asyncio.ensure_future(run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _guarded(self, step: ServiceStep, name: str, *pods: ApiPod) -> GuardedStep:
+        """Let a step fail for *pods* alone, and try them again later."""
+        return self._live.guard.guarded(step, name, undo=partial(self._put_off, pods))
+
+    def _put_off(self, pods: Iterable[ApiPod], failure: StepFailure) -> None:
+        """Undo everything for pods whose step has failed, and let those that are still gated wait for the next try."""
+        for pod in pods:
+            uid, current = pod.metadata.uid, self._live.find_pod(pod.metadata.namespace, pod.metadata.name)
+            self._stop_waiting(uid)
+            self._undo(self.releases.end(uid) or PodRelease(pod, {}, self._clock()))
+            if current is not None and current.metadata.uid == uid and has_gate(current):
+                self._live.cluster.forget(uid)  # also where only a part of the step was done
+                self._refused[uid] = (current, self._clock() + failure.seconds)
+                self._events.note(current, FAILED, f"alignup failed on the pod, and tries again: {failure.text}")
 
     # Changes of the cluster
 
@@ -186,8 +210,8 @@ class GateController:
         self.claim_nodes.check()
         if change.classes:
             for waiting in tuple(self.queue):  # what they request may be served by claims now
-                for pod in waiting.members if isinstance(waiting, GatedGang) else (waiting,):
-                    self._wait(pod.api)
+                for pod in waiting.api_pods:
+                    self._wait(pod)
         if change.object is not None:  # nodes without devices for its pods were left out
             namespace = change.object[0]
             self.queue.rank_again(lambda each: each.namespace == namespace and each.pod.uses_claims)
@@ -200,8 +224,7 @@ class GateController:
 
     def _node_changed(self, change: Change[ApiNode]) -> None:
         node = change.object
-        name = node.metadata.name
-        old = change.old
+        name, old = node.metadata.name, change.old
         if change.type is EventType.MODIFIED and old is not None:
             same_status = old.status.allocatable == node.status.allocatable
             if same_status and (old.metadata.labels, old.spec) == (node.metadata.labels, node.spec):
@@ -223,7 +246,7 @@ class GateController:
             self._pod_gone(uid, node)
         elif node:
             self._pod_bound(pod, node)
-        elif not _has_gate(pod) or pod.metadata.deletion_timestamp is not None:
+        elif not has_gate(pod) or pod.metadata.deletion_timestamp is not None:
             self._stop_waiting(uid)
             nodes = pinned_nodes(pod)
             if nodes and self._knows_scheduler(pod) and uid not in self.releases and uid not in self.releases.given_up:
@@ -276,6 +299,10 @@ class GateController:
 
     def _wait(self, pod: ApiPod) -> None:
         """Put a pod into the queue, unless it has other gates as well: they may take long."""
+        with self._guarded(ServiceStep.QUEUE, pod.metadata.full_name, pod):
+            self._put(pod)
+
+    def _put(self, pod: ApiPod) -> None:
         uid = pod.metadata.uid
         self.queue.remove(uid)
         self.gangs.remove(uid)
@@ -320,25 +347,17 @@ class GateController:
 
     def _adopt(self, pod: ApiPod, nodes: tuple[str, ...]) -> None:
         """Count on a pod that another process, or this one before a restart, has released."""
-        release = PodRelease(pod, self._host_names(nodes), self._clock(), done=True)
+        release = PodRelease(pod, host_names(nodes, self._live.nodes), self._clock(), done=True)
         self.releases.add(release)
         self._capacity.put_pod(pod, *nodes)
         read = self._read(pod)
-        if read is None or not self._assume_released(pod, read, nodes):
+        if read is None or not assume_released(self._live, pod, read, nodes):
             _log.warning(
                 "the kubelet will not admit a released pod", pod=release.pod_name, uid=release.uid, node=release.node
             )
         if read is not None and read.uses_claims:
             self.claim_nodes.released(read, nodes)
         self.queue.nodes_changed(nodes, taken=True)
-
-    def _assume_released(self, pod: ApiPod, read: Pod, nodes: tuple[str, ...]) -> bool:
-        key = group_of(pod)
-        if key is None or len(nodes) > 1 or self._live.cluster.record(nodes[0]) is None:
-            return self._live.assume_any(read, nodes) == nodes
-        held = held_bindings(self._live, self._live.pod_groups.members(key), without=(read.uid,)).values()
-        beside = [binding for binding in held if binding.host == nodes[0]]
-        return self._live.assume_gang([GangBinding(read, nodes[0])], beside=beside)[-1].admits
 
     # Decisions
 
@@ -363,9 +382,14 @@ class GateController:
         if head is None:
             return None
         pod_class, waiting = head
+        with self._guarded(ServiceStep.PLACE, waiting.full_name, *waiting.api_pods):
+            return self._try(waiting, pod_class)
+        return False
+
+    def _try(self, waiting: GatedPod | GatedGang, pod_class: PodClass) -> bool:
         if is_large(pod_class.pod) and not pod_class.prepared:
             self.queue.block(pod_class)
-            self._start(self._prepare(pod_class))
+            self._start(partial(self._prepare, pod_class), waiting.full_name, *waiting.api_pods)
             return False
         pod_class.prepared = False
         if isinstance(waiting, GatedGang):
@@ -400,7 +424,8 @@ class GateController:
             release = self._add_release(members.pop(pod.uid), (host,))
             earlier = before.get(host) if choice.in_turn else None
             before[host] = release
-            self._start(self._release_in_turn(release, gang.since, earlier, has_slot=not number))
+            work = partial(self._release_in_turn, release, gang.since, earlier, has_slot=not number)
+            self._start(work, release.pod_name, release.pod)
         for member in members.values():  # more than the gang needs
             self._wait(member.api)
         self.queue.nodes_changed([name for name in kept if name not in before])
@@ -456,7 +481,7 @@ class GateController:
             if problem := claim_preference(waiting.pod)[1]:
                 self._events.note(waiting.api, UNKNOWN_PREFERENCE, problem)
             chosen = self.claim_nodes.choose(waiting.pod, candidates, pod_class.drop)
-            return self._live.assume_any(waiting.pod, self._nameable(waiting.api, chosen))
+            return self._live.assume_any(waiting.pod, nameable_nodes(waiting.api, chosen, self._live.nodes))
         except AlignError as error:
             self._events.note(waiting.api, INVALID, f"no kubelet can decide on the pod: {error}")
             return ()
@@ -473,19 +498,6 @@ class GateController:
         for name in last:
             if self._may_choose(waiting, pod_class, name):
                 yield name
-
-    def _nameable(self, pod: ApiPod, nodes: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the nodes that can be named together: in terms of the pod, by host names that only they have."""
-        affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
-        if len(nodes) < 2 or affinity is None or affinity.required is None:
-            return nodes
-        names = Counter([node.metadata.labels.get(HOST_NAME, "") for node in self._live.nodes.objects.values()])
-        unique = tuple(node for node, name in self._host_names(nodes).items() if name and names[name] == 1)
-        return unique or nodes[:1]
-
-    def _host_names(self, nodes: Iterable[str]) -> dict[str, str]:
-        known = {name: self._live.nodes.get(name) for name in nodes}
-        return {name: node.metadata.labels.get(HOST_NAME, "") if node else "" for name, node in known.items()}
 
     def _rank(self, pod: Pod, names: Collection[str]) -> list[Rank]:
         record = self._live.cluster.record
@@ -519,13 +531,17 @@ class GateController:
         head = self.queue.first_blocked(lambda pod: now - pod.since >= patience and may_reserve(pod, now=now))
         if head is not None:
             _, first = head
-            members = self.gangs.needed(first) if isinstance(first, GatedGang) else (first,)
-            nodes = self.reservations.reserve(first, members, self._may_use, now=now)
             self._reserve_at = now  # for the next pod
-            if nodes:
-                waited = round(now - first.since)
-                _log.info("nodes reserved", pod=first.full_name, uid=first.uid, nodes=",".join(nodes), waited=waited)
-                self.queue.nodes_changed(nodes, taken=True)
+            with self._guarded(ServiceStep.PLACE, first.full_name, *first.api_pods):
+                self._reserve_for(first, now)
+
+    def _reserve_for(self, first: GatedPod | GatedGang, now: float) -> None:
+        members = self.gangs.needed(first) if isinstance(first, GatedGang) else (first,)
+        nodes = self.reservations.reserve(first, members, self._may_use, now=now)
+        if nodes:
+            waited = round(now - first.since)
+            _log.info("nodes reserved", pod=first.full_name, uid=first.uid, nodes=",".join(nodes), waited=waited)
+            self.queue.nodes_changed(nodes, taken=True)
 
     def _may_use(self, waiting: GatedPod, name: str) -> bool:
         """Return whether a node could be chosen for a pod if it had no others, and no other claim had devices."""
@@ -537,12 +553,12 @@ class GateController:
 
     def _start_release(self, waiting: GatedPod, nodes: tuple[str, ...]) -> None:
         release = self._add_release(waiting, nodes)
-        self._start(self._release(release, since=waiting.since))
+        self._start(partial(self._release, release, since=waiting.since), release.pod_name, release.pod)
 
     def _add_release(self, waiting: GatedPod, nodes: tuple[str, ...]) -> PodRelease:
         self._stop_waiting(waiting.uid)
         self._writing[waiting.api.metadata.namespace] += 1
-        release = PodRelease(waiting.api, self._host_names(nodes), self._clock())
+        release = PodRelease(waiting.api, host_names(nodes, self._live.nodes), self._clock())
         self.releases.add(release)
         decoded = None if waiting.pod.class_resources else waiting.pod  # some of them may be served without a claim
         self._capacity.put_pod(waiting.api, *nodes, decoded=decoded)
@@ -592,7 +608,7 @@ class GateController:
                 _log.warning("release refused", pod=release.pod_name, uid=release.uid, problem=written.error)
                 self._events.note(release.pod, "ReleaseFailed", f"cannot release the pod: {written.error}")
                 self._refused[release.uid] = (release.pod, now + self.options.retry)
-            elif written.current is not None and _has_gate(written.current) and not written.current.spec.node_name:
+            elif written.current is not None and has_gate(written.current) and not written.current.spec.node_name:
                 self._wait(written.current)
 
     async def _steer(self, release: PodRelease) -> WrittenRelease | None:
@@ -609,7 +625,7 @@ class GateController:
 
     def _cancel_steering(self, release: PodRelease) -> None:
         if self._steering is not None and self._steering.holds(release.uid, release.node):
-            self._start(self._steering.cancel(release.uid, release.node))
+            self._start(partial(self._steering.cancel, release.uid, release.node), release.pod_name)
 
     def _undo(self, release: PodRelease) -> None:
         self._cancel_steering(release)
@@ -631,7 +647,8 @@ class GateController:
             current = self._live.find_pod(metadata.namespace, metadata.name)
             outcome = self.releases.failure(release, current, now=now, node_exists=self._exists(release))
             if outcome is not None:
-                self._give_up(release, current or release.pod, outcome)
+                with self._guarded(ServiceStep.RELEASE, release.pod_name):
+                    self._give_up(release, current or release.pod, outcome)
         for pod, at in tuple(self._refused.values()):
             if at <= now:
                 self._wait(pod)
@@ -655,13 +672,7 @@ class GateController:
             message, evicted = message + text, [*evicted, *rest]
         self._events.note(current, "NotScheduled", message)
         for pod in evicted:
-            self._start(self._evict(pod))
-
-    async def _evict(self, pod: ApiPod) -> None:
-        try:
-            await self._client.evict(PODS.of(pod))
-        except ApiError as error:
-            _log.warning("cannot replace a pod", pod=pod.metadata.full_name, uid=pod.metadata.uid, problem=str(error))
+            self._start(partial(evict_pod, self._client, pod), pod.metadata.full_name)
 
     # Helpers
 
@@ -687,7 +698,3 @@ class GateController:
         checks += [max(at - now, 0.1) for _, at in self._refused.values()]
         checks += [max(self._reserve_at - now, 0.1)] if self.queue.blocked else []
         return min((seconds for seconds in checks if seconds is not None), default=None)
-
-
-def _has_gate(pod: ApiPod) -> bool:
-    return any(gate.name == GATE for gate in pod.spec.scheduling_gates)

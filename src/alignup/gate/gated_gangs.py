@@ -210,6 +210,16 @@ def _member_key(member: GatedPod) -> Hashable:
     return kind_key(member), frozenset(controller_uids(member.api))
 
 
+def assume_released(live: LiveCluster, api_pod: ApiPod, pod: Pod, nodes: tuple[str, ...]) -> bool:
+    """Count on a released pod on *nodes*, beside its gang if it is in one; return whether they admit it."""
+    key = group_of(api_pod)
+    if key is None or len(nodes) > 1 or live.cluster.record(nodes[0]) is None:
+        return live.assume_any(pod, nodes) == nodes
+    held = held_bindings(live, live.pod_groups.members(key), without=(pod.uid,)).values()
+    beside = [binding for binding in held if binding.host == nodes[0]]
+    return live.assume_gang([GangBinding(pod, nodes[0])], beside=beside)[-1].admits
+
+
 def describe_rest(key: GroupKey, members: GroupMembers, *, replaced: bool) -> tuple[str, list[ApiPod]]:
     """Return what becomes of a gang of which a pod is not bound, and which of its pods are *replaced*, too."""
     bound = [pod for pod in members.bound if not pod.finished]

@@ -48,6 +48,10 @@ class GatedPod:
     def full_name(self) -> str:
         return self.api.metadata.full_name
 
+    @property
+    def api_pods(self) -> tuple[ApiPod, ...]:
+        return (self.api,)
+
 
 @dataclass(frozen=True, slots=True)
 class GatedGang(GatedPod):
@@ -63,6 +67,10 @@ class GatedGang(GatedPod):
     @property
     def full_name(self) -> str:
         return f"gang {self.key}"
+
+    @property
+    def api_pods(self) -> tuple[ApiPod, ...]:
+        return tuple(member.api for member in self.members)
 
 
 def gang_uid(key: GroupKey) -> str:

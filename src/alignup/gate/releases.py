@@ -25,7 +25,7 @@ import structlog
 
 from alignup.documents.codec import to_builtins
 from alignup.documents.host_state import GROUP
-from alignup.kubernetes.api import PODS, ApiClient
+from alignup.kubernetes.api import PODS, ApiClient, Informer
 from alignup.kubernetes.api.errors import (
     ApiError,
     ConflictError,
@@ -34,7 +34,7 @@ from alignup.kubernetes.api.errors import (
     TooManyRequestsError,
     UnreachableError,
 )
-from alignup.kubernetes.api.objects import ApiPod, Condition
+from alignup.kubernetes.api.objects import ApiNode, ApiPod, Condition
 from alignup.kubernetes.manifests.node_selectors import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 from alignup.placement.steered import STEERED_ANNOTATION
 
@@ -281,6 +281,21 @@ def release_patch(pod: ApiPod, nodes: Mapping[str, str], steered: str = "") -> M
     }
 
 
+def host_names(nodes: Iterable[str], known: Informer[ApiNode]) -> dict[str, str]:
+    objects = {name: known.get(name) for name in nodes}
+    return {name: node.metadata.labels.get(HOST_NAME, "") if node else "" for name, node in objects.items()}
+
+
+def nameable_nodes(pod: ApiPod, nodes: tuple[str, ...], known: Informer[ApiNode]) -> tuple[str, ...]:
+    """Return the nodes that can be named together: in terms of the pod, by host names that only they have."""
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
+    if len(nodes) < 2 or affinity is None or affinity.required is None:
+        return nodes
+    names = Counter([node.metadata.labels.get(HOST_NAME, "") for node in known.objects.values()])
+    unique = tuple(node for node, name in host_names(nodes, known).items() if name and names[name] == 1)
+    return unique or nodes[:1]
+
+
 class WrittenRelease(NamedTuple):
     failure: ReleaseOutcome | None = None  #: ``None``: the pod is released
     current: ApiPod | None = None  #: the pod as it is now, if it can be tried again
@@ -316,3 +331,10 @@ async def _find_out(client: ApiClient, release: PodRelease) -> WrittenRelease:
         if pinned_nodes(current) == tuple(release.nodes):
             return WrittenRelease()
         return WrittenRelease(ReleaseOutcome.CHANGED, current)
+
+
+async def evict_pod(client: ApiClient, pod: ApiPod) -> None:
+    try:
+        await client.evict(PODS.of(pod))
+    except ApiError as error:
+        _log.warning("cannot replace a pod", pod=pod.metadata.full_name, uid=pod.metadata.uid, problem=str(error))

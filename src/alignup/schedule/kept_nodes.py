@@ -10,6 +10,7 @@ known from its condition, if its scheduler is one that asks.
 """
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import structlog
@@ -24,6 +25,7 @@ from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.node_selection import exclusions, needs_alignment, selection_key
 from alignup.schedule.pod_answers import missing_devices
 from alignup.schedule.pod_groups import GroupKey, group_of
+from alignup.schedule.step_guard import ServiceStep
 
 PATIENCE_SECONDS = 60.0
 MAX_KEPT = 3  #: pods and gangs at a time for which nodes are kept, of which one is a gang
@@ -181,10 +183,9 @@ class KeptNodes:
             return
         first = min(due, key=lambda waiting: waiting.order)
         first.retry = now + RETRY_SECONDS
-        try:
-            kept_nodes = self._find_nodes(first)
-        except AlignError:  # no kubelet can decide on it
-            return
+        kept_nodes: list[KeptNode] = []
+        with self._live.guard.guarded(ServiceStep.PLACE, first.api_pod.metadata.full_name), suppress(AlignError):
+            kept_nodes = self._find_nodes(first)  # unless no kubelet can decide on it
         for kept in kept_nodes:
             self._kept[kept.name] = kept
             uid, waited = first.api_pod.metadata.uid, round(now - first.since)

@@ -12,6 +12,7 @@ import asyncio
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain, islice
@@ -48,6 +49,7 @@ from alignup.placement.verdict import PASSING_REASONS
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.metrics import ScheduleMetrics
 from alignup.schedule.node_selection import exclusions
+from alignup.schedule.step_guard import ServiceStep, StepFailure
 from alignup.schedule.workload_answers import describe_shortage
 
 CONTROLLER = "alignup.dev/admission-check"
@@ -119,11 +121,17 @@ class AdmissionChecks:
                 for check in self._own_checks():
                     await self._activate(check)
                 for workload in sorted(self._waiting(), key=_waiting_order):
-                    with self.workloads.isolated((workload.metadata.namespace, workload.metadata.name)):
+                    name, guard = workload.metadata.full_name, self._live.guard
+                    if not guard.may_try(ServiceStep.CHECK, name):
+                        continue
+                    with guard.guarded(ServiceStep.CHECK, name, undo=self._check_later):
                         await self._check(workload)
                     await asyncio.sleep(0)  # schedulers wait for answers
                 self._forget_seen()
             await self._client.timing.sleep(PASS_SECONDS)
+
+    def _check_later(self, failure: StepFailure) -> None:
+        asyncio.get_running_loop().call_later(failure.seconds, self._changed.set)
 
     def _pod_changed(self, change: Change[ApiPod]) -> None:
         metadata = change.object.metadata
@@ -287,11 +295,12 @@ class AdmissionChecks:
         """Return the pods of a workload that has passed the check and that are not bound yet."""
         metadata = workload.metadata
         bound = Counter(self._bound.get((metadata.namespace, metadata.name), {}).values())
-        unbound = []
-        try:
-            members = self._members(workload)
-        except (PodError, ParseError):  # it has changed since it passed: that is no reason to reject another
-            return []
+        unbound, members = [], list[_Member]()
+        with (
+            self._live.guard.guarded(ServiceStep.CHECK, f"{metadata.full_name}, which starts"),
+            suppress(PodError, ParseError),
+        ):
+            members = self._members(workload)  # unless it has changed since it passed: no reason to reject another
         for member in members:
             pod_set = member.pod_set if bound[member.pod_set] else ""  # pods of older versions have no label
             if bound[pod_set]:

@@ -51,6 +51,7 @@ from alignup.schedule.metrics import ScheduleMetrics
 from alignup.schedule.node_resource_topology import TopologyFallback
 from alignup.schedule.pod_groups import PodGroups
 from alignup.schedule.pod_trimmer import PodTrimmer
+from alignup.schedule.step_guard import ServiceStep, StepGuard
 
 if TYPE_CHECKING:
     from alignup.placement.host_record import HostRecord
@@ -97,6 +98,7 @@ class LiveCluster:
             self._informers += (self.topologies,)
         self._fallback = TopologyFallback()
         self._client, self.metrics = client, metrics or ScheduleMetrics()
+        self.guard = StepGuard(self.metrics, client.timing)  #: of everything that is done about one pod, gang or node
         self._reader = HostStateReader()
         self._unknown: dict[str, Verdict] = {}  #: node → why its state is unknown, if it has a HostState
         self._state_uids: dict[str, str] = {}  #: node → uid of the HostState that its host was read from
@@ -359,7 +361,8 @@ class LiveCluster:
         if self.ready.is_set():
             self._touch(*([name for _, name in self.nodes.objects] if change.nodes is None else change.nodes))
         for listener in self._claim_listeners:
-            listener(change)
+            with self.guard.guarded(ServiceStep.FOLLOW, "changed claims"):
+                listener(change)
 
     def _state_changed(self, change: Change[HostStateDocument]) -> None:
         state = change.object
@@ -384,7 +387,8 @@ class LiveCluster:
             if state.observed_at and now - heard > SILENT_SECONDS and self.cluster.record(name) is not None:
                 _log.warning("observer has stopped", node=name)
                 self._unknown[name] = unknown("observer has stopped", f"its last report is of {state.observed_at}")
-                self._drop_host(name)
+                with self.guard.guarded(ServiceStep.FOLLOW, f"node {name}"):
+                    self._drop_host(name)
 
     def _node_changed(self, change: Change[ApiNode]) -> None:
         name = change.object.metadata.name
@@ -576,4 +580,5 @@ class LiveCluster:
         changed, self._changed = self._changed, {}
         self.taken = {node for node, taken in changed.items() if taken}
         for listener in tuple(self._listeners):
-            listener(changed.keys())
+            with self.guard.guarded(ServiceStep.FOLLOW, "changed nodes"):
+                listener(changed.keys())

@@ -49,6 +49,12 @@ class ScheduleMetrics:
             ["state"],
             registry=self.registry,
         )
+        self._failed_steps = Counter(
+            "alignup_schedule_failed_steps",
+            "Steps about one pod, gang, workload or node that a defect prevented, and that are tried again.",
+            ["step"],
+            registry=self.registry,
+        )
         self._requests = Histogram(
             "alignup_extender_request_duration_seconds",
             "Time to answer a request of a scheduler.",
@@ -79,6 +85,9 @@ class ScheduleMetrics:
 
     def foreign_rejection(self) -> None:
         self._foreign_rejections.inc()
+
+    def failed_step(self, step: str, count: int = 1) -> None:
+        self._failed_steps.labels(step).inc(count)
 
     def request(self, verb: str, code: int, seconds: float) -> None:
         child = self._children.get((verb, code))

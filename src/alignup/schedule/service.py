@@ -26,10 +26,13 @@ from alignup.placement.steered import STEERED_ANNOTATION, count_markers
 from alignup.placement.verdict import Verdict
 from alignup.schedule.claim_alignment import choose_steering
 from alignup.schedule.claim_bindings import ClaimBindings
-from alignup.schedule.extender import Binder, Extender, ExtenderOptions
+from alignup.schedule.extender import FAILED, Binder, Extender, ExtenderOptions
 from alignup.schedule.extender_messages import (
     BindingArgs,
+    BindingResult,
     ExtenderArgs,
+    FilterResult,
+    HostPriority,
     MetaVictims,
     PreemptionArgs,
     PreemptionResult,
@@ -48,9 +51,10 @@ from alignup.schedule.pod_states import PodSummary
 from alignup.schedule.pod_steering import PodSteering
 from alignup.schedule.preempt import CHOOSES_VICTIMS, POD_DISRUPTION_BUDGETS, Preemption
 from alignup.schedule.rejections import RejectionWriter, recorded_verdict, rejection_text
+from alignup.schedule.step_guard import GuardedStep, ServiceStep
 from alignup.schedule.wake_up import WakeUp
 from alignup.web.api_operations import receive_body
-from alignup.web.asgi_server import ServerLimits, run_until_signal, serve_app
+from alignup.web.asgi_server import ServerLimits, kubernetes_limits, run_until_signal, serve_app
 from alignup.web.authentication import AccessRules, count_authenticated
 from alignup.web.metrics import health_app, health_routes
 from alignup.web.responses import (
@@ -181,7 +185,7 @@ class ScheduleService:
         try:
             async with asyncio.TaskGroup() as tasks:
                 for run in self.leader_tasks:
-                    tasks.create_task(run())
+                    tasks.create_task(self.live.guard.keep_running(run.__qualname__, run))
         finally:
             self.leading = False
             with suppress(TimeoutError):  # the next leader must not begin before the last binding is written
@@ -201,14 +205,26 @@ class ScheduleService:
         answer: object
         if verb in {"filter", "prioritize"}:
             args = ExtenderArgs.read(body)
-            with suppress(PodError):  # which the answer will be about
-                await self.large_pods.decide(self.live.read(args.pod))
-            answer = self.extender.filter(args) if verb == "filter" else self.extender.prioritize(args)
+            answer = FilterResult(error=FAILED) if verb == "filter" else [HostPriority(name, 0) for name in args.names]
+            with self._guarded(f"{verb} {args.pod.metadata.full_name}"):
+                with suppress(PodError):  # which the answer will be about
+                    await self.large_pods.decide(self.live.read(args.pod))
+                answer = self.extender.filter(args) if verb == "filter" else self.extender.prioritize(args)
         elif verb == "preempt":
-            answer = await self._preempt(PreemptionArgs.read(body))
+            victims = PreemptionArgs.read(body)
+            answer = PreemptionResult({})
+            with self._guarded(f"{verb} {victims.pod.metadata.full_name}"):
+                answer = await self._preempt(victims)
         else:
-            answer = await self.extender.bind(read_message(body, BindingArgs))
+            binding = read_message(body, BindingArgs)
+            answer = BindingResult(FAILED)
+            with self._guarded(f"{verb} {binding.pod_namespace}/{binding.pod_name}"):
+                answer = await self.extender.bind(binding)
         return msgspec.json.encode(answer)
+
+    def _guarded(self, name: str) -> GuardedStep:
+        """Let an answer fail for one pod; its scheduler asks again, with a back-off of its own."""
+        return self.live.guard.guarded(ServiceStep.ANSWER, name, passing=(ParseError,))
 
     async def _preempt(self, args: PreemptionArgs) -> PreemptionResult:
         """Choose the pods to evict; none while it is unknown what nodes have, or what budgets allow."""
@@ -421,7 +437,8 @@ async def open_service(
         limits = ServerLimits(names=(*options.names, options.listen[0]))
         listener = stack.enter_context(tcp_socket(options.listen[1], options.listen[0]))
         app = schedule_app(service, stopping=stopping, access=rules)
-        await stack.enter_async_context(serve_app(app, listener, stopping=stopping, limits=limits, tls=tls))
+        called = kubernetes_limits(limits.names)
+        await stack.enter_async_context(serve_app(app, listener, stopping=stopping, limits=called, tls=tls))
         if options.health is not None:
             registry, live = service.metrics.registry, service.live
             probe_app = health_app(registry, readiness=service.problems, warnings=lambda: live.warnings)
