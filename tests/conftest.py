@@ -5,7 +5,7 @@ import os
 import re
 import signal
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -18,6 +18,7 @@ from tests.conformance.harness import OWN_VECTORS, TALLIES, Tally
 from tests.discover.expected import VERDICTS, Verdict
 from tests.effort import DONE, EXAMPLES, SEED, SOAK, did
 from tests.recorded.replay import RUNS, Run
+from tests.short_paths import make_long_root, short_directory
 
 settings.register_profile(
     "alignup",
@@ -30,7 +31,16 @@ settings.register_profile(
 )
 settings.load_profile("alignup")
 
+# A socket below pytest's directory fails for everyone, not only for users with long names: it belongs in short_path.
+os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(make_long_root()))
 os.environ["ALIGNUP_CLAIMS_DIR"] = ""  # tests in other processes must not claim our CPUs
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A directory for sockets."""
+    with short_directory() as directory:
+        yield directory
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -70,21 +70,21 @@ async def serving(path: Path, handler: Any) -> AsyncIterator[PodResourcesClient]
 
 
 @pytest.mark.parametrize(("answer", "message"), UNARY.values(), ids=UNARY)
-async def test_a_hostile_answer_is_an_error_in_words(tmp_path, answer, message):
+async def test_a_hostile_answer_is_an_error_in_words(short_path, answer, message):
     handler: Any = grpc.unary_unary_rpc_method_handler(answer)
-    async with serving(tmp_path / "socket", handler) as client:
+    async with serving(short_path / "socket", handler) as client:
         with pytest.raises(PluginError, match=message):
             await client.list()
 
 
-async def test_an_endless_stream_ends_with_the_time_for_the_call(tmp_path):
+async def test_an_endless_stream_ends_with_the_time_for_the_call(short_path):
     handler: Any = grpc.unary_stream_rpc_method_handler(endless)
-    async with serving(tmp_path / "socket", handler) as client:
+    async with serving(short_path / "socket", handler) as client:
         with pytest.raises(PluginError, match="rpc error"):
             await client.list()
 
 
-async def test_a_server_that_does_not_speak_grpc_is_an_error(tmp_path):
+async def test_a_server_that_does_not_speak_grpc_is_an_error(short_path):
     async def shout(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while True:
@@ -93,21 +93,21 @@ async def test_a_server_that_does_not_speak_grpc_is_an_error(tmp_path):
         except ConnectionError:
             writer.close()
 
-    server = await asyncio.start_unix_server(shout, tmp_path / "socket")
-    async with server, pod_resources_client(tmp_path / "socket", seconds=SECONDS) as client:
+    server = await asyncio.start_unix_server(shout, short_path / "socket")
+    async with server, pod_resources_client(short_path / "socket", seconds=SECONDS) as client:
         with pytest.raises(PluginError, match="rpc error"):
             await client.list()
 
 
-async def test_the_host_is_observed_nevertheless(tmp_path):
+async def test_the_host_is_observed_nevertheless(short_path):
     kubelet = SimulatedKubelet()
     kubelet.admit(pod("a", gpu="1"))
-    (tmp_path / "config.yaml").write_bytes(kubelet.text)
-    kubelet.write(tmp_path)
+    (short_path / "config.yaml").write_bytes(kubelet.text)
+    kubelet.write(short_path)
     handler: Any = grpc.unary_unary_rpc_method_handler(answering(EMPTY_POD * (1 << 20)))
-    async with serving(tmp_path / "socket", handler) as client:
+    async with serving(short_path / "socket", handler) as client:
         reader = KubeletReader(
-            KubeletPaths(directory=tmp_path),
+            KubeletPaths(directory=short_path),
             pod_resources=client,
             pods=lambda: dict(kubelet.pods),
             discover=lambda _root: kubelet.machine,

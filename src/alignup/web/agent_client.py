@@ -18,6 +18,7 @@ from urllib.parse import quote, urlencode
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.errors import AlignError
+from alignup.socket_paths import length_problem
 from alignup.web.address import Address, TcpAddress
 
 Document = dict[str, Any]
@@ -177,6 +178,8 @@ class AgentClient:
                 connection = socket.create_connection((address.host, address.port), timeout=self._timeout)
                 tls = not address.is_loopback if address.tls is None else address.tls
                 return self._start_tls(connection, address.host) if tls else connection
+            if problem := length_problem(address.path):
+                raise OSError(problem)
             connection = socket.socket(socket.AF_UNIX)
             connection.settimeout(self._timeout)
             try:
