@@ -14,7 +14,7 @@ from alignup.kubernetes.plugins.device_plugin import DevicePlugin
 from alignup.kubernetes.plugins.endpoint import Endpoint, PluginTimeouts
 from alignup.kubernetes.plugins.pod_resources import pod_resources_client
 from alignup.socket_paths import length_problem
-from alignup.testing import plugin
+from alignup.testing import Plugin, plugin
 from alignup.web.address import UnixAddress
 from alignup.web.agent_client import AgentClient
 from alignup.web.sockets import unix_socket
@@ -64,7 +64,7 @@ USES = {
     "the kubelet's side of plugins": serve,
     "a client of PodResources": list_pods,
     "the agent calls a plugin": lambda path: Endpoint.dial("a/b", path, timeouts=PluginTimeouts()),
-    "a plugin of the tests": lambda path: plugin.Plugin("a/b", "1@0", directory=path.parent).__aenter__(),
+    "a plugin of the tests": lambda path: Plugin("a/b", "1@0", directory=path.parent).__aenter__(),
 }
 
 

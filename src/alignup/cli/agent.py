@@ -30,9 +30,7 @@ if TYPE_CHECKING:
     from alignup.agent.recovery import ImportedState
 
 _IN_ROOT = "in the root directory"
-_SHORTER_PATHS = (
-    "Name a shorter --root-dir, or shorter paths with --listen unix:PATH, --device-plugin-dir and --pod-resources-socket."
-)
+_SHORTER_PATHS = "Give a shorter --root-dir, or shorter --listen, --device-plugin-dir and --pod-resources-socket."
 _ROOTS = "/var/lib/alignup for root, ~/.local/state/alignup for other users"
 
 

@@ -19,7 +19,7 @@ from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.errors import AlignError
 from alignup.socket_paths import length_problem
-from alignup.web.address import Address, TcpAddress
+from alignup.web.address import Address, TcpAddress, UnixAddress
 
 Document = dict[str, Any]
 
@@ -178,8 +178,6 @@ class AgentClient:
                 connection = socket.create_connection((address.host, address.port), timeout=self._timeout)
                 tls = not address.is_loopback if address.tls is None else address.tls
                 return self._start_tls(connection, address.host) if tls else connection
-            if problem := length_problem(address.path):
-                raise OSError(problem)
             connection = socket.socket(socket.AF_UNIX)
             connection.settimeout(self._timeout)
             try:
@@ -188,7 +186,8 @@ class AgentClient:
                 connection.close()
                 raise
         except (OSError, UnicodeError) as error:  # UnicodeError: an invalid host name
-            message = f"no agent answers at {self.address}: {getattr(error, 'strerror', None) or error}"
+            problem = length_problem(address.path) if isinstance(address, UnixAddress) else ""
+            message = f"no agent answers at {self.address}: {problem or getattr(error, 'strerror', None) or error}"
             raise self._error(AgentErrorKind.UNREACHABLE, message) from error
         return connection
 
