@@ -19,6 +19,7 @@ from tests.discover.expected import VERDICTS, Verdict
 from tests.effort import DONE, EXAMPLES, SEED, SOAK, did
 from tests.recorded.replay import RUNS, Run
 from tests.short_paths import make_long_root, short_directory
+from tests.time_limits import save_stderr, start_limit
 
 settings.register_profile(
     "alignup",
@@ -82,6 +83,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
+    save_stderr(config)
     config.stash[TALLIES] = []
     config.stash[VERDICTS] = []
     config.stash[RUNS] = []
@@ -136,7 +138,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = scaling
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
+    start_limit(item)
     statistics = getattr(item, "hypothesis_statistics", "")
     did("examples", sum(int(count) for count in re.findall(r"(\d+) passing,", statistics)))
 
