@@ -36,7 +36,7 @@ def test_a_test_that_hangs_fails_with_its_stacks(tmp_path):
     ours = ("-c", ROOT / "pyproject.toml", "--rootdir", tmp_path, "-p", "tests.conftest", "-p", "no:cacheprovider")
     options = ("-o", "faulthandler_timeout=2", "-n", "2", "--dist", "worksteal")
 
-    run = subprocess.run(
+    run = subprocess.run(  # noqa: S603 - ourselves
         [sys.executable, "-m", "pytest", *ours, *options, file],
         cwd=ROOT,
         capture_output=True,
