@@ -77,7 +77,7 @@ async def test_a_hostile_answer_is_an_error_in_words(short_path, answer, message
             await client.list()
 
 
-ENDLESS = {
+ENDLESS: dict[str, tuple[Any, str]] = {
     "never answers": (grpc.unary_unary_rpc_method_handler(never), "DeadlineExceeded"),
     "an endless stream": (grpc.unary_stream_rpc_method_handler(endless), "rpc error"),
 }
