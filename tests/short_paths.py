@@ -25,7 +25,7 @@ def short_directory() -> Iterator[Path]:
 
 def make_long_root() -> Path:
     """Return a directory, the same for all runs of this user, below which every path is too long for a socket."""
-    directory = Path(tempfile.gettempdir()).resolve() / f"alignup-tests-{os.getuid()}".ljust(_LONG, "-")
+    directory = Path(tempfile.gettempdir()).resolve() / f"tests-of-{os.getuid()}-".ljust(_LONG, "x")
     directory.mkdir(mode=0o700, exist_ok=True)
     return directory
 

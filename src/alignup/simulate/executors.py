@@ -221,8 +221,7 @@ class DaskEngine(Engine):
                 cluster.close()
 
     def results(self, job: Callable[[Parcel], Value], parcels: Sequence[Parcel]) -> Iterator[Value]:
-        from distributed import CancelledError, KilledWorker  # noqa: PLC0415 - an extra, as above
-        from distributed.scheduler import NoWorkerError  # noqa: PLC0415 - an extra, as above
+        import distributed  # noqa: PLC0415 - an extra, as above
 
         ended: SimpleQueue[Any] = SimpleQueue()
         futures = self.client.map(job, parcels, pure=False, retries=MAX_LOSSES)
@@ -231,11 +230,11 @@ class DaskEngine(Engine):
         try:
             for _ in futures:
                 yield ended.get(timeout=self._result_timeout).result(timeout=self._result_timeout)
-        except KilledWorker:
+        except distributed.KilledWorker:
             raise EngineError(_KILLED) from None
-        except NoWorkerError:
+        except distributed.scheduler.NoWorkerError:
             raise EngineError(f"no worker of the local Dask cluster is left. Perhaps {_KILLED}") from None
-        except CancelledError:
+        except distributed.CancelledError:
             raise EngineError("the connection to the Dask scheduler is lost") from None
         except (Empty, TimeoutError):
             problem = f"no simulation is finished within {self._result_timeout:g} seconds"
