@@ -1,17 +1,18 @@
 """The observer beside a hostile PodResources server: it waits and reads within limits, says so, and goes on."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import grpc
-import grpc.aio
 import pytest
 
 from alignup.align.errors import PluginError
-from alignup.kubernetes.plugins import pod_resources, unix_grpc
+from alignup.kubernetes.plugins import pod_resources
 from alignup.kubernetes.plugins.pod_resources import PodResourcesClient, pod_resources_client
 from alignup.observe.kubelet_reader import KubeletPaths, KubeletReader
 from alignup.observe.observation import join
@@ -25,20 +26,22 @@ SHORT = 0.3  #: seconds of a call that never ends
 EMPTY_POD = b"\x0a\x00"
 
 
-async def never(_request: bytes, _context: object) -> bytes:
-    await asyncio.Event().wait()
+def never(_request: bytes, context: grpc.ServicerContext) -> bytes:
+    ended = threading.Event()
+    context.add_callback(ended.set)
+    ended.wait()
     return b""
 
 
 def answering(raw: bytes):
-    async def answer(_request: bytes, _context: object) -> bytes:
+    def answer(_request: bytes, _context: object) -> bytes:
         return raw
 
     return answer
 
 
-async def endless(_request: bytes, _context: object) -> AsyncIterator[bytes]:
-    while True:
+def endless(_request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+    while context.is_active():
         yield bytes(1 << 20)
 
 
@@ -57,16 +60,17 @@ UNARY = {
 
 @asynccontextmanager
 async def serving(path: Path, handler: Any, *, seconds: float = SECONDS) -> AsyncIterator[PodResourcesClient]:
-    server = grpc.aio.server()
+    """Serve in threads: what is left of a call when it ends must not reach the event loop of a later test."""
+    server = grpc.server(ThreadPoolExecutor(max_workers=4))
     methods = dict.fromkeys(("List", "GetAllocatableResources"), handler)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("v1.PodResourcesLister", methods),))
-    unix_grpc.listen(server, path)
-    await server.start()
+    server.add_insecure_port(f"unix:{path}")
+    server.start()
     try:
         async with pod_resources_client(path, seconds=seconds) as client:
             yield client
     finally:
-        await server.stop(None)
+        server.stop(None).wait()
 
 
 @pytest.mark.parametrize(("answer", "message"), UNARY.values(), ids=UNARY)

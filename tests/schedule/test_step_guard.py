@@ -188,7 +188,7 @@ async def test_a_wake_up_that_fails_does_not_end_the_service(http, nodes, servic
     waiting = pod("waiting", cpu="4", memory="1Gi")
     nodes.create(waiting)
     assert (await filtered(http, waiting))["NodeNames"] == []
-    await until(lambda: service.waiting == 1)
+    await until(lambda: service.numbers()["alignup_schedule_waiting_pods"][1] == 1)
     failing_for(monkeypatch, service.live, "verdict", "waiting")
 
     await end(nodes, service, WIDE)
