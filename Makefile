@@ -51,7 +51,8 @@ test: $(READY)
 
 soak: SEED := $(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '))
 soak: $(READY)
-	ALIGNUP_SOAK=1 ALIGNUP_SEED=$(SEED) $(BIN)/python -m pytest -n auto --dist worksteal --randomly-seed=$(SEED) --hypothesis-seed=$(SEED)
+	ALIGNUP_SOAK=1 ALIGNUP_SEED=$(SEED) $(BIN)/python -m pytest -n auto --dist worksteal --randomly-seed=$(SEED) --hypothesis-seed=$(SEED) \
+	  -o faulthandler_timeout=3600
 
 coverage: $(READY)
 	$(BIN)/coverage erase

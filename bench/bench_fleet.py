@@ -6,7 +6,6 @@ and as many pods with each number of GPUs.
 """
 
 import os
-import resource
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +27,7 @@ from alignup.simulate.executors import Engine, ProcessEngine, pack
 from alignup.simulate.generate import Profile, generate_for_cluster
 from alignup.simulate.sweeps import SweepTask, run_packed
 from bench.bench_admit import host
-from bench.harness import Figure
+from bench.harness import Figure, peak_megabytes, run_in_fresh_process
 
 #: CPUs, GiB, GPUs → nodes; and GPUs → pods, as published.
 NODES = {
@@ -46,19 +45,7 @@ PROCESSES = 2
 
 
 def figures() -> Iterator[Figure]:
-    groups, pods, name = openb_workload()
-    spent, result = simulate(groups, tuple(replace(submission, duration=None) for submission in pods))
-    note = f"{result.started:,} of {result.pods:,} started on {result.hosts:,} nodes"
-    yield Figure(f"{name}, all pods stay", spent, 60.0, note)
-    busy = host(2, Policy.SINGLE_NUMA_NODE, cpus=128)
-    cluster = [HostGroup(name="node", machine=busy.machine, settings=busy.settings, count=HOSTS)]
-    trace = generate_for_cluster(Profile.TELCO, cluster, seed=1, pods=GENERATED, load=0.9)
-    spent, result = simulate(cluster, trace)
-    each = spent / GENERATED
-    note = f"{1 / each:,.0f} pods/s, {result.started:,} started"
-    yield Figure(f"a generated pod on {HOSTS:,} nodes", each, 1 / 1500, note)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
-    yield Figure("memory of both", peak, 1000, unit="MB")
+    yield from run_in_fresh_process(simulations)
     one_process, two_processes = (sweep(ProcessEngine(count)) for count in (1, PROCESSES))
     yield Figure(
         "two processes, part of the time of one",
@@ -66,6 +53,21 @@ def figures() -> Iterator[Figure]:
         1 / 1.7,
         f"{one_process / two_processes:.2f} times as fast",
     )
+
+
+def simulations() -> list[Figure]:
+    groups, pods, name = openb_workload()
+    spent, result = simulate(groups, tuple(replace(submission, duration=None) for submission in pods))
+    note = f"{result.started:,} of {result.pods:,} started on {result.hosts:,} nodes"
+    stay = Figure(f"{name}, all pods stay", spent, 60.0, note)
+    busy = host(2, Policy.SINGLE_NUMA_NODE, cpus=128)
+    cluster = [HostGroup(name="node", machine=busy.machine, settings=busy.settings, count=HOSTS)]
+    trace = generate_for_cluster(Profile.TELCO, cluster, seed=1, pods=GENERATED, load=0.9)
+    spent, result = simulate(cluster, trace)
+    each = spent / GENERATED
+    note = f"{1 / each:,.0f} pods/s, {result.started:,} started"
+    generated = Figure(f"a generated pod on {HOSTS:,} nodes", each, 1 / 1500, note)
+    return [stay, generated, Figure("memory of both", peak_megabytes(), 1000, unit="MB")]
 
 
 def simulate(groups: list[HostGroup], pods: tuple[PodSubmission, ...]) -> tuple[float, FleetResult]:

@@ -6,15 +6,13 @@ The client runs in a process of its own, and its time is that of its CPU, so the
 import asyncio
 import gc
 import json
-import re
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 from alignup.kubernetes.api import PODS, Access, ApiClient, Informer
-from bench.harness import Figure
+from bench.harness import Figure, peak_megabytes
 from bench.pods_of_a_cluster import pod
 
 PODS_LISTED = 10_000
@@ -62,10 +60,7 @@ async def _list(url: str, way: str) -> dict[str, float]:
             task.cancel()
         seconds = time.process_time() - start
     assert count == PODS_LISTED
-    status = Path("/proc/self/status").read_text()  # noqa: ASYNC240 - /proc does not block
-    peak = re.search(r"VmHWM:\s+(\d+) kB", status)
-    assert peak is not None
-    return {"seconds": seconds, "peak": 1024.0 * int(peak[1])}
+    return {"seconds": seconds, "peak": peak_megabytes() * 1e6}
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from alignup.kubernetes.plugins.pod_resources import serve_pod_resources
 from alignup.machines.synthetic import parse
 from alignup.testing.api_server import ApiServer
 from bench.bench_admit import GIB, GPU, pod
-from bench.harness import Figure, user_environment
+from bench.harness import Figure, peak_megabytes, user_environment
 from tests.discover import kernel
 from tests.observe import api_objects
 from tests.observe.kubelets import SimulatedKubelet
@@ -72,12 +72,11 @@ class Node:
                 await asyncio.sleep(SETTLE_SECONDS)
                 rest = await share_of_core(process.pid, asyncio.sleep(REST_SECONDS), REST_SECONDS)
                 busy = await share_of_core(process.pid, self.run_pods(), BUSY_SECONDS)
-                status = Path(f"/proc/{process.pid}/status").read_text("ascii")  # noqa: ASYNC240 - not a disk
-                most = next(line for line in status.splitlines() if line.startswith("VmHWM"))
+                most = peak_megabytes(process.pid)
             finally:
                 process.terminate()
                 await process.wait()
-        return rest, busy, int(most.split()[1]) / 1e3
+        return rest, busy, most
 
     async def start(self, *arguments: str | Path) -> asyncio.subprocess.Process:
         command = (sys.executable, "-m", "alignup", *map(str, arguments), "--kubelet-dir", str(self.directory))

@@ -1,11 +1,8 @@
 """Verdicts about a pod on 5,000 and 20,000 hosts, with the budgets of a scheduler's filter, and the memory of both."""
 
-import resource
 from collections.abc import Hashable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from math import inf
-from multiprocessing import get_context
 from random import Random
 from time import process_time
 
@@ -18,7 +15,7 @@ from alignup.machines.synthetic import parse
 from alignup.placement.cluster import Cluster
 from alignup.placement.host_report import HostReport, PodStage
 from bench.bench_admit import GPU, host, pod
-from bench.harness import Figure
+from bench.harness import Figure, peak_megabytes, run_in_fresh_process
 
 HOSTS, MORE_HOSTS = 5000, 20_000
 STATES = 300
@@ -41,8 +38,7 @@ def figures() -> Iterator[Figure]:
     new_shapes(large)
     yield Figure(f"filter, a known shape, {MORE_HOSTS} hosts", one_changed(large), 2e-3)
     for hosts, budget in ((HOSTS, 600), (MORE_HOSTS, 1500)):
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
-            megabytes = fresh.submit(memory, hosts).result()
+        megabytes = run_in_fresh_process(memory, hosts)
         yield Figure(f"memory, {hosts} hosts with {PODS} pods each, 20 shapes", megabytes, budget, unit="MB")
 
 
@@ -198,4 +194,4 @@ def memory(hosts: int) -> float:
         cluster.observe(pod(f"late-{number}", gpus=0), f"host-{number}", PodStage.RUNNING)
     for shape in range(20):
         cluster.feasible(pod("wanted", cpus=1 + shape % 5, memory=f"{1 + shape // 5}Gi", gpus=0))
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    return peak_megabytes()

@@ -2,12 +2,9 @@
 
 import asyncio
 import json
-import resource
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from math import inf
-from multiprocessing import get_context
 from time import process_time
 from typing import Any
 
@@ -21,7 +18,7 @@ from alignup.observe.published_objects import host_state
 from alignup.schedule.extender import ExtenderOptions
 from alignup.schedule.service import ScheduleService
 from alignup.testing.api_server import ApiServer, ServedResource
-from bench.harness import Figure
+from bench.harness import Figure, peak_megabytes, run_in_fresh_process
 from tests.align.hosts import pod
 from tests.observe.kubelets import SimulatedKubelet
 
@@ -39,8 +36,7 @@ class Measured:
 
 
 def figures() -> Iterator[Figure]:
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
-        measured = fresh.submit(measure).result()
+    measured = run_in_fresh_process(measure)
     yield Figure(f"CPU time until {NODES} nodes are known, of which their server needs a part", measured.ready)
     yield Figure(f"filter request, a new shape, {NODES} names", measured.first, 120e-3)
     yield Figure(f"filter request, a known shape, {NODES} names, one node changed", measured.known, 5e-3)
@@ -67,7 +63,7 @@ async def _measure() -> Measured:
         known = await _least(service, names, shapes=1)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-    return Measured(ready, first, known, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3)
+    return Measured(ready, first, known, peak_megabytes())
 
 
 async def _least(service: ScheduleService, names: list[str], *, shapes: int) -> float:

@@ -3,14 +3,18 @@
 import atexit
 import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from math import inf
+from multiprocessing import get_context
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter, process_time
 from typing import TypeVar
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,22 @@ def best_over(make: Callable[[], Sequence[Item]], action: Callable[[Item], objec
             action(item)
         least = min(least, (process_time() - start) / len(items))
     return least
+
+
+def run_in_fresh_process(function: Callable[..., Result], *arguments: object) -> Result:
+    """Return what *function* returns in a new process, which has none of this one's memory."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
+        return fresh.submit(function, *arguments).result()
+
+
+def peak_megabytes(process: int | str = "self") -> float:
+    """Return the most memory that a process has had.
+
+    ``ru_maxrss`` is no measure of it: a new process starts with that of the one that started it.
+    """
+    status = Path(f"/proc/{process}/status").read_text("ascii")
+    (kilobytes,) = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")]
+    return int(kilobytes) * 1024 / 1e6
 
 
 @cache

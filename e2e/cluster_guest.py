@@ -43,17 +43,14 @@ from e2e.guest_kubelet import (
     RUNTIME,
     TUNNEL_PORT,
 )
+from e2e.kernel_modules import load_order, read_dependencies
 
 Document = dict[str, Any]
 
 CACHE = "ALIGNUP_GUEST_CACHE"  #: the directory of images
 KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet")
 PROGRAMS = ("containerd", "containerd-shim-runc-v2", "runc", "ctr", "mount", "umount")
-#: In the order in which they are loaded.
-MODULES = (
-    *("virtio", "virtio_ring", "virtio_pci_modern_dev", "virtio_pci_legacy_dev", "virtio_pci"),
-    *("failover", "net_failover", "virtio_net", "overlay", "llc", "stp", "bridge", "veth"),
-)
+MODULES = ("virtio_pci", "virtio_net", "overlay", "bridge", "veth")  #: beside those that they need
 NETWORK_PLUGINS = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))  #: directories that may have them
 SIZE = 1500  #: MiB of the image
 
@@ -63,7 +60,7 @@ WIDE = Shape(2, 2, 2, (Node(768, "0-3"), Node(768, "4-7")))
 
 _REPOSITORY = Path(__file__).parents[1]
 _INIT = f"""{disk.PREPARE}
-for module in {" ".join(MODULES)}; do /bin/busybox insmod /modules/$module.ko; done
+while read module; do /bin/busybox insmod /modules/$module.ko; done < /modules/order
 /bin/busybox tar x -C / -f /dev/nvme1n1
 {disk.PYTHON} -m e2e.guest_kubelet
 /bin/busybox poweroff -f
@@ -236,8 +233,10 @@ def _add_kubernetes(root: Path, programs: Path | None) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(source.read_bytes())
         target.chmod(0o755)
+    modules = _modules()
     (root / "modules").mkdir()
-    for name, path in _modules().items():
+    (root / "modules" / "order").write_text("".join(f"{name}\n" for name in modules))
+    for name, path in modules.items():
         (root / "modules" / f"{name}.ko").write_bytes(path.read_bytes())
 
 
@@ -259,15 +258,16 @@ def _image_key(programs: Path | None) -> str:
 
 
 def _modules() -> dict[str, Path]:
-    """Return the kernel modules that guests need, as far as they exist."""
+    """Return the kernel modules that guests need, as far as they exist, in the order in which they are loaded."""
     kernel = guest.kernel()
     if kernel is None:
         return {}
     release = kernel.name.removeprefix("vmlinuz-")
     for place in (kernel.parents[1] / "lib" / "modules" / release, Path("/lib/modules") / release):
-        modules = {path.stem: path for path in place.rglob("*.ko")}
+        modules = {path.stem.replace("-", "_"): path for path in place.rglob("*.ko")}
         if modules:
-            return {name: modules[name] for name in MODULES if name in modules}
+            order = load_order(MODULES, read_dependencies(place))
+            return {name: modules[name] for name in order if name in modules}
     return {}
 
 

@@ -1,6 +1,24 @@
 import pytest
 
+from tests.time_limits import save_stderr, start_limit
+
+_SECONDS = 7200  #: of a test; guests are slow
+
 
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    save_stderr(config)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    start_limit(item, _SECONDS)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    start_limit(item, _SECONDS)

@@ -10,6 +10,7 @@ from e2e import browser
 from e2e.browser import Browser
 from e2e.page_servers import running_agent, running_cluster
 from e2e.report_examples import write_reports
+from e2e.served_cluster import REPLICA_SET
 
 WIDE, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 NODES = 1500
@@ -60,6 +61,9 @@ def take_cluster(chromium: Browser) -> None:
             page.goto(cluster.address)
             page.wait_for_selector("html[data-nodes]")
             browser.picture(page, f"{name}cluster")
+            if name == "":
+                page.goto(f"{cluster.address}pods/default/{REPLICA_SET}-00")
+                browser.picture(page, "pod")
             if name != "dark-":
                 page.goto(f"{cluster.address}where")
                 page.get_by_role("link", name="eight pods").click()

@@ -5,6 +5,7 @@ It prints the address of the pages, and then obeys its standard input until this
     state host-0000 3      the node is in another of the states
     predict rejected 2     two pods were rejected that were predicted to be admitted
     wait trainer           a pod waits for room
+    reject trainer host-0000    the kubelet of a node rejects a pod
 """
 
 import asyncio
@@ -34,6 +35,7 @@ SHAPE = "pack:2 numa:1(memory=64GiB) core:8 pu:2"
 DEVICES = tuple(Device(GPU, f"gpu-{number}", nodes=1 << number // 2) for number in range(4))
 GENERATIONS = itertools.count(2)
 UNOBSERVED, CORDONED = 97, 50  #: every so many nodes
+REPLICA_SET, REJECTED = "inference-7d9f8", 12  #: whose pods were rejected before the service starts, and how many
 
 
 State = tuple[str, list[Pod]]  #: a HostState with placeholders, and its pods
@@ -84,14 +86,31 @@ def obey(words: list[str], service: ScheduleService, server: ApiServer, states: 
                 service.metrics.prediction(outcome=outcome, cause="")
         case ["wait", name]:
             document = api_pod(pod(name, cpu="64", memory="4Gi"), phase="Pending")
-            server.put(document)
+            total = len(service.live.nodes.objects)
+            message = f"0/{total} nodes are available: {total} not enough cpu on one NUMA node."
+            condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+            server.put({**document, "status": {**document["status"], "conditions": [condition]}})
             question = {"Pod": document, "NodeNames": [name for _, name in service.live.nodes.objects]}
             service.extender.filter(ExtenderArgs.read(json.dumps(question).encode()))
+        case ["reject", name, host]:
+            reject(server, name, host)
+
+
+def reject(server: ApiServer, name: str, host: str) -> None:
+    """Let a node reject a pod of the ReplicaSet that the first part of its name names."""
+    document = api_pod(pod(name, cpu="12", memory="4Gi"), host, phase="Failed")
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": name.rpartition("-")[0], "controller": True}
+    message = "Pod was rejected: Resources cannot be allocated with Topology locality"
+    document["metadata"]["ownerReferences"] = [owner]
+    document["status"] |= {"reason": "TopologyAffinityError", "message": message}
+    server.put(document)
 
 
 async def main(count: int) -> None:
     server, states = ApiServer(), make_states()
     fill(server, count, states)
+    for number in range(REJECTED if count else 0):
+        reject(server, f"{REPLICA_SET}-{number:02}", "host-0005")
     stopping = asyncio.Event()
     async with server, ApiClient(Access(server=server.url)) as client:
         service = ScheduleService(client)

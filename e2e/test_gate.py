@@ -30,7 +30,7 @@ from alignup.schedule.gate.certificates import SECRETS, WEBHOOK_CONFIGURATIONS, 
 from alignup.schedule.gate.controller import GateController
 from alignup.schedule.gate.release_patch import pinned_nodes
 from alignup.schedule.live_cluster import LiveCluster
-from alignup.web.asgi_server import serve_app
+from alignup.web.asgi_server import kubernetes_limits, serve_app
 from alignup.web.log import queued_stderr
 from alignup.web.sockets import tcp_socket
 from e2e import control_plane
@@ -235,7 +235,9 @@ async def webhook(client: ApiClient, name: str) -> AsyncIterator[CertificateKeep
         await stack.enter_async_context(running(keeper.run()))
         await keeper.ready.wait()
         app = webhook_app({"/gate": answer_review})
-        await stack.enter_async_context(serve_app(app, listener, stopping=asyncio.Event(), tls=keeper.context))
+        await stack.enter_async_context(
+            serve_app(app, listener, stopping=asyncio.Event(), limits=kubernetes_limits(), tls=keeper.context)
+        )
         yield keeper
         await client.delete(CONFIGURATION)
 

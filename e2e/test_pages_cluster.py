@@ -11,6 +11,7 @@ import pytest
 from e2e import browser
 from e2e.browser import Browser, Page, Watched
 from e2e.page_servers import RunningCluster, running_cluster
+from e2e.served_cluster import REJECTED, REPLICA_SET
 
 NODES = int(os.environ.get("ALIGNUP_PAGE_NODES", "5000"))
 MAX_MEGABYTES = 100
@@ -74,6 +75,12 @@ def measure(page: Page, action: str) -> float:
         requestAnimationFrame(() => setTimeout(() => done(performance.now() - start)));
     })"""
     return float(page.evaluate(script, action))
+
+
+def tops(page: Page, *parts: str) -> list[float]:
+    """Return where parts of the page begin, all at one moment."""
+    script = "(parts) => parts.map((part) => document.querySelector(part).getBoundingClientRect().top)"
+    return list(page.evaluate(script, parts))
 
 
 def set_field(name: str, value: str) -> str:
@@ -143,7 +150,7 @@ def test_a_change_is_shown_without_a_jump(chromium: Browser, cluster: RunningClu
         row = page.locator("#nodes tbody tr").first
         link = row.locator("a")
         link.focus()
-        before = [page.locator(part).bounding_box()["y"] for part in ("#matches", "#more", "#capacity")]
+        before = tops(page, "#matches", "#more", "#capacity")
         pods = row.locator("td").nth(1)
         number = {"0": 6, "6": 0}[pods.inner_text()]
         cluster.send(f"state host-0000 {number}")
@@ -151,7 +158,8 @@ def test_a_change_is_shown_without_a_jump(chromium: Browser, cluster: RunningClu
             "(wanted) => document.querySelector('#nodes tbody td:nth-child(3)').textContent === wanted", arg=str(number)
         )
 
-        assert [page.locator(part).bounding_box()["y"] for part in ("#matches", "#more", "#capacity")] == before
+        # The browser scrolls by whole pixels when parts above are replaced.
+        assert tops(page, "#matches", "#more", "#capacity") == pytest.approx(before, abs=1)
         assert page.evaluate("document.activeElement.textContent") == "host-0000"
 
 
@@ -160,13 +168,33 @@ def test_tiles_have_trends_and_nodes_without_a_report_say_what_to_do(
 ) -> None:
     with opened(chromium, cluster) as page:
         labels = page.locator("#tiles .label").all_inner_texts()
-        assert {"Placed pods", "Rejections by kubelets", "Waiting pods", "Stranded GPUs", "Predictions right"} <= set(
+        assert {"Placed pods", "Rejected by kubelets", "Waiting pods", "Stranded GPUs", "Predictions right"} <= set(
             labels
         )
         assert "host-0096" in page.inner_text("#no-report")
         assert "Run alignup observe there" in page.inner_text("#no-report")
         fits = page.locator("#capacity tbody tr").all_inner_texts()
         assert [text.split("\t")[0] for text in fits] == ["cpu", "memory", "example.com/gpu"]
+
+
+def test_failed_and_waiting_pods_stand_at_the_top_and_lead_to_what_would_admit_them(
+    chromium: Browser, cluster: RunningCluster
+) -> None:
+    with opened(chromium, cluster) as page:
+        rows = page.locator("#attention tbody tr")
+        count = rows.count()
+        assert page.locator("#attention").bounding_box()["y"] < page.locator("#tiles").bounding_box()["y"]
+        assert "Failed: TopologyAffinityError" in rows.first.inner_text()
+        assert f"and {REJECTED - 1} more of ReplicaSet {REPLICA_SET}" in rows.first.inner_text()
+        cluster.send("wait trainer")
+        page.wait_for_selector(f"#attention tbody tr >> nth={count}")
+        assert "not enough cpu on one NUMA node" in rows.last.inner_text()
+        rows.first.get_by_role("link", name=f"and {REJECTED - 1} more").click()
+        assert page.locator("tbody tr").count() == REJECTED
+        page.locator("tbody a").first.click()
+        assert page.inner_text(".lead").startswith("✗ Failed: TopologyAffinityError")
+        assert "would be admitted by" in page.inner_text("main")
+        assert "What would admit it on" in page.inner_text("main")
 
 
 def test_a_pasted_workload_is_answered_with_a_picture_and_a_link(chromium: Browser, cluster: RunningCluster) -> None:
@@ -194,7 +222,8 @@ def test_a_pasted_workload_is_answered_with_a_picture_and_a_link(chromium: Brows
 def test_pages_are_readable(chromium: Browser, cluster: RunningCluster, scheme: str, size: dict[str, int]) -> None:
     with opened(chromium, cluster, color_scheme=scheme, viewport=size) as page:
         example = page.get_by_role("link", name="Example: a pod")
-        for place in ("", "pods", "pods?q=host-0001", "where", "nodes/host-0006", "nodes/host-0096", "answer"):
+        pods = ("pods", "pods?q=host-0001", f"pods/default/{REPLICA_SET}-00")
+        for place in ("", *pods, "where", "nodes/host-0006", "nodes/host-0096", "answer"):
             if place == "answer":
                 page.goto(f"{cluster.address}where")
                 example.click()

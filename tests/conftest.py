@@ -5,7 +5,7 @@ import os
 import re
 import signal
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -18,6 +18,8 @@ from tests.conformance.harness import OWN_VECTORS, TALLIES, Tally
 from tests.discover.expected import VERDICTS, Verdict
 from tests.effort import DONE, EXAMPLES, SEED, SOAK, did
 from tests.recorded.replay import RUNS, Run
+from tests.short_paths import make_long_root, short_directory
+from tests.time_limits import save_stderr, start_limit
 
 settings.register_profile(
     "alignup",
@@ -30,7 +32,16 @@ settings.register_profile(
 )
 settings.load_profile("alignup")
 
+# A socket below pytest's directory fails for everyone, not only for users with long names: it belongs in short_path.
+os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(make_long_root()))
 os.environ["ALIGNUP_CLAIMS_DIR"] = ""  # tests in other processes must not claim our CPUs
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A directory for sockets."""
+    with short_directory() as directory:
+        yield directory
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -72,6 +83,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
+    save_stderr(config)
     config.stash[TALLIES] = []
     config.stash[VERDICTS] = []
     config.stash[RUNS] = []
@@ -126,7 +138,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = scaling
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
+    start_limit(item)
     statistics = getattr(item, "hypothesis_statistics", "")
     did("examples", sum(int(count) for count in re.findall(r"(\d+) passing,", statistics)))
 

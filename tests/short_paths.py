@@ -1,4 +1,4 @@
-"""Directories for unix sockets, whose paths may have at most 107 bytes, whatever TMPDIR is."""
+"""Directories for Unix sockets, whose paths may have at most 107 bytes, whatever TMPDIR and the user's name are."""
 
 import os
 import tempfile
@@ -8,6 +8,7 @@ from pathlib import Path
 
 _OTHERS_MAY_ENTER = 0o001  #: the mode bit
 _SHORT = 40  #: bytes; leaves room for the paths that tests create below it
+_LONG = 100  #: bytes
 _ELSEWHERE = "/dev/shm"  # noqa: S108 - always there, and short
 
 
@@ -20,6 +21,13 @@ def short_directory() -> Iterator[Path]:
         directory = Path(place) / "t"  # nested, so that a test may rename it
         directory.mkdir()
         yield directory
+
+
+def make_long_root() -> Path:
+    """Return a directory, the same for all runs of this user, below which every path is too long for a socket."""
+    directory = Path(tempfile.gettempdir()).resolve() / f"tests-of-{os.getuid()}-".ljust(_LONG, "x")
+    directory.mkdir(mode=0o700, exist_ok=True)
+    return directory
 
 
 @contextmanager

@@ -262,13 +262,13 @@ def test_an_input_is_a_regular_file_or_what_the_shell_opened(tmp_path):
     os.close(reading)
 
 
-def test_a_pipe_a_socket_or_a_device_is_no_input(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "link").symlink_to("pipe")
+def test_a_pipe_a_socket_or_a_device_is_no_input(short_path):
+    os.mkfifo(short_path / "pipe")
+    (short_path / "link").symlink_to("pipe")
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(tmp_path / "socket"))
+        listener.bind(str(short_path / "socket"))
         problems = []
-        for path in (tmp_path / "pipe", tmp_path / "link", tmp_path / "socket", Path("/dev/zero")):
+        for path in (short_path / "pipe", short_path / "link", short_path / "socket", Path("/dev/zero")):
             with pytest.raises(OSError, match="give a regular file") as raised:
                 atomic_files.open_input(path)
             problems.append(str(raised.value.strerror).partition(";")[0])

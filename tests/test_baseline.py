@@ -3,7 +3,7 @@
 import pytest
 
 from bench.baseline import DEFAULT, TOLERANCE, Baseline
-from bench.harness import Figure, show
+from bench.harness import Figure, peak_megabytes, run_in_fresh_process, show
 
 
 def test_a_figure_is_compared_by_its_ratio_to_the_reference():
@@ -50,3 +50,10 @@ def test_memory_is_compared_without_the_speed_of_the_machine():
     baseline.add("agent: memory", Figure("memory", 50, unit="MB"), reference=20e-6)
 
     assert baseline.growth("agent: memory", Figure("memory", 55, unit="MB"), reference=10e-6) == pytest.approx(0.1)
+
+
+def test_the_memory_of_a_fresh_process_is_not_that_of_its_parent():
+    large = b"x" * 100_000_000
+
+    assert peak_megabytes() > len(large) / 1e6
+    assert run_in_fresh_process(peak_megabytes) < len(large) / 1e6

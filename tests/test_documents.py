@@ -5,18 +5,24 @@ blank lines between them, is its output. Other blocks are ignored.
 """
 
 import ast
+import inspect
 import io
 import re
 import runpy
 import sys
 from contextlib import redirect_stdout
+from importlib import import_module
 from itertools import zip_longest
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import NamedTuple
 
 import pytest
 import structlog
 
+import alignup
+from alignup import Host, Provider, align
+from alignup.align import admit
 from alignup.documents.decisions import to_document
 from tests.documents.test_decisions import MAKERS
 
@@ -170,3 +176,55 @@ class TestOwnProvider:
         assert "'example.com/cache-ways': '0-7 of node 0'" in lines[0]
         assert lines[1].startswith("b: admitted on {1}")
         assert lines[2] == "c: rejected, TopologyAffinityError"
+
+
+ARCHITECTURE, CONTRIBUTING = (ROOT / "docs" / "architecture.md").read_text(), (ROOT / "CONTRIBUTING.md").read_text()
+SPAN = re.compile(r"`([^`]+)`")
+
+
+def rows(heading: str) -> list[list[str]]:
+    """Return the cells of the first table below *heading* in the architecture, without the table's own heading."""
+    table = ARCHITECTURE.split(f"## {heading}\n")[1].split("|---|---|\n")[1].split("\n\n")[0]
+    return [line.strip("|").split("|") for line in table.splitlines()]
+
+
+def resolve(name: str) -> object:
+    """Return the module or the member of a module below ``alignup`` with this dotted name."""
+    try:
+        return import_module(f"alignup.{name}")
+    except ModuleNotFoundError:
+        module, _, member = name.rpartition(".")
+        return getattr(import_module(f"alignup.{module}"), member)
+
+
+def test_the_architecture_lists_the_modules_of_the_core():
+    listed = [name.rstrip("/") for cells in rows("The core") for name in SPAN.findall(cells[0])]
+
+    assert sorted(listed) == sorted(module.name for module in iter_modules(align.__path__))
+
+
+def test_the_architecture_names_programs_and_modules_that_exist():
+    """A class is public. A module is one of the program, or has a dot in its name."""
+    for program, story in rows("The programs"):
+        (package,) = SPAN.findall(program)
+        for name in SPAN.findall(story):
+            assert name in alignup.__all__ or resolve(name if "." in name else f"{package}.{name}")
+
+
+def test_contributing_names_files_and_arguments_that_exist():
+    paths = [path for path in SPAN.findall(CONTRIBUTING) if re.match(r"(src|tests|docs|e2e|examples)/[\w/.]+$", path)]
+    (call,) = (span for span in SPAN.findall(CONTRIBUTING) if span.startswith("Host("))
+
+    assert len(paths) > 10
+    missing = [path for path in paths if not (ROOT / path).exists() and not re.search("NAME|PACKAGE|MODULE", path)]
+    assert missing == []
+    assert set(re.findall(r"(\w+)=", call)) <= inspect.signature(Host).parameters.keys()
+
+
+def test_the_head_of_the_admission_names_functions_that_exist():
+    names = re.findall("``([^`]+)``", admit.__doc__ or "")
+
+    assert len(names) == 4
+    for name in names:
+        package, _, member = name.partition(".")
+        assert hasattr(Provider, member) if package == "provider" else resolve(f"align.{name}")

@@ -1,10 +1,7 @@
 import pytest
 
-from tests.short_paths import short_directory
-
 
 @pytest.fixture
-def tmp_path():
+def tmp_path(short_path):
     """A directory with a short path, because sockets are in it."""
-    with short_directory() as place:
-        yield place
+    return short_path

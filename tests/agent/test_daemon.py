@@ -24,12 +24,13 @@ from tests.agent.states import stored
 from tests.certificates import ca_file, install
 from tests.deadlines import wait_for
 from tests.forked_processes import forked
+from tests.short_paths import short_directory
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory):
+def shared():
     """One agent for all tests that leave no pods."""
-    with running(tmp_path_factory.mktemp("agent") / "root") as agent:
+    with short_directory() as directory, running(directory / "root") as agent:
         yield agent
 
 

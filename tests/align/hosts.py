@@ -111,7 +111,7 @@ def hosts(draw: st.DrawFn) -> Host:
     """A host of any machine under any settings a kubelet would start with."""
     machine = draw(machines(max_nodes=4))
     ids = [node.id for node in machine.nodes]
-    machine = replace(machine, devices=draw(devices(GPU, ids)) + draw(devices(NIC, ids)))
+    machine = machine.with_reported(draw(devices(GPU, ids)) + draw(devices(NIC, ids)))
     policy = draw(st.sampled_from((*reversed(Policy), Policy.SINGLE_NUMA_NODE, Policy.RESTRICTED)))
     static = draw(st.sampled_from((True, True, True, False)))
     reserved = _reserved(machine.kubelet_view()) if draw(st.booleans()) else None

@@ -10,7 +10,7 @@ import pytest
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.decision import Outcome
 from alignup.align.devices.provider import DeviceProvider
-from alignup.align.errors import AlignError, PodError, SettingsError, StateError
+from alignup.align.errors import AlignError, PodError, QuantityError, SettingsError, StateError
 from alignup.align.host import Host, Settings, node_allocatable
 from alignup.align.machine import CadvisorNode, CadvisorReport, Cpu, Device, HugePages, Machine, NumaNode
 from alignup.align.memory.reserved_memory import ReservedMemory
@@ -539,10 +539,6 @@ def decide_on(containers: Any) -> Any:
         (lambda: decide_on((TEXT,)), r"pod p: containers\[0\] needs a Container, not str"),
         (lambda: decide_on((Container("a", DOCUMENT),)), r"containers\[0\].resources needs a Resources, not dict"),
         (
-            lambda: decide_on((Container("a", Resources(DOCUMENT)),)),
-            r"resources.requests\[kind\] needs a Quantity, not str",
-        ),
-        (
             lambda: Device("example.com/gpu", "a", nodes=LIST),
             "Device.nodes needs a set of NUMA nodes as an int, not list",
         ),
@@ -553,3 +549,22 @@ def decide_on(containers: Any) -> Any:
 def test_arguments_of_another_type_are_named(call, message):
     with pytest.raises(TypeError, match=message):
         call()
+
+
+def test_reservations_may_be_text():
+    reservation: Any = {"cpu": "1", "memory": "64Mi"}
+    share: Any = {"memory": "64Mi"}
+    cpus: Any = {"policy": "static", "reservation": "1"}
+    settings = Settings(
+        cpus=CpuSettings(**cpus),
+        memory_policy="Static",
+        reserved_memory=(ReservedMemory(0, share),),
+        reservation=reservation,
+    )
+
+    host = Host(make_host().machine, settings)
+
+    assert host.cpus.reserved.bit_count() == 1
+    assert host.memory.reserved[0] == {"memory": 64 << 20}
+    with pytest.raises(QuantityError, match=r'reservation: "1 core": .*; write 1'):
+        CpuSettings(**{**cpus, "reservation": "1 core"})

@@ -68,9 +68,7 @@ class TestAlignmentKey:
     @given(host=hosts(), data=st.data())
     def test_names_of_pods_and_devices_do_not_matter(self, host: Host, data: st.DataObject):
         machine = host.machine
-        renamed = replace(
-            machine, devices=tuple(replace(device, id=f"other-{device.id}") for device in machine.devices)
-        )
+        renamed = machine.with_reported(replace(device, id=f"other-{device.id}") for device in machine.devices)
         other = Host(renamed, host.settings)
         for number in range(data.draw(st.integers(0, 3))):
             wanted = data.draw(arrivals(f"u{number}"))

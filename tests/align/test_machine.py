@@ -314,12 +314,13 @@ def test_odd_but_real_machines_are_accepted():
         ),
         nodes=(NumaNode(250), NumaNode(4, memory=0), NumaNode(2, hugepages=(HugePages(16 * GIB, 4),))),
         hugepages=(HugePages(16 * GIB, 5),),
-        devices=(
+        report=CadvisorReport(cpus=(Cpu(8, core=8, socket=0, node=250),), num_cpus=20, num_sockets=0),
+    ).with_reported(
+        (
             Device("example.com/nic", "a", nodes=bits.of([63])),
             Device("example.com/nic", "b", nodes=0),
             Device("example.com/gpu", "a", nodes=None, healthy=False),
-        ),
-        report=CadvisorReport(cpus=(Cpu(8, core=8, socket=0, node=250),), num_cpus=20, num_sockets=0),
+        )
     )
 
     assert machine.checked() is machine
@@ -355,7 +356,7 @@ PAGES = (HugePages(2 * MIB, 1), HugePages(2 * MIB, 1))
             id="an offline CPU too large for a set",
         ),
         pytest.param(
-            replace(PLAIN, devices=(Device("example.com/gpu", "a", nodes=1 << MAX_NODE_ID),)),
+            PLAIN.with_reported([Device("example.com/gpu", "a", nodes=1 << MAX_NODE_ID)]),
             ["device a of example.com/gpu is on NUMA node 4096, above 4095"],
             id="a device on a node too large for a set",
         ),
@@ -566,3 +567,22 @@ def test_a_device_is_on_one_node_or_on_a_set_of_nodes():
     for wrong in (both, {"node": -1}):
         with pytest.raises(ValueError, match="either a node"):
             Device("example.com/gpu", "a", **wrong)
+
+
+def test_a_device_on_a_node_that_the_machine_lacks_is_refused():
+    device = Device("example.com/gpu", "a", nodes=bits.of([1, 7]))
+    message = "device a of example.com/gpu is on NUMA node 7, but the machine has no such node"
+
+    with pytest.raises(MachineError, match=message):
+        Machine(cpus=PLAIN.cpus, nodes=PLAIN.nodes, devices=(device,))
+    with pytest.raises(MachineError, match=message):
+        replace(PLAIN, devices=(device,))
+
+
+def test_a_kubelet_may_report_a_device_on_a_node_that_the_machine_lacks():
+    device = Device("example.com/gpu", "a", node=7)
+    reported = PLAIN.with_reported([device])
+
+    assert reported.devices == (device,)
+    assert reported.kubelet_view() == PLAIN.kubelet_view()
+    assert PLAIN.devices == ()

@@ -1,9 +1,16 @@
 """Settings of the topology manager: what the kubelet takes, and how it rejects the rest."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
+from alignup.align.cpus.options import CpuOptions, CpuPolicy
+from alignup.align.cpus.provider import CpuProvider
 from alignup.align.errors import SettingsError
+from alignup.align.memory.provider import MemoryPolicy, MemorySettings
 from alignup.align.settings import FEATURE_GATES, FeatureGates, Policy, Scope, TopologyOptions, TopologySettings
+from alignup.machines.synthetic import parse as parse_machine
 
 DEFAULT_GATES = FeatureGates()
 
@@ -104,3 +111,35 @@ def test_gates_have_their_defaults_until_changed():
 def test_a_locked_gate_cannot_be_changed():
     with pytest.raises(SettingsError, match="cannot set feature gate TopologyManagerPolicyOptions to false"):
         FeatureGates({"TopologyManagerPolicyOptions": False})
+
+
+@pytest.mark.parametrize("change", [TopologySettings, lambda **texts: replace(TopologySettings(), **texts)])
+def test_text_is_converted_to_a_policy_or_scope(change):
+    settings = change(policy="single-numa-node", scope="pod")
+
+    assert settings.policy is Policy.SINGLE_NUMA_NODE
+    assert settings.scope is Scope.POD
+    with pytest.raises(SettingsError, match='unknown policy: "bogus"'):
+        change(policy="bogus")
+    with pytest.raises(SettingsError, match='unknown scope: "bogus"'):
+        change(scope="bogus")
+
+
+def test_text_is_converted_to_a_policy_of_the_cpu_or_memory_manager():
+    view = parse_machine("core:4 pu:2").kubelet_view()
+    none: Any = "none"
+    bogus: Any = "bogus"
+
+    assert CpuProvider(view=view, policy=none).policy is CpuPolicy.NONE
+    assert MemorySettings(none.capitalize()).policy is MemoryPolicy.NONE
+    with pytest.raises(SettingsError, match='unknown policy: "bogus"'):
+        CpuProvider(view=view, policy=bogus)
+    with pytest.raises(SettingsError, match='unknown policy: "bogus"'):
+        MemorySettings(bogus)
+
+
+def test_align_by_socket_is_checked_with_the_text_of_a_policy():
+    single: Any = "single-numa-node"
+
+    with pytest.raises(SettingsError, match="incompatible with CPUManager align-by-socket"):
+        CpuOptions(align_by_socket=True).check_machine(single, sockets=1, nodes=1)

@@ -18,6 +18,7 @@ from tests.agent.agents import running, start_with
 from tests.cli.commands import environment, in_process, python, start
 from tests.cli.run_processes import start_alignup
 from tests.deadlines import wait_for
+from tests.short_paths import short_directory
 
 ROOT = Path(__file__).parents[2]
 TRAINER = ROOT / "examples" / "node" / "trainer.yaml"
@@ -35,10 +36,9 @@ spec:
 
 
 @pytest.fixture(scope="module")
-def agent(tmp_path_factory):
-    with running(
-        tmp_path_factory.mktemp("agent") / "root", "--on-misfit", "wait", "--web-listen", "127.0.0.1:0"
-    ) as started:
+def agent():
+    options = ("--on-misfit", "wait", "--web-listen", "127.0.0.1:0")
+    with short_directory() as directory, running(directory / "root", *options) as started:
         yield started
 
 
@@ -204,8 +204,8 @@ def _causes_events(agent):
     return agent.release("probe")
 
 
-def test_watch_prints_events_until_the_agent_stops(tmp_path, watch):
-    with running(tmp_path / "root") as agent, watch(agent) as (process, out):
+def test_watch_prints_events_until_the_agent_stops(short_path, watch):
+    with running(short_path / "root") as agent, watch(agent) as (process, out):
         agent.admit("web", cpu="2")
         agent.admit("huge", cpu="9")
         agent.release("web")
@@ -236,8 +236,8 @@ def test_a_link_signs_a_browser_in_once(call):
     assert again["seconds"] == 600
 
 
-def test_an_agent_without_pages_says_how_to_serve_them(tmp_path):
-    with running(tmp_path / "root") as agent:
+def test_an_agent_without_pages_says_how_to_serve_them(short_path):
+    with running(short_path / "root") as agent:
         code, _, err = run_command("web", agent=agent.root)
 
     assert code == 1
@@ -262,12 +262,12 @@ def test_browsers_need_a_port(options, problem, tmp_path):
 @pytest.mark.parametrize(
     "words", [("ps",), ("release", "x"), ("decisions",), ("watch",), ("web",), ("admit", "-f", str(TRAINER))]
 )
-def test_every_command_says_what_to_do_without_an_agent(words, tmp_path):
-    code, _, err = run_command(*words, "--agent", f"unix:{tmp_path / 'nowhere.sock'}")
+def test_every_command_says_what_to_do_without_an_agent(words, short_path):
+    code, _, err = run_command(*words, "--agent", f"unix:{short_path / 'nowhere.sock'}")
 
     message, advice = err.splitlines()
     assert code == 1
-    assert message == f"alignup: no agent answers at unix:{tmp_path / 'nowhere.sock'}: No such file or directory"
+    assert message == f"alignup: no agent answers at unix:{short_path / 'nowhere.sock'}: No such file or directory"
     assert advice.strip() == "Start one with 'alignup agent', or give its address with --agent or ALIGNUP_AGENT."
 
 
@@ -287,11 +287,11 @@ def test_an_invalid_address_is_an_error():
     assert "'nowhere' is not an address" in err
 
 
-def test_an_agent_with_a_corrupt_database_says_what_to_do(tmp_path, manifest):
-    with running(tmp_path / "root") as agent:
+def test_an_agent_with_a_corrupt_database_says_what_to_do(short_path, manifest):
+    with running(short_path / "root") as agent:
         agent.admit("a", cpu="4")
-    (tmp_path / "root" / "alignup.sqlite").write_text("{}")
-    with running(tmp_path / "root") as agent:
+    (short_path / "root" / "alignup.sqlite").write_text("{}")
+    with running(short_path / "root") as agent:
         code, _, said = run_command("admit", "-f", manifest("b"), agent=agent.root)
 
     assert code == 1
@@ -299,9 +299,9 @@ def test_an_agent_with_a_corrupt_database_says_what_to_do(tmp_path, manifest):
     assert "start with --recover set-aside to rename it and start empty" in said
 
 
-def test_the_examples_in_the_help_work(tmp_path):
+def test_the_examples_in_the_help_work(short_path):
     """They assume a node like the one in examples/node, with a pod called web."""
-    with running(tmp_path / "run", machine=str(ROOT / "examples/node/machine.yaml")) as node:
+    with running(short_path / "run", machine=str(ROOT / "examples/node/machine.yaml")) as node:
         for name in ("admit", "ps", "decisions", "release"):
             for number in range(20):
                 node.admit(f"d{number}", cpu="10m", memory="1Mi")
@@ -322,14 +322,14 @@ def _examples(name):
     return [line.strip() for line in command.epilog.splitlines()[2:]]
 
 
-def test_the_example_of_the_agent_works(tmp_path):
+def test_the_example_of_the_agent_works(short_path):
     (example,) = _examples("agent")
     options = shlex.split(
-        example.replace("run/agent", str(tmp_path / "root")).replace("examples/", f"{ROOT}/examples/")
+        example.replace("run/agent", str(short_path / "root")).replace("examples/", f"{ROOT}/examples/")
     )
     words = options[2:]
 
-    agent = start_with(["agent", *words], tmp_path / "root")
+    agent = start_with(["agent", *words], short_path / "root")
     try:
         assert agent.ready()
         assert len(agent.get("/v1/machine")["devices"]) == 6

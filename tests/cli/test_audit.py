@@ -129,8 +129,8 @@ def test_ps_lists_runs_without_an_agent(bench, web):
     assert [run["name"] for run in document["runs"]] == ["web"]
 
 
-def test_runs_are_compared_with_the_agent_that_admitted_them(bench, tmp_path):
-    with running(tmp_path / "agent") as agent:
+def test_runs_are_compared_with_the_agent_that_admitted_them(bench, short_path):
+    with running(short_path / "agent") as agent:
         env = {"ALIGNUP_AGENT": f"unix:{agent.root / 'agent.sock'}"}
         runner = bench.start("run", "--name", "web", "--cpus", 1, "--", "sh", "-c", "echo; exec sleep 100", env=env)
         wait_for(lambda: runner.out)

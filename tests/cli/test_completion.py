@@ -42,21 +42,21 @@ def test_files_machines_commands_and_options(words, completions):
     assert complete(*words) == completions
 
 
-def test_pods_of_the_agent(tmp_path):
+def test_pods_of_the_agent(short_path):
     for name, namespace in (("web", "default"), ("trainer", "ml")):
-        (tmp_path / f"{name}.yaml").write_text(POD % (name, namespace))
-    with running(tmp_path / "agent"):
-        env = {"ALIGNUP_AGENT": f"unix:{tmp_path}/agent/agent.sock"}
+        (short_path / f"{name}.yaml").write_text(POD % (name, namespace))
+    with running(short_path / "agent"):
+        env = {"ALIGNUP_AGENT": f"unix:{short_path}/agent/agent.sock"}
         for name in ("web", "trainer"):
-            assert in_process("admit", "-f", tmp_path / f"{name}.yaml", env=env).returncode == 0
+            assert in_process("admit", "-f", short_path / f"{name}.yaml", env=env).returncode == 0
 
         assert complete("release", "", env=env) == ["plain,ml/trainer", "plain,web"]
         assert complete("release", "tr", env=env) == ["plain,trainer"]
-        assert complete("release", "--agent", f"unix:{tmp_path}/agent/agent.sock", "w") == ["plain,web"]
+        assert complete("release", "--agent", f"unix:{short_path}/agent/agent.sock", "w") == ["plain,web"]
 
 
-def test_without_an_agent_there_are_no_pods(tmp_path):
-    assert complete("release", "", env={"ALIGNUP_AGENT": f"unix:{tmp_path}/nowhere.sock"}) == []
+def test_without_an_agent_there_are_no_pods(short_path):
+    assert complete("release", "", env={"ALIGNUP_AGENT": f"unix:{short_path}/nowhere.sock"}) == []
 
 
 def test_pods_and_nodes_of_a_cluster(tmp_path):

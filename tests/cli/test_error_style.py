@@ -122,3 +122,20 @@ def test_a_misspelled_command_gets_a_proposal(tmp_path):
     lines, code = fail("wyh", directory=tmp_path)
 
     assert (code, lines[0]) == (2, "alignup: no such command 'wyh'; did you mean why?")
+
+
+#: Commands whose first argument is one of several words.
+CHOICES = [
+    (words, parameter)
+    for words, command in commands()
+    for parameter in command.params
+    if isinstance(parameter, click.Argument) and isinstance(parameter.type, click.Choice) and parameter.required
+]
+
+
+@pytest.mark.parametrize(("words", "parameter"), CHOICES, ids=lambda value: name(value) if value in ALL else "")
+def test_a_missing_choice_is_reported_in_one_line(words, parameter, tmp_path):
+    lines, code = fail(*words, directory=tmp_path)
+
+    missing = f"missing argument {str(parameter.name).upper()}: choose from {', '.join(parameter.type.choices)}"
+    assert (lines[0], code) == (f"alignup: {missing}", 2)

@@ -6,6 +6,7 @@ import io
 import pytest
 
 from alignup.cli import sweep_output
+from alignup.simulate.executors import EngineError, SerialEngine
 from tests.cli.commands import in_process
 from tests.html_reader import rows_of
 
@@ -106,6 +107,28 @@ def test_errors_name_the_place(spec, before, after, message):
 
     assert run.returncode == 2
     assert message in run.stderr
+
+
+class FailingEngine(SerialEngine):
+    """Gives up after two results."""
+
+    def results(self, job, parcels):
+        yield from map(job, parcels[:2])
+        raise EngineError("no worker is left")
+
+
+def test_a_sweep_whose_engine_gives_up_says_why_and_keeps_its_results(spec, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(sweep_output, "make_engine", lambda *_, **__: FailingEngine())
+        run = sweep(spec)
+    again = sweep(spec)
+
+    file = spec.with_suffix(".csv")
+    assert run.returncode == 1
+    assert run.stderr == (
+        f"alignup: no worker is left\n  2 of 4 combinations are in {file}; run the command again to continue.\n"
+    )
+    assert again.returncode == 0
 
 
 def test_an_address_is_for_dask(spec):

@@ -81,6 +81,34 @@ def test_a_setting_that_only_the_present_kubelet_refuses_breaks_nothing():
     assert (run.returncode, run.stdout.splitlines()[-1]) == (0, "0 running pods checked: nothing breaks")
 
 
+@pytest.mark.parametrize("change", ["KubeletTracing=true", "EnvFiles=false"])
+def test_gates_that_1_38_removes_or_locks_break_the_upgrade(change):
+    run = upgrade_check("1.37", "1.38", *ON_NODE, "--set", f"featureGates.{change}")
+
+    assert run.returncode == 1
+    assert run.stdout.endswith("0 running pods checked: the upgrade breaks something\n")
+
+
+def test_pods_of_the_state_files_that_are_not_listed_are_not_checked(tmp_path):
+    """A pod that only the state files name may be rejected by the new kubelet, or not: nobody knows its requests."""
+    words, uid = (*ON_NODE, "--state", NODE / "state"), "6d1f0c5e-0000-4000-8000-00000000000{}"
+    listed = yaml.safe_load((NODE / "running.yaml").read_text())["items"]
+    (tmp_path / "pods.yaml").write_text(yaml.safe_dump_all(listed[1:]))
+
+    run = upgrade_check("1.35", "1.37", *words)
+    document = json.loads(upgrade_check("1.35", "1.37", *words, "-o", "json").stdout)
+    some = upgrade_check("1.35", "1.37", *words, "--pods", tmp_path / "pods.yaml")
+
+    assert run.returncode == 1
+    assert run.stdout.endswith("0 running pods checked, 4 not checked: add them to --pods\n")
+    assert all(uid.format(number) in run.stdout for number in (1, 2, 3, 5))
+    assert (document["safe"], document["uncheckedPods"]) == (False, [uid.format(number) for number in (1, 2, 3, 5)])
+    assert (some.returncode, some.stdout.splitlines()[-1].split(":")[0]) == (
+        1,
+        "4 running pods checked, 1 not checked",
+    )
+
+
 @pytest.fixture
 def full_node(tmp_path):
     """A node whose cores are all taken, with its state files: the options that name it."""

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from alignup.align import bits
@@ -71,7 +70,7 @@ def host_of(case: Case, *, kubelet_faults: bool = True) -> Host:
         fit_check=False,
         kubelet_faults=kubelet_faults,
     )
-    return Host(replace(machine, devices=devices), settings)
+    return Host(machine.with_reported(devices), settings)
 
 
 def topology_of(config: dict[str, Any], gates: FeatureGates) -> TopologySettings:

@@ -143,11 +143,6 @@ ODD = Machine(
         Cpu(103, core=5, socket=8442, node=4, cache=3),
     ),
     nodes=(NumaNode(4, memory=0), NumaNode(7, memory=GIB, hugepages=(HugePages(1 << 21, 3),)), NumaNode(250)),
-    devices=(
-        Device("example.com/nic", "a", nodes=bits.of([63, 250])),
-        Device("example.com/nic", "b", nodes=0),
-        Device("example.com/gpu", "5", nodes=None, healthy=False),
-    ),
     pci=(PciDevice("10000:00:04.0", 0x010802, 0x8086, 0, node=4, cpus=0), PciDevice("0000:00:00.0")),
     memory=5 * GIB,
     hugepages=(HugePages(16 * GIB, 0), HugePages(3000, 1)),
@@ -159,6 +154,12 @@ ODD = Machine(
         nodes=(CadvisorNode(-1), CadvisorNode(7, 1, (HugePages(1 << 21, 0),), (21, 10))),
     ),
     gaps=("what a: b # sentence says", "“quoted”"),
+).with_reported(
+    (
+        Device("example.com/nic", "a", nodes=bits.of([63, 250])),
+        Device("example.com/nic", "b", nodes=0),
+        Device("example.com/gpu", "5", nodes=None, healthy=False),
+    )
 )
 
 

@@ -7,7 +7,7 @@ import socket
 import sys
 import urllib.error
 import urllib.request
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from alignup.align.settings import FeatureGates
@@ -82,17 +82,19 @@ def documented_metrics():
     return set(re.findall(r"^\| `(alignup_nri_\w+)", (ROOT / "docs" / "nri.md").read_text(), re.MULTILINE))
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+@contextmanager
+def reserved_port():
+    """Yield a port at which a program can listen; other programs are not given it meanwhile."""
+    with socket.socket() as reservation:
+        reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reservation.bind(("127.0.0.1", 0))
+        yield reservation.getsockname()[1]
 
 
 def test_it_registers_assists_follows_the_pool_and_stops():
-    async def scenario(place):
+    async def scenario(place, port):
         write_machine(place / "host")
         write_state(place, 0b1111)
-        port = free_port()
         runtime = ScriptedRuntime()
         pod, other = (wire.PodSandbox(id=f"s-{uid}", uid=uid) for uid in "ab")
         first, second = (wire.Container(id=f"c-{uid}", pod_sandbox_id=f"s-{uid}", name="app") for uid in "ab")
@@ -122,8 +124,8 @@ def test_it_registers_assists_follows_the_pool_and_stops():
             process.send_signal(signal.SIGTERM)
             assert await asyncio.wait_for(process.wait(), 60) == 0
 
-    with short_directory() as place:
-        asyncio.run(scenario(place))
+    with short_directory() as place, reserved_port() as port:
+        asyncio.run(scenario(place, port))
 
 
 def test_it_says_why_it_cannot_start():

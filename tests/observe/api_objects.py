@@ -29,6 +29,7 @@ def served(resource: Resource[Any], *, status: bool = False) -> ServedResource:
     )
 
 
+ALLOCATABLE = {"cpu": "1000", "memory": "1000Gi", "pods": "110", "example.com/gpu": "8", "example.com/nic": "8"}
 SERVED = served(HOST_STATES)
 STEERING = served(STEERING_INSTRUCTIONS, status=True)
 SLICES = ServedResource(kind="ResourceSlice", plural="resourceslices", group="resource.k8s.io", namespaced=False)
@@ -48,7 +49,9 @@ def resource_slice(name: str = "slice", host: str = "host-a", *, node: int = 0, 
 
 
 def node(name: str, *, labels: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
-    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels or {}}, "spec": spec}
+    """A Node object; by it, enough of everything is left that the simulated kubelets know."""
+    metadata, status = {"name": name, "labels": labels or {}}, {"allocatable": ALLOCATABLE}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec, "status": status}
 
 
 def api_pod(pod: Pod, host: str = "", *, phase: str = "Running", deleting: bool = False, **spec: Any) -> dict[str, Any]:

@@ -60,7 +60,7 @@ class SimulatedKubelet:
         self.text = to_json({**CONFIGURATION, **changes}).encode()
         self.configuration = configuration.read(self.text)
         settings = configuration.host_settings(self.configuration, self.machine)
-        self.host = Host(replace(self.machine, devices=devices), settings)
+        self.host = Host(self.machine.with_reported(devices), settings)
         self.pods: dict[str, KnownPod] = {}  #: as the API server has them
         self.allocated: dict[str, AllocatedPod] = {}
         self.claims: dict[str, dict[str, tuple[DeviceId, ...]]] = {}  #: uid → claim → devices, of the first container

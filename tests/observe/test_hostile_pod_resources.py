@@ -1,48 +1,51 @@
 """The observer beside a hostile PodResources server: it waits and reads within limits, says so, and goes on."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import grpc
-import grpc.aio
 import pytest
 
 from alignup.align.errors import PluginError
-from alignup.kubernetes.plugins import pod_resources, unix_grpc
+from alignup.kubernetes.plugins import pod_resources
 from alignup.kubernetes.plugins.pod_resources import PodResourcesClient, pod_resources_client
 from alignup.observe.kubelet_reader import KubeletPaths, KubeletReader
 from alignup.observe.observation import join
 from tests.align.hosts import pod
+from tests.deadlines import SECONDS
 from tests.observe.kubelets import SimulatedKubelet
 
 pytestmark = pytest.mark.anyio
 
-SECONDS = 0.3  #: of a call
+SHORT = 0.3  #: seconds of a call that never ends
 EMPTY_POD = b"\x0a\x00"
 
 
-async def never(_request: bytes, _context: object) -> bytes:
-    await asyncio.Event().wait()
+def never(_request: bytes, context: grpc.ServicerContext) -> bytes:
+    ended = threading.Event()
+    context.add_callback(ended.set)
+    ended.wait()
     return b""
 
 
 def answering(raw: bytes):
-    async def answer(_request: bytes, _context: object) -> bytes:
+    def answer(_request: bytes, _context: object) -> bytes:
         return raw
 
     return answer
 
 
-async def endless(_request: bytes, _context: object) -> AsyncIterator[bytes]:
-    while True:
+def endless(_request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+    while context.is_active():
         yield bytes(1 << 20)
 
 
 UNARY = {
-    "never answers": (never, "DeadlineExceeded"),
     "a huge message": (answering(bytes(pod_resources.MAX_RESPONSE + 1)), "ResourceExhausted"),
     "garbage": (answering(b"\xff" * 116), "failed to unmarshal"),
     "half a message": (answering(b"\x0a\x7f"), "failed to unmarshal"),
@@ -56,35 +59,42 @@ UNARY = {
 
 
 @asynccontextmanager
-async def serving(path: Path, handler: Any) -> AsyncIterator[PodResourcesClient]:
-    server = grpc.aio.server()
+async def serving(path: Path, handler: Any, *, seconds: float = SECONDS) -> AsyncIterator[PodResourcesClient]:
+    """Serve in threads: what is left of a call when it ends must not reach the event loop of a later test."""
+    server = grpc.server(ThreadPoolExecutor(max_workers=4))
     methods = dict.fromkeys(("List", "GetAllocatableResources"), handler)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("v1.PodResourcesLister", methods),))
-    unix_grpc.listen(server, path)
-    await server.start()
+    server.add_insecure_port(f"unix:{path}")
+    server.start()
     try:
-        async with pod_resources_client(path, seconds=SECONDS) as client:
+        async with pod_resources_client(path, seconds=seconds) as client:
             yield client
     finally:
-        await server.stop(None)
+        server.stop(None).wait()
 
 
 @pytest.mark.parametrize(("answer", "message"), UNARY.values(), ids=UNARY)
-async def test_a_hostile_answer_is_an_error_in_words(tmp_path, answer, message):
+async def test_a_hostile_answer_is_an_error_in_words(short_path, answer, message):
     handler: Any = grpc.unary_unary_rpc_method_handler(answer)
-    async with serving(tmp_path / "socket", handler) as client:
+    async with serving(short_path / "socket", handler) as client:
         with pytest.raises(PluginError, match=message):
             await client.list()
 
 
-async def test_an_endless_stream_ends_with_the_time_for_the_call(tmp_path):
-    handler: Any = grpc.unary_stream_rpc_method_handler(endless)
-    async with serving(tmp_path / "socket", handler) as client:
-        with pytest.raises(PluginError, match="rpc error"):
+ENDLESS: dict[str, tuple[Any, str]] = {
+    "never answers": (grpc.unary_unary_rpc_method_handler(never), "DeadlineExceeded"),
+    "an endless stream": (grpc.unary_stream_rpc_method_handler(endless), "rpc error"),
+}
+
+
+@pytest.mark.parametrize(("handler", "message"), ENDLESS.values(), ids=ENDLESS)
+async def test_an_answer_without_end_ends_with_the_time_for_the_call(short_path, handler, message):
+    async with serving(short_path / "socket", handler, seconds=SHORT) as client:
+        with pytest.raises(PluginError, match=message):
             await client.list()
 
 
-async def test_a_server_that_does_not_speak_grpc_is_an_error(tmp_path):
+async def test_a_server_that_does_not_speak_grpc_is_an_error(short_path):
     async def shout(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while True:
@@ -93,21 +103,21 @@ async def test_a_server_that_does_not_speak_grpc_is_an_error(tmp_path):
         except ConnectionError:
             writer.close()
 
-    server = await asyncio.start_unix_server(shout, tmp_path / "socket")
-    async with server, pod_resources_client(tmp_path / "socket", seconds=SECONDS) as client:
+    server = await asyncio.start_unix_server(shout, short_path / "socket")
+    async with server, pod_resources_client(short_path / "socket", seconds=SHORT) as client:
         with pytest.raises(PluginError, match="rpc error"):
             await client.list()
 
 
-async def test_the_host_is_observed_nevertheless(tmp_path):
+async def test_the_host_is_observed_nevertheless(short_path):
     kubelet = SimulatedKubelet()
     kubelet.admit(pod("a", gpu="1"))
-    (tmp_path / "config.yaml").write_bytes(kubelet.text)
-    kubelet.write(tmp_path)
+    (short_path / "config.yaml").write_bytes(kubelet.text)
+    kubelet.write(short_path)
     handler: Any = grpc.unary_unary_rpc_method_handler(answering(EMPTY_POD * (1 << 20)))
-    async with serving(tmp_path / "socket", handler) as client:
+    async with serving(short_path / "socket", handler) as client:
         reader = KubeletReader(
-            KubeletPaths(directory=tmp_path),
+            KubeletPaths(directory=short_path),
             pod_resources=client,
             pods=lambda: dict(kubelet.pods),
             discover=lambda _root: kubelet.machine,

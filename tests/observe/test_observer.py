@@ -224,7 +224,25 @@ async def test_an_unchanged_host_is_written_again_after_five_minutes(served, rea
             seen.append((len(patches(served)), state["generation"], state["observedAt"]))
 
     first, second = "2027-01-15T08:00:00Z", "2027-01-15T08:05:00Z"
-    assert seen == [(2, 1, first), (2, 1, first), (3, 1, second)]
+    assert seen == [(2, 1, first), (2, 1, first), (4, 1, second)]
+
+
+@pytest.mark.parametrize("plural", ["hoststates", "noderesourcetopologies"])
+async def test_a_deleted_object_comes_back_complete_within_five_minutes(served, reader, plural):
+    now = [0.0]
+    timing = Timing(clock=lambda: now[0], time_of_day=lambda: 1_800_000_000)
+    async with ApiClient(Access(server=served.url), timing=timing) as client:
+        publisher = Publisher(client, "n", uid="")
+        observer = Observer(reader, publisher, ObserverMetrics("n"), timing=ObserverTiming(interval=0.0))
+        await observer.check_once()
+        (before,) = served.objects(plural)
+        served.remove(plural, "n", namespace="")
+        now[0] += HEARTBEAT_SECONDS
+
+        assert await observer.check_once() == ()
+
+    (after,) = served.objects(plural)
+    assert {**after, "metadata": {}} == {**before, "metadata": {}}
 
 
 async def test_writes_are_an_interval_apart_and_carry_the_last_state(served, client, kubelet, make, tmp_path):

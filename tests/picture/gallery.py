@@ -151,7 +151,8 @@ def decorated(draw: st.DrawFn) -> Machine:
     )
     homeless = draw(st.sampled_from((0, 0, 0, 5)))
     cpus = tuple(replace(cpu, node=None) if homeless and cpu.id % homeless == 1 else cpu for cpu in machine.cpus)
-    return replace(machine, cpus=cpus, devices=tuple(devices), pci=tuple(functions), gaps=(draw(names),)).checked()
+    machine = replace(machine, cpus=cpus, pci=tuple(functions), gaps=(draw(names),))
+    return machine.with_reported(devices).checked()
 
 
 @st.composite

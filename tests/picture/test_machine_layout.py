@@ -95,7 +95,7 @@ def test_devices_of_several_nodes_or_none_have_a_location():
         Device("r", "nowhere", nodes=None),
     )
 
-    layout = layout_machine(replace(superchip(), devices=devices))
+    layout = layout_machine(superchip().with_reported(devices))
 
     assert {where: device_groups[0].devices[0].id for where, device_groups in layout.unplaced_devices} == {
         "near no NUMA node": "nowhere",

@@ -88,7 +88,7 @@ class TestVerdicts:
     def test_hosts_in_the_same_state_share_verdicts_with_their_own_device_ids(self):
         host = make_host()
         renamed = tuple(replace(device, id=f"other-{device.id}") for device in host.machine.devices)
-        other = Host(replace(host.machine, devices=renamed), host.settings)
+        other = Host(host.machine.with_reported(renamed), host.settings)
         cluster = cluster_of(one=host, other=other)
 
         verdicts = cluster.feasible(make_pod("new", gpu="1"))

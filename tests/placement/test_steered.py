@@ -39,7 +39,7 @@ NODE_0, NODE_1 = 1, 2  #: as sets
 def with_marker_devices(host: Host, count: int = 8) -> Host:
     """Return an idle host of this kind with so many markers on each NUMA node."""
     markers = [Device(MARKER, f"{node.id}-{n}", nodes=1 << node.id) for node in host.view.nodes for n in range(count)]
-    return Host(replace(host.machine, devices=(*host.machine.devices, *markers)), host.settings)
+    return Host(host.machine.with_reported((*host.machine.devices, *markers)), host.settings)
 
 
 def marked(pod: Pod) -> Pod:

@@ -59,8 +59,8 @@ def allocator(client):
     return AgentAllocator(client, online=3, explain=lambda admission: _print_admission(admission, file=sys.stderr))
 
 
-def test_variables_from_a_device_plugin_reach_the_command(tmp_path):
-    with agent(tmp_path / "sock", response(201, ADMITTED), response(200, MACHINE)) as (client, requests):
+def test_variables_from_a_device_plugin_reach_the_command(short_path):
+    with agent(short_path / "sock", response(201, ADMITTED), response(200, MACHINE)) as (client, requests):
         placement = allocator(client).admit(REQUEST)
 
     head, _, body = requests[0].partition(b"\r\n\r\n")
@@ -75,7 +75,7 @@ def test_variables_from_a_device_plugin_reach_the_command(tmp_path):
     assert placement.strict
 
 
-def test_a_run_that_would_wait_is_rejected_and_released(tmp_path, capsys):
+def test_a_run_that_would_wait_is_rejected_and_released(short_path, capsys):
     rejection = {"reason": "TopologyAffinityError", "message": "Resources cannot be allocated"}
     waiting = {
         "outcome": "waiting",
@@ -84,7 +84,7 @@ def test_a_run_that_would_wait_is_rejected_and_released(tmp_path, capsys):
     }
 
     with (
-        agent(tmp_path / "sock", response(202, waiting), response(200, {"pod": {}})) as (client, requests),
+        agent(short_path / "sock", response(202, waiting), response(200, {"pod": {}})) as (client, requests),
         pytest.raises(RunRejectedError, match="TopologyAffinityError") as error,
     ):
         allocator(client).admit(REQUEST)
@@ -105,6 +105,6 @@ def test_a_run_that_would_wait_is_rejected_and_released(tmp_path, capsys):
         pytest.param(response(500, {"detail": "wrong"}), "wrong", id="an internal error"),
     ],
 )
-def test_error_responses_are_errors(tmp_path, sent, message):
-    with agent(tmp_path / "sock", sent) as (client, _), pytest.raises(AgentError, match=message):
+def test_error_responses_are_errors(short_path, sent, message):
+    with agent(short_path / "sock", sent) as (client, _), pytest.raises(AgentError, match=message):
         client.admit(pod_manifest(REQUEST))

@@ -27,6 +27,10 @@ DRIVER = "gpu.example.com"
 VERSION = "resource.k8s.io/v1"
 Document = dict[str, Any]
 
+_LIST = str(list(range(22)))
+#: It takes more than 10,000 steps, at which the library raises an error; an API server accepts it.
+ENDLESS_SELECTOR = f"{_LIST}.all(a, {_LIST}.all(b, {_LIST}.all(c, true)))"
+
 
 def device_class(name: str = "gpu", *, extended: str = "", selector: str = "") -> Document:
     spec: Document = {"selectors": [{"cel": {"expression": selector or f'device.driver == "{DRIVER}"'}}]}
@@ -47,14 +51,16 @@ def resource_slice(node: str, numa_nodes: Sequence[int | None] = (0, 1), *, name
     return {"apiVersion": VERSION, "kind": "ResourceSlice", "metadata": metadata, "spec": made}
 
 
-def _spec(count: int, class_name: str) -> Document:
-    exactly = {"deviceClassName": class_name, "count": count}
+def _spec(count: int, class_name: str, selector: str = "") -> Document:
+    exactly: Document = {"deviceClassName": class_name, "count": count}
+    if selector:
+        exactly["selectors"] = [{"cel": {"expression": selector}}]
     return {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
 
 
-def template(name: str = "gpus", *, count: int = 1, class_name: str = "gpu") -> Document:
+def template(name: str = "gpus", *, count: int = 1, class_name: str = "gpu", selector: str = "") -> Document:
     metadata = {"name": name, "namespace": "default"}
-    spec = {"spec": _spec(count, class_name)}
+    spec = {"spec": _spec(count, class_name, selector)}
     return {"apiVersion": VERSION, "kind": "ResourceClaimTemplate", "metadata": metadata, "spec": spec}
 
 

@@ -11,7 +11,7 @@ from alignup.testing.api_server import ApiFault
 from tests.align.hosts import pod
 from tests.deadlines import until
 from tests.observe.api_objects import api_pod, node
-from tests.schedule.claim_objects import claim, claiming, device_class, resource_slice, template
+from tests.schedule.claim_objects import ENDLESS_SELECTOR, claim, claiming, device_class, resource_slice, template
 from tests.schedule.test_extender import bound, filtered, post
 
 pytestmark = pytest.mark.anyio
@@ -218,3 +218,16 @@ async def test_a_node_without_a_report_is_not_known_to_align(server, nodes, http
     server.put(node("new"))
     await until(lambda: service.live.nodes.get("new"))
     assert (await filtered(http, claiming(WIDE, preference="require"), names=["new"]))["NodeNames"] == []
+
+
+async def test_a_selector_that_fails_says_nothing_against_a_node_and_ends_nothing(server, nodes, http, service, claims):
+    server.put(template("endless", selector=ENDLESS_SELECTOR))
+    await until(lambda: ("default", "endless") in claims.objects.templates)
+    asked = claiming(WIDE, template="endless")
+    await create(nodes, service, asked)
+
+    assert (await filtered(http, asked))["NodeNames"] == ["a"]
+    assert await bound(http, asked, "a") == ""
+    required = replace(claiming(WIDE, template="endless", preference="require"), name="required", uid="required")
+    assert (await filtered(http, required, names=["b"]))["FailedAndUnresolvableNodes"] == {"b": NOT_ALIGNED}
+    assert (await filtered(http, pod("healthy", cpu="4"), names=["b"]))["NodeNames"] == ["b"]

@@ -191,7 +191,8 @@ def test_excluded_nodes_are_not_considered_whatever_their_kubelets_would_do():
 
 def test_a_node_without_the_devices_is_not_considered():
     asked = pod("gpu", gpu="1", cpu="1", memory="1Gi")
-    snapshot = view({"a": kubelet(devices=()), "b": kubelet()})
+    bare = {**node("a"), "status": {"allocatable": {"cpu": "8"}}}
+    snapshot = view({"a": kubelet(devices=()), "b": kubelet()}, nodes=[bare, node("b")])
 
     assert answers(snapshot, asked) == {
         (ADMITS, "", "NUMA node 0"): ["b"],

@@ -12,7 +12,7 @@ import pytest
 
 from alignup.kubernetes.api import Timing
 from alignup.kubernetes.manifests.pod_decoder import read_pod
-from alignup.placement.scheduling.state import SchedulingState
+from alignup.placement.scheduling.scheduling_state import SchedulingState
 from alignup.schedule.claim_bindings import ClaimBindings
 from alignup.schedule.extender import PATIENCE_SECONDS, ExtenderOptions
 from alignup.schedule.extender_messages import ExtenderArgs

@@ -165,7 +165,7 @@ async def test_assumed_pods_of_a_gang_do_not_wait_for_each_other_when_their_node
 
 
 async def test_a_pod_that_is_assumed_on_several_nodes_may_be_on_any_of_them_when_one_is_known_again(live, nodes):
-    assert live.assume_any(WIDE, ("a", "b")) == ("a", "b")
+    assert live.scheduling.assumptions.assume_any(WIDE, ("a", "b")) == ("a", "b")
     lose_ledger(nodes)
     await until(lambda: live.cluster.record("a") is None)
     nodes.report("a")
@@ -184,7 +184,7 @@ async def test_pods_that_are_no_longer_assumed_on_an_unknown_node_are_forgotten(
     for each in small.values():
         nodes.create(each)
     await until(lambda: live.find_pod("default", "deleted"))
-    assert live.assume_any(small["bound"], ("a", "b")) == ("a", "b")
+    assert live.scheduling.assumptions.assume_any(small["bound"], ("a", "b")) == ("a", "b")
     gang = [GangBinding(small[name], "a") for name in ("given-back", "deleted")]
     beside = [GangBinding(small["bound"], "a")]
     assert all(verdict.admits for verdict in live.assume_gang(gang, beside=beside))

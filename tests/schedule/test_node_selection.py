@@ -97,6 +97,14 @@ def test_a_node_selector_names_what_is_missing():
         pytest.param([expression("Lt", "11", key="cores")], True, id="less"),
         pytest.param([expression("Lt", "11", key="zone")], False, id="less than no number"),
         pytest.param([expression("Lt", "11", key="absent")], False, id="less without the label"),
+        pytest.param([expression("Gt", "+9", key="cores")], True, id="greater than a number with a sign"),
+        pytest.param([expression("Gt", "0_9", key="cores")], False, id="greater than digits with an underscore"),
+        pytest.param([expression("Gt", " 9", key="cores")], False, id="greater than a number after a space"),
+        pytest.param([expression("Gt", "٩", key="cores")], False, id="greater than a digit of another script"),
+        pytest.param([expression("Lt", str(2**63 - 1), key="cores")], True, id="less than the largest number"),
+        pytest.param([expression("Lt", str(2**63), key="cores")], False, id="less than more than 64 bits"),
+        pytest.param([expression("Lt", "11", "12", key="cores")], False, id="less than two numbers"),
+        pytest.param([expression("Gt", "1", key="lanes")], False, id="a label with an underscore is no number"),
         pytest.param([expression("In", "b"), expression("In", "a")], True, id="one of two terms"),
         pytest.param([{}], False, id="an empty term"),
         pytest.param([], False, id="no terms"),
@@ -111,7 +119,7 @@ def test_a_node_selector_names_what_is_missing():
 def test_required_node_affinity(terms, selected):
     expected = () if selected else ("node affinity",)
 
-    assert found(labels={"zone": "a", "cores": "10"}, affinity=affinity(*terms)) == expected
+    assert found(labels={"zone": "a", "cores": "10", "lanes": "1_0"}, affinity=affinity(*terms)) == expected
 
 
 def test_a_pod_that_names_a_node_goes_there_only():

@@ -17,7 +17,7 @@ from alignup.kubernetes.manifests.pod_decoder import pod_to_dict
 from alignup.schedule import pages as cluster_pages
 from alignup.schedule.metrics import INTERVAL, PredictionHistory
 from alignup.schedule.node_cards import NodeCard, group_unknown, read_query, select_cards
-from alignup.schedule.pages import ROWS, ClusterPages, Facts
+from alignup.schedule.pages import ROWS, ClusterPages
 from alignup.schedule.service import schedule_app
 from alignup.schedule.shared_manifests import EXAMPLES, read_shared, share
 from alignup.web.asgi_server import serve_app
@@ -120,14 +120,14 @@ async def test_a_pasted_manifest_is_answered_for_groups_of_nodes(pages, nodes, s
     foreign = await pages.post("/where", data={"manifest": "x"}, headers={"origin": "http://evil.example"})
 
     text = text_of(response)
-    assert "✓ admitted 2 nodes of 2 would admit it; the best is a" in text
+    assert "✓ admitted Pod default/wide would be admitted by 2 of 2 nodes; the best is a" in text
     assert re.search(r"a\d+\.\dNUMA node 1every hint preferred \(25\); on 1 NUMA node \(20\)", text)
     assert re.search(r"a with the pod on it", text)
     assert re.search(r'<rect class="holder0"[^>]* data-cpu=', response.text)
     assert "✓ admitted2NUMA node" in text
     shared = re.search(r'<a href="(/where\?m=[^"]+)">Link to this question', response.text)
     assert shared is not None
-    assert "2 nodes of 2 would admit it" in text_of(await pages.get(shared[1]))
+    assert "would be admitted by 2 of 2 nodes" in text_of(await pages.get(shared[1]))
     assert "\ufffd" not in response.text
     assert '<a href="/nodes/a">a</a>' in response.text
     assert 'role="alert"' in wrong.text
@@ -150,11 +150,10 @@ async def test_other_requests_are_served_while_many_nodes_are_asked(service, nod
             await asyncio.sleep(0)
 
     counting = asyncio.create_task(count())
-    facts = Facts(service.problems, lambda: 0)
-    (group,) = await ClusterPages(service.live, facts, service.large_pods).ask_nodes(WIDE, ApiPodSpec())
+    answers = await ClusterPages(service.live, service.problems, service.large_pods).ask_nodes(WIDE, ApiPodSpec())
     counting.cancel()
 
-    assert len(group.nodes) == 10
+    assert [len(group.nodes) for group in answers.groups] == [10]
     assert turns >= 20  # between any two verdicts, and between any two answers
 
 
@@ -178,7 +177,7 @@ async def test_the_page_of_a_bound_pod_considers_the_nodes_that_its_scheduler_co
 
     text = text_of(await pages.get(f"/pods/default/{OTHER.name}"))
 
-    assert "The pod is bound to node a." in text
+    assert "✓ Running on a" in text
     assert "taint" not in text
     assert "node selector pool=gpu" in text
     assert "node affinity" in text

@@ -30,6 +30,23 @@ def test_trimmed_pods_count_as_whole_ones():
     assert trimmer.trim(pending) is pending
 
 
+def test_trimmed_pods_that_failed_keep_their_owner_and_when_they_failed():
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "web", "controller": True}
+    for phase in ("Failed", "Running"):
+        document = big_pod(0)
+        document["metadata"]["ownerReferences"] = [owner]
+        ready = {"type": "Ready", "status": "False", "lastTransitionTime": "2026-01-02T03:04:05Z"}
+        document["status"] |= {"phase": phase, "reason": "Evicted", "message": "low memory", "conditions": [ready]}
+        whole = convert(document, PODS.type)
+
+        trimmed = PodTrimmer().trim(whole)
+
+        failed = phase == "Failed"
+        assert (trimmed.metadata.owner_references == whole.metadata.owner_references) is failed
+        assert trimmed.status.message == ("low memory" if failed else "")
+        assert trimmed.status.conditions[0].last_transition_time == ("2026-01-02T03:04:05Z" if failed else None)
+
+
 def test_trimmed_pods_stay_in_their_groups_and_with_their_controllers():
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "job", "controller": True}
     for change in (

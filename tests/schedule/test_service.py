@@ -211,6 +211,23 @@ def listening(nodes, monkeypatch):
     return addresses
 
 
+async def test_schedulers_are_the_ones_to_close_idle_connections(nodes, server, monkeypatch):
+    """They keep them for 90 seconds, and do not repeat a request that meets the end of one."""
+    limits = []
+
+    def noting(*args, **kwargs):
+        limits.append(kwargs["limits"])
+        return serve_app(*args, **kwargs)
+
+    monkeypatch.setattr("alignup.schedule.service.serve_app", noting)
+    options = ScheduleOptions(listen=("127.0.0.1", 0), names=("extender",), health=("127.0.0.1", 0))
+    async with open_service(Access(server=server.url), options):
+        extender, probes = limits
+    assert min(extender.idle, extender.first, extender.unauthenticated) > 90
+    assert extender.names == probes.names
+    assert (probes.idle, probes.first) == (30, None)
+
+
 async def statuses(url, **headers):
     """The statuses of all paths, with these headers."""
     async with httpx2.AsyncClient(base_url=url, trust_env=False, headers=headers) as http:

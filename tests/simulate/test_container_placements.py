@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import pytest
 
 from alignup.align import bits
@@ -76,7 +74,7 @@ def test_a_container_on_shared_cpus_has_no_nodes():
     ],
 )
 def test_devices_with_unusual_topology(nodes, on_one):
-    machine = replace(make_host().machine, devices=(Device(NIC, "x", nodes=nodes),))
+    machine = make_host().machine.with_reported([Device(NIC, "x", nodes=nodes)])
     lenient = Host(machine, make_host(Policy.BEST_EFFORT, memory=False).settings)
 
     placement = placement_of(lenient, Pod(name="d", uid="d", containers=(container("app", {}, {NIC: "1"}),)))

@@ -1,14 +1,18 @@
 """Sweeps: every engine gives the same file, and interruptions lose nothing."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from urllib.parse import urlsplit
 
+import dask.config
 import pytest
 
-from alignup.align.errors import AlignError, SettingsError, TraceError
+from alignup.align.errors import SettingsError, TraceError
 from alignup.simulate.cluster_files import WorkloadDescription
-from alignup.simulate.executors import DaskEngine, ProcessEngine, SerialEngine, pack
+from alignup.simulate.executors import DaskEngine, EngineError, ProcessEngine, SerialEngine, pack
 from alignup.simulate.sweeps import COLUMNS, ResultsFile, SweepTask, run_packed, run_sweep
+from tests.deadlines import wait_for
 from tests.simulate.clusters import group
 from tests.simulate.jobs import die, die_once
 
@@ -151,8 +155,47 @@ def test_a_killed_worker_loses_nothing(engine, tmp_path, serial):
 
 @pytest.mark.parametrize("engine", [lambda: ProcessEngine(1), lambda: DaskEngine(count=1)], ids=["processes", "dask"])
 def test_a_job_that_kills_every_worker_is_an_error_in_words(engine, tmp_path):
-    with pytest.raises(AlignError, match="a simulation ends the process that runs it, again and again"):
+    with pytest.raises(EngineError, match="a simulation ends the process that runs it, again and again"):
         run_sweep(tasks(2)[:1], ResultsFile(tmp_path / "results.csv"), engine(), job=die)
+
+
+def results_of(engine):
+    with engine:
+        return list(engine.results(run_packed, [pack(tasks()[0])]))
+
+
+@pytest.mark.parametrize(
+    ("timeouts", "message"),
+    [
+        pytest.param({"worker_timeout": 0.1}, "no worker of the local Dask cluster is left", id="no worker"),
+        pytest.param({"result_timeout": 0.1}, r"no simulation is finished within 0\.1 seconds", id="no result"),
+    ],
+)
+def test_a_dask_cluster_without_workers_is_an_error_in_words(timeouts, message):
+    with pytest.raises(EngineError, match=message):
+        results_of(DaskEngine(count=0, **timeouts))
+
+
+def test_a_dask_cluster_that_stops_is_an_error_in_words():
+    with DaskEngine(count=0) as engine, ThreadPoolExecutor(1) as pool:
+        result = pool.submit(lambda: list(engine.results(run_packed, [pack(tasks()[0])])))
+        wait_for(lambda: engine.client.futures)
+        engine.client.cluster.close()
+        with pytest.raises(EngineError, match="the connection to the Dask scheduler is lost"):
+            result.result()
+
+
+def test_a_dask_cluster_that_cannot_start_is_an_error_in_words(tmp_path):
+    certificate = {"distributed.scheduler.dashboard.tls.cert": str(tmp_path / "missing")}
+    with dask.config.set(certificate), pytest.raises(EngineError, match="cannot start a local Dask cluster: "):
+        results_of(DaskEngine(count=0))
+
+
+def test_local_dask_clusters_use_no_port_that_another_one_may_have():
+    with DaskEngine(count=0) as first, DaskEngine(count=0) as second:
+        addresses = {urlsplit(engine.client.dashboard_link).netloc for engine in (first, second)}
+
+    assert len(addresses - {"127.0.0.1:8787"}) == 2
 
 
 def test_a_dask_scheduler_that_is_away():

@@ -197,6 +197,19 @@ async def test_an_incomplete_request_times_out(tmp_path, sent, answer, then):
         assert await send_raw(path, sent, answer=answer, then=then) == b""
 
 
+async def test_a_connection_without_a_request_yet_can_have_a_limit_of_its_own(tmp_path):
+    """A client may open a connection, and use it for the first time much later."""
+    path = tmp_path / "api.sock"
+    async with on_unix(FakeBackend(), path, limits=ServerLimits(head=0.01, first=600, idle=600, end=1)):
+        reader, writer = await asyncio.open_unix_connection(path)
+        assert await send_raw(path, b"GET /healthz HT") == b""  # the time for a head has passed, for both
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert (await reader.read()).endswith(b"ok\n")
+        writer.close()
+    async with on_unix(FakeBackend(), path, limits=ServerLimits(head=600, first=0.01, idle=600, end=1)):
+        assert await send_raw(path, b"") == b""
+
+
 async def test_a_stale_socket_is_replaced(tmp_path):
     path = tmp_path / "api.sock"
     stale_socket(path)
@@ -292,7 +305,7 @@ def test_of_many_concurrent_servers_one_listens(tmp_path):
 def test_a_path_that_is_too_long_is_an_error(tmp_path):
     path = tmp_path / ("x" * 110)
 
-    with pytest.raises(ListenError, match="is too long for a socket"), sockets.unix_socket(path):
+    with pytest.raises(ListenError, match="bytes too long for a socket"), sockets.unix_socket(path):
         pass
 
 

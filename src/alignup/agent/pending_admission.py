@@ -155,5 +155,5 @@ def with_announced_devices(host: Host) -> Host:
     if set(announced) == set(host.machine.devices):
         return host
     other = copy(host)
-    other.machine = replace(host.machine, devices=announced)
+    other.machine = host.machine.with_reported(announced)
     return other

@@ -1,11 +1,11 @@
 """The admission of a pod, in two phases. READ THIS FIRST. For each container (or once for the pod, in pod scope):
 
 1. each provider gives hints: the sets of NUMA nodes its resources can go to (``provider.hints``)
-2. the policy merges them into one hint, and accepts it or rejects the pod (``policy.apply_policy``)
+2. the policy merges them into one hint, and accepts it or rejects the pod (``merging.merge.apply_policy``)
 3. each provider allocates its resources, following that hint (``provider.allocate``)
 
-Then comes the fit check of the whole host. The first failure ends the admission. Nothing changes on the way: providers
-return new ledgers, which take effect only if the pod is admitted.
+Then comes the fit check of the whole host (``fit.check_fit``). The first failure ends the admission. Nothing changes on
+the way: providers return new ledgers, which take effect only if the pod is admitted.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -222,6 +222,10 @@ class ListenError(AlignError):
     """A socket or address that the program cannot listen on; the message has the reason and what to do."""
 
 
+class SocketPathError(ListenError):
+    """A path that is too long for a Unix socket."""
+
+
 class TlsRequiredError(ListenError):
     """A non-loopback address without TLS, which nobody allowed."""
 

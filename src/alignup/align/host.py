@@ -27,7 +27,7 @@ from alignup.align.machine import Device, KubeletView, Machine
 from alignup.align.memory import reserved_memory
 from alignup.align.memory.provider import MemoryPolicy, MemoryProvider, MemorySettings
 from alignup.align.memory.reserved_memory import ReservedMemory
-from alignup.align.quantity import Quantity
+from alignup.align.quantity import Quantity, read_amounts
 from alignup.align.release import NEWEST, ClaimRule, Release
 from alignup.align.settings import FeatureGates, Policy, TopologySettings
 from alignup.align.workload import Amounts, Container, Pod, Resources, validation
@@ -57,6 +57,7 @@ class Settings:
         for name, expected in _FIELD_TYPES.items():
             if not isinstance(value := getattr(self, name), expected):
                 raise TypeError(f"Settings.{name} needs a {expected.__name__}, not {type(value).__name__}")
+        read_amounts(self, "reservation")
         if self.gates.release is not self.release:
             object.__setattr__(self, "gates", replace(self.gates, release=self.release))
 
@@ -321,20 +322,13 @@ def _pod_type_error(pod: Pod) -> TypeError | None:
         message = f"pod {pod.name}: {place} needs a {expected.__name__}, not {type(value).__name__}"
         return TypeError(message) if wrong else None
 
-    def in_resources(place: str, resources: object) -> Iterator[TypeError | None]:
-        yield mismatch(place, resources, Resources)
-        for name in ("requests", "limits"):
-            yield mismatch(f"{place}.{name}", getattr(resources, name, None), Mapping)
-            for resource, amount in getattr(resources, name).items():
-                yield mismatch(f"{place}.{name}[{resource}]", amount, Quantity)
-
     def mismatches() -> Iterator[TypeError | None]:
         for name in ("init", "containers"):
             yield mismatch(name, getattr(pod, name), tuple)
             for index, container in enumerate(getattr(pod, name)):
                 yield mismatch(f"{name}[{index}]", container, Container)
-                yield from in_resources(f"{name}[{index}].resources", container.resources)
-        yield from in_resources("resources", pod.resources)
+                yield mismatch(f"{name}[{index}].resources", container.resources, Resources)
+        yield mismatch("resources", pod.resources, Resources)
 
     return next(filter(None, mismatches()), None)
 

@@ -7,6 +7,7 @@ providers use. A source of machines ends with ``Machine(...).checked()``, which 
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import KW_ONLY, InitVar, dataclass, field
 from functools import cached_property
 from itertools import product
@@ -252,6 +253,8 @@ class KubeletView:
 
 @dataclass(frozen=True)
 class Machine:
+    """The hardware; ``MachineError`` for devices on a NUMA node that it lacks."""
+
     cpus: tuple[Cpu, ...]
     nodes: tuple[NumaNode, ...]
     distances: Distances | None = None
@@ -266,8 +269,21 @@ class Machine:
     caches: tuple[tuple[str, int], ...] = field(default=(), compare=False)  #: L1d, L1i, L2 … of a CPU, and their bytes
     kubelet_version: str = field(default="", compare=False)  #: of the kubelet that a recording names; empty: none
 
+    def __post_init__(self) -> None:
+        if problems := tuple(_missing_nodes(self.devices, {node.id for node in self.nodes})):
+            raise MachineError(problems)
+
     def kubelet_view(self) -> KubeletView:
         return self._view
+
+    def with_reported(self, devices: Iterable[Device]) -> Self:
+        """Return this machine with the devices that the system or a kubelet reports.
+
+        They may be on NUMA nodes that the machine lacks: firmware names offline nodes. A kubelet ignores such nodes.
+        """
+        machine = copy(self)
+        object.__setattr__(machine, "devices", tuple(devices))
+        return machine
 
     @cached_property
     def _view(self) -> KubeletView:
@@ -343,7 +359,7 @@ def _repeated(values: Iterable[_Value]) -> Iterator[tuple[_Value, int]]:
 
 
 def _machine_problems(machine: Machine) -> Iterator[str]:
-    """Yield every contradiction; an unknown node of a device is none, since firmware names offline nodes."""
+    """Yield every contradiction, except devices on missing nodes: see ``Machine.with_reported``."""
     report = machine.report
     counts = (
         ("CPUs", len(machine.cpus), MAX_CPUS),
@@ -426,6 +442,14 @@ def _node_problems(nodes: Sequence[NumaNode]) -> Iterator[str]:
         huge = sum(pages.bytes for pages in node.hugepages)
         if node.memory is not None and huge > max(node.memory, 0):
             yield f"NUMA node {node.id} has {huge} bytes in huge pages, but only {node.memory} bytes of memory"
+
+
+def _missing_nodes(devices: Iterable[Device], nodes: set[int]) -> Iterator[str]:
+    for device in devices:
+        for node in bits.members(device.nodes) if device.nodes and device.nodes > 0 else ():
+            if node not in nodes:
+                named = f"device {device.id} of {device.resource}"
+                yield f"{named} is on NUMA node {node}, but the machine has no such node"
 
 
 def _device_problems(devices: Sequence[Device]) -> Iterator[str]:

@@ -7,11 +7,13 @@ digits, and for sums of amounts more than ``MAX_DIGITS`` digits apart.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 from functools import lru_cache
 from typing import ClassVar
 
+from alignup.align.bits import quote
 from alignup.align.errors import OWN_LIMIT, QuantityError
 
 MAX_DIGITS = 10_000  #: of a number, and between two numbers that are added
@@ -40,6 +42,27 @@ def propose_spelling(text: str) -> str:
     if binary or not prefix:
         return f"write {number}{prefix}{'i' if binary else ''}"
     return f"write {number}{'k' if prefix == 'K' else prefix} or {number}{prefix}i"
+
+
+def read_amount(place: str, amount: object) -> "Quantity":
+    """Return *amount*, or the quantity of a text; the error for anything else names its *place*."""
+    if isinstance(amount, Quantity):
+        return amount
+    if not isinstance(amount, str):
+        raise TypeError(f"{place} needs a Quantity or its text, not {type(amount).__name__}")
+    try:
+        return Quantity.parse(amount)
+    except QuantityError as error:
+        raise QuantityError(f"{place}: {quote(amount)}: {error}; {propose_spelling(amount)}") from None
+
+
+def read_amounts(owner: object, field: str) -> None:
+    """Parse the texts among the amounts by resource that *field* of a frozen dataclass has."""
+    amounts = getattr(owner, field)
+    if not isinstance(amounts, Mapping):
+        raise TypeError(f"{field} needs a Mapping of resources to amounts, not {type(amounts).__name__}")
+    parsed = {resource: read_amount(f"{field}[{resource}]", amount) for resource, amount in amounts.items()}
+    object.__setattr__(owner, field, parsed)
 
 
 class QuantityFormat(StrEnum):

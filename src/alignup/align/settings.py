@@ -20,12 +20,20 @@ class Policy(StrEnum):
     RESTRICTED = "restricted"
     SINGLE_NUMA_NODE = "single-numa-node"
 
+    @classmethod
+    def _missing_(cls, value: object) -> None:
+        raise SettingsError(f"unknown policy: {quote(str(value))}")
+
 
 class Scope(StrEnum):
     """The unit of alignment: each container, or the pod as a whole."""
 
     CONTAINER = "container"
     POD = "pod"
+
+    @classmethod
+    def _missing_(cls, value: object) -> None:
+        raise SettingsError(f"unknown scope: {quote(str(value))}")
 
 
 FEATURE_GATES = NEWEST.gates  #: the gates that affect alignment
@@ -79,7 +87,7 @@ class TopologyOptions:
 
 @dataclass(frozen=True, slots=True)
 class TopologySettings:
-    """All settings of the topology manager.
+    """All settings of the topology manager; text becomes a policy or scope, ``SettingsError`` if it is none.
 
     ``limit_nodes`` rejects machines with more than ``options.max_nodes`` NUMA nodes, as the kubelet does. It can be
     turned off, since merging here is fast even on 64 nodes.
@@ -90,6 +98,10 @@ class TopologySettings:
     options: TopologyOptions = TopologyOptions()
     limit_nodes: bool = True
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "policy", Policy(self.policy))
+        object.__setattr__(self, "scope", Scope(self.scope))
+
     @classmethod
     def parse(
         cls, policy: str, scope: str, *, options: Mapping[str, str], gates: FeatureGates, limit_nodes: bool = True
@@ -98,10 +110,6 @@ class TopologySettings:
         if policy == Policy.NONE:
             return cls(limit_nodes=limit_nodes)
         parsed = TopologyOptions.parse(options, gates=gates)
-        if policy not in set(Policy):
-            raise SettingsError(f"unknown policy: {quote(policy)}")
-        if scope not in set(Scope):
-            raise SettingsError(f"unknown scope: {quote(scope)}")
         return cls(policy=Policy(policy), scope=Scope(scope), options=parsed, limit_nodes=limit_nodes)
 
     def check_machine(self, *, nodes: int, distances: bool) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from alignup.align.errors import TlsRequiredError
+from alignup.align.errors import SocketPathError, TlsRequiredError
 from alignup.cli import inputs
 from alignup.cli.app import FailureError, Place, Session, define_command
 from alignup.cli.options import (
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from alignup.agent.recovery import ImportedState
 
 _IN_ROOT = "in the root directory"
+_SHORTER_PATHS = "Give a shorter --root-dir, or shorter --listen, --device-plugin-dir and --pod-resources-socket."
 _ROOTS = "/var/lib/alignup for root, ~/.local/state/alignup for other users"
 
 
@@ -90,6 +91,8 @@ def command(session: Session, *, host: HostOptions, options: AgentCommandOptions
     if options.export is None:
         try:
             daemon.run(daemon_options)
+        except SocketPathError as error:
+            raise FailureError(str(error), advice=_SHORTER_PATHS) from error
         except TlsRequiredError as error:
             advice = "Give --tls-cert-file and --tls-private-key-file, or allow plain HTTP with --insecure-http."
             raise FailureError(str(error), advice=advice) from error

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 from alignup.align import bits
 from alignup.align.claims.alignment import ExplainedClaim, HostClaims, place_devices
-from alignup.align.claims.resource_claims import Slice, SliceDevice, usable_devices
+from alignup.align.claims.resource_claims import ClaimRequest, Slice, SliceDevice, usable_devices
 from alignup.align.machine import Machine
 from alignup.cli import inputs, terminal
 from alignup.cli.app import NOWHERE, InputError
 from alignup.cli.layout import paragraph, section
 from alignup.kubernetes.manifests.claims import read_objects
-from alignup.kubernetes.manifests.device_selectors import class_selectors
+from alignup.kubernetes.manifests.device_selectors import FailingSelectorError, class_selectors
 from alignup.kubernetes.manifests.workloads import LoadedWorkloads
 from alignup.picture.text_format import Line
 from alignup.simulate.cluster_hosts import HostGroup
@@ -33,6 +33,19 @@ def read_claims(loaded: LoadedWorkloads, machine: Machine) -> HostClaims:
     devices = _usable(read.slices, machine, notes)
     terminal.print_notes(notes)
     return HostClaims(read.objects, devices, class_selectors(read.objects))
+
+
+def with_valid_selectors(claims: HostClaims) -> HostClaims:
+    """Return *claims* such that a selector that fails is an error: in a file it can be corrected."""
+
+    def match(request: ClaimRequest, device: SliceDevice) -> bool:
+        try:
+            return claims.matches(request, device)
+        except FailingSelectorError as error:
+            advice = f"Correct the selectors of request {request.name}, or those of DeviceClass {request.device_class}."
+            raise InputError(str(error), advice=advice) from None
+
+    return claims._replace(matches=match)
 
 
 def claims_of_groups(loaded: LoadedWorkloads, groups: Sequence[HostGroup]) -> tuple[HostGroup, ...]:

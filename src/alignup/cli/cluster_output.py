@@ -12,7 +12,6 @@ from alignup.cli import inputs, terminal
 from alignup.cli.app import Place
 from alignup.cli.claims_output import claim_lines
 from alignup.cli.layout import paragraph, print_table, section
-from alignup.documents import codec
 from alignup.kubernetes.api.known_pods import known_pod
 from alignup.kubernetes.api.objects import ApiPod, ApiPodSpec
 from alignup.kubernetes.manifests.workloads import Workload
@@ -28,10 +27,11 @@ from alignup.schedule.pod_answers import (
     NodeAnswerKind,
     PodAnswers,
     ask_nodes,
+    ask_nodes_again,
     group_answers,
-    iterate_answers,
+    search_remedies,
 )
-from alignup.schedule.rejections import recorded_verdict, rejection_text
+from alignup.schedule.rejections import rejection_text
 from alignup.schedule.workload_answers import WorkloadAnswer, accept_for, ask_about_gang, split_by_object
 
 VERSION = 1  #: of the JSON documents
@@ -45,7 +45,6 @@ class AskedPod(NamedTuple):
     """A pod, what the nodes answered, and notes about it."""
 
     answers: PodAnswers
-    view: ClusterView
     notes: tuple[str, ...] = ()
     workload: WorkloadAnswer | None = None  #: about all pods of its object, with the first of its templates
 
@@ -53,18 +52,6 @@ class AskedPod(NamedTuple):
     def admitted(self) -> bool:
         """Whether a node that is considered admits it, and all pods of its object fit together."""
         return self.answers.count(NodeAnswerKind.ADMITS) > 0 and (self.workload is None or self.workload.fits)
-
-    @property
-    def verdict(self) -> str:
-        pod, answers = self.answers.pod, self.answers
-        admitting, nodes = answers.count(NodeAnswerKind.ADMITS), self.view.nodes
-        total = pluralize(len(nodes), "node")
-        name = f"Pod {pod.namespace}/{pod.name}"
-        if admitting:
-            return f"{name} would be admitted by {admitting} of {total}"
-        if answers.count(NodeAnswerKind.UNKNOWN):
-            return f"{name} would be admitted by no node whose state is known"
-        return f"{name} would be admitted by none of {total}" if nodes else f"{name}: the cluster has no nodes"
 
 
 def ask_about_workloads(view: ClusterView, workloads: Sequence[Workload], *, seconds: float) -> Iterator[AskedPod]:
@@ -86,7 +73,7 @@ def _ask_about_template(view: ClusterView, workload: Workload, *, seconds: float
     with inputs.input_errors(Place.at(workload.source)):
         spec = scheduling_spec(workload)
         notes = (*_gate_notes(spec), *_claim_notes(view, workload.pod))
-        return AskedPod(ask_nodes(view, workload.pod, spec, seconds=seconds), view, notes)
+        return AskedPod(ask_nodes(view, workload.pod, spec, seconds=seconds), notes)
 
 
 def ask_about_pod(view: ClusterView, pod: ApiPod, *, seconds: float, reported: str = "") -> AskedPod:
@@ -96,15 +83,10 @@ def ask_about_pod(view: ClusterView, pod: ApiPod, *, seconds: float, reported: s
     """
     with inputs.input_errors(Place(detail=f"in pod {pod.metadata.full_name}")):
         read = _with_class_resources(view, known_pod(pod).pod)
-        spec = codec.convert({**codec.to_builtins(pod.spec), "nodeName": ""}, ApiPodSpec)
-        answers = [
-            replace(answer, verdict=recorded_verdict(pod, answer.node, answer.verdict))
-            for answer in iterate_answers(view, read, spec)
-        ]
-        asked = group_answers(view, read, answers, seconds=seconds)
-        notes = (*_state_notes(pod), *_gate_notes(spec), *([f"The gate reported: {reported}"] if reported else ()))
+        asked = search_remedies(group_answers(view, read, ask_nodes_again(view, pod, read)), seconds=seconds)
+        notes = (*_state_notes(pod), *_gate_notes(pod.spec), *([f"The gate reported: {reported}"] if reported else ()))
         notes += tuple(_claim_notes(view, replace(read, annotations=pod.metadata.annotations)))
-        return AskedPod(asked, view, notes)
+        return AskedPod(asked, notes)
 
 
 def _with_class_resources(view: ClusterView, pod: Pod) -> Pod:
@@ -152,10 +134,11 @@ def print_answers(asked: Sequence[AskedPod]) -> None:
         lines += [(), (Cell("─" * terminal.width(), "frame"),), ()] if lines else []
         if gang := question.workload:
             lines += [*paragraph(gang.sentence, style="title" if gang.fits else "warn"), ()]
-        lines += paragraph(question.verdict, style="title" if question.answers.count(NodeAnswerKind.ADMITS) else "warn")
+        answers = question.answers
+        lines += paragraph(answers.verdict, style="title" if answers.count(NodeAnswerKind.ADMITS) else "warn")
         for note in question.notes:
             lines += paragraph(note)
-        for group in question.answers.groups:
+        for group in answers.groups:
             lines += _group_lines(group)
     terminal.print_lines(lines)
 
@@ -183,16 +166,11 @@ def _group_lines(group: AnswerGroup) -> Iterator[Line]:
 
 
 def _proposal_lines(group: AnswerGroup) -> Iterator[Line]:
-    if group.host is None:
-        return
-    proposals = group.remedies.proposals
-    if not proposals:
-        yield from paragraph(f"No single change that was tried on {group.first.node} would admit it.", prefix="  ")
-    else:
-        yield from paragraph(f"What would admit it on {group.first.node} (each change was tried):", prefix="  ")
-    for proposal in proposals:
-        yield from paragraph(proposal.describe(group.host.ledger), prefix="  - ")
-        yield from paragraph(f"→ {proposal.describe_result()}", prefix="    ", style="dim")
+    if title := group.remedies_title:
+        yield from paragraph(title, prefix="  ")
+    for change, result in group.changes:
+        yield from paragraph(change, prefix="  - ")
+        yield from paragraph(f"→ {result}", prefix="    ", style="dim")
     for sentence in group.remedies.unsearched:
         yield from paragraph(sentence, prefix="  ", style="dim")
 
@@ -306,7 +284,7 @@ def _answer_document(question: AskedPod) -> dict[str, Any]:
     pod = question.answers.pod
     return {
         "pod": {"namespace": pod.namespace, "name": pod.name},
-        "verdict": question.verdict,
+        "verdict": question.answers.verdict,
         "admitted": question.admitted,
         "workload": question.workload.to_document() if question.workload else None,
         "notes": list(question.notes),

@@ -116,6 +116,10 @@ def _report(error: Exception, session: Session, help_advice: str) -> None:
 
 def _describe_usage(error: click.UsageError) -> str:
     """Return the message of *error*; a misspelled command gets a proposal."""
+    match error:  # click lists choices on lines of their own
+        case click.MissingParameter(param=click.Parameter(type=click.Choice() as type_) as parameter):
+            name = parameter.opts[-1] if isinstance(parameter, click.Option) else parameter.human_readable_name
+            return f"missing {parameter.param_type_name} {name}: choose from {', '.join(type_.choices)}"
     message = error.format_message()
     if isinstance(error, click.BadOptionUsage) and "requires an argument" in message:
         return f"{error.option_name}: needs a value"

@@ -65,11 +65,10 @@ def show(*, machine: str | None, output: str, kubelet: bool, version: str | None
             cpus=view.cpus,
             nodes=view.nodes,
             distances=view.distances,
-            devices=described.devices,
             memory=described.memory,
             hugepages=described.hugepages,
             gaps=gaps,
-        )
+        ).with_reported(described.devices)
     if output == "svg":
         from alignup.picture.machine_svg import draw_svg  # noqa: PLC0415 - slow to import
 

@@ -30,6 +30,7 @@ from alignup.cli.options import (
     topology_scope_option,
     with_options,
 )
+from alignup.socket_paths import length_problem
 
 if TYPE_CHECKING:
     from alignup.nri.decide_service import DecideOptions
@@ -114,6 +115,8 @@ def command(session: Session, *, options: NriCommandOptions, decide: DecideComma
     session.advice = "See 'alignup nri --help'."
     if len(options.index) != 2 or not (options.index.isascii() and options.index.isdigit()):
         raise InputError(f"{options.index!r} is not an index: expected two digits", place=Place("--index"))
+    if problem := length_problem(options.socket):
+        raise InputError(problem, place=Place("--socket"))
     check_exists(options, "kubelet_dir", "host_root")
     context = click.get_current_context()
     for declared in fields(decide) if options.mode == _ASSIST else ():

@@ -7,7 +7,15 @@ import click
 
 from alignup.align.release import NEWEST
 from alignup.cli.app import define_command
-from alignup.cli.options import IntegerRange, choice_option, option, output_option, path_option, with_options
+from alignup.cli.options import (
+    IntegerRange,
+    NumberRange,
+    choice_option,
+    option,
+    output_option,
+    path_option,
+    with_options,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +28,13 @@ class SweepOptions:
         "VERSION", "Kubernetes release of machines and configurations in SPEC that name none", str(NEWEST)
     )
     dask: str | None = option("tcp://HOST:PORT", "Address of a Dask scheduler", "a local one")
+    result_timeout: float = option(
+        "SECONDS",
+        "How long to wait for the next result of a Dask cluster",
+        "3600",
+        type=NumberRange(min=0.1),
+        default=3600.0,
+    )
 
 
 @define_command("sweep", "alignup sweep examples/fleet/sweep.yaml --engine serial --html sweep.html")

@@ -12,7 +12,7 @@ import click
 from alignup import __version__
 from alignup.align.errors import SettingsError
 from alignup.cli import inputs, terminal
-from alignup.cli.app import InputError, Place
+from alignup.cli.app import FailureError, InputError, Place
 from alignup.cli.installation import MissingLibraryError
 from alignup.cli.layout import paragraph, section, table
 from alignup.cli.options import HostOptions
@@ -25,7 +25,7 @@ from alignup.simulate import cluster_files, node_report, openb, trace
 from alignup.simulate.arrivals import PodSubmission, format_duration, from_events
 from alignup.simulate.cluster_files import ConfigurationDocument, GroupDocument, SweepDocument
 from alignup.simulate.cluster_hosts import HostGroup
-from alignup.simulate.executors import make_engine
+from alignup.simulate.executors import EngineError, make_engine
 from alignup.simulate.sweeps import (
     COLUMNS,
     CombinationMeans,
@@ -58,7 +58,7 @@ def run(spec: Path, options: SweepOptions, output: str) -> None:
         Place("--results"), advice="Choose another file with --results, or delete this one if you do not need it."
     ):
         results = ResultsFile(path)
-    engine = make_engine(options.engine, jobs=options.jobs, address=options.dask)
+    engine = make_engine(options.engine, jobs=options.jobs, address=options.dask, result_timeout=options.result_timeout)
     try:
         with (
             inputs.input_errors(
@@ -66,10 +66,12 @@ def run(spec: Path, options: SweepOptions, output: str) -> None:
             ),
             terminal.progress("Simulating", "combinations", estimate=True) as progress,
         ):
-            rows = run_sweep(tasks, results, engine, progress=progress)
+            try:
+                rows = run_sweep(tasks, results, engine, progress=progress)
+            except EngineError as error:
+                raise FailureError(str(error), advice=_continuation(results, tasks)) from error
     except KeyboardInterrupt:
-        done = f"{len(results.rows)} of {pluralize(len(tasks), 'combination')} are in {path}"
-        click.echo(f"{done}; run the command again to continue.", err=True)
+        click.echo(_continuation(results, tasks), err=True)
         raise
     if options.html:
         from alignup.simulate import html_reports  # noqa: PLC0415 - only for --html
@@ -82,6 +84,11 @@ def run(spec: Path, options: SweepOptions, output: str) -> None:
         node_report.write_rows(COLUMNS, rows, sys.stdout)
     else:
         terminal.print_lines(_lines(rows, path))
+
+
+def _continuation(results: ResultsFile, tasks: Sequence[SweepTask]) -> str:
+    done = f"{len(results.rows)} of {pluralize(len(tasks), 'combination')} are in {results.path}"
+    return f"{done}; run the command again to continue."
 
 
 def build_tasks(sweep: SweepDocument, top: ObjectReader) -> tuple[SweepTask, ...]:

@@ -17,6 +17,7 @@ from alignup.doctor.upgrade import UpgradeReport
 from alignup.picture.text_format import Line, pluralize
 
 _NODE = "--config examples/node/kubelet.yaml --machine examples/node/machine.yaml"
+_RUNNING = "--config kubelet.yaml --machine machine.yaml --state state --pods running.yaml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +31,7 @@ class UpgradeOptions:
 @define_command(
     "upgrade-check",
     f"alignup upgrade-check --from 1.35 --to 1.37 {_NODE}",
-    f"alignup upgrade-check --from 1.35 --to 1.37 {_NODE} --state examples/node/state",
+    f"cd examples/node && alignup upgrade-check --from 1.35 --to 1.37 {_RUNNING}",
 )
 @with_options("options", UpgradeOptions)
 @with_options("host", HostOptions)
@@ -39,9 +40,10 @@ def command(*, options: UpgradeOptions, host: HostOptions, output: str) -> None:
     """Say what a kubelet of another release makes of a node: its configuration, its state files and its pods.
 
     The new kubelet reads the configuration and the state files of --state, and admits the pods of --pods once more, the
-    oldest first. Everything that it refuses, ignores or does otherwise than the present one is listed.
+    oldest first. Everything that it refuses, ignores or does otherwise than the present one is listed, and every pod
+    of the state files that --pods lacks: it is not checked.
 
-    The exit code is 0 when nothing breaks, 1 when something does, 2 when the input is invalid.
+    The exit code is 0 when nothing breaks, 1 when something does or a pod is not checked, 2 when the input is invalid.
     """
     if host.kubernetes_version is not None:
         raise click.UsageError("--kubernetes-version: give --from and --to instead")
@@ -103,8 +105,18 @@ def _lines(report: UpgradeReport) -> Iterator[Line]:
         yield from section("Running pods that it treats otherwise")
     for change in report.pods:
         yield from paragraph(change.describe(report.new), prefix="  - ")
+    if report.unchecked:
+        yield from section("Pods of the state files that were not checked: --pods does not list them")
+    for uid in report.unchecked:
+        yield from paragraph(uid, prefix="  - ")
     yield ()
+    yield from paragraph(_verdict(report), style="title" if report.safe else "warn")
+
+
+def _verdict(report: UpgradeReport) -> str:
     checked = f"{pluralize(report.checked, 'running pod')} checked"
-    broken = "no kubelet starts" if report.shared else "the upgrade breaks something"
-    verdict = "nothing breaks" if report.safe else broken
-    yield from paragraph(f"{checked}: {verdict}", style="title" if report.safe else "warn")
+    if report.unchecked:
+        checked += f", {len(report.unchecked)} not checked"
+    if report.breaks:
+        return f"{checked}: {'no kubelet starts' if report.shared else 'the upgrade breaks something'}"
+    return f"{checked}: {'add them to --pods' if report.unchecked else 'nothing breaks'}"

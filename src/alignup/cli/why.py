@@ -102,7 +102,7 @@ def command(  # noqa: PLR0913 - options
     if loaded.claims or any(workload.pod.uses_claims for workload in chosen):
         from alignup.cli import claims_output  # noqa: PLC0415 - most pods have no claims
 
-        claims = claims_output.read_claims(loaded, node.host.machine)
+        claims = claims_output.with_valid_selectors(claims_output.read_claims(loaded, node.host.machine))
     terminal.print_notes(sentences.ignored_requests(node.host, [workload.pod for workload in chosen]))
     with terminal.waiting_message("Searching for changes that would admit it"):
         explanations = [

@@ -31,10 +31,15 @@ class UpgradeReport:
     shared: tuple[Finding, ...]  #: errors with which neither kubelet starts
     pods: tuple[PodChange, ...]
     checked: int  #: running pods; none if the new kubelet does not start
+    unchecked: tuple[str, ...] = ()  #: uids of pods that hold resources in the state files and are not listed
+
+    @property
+    def breaks(self) -> bool:
+        return bool(self.pods or self.shared or any(map(_is_error, self.findings)))
 
     @property
     def safe(self) -> bool:
-        return not self.pods and not self.shared and not any(map(_is_error, self.findings))
+        return not self.breaks and not self.unchecked
 
     def to_document(self) -> dict[str, Any]:
         return {
@@ -45,6 +50,7 @@ class UpgradeReport:
             "findings": [finding.to_document() for finding in self.findings],
             "sharedErrors": [finding.to_document() for finding in self.shared],
             "checkedPods": self.checked,
+            "uncheckedPods": list(self.unchecked),
             "pods": [pod.to_document() for pod in self.pods],
         }
 
@@ -76,11 +82,19 @@ def check_upgrade(
     shared = tuple(finding for finding in filter(_is_error, reports[1].findings) if _identity(finding) in known)
     if directory is None or any(map(_is_error, reports[1].findings)):
         return UpgradeReport(old=old, new=new, findings=findings, shared=shared, pods=(), checked=0)
-    before = {}
+    before: dict[str, PodChange] = {}
     if not any(map(_is_error, reports[0].findings)):
-        before = _restart(source, machine, directory, pods, old)
-    changes = compare_restarts(before, _restart(source, machine, directory, pods, new))
-    return UpgradeReport(old=old, new=new, findings=findings, shared=shared, pods=changes, checked=len(pods))
+        before, _ = _restart(source, machine, directory, pods, old)
+    after, unchecked = _restart(source, machine, directory, pods, new)
+    return UpgradeReport(
+        old=old,
+        new=new,
+        findings=findings,
+        shared=shared,
+        pods=compare_restarts(before, after),
+        checked=len(pods),
+        unchecked=unchecked,
+    )
 
 
 def _is_error(finding: Finding) -> bool:
@@ -93,9 +107,13 @@ def _identity(finding: Finding) -> tuple[str, str, str]:
 
 def _restart(
     source: ConfigurationText, machine: Machine, directory: Path, pods: Iterable[Pod], release: Release
-) -> dict[str, PodChange]:
-    """Return the changes when a kubelet of *release* starts, by uid; ``AlignError`` if it does not start."""
+) -> tuple[dict[str, PodChange], tuple[str, ...]]:
+    """Return the changes when a kubelet of *release* starts, by uid, and the uids in the files that *pods* lack.
+
+    ``AlignError`` if it does not start.
+    """
     settings = host_settings(replace(source, release=release).read(), machine)
     host = Host(machine, replace(settings, kubelet_faults=True))
     files = read_state_files(directory, gates=settings.gates, devices_optional=True)
-    return restart(host, restore_ledger(host, files, pods).ledger, pods)
+    restored = restore_ledger(host, files, pods)
+    return restart(host, restored.ledger, pods), restored.unknown

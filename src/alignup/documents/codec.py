@@ -45,6 +45,14 @@ def timestamp(seconds: float) -> Timestamp:
     return datetime.fromtimestamp(known, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def seconds_of(timestamp: str | None) -> float:
+    """Return the seconds since 1970; 0 if it is not a time."""
+    try:
+        return datetime.fromisoformat(timestamp or "").timestamp()
+    except ValueError:
+        return 0.0
+
+
 def encode(document: object) -> bytes:
     """Return *document* as one line of JSON; ``TypeError`` or ``ValueError`` if JSON cannot represent it."""
     try:

@@ -198,7 +198,6 @@ def _machine(document: MachineDocument) -> Machine:
         cpus=_cpus(document.cpus, field="cpus"),
         nodes=tuple(sorted(numa_nodes, key=lambda node: node.id)),
         distances=_distances(document.distances, sorted(node.id for node in document.nodes)),
-        devices=tuple(devices),
         pci=pci,
         memory=_bytes(document.memory, field="memory"),
         hugepages=_pages(document.hugepages, field="hugepages"),
@@ -207,7 +206,7 @@ def _machine(document: MachineDocument) -> Machine:
         gaps=(*document.gaps, *repeated),
         model=document.model,
         caches=tuple((name, size) for name, size in document.caches.items() if size > 0),
-    )
+    ).with_reported(devices)
 
 
 def _cpus(groups: Iterable[CpuGroupDocument], *, field: str) -> tuple[Cpu, ...]:

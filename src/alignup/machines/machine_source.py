@@ -12,7 +12,6 @@ from a line of text needs the standard library only.
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 
 from alignup.align import bits
@@ -131,7 +130,7 @@ def add_devices(machine: Machine, texts: Iterable[str]) -> Machine:
             raise ParseError(f"{device.resource}: this machine has no NUMA node {unknown[0]}, only {available}")
     resources = {device.resource for device in declared}
     kept = (device for device in machine.devices if device.resource not in resources)
-    return replace(machine, devices=(*kept, *declared))
+    return machine.with_reported((*kept, *declared))
 
 
 def parse_devices(texts: Iterable[str]) -> tuple[Device, ...]:

@@ -177,7 +177,7 @@ def add_gpus(machine: Machine, files: FileReader) -> Machine:
         pci.append(device)
     placed = [(gpu.uuid, nodes.get(_bus(gpu.address))) for gpu in gpus]
     devices = [Device(GPU_RESOURCE, uuid, nodes=None if node is None else 1 << node) for uuid, node in placed]
-    return replace(machine, devices=(*machine.devices, *devices), pci=tuple(pci)).checked()
+    return replace(machine, pci=tuple(pci)).with_reported((*machine.devices, *devices)).checked()
 
 
 def read_driver_gpus(files: FileReader) -> tuple[Gpu, ...]:

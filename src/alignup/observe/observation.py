@@ -126,7 +126,7 @@ class UnchangedParts:
             known, self._host = (sources.configuration, sources.machine, settings), None
             self._settings = known
         if self._host is None or self._host.machine.devices != devices:
-            self._host = Host(replace(sources.machine, devices=devices), known[2])
+            self._host = Host(sources.machine.with_reported(devices), known[2])
         return copy(self._host)
 
 

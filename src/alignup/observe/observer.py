@@ -49,8 +49,9 @@ class Publisher:
     """Writes the HostState and the NodeResourceTopology of node *host*, whose Node object has the uid *uid*.
 
     Only what has changed is written, by server-side apply. The generation of a HostState rises with every change, also
-    across restarts of the observer, which continues where the object in the API server ends. A HostState that does not
-    change is written again every few minutes, with the time, so that readers notice when the observer has stopped.
+    across restarts of the observer, which continues where the object in the API server ends. Objects that do not change
+    are written again every few minutes, so that a deleted one comes back; a HostState with the time, so that readers
+    notice when the observer has stopped.
     """
 
     def __init__(self, client: ApiClient, host: str, *, uid: str) -> None:
@@ -62,6 +63,7 @@ class Publisher:
         self._metadata = {"ownerReferences": [owner]} if uid else {}
         self._state: HostStateDocument | None = None  #: as last written, with its generations
         self._topology: Mapping[str, Any] | None = None
+        self._topology_written_at = float("-inf")
         self._generation = 0
         self._written_at = float("-inf")  #: when the HostState was written, by the clock of the client
 
@@ -75,10 +77,10 @@ class Publisher:
 
     async def publish(self, state: HostStateDocument, topology: Mapping[str, Any] | None) -> bool:
         """Write what differs from the last write; return whether something did. :class:`ApiError` if it failed."""
-        written = await self._publish_state(state)
-        new_topology = None if topology == self._topology else topology
-        if new_topology is not None and await self._apply(NODE_RESOURCE_TOPOLOGIES, new_topology):
-            self._topology, written = topology, True
+        written, now = await self._publish_state(state), self._client.timing.clock()
+        due = topology != self._topology or now >= self._topology_written_at + HEARTBEAT_SECONDS
+        if due and topology is not None and await self._apply(NODE_RESOURCE_TOPOLOGIES, topology):
+            self._topology, self._topology_written_at, written = topology, now, True
         return written
 
     async def _publish_state(self, state: HostStateDocument) -> bool:

@@ -70,7 +70,7 @@ def restrict_memory(machine: Machine, permitted: Cpuset | None) -> Machine:
         return machine
     if report is not None and report.nodes is not None:
         report = replace(report, nodes=tuple(map(restrict, report.nodes)))
-    return replace(machine, nodes=nodes, report=report)
+    return replace(machine, nodes=nodes, report=report, devices=()).with_reported(machine.devices)
 
 
 def build_host(machine: Machine, overrides: PolicyOverrides, *, permitted: CpuSet | None = None) -> Host:

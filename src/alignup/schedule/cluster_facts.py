@@ -9,7 +9,7 @@ from alignup.align.errors import PodError
 from alignup.align.workload import Pod
 from alignup.documents.host_state import GROUP
 from alignup.kubernetes.api.objects import ApiPod
-from alignup.placement.scheduling.facts import ClaimFit, Explained, GangFacts, GroupKey, PodFacts, PodState
+from alignup.placement.scheduling.facts import ClaimFit, Explained, GangFacts, GroupKey, PodFacts, WaitState
 from alignup.placement.verdict import Verdict
 from alignup.schedule.gate.release_patch import HOST_NAME, controller_uids, pinned_nodes, scheduled_condition
 from alignup.schedule.node_selection import exclusions, is_unschedulable, selection_key, waiting_order
@@ -39,9 +39,9 @@ class LiveFacts:
         """
         uid, state = pod.metadata.uid, pod_state(pod)
         self._pods.pop(uid, None)
-        if state is PodState.OTHER and not pinned_nodes(pod) and group_of(pod) is None:
+        if state is WaitState.OTHER and not pinned_nodes(pod) and group_of(pod) is None:
             return None
-        if state is not PodState.OTHER:
+        if state is not WaitState.OTHER:
             self._since.setdefault(uid, now)
         self._names[uid] = (pod.metadata.namespace, pod.metadata.name)
         self._pods[uid] = facts = self.of(pod, now)
@@ -158,11 +158,11 @@ class LiveFacts:
         return self._live.explain_claims(pod, node, verdict)
 
 
-def pod_state(pod: ApiPod) -> PodState:
+def pod_state(pod: ApiPod) -> WaitState:
     """Return what a pod waits for."""
     gates = [gate.name for gate in pod.spec.scheduling_gates]
     if pod.spec.node_name or pod.finished or pod.metadata.deletion_timestamp is not None:
-        return PodState.OTHER
+        return WaitState.OTHER
     if GATE in gates:
-        return PodState.GATED if len(gates) == 1 else PodState.OTHER_GATES
-    return PodState.UNSCHEDULABLE if not gates and is_unschedulable(pod) else PodState.OTHER
+        return WaitState.GATED if len(gates) == 1 else WaitState.OTHER_GATES
+    return WaitState.UNSCHEDULABLE if not gates and is_unschedulable(pod) else WaitState.OTHER

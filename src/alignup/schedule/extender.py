@@ -25,7 +25,7 @@ from alignup.kubernetes.api.errors import ApiError, ServerFailureError, Unreacha
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.placement.pod_shape import needs_alignment
 from alignup.placement.scheduling.events import SchedulerAsked
-from alignup.placement.scheduling.facts import PodState
+from alignup.placement.scheduling.facts import WaitState
 from alignup.placement.steered import STEERED_ANNOTATION
 from alignup.placement.verdict import PASSING_REASONS, Verdict, unknown
 from alignup.schedule.claim_bindings import MAX_JUDGED, NOT_ALIGNED, ClaimBindings, ClaimCheck
@@ -35,6 +35,7 @@ from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.node_selection import SoftTaints, has_preferences
 from alignup.schedule.pod_steering import HOLD_SECONDS, PodSteering
 from alignup.schedule.preempt import Preemption
+from alignup.schedule.step_guard import ServiceStep
 from alignup.schedule.wake_up import WakeUp
 
 PATIENCE_SECONDS = 60.0
@@ -44,6 +45,7 @@ CLAIM_POINTS = 30  #: of a score, for a node where devices of claims can be besi
 MAX_PODS = 4096  #: pods that are remembered from filter to binding
 OFFER_SECONDS = 2.0  #: after which a scheduler has bound a pod elsewhere, or not at all
 BIND_SECONDS = 20.0  #: for one binding
+FAILED = "alignup failed on the pod, and its log says why; it can be tried again"
 NOT_LEADING = "this process does not lead any more; the next one has to bind the pod"
 
 _log = structlog.get_logger()
@@ -137,7 +139,9 @@ class Binder:
                     alone = self._accepts_unknown and self._live.cluster.record(node) is None
                     turn = self.gangs.turn(api_pod, pod, node, alone=alone) if self._leads() else NOT_LEADING
                     if not turn:
-                        problem = await self._bind(api_pod, pod, node)
+                        problem = FAILED
+                        with self._live.guard.guarded(ServiceStep.BIND, api_pod.metadata.full_name):
+                            problem = await self._bind(api_pod, pod, node)
                         self.gangs.bound(pod.uid, problem)
                         return problem
                 if isinstance(turn, str):
@@ -150,24 +154,15 @@ class Binder:
                 self.idle.set()
 
     async def _bind(self, api_pod: ApiPod, pod: Pod, node: str) -> str:
-        verdict = self._live.assume(pod, node)
-        accepted = self._allow_unknown and self._live.cluster.record(node) is None
-        if not verdict.admits and not accepted and needs_alignment(pod):
-            detail = f" ({verdict.detail})" if verdict.detail else ""
-            return f"node {node} does not admit the pod any more: {verdict.reason}{detail}"
-        steered = await self._steering.begin(api_pod, pod, node, partial(self.claims.beside, api_pod, pod, node))
-        verdict = steered.verdict or verdict
-        check = ClaimCheck(steered.problem)
-        if pod.uses_claims and not check.problem:
-            check = await self.claims.check(api_pod, pod, node, verdict)
-        if check.problem:
+        prepared = None
+        with self._live.guard.guarded(ServiceStep.BIND, api_pod.metadata.full_name):
+            prepared = await self._prepare(api_pod, pod, node)
+        if prepared is None:
             await self._cancel(pod, node)
+            return FAILED
+        check, annotations = prepared
+        if check.problem:
             return check.problem
-        annotations = {STEERED_ANNOTATION: steered.text} if steered.text else {}
-        # What the containers will get, if something of their own, and if it is certain.
-        if verdict.takes_resources and not verdict.alternatives and not self.gangs.is_uncertain(pod.uid):
-            placements = [placement_document(placement) for placement in verdict.placements]
-            annotations[PLACEMENT_ANNOTATION] = encode(placements).decode()
         try:
             async with asyncio.timeout(BIND_SECONDS):
                 await self._client.bind(PODS.of(api_pod), node, annotations=annotations)
@@ -179,6 +174,27 @@ class Binder:
             return str(error)
         self.claims.bound(pod.uid, check)
         return ""
+
+    async def _prepare(self, api_pod: ApiPod, pod: Pod, node: str) -> tuple[ClaimCheck, dict[str, str]]:
+        """Assume a pod on its node and steer it there; return whether it may be bound, and its annotations."""
+        verdict = self._live.assume(pod, node)
+        accepted = self._allow_unknown and self._live.cluster.record(node) is None
+        if not verdict.admits and not accepted and needs_alignment(pod):
+            detail = f" ({verdict.detail})" if verdict.detail else ""
+            return ClaimCheck(f"node {node} does not admit the pod any more: {verdict.reason}{detail}"), {}
+        steered = await self._steering.begin(api_pod, pod, node, partial(self.claims.beside, api_pod, pod, node))
+        verdict = steered.verdict or verdict
+        check = ClaimCheck(steered.problem)
+        if pod.uses_claims and not check.problem:
+            check = await self.claims.check(api_pod, pod, node, verdict)
+        if check.problem:
+            await self._cancel(pod, node)
+        annotations = {STEERED_ANNOTATION: steered.text} if steered.text else {}
+        # What the containers will get, if something of their own, and if it is certain.
+        if verdict.takes_resources and not verdict.alternatives and not self.gangs.is_uncertain(pod.uid):
+            placements = [placement_document(placement) for placement in verdict.placements]
+            annotations[PLACEMENT_ANNOTATION] = encode(placements).decode()
+        return check, annotations
 
     async def _cancel(self, pod: Pod, node: str) -> None:
         """Undo everything for a pod that is not bound."""
@@ -199,7 +215,7 @@ class Extender:
     ) -> None:
         self.options, self._claims, self._gangs = options, binder.claims, binder.gangs
         self._live, self._binder, self._preemption, self._wake_up = live, binder, preemption, wake_up
-        live.scheduling.kept_nodes.patience[PodState.UNSCHEDULABLE] = options.patience
+        live.scheduling.kept_nodes.patience[WaitState.UNSCHEDULABLE] = options.patience
         self._offers = Offers()
         self._soft_taints = SoftTaints(live.nodes)
         self.records: OrderedDict[str, FilterRecord] = OrderedDict()  #: what filter answered about a pod last, by uid

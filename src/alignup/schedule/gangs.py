@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import structlog
 
-from alignup.align.errors import AlignError, PodError
+from alignup.align.errors import PodError
 from alignup.align.workload import Pod
 from alignup.kubernetes.api import Change, EventType
 from alignup.kubernetes.api.objects import ApiPod
@@ -30,6 +30,7 @@ from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.node_selection import exclusions, selection_key
 from alignup.schedule.pod_events import PodEvents
 from alignup.schedule.pod_groups import KUBERNETES, GroupMembers, group_of
+from alignup.schedule.step_guard import ServiceStep
 
 TENTATIVE_SECONDS = 20.0  #: after the last question or binding, for which places are kept for a gang that is not bound
 UNBOUND_SECONDS = 60.0  #: after the first question, by which a binding must follow, whatever is asked meanwhile
@@ -142,12 +143,15 @@ class Gangs:
         self._resume()
 
     def _resume(self) -> None:
+        guard = self._live.guard
         for key in tuple(self._resuming):
             members = self._groups.members(key)
             if key in self._gangs or not _is_half_bound(members):
                 self._resuming.discard(key)
                 continue
-            with suppress(PodError):
+            if not guard.may_try(ServiceStep.GANG, str(key)):
+                continue
+            with guard.guarded(ServiceStep.GANG, str(key)), suppress(PodError):
                 self._decide(_Question(key, members, self._live.read(members.waiting[0])))
             for pod, host in self._gangs[key].unbound() if key in self._gangs else ():
                 api_pod = self._live.find_pod(pod.namespace, pod.name)
@@ -299,7 +303,7 @@ class Gangs:
             answer = live.cluster.feasible_gang(
                 [*(binding.pod for binding in beside.values()), *waiting], eligible=lambda pod: eligible[pod.uid]
             )
-        except AlignError:
+        except Exception:
             if moved:
                 live.assume_gang(tuple(moved.values()), beside=_on_nodes_of(moved, beside))
             raise
@@ -469,19 +473,22 @@ class Gangs:
 
     def expire(self) -> None:
         """Give back the places of gangs that their scheduler has not asked about, or bound, for long."""
-        now = self._clock()
         for gang in tuple(self._gangs.values()):
-            seconds = KEPT_SECONDS if gang.started else TENTATIVE_SECONDS
-            if not gang.started and now - gang.since >= UNBOUND_SECONDS:
-                self._paused = {key: until for key, until in self._paused.items() if until > now}
-                self._paused[gang.key] = now + PAUSE_SECONDS
-                self._drop(gang, f"nothing was bound for {UNBOUND_SECONDS:.0f} s")
-            elif now - gang.touched >= seconds:
-                if gang.started:
-                    self._tell_incomplete(gang)
-                for uid in gang.unknown:  # the API server would have shown their bindings by now
-                    self._live.forget(uid)
-                self._drop(gang, f"nothing was bound for {seconds:.0f} s")
+            with self._live.guard.guarded(ServiceStep.GANG, str(gang.key)):
+                self._expire(gang, self._clock())
+
+    def _expire(self, gang: TentativeGang, now: float) -> None:
+        seconds = KEPT_SECONDS if gang.started else TENTATIVE_SECONDS
+        if not gang.started and now - gang.since >= UNBOUND_SECONDS:
+            self._paused = {key: until for key, until in self._paused.items() if until > now}
+            self._paused[gang.key] = now + PAUSE_SECONDS
+            self._drop(gang, f"nothing was bound for {UNBOUND_SECONDS:.0f} s")
+        elif now - gang.touched >= seconds:
+            if gang.started:
+                self._tell_incomplete(gang)
+            for uid in gang.unknown:  # the API server would have shown their bindings by now
+                self._live.forget(uid)
+            self._drop(gang, f"nothing was bound for {seconds:.0f} s")
 
     def _tell_incomplete(self, gang: TentativeGang) -> None:
         rest = [binding.pod.uid for binding in gang.unbound()]

@@ -36,7 +36,7 @@ from alignup.kubernetes.manifests.claims import (
     slices_from,
     template_from,
 )
-from alignup.kubernetes.manifests.device_selectors import relevant_values, select
+from alignup.kubernetes.manifests.device_selectors import SelectorError, relevant_values, select
 from alignup.kubernetes.manifests.node_selectors import NodeSelector
 from alignup.placement.host_record import HostRecord
 from alignup.placement.pod_shape import shape_key
@@ -100,7 +100,8 @@ class KnownClaims:
         self._shared: set[PoolName] = set()  #: the other pools
         self.devices = 0  #: the number of devices of all slices
         self._devices: dict[str, tuple[Machine | None, tuple[SliceDevice, ...], tuple[str, ...]]] = {}  #: by node
-        self._selected: dict[Hashable, bool] = {}  #: selector and what it depends on → whether it matches
+        #: selector and what it depends on → whether it matches, or why that is not known
+        self._selected: dict[Hashable, bool | str] = {}
         self._wrong: dict[str, str] = {}  #: kind and name of an object → why it is not read
         self._problem = ""  #: why claims are not known
 
@@ -251,8 +252,14 @@ class KnownClaims:
             if key not in known:
                 if len(known) >= MAX_SELECTED:
                     known.clear()
-                known[key] = select(selector, device)
-            if not known[key]:
+                try:
+                    known[key] = select(selector, device)
+                except SelectorError as error:  # it takes a millisecond to fail, on thousands of nodes
+                    known[key] = str(error)
+            result = known[key]
+            if isinstance(result, str):
+                raise SelectorError(result)
+            if not result:
                 return False
         return True
 

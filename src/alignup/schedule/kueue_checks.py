@@ -12,6 +12,7 @@ import asyncio
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain, islice
@@ -23,6 +24,7 @@ from alignup.align.errors import OWN_LIMIT, ParseError, PodError
 from alignup.align.host import check_pod
 from alignup.align.workload import Pod
 from alignup.align.workload.validation import apply_defaults
+from alignup.documents.codec import seconds_of
 from alignup.kubernetes.api import ApiClient
 from alignup.kubernetes.api.client import EventType
 from alignup.kubernetes.api.errors import ApiError, ConflictError
@@ -48,6 +50,7 @@ from alignup.placement.verdict import PASSING_REASONS
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.metrics import ScheduleMetrics
 from alignup.schedule.node_selection import exclusions
+from alignup.schedule.step_guard import ServiceStep, StepFailure
 
 CONTROLLER = "alignup.dev/admission-check"
 MANAGER = "alignup-admission-check"
@@ -118,11 +121,17 @@ class AdmissionChecks:
                 for check in self._own_checks():
                     await self._activate(check)
                 for workload in sorted(self._waiting(), key=_waiting_order):
-                    with self.workloads.isolated((workload.metadata.namespace, workload.metadata.name)):
+                    name, guard = workload.metadata.full_name, self._live.guard
+                    if not guard.may_try(ServiceStep.CHECK, name):
+                        continue
+                    with guard.guarded(ServiceStep.CHECK, name, undo=self._check_later):
                         await self._check(workload)
                     await asyncio.sleep(0)  # schedulers wait for answers
                 self._forget_seen()
             await self._client.timing.sleep(PASS_SECONDS)
+
+    def _check_later(self, failure: StepFailure) -> None:
+        asyncio.get_running_loop().call_later(failure.seconds, self._changed.set)
 
     def _pod_changed(self, change: Change[ApiPod]) -> None:
         metadata = change.object.metadata
@@ -174,7 +183,7 @@ class AdmissionChecks:
             if workload.metadata.uid == but.metadata.uid or not _may_start(workload):
                 continue
             ready = [status for status in self._statuses(workload) if status.state == CheckState.READY]
-            times = [_seconds(status.last_transition_time) for status in ready]
+            times = [seconds_of(status.last_transition_time) for status in ready]
             if times and self._now() - max(times) < STARTING_SECONDS and not workload.has_condition("PodsReady"):
                 passed.append((min(times), workload.metadata.full_name, workload))
         return [workload for *_, workload in sorted(passed, key=lambda entry: entry[:2])]
@@ -286,11 +295,12 @@ class AdmissionChecks:
         """Return the pods of a workload that has passed the check and that are not bound yet."""
         metadata = workload.metadata
         bound = Counter(self._bound.get((metadata.namespace, metadata.name), {}).values())
-        unbound = []
-        try:
-            members = self._members(workload)
-        except (PodError, ParseError):  # it has changed since it passed: that is no reason to reject another
-            return []
+        unbound, members = [], list[_Member]()
+        with (
+            self._live.guard.guarded(ServiceStep.CHECK, f"{metadata.full_name}, which starts"),
+            suppress(PodError, ParseError),
+        ):
+            members = self._members(workload)  # unless it has changed since it passed: no reason to reject another
         for member in members:
             pod_set = member.pod_set if bound[member.pod_set] else ""  # pods of older versions have no label
             if bound[pod_set]:
@@ -380,11 +390,3 @@ def _show_fit(pods: int, hosts: int) -> str:
 
 def _size(pod_set: PodSet, assignment: PodSetAssignment | None) -> int:
     return pod_set.count if assignment is None or assignment.count is None else assignment.count
-
-
-def _seconds(timestamp: str | None) -> float:
-    """Return the seconds since 1970; 0 if it is not a time."""
-    try:
-        return datetime.fromisoformat(timestamp or "").timestamp()
-    except ValueError:
-        return 0.0

@@ -45,10 +45,10 @@ from alignup.placement.host_report import PodStage, pod_stage
 from alignup.placement.scheduling import events, instructions
 from alignup.placement.scheduling.assumptions import Assumptions
 from alignup.placement.scheduling.events import Event
-from alignup.placement.scheduling.facts import ClaimFit, Explained, PodFacts, PodState
+from alignup.placement.scheduling.facts import ClaimFit, Explained, PodFacts, WaitState
 from alignup.placement.scheduling.gate import Gate, GateOptions
 from alignup.placement.scheduling.instructions import Instruction
-from alignup.placement.scheduling.state import SchedulingState
+from alignup.placement.scheduling.scheduling_state import SchedulingState
 from alignup.placement.verdict import Verdict, unknown
 from alignup.schedule.claim_alignment import explain_claims
 from alignup.schedule.cluster_claims import ClusterClaims
@@ -59,6 +59,7 @@ from alignup.schedule.node_resource_topology import TopologyFallback
 from alignup.schedule.pod_groups import PodGroups, group_of
 from alignup.schedule.pod_trimmer import PodTrimmer
 from alignup.schedule.schedulable_nodes import NodeCapacity, NodeFilter
+from alignup.schedule.step_guard import ServiceStep, StepGuard
 
 NO_NODE = unknown("no such node")
 NO_HOST_STATE = unknown("no HostState")
@@ -108,6 +109,7 @@ class LiveCluster:
             self._informers += (self.topologies,)
         self._fallback = TopologyFallback()
         self._client, self.metrics = client, metrics or ScheduleMetrics()
+        self.guard = StepGuard(self.metrics, client.timing)  #: of everything that is done about one pod, gang or node
         self._reader = HostStateReader()
         self._unknown: dict[str, Verdict] = {}  #: node → why its state is unknown, if it has a HostState
         self._state_uids: dict[str, str] = {}  #: node → uid of the HostState that its host was read from
@@ -249,6 +251,11 @@ class LiveCluster:
                     _log.info("node no longer kept", pod=holder, uid=uid, node=node, reason=reason)
                 case instructions.ChangeHosts(hosts):
                     self._notify_later(hosts)
+                case instructions.ReadPod(uid):
+                    if (pod := self.find_by_uid(uid)) is not None and not pod.spec.node_name:
+                        self._follow_unbound(pod, gone=pod.finished)
+                case instructions.Report("step failed", details=details):
+                    self.guard.report(**details)
             for listener in self._instruction_listeners:
                 listener(instruction)
 
@@ -409,7 +416,8 @@ class LiveCluster:
         if self.ready.is_set():
             self._touch(*([name for _, name in self.nodes.objects] if change.nodes is None else change.nodes))
         for listener in self._claim_listeners:
-            listener(change)
+            with self.guard.guarded(ServiceStep.FOLLOW, "changed claims"):
+                listener(change)
         if self.ready.is_set():
             for facts in self.cluster_facts.read_again(self._now()) if change.classes else ():
                 self.schedule(events.PodSeen(facts))
@@ -438,7 +446,8 @@ class LiveCluster:
             if state.observed_at and now - heard > SILENT_SECONDS and self.cluster.record(name) is not None:
                 _log.warning("observer has stopped", node=name)
                 self._unknown[name] = unknown("observer has stopped", f"its last report is of {state.observed_at}")
-                self._drop_host(name)
+                with self.guard.guarded(ServiceStep.FOLLOW, f"node {name}"):
+                    self._drop_host(name)
 
     def _node_changed(self, change: Change[ApiNode]) -> None:
         name = change.object.metadata.name
@@ -589,8 +598,11 @@ class LiveCluster:
             try:
                 facts = self.cluster_facts.see(pod, self._now())
             except PodError as error:
-                gated = pod_state(pod) is PodState.GATED
+                gated = pod_state(pod) is WaitState.GATED
                 self.schedule(events.PodUnreadable(uid, str(error)) if gated else events.PodLeft(uid))
+                return
+            except Exception as error:  # noqa: BLE001 - whatever one pod raises, all others are followed
+                self.schedule(events.StepFailed(uid, ServiceStep.QUEUE, error))
                 return
             self.schedule(events.PodLeft(uid) if facts is None else events.PodSeen(facts))
 
@@ -669,7 +681,8 @@ class LiveCluster:
     def _notify(self) -> None:
         changed, self._changed = self._changed, {}
         for listener in tuple(self._listeners):
-            listener(changed.keys())
+            with self.guard.guarded(ServiceStep.FOLLOW, "changed nodes"):
+                listener(changed.keys())
 
 
 def affects_choice(change: Change[ApiNode]) -> bool:

@@ -49,6 +49,12 @@ class ScheduleMetrics:
             ["state"],
             registry=self.registry,
         )
+        self._failed_steps = Counter(
+            "alignup_schedule_failed_steps",
+            "Steps about one pod, gang, workload or node that a defect prevented, and that are tried again.",
+            ["step"],
+            registry=self.registry,
+        )
         self._requests = Histogram(
             "alignup_extender_request_duration_seconds",
             "Time to answer a request of a scheduler.",
@@ -58,7 +64,7 @@ class ScheduleMetrics:
         )
         self._children: dict[tuple[str, int], Histogram] = {}  #: of requests, by verb and code: looking them up is slow
         self.predictions = PredictionHistory()
-        self.placed_pods = self.rejected_pods = 0  #: for the page
+        self.placed_pods = 0  #: for the page
         self._predictions.labels("admits", "as_predicted", "")
         for cause in Cause:  # a counter that appears with its first event hides this event from rate() and increase()
             for outcome in ("placed_elsewhere", "rejected"):
@@ -69,10 +75,7 @@ class ScheduleMetrics:
     def prediction(self, *, outcome: str, cause: str) -> None:
         self._predictions.labels("admits", outcome, cause).inc()
         self.predictions.add(outcome)
-        if outcome == "rejected":
-            self.rejected_pods += 1
-        else:
-            self.placed_pods += 1
+        self.placed_pods += outcome != "rejected"
 
     def claimed_pod(self, alignment: str) -> None:
         self._claimed_pods.labels(alignment).inc()
@@ -82,7 +85,9 @@ class ScheduleMetrics:
 
     def foreign_rejection(self) -> None:
         self._foreign_rejections.inc()
-        self.rejected_pods += 1
+
+    def failed_step(self, step: str, count: int = 1) -> None:
+        self._failed_steps.labels(step).inc(count)
 
     def request(self, verb: str, code: int, seconds: float) -> None:
         child = self._children.get((verb, code))

@@ -8,6 +8,7 @@ import json
 from collections.abc import Hashable, Iterable, Mapping
 from contextlib import suppress
 
+from alignup.align.bits import parse_integer
 from alignup.documents import codec
 from alignup.kubernetes.api import Change, EventType, Informer
 from alignup.kubernetes.api.objects import (
@@ -112,8 +113,8 @@ def holds(requirement: NodeSelectorRequirement, values: Mapping[str, str]) -> bo
         case "DoesNotExist":
             return value is None
         case "Gt" | "Lt" as operator:
-            with suppress(ValueError):
-                number, limit = int(value or ""), int("".join(requirement.values[:1]))
+            with suppress(ValueError):  # also for several values
+                (limit,), number = map(parse_integer, requirement.values), parse_integer(value or "")
                 return number > limit if operator == "Gt" else number < limit
     return False  # not numbers, or an operator that the API server would not accept
 

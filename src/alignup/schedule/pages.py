@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from heapq import nsmallest
 from typing import Any, NamedTuple
 
 from msgspec import Raw
@@ -19,13 +19,12 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from alignup.align.errors import AlignError, ParseError
-from alignup.align.explain.remedies import Remedies, find_remedies
-from alignup.align.host import Host
 from alignup.align.workload import Pod
 from alignup.align.workload.names import CPU, MEMORY, is_hugepages
 from alignup.documents import codec
+from alignup.kubernetes.api.client import ObjectKey
 from alignup.kubernetes.api.known_pods import check_container_count, known_pod
-from alignup.kubernetes.api.objects import ApiNode, ApiPodSpec
+from alignup.kubernetes.api.objects import ApiNode, ApiPod, ApiPodSpec
 from alignup.kubernetes.manifests import workloads as manifests
 from alignup.picture.numa_bars import measure_bars
 from alignup.picture.sparkline import draw_sparkline
@@ -50,14 +49,14 @@ from alignup.schedule.node_cards import (
 )
 from alignup.schedule.node_selection import scheduling_spec, show_taint
 from alignup.schedule.pod_answers import (
-    NO_REMEDIES,
-    AnswerGroup,
     NodeAnswer,
-    NodeAnswerKind,
+    PodAnswers,
+    ask_nodes_again,
     group_answers,
     iterate_answers,
+    search_remedies,
 )
-from alignup.schedule.rejections import rejection_text
+from alignup.schedule.pod_states import NEEDS_ATTENTION, PodState, PodStates, PodSummary, group_pods
 from alignup.schedule.shared_manifests import EXAMPLES, read_shared, share
 from alignup.schedule.trends import Trends
 from alignup.schedule.workload_answers import WorkloadAnswer, accept_for, ask_about_gang, split_by_object
@@ -72,16 +71,16 @@ EVENTS = "/v1/events"
 LINKS = (("Cluster", "/"), ("Pods", "/pods"), ("Where would a pod go?", "/where"))
 ROWS = 20  #: nodes in the table at first
 PLACED, REJECTED, WAITING, STRANDED, RIGHT = "placed", "rejected", "waiting", "stranded", "right"  #: trends
-MAX_FOUND = 200  #: pods that a search lists
+MAX_LISTED = 200  #: pods, or groups of pods
+MAX_ATTENTION = 5  #: groups of failed pods, and of waiting ones, on the page of the cluster
 MAX_STREAMS = 64
 CHANGED = "changed"  #: the kind of event after which pages are renewed
 CHANGE_SECONDS = 1.0  #: between events about changes
-SEARCH_SECONDS = 1.0  #: for changes that would admit a pod
+SEARCH_SECONDS = 2.0  #: for changes that would admit a pod; the default of alignup cluster why
 MAX_WORKLOADS = 20  #: of one manifest
 MAX_GANG_STEPS = 1000  #: of the search for nodes for all pods of a workload, in which schedulers wait
 AT_ONCE = 100  #: nodes that are asked before the loop does something else
-MAX_SEARCHED = 3  #: groups of nodes for which remedies are searched
-
+NAMES_AT_ONCE = 5000  #: the same for names of pods that are searched
 MAX_LINK = 6000  #: characters of a manifest in a link
 
 _MAX_MANIFEST = 256 << 10
@@ -114,31 +113,20 @@ def page_routes(pages: "ClusterPages", *, stopping: asyncio.Event) -> list[BaseR
 
 class AnsweredPod(NamedTuple):
     name: str
-    groups: Sequence[AnswerGroup]
+    answers: PodAnswers
     notes: Sequence[str] = ()
     best: Sequence[NodeAnswer] = ()
     placed: PlacedPods | None = None  #: the best node with the pod, or with all pods of the gang that go there
     gang: WorkloadAnswer | None = None
-
-    @property
-    def total(self) -> int:
-        return sum(len(group.answers) for group in self.groups)
-
-    def count_nodes(self, kind: str) -> int:
-        return sum(len(group.answers) for group in self.groups if group.first.kind == kind)
-
-
-class Facts(NamedTuple):
-    """What pages show of the service itself."""
-
-    problems: Callable[[], tuple[str, ...]]  #: why answers could be wrong
-    waiting: Callable[[], int]  #: rejected pods that wait for room
+    present: PodSummary | None = None  #: of a pod of the cluster: what it is now, whatever nodes would answer
 
 
 class ClusterPages:
-    """The handlers of the pages."""
+    """The handlers of the pages; *problems* returns why answers could be wrong."""
 
-    def __init__(self, live: LiveCluster, facts: Facts, large_pods: LargePods, *, subject: str = "") -> None:
+    def __init__(
+        self, live: LiveCluster, problems: Callable[[], tuple[str, ...]], large_pods: LargePods, *, subject: str = ""
+    ) -> None:
         functions = {
             "page_path": lambda query, offset: path("/", **query.parameters(offset)),
             "describe_score": describe_score,
@@ -146,7 +134,7 @@ class ClusterPages:
         }
         self.events = EventBus(now=time.time)
         self._templates = Pages("alignup.schedule", links=LINKS, subject=subject, functions=functions)
-        self._live, self._facts, self._large_pods = live, facts, large_pods
+        self._live, self._problems, self._large_pods = live, problems, large_pods
         self._computing = asyncio.Semaphore(1)  #: one question about pods at a time
         self._cards: dict[str, NodeCard] = {}
         self._serial, self._removed = 0, 0  #: of the last change, and of the last one that removed a node
@@ -157,6 +145,7 @@ class ClusterPages:
         self._pending = False  #: whether an event is about to be published
         self._warming: asyncio.Task[list[NodeCard]] | None = None
         live.on_change(self._changed)
+        self._pods = PodStates(live.pods, self._announce)
 
     def guard(self, handler: PageHandler) -> PageHandler:
         async def handle(request: Request) -> Response:
@@ -183,7 +172,8 @@ class ClusterPages:
         selected = select_cards(cards, query)
         return self._templates.response(
             "cluster.html",
-            problems=self._facts.problems(),
+            problems=self._problems(),
+            attention=await self._attention(),
             activity=list(self._activity(cards)),
             figures=_capacity_tiles(capacity),
             capacity=capacity,
@@ -237,12 +227,12 @@ class ClusterPages:
         rates = trends.rates(PLACED, now)
         value = f"{sum(rates[-6:]) / max(len(rates[-6:]), 1):.1f}"
         yield Tile("Placed pods", value, "in the last minute", trend=_line(rates, "Placed pods per second"), unit="/ s")
-        rejected = int(trends.series(REJECTED, now)[-1])
-        line = _line(trends.series(REJECTED, now), "Rejections by kubelets")
-        yield Tile("Rejections by kubelets", str(rejected), "since the service started", _tone(rejected), line)
-        waiting = self._facts.waiting()
+        rejected, failed, waiting = map(self._pods.count, NEEDS_ATTENTION)
+        line = _line(trends.series(REJECTED, now), "Pods rejected by kubelets")
+        note = f"{failed:,} failed for other reasons" if failed else "and no other pod failed"
+        yield Tile("Rejected by kubelets", f"{rejected:,}", note, _tone(rejected), line, "pods")
         line = _line(trends.series(WAITING, now), "Waiting pods")
-        yield Tile("Waiting pods", str(waiting), "that no node admits now", "wait" if waiting else "", line)
+        yield Tile("Waiting pods", f"{waiting:,}", "not bound to a node", "wait" if waiting else "", line)
         stranded, name = self._count_stranded(), "Stranded GPUs" if self._has_gpus else "Stranded devices"
         line = _line(trends.series(STRANDED, now), name)
         yield Tile(name, f"{stranded:,}", "free, without CPUs or memory", "wait" if stranded else "", line)
@@ -256,8 +246,8 @@ class ClusterPages:
         predicted = sum(totals.values())
         numbers = {
             PLACED: metrics.placed_pods,
-            REJECTED: metrics.rejected_pods,
-            WAITING: self._facts.waiting(),
+            REJECTED: self._pods.count(PodState.REJECTED),
+            WAITING: self._pods.count(PodState.WAITING),
             STRANDED: self._count_stranded(),
             RIGHT: totals["as_predicted"] / predicted if predicted else 1.0,
         }
@@ -277,24 +267,61 @@ class ClusterPages:
         return await asyncio.to_thread(build)
 
     async def pods(self, request: Request) -> Response:
+        """List the pods: failed ones first, and those of one owner together unless they are searched for."""
         text = request.query_params.get("q", "")[:253]
-        known = self._live.pods.objects.values() if text else ()
-        named = (pod for pod in known if text in pod.metadata.full_name)
-        pods = sorted(islice(named, MAX_FOUND), key=lambda pod: (pod.metadata.namespace, pod.metadata.name))
-        count = len(self._live.pods.objects)
-        return self._templates.response("pods.html", text=text, pods=pods, limit=MAX_FOUND, count=count)
+        listed: list[PodSummary] = []
+        matching = 0
+        for state in PodState:
+            names = await self._named(state, text)
+            matching += len(names)
+            if state in NEEDS_ATTENTION:
+                pods = [pod for name in names if (pod := self._live.pods.objects.get(name)) is not None]
+                listed += await asyncio.to_thread(group_pods, pods, apart=bool(text))
+            else:
+                first = nsmallest(max(MAX_LISTED - len(listed), 0), names)
+                listed += [PodSummary(pod) for name in first if (pod := self._live.pods.objects.get(name)) is not None]
+        listed = listed[:MAX_LISTED]
+        return await asyncio.to_thread(
+            self._templates.response,
+            "pods.html",
+            text=text,
+            pods=listed,
+            counts=[(str(state), self._pods.count(state)) for state in PodState],
+            more=matching - sum(summary.count for summary in listed),
+        )
+
+    async def _named(self, state: PodState, text: str) -> list[ObjectKey]:
+        """Return the pods in *state* whose names, or names of owners, contain *text*; some thousands at a time."""
+        names, named = self._pods.names(state), []
+        for start in range(0, len(names), NAMES_AT_ONCE):
+            named += [name for name in names[start : start + NAMES_AT_ONCE] if self._is_named(name, state, text)]
+            await asyncio.sleep(0)
+        return named
+
+    def _is_named(self, name: ObjectKey, state: PodState, text: str) -> bool:
+        if text in f"{name[0]}/{name[1]}":
+            return True
+        # The owners of other pods are not stored.
+        pod = self._live.pods.objects.get(name) if state in NEEDS_ATTENTION else None
+        owner = PodSummary(pod).owner if pod is not None else None
+        return owner is not None and text in f"{name[0]}/{owner.name}"
+
+    async def _attention(self) -> list[tuple[list[PodSummary], int]]:
+        """Return groups of failed pods and of waiting ones, each with the number of pods that are in no group."""
+        parts = []
+        for states in (NEEDS_ATTENTION[:2], NEEDS_ATTENTION[2:]):
+            pods = [self._live.pods.objects[name] for state in states for name in self._pods.names(state)]
+            shown = (await asyncio.to_thread(group_pods, pods))[:MAX_ATTENTION]
+            parts.append((shown, len(pods) - sum(summary.count for summary in shown)))
+        return parts
 
     async def pod(self, request: Request) -> Response:
         namespace, name = request.path_params["namespace"], request.path_params["name"]
         pod = self._live.find_pod(namespace, name)
         if pod is None:
             raise ProblemError(404, f"There is no pod {namespace}/{name}.")
-        spec = codec.convert({**codec.to_builtins(pod.spec), "nodeName": ""}, ApiPodSpec)
-        bound = [f"The pod is bound to node {pod.spec.node_name}."] if pod.spec.node_name else []
-        if text := rejection_text(pod):
-            bound = [f"The kubelet of node {pod.spec.node_name} rejected the pod: {text}"]
         async with self._computing:
-            answered = await self._ask(pod.metadata.full_name, known_pod(pod).pod, spec, bound)
+            answered = await self._ask(pod.metadata.full_name, known_pod(pod).pod, pod.spec, (), pod)
         document = path("/v1/explain", namespace, name)
         return self._templates.response("pod.html", answered=answered, document=document)
 
@@ -348,7 +375,7 @@ class ClusterPages:
                 name = f"{workload.kind} {workload.title}"
                 asked.append(await self._ask(name, workload.pod, scheduling_spec(workload), loaded.warnings))
             considered = [
-                {node for group in answered.groups if not group.first.excluded for node in group.nodes}
+                {node for group in answered.answers.groups if not group.first.excluded for node in group.nodes}
                 for answered in asked
             ]
             gang = ask_about_gang(self._live.cluster, templates, considered, max_steps=MAX_GANG_STEPS)
@@ -357,18 +384,17 @@ class ClusterPages:
             answers += asked
         return answers
 
-    async def _ask(self, name: str, pod: Pod, spec: ApiPodSpec, notes: Sequence[str]) -> AnsweredPod:
+    async def _ask(
+        self, name: str, pod: Pod, spec: ApiPodSpec, notes: Sequence[str], api_pod: ApiPod | None = None
+    ) -> AnsweredPod:
+        """Ask all nodes about *pod*, and search for changes that would admit it, as ``alignup cluster why`` does."""
         check_container_count(len(pod.containers) + len(pod.init))
-        answered, searched = [], 0
-        for group in await self.ask_nodes(pod, spec):
-            remedies = NO_REMEDIES
-            if group.host is not None and group.first.kind is NodeAnswerKind.REJECTS and searched < MAX_SEARCHED:
-                searched += 1
-                remedies = await asyncio.to_thread(_search, group.host, pod)
-            answered.append(replace(group, remedies=remedies))
-        best = choose_best(answered)
+        answers = await self.ask_nodes(pod, spec, api_pod)
+        answers = await asyncio.to_thread(search_remedies, answers, seconds=SEARCH_SECONDS)
+        best = choose_best(answers.groups)
         placed = await self._place(best[0].node, [pod]) if best else None
-        return AnsweredPod(name, answered, notes, best, placed)
+        present = None if api_pod is None else PodSummary(api_pod)
+        return AnsweredPod(name, answers, notes, best, placed, present=present)
 
     async def _place(self, node: str, pods: Sequence[Pod]) -> PlacedPods | None:
         host = present_host(self._live.cluster, node)
@@ -382,7 +408,7 @@ class ClusterPages:
         node = min(nodes, key=lambda name: (-nodes[name], name))
         return await self._place(node, [binding.pod for binding in gang.bindings if binding.host == node])
 
-    async def ask_nodes(self, pod: Pod, spec: ApiPodSpec) -> tuple[AnswerGroup, ...]:
+    async def ask_nodes(self, pod: Pod, spec: ApiPodSpec, api_pod: ApiPod | None = None) -> PodAnswers:
         """Ask some nodes at a time: thousands of them can take a second, in which schedulers would wait."""
         cluster, pod = self._live.cluster, self._live.claims.with_class_resources(pod)
         await self._large_pods.decide(pod)
@@ -391,11 +417,12 @@ class ClusterPages:
             if number % AT_ONCE == 0:
                 await asyncio.sleep(0)
         view, answers = self._view(), []
-        for number, answer in enumerate(iterate_answers(view, pod, spec), start=1):
+        asking = ask_nodes_again(view, api_pod, pod) if api_pod else iterate_answers(view, pod, spec)
+        for number, answer in enumerate(asking, start=1):
             answers.append(answer)
             if number % AT_ONCE == 0:
                 await asyncio.sleep(0)
-        return group_answers(view, pod, answers).groups
+        return group_answers(view, pod, answers)
 
     def _view(self) -> ClusterView:
         live, nodes = self._live, {}
@@ -444,6 +471,10 @@ class ClusterPages:
             if self._live.nodes.get(name) is None:
                 self._serial += 1
                 self._removed = self._serial
+        self._announce()
+
+    def _announce(self) -> None:
+        """Publish an event soon, after which pages are renewed."""
         if not self._pending:
             self._pending = True
             asyncio.get_running_loop().call_later(CHANGE_SECONDS, self._publish)
@@ -454,11 +485,6 @@ class ClusterPages:
             self._warming = asyncio.create_task(gather_items(self._all_cards()))
         self._sample()
         self.events.publish(CHANGED, {})
-
-
-def _search(host: Host, pod: Pod) -> Remedies:
-    end = time.monotonic() + SEARCH_SECONDS
-    return find_remedies(host, pod, should_stop=lambda: time.monotonic() > end)
 
 
 def _capacity_tiles(capacity: Mapping[str, Capacity]) -> list[Tile]:

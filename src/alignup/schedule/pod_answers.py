@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from alignup.align import bits
@@ -18,9 +19,10 @@ from alignup.align.explain.remedies import Remedies, find_remedies
 from alignup.align.host import Host
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Pod
-from alignup.documents.codec import to_builtins
+from alignup.documents.codec import convert, to_builtins
 from alignup.documents.decisions import placement_document
 from alignup.kubernetes.api.objects import ApiNode, ApiPod, ApiPodSpec
+from alignup.picture.text_format import pluralize
 from alignup.placement.free_capacity import DEVICE
 from alignup.placement.host_record import HostRecord
 from alignup.placement.pod_shape import needs_alignment
@@ -31,6 +33,7 @@ from alignup.placement.verdict import NO_REPORT, Verdict, unknown
 from alignup.schedule.claim_alignment import explain_claims
 from alignup.schedule.cluster_snapshot import ClusterView, present_host
 from alignup.schedule.node_selection import exclusions
+from alignup.schedule.rejections import recorded_verdict
 
 NO_REMEDIES = Remedies()
 MAX_CLAIM_ROWS = 100  #: nodes of a document on which claims are explained
@@ -100,6 +103,23 @@ class AnswerGroup:
     def nodes(self) -> tuple[str, ...]:
         return tuple(answer.node for answer in self.answers)
 
+    @property
+    def remedies_title(self) -> str:
+        """What the list of changes is; empty if none was searched for."""
+        if self.host is None:
+            return ""
+        if self.remedies.proposals:
+            return f"What would admit it on {self.first.node} (each change was tried):"
+        return f"No single change that was tried on {self.first.node} would admit it."
+
+    @property
+    def changes(self) -> list[tuple[str, str]]:
+        """Each change that would admit the pod on the first node, and what the pod would get then."""
+        if self.host is None:
+            return []
+        ledger = self.host.ledger
+        return [(proposal.describe(ledger), proposal.describe_result()) for proposal in self.remedies.proposals]
+
 
 @dataclass(frozen=True, slots=True)
 class PodAnswers:
@@ -108,6 +128,17 @@ class PodAnswers:
 
     def count(self, kind: NodeAnswerKind) -> int:
         return sum(len(group.answers) for group in self.groups if group.first.kind is kind)
+
+    @property
+    def verdict(self) -> str:
+        """How many nodes would admit the pod now, in a sentence without its period."""
+        name, admitting = f"Pod {self.pod.namespace}/{self.pod.name}", self.count(NodeAnswerKind.ADMITS)
+        total = sum(len(group.answers) for group in self.groups)
+        if not total:
+            return f"{name}: the cluster has no nodes"
+        if not admitting and self.count(NodeAnswerKind.UNKNOWN):
+            return f"{name} would be admitted by no node whose state is known"
+        return f"{name} would be admitted by {admitting or 'none'} of {pluralize(total, 'node')}"
 
 
 def group_by_answer(answers: Iterable[NodeAnswer]) -> list[AnswerGroup]:
@@ -137,27 +168,43 @@ def ask_nodes(
 
     Search up to *seconds* in all for changes that would admit it where it is rejected.
     """
-    return group_answers(view, pod, iterate_answers(view, pod, spec), seconds=seconds, clock=clock)
+    return search_remedies(group_answers(view, pod, iterate_answers(view, pod, spec)), seconds=seconds, clock=clock)
 
 
-def group_answers(
-    view: ClusterView,
-    pod: Pod,
-    answers: Iterable[NodeAnswer],
-    *,
-    seconds: float = 0.0,
-    clock: Callable[[], float] = time.monotonic,
-) -> PodAnswers:
-    """Group all *answers* to *pod*, and explain the rejections; see ``ask_nodes``."""
-    groups = group_by_answer(answers)
-    rejecting = sum(group.first.kind is NodeAnswerKind.REJECTS for group in groups)
-    end = clock() + seconds
+def ask_nodes_again(view: ClusterView, api_pod: ApiPod, pod: Pod) -> Iterator[NodeAnswer]:
+    """Yield the answers about a pod of the API server as if it were created again, wherever it is bound.
+
+    A node whose state is unknown now answers what it decided when it rejected the pod.
+    """
+    spec = convert({**to_builtins(api_pod.spec), "nodeName": ""}, ApiPodSpec)
+    for answer in iterate_answers(view, pod, spec):
+        yield replace(answer, verdict=recorded_verdict(api_pod, answer.node, answer.verdict))
+
+
+def group_answers(view: ClusterView, pod: Pod, answers: Iterable[NodeAnswer]) -> PodAnswers:
+    """Group all *answers* to *pod*, and say what does not fit where it is rejected."""
+    groups = [
+        _explain(view, pod, group) if group.first.kind is NodeAnswerKind.REJECTS else group
+        for group in group_by_answer(answers)
+    ]
+    return PodAnswers(pod, tuple(groups))
+
+
+def search_remedies(answers: PodAnswers, *, seconds: float, clock: Callable[[], float] = time.monotonic) -> PodAnswers:
+    """Search up to *seconds* in all for changes that would admit the pod on the first node of each rejecting group."""
+    rejecting = sum(group.host is not None for group in answers.groups)
+    end, groups = clock() + seconds, list(answers.groups)
     for number, group in enumerate(groups):
-        if group.first.kind is NodeAnswerKind.REJECTS:
+        if group.host is not None:
             deadline = clock() + max(end - clock(), 0.0) / rejecting
             rejecting -= 1
-            groups[number] = _explain(view, pod, group, clock, deadline)
-    return PodAnswers(pod, tuple(groups))
+            remedies = find_remedies(group.host, answers.pod, should_stop=partial(_is_past, clock, deadline))
+            groups[number] = replace(group, remedies=remedies)
+    return replace(answers, groups=tuple(groups))
+
+
+def _is_past(clock: Callable[[], float], deadline: float) -> bool:
+    return clock() > deadline
 
 
 def iterate_answers(view: ClusterView, pod: Pod, spec: ApiPodSpec) -> Iterator[NodeAnswer]:
@@ -202,9 +249,7 @@ def missing_devices(record: HostRecord | None, node: ApiNode, pod: Pod) -> tuple
     return tuple(name for name in missing if Quantity.parse(str(allocatable.get(name, 0))).is_zero)
 
 
-def _explain(
-    view: ClusterView, pod: Pod, group: AnswerGroup, clock: Callable[[], float], deadline: float
-) -> AnswerGroup:
+def _explain(view: ClusterView, pod: Pod, group: AnswerGroup) -> AnswerGroup:
     node = group.first.node
     current = present_host(view.cluster, node)
     if current is None:
@@ -214,9 +259,7 @@ def _explain(
     decision = host.decide_without_plugins(pod)
     if decision.admitted:  # it was rejected when the node was in another state
         return group
-    misfits = sentences.describe_rejection(decision)
-    remedies = find_remedies(host, pod, should_stop=lambda: clock() > deadline)
-    return replace(group, misfits=misfits, remedies=remedies, host=host)
+    return replace(group, misfits=sentences.describe_rejection(decision), host=host)
 
 
 # Documents

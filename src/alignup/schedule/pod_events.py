@@ -13,6 +13,7 @@ from alignup.kubernetes.api.objects import ApiPod, PartialObject
 from alignup.kubernetes.manifests.pod_decoder import ObjectPart
 
 GATE_COMPONENT = "alignup-gate"
+MAX_NAME = 253  #: characters, by the rule of the API server
 MAX_MESSAGE = 1024  #: bytes, by the rule of the API server
 REPEAT_SECONDS = 300.0  #: between writes of the same event
 WRITES_PER_SECOND = 20.0
@@ -99,21 +100,30 @@ class PodEvents:
         if last is not None and again:
             written = replace(last, note=note, count=last.count + 1, at=timing.clock())
         else:
-            name = f"{note.pod.metadata.name}.{int(now.timestamp() * 1e6):x}"
-            written = _Written(name, note, _timestamp(now), 1, timing.clock())
+            written = _Written(_event_name(note.pod, now), note, _timestamp(now), 1, timing.clock())
+        self._written.pop(uid, None)
         self._written[uid] = written
-        self._written.move_to_end(uid)
         while len(self._written) > MAX_KNOWN:
             self._written.popitem(last=False)
+        try:
+            await self._send(written, now, again=again)
+        except Exception:
+            if self._written.get(uid) is written:  # an event that nobody can read keeps no other back
+                del self._written[uid]
+                self._written |= {} if last is None else {uid: last}
+            raise
+
+    async def _send(self, written: _Written, now: datetime, *, again: bool) -> None:
+        note, namespace = written.note, written.note.pod.metadata.namespace
         if again:
             patch = {"count": written.count, "lastTimestamp": _timestamp(now), "message": note.message}
             try:
-                await self._client.patch(EVENTS.at(written.name, namespace=note.pod.metadata.namespace), patch)
+                await self._client.patch(EVENTS.at(written.name, namespace=namespace), patch)
             except NotFoundError:  # events expire
-                written = self._written[uid] = replace(written, first=_timestamp(now))
+                written = replace(written, first=_timestamp(now))
             else:
                 return
-        await self._client.create(EVENTS, _event(written, now, self._component), namespace=note.pod.metadata.namespace)
+        await self._client.create(EVENTS, _event(written, now, self._component), namespace=namespace)
 
 
 async def read_last_event(client: ApiClient, pod: ApiPod) -> str:
@@ -125,6 +135,12 @@ async def read_last_event(client: ApiClient, pod: ApiPod) -> str:
         return ""
     reported = [event for event in events if event.source.component == GATE_COMPONENT]
     return max(reported, key=lambda event: event.last_timestamp or "").message if reported else ""
+
+
+def _event_name(pod: ApiPod, now: datetime) -> str:
+    """Return a name that no other event has; that of a pod can be too long to be the whole beginning."""
+    suffix = f".{int(now.timestamp() * 1e6):x}"
+    return pod.metadata.name[: MAX_NAME - len(suffix)].rstrip("-.") + suffix
 
 
 def _event(written: _Written, now: datetime, component: str) -> dict[str, object]:

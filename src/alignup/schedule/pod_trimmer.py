@@ -47,10 +47,11 @@ class PodTrimmer:
         spec, status = pod.spec, pod.status
         if not spec.node_name:
             return pod
-        conditions = tuple(map(_trim_condition, status.conditions))
+        failed = status.phase == "Failed"  # pages show when, and how many pods of its owner did
+        conditions = tuple(_trim_condition(condition, with_time=failed) for condition in status.conditions)
         message = status.message if pod.finished else ""
         return ApiPod(
-            metadata=self._metadata(pod.metadata, in_group=group_of(pod) is not None),
+            metadata=self._metadata(pod.metadata, with_owners=failed or group_of(pod) is not None),
             spec=ApiPodSpec(**self._share(spec, _KEPT_SPEC), priority=spec.priority),
             status=ApiPodStatus(
                 **self._share(status, _KEPT_STATUS),
@@ -60,11 +61,11 @@ class PodTrimmer:
             ),
         )
 
-    def _metadata(self, metadata: ObjectMeta, *, in_group: bool) -> ObjectMeta:
+    def _metadata(self, metadata: ObjectMeta, *, with_owners: bool) -> ObjectMeta:
         kept = {name: text for name, text in metadata.annotations.items() if name.startswith(_KEPT_ANNOTATIONS)}
         unique = {name: getattr(metadata, name) for name in _UNIQUE_METADATA}
         shared = self._share(metadata, ("namespace", "creation_timestamp", "labels"))
-        owners = self._shared(metadata.owner_references) if MIRROR_ANNOTATION in kept or in_group else ()
+        owners = self._shared(metadata.owner_references) if MIRROR_ANNOTATION in kept or with_owners else ()
         return ObjectMeta(**unique, **shared, annotations=self._shared(kept), owner_references=owners)
 
     def _share(self, part: msgspec.Struct, fields: Iterable[str]) -> dict[str, Any]:
@@ -81,8 +82,7 @@ class PodTrimmer:
         return known
 
 
-def _trim_condition(condition: Condition) -> Condition:
-    """Keep the time of a binding, which orders pods; the other conditions are needed by their names only."""
-    bound = condition.type == "PodScheduled"
-    time = condition.last_transition_time if bound else None
+def _trim_condition(condition: Condition, *, with_time: bool) -> Condition:
+    """Keep the time of a binding, which orders pods; the other conditions are mostly needed by their names only."""
+    time = condition.last_transition_time if with_time or condition.type == "PodScheduled" else None
     return Condition(type=condition.type, status=condition.status, last_transition_time=time)

@@ -27,10 +27,13 @@ from alignup.placement.scheduling.events import LeadershipEnded
 from alignup.placement.steered import STEERED_ANNOTATION, count_markers
 from alignup.placement.verdict import Verdict
 from alignup.schedule.claim_bindings import ClaimBindings
-from alignup.schedule.extender import Binder, Extender, ExtenderOptions
+from alignup.schedule.extender import FAILED, Binder, Extender, ExtenderOptions
 from alignup.schedule.extender_messages import (
     BindingArgs,
+    BindingResult,
     ExtenderArgs,
+    FilterResult,
+    HostPriority,
     MetaVictims,
     PreemptionArgs,
     PreemptionResult,
@@ -42,15 +45,17 @@ from alignup.schedule.kueue_checks import AdmissionChecks
 from alignup.schedule.large_pods import LargePods
 from alignup.schedule.live_cluster import LiveCluster, LiveClusterOptions
 from alignup.schedule.metrics import ScheduleMetrics
-from alignup.schedule.pages import ClusterPages, Facts, page_routes
+from alignup.schedule.pages import ClusterPages, page_routes
 from alignup.schedule.pod_answers import MAX_CLAIM_ROWS, answers_document, placement_documents
 from alignup.schedule.pod_events import PodEvents
+from alignup.schedule.pod_states import PodSummary
 from alignup.schedule.pod_steering import PodSteering
 from alignup.schedule.preempt import CHOOSES_VICTIMS, POD_DISRUPTION_BUDGETS, Preemption
 from alignup.schedule.rejections import RejectionWriter, recorded_verdict, rejection_text
+from alignup.schedule.step_guard import GuardedStep, ServiceStep
 from alignup.schedule.wake_up import WakeUp
 from alignup.web.api_operations import receive_body
-from alignup.web.asgi_server import ServerLimits, run_until_signal, serve_app
+from alignup.web.asgi_server import ServerLimits, kubernetes_limits, run_until_signal, serve_app
 from alignup.web.authentication import AccessRules, count_authenticated
 from alignup.web.metrics import health_app, health_routes
 from alignup.web.responses import (
@@ -180,18 +185,13 @@ class ScheduleService:
         try:
             async with asyncio.TaskGroup() as tasks:
                 for run in self.leader_tasks:
-                    tasks.create_task(run())
+                    tasks.create_task(self.live.guard.keep_running(run.__qualname__, run))
         finally:
             self.leading = False
             self.live.schedule(LeadershipEnded())
             with suppress(TimeoutError):  # the next leader must not begin before the last binding is written
                 async with asyncio.timeout(END_SECONDS):
                     await self._binder.idle.wait()
-
-    @property
-    def waiting(self) -> int:
-        """How many rejected pods wait for room."""
-        return self._wake_up.waiting
 
     # Answers to HTTP requests
 
@@ -206,14 +206,26 @@ class ScheduleService:
         answer: object
         if verb in {"filter", "prioritize"}:
             args = ExtenderArgs.read(body)
-            with suppress(PodError):  # which the answer will be about
-                await self.large_pods.decide(self.live.read(args.pod))
-            answer = self.extender.filter(args) if verb == "filter" else self.extender.prioritize(args)
+            answer = FilterResult(error=FAILED) if verb == "filter" else [HostPriority(name, 0) for name in args.names]
+            with self._guarded(f"{verb} {args.pod.metadata.full_name}"):
+                with suppress(PodError):  # which the answer will be about
+                    await self.large_pods.decide(self.live.read(args.pod))
+                answer = self.extender.filter(args) if verb == "filter" else self.extender.prioritize(args)
         elif verb == "preempt":
-            answer = await self._preempt(PreemptionArgs.read(body))
+            victims = PreemptionArgs.read(body)
+            answer = PreemptionResult({})
+            with self._guarded(f"{verb} {victims.pod.metadata.full_name}"):
+                answer = await self._preempt(victims)
         else:
-            answer = await self.extender.bind(read_message(body, BindingArgs))
+            binding = read_message(body, BindingArgs)
+            answer = BindingResult(FAILED)
+            with self._guarded(f"{verb} {binding.pod_namespace}/{binding.pod_name}"):
+                answer = await self.extender.bind(binding)
         return msgspec.json.encode(answer)
+
+    def _guarded(self, name: str) -> GuardedStep:
+        """Let an answer fail for one pod; its scheduler asks again, with a back-off of its own."""
+        return self.live.guard.guarded(ServiceStep.ANSWER, name, passing=(ParseError,))
 
     async def _preempt(self, args: PreemptionArgs) -> PreemptionResult:
         """Choose the pods to evict; none while it is unknown what nodes have, or what budgets allow."""
@@ -245,6 +257,7 @@ class ScheduleService:
         for row in document["nodes"]:
             if kept := self.live.scheduling.kept_nodes.describe(row["node"]):
                 row["kept"] = kept
+        document["state"] = PodSummary(pod).to_document()
         if text := rejection_text(pod):
             document["rejection"] = {"node": pod.spec.node_name, "reason": text}
         if record := self.extender.records.get(pod.metadata.uid):
@@ -371,9 +384,8 @@ def schedule_app(
             return ProblemError(404, f"There is no pod {where['namespace']}/{where['pod']}.").response()
         return json_response(answers)
 
-    facts = Facts(service.problems, lambda: service.waiting)
     server = service.client.access.server
-    pages = ClusterPages(service.live, facts, service.large_pods, subject=f"cluster at {server}")
+    pages = ClusterPages(service.live, service.problems, service.large_pods, subject=f"cluster at {server}")
     routes = [
         *(Route(f"{EXTENDER}/{verb}", _not_found, methods=["POST"]) for verb in VERBS),  # other methods are wrong
         Route("/v1/explain/{namespace}/{pod}", explain),
@@ -429,7 +441,8 @@ async def open_service(
         limits = ServerLimits(names=(*options.names, options.listen[0]))
         listener = stack.enter_context(tcp_socket(options.listen[1], options.listen[0]))
         app = schedule_app(service, stopping=stopping, access=rules)
-        await stack.enter_async_context(serve_app(app, listener, stopping=stopping, limits=limits, tls=tls))
+        called = kubernetes_limits(limits.names)
+        await stack.enter_async_context(serve_app(app, listener, stopping=stopping, limits=called, tls=tls))
         if options.health is not None:
             registry, live = service.metrics.registry, service.live
             probe_app = health_app(registry, readiness=service.problems, warnings=lambda: live.warnings)

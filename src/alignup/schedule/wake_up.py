@@ -23,6 +23,7 @@ from alignup.placement.scheduling.instructions import Instruction, KeepNode
 from alignup.placement.wait_queue import WaitQueue
 from alignup.schedule.large_pods import LargePods
 from alignup.schedule.live_cluster import LiveCluster
+from alignup.schedule.step_guard import GuardedStep, ServiceStep, StepFailure
 
 if TYPE_CHECKING:
     from alignup.schedule.gangs import Gangs
@@ -100,10 +101,11 @@ class WakeUp:
                     await self._wanted.wait()
             except TimeoutError:
                 for waiting in islice(self._waiting, MAX_PER_SWEEP):
-                    await self._large_pods.decide(waiting.pod)
-                    nodes = waiting.nodes - self._live.scheduling.refusals(waiting.pod).keys()
-                    if self._may_wake(waiting) and (best := self._live.choose(waiting.pod, nodes, limit=1)):
-                        await self._wake_all(waiting, best[0].host)
+                    with self._guarded(waiting):
+                        await self._large_pods.decide(waiting.pod)
+                        nodes = waiting.nodes - self._live.scheduling.refusals(waiting.pod).keys()
+                        if self._may_wake(waiting) and (best := self._live.choose(waiting.pod, nodes, limit=1)):
+                            await self._wake_all(waiting, best[0].host)
                 continue
             self._wanted.clear()
             changed, self._changed = self._changed, {}
@@ -118,12 +120,22 @@ class WakeUp:
     async def _wake_first(self, node: str) -> None:
         """Wake the first pod that *node* admits."""
         for waiting in self._waiting:
-            if node in waiting.nodes and self._may_wake(waiting):
+            if node not in waiting.nodes or not self._may_wake(waiting):
+                continue
+            with self._guarded(waiting):
                 await self._large_pods.decide(waiting.pod, (node,))
                 admits = self._live.verdict(waiting.pod, node).admits
                 keeps_out = self._live.scheduling.keeps_out
                 if admits and not keeps_out(node, waiting.pod) and await self._wake_all(waiting, node):
                     return
+
+    def _guarded(self, waiting: RejectedPod) -> GuardedStep:
+        """Let a wake-up fail for one pod, and try it again later."""
+
+        def put_off(failure: StepFailure) -> None:
+            waiting.woken = self._clock() + failure.seconds
+
+        return self._live.guard.guarded(ServiceStep.WAKE, waiting.api_pod.metadata.full_name, undo=put_off)
 
     async def _wake_all(self, waiting: RejectedPod, node: str) -> bool:
         """Wake a pod, and with it its gang if all of it fits; return whether it does."""

@@ -26,7 +26,7 @@ from alignup.align.host import Host, Settings
 from alignup.align.machine import KubeletView, Machine
 from alignup.align.memory.provider import MemoryPolicy
 from alignup.align.memory.reserved_memory import propose_reserved_memory
-from alignup.align.settings import TOPOLOGY_OPTIONS, TOPOLOGY_SWITCHES, Policy, Scope, TopologyOptions, TopologySettings
+from alignup.align.settings import TOPOLOGY_OPTIONS, TOPOLOGY_SWITCHES, Policy, Scope, TopologyOptions
 from alignup.simulate.arrivals import WorkloadEvent, ordered
 from alignup.simulate.executors import Engine, SerialEngine, pack, raise_if_cancelled, unpack
 from alignup.simulate.node_report import score_document
@@ -190,10 +190,8 @@ def _change(settings: Settings, name: str, value: str, view: KubeletView) -> Set
         case _ if value == NOT_APPLICABLE:
             return settings
         case "policy":
-            TopologySettings.parse(value, Scope.CONTAINER, options={}, gates=gates)
             return replace(settings, topology=replace(topology, policy=Policy(value)))
         case "scope":
-            TopologySettings.parse(Policy.RESTRICTED, value, options={}, gates=gates)
             return replace(settings, topology=replace(topology, scope=Scope(value)))
         case "topology-options":
             off = replace(topology.options, **{TOPOLOGY_OPTIONS[name].field: False for name in TOPOLOGY_SWITCHES})

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, contextmanager
 from multiprocessing import forkserver, get_context, resource_tracker
 from multiprocessing.synchronize import Event
 from os import sched_getaffinity
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import current_thread, main_thread
 from types import MappingProxyType
 from typing import Any, Protocol, Self, TypeVar
@@ -32,6 +32,12 @@ _KILLED = (
     "run fewer at once, or a smaller workload"
 )
 CONNECT_TIMEOUT = 30.0  #: seconds to reach a Dask scheduler
+WORKER_TIMEOUT = 60.0  #: seconds without any worker of a local Dask cluster
+RESULT_TIMEOUT = 3600.0  #: seconds without any result of a Dask cluster
+
+
+class EngineError(AlignError):
+    """An engine that cannot finish its jobs; the results that it returned before are valid."""
 
 
 class ProcessPool(ProcessPoolExecutor):
@@ -156,37 +162,54 @@ class ProcessEngine(Engine):
             except BrokenProcessPool:
                 losses = losses + 1 if len(left) == before else 0
                 if losses >= MAX_LOSSES:
-                    raise AlignError(_KILLED) from None
+                    raise EngineError(_KILLED) from None
                 self._pool = None
 
 
 class DaskEngine(Engine):
-    """An engine that uses the Dask cluster at *address*, or a local one with *count* processes."""
+    """An engine that uses the Dask cluster at *address*, or a local one with *count* processes.
+
+    It gives up if there is no result, or no worker of a local cluster, for so many seconds.
+    """
 
     def __init__(
-        self, address: str | None = None, count: int | None = None, *, timeout: float = CONNECT_TIMEOUT
+        self,
+        address: str | None = None,
+        count: int | None = None,
+        *,
+        timeout: float = CONNECT_TIMEOUT,
+        worker_timeout: float = WORKER_TIMEOUT,
+        result_timeout: float = RESULT_TIMEOUT,
     ) -> None:
         self._address, self._count, self._timeout = address, count, timeout
+        self._worker_timeout = worker_timeout
+        self._result_timeout = result_timeout
         self.client: Any = None  #: a ``distributed.Client``, from the start on
 
     def __enter__(self) -> Self:
         try:
-            from distributed import Client  # noqa: PLC0415 - an extra, and slow to import
+            import dask.config  # noqa: PLC0415 - an extra, and slow to import
+            from distributed import Client  # noqa: PLC0415 - as above
         except ImportError as error:
             raise SettingsError("Dask is not installed: it is in the extra fleet") from error
         try:
             if self._address is not None:
                 self.client = Client(self._address, timeout=self._timeout, set_as_default=False)  # type: ignore[no-untyped-call]
             else:
-                self.client = Client(  # type: ignore[no-untyped-call]
-                    n_workers=self._count,
-                    threads_per_worker=1,
-                    processes=True,
-                    dashboard_address=None,
-                    silence_logs=logging.CRITICAL,
-                    set_as_default=False,
-                )
-        except (OSError, ValueError) as error:
+                with dask.config.set({"distributed.scheduler.no-workers-timeout": self._worker_timeout}):
+                    self.client = Client(  # type: ignore[no-untyped-call]
+                        n_workers=self._count,
+                        threads_per_worker=1,
+                        processes=True,
+                        # The scheduler always serves HTTP: without an address, at a port that others may use.
+                        dashboard_address="127.0.0.1:0",
+                        scheduler_kwargs={"dashboard": False},
+                        silence_logs=logging.CRITICAL,
+                        set_as_default=False,
+                    )
+        except (OSError, ValueError, RuntimeError) as error:
+            if self._address is None:
+                raise EngineError(f"cannot start a local Dask cluster: {error}") from error
             raise SettingsError(f"no Dask scheduler answers at {self._address}: {error}") from error
         return self
 
@@ -198,19 +221,28 @@ class DaskEngine(Engine):
                 cluster.close()
 
     def results(self, job: Callable[[Parcel], Value], parcels: Sequence[Parcel]) -> Iterator[Value]:
-        from distributed import as_completed  # noqa: PLC0415 - an extra, as above
-        from distributed.scheduler import KilledWorker  # noqa: PLC0415 - an extra, as above
+        import distributed  # noqa: PLC0415 - an extra, as above
 
+        ended: SimpleQueue[Any] = SimpleQueue()
         futures = self.client.map(job, parcels, pure=False, retries=MAX_LOSSES)
+        for future in futures:
+            future.add_done_callback(ended.put)
         try:
-            for _, value in as_completed(futures, loop=self.client.loop, with_results=True):  # type: ignore[no-untyped-call]
-                yield value
-        except KilledWorker:
-            raise AlignError(_KILLED) from None
+            for _ in futures:
+                yield ended.get(timeout=self._result_timeout).result(timeout=self._result_timeout)
+        except distributed.KilledWorker:
+            raise EngineError(_KILLED) from None
+        except distributed.scheduler.NoWorkerError:
+            raise EngineError(f"no worker of the local Dask cluster is left. Perhaps {_KILLED}") from None
+        except distributed.CancelledError:
+            raise EngineError("the connection to the Dask scheduler is lost") from None
+        except (Empty, TimeoutError):
+            problem = f"no simulation is finished within {self._result_timeout:g} seconds"
+            raise EngineError(f"{problem}: the Dask cluster may have no worker, or a simulation takes longer") from None
 
 
-def make_engine(name: str, *, jobs: int | None, address: str | None) -> Engine:
+def make_engine(name: str, *, jobs: int | None, address: str | None, result_timeout: float) -> Engine:
     """Return the engine called serial, processes or dask."""
     if name == "serial":
         return SerialEngine()
-    return DaskEngine(address, jobs) if name == "dask" else ProcessEngine(jobs)
+    return DaskEngine(address, jobs, result_timeout=result_timeout) if name == "dask" else ProcessEngine(jobs)

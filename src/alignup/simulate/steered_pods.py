@@ -22,7 +22,7 @@ def add_markers(groups: Iterable[HostGroup]) -> tuple[HostGroup, ...]:
     for group in groups:
         count, nodes = _CONTAINERS * group.settings.max_pods, group.machine.kubelet_view().nodes
         markers = [Device(MARKER, f"numa-{node.id}-{n}", nodes=1 << node.id) for node in nodes for n in range(count)]
-        machine = replace(group.machine, devices=(*group.machine.devices, *markers))
+        machine = group.machine.with_reported((*group.machine.devices, *markers))
         marked.append(replace(group, machine=machine))
     return tuple(marked)
 

@@ -122,7 +122,11 @@ def main(
             for task in tasks:
                 task.cancel()
 
-    asyncio.run(run())
+    try:
+        asyncio.run(run())
+    except (ListenError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
     return 0
 
 

@@ -18,7 +18,8 @@ from urllib.parse import quote, urlencode
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.errors import AlignError
-from alignup.web.address import Address, TcpAddress
+from alignup.socket_paths import length_problem
+from alignup.web.address import Address, TcpAddress, UnixAddress
 
 Document = dict[str, Any]
 
@@ -185,7 +186,8 @@ class AgentClient:
                 connection.close()
                 raise
         except (OSError, UnicodeError) as error:  # UnicodeError: an invalid host name
-            message = f"no agent answers at {self.address}: {getattr(error, 'strerror', None) or error}"
+            problem = length_problem(address.path) if isinstance(address, UnixAddress) else ""
+            message = f"no agent answers at {self.address}: {problem or getattr(error, 'strerror', None) or error}"
             raise self._error(AgentErrorKind.UNREACHABLE, message) from error
         return connection
 

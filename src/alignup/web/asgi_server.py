@@ -53,6 +53,7 @@ class ServerLimits:
     head: float = 10.0  #: seconds for the TLS handshake, and to receive the request line and headers
     head_bytes: int = 64 << 10  #: of the request line and headers; each header counts 32 more
     idle: float = 30.0  #: seconds before an idle connection is closed
+    first: float | None = None  #: the same for one without any request yet; ``None``: as for the head
     read: float = 60.0  #: seconds for a client to read a response, or a chunk of a stream
     unauthenticated: float = 30.0  #: seconds before a connection without an authorized request is closed
     drain: float = 5.0  #: seconds for a client to read the response to a request that it is still sending
@@ -60,6 +61,15 @@ class ServerLimits:
     end: float = 10.0  #: seconds to finish running requests at shutdown
     names: tuple[str, ...] = ()  #: by which clients may call the program, beside those that HostCheck allows
     connections: ConnectionLimits = field(default_factory=lambda: ConnectionLimits().within_descriptors())
+
+
+def kubernetes_limits(names: tuple[str, ...] = ()) -> ServerLimits:
+    """Return the limits of listeners that API servers and schedulers call.
+
+    Their clients keep an idle connection for 90 seconds. A POST on a connection that the server closes at this moment
+    fails, and is not repeated. So the clients must be the ones to close idle connections.
+    """
+    return ServerLimits(idle=180.0, first=180.0, unauthenticated=180.0, names=names)
 
 
 class ConnectionTable:

@@ -103,7 +103,10 @@ class ServedConnection(asyncio.Protocol):
             "client": client[:2] if isinstance(client, tuple) else None,
         }
         transport.set_write_buffer_limits(high=1, low=0)  # pause_writing while anything is unread
-        self._start_timer("head", self._limits.head, self._close_idle)
+        if self._limits.first is None:
+            self._start_timer("head", self._limits.head, self._close_idle)
+        else:
+            self._start_timer("idle", self._limits.first, self._close_idle)
         self._start_timer("unauthenticated", self._limits.unauthenticated, transport.close)
 
     def data_received(self, data: bytes) -> None:

@@ -20,9 +20,9 @@ from pathlib import Path
 
 import structlog
 
-from alignup.align.errors import ListenError
+from alignup.align.errors import ListenError, SocketPathError
+from alignup.socket_paths import length_problem
 
-_MAX_PATH = 107  #: bytes; the kernel's limit for unix sockets, without the final NUL
 _MAX_TOKEN = 4096
 _TOKEN = re.compile(rb"[A-Za-z0-9._~+/-]+=*")  #: b64token of RFC 6750
 _POLL_SECONDS = 0.02
@@ -157,10 +157,8 @@ def _check_free(path: Path) -> None:
 
 
 def _bind_and_move(first: Path, path: Path) -> socket.socket:
-    for target in (first, path):
-        size = len(os.fsencode(target))
-        if size > _MAX_PATH:
-            raise ListenError(f"{path} is too long for a socket: {size} bytes, at most {_MAX_PATH}")
+    if problem := length_problem(path, bound=first):
+        raise SocketPathError(f"cannot create a socket at {path}: {problem}")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(os.fspath(first))

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alignup.align import bits
-from alignup.align.errors import WorkLimitError
+from alignup.align.errors import SettingsError, WorkLimitError
 from alignup.align.hint import DONT_CARE, IMPOSSIBLE, AmountFamily, Hint, HintList, MergeInput, preferred_single_nodes
 from alignup.align.machine import Distances
 from alignup.align.merging import search
@@ -325,3 +325,15 @@ def test_restricted_admits_only_what_is_preferred_and_single_numa_node_less_stil
     assert lenient.hint == strict.hint
     assert strict.admitted is strict.hint.preferred
     assert strict.admitted or not strictest.admitted
+
+
+@pytest.mark.parametrize("policy", Policy)
+def test_the_text_of_a_policy_merges_as_the_policy(policy):
+    inputs = [hinted(NODE_0, SPREAD), hinted(NODE_1, SPREAD)]
+
+    assert apply_policy(str(policy), inputs, nodes=BOTH) == apply_policy(policy, inputs, nodes=BOTH)
+
+
+def test_an_unknown_policy_is_refused():
+    with pytest.raises(SettingsError, match='unknown policy: "bogus"'):
+        apply_policy("bogus", [hinted(NODE_0)], nodes=BOTH)

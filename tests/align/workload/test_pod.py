@@ -1,8 +1,11 @@
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 
+from alignup.align.errors import QuantityError
+from alignup.align.quantity import Quantity
 from alignup.align.workload import Pod, QoS, Resources
 from tests.strategies_pods import aligned, amounts, container, guaranteed, pods
 
@@ -101,3 +104,25 @@ def test_pods_with_equal_requests_have_the_same_request_key():
     larger = replace(first, containers=(guaranteed("app", {"cpu": "3"}),))
 
     assert renamed.request_key == first.request_key != larger.request_key
+
+
+def test_amounts_may_be_text():
+    text: Any = {"cpu": "4", "memory": Quantity.parse("1Gi")}
+    resources = Resources(text, limits=text)
+
+    assert resources == Resources(amounts({"cpu": "4", "memory": "1Gi"}), amounts({"cpu": "4", "memory": "1Gi"}))
+    assert (resources.qos, resources.whole_cpus) == (QoS.GUARANTEED, 4)
+    assert Pod(name="p", overhead=text).overhead["cpu"] == Quantity.of(4)
+
+
+@pytest.mark.parametrize(
+    ("limits", "error", "message"),
+    [
+        ({"cpu": "4 cores"}, QuantityError, r'limits\[cpu\]: "4 cores": quantities must match .*; write 4$'),
+        ({"cpu": 4}, TypeError, r"limits\[cpu\] needs a Quantity or its text, not int"),
+        (None, TypeError, "limits needs a Mapping of resources to amounts, not NoneType"),
+    ],
+)
+def test_amounts_of_another_kind_are_refused(limits: Any, error, message):
+    with pytest.raises(error, match=message):
+        Resources(limits=limits)

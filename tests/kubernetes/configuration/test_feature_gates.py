@@ -25,9 +25,10 @@ def test_gates_that_matter_to_alignment_agree_with_align():
         assert not (FEATURE_GATES.keys() - release.gates.keys()) & known.keys()
 
 
-def test_dependencies_are_known_gates():
-    for name, needs in feature_gates.dependencies().items():
-        assert {name, *needs} <= feature_gates.kubelet_gates().keys()
+@pytest.mark.parametrize("release", RELEASES, ids=str)
+def test_dependencies_are_known_gates(release):
+    for name, needs in feature_gates.dependencies(release).items():
+        assert {name, *needs} <= feature_gates.kubelet_gates(release).keys()
         assert name not in needs
 
 
@@ -139,3 +140,36 @@ def test_dependencies_are_checked_since_1_35():
 
     assert not feature_gates.problems(chosen, find_release("v1.34.11"))
     assert feature_gates.problems({"PodLevelResources": False, "PodLevelResourceManagers": True}, find_release("1.37"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "AggregatedDiscoveryRemoveBetaType",
+        "CRDValidationRatcheting",
+        "CustomResourceFieldSelectors",
+        "DynamicResourceAllocation",
+        "KubeletTracing",
+        "MatchLabelKeysInPodAffinity",
+        "PodSchedulingReadiness",
+        "SeparateTaintEvictionController",
+        "ServiceAccountTokenPodNodeInfo",
+        "WindowsHostNetwork",
+    ],
+)
+def test_1_38_has_removed_a_gate(name):
+    chosen = {name: feature_gates.kubelet_gates()[name].default}
+
+    assert not feature_gates.problems(chosen)
+    (problem,) = feature_gates.problems(chosen, find_release("1.38"))
+    assert problem.message == f"unrecognized feature gate: {name}"
+
+
+@pytest.mark.parametrize("name", ["DRADeviceTaintRules", "DRADeviceTaints", "EnvFiles", "HPAGeneration"])
+def test_1_38_has_locked_a_gate(name):
+    taints = {"DRADeviceTaintRules": False, name: False}  # which depend on DRADeviceTaints
+
+    assert not feature_gates.problems(taints)
+    assert not feature_gates.problems({name: True}, find_release("1.38"))
+    (problem,) = feature_gates.problems({name: False}, find_release("1.38"))
+    assert problem.message == f"cannot set feature gate {name} to false, feature is locked to true"

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from alignup.align.claims.resource_claims import ClaimObjects, ClaimRequest, DeviceClass, DeviceId, SliceDevice
 from alignup.align.quantity import Quantity
 from alignup.kubernetes.manifests.device_selectors import SelectorError, class_selectors, relevant_values, select
+from tests.schedule.claim_objects import ENDLESS_SELECTOR
 
 GPU = SliceDevice(
     DeviceId("gpu.example.com", "node-a", "gpu-0"),
@@ -66,6 +67,8 @@ def test_an_expression_selects_a_device(expression, selected):
         ("1 + 1", "fails for device .*: 2"),
         (f'{MEMORY}.compareTo(quantity("much")) > 0', "fails for device"),
         (f'{VERSION}.compareTo(semver("1.2")) > 0', "is not a semantic version; write 1.2.3"),
+        (ENDLESS_SELECTOR, "fails for device gpu.example.com/node-a/gpu-0: .*budget exceeded"),
+        ("device.driver == '\ud800'", "is not valid"),
     ],
 )
 def test_an_expression_that_does_not_say_is_an_error(expression, message):

@@ -9,10 +9,10 @@ from alignup.align.workload import Pod, demand
 from alignup.placement.cluster import Cluster
 from alignup.placement.host_report import PodStage
 from alignup.placement.scheduling import events
-from alignup.placement.scheduling.facts import ClaimFit, GangFacts, GroupKey, PodFacts, PodState
+from alignup.placement.scheduling.facts import ClaimFit, GangFacts, GroupKey, PodFacts, WaitState
 from alignup.placement.scheduling.gate import Gate, GateOptions
 from alignup.placement.scheduling.instructions import Instruction
-from alignup.placement.scheduling.state import SchedulingState
+from alignup.placement.scheduling.scheduling_state import SchedulingState
 from alignup.placement.verdict import Verdict, unknown
 from tests.align.hosts import GPU, NIC
 from tests.placement.clusters import report
@@ -41,7 +41,7 @@ class PlainFacts:
     def gang(self, key: GroupKey) -> GangFacts:
         members = [uid for uid, group in self.groups.items() if group == key]
         waiting = [uid for uid in members if uid in self.pods]
-        gated = [uid for uid in waiting if self.pods[uid].state in {PodState.GATED, PodState.OTHER_GATES}]
+        gated = [uid for uid in waiting if self.pods[uid].state in {WaitState.GATED, WaitState.OTHER_GATES}]
         bound = {uid: self.bound[uid][1] for uid in members if uid in self.bound}
         others = [uid for uid in waiting if uid not in gated]
         return GangFacts(self.minimums.get(key, len(members)), bound, others, gated, list(bound))
@@ -92,7 +92,7 @@ class Machine:
         self.hosts = hosts
         self.sequences = dict.fromkeys(hosts, 0)
         self.state = SchedulingState(self.cluster, self.facts, gate=gate)
-        self.state.kept_nodes.patience |= dict.fromkeys((PodState.GATED, PodState.UNSCHEDULABLE), patience)
+        self.state.kept_nodes.patience |= dict.fromkeys((WaitState.GATED, WaitState.UNSCHEDULABLE), patience)
         for name in hosts:
             self.facts.nodes[name] = ALLOCATABLE
             self.report(name)
@@ -112,7 +112,7 @@ class Machine:
         return self.state.handle(event, now=self.now)
 
     def wait(
-        self, pod: Pod, age: int = 0, *, state: PodState = PodState.GATED, group: GroupKey | None = None
+        self, pod: Pod, age: int = 0, *, state: WaitState = WaitState.GATED, group: GroupKey | None = None
     ) -> PodFacts:
         """A pod without a node is seen."""
         order = (-(pod.priority or 0), f"{age:09}", pod.namespace, pod.name)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from alignup.align.settings import Policy
 from alignup.placement.scheduling import events
-from alignup.placement.scheduling.facts import GroupKey, PodState
+from alignup.placement.scheduling.facts import GroupKey, WaitState
 from alignup.placement.scheduling.instructions import GiveNodeBack, KeepNode
 from alignup.placement.scheduling.kept_nodes import MAX_HOLDERS, ROOM_SECONDS, UNUSED_SECONDS
 from tests.align.hosts import host, pod
@@ -17,7 +17,7 @@ from tests.placement.scheduling.machine import Machine
 
 NODE = "a"
 PATIENCE = 60.0
-WAITS = [PodState.GATED, PodState.UNSCHEDULABLE]
+WAITS = [WaitState.GATED, WaitState.UNSCHEDULABLE]
 policies = st.sampled_from([Policy.SINGLE_NUMA_NODE, Policy.RESTRICTED, Policy.BEST_EFFORT])
 requests = st.fixed_dictionaries(
     {"cpu": st.sampled_from("1234"), "memory": st.sampled_from(["1Gi", "9Gi"])},
@@ -120,7 +120,7 @@ def test_a_node_is_kept_from_later_pods_of_both_front_ends(waits, comes):
 
 def test_a_node_is_kept_only_for_pods_of_schedulers_that_ask():
     machine = Machine({NODE: full()})
-    facts = machine.wait(WIDE, state=PodState.UNSCHEDULABLE)
+    facts = machine.wait(WIDE, state=WaitState.UNSCHEDULABLE)
     assert machine.pass_time(PATIENCE) == []
     assert kept_for(machine.handle(events.SchedulerAsked(facts))) == []  # a search was made a moment ago
     assert kept_for(machine.pass_time(1.0)) == [(NODE, "default/wide")]

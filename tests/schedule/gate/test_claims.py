@@ -22,7 +22,7 @@ from tests.align.hosts import pod
 from tests.deadlines import until
 from tests.effort import SEED, did, rounds
 from tests.observe.api_objects import node
-from tests.schedule.claim_objects import claim, claiming, device_class, resource_slice, template
+from tests.schedule.claim_objects import ENDLESS_SELECTOR, claim, claiming, device_class, resource_slice, template
 from tests.schedule.gang_objects import gang
 from tests.schedule.gate.simulated import settle
 
@@ -434,3 +434,16 @@ def could_run(cluster, live, waiting):
         and (not names or cluster.dra.allocations(names, host) is not None)
         for host, kubelet in cluster.kubelets.items()
     )
+
+
+async def test_a_selector_that_fails_holds_up_nobody_else(cluster, controller, live, served):
+    served.put(template("endless", selector=ENDLESS_SELECTOR))
+    await until(lambda: ("default", "endless") in live.claims.objects.templates)
+    await put_slices(served, live, a=(0, 1), b=(0, 1))
+    cluster.paused.add("endless")  # which its scheduler would refuse, too
+    cluster.gate(claiming(pod("endless"), template="endless"))
+    await until(lambda: released_to(cluster, "endless") == ("a", "b"))  # only the scheduler can tell
+    cluster.add("c")  # without devices, so that the pod does not count there until it is bound
+    cluster.gate(pod("healthy"))
+    await until(lambda: cluster.bound().get("healthy") == "c")
+    assert "Iteration budget exceeded" in live.claim_fit(claiming(pod("x"), template="endless"), "a").reason

@@ -8,7 +8,7 @@ import pytest
 from alignup.documents.codec import convert
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.placement.scheduling.events import SchedulerAsked, TimePassed
-from alignup.placement.scheduling.facts import FIRST, PodFacts, PodState
+from alignup.placement.scheduling.facts import FIRST, PodFacts, WaitState
 from alignup.placement.scheduling.gate import GateOptions
 from alignup.placement.scheduling.releases import AvoidedNodes, ReleasePhase
 from alignup.schedule.cluster_facts import GATE
@@ -248,7 +248,7 @@ async def test_nothing_is_decided_while_the_api_server_is_not_followed(cluster, 
     server.inject(ApiFault(status=503, times=None), verb="watch")
     server.end_watches()
     await until(lambda: live.problems)
-    controller.gate.queue.add(PodFacts(pod=WIDE, order=FIRST, state=PodState.GATED, since=0.0))
+    controller.gate.queue.add(PodFacts(pod=WIDE, order=FIRST, state=WaitState.GATED, since=0.0))
     controller.notify()
     await settle()
 
@@ -344,7 +344,7 @@ async def test_a_pod_whose_node_is_gone_is_replaced_if_that_is_allowed(cluster, 
 
 
 async def test_the_next_pod_of_a_controller_avoids_the_node_where_one_was_not_scheduled(clock):
-    bare = PodFacts(pod=WIDE, order=FIRST, state=PodState.GATED, since=0.0)
+    bare = PodFacts(pod=WIDE, order=FIRST, state=WaitState.GATED, since=0.0)
     owned = replace(bare, controllers=frozenset({"9"}))
     avoided = AvoidedNodes(600.0)
     avoided.add(owned, "a", now=0.0)
@@ -613,7 +613,7 @@ async def test_a_node_kept_for_a_pod_of_the_extender_does_not_go_to_the_next_gat
     for name, cpus in (("left", "3"), ("right", "2")):
         cluster.gate(pod(name, cpu=cpus, memory="1Gi"))
         await bound(cluster, name)
-    live.scheduling.kept_nodes.patience[PodState.UNSCHEDULABLE] = 60.0
+    live.scheduling.kept_nodes.patience[WaitState.UNSCHEDULABLE] = 60.0
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
     document = api_pod(WIDE, phase="Pending")
     document["metadata"] |= {"creationTimestamp": "2026-11-16T01:00:00Z"}
@@ -681,3 +681,71 @@ async def test_pods_whose_amounts_overflow_stop_no_other(cluster, controller):
     assert cluster.document("wide")["metadata"]["annotations"] == {NODE_ANNOTATION: "a"}
     await until(cluster.events)
     assert [(name, reason) for name, reason, _ in cluster.events()] == [("gated", "InvalidPod")]
+
+
+def failing_for(monkeypatch, owner, method, name, *, after=False):
+    """Let a method raise an error of an unexpected type for the pod *name*, perhaps after it was done."""
+    call = getattr(owner, method)
+
+    def fail(subject, *args, **kwargs):
+        metadata = getattr(subject, "metadata", subject)
+        if metadata.name != name:
+            return call(subject, *args, **kwargs)
+        if after:
+            call(subject, *args, **kwargs)
+        raise LookupError("a defect")
+
+    monkeypatch.setattr(owner, method, fail)
+
+
+def failures(live, step):
+    return live.metrics.registry.get_sample_value("alignup_schedule_failed_steps_total", {"step": step})
+
+
+@pytest.mark.parametrize(
+    ("method", "step"),
+    [pytest.param("read", "queue", id="reading it"), pytest.param("assume", "place", id="placing it")],
+)
+async def test_whatever_a_pod_raises_it_is_put_off_and_all_others_are_placed(
+    cluster, controller, live, clock, monkeypatch, *, method, step
+):
+    owner = live if method == "read" else live.scheduling.assumptions
+    with monkeypatch.context() as patch:
+        failing_for(patch, owner, method, "wide", after=True)
+        cluster.gate(WIDE)
+        await until(lambda: failures(live, step) == 1)
+        cluster.gate(OTHER)
+        await until(lambda: cluster.bound().get("other") == "a")
+
+        assert "wide" not in live.assumed
+        assert cluster.gates() == {"wide": [GATE]}
+        await until(cluster.events)
+        text = "alignup failed on the pod, and tries again: LookupError: a defect"
+        assert cluster.events() == [("wide", "InternalError", text)]
+        clock.now += 1
+        controller.notify()
+        await until(lambda: failures(live, step) == 2)
+
+    clock.now += 1.9  # the second wait is twice as long
+    controller.notify()
+    await settle()
+    assert cluster.gates() == {"wide": [GATE]}
+    clock.now += 0.1
+    controller.notify()
+    await until(lambda: cluster.bound() == {"wide": "b", "other": "a"})
+    assert cluster.rejected == []
+
+
+async def test_whatever_a_release_raises_the_pod_is_put_off(cluster, controller, live, clock, monkeypatch, *, clocked):
+    """The task of a release has nobody who waits for it."""
+    with monkeypatch.context() as patch:
+        failing_for(patch, clocked, "patch", "wide")
+        cluster.gate(WIDE)
+        await until(lambda: failures(live, "release") == 1)
+        assert (len(controller.gate.releases), live.assumed) == (0, {})
+        cluster.gate(OTHER)
+        await until(lambda: cluster.bound().get("other") == "a")
+
+    clock.now += 1
+    controller.notify()
+    await until(lambda: cluster.bound() == {"wide": "b", "other": "a"})

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from alignup.placement.scheduling.gate import NO_ORDER, GateOptions
+from alignup.placement.scheduling.gang_placement import NO_ORDER
+from alignup.placement.scheduling.gate import GateOptions
 from alignup.schedule.gate.controller import GateController
 from alignup.schedule.pod_groups import KUBERNETES
 from alignup.testing.api_server import ApiFault
@@ -15,6 +16,7 @@ from tests.align.hosts import pod
 from tests.deadlines import until
 from tests.schedule.gang_objects import SERVED_GROUPS, gang, member, pod_group
 from tests.schedule.gate.simulated import settle
+from tests.schedule.gate.test_controller import failures
 
 pytestmark = pytest.mark.anyio
 
@@ -298,3 +300,30 @@ async def test_nodes_are_kept_for_the_pods_that_a_gang_needs_to_start(cluster, c
     controller.notify()
     waits = "0/2 nodes will admit the pod: 2 not enough cpu on one NUMA node."
     await until(lambda: ("train-4", waits) in messages(cluster, "NoNode"))
+
+
+async def test_whatever_a_gang_raises_it_is_put_off_and_all_others_are_placed(
+    cluster, controller, live, clock, monkeypatch
+):
+    pods = gang(2)
+    assumptions = live.scheduling.assumptions
+    assume_gang = assumptions.assume_gang
+
+    def fail(*args, **kwargs):
+        assume_gang(*args, **kwargs)
+        raise LookupError("a defect")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(assumptions, "assume_gang", fail)
+        for each in pods:
+            cluster.gate(each)
+        await until(lambda: failures(live, "place") == 1)
+        assert live.assumed == {}
+        cluster.gate(pod("single", cpu="4"))
+        await until(lambda: cluster.bound().get("single"))
+        assert bound(cluster, pods) == []
+
+    clock.now += 1
+    controller.notify()
+    await until(lambda: len(bound(cluster, pods)) == 2)
+    assert cluster.rejected == []

@@ -1,20 +1,26 @@
 """The gate as part of the cluster service: the webhook with its own certificate, and the controller that leads."""
 
+import asyncio
 import base64
 import json
 import ssl
+from dataclasses import replace
+from itertools import count
 
 import httpx2
 import pytest
 
 from alignup.placement.scheduling.gate import GateOptions
 from alignup.schedule.cluster_facts import GATE
+from alignup.schedule.gate.admission import LABEL, OPT_IN
 from alignup.schedule.gate.service import WEBHOOK_PATH, GateServiceOptions, WebhookOptions, add_gate
 from alignup.schedule.service import ScheduleService
 from alignup.web.metrics import metrics_lines
+from alignup.web.sockets import tcp_socket
 from tests.align.hosts import pod
-from tests.deadlines import until
+from tests.deadlines import SECONDS, until
 from tests.kubernetes.api.tasks import running
+from tests.observe.api_objects import api_pod
 from tests.schedule.gate.test_admission import pod as new_pod
 from tests.schedule.gate.test_admission import review
 from tests.schedule.gate.test_certificate_keeper import bundles, configuration
@@ -89,3 +95,43 @@ async def test_a_malformed_review_is_answered_with_the_reason(server, webhook):
     answered = await ask(server, webhook, {"kind": "AdmissionReview"})
 
     assert (answered.status_code, answered.text) == (400, "not a review: object missing required field `apiVersion`\n")
+
+
+async def test_the_api_server_is_the_one_to_close_idle_connections(webhook):
+    """It keeps them for 90 seconds, and creates a pod without the gate if its request meets the end of one."""
+    assert webhook.limits.idle > 90
+    assert webhook.limits.first > 90
+    assert webhook.limits.unauthenticated > 90
+
+
+async def test_the_limits_of_the_webhook_are_those_of_its_listener(server, webhook):
+    """The connection ends when it was idle for a moment, since this test says so."""
+    await until(lambda: bundles(server)[0])
+    trusting = ssl.create_default_context(cadata=bundles(server)[0].decode())
+    with tcp_socket(0) as listener:
+        listener.listen()  # the kernel lets the connection wait until the webhook runs
+        short = webhook._replace(listener=listener, limits=replace(webhook.limits, idle=0.01))
+        async with running() as start:
+            start(short.run())
+            connect = asyncio.open_connection(*listener.getsockname()[:2], ssl=trusting, server_hostname=NAME)
+            reader, writer = await connect
+            writer.write(f"GET / HTTP/1.1\r\nHost: {NAME}\r\n\r\n".encode())
+            answer = await asyncio.wait_for(reader.read(), SECONDS)
+            writer.close()
+    assert answer.startswith(b"HTTP/1.1 404")
+    assert b"connection: close" not in answer
+
+
+async def test_a_pod_that_the_webhook_missed_is_counted(server, webhook, cluster, service):
+    numbers = count()
+
+    def missed():
+        """Create one more pod, as the service may not lead yet."""
+        name = f"missed-{next(numbers)}"
+        cluster.paused.add(name)
+        document = api_pod(pod(name), phase="Pending")
+        document["metadata"]["labels"] = {LABEL: OPT_IN}
+        server.put(document)
+        return service.metrics.registry.get_sample_value("alignup_gate_missed_pods_total")
+
+    await until(missed)

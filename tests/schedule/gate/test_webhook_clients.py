@@ -13,7 +13,7 @@ import pytest
 from alignup.schedule.gate.admission import answer_review, webhook_app
 from alignup.schedule.gate.metrics import GateMetrics
 from alignup.schedule.gate.service import WEBHOOK_PATH, WebhookServer
-from alignup.web.asgi_server import ConnectionLimits, ServerLimits, serve_app
+from alignup.web.asgi_server import ConnectionLimits, ServerLimits, kubernetes_limits, serve_app
 from alignup.web.metrics import metrics_lines
 from alignup.web.sockets import ServerCertificate, tcp_socket
 from tests.certificates import ca_file, install
@@ -40,7 +40,7 @@ async def address(tmp_path):
     certificate = ServerCertificate(*install("first", tmp_path))
     with tcp_socket(0) as listener:
         async with running() as start:
-            start(WebhookServer(listener, certificate, {WEBHOOK_PATH: answer_review}).run())
+            start(WebhookServer(listener, certificate, {WEBHOOK_PATH: answer_review}, kubernetes_limits()).run())
             yield listener.getsockname()[:2]
 
 

@@ -8,7 +8,7 @@ from typing import Self
 
 from alignup.align.bits import CpuSet, quote
 from alignup.align.errors import SettingsError
-from alignup.align.quantity import Quantity
+from alignup.align.quantity import Quantity, read_amount
 from alignup.align.release import NEWEST, FeatureStage
 from alignup.align.settings import TOPOLOGY_OPTIONS, FeatureGates, Policy, check_stage, parse_bool
 
@@ -64,7 +64,7 @@ class CpuOptions:
         """Raise if align-by-socket is incompatible with the topology manager *policy* or the machine."""
         if not self.align_by_socket:
             return
-        if policy is Policy.SINGLE_NUMA_NODE:
+        if Policy(policy) is Policy.SINGLE_NUMA_NODE:
             raise SettingsError(
                 "Topolgy manager single-numa-node policy is incompatible with CPUManager align-by-socket policy option"
             )
@@ -82,6 +82,10 @@ class CpuSettings:
     options: Mapping[str, str] = field(default_factory=dict)
     reservation: Quantity | None = None  #: kube-reserved and system-reserved CPUs; ``None``: not set
     explicit: CpuSet = 0  #: ``reservedSystemCPUs``; empty: not set
+
+    def __post_init__(self) -> None:
+        if self.reservation is not None:
+            object.__setattr__(self, "reservation", read_amount("reservation", self.reservation))
 
     def check_none(self) -> None:
         if self.options:

@@ -138,6 +138,7 @@ class CpuProvider(Provider[CpuLedger]):
     name = CpuLedger.PROVIDER
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "policy", CpuPolicy(self.policy))
         allocatable = 0 if self.policy is CpuPolicy.NONE else self.view.all_cpus & ~self.reserved
         object.__setattr__(self, "allocatable", allocatable)
         selection = create_selection(self.view, self.options, self.kubelet_release, kubelet_faults=self.kubelet_faults)

@@ -43,6 +43,9 @@ class MemorySettings:
     kubelet_faults: bool = False
     release: Release = NEWEST
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "policy", MemoryPolicy(self.policy))
+
     @classmethod
     def of_gates(cls, policy: MemoryPolicy, gates: FeatureGates, *, kubelet_faults: bool = False) -> Self:
         both = gates.on("PodLevelResources") and gates.on("PodLevelResourceManagers")

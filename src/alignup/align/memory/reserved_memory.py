@@ -13,7 +13,7 @@ from alignup.align.bits import quote
 from alignup.align.errors import SettingsError
 from alignup.align.machine import KubeletView, NumaNode, hugepages_resource
 from alignup.align.memory.ledger import Sizes
-from alignup.align.quantity import Quantity, QuantityFormat
+from alignup.align.quantity import Quantity, QuantityFormat, read_amounts
 from alignup.align.workload import Amounts, names
 from alignup.align.workload.names import MEMORY
 
@@ -24,6 +24,9 @@ _MIB = 1 << 20
 class ReservedMemory:
     node: int
     limits: Amounts
+
+    def __post_init__(self) -> None:
+        read_amounts(self, "limits")
 
 
 def reservation_problems(entries: Iterable[ReservedMemory]) -> Iterator[str]:

@@ -53,7 +53,7 @@ class PolicyResult(NamedTuple):
 
 
 def apply_policy(
-    policy: Policy,
+    policy: Policy | str,
     inputs: Sequence[MergeInput],
     *,
     nodes: NodeSet,
@@ -68,6 +68,8 @@ def apply_policy(
         merged = merge_single_numa_node(inputs, nodes)
         hint = Hint(None if merged.nodes == nodes else merged.nodes, merged.preferred)
         return PolicyResult(hint, merged.preferred, merged)
+    if not isinstance(policy, Policy):
+        return apply_policy(Policy(policy), inputs, nodes=nodes, distances=distances, work_limit=work_limit)
     merged = merge(inputs, nodes=nodes, distances=distances, work_limit=work_limit)
     admitted = merged.preferred or policy is Policy.BEST_EFFORT
     return PolicyResult(Hint(merged.nodes, merged.preferred), admitted, merged)

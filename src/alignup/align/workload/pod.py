@@ -10,7 +10,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Self
 
-from alignup.align.quantity import Quantity
+from alignup.align.quantity import Quantity, read_amounts
 from alignup.align.workload import names
 from alignup.align.workload.names import CPU, HUGEPAGES, MEMORY
 
@@ -29,9 +29,25 @@ class QoS(StrEnum):
 
 @dataclass(frozen=True)
 class Resources:
+    """What a container or pod requests; an amount may be given as text, such as ``{"cpu": "4"}``."""
+
     requests: Amounts = field(default_factory=dict)
     limits: Amounts = field(default_factory=dict)
     claims: tuple[str, ...] = ()  #: names of the pod's resource claims
+
+    def __post_init__(self) -> None:
+        try:  # the check of what decoders parsed is as cheap as possible
+            for amount in self.requests.values():
+                if type(amount) is not Quantity:
+                    read_amounts(self, "requests")
+                    break
+            for amount in self.limits.values():
+                if type(amount) is not Quantity:
+                    read_amounts(self, "limits")
+                    break
+        except AttributeError:
+            read_amounts(self, "requests")
+            read_amounts(self, "limits")
 
     @cached_property
     def qos(self) -> QoS:
@@ -120,6 +136,10 @@ class Pod:
     os: str = ""  #: the operating system; empty: any
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.overhead:
+            read_amounts(self, "overhead")
 
     @property
     def all_containers(self) -> tuple[Container, ...]:

@@ -139,7 +139,7 @@ class HostStateReader:
         nodes = bits.of(node.id for node in idle.machine.nodes if node.id >= 0)
         return HostReport(
             host=state.metadata.name,
-            machine=replace(idle.machine, devices=devices),
+            machine=idle.machine.with_reported(devices),
             settings=idle.settings,
             ledger=_read_ledger(state.ledger, replace(idle.ledger, devices=provider.initial_ledger()), nodes),
             sequence=state.generation,

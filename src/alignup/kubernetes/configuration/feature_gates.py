@@ -29,9 +29,11 @@ def kubelet_gates(release: Release = NEWEST) -> Mapping[str, FeatureGate]:
 
 @cache
 def dependencies(release: Release = NEWEST) -> Mapping[str, Sequence[str]]:
-    """Return gate → the gates that it requires, in the kubelet's order."""
+    """Return gate → the gates that it requires, in the kubelet's order; nothing requires a gate that is removed."""
     gates = ((name, _in_release(history, release)) for name, history in KUBELET_TABLES["dependencies"].items())
-    return {name: known[0] for name, known in gates if known and known[0]}
+    present = kubelet_gates(release)
+    required = {name: [need for need in known[0] if need in present] for name, known in gates if known}
+    return {name: needs for name, needs in required.items() if needs and name in present}
 
 
 def _in_release(history: Sequence[Sequence[Any]], release: Release) -> Sequence[Any]:

@@ -23,7 +23,11 @@ _QUANTITY, _VERSION = "quantity", "version"  #: as in ``cel_environment``
 
 
 class SelectorError(AlignError):
-    """A selector that is not valid, that fails on a device, or that cannot be evaluated here."""
+    """It is not known whether a selector selects a device."""
+
+
+class FailingSelectorError(SelectorError):
+    """A selector that is not valid, or that fails on a device."""
 
 
 def class_selectors(objects: ClaimObjects) -> Matches:
@@ -38,11 +42,13 @@ def _matches(classes: Mapping[str, tuple[str, ...]], request: ClaimRequest, devi
 
 def select(expression: str, device: SliceDevice) -> bool:
     """Return whether *expression* selects *device*; ``SelectorError`` if that is not known."""
-    values = _variables(device, _domains(expression))
-    result = _compile(expression).eval(data={"device": values})
-    value = result.value()
+    values, compiled = _variables(device, _domains(expression)), _compile(expression)
+    try:
+        value = compiled.eval(data={"device": values}).value()
+    except Exception as error:  # noqa: BLE001 - the library raises errors of many types, for example after 10,000 steps
+        value = error
     if not isinstance(value, bool):
-        raise SelectorError(f"selector {quote(expression)} fails for device {device.id}: {value}")
+        raise FailingSelectorError(f"selector {quote(expression)} fails for device {device.id}: {value}")
     return value
 
 
@@ -81,9 +87,10 @@ def _compile(expression: str) -> "cel.Expression":
         raise SelectorError("selectors of claims need the library cel-expr-python; install alignup[claims]") from None
     try:
         return device_environment().compile(expression)
-    except RuntimeError as error:
-        reason = str(error).partition("ERROR: <input>:")[2].partition("\n")[0] or str(error)
-        raise SelectorError(f"selector {quote(expression)} is not valid: {reason}") from None
+    except Exception as error:  # noqa: BLE001 - a TypeError, for example, for text that is not valid Unicode
+        text = str(error)
+        reason = (text.partition("ERROR: <input>:")[2] or text).partition("\n")[0]
+        raise FailingSelectorError(f"selector {quote(expression)} is not valid: {reason}") from None
 
 
 @lru_cache(maxsize=1024)

@@ -19,6 +19,7 @@ from alignup.align import bits
 from alignup.align.errors import ListenError
 from alignup.align.machine import Device
 from alignup.kubernetes.plugins import unix_grpc
+from alignup.socket_paths import length_problem
 from alignup.wire import device_plugin_pb2 as wire
 
 REGISTRY = "kubelet.sock"
@@ -90,9 +91,12 @@ class DevicePlugin:
 
     def _listens(self) -> bool:
         """Return whether something listens at the kubelet's socket: else no socket is created for nothing."""
+        registry = self._directory / REGISTRY
+        if problem := length_problem(registry):
+            raise OSError(f"{registry}: {problem}")
         with socket(AF_UNIX, SOCK_STREAM) as probe:
             probe.settimeout(0)  # a Unix socket is connected at once, or not at all
-            return probe.connect_ex(str(self._directory / REGISTRY)) == 0
+            return probe.connect_ex(str(registry)) == 0
 
     async def _serve_once(self) -> None:
         """Serve at a new socket, register it, and return after the kubelet has stopped following the list."""

@@ -21,6 +21,7 @@ from alignup.align.errors import PluginError
 from alignup.align.machine import MAX_NODE_ID, Device
 from alignup.kubernetes.plugins import unix_grpc
 from alignup.kubernetes.plugins.allocate_response import AllocateResponse
+from alignup.socket_paths import length_problem
 from alignup.wire import device_plugin_pb2 as wire
 
 HEALTHY = "Healthy"
@@ -55,6 +56,8 @@ class Endpoint:
     @classmethod
     async def dial(cls, resource: str, socket: Path, *, timeouts: PluginTimeouts) -> Self:
         """Connect to a plugin and read its options; raise ``PluginError`` if it does not answer."""
+        if problem := length_problem(socket):
+            raise PluginError(f"failed to dial device plugin: {socket}: {problem}")
         endpoint = cls(resource, socket, unix_grpc.channel(socket), timeouts)
         try:
             endpoint.options = await endpoint._call(

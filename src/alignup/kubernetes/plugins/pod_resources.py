@@ -30,6 +30,7 @@ from alignup.align.memory.ledger import Block
 from alignup.align.workload import Pod
 from alignup.kubernetes.plugins import unix_grpc
 from alignup.kubernetes.plugins.resources import Clock
+from alignup.socket_paths import length_problem
 from alignup.wire import pod_resources_pb2 as wire
 
 SOCKET = "kubelet.sock"  #: the name that tools expect
@@ -235,6 +236,8 @@ class PodResourcesClient:
         )
 
     def _reason(self, code: grpc.StatusCode, text: str) -> str:
+        if problem := length_problem(self._path):
+            return problem
         missing = code is grpc.StatusCode.UNAVAILABLE and not self._path.exists()
         return "no such socket" if missing else unix_grpc.error_text(code, text)
 

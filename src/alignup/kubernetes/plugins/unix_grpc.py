@@ -20,7 +20,8 @@ import grpc.aio
 from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from alignup.align.errors import ListenError
+from alignup.align.errors import ListenError, SocketPathError
+from alignup.socket_paths import length_problem
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # generic for the type checker only
@@ -28,7 +29,6 @@ Method = tuple[type[Message], Callable[[Any], Awaitable[Message]]]  #: request t
 StreamMethod = tuple[type[Message], Callable[[Any], AsyncIterator[Message]]]
 ErrorFactory = Callable[[grpc.StatusCode, str], Exception]  #: builds the error that a failed call raises
 
-_MAX_PATH = 107  #: bytes; the kernel's limit for the name of a Unix socket, without its terminating zero
 _CLIENT_OPTIONS = (
     # A server that restarts at the same path must be reachable at once, whatever happened to its predecessor.
     ("grpc.use_local_subchannel_pool", 1),
@@ -172,13 +172,15 @@ async def serve(
 
 
 def listen(server: grpc.aio.Server, path: Path) -> None:
-    """Have *server* listen at *path*; raise ``OSError`` or ``RuntimeError`` if that is not possible.
+    """Have *server* listen at *path*; raise ``SocketPathError``, ``OSError`` or ``RuntimeError`` if it cannot.
 
     Whatever the umask, only the owner can connect, from the moment the socket appears: it is bound in a private
     directory, and moved to its path once its mode is set.
     """
     with TemporaryDirectory(prefix=".", dir=path.parent) as private:
         bound = Path(private) / "s"
+        if problem := length_problem(path, bound=bound):
+            raise SocketPathError(f"cannot create a socket at {path}: {problem}")
         server.add_insecure_port(address(bound))
         bound.chmod(0o600)
         bound.replace(path)
@@ -212,10 +214,8 @@ def _stream_handler(kind: type[Message], respond: Callable[[Any], AsyncIterator[
 
 def check_socket_path(path: Path) -> None:
     """Raise ``ListenError`` if no socket can be created at *path*, or if a server listens there."""
-    length = len(str(path.absolute()).encode())
-    if length > _MAX_PATH:
-        problem = f"{path} is {length} bytes long; the path of a socket has at most {_MAX_PATH}"
-        raise ListenError(f"{problem}\nchoose a directory with a shorter name")
+    if problem := length_problem(path):
+        raise SocketPathError(f"cannot create a socket at {path}: {problem}")
     if not os.path.lexists(path):
         return
     if not stat.S_ISSOCK(path.lstat().st_mode):

@@ -102,6 +102,15 @@ class ReleaseFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class StepFailed:
+    """Something unexpected happened while an instruction about a pod was carried out."""
+
+    uid: str
+    step: str
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
 class LargePodDecided:
     uid: str
 
@@ -142,6 +151,7 @@ Event = (
     | SchedulerAsked
     | ReleaseWritten
     | ReleaseFailed
+    | StepFailed
     | LargePodDecided
     | TimePassed
     | PlaceNext

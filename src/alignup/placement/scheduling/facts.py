@@ -18,7 +18,7 @@ WaitingOrder = tuple[int, str, str, str]  #: a sort key: the highest priority fi
 FIRST: WaitingOrder = (-(1 << 40), "", "", "")  #: before all priorities
 
 
-class PodState(StrEnum):
+class WaitState(StrEnum):
     """What a pod without a node waits for, by its object."""
 
     GATED = "gated"  #: for a node, behind our scheduling gate and no other
@@ -44,7 +44,7 @@ class PodFacts:
 
     pod: Pod
     order: WaitingOrder
-    state: PodState
+    state: WaitState
     since: float  #: when it began to wait, by our clock
     version: str = ""  #: of its object
     scheduler: str = ""

@@ -9,16 +9,16 @@ when a node changes that could admit it. The pods of a gang are released togethe
                   blocked   (not written) → queued
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from itertools import islice, permutations
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from itertools import islice
 
 from alignup.align.errors import AlignError
 from alignup.align.workload import Pod
 from alignup.placement.cluster import Cluster
 from alignup.placement.gang import GangBinding
-from alignup.placement.pod_shape import is_large, shape_key
+from alignup.placement.pod_shape import is_large
 from alignup.placement.scheduling.assumptions import Assumptions
 from alignup.placement.scheduling.claim_rules import (
     UNKNOWN_PREFERENCE,
@@ -26,13 +26,14 @@ from alignup.placement.scheduling.claim_rules import (
     SettledClaims,
     claim_preference,
 )
-from alignup.placement.scheduling.facts import FIRST, ClusterFacts, GangFacts, GroupKey, PodFacts, PodState
-from alignup.placement.scheduling.gangs import INCOMPLETE, describe_gang
+from alignup.placement.scheduling.facts import FIRST, ClusterFacts, GangFacts, GroupKey, PodFacts, WaitState
+from alignup.placement.scheduling.gang_placement import FULL, GangChoice, GangPlacement
 from alignup.placement.scheduling.instructions import (
     CancelSteering,
     DecideLargePod,
     EvictPod,
     ForgetEvents,
+    ReadPod,
     Report,
     WriteEvent,
     WriteRelease,
@@ -45,8 +46,8 @@ from alignup.placement.scheduling.pod_queue import (
     Rank,
     WaitingGang,
     gang_uid,
-    kind_key,
 )
+from alignup.placement.scheduling.reasons import count_reasons, describe_reasons
 from alignup.placement.scheduling.releases import (
     UNBOUND_SECONDS,
     AvoidedNodes,
@@ -57,17 +58,15 @@ from alignup.placement.scheduling.releases import (
     describe_failure,
 )
 from alignup.placement.scheduling.turn import Turn
-from alignup.placement.verdict import Feasibility, VerdictKind, unknown
+from alignup.placement.verdict import VerdictKind
 
 NO_NODE = "NoNode"  #: the reason of events about pods that no node admits
 INVALID = "InvalidPod"  #: the reason of events about pods that no kubelet can decide on
+INCOMPLETE = "GangIncomplete"  #: the reason of events about gangs of which pods are missing
 OTHER_SCHEDULER = "OtherScheduler"  #: the reason of events about pods whose scheduler is not among the known ones
-FULL = "too little left by the Node object"
-NO_ORDER = "its pods share nodes in an order that the scheduler of a PodGroup does not keep"
 DEFAULT_SCHEDULER = "default-scheduler"
 EXPLAIN_SECONDS = 2.0  #: before it is said that no node admits a pod; some reasons last less
-MAX_REASONS = 6  #: in one event
-MAX_ORDERS = 120  #: of pods on one node that are tried
+FIRST_RETRY, LONGEST_RETRY = 1.0, 300.0  #: seconds after a step failed; each failure in a row doubles them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,13 +79,6 @@ class GateOptions:
     retry: float = 10.0  #: seconds after a release that the API server did not accept
     avoid: float = 600.0  #: seconds for which pods of a controller avoid a node where one was not scheduled
     replace_stuck: bool = False  #: whether to evict released pods that are not scheduled and will be created again
-
-
-class GangChoice(NamedTuple):
-    bindings: tuple[GangBinding, ...] = ()  #: in the order of release; they are assumed
-    in_turn: bool = False  #: whether pods of one node must be bound one after the other
-    problem: str = ""  #: why the gang waits
-    fitting: int = 0  #: of its pods
 
 
 class Gate:
@@ -112,6 +104,7 @@ class Gate:
         self.releases = Releases(seconds=options.unbound)
         self.claims = GatedClaims(facts)
         self._avoided = AvoidedNodes(options.avoid)
+        self._gangs = GangPlacement(cluster, facts, assumptions, kept_nodes, claims=self.claims, avoided=self._avoided)
         self._pods: dict[str, PodFacts] = {}  #: all pods that wait here or are released, as they are now, by uid
         self.other_gates: set[str] = set()  #: uids of pods that have other gates as well
         self._refused: dict[str, float] = {}  #: uid → when to try again to release it
@@ -119,6 +112,7 @@ class Gate:
         self.incomplete: dict[GroupKey, float] = {}  #: groups without enough pods → when to explain that
         self._to_explain: dict[PodClass, float] = {}  #: blocked classes → when to explain that; the first comes first
         self._preparing: dict[str, PodClass] = {}  #: of large pods, by uid of the first, while others decide on them
+        self._failures: dict[str, int] = {}  #: uid → how often its steps have failed in a row
         self._node_gone = False  #: whether pods may have been released to a node that is gone since the last check
 
     def count_blocked(self) -> int:
@@ -133,9 +127,10 @@ class Gate:
             self._pods[uid] = facts
             return
         self._stop_waiting(uid)
-        if facts.state is PodState.GATED:
-            self._wait(facts)
-        elif facts.state is PodState.OTHER_GATES:
+        if facts.state is WaitState.GATED:
+            with self._isolated("queue", facts):
+                self._wait(facts)
+        elif facts.state is WaitState.OTHER_GATES:
             self._pods[uid] = facts
             self.other_gates.add(uid)
         elif facts.released_to and self._knows_scheduler(facts) and uid not in self.releases.given_up:
@@ -158,6 +153,7 @@ class Gate:
         self.releases.forget(uid)
         self._turn.emit(ForgetEvents(uid))
         self._settle(self.claims.forget(uid))
+        self._failures.pop(uid, None)
         gone = (node,) if node else tuple(release.nodes) if release else ()
         self.queue.nodes_changed(gone)
 
@@ -293,6 +289,12 @@ class Gate:
         if head is None:
             return None
         pod_class, waiting = head
+        released = [False]
+        with self._isolated("place", waiting):
+            released.append(self._try(waiting, pod_class))
+        return released[-1]
+
+    def _try(self, waiting: PodFacts, pod_class: PodClass) -> bool:
         if is_large(pod_class.pod) and not pod_class.prepared:
             self.queue.block(pod_class)
             if waiting.uid not in self._preparing:
@@ -391,7 +393,8 @@ class Gate:
     def _try_gang(self, gang: WaitingGang, pod_class: PodClass) -> bool:
         """Release all pods of a gang if they fit together; return whether they do."""
         try:
-            choice = self._choose_gang(gang)
+            placed = self._count_placed(self._facts.gang(gang.key))
+            choice = self._gangs.choose(gang, placed=placed, now=self._turn.now)
         except AlignError as error:
             choice = GangChoice(problem=f"gang {gang.key}: no kubelet can decide on its pods: {error}")
             for member in gang.members:
@@ -417,83 +420,6 @@ class Gate:
         self._write_planned()
         return True
 
-    def _choose_gang(self, gang: WaitingGang) -> GangChoice:
-        """Choose the nodes of a gang, and assume its pods there; or none of them."""
-        facts = self._facts.gang(gang.key)
-        beside, placed = self._assumptions.beside(facts), self._count_placed(facts)
-        nodes = self._gang_nodes(gang, {binding.host for binding in beside.values()})
-        pods = [*(binding.pod for binding in beside.values()), *(member.pod for member in gang.members)]
-
-        def has_room(host: str, pods: Sequence[Pod]) -> bool:
-            *others, last = pods
-            return not self._facts.insufficient(host, last, beside=(*self._assumptions.on(host), *others))
-
-        answer = self._cluster.feasible_gang(pods, eligible=lambda pod: nodes[pod.uid], has_room=has_room)
-        chosen = [binding for binding in answer.bindings if binding.pod.uid in nodes]
-        fitting = placed + len(chosen)
-        if fitting < facts.minimum:
-            full, verdicts = unknown(FULL), dict(answer.verdicts)
-            for pod in answer.rest[:1]:  # nodes whose kubelets would admit it are full by their Node objects
-                verdicts[pod.uid] = Feasibility(
-                    {node: full if each.admits else each for node, each in verdicts[pod.uid].items()}
-                )
-            answer = replace(answer, verdicts=verdicts)
-            return GangChoice(problem=describe_gang(gang.key, facts, fitting, answer, self._cluster), fitting=fitting)
-        return self._assume_gang(gang, chosen, beside)
-
-    def _gang_nodes(self, gang: WaitingGang, holding: Collection[str]) -> dict[str, Collection[str]]:
-        """Return the nodes of each pod, by uid. Claims are checked only on nodes that admit the pod."""
-        kinds = {_member_key(member): replace(member, order=gang.order) for member in gang.members}
-        admitting = set(holding)
-        for member in kinds.values() if any(member.pod.uses_claims for member in kinds.values()) else ():
-            admitting.update(self._cluster.feasible(member.pod).admitting())
-        nodes = {key: self._member_nodes(member, admitting) for key, member in kinds.items()}
-        return {member.uid: nodes[_member_key(member)] for member in gang.members}
-
-    def _member_nodes(self, member: PodFacts, admitting: Collection[str]) -> Collection[str]:
-        """Return the nodes that a pod of a gang may be released to, as far as its other pods do not matter.
-
-        Its claims may allow fewer of the *admitting* nodes. No other nodes are chosen anyway.
-        """
-        allowed, kept = set(self._facts.allowed(member)), self._kept_nodes
-        allowed -= self._avoided.of(member, now=self._turn.now)
-        allowed -= {name for name in kept.names if kept.keeps_out(name, member.pod, member.order)}
-        if member.pod.uses_claims:
-            allowed -= {name for name in admitting if name in allowed and self.claims.refusal(member.pod, name)}
-        return frozenset(allowed)
-
-    def _assume_gang(
-        self, gang: WaitingGang, chosen: Sequence[GangBinding], beside: Mapping[str, GangBinding]
-    ) -> GangChoice:
-        by_node: dict[str, list[GangBinding]] = {}
-        for binding in chosen:
-            by_node.setdefault(binding.host, []).append(binding)
-        held = {host: [binding for binding in beside.values() if binding.host == host] for host in by_node}
-        mixed = [host for host, bindings in by_node.items() if len({shape_key(pod) for pod, _ in bindings}) > 1]
-        at_once = gang.bound_at_once
-        if at_once and not all(self._admits_any_order(by_node[host], held[host]) for host in mixed):
-            return GangChoice(problem=f"gang {gang.key}: {NO_ORDER}")
-        others = [binding for bindings in held.values() for binding in bindings]
-        verdicts = self._assumptions.assume_gang(chosen, beside=others)
-        if not verdicts[-1].admits:
-            return GangChoice(problem=f"gang {gang.key}: {verdicts[-1].reason}")
-        return GangChoice(tuple(chosen), in_turn=bool(mixed) and not at_once)
-
-    def _admits_any_order(self, bindings: Collection[GangBinding], beside: Collection[GangBinding]) -> bool:
-        """Return whether a node admits pods in whatever order they are bound."""
-        tried = set()
-        for order in islice(permutations(bindings), MAX_ORDERS + 1):
-            shapes = tuple(shape_key(pod) for pod, _ in order)
-            if shapes in tried:
-                continue
-            tried.add(shapes)
-            admits = len(tried) <= MAX_ORDERS and self._cluster.assume_gang((*beside, *order))[-1].admits
-            for pod, _ in order:
-                self._cluster.forget(pod.uid)
-            if not admits:
-                return False
-        return True
-
     # Releases
 
     def _plan_release(self, facts: PodFacts, nodes: tuple[str, ...], *, after: str = "") -> None:
@@ -504,6 +430,38 @@ class Gate:
         if facts.pod.uses_claims:
             self.claims.released(facts.pod, nodes)
         self.queue.nodes_changed(nodes, taken=True)
+
+    @contextmanager
+    def _isolated(self, step: str, waiting: PodFacts) -> Iterator[None]:
+        """Let a step fail for one pod or gang alone, and try it again later."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - whatever it is, all others go on
+            self.step_failed(step, waiting.uid, error, waiting)
+
+    def step_failed(self, step: str, uid: str, error: Exception, waiting: PodFacts | None = None) -> None:
+        """Undo everything for a pod or gang whose step has failed, and try it again later."""
+        waiting = waiting or self._pods.get(uid)
+        pods = waiting.members if isinstance(waiting, WaitingGang) else (waiting,) if waiting else ()
+        uids = [facts.uid for facts in pods] or [uid]
+        failures = self._failures[uid] = self._failures.get(uid, 0) + 1
+        seconds = min(FIRST_RETRY * (1 << min(failures - 1, 16)), LONGEST_RETRY)
+        text = f"{type(error).__name__}: {error}"
+        self.queue.remove(uid)
+        for member in uids:
+            self._stop_waiting(member)
+            if (release := self._end_release(member, bound=False)) is not None:
+                self._undo(release)
+            self._assumptions.forget(member)
+            self._cluster.forget(member)  # also where only a part of the step was done
+            current = self._facts.pod(member)
+            if current is None or current.state is WaitState.GATED:
+                self._refused[member] = self._turn.now + seconds
+                message = f"alignup failed on the pod, and tries again: {text}"
+                self._turn.emit(WriteEvent(member, "InternalError", message))
+        name = waiting.full_name if waiting else uid
+        details = {"step": step, "name": name, "error": error, "retry": seconds}
+        self._turn.emit(Report("step failed", details=details))
 
     def _write_planned(self) -> None:
         """Write releases that are planned, as many as may be written at a time."""
@@ -521,6 +479,7 @@ class Gate:
         waited = now - release.facts.since
         self.releases.written(release, now=now)
         self._node_gone |= not self._exists(release)
+        self._failures.pop(uid, None)
         self._report("pod released", release.facts, node=release.node, waited=waited)
         self._turn.emit(ForgetEvents(uid))
         self._write_planned()
@@ -534,9 +493,8 @@ class Gate:
         self._report("release ended", release.facts, outcome=outcome, problem=message, node=release.node)
         if outcome is ReleaseOutcome.REFUSED:
             self._turn.emit(WriteEvent(uid, "ReleaseFailed", f"cannot release the pod: {message}"))
-            self._pods[uid] = release.facts
             self._refused[uid] = self._turn.now + self.options.retry
-        elif current is not None and current.state is PodState.GATED:
+        elif current is not None and current.state is WaitState.GATED:
             self._wait_again(current)
         self._write_planned()
 
@@ -583,10 +541,11 @@ class Gate:
             current = self._pods.get(release.uid, release.facts)
             outcome = self.releases.failure(release, current, now=now, node_exists=self._exists(release))
             if outcome is not None:
-                self._give_up(release, current, outcome)
+                with self._isolated("release", current):
+                    self._give_up(release, current, outcome)
         for uid in [uid for uid, at in self._refused.items() if at <= now]:
             del self._refused[uid]
-            self._wait_again(self._pods[uid])
+            self._turn.emit(ReadPod(uid))
 
     def _exists(self, release: PodRelease) -> bool:
         return any(name in self._facts.nodes for name in release.nodes)
@@ -623,7 +582,8 @@ class Gate:
                 return
             del self._to_explain[pod_class]
             if pod_class in self.queue.blocked:
-                self._explain(pod_class)
+                with self._isolated("explain", self.queue.of_kind(pod_class)[0]):
+                    self._explain(pod_class)
                 return
 
     def _explain_missing(self, key: GroupKey) -> None:
@@ -678,28 +638,3 @@ class Gate:
 
     def _report(self, event: str, facts: PodFacts, **details: object) -> None:
         self._turn.emit(Report(event, facts.uid, facts.full_name, details))
-
-
-def _member_key(member: PodFacts) -> object:
-    """Return a key that is equal for pods of a gang that may be released to the same nodes."""
-    return kind_key(member), member.controllers
-
-
-_KINDS = (VerdictKind.REJECTS, VerdictKind.UNKNOWN, None)  #: in the order in which they are listed
-
-
-def count_reasons(reasons: Iterable[tuple[str, VerdictKind | None, str]]) -> dict[str, int]:
-    """Count nodes by reason, the most frequent first; each comes with its kind of verdict, if that matters."""
-    counts: dict[str, tuple[int, int, str]] = {}  #: minus the count, the kind, and the first node
-    for node, kind, reason in sorted(reasons, key=lambda reason: reason[0]):
-        count, rank, first = counts.get(reason, (0, _KINDS.index(kind), node))
-        counts[reason] = (count - 1, rank, first)
-    return {reason: -count for reason, (count, _, _) in sorted(counts.items(), key=lambda item: item[1])}
-
-
-def describe_reasons(reasons: Mapping[str, int], *, nodes: int) -> str:
-    """Return the text of an event: ``0/5 nodes will admit the pod: 3 not enough cpu …``."""
-    listed = [f"{count} {reason}" for reason, count in list(reasons.items())[:MAX_REASONS]]
-    more = len(reasons) - MAX_REASONS
-    listed += [f"{more} more reasons"] if more > 0 else []
-    return f"0/{nodes} nodes will admit the pod" + (f": {', '.join(listed)}." if listed else ".")

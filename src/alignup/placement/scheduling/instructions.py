@@ -1,4 +1,4 @@
-"""What the scheduling state wants to be done. Whoever carries an instruction out reports the outcome as an event."""
+"""What the scheduling state wants to be done. The outcome of an instruction comes back as an event."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -71,6 +71,13 @@ class DecideLargePod:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadPod:
+    """Tell what a pod is now, as ``PodSeen``: it is tried again."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
 class EvictPod:
     uid: str
 
@@ -101,6 +108,7 @@ Instruction = (
     | WriteEvent
     | ForgetEvents
     | DecideLargePod
+    | ReadPod
     | EvictPod
     | ChangeHosts
     | Report

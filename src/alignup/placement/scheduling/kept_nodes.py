@@ -19,7 +19,7 @@ from alignup.align.workload import Pod
 from alignup.placement.cluster import Cluster
 from alignup.placement.kept_hosts import MAX_UNSUITABLE, find_hosts, fits_after, usable_hosts
 from alignup.placement.pod_shape import is_large, needs_alignment
-from alignup.placement.scheduling.facts import FIRST, ClusterFacts, GroupKey, PodFacts, PodState, WaitingOrder
+from alignup.placement.scheduling.facts import FIRST, ClusterFacts, GroupKey, PodFacts, WaitingOrder, WaitState
 from alignup.placement.scheduling.instructions import GiveNodeBack, Instruction, KeepNode
 
 MAX_HOLDERS = 3  #: pods and gangs at a time for which nodes are kept, of which one is a gang
@@ -35,7 +35,7 @@ class WaitingPod:
 
 
 @dataclass(slots=True, eq=False)
-class Holder:
+class NodeHolder:
     """A pod, or a gang, for which nodes are kept."""
 
     name: str
@@ -52,7 +52,7 @@ class Holder:
 
 @dataclass(slots=True, eq=False)
 class KeptNode:
-    holder: Holder
+    holder: NodeHolder
     pods: tuple[Pod, ...]  #: those of the holder that will be here
     later: dict[str, Pod] = field(default_factory=dict)  #: by uid, pods that come after the holder and were placed here
 
@@ -65,7 +65,7 @@ class KeptNodes:
         self._facts = facts
         self._is_placed = is_placed  #: whether nodes count on a pod
         #: how long pods in a state wait before a node is kept for them, in seconds; for those in others, none is kept
-        self.patience: dict[PodState, float] = {}
+        self.patience: dict[WaitState, float] = {}
         self._waiting: dict[str, WaitingPod] = {}
         self._kept: dict[str, KeptNode] = {}  #: by node
 
@@ -81,7 +81,7 @@ class KeptNodes:
     def names(self) -> Collection[str]:
         return self._kept.keys()
 
-    def _holders(self) -> list[Holder]:
+    def _holders(self) -> list[NodeHolder]:
         """Return the pods and gangs for which nodes are kept."""
         return list({id(kept.holder): kept.holder for kept in self._kept.values()}.values())
 
@@ -148,7 +148,7 @@ class KeptNodes:
         """Give back all nodes: another process decides from now on."""
         return self._give_back(self._holders(), "this process does not lead any more")
 
-    def _give_back(self, holders: Collection[Holder], reason: str) -> list[Instruction]:
+    def _give_back(self, holders: Collection[NodeHolder], reason: str) -> list[Instruction]:
         given_back = {node: kept.holder for node, kept in self._kept.items() if kept.holder in holders}
         for node in given_back:
             del self._kept[node]
@@ -213,30 +213,30 @@ class KeptNodes:
         patience = self.patience.get(facts.state)
         if patience is None or now - facts.since < patience:
             return False
-        return facts.state is PodState.GATED or facts.scheduler in schedulers
+        return facts.state is WaitState.GATED or facts.scheduler in schedulers
 
-    def _as_holder(self, waiting: WaitingPod) -> tuple[Holder, Sequence[PodFacts]] | None:
+    def _as_holder(self, waiting: WaitingPod) -> tuple[NodeHolder, Sequence[PodFacts]] | None:
         """Return a pod, or its gang if more than one pod of it is missing, with the pods that must start together.
 
         ``None``: the gang cannot start anyway, since too few of its pods exist.
         """
         facts = waiting.facts
         if facts.group is None:
-            return Holder(facts.full_name, waiting, facts.order, frozenset((facts.uid,))), (facts,)
+            return NodeHolder(facts.full_name, waiting, facts.order, frozenset((facts.uid,))), (facts,)
         gang = self._facts.gang(facts.group)
         placed = len(gang.bound) + sum(map(self._is_placed, gang.waiting))
         missing = gang.minimum - placed
         if missing <= 1:
-            return Holder(facts.full_name, waiting, facts.order, frozenset((facts.uid,))), (facts,)
-        uids = gang.gated if facts.state is PodState.GATED else gang.waiting
+            return NodeHolder(facts.full_name, waiting, facts.order, frozenset((facts.uid,))), (facts,)
+        uids = gang.gated if facts.state is WaitState.GATED else gang.waiting
         members = [member for uid in uids if not self._is_placed(uid) and (member := self._facts.pod(uid))]
-        if facts.state is PodState.GATED:
-            members = [member for member in members if member.state is PodState.GATED]
+        if facts.state is WaitState.GATED:
+            members = [member for member in members if member.state is WaitState.GATED]
         if missing > len(members):
             return None
         members.sort(key=lambda member: member.order)
         order = FIRST if placed else members[0].order
-        holder = Holder(f"gang {facts.group}", waiting, order, frozenset(uids), facts.group)
+        holder = NodeHolder(f"gang {facts.group}", waiting, order, frozenset(uids), facts.group)
         return holder, [member for member in members if needs_alignment(member.pod)][:missing]
 
     def _find_nodes(self, members: Sequence[PodFacts]) -> dict[str, tuple[Pod, ...]]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import takewhile
 
-from alignup.placement.scheduling.facts import PodFacts, PodState
+from alignup.placement.scheduling.facts import PodFacts, WaitState
 
 UNBOUND_SECONDS = 30.0  #: after which a pod that its scheduler has not bound is given up
 
@@ -155,7 +155,7 @@ class Releases:
             return ReleaseOutcome.NODE_GONE
         if now - release.since < self._seconds:
             return None
-        unschedulable = current.state is PodState.UNSCHEDULABLE
+        unschedulable = current.state is WaitState.UNSCHEDULABLE
         return ReleaseOutcome.UNSCHEDULABLE if unschedulable else ReleaseOutcome.NOT_SCHEDULED
 
     def next_check(self, now: float) -> float | None:

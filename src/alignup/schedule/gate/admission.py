@@ -22,7 +22,7 @@ from alignup.align.errors import ParseError
 from alignup.align.workload.validation import MIRROR_ANNOTATION
 from alignup.documents.codec import decode, encode
 from alignup.documents.host_state import GROUP
-from alignup.kubernetes.api.objects import OwnerReference
+from alignup.kubernetes.api.objects import ApiPod, OwnerReference
 from alignup.kubernetes.manifests.pod_decoder import NamedItem, ObjectPart
 from alignup.placement.scheduling.gate import DEFAULT_SCHEDULER
 from alignup.schedule.cluster_facts import GATE
@@ -152,6 +152,11 @@ def review_pod(request: ReviewRequest, schedulers: Collection[str] = SCHEDULERS)
         return ReviewOutcome.NOT_A_NEW_POD
     if request.operation != "CREATE":
         return ReviewOutcome.NOT_A_NEW_POD
+    return review_new_pod(pod, schedulers)
+
+
+def review_new_pod(pod: NewPod | ApiPod, schedulers: Collection[str] = SCHEDULERS) -> ReviewOutcome:
+    """Decide whether a pod that is about to be created, or was just created, gets the gate."""
     metadata = pod.metadata
     if any(name.startswith(OUR_ANNOTATIONS) for name in metadata.annotations or ()):
         return ReviewOutcome.REFUSED
@@ -163,9 +168,13 @@ def review_pod(request: ReviewRequest, schedulers: Collection[str] = SCHEDULERS)
         return ReviewOutcome.DAEMON_SET
     if any(gate.name == GATE for gate in pod.spec.scheduling_gates or ()):
         return ReviewOutcome.ALREADY_GATED
-    if pod.spec.scheduler_name not in schedulers:
+    if (pod.spec.scheduler_name or DEFAULT_SCHEDULER) not in schedulers:
         return ReviewOutcome.OTHER_SCHEDULER
     return ReviewOutcome.GATED
+
+
+def has_gate(pod: ApiPod) -> bool:
+    return any(gate.name == GATE for gate in pod.spec.scheduling_gates)
 
 
 def webhook_app(answers: Mapping[str, Callable[[bytes], bytes]]) -> Starlette:

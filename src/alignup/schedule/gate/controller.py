@@ -22,7 +22,7 @@ from alignup.placement.scheduling.gate import GateOptions
 from alignup.placement.scheduling.instructions import Instruction
 from alignup.placement.scheduling.kept_nodes import KeptNodes
 from alignup.placement.scheduling.releases import ReleaseOutcome
-from alignup.placement.scheduling.state import CHECK_SECONDS
+from alignup.placement.scheduling.scheduling_state import CHECK_SECONDS
 from alignup.schedule.gate.metrics import GateMetrics
 from alignup.schedule.gate.release_patch import HOST_NAME, WrittenRelease, write_release
 from alignup.schedule.large_pods import LargePods
@@ -64,12 +64,12 @@ class GateController:
         live.on_instruction(self._carry_out)
         live.on_event(self._handled)
         self._handlers: dict[type[Instruction], Callable[[Any], object]] = {
-            instructions.WriteRelease: lambda release: self._start(self._release(release)),
+            instructions.WriteRelease: lambda release: self._start(self._release(release), release.pod.uid),
             instructions.CancelSteering: self._cancel_steering,
             instructions.WriteEvent: self._write_event,
             instructions.ForgetEvents: lambda forget: self._events.forget(forget.uid),
-            instructions.DecideLargePod: lambda large: self._start(self._decide_large(large.uid, large.pod)),
-            instructions.EvictPod: lambda evict: self._start(self._evict(evict.uid)),
+            instructions.DecideLargePod: lambda large: self._start(self._decide_large(large.uid, large.pod), large.uid),
+            instructions.EvictPod: lambda evict: self._start(self._evict(evict.uid), ""),
             instructions.Report: self._report,
         }
         states = {
@@ -89,7 +89,7 @@ class GateController:
         await self._live.ready.wait()
         self._running = True
         self.gate = self._live.open_gate(self.options)
-        self._start(self._events.run())
+        self._start(self._live.guard.keep_running("events of the gate", self._events.run), "")
         try:
             while True:
                 self._wake.clear()
@@ -152,7 +152,7 @@ class GateController:
     def _cancel_steering(self, instruction: instructions.CancelSteering) -> None:
         for node in instruction.nodes:
             if self._steering is not None and self._steering.holds(instruction.uid, node):
-                self._start(self._steering.cancel(instruction.uid, node))
+                self._start(self._steering.cancel(instruction.uid, node), "")
 
     def _write_event(self, event: instructions.WriteEvent) -> None:
         if (pod := self._live.find_by_uid(event.uid)) is not None:
@@ -224,7 +224,15 @@ class GateController:
         except ApiError as error:
             _log.warning("cannot replace a pod", pod=pod.metadata.full_name, uid=pod.metadata.uid, problem=str(error))
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
+    def _start(self, work: Coroutine[Any, Any, None], uid: str) -> None:
+        """Start a task; if it fails, the pod is tried again later."""
+
+        async def run() -> None:
+            try:
+                await work
+            except Exception as error:  # noqa: BLE001 - whatever it is, all others go on
+                self._live.schedule(events.StepFailed(uid, "release", error))
+
+        task = asyncio.ensure_future(run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

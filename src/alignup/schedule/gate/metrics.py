@@ -22,6 +22,8 @@ class GateMetrics:
         self._releases = Counter("alignup_gate_releases", outcomes, ["outcome"], registry=registry)
         for outcome in ReleaseOutcome:
             self._releases.labels(outcome)
+        missed = "Pods that opted in and were created without the gate."
+        self._missed = Counter("alignup_gate_missed_pods", missed, registry=registry)
         waited = "Time that pods waited behind the gate."
         self._waits = Histogram("alignup_gate_wait_seconds", waited, buckets=_BUCKETS, registry=registry)
         self._pods = Gauge("alignup_gate_pods", "Pods behind the gate, or just released.", ["state"], registry=registry)
@@ -36,6 +38,9 @@ class GateMetrics:
 
     def reviewed(self, outcome: str) -> None:
         self._reviews.labels(outcome).inc()
+
+    def missed(self) -> None:
+        self._missed.inc()
 
     def released(self, *, seconds: float) -> None:
         self._waits.observe(seconds)

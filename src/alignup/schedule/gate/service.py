@@ -21,8 +21,9 @@ from alignup.schedule.gate.certificates import SECRETS, WEBHOOK_CONFIGURATIONS, 
 from alignup.schedule.gate.controller import GateController
 from alignup.schedule.gate.marker_admission import MarkerReviews
 from alignup.schedule.gate.metrics import GateMetrics
+from alignup.schedule.gate.missed_pods import MissedPods
 from alignup.schedule.service import ScheduleOptions, ScheduleService, open_service
-from alignup.web.asgi_server import run_until_signal, serve_app
+from alignup.web.asgi_server import ServerLimits, kubernetes_limits, run_until_signal, serve_app
 from alignup.web.sockets import ServerCertificate, tcp_socket
 
 WEBHOOK_PATH, STEER_PATH = "/v1/gate", "/v1/steer"
@@ -55,15 +56,16 @@ class WebhookServer(NamedTuple):
     listener: socket.socket
     certificate: CertificateKeeper | ServerCertificate
     answers: Mapping[str, Callable[[bytes], bytes]]  #: to reviews, by path
+    limits: ServerLimits
 
     async def run(self) -> None:
         """Serve the webhook until cancelled."""
-        app = webhook_app(self.answers)
+        app, tls, stopping = webhook_app(self.answers), self.certificate.context, asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
             if isinstance(self.certificate, CertificateKeeper):
                 tasks.create_task(self.certificate.run())
                 await self.certificate.ready.wait()
-            async with serve_app(app, self.listener, stopping=asyncio.Event(), tls=self.certificate.context):
+            async with serve_app(app, self.listener, stopping=stopping, limits=self.limits, tls=tls):
                 _log.info("serving the webhook", at="{}:{}".format(*self.listener.getsockname()[:2]))
                 await asyncio.Event().wait()
 
@@ -88,6 +90,9 @@ def add_gate(service: ScheduleService, options: GateServiceOptions) -> Iterator[
         service.leader_tasks.append(controller.run)
         answers[WEBHOOK_PATH] = partial(answer_review, count=metrics.reviewed, schedulers=gate.schedulers)
     webhook = options.webhook
+    if webhook is not None and options.controller is not None:
+        missed = MissedPods(client, service.live, metrics, schedulers=options.controller.schedulers)
+        service.leader_tasks.append(missed.run)
     if webhook is None:
         yield None
         return
@@ -103,6 +108,6 @@ def add_gate(service: ScheduleService, options: GateServiceOptions) -> Iterator[
             renewed=metrics.certificate,
         )
     with tcp_socket(webhook.listen[1], webhook.listen[0]) as listener:
-        served = WebhookServer(listener, certificate, answers)
+        served = WebhookServer(listener, certificate, answers, kubernetes_limits())
         service.tasks.append(served.run)
         yield served

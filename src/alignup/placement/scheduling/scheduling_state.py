@@ -5,7 +5,7 @@
         carry_out(instruction)
 
 It decides what concerns more than one pod, for the extender and for the gate alike. Nothing here waits, reads a clock,
-or talks to anybody: the same events at the same times, with the same facts, give the same instructions.
+or sends requests: the same events at the same times, with the same facts, give the same instructions.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -16,9 +16,9 @@ from alignup.placement.cluster import Cluster
 from alignup.placement.scheduling import events
 from alignup.placement.scheduling.assumptions import Assumptions
 from alignup.placement.scheduling.events import Event
-from alignup.placement.scheduling.facts import ClusterFacts, PodState, WaitingOrder
+from alignup.placement.scheduling.facts import ClusterFacts, WaitingOrder, WaitState
 from alignup.placement.scheduling.gate import Gate, GateOptions
-from alignup.placement.scheduling.instructions import ChangeHosts, GiveNodeBack, Instruction, KeepNode
+from alignup.placement.scheduling.instructions import ChangeHosts, GiveNodeBack, Instruction, KeepNode, Report
 from alignup.placement.scheduling.kept_nodes import KeptNodes
 from alignup.placement.scheduling.turn import Turn
 
@@ -63,7 +63,7 @@ class SchedulingState:
         if self.gate:
             self.gate.close()
         gate = self.gate = self.build_gate(options)
-        self.kept_nodes.patience[PodState.GATED] = options.patience
+        self.kept_nodes.patience[WaitState.GATED] = options.patience
         self._gate_handlers = {
             events.HostsChanged: lambda event: gate.nodes_changed(event.hosts),
             events.ClaimsChanged: lambda event: gate.claims_changed(event.namespace),
@@ -73,6 +73,7 @@ class SchedulingState:
             events.ReleaseFailed: lambda event: gate.release_failed(
                 event.uid, event.outcome, event.message, event.current
             ),
+            events.StepFailed: lambda event: gate.step_failed(event.step, event.uid, event.error),
             events.LargePodDecided: lambda event: gate.large_pod_decided(event.uid),
             events.PlaceNext: lambda _event: gate.try_next(),
             events.ExplainNext: lambda _event: gate.explain_next(),
@@ -84,7 +85,11 @@ class SchedulingState:
         self._turn.begin(now)
         handler = self._handlers.get(type(event)) or (self._gate_handlers.get(type(event)) if self.gate else None)
         if handler is not None:
-            handler(event)
+            try:
+                handler(event)
+            except Exception as error:  # noqa: BLE001 - whatever one event raises, all others are handled
+                details = {"step": "follow", "name": type(event).__name__, "error": error, "retry": 0.0}
+                self._turn.emit(Report("step failed", details=details))
         return self.end_turn()
 
     def begin_turn(self, now: float) -> None:
@@ -150,7 +155,7 @@ class SchedulingState:
         if self.gate:
             self.gate.close()
             self.gate = None
-            del self.kept_nodes.patience[PodState.GATED]
+            del self.kept_nodes.patience[WaitState.GATED]
 
     # Questions
 
