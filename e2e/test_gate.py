@@ -16,13 +16,14 @@ from typing import Any
 import pytest
 import yaml
 
+from alignup.documents.host_state.writer import to_object
 from alignup.gate.admission import GATE, LABEL, answer_review, webhook_app
 from alignup.gate.certificates import SECRETS, WEBHOOK_CONFIGURATIONS, CertificateKeeper
 from alignup.gate.controller import GateController, GateOptions
 from alignup.gate.releases import pinned_nodes
 from alignup.kubernetes.api import NODES, PODS, ApiClient, Change, Resource, find_access
 from alignup.kubernetes.api.errors import ForbiddenError, InvalidObjectError
-from alignup.kubernetes.api.host_states import HOST_STATES, to_object
+from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.kubernetes.api.known_pods import KnownPod, known_pod
 from alignup.kubernetes.api.objects import ApiPod, PartialObject
 from alignup.observe.observation import join

@@ -24,10 +24,11 @@ from alignup.align.claims.alignment import ExplainedClaim
 from alignup.align.claims.resource_claims import Claim
 from alignup.align.errors import AlignError, PodError
 from alignup.align.workload import Pod
-from alignup.documents.host_state import HostStateDocument
+from alignup.documents.host_state import HostStateObject
+from alignup.documents.host_state.reader import kubelet_release
 from alignup.kubernetes.api import NODE_RESOURCE_TOPOLOGIES, NODES, PODS, ApiClient, Change, EventType, Informer
 from alignup.kubernetes.api.errors import NotFoundError
-from alignup.kubernetes.api.host_states import HOST_STATES, HostStateReader, kubelet_release, without_content
+from alignup.kubernetes.api.host_states import HOST_STATES, host_state_reader
 from alignup.kubernetes.api.known_pods import (
     api_pod_stage,
     binding_time,
@@ -86,7 +87,7 @@ class LiveCluster:
         self.cluster = Cluster(max_unconfirmed=self.options.max_unconfirmed, on_defect=self._decision_failed)
         self.failed_decisions = 0
         self.nodes = Informer(client, NODES)
-        self.host_states = Informer(client, HOST_STATES, trim=without_content)
+        self.host_states = Informer(client, HOST_STATES, trim=HostStateObject.without_content)
         # Pending and finished ones, too: a watch of unfinished pods does not show why they end.
         self.pods = Informer(client, PODS, trim=PodTrimmer().trim)
         self.topologies = Informer(client, NODE_RESOURCE_TOPOLOGIES)  #: followed only if they count
@@ -97,14 +98,14 @@ class LiveCluster:
             self._informers += (self.topologies,)
         self._fallback = TopologyFallback()
         self._client, self.metrics = client, metrics or ScheduleMetrics()
-        self._reader = HostStateReader()
+        self._reader = host_state_reader()
         self._unknown: dict[str, Verdict] = {}  #: node → why its state is unknown, if it has a HostState
         self._state_uids: dict[str, str] = {}  #: node → uid of the HostState that its host was read from
         #: node → uid that the kubelet uses → pod, as observed last
         self._bound: dict[str, dict[str, tuple[ApiPod, PodStage]]] = {}
         self._uids: dict[str, str] = {}  #: uid of every pod → the one that the kubelet uses; empty: not known yet
         #: HostStates that wait until all pods are listed, or until there is a Node
-        self._waiting: dict[str, HostStateDocument] = {}
+        self._waiting: dict[str, HostStateObject] = {}
         #: uid → node, or several, for pods whose binding was not observed
         self.assumed: dict[str, tuple[str, ...]] = {}
         #: uid of an assumed pod → node whose state is unknown → what was known about it last
@@ -361,7 +362,7 @@ class LiveCluster:
         for listener in self._claim_listeners:
             listener(change)
 
-    def _state_changed(self, change: Change[HostStateDocument]) -> None:
+    def _state_changed(self, change: Change[HostStateObject]) -> None:
         state = change.object
         name = state.metadata.name
         self._heard[name] = self._client.timing.clock()
@@ -421,7 +422,7 @@ class LiveCluster:
         self._fallback.update(name, self.topologies.get(name) if counts else None, pods)
         self._touch(name)
 
-    def _read_host(self, state: HostStateDocument) -> None:
+    def _read_host(self, state: HostStateObject) -> None:
         """Read a HostState; whatever is wrong with it, only the state of its own node becomes unknown."""
         name, label = state.metadata.name, f"{HOST_STATES.kind} {state.metadata.name}"
         with self.host_states.isolated(("", name)):
@@ -433,17 +434,17 @@ class LiveCluster:
                 self._drop_host(name)
                 if not isinstance(error, AlignError):
                     raise
-                if state.ledger is not None:
+                if state.has_ledger:
                     self._unreadable[label] = str(error)
 
-    def _update_host(self, state: HostStateDocument) -> None:
+    def _update_host(self, state: HostStateObject) -> None:
         name = state.metadata.name
         if name in self._fallback.nodes:
             self._topology_changed(name)
         if self._state_uids.get(name) not in {None, state.metadata.uid}:
             self._drop_host(name)  # generations start again
         record = self.cluster.record(name)
-        if record is not None and state.ledger is not None and record.report.sequence >= state.generation:
+        if record is not None and state.has_ledger and record.report.sequence >= state.generation:
             return  # only the Node object changed, or the time of the observation
         node = self.nodes.get(name)
         version = node.status.node_info.kubelet_version if node else ""
