@@ -323,7 +323,7 @@ def _read_entry(document: PodEntryDocument) -> PodEntry:
         container.name for container in pod.all_containers
     }:
         raise ParseError(f"{entry.owner()} has no container {', '.join(sorted(unknown))}")
-    return entry._replace(device_nodes={device: known for device, known in nodes if known is not None})
+    return entry._replace(device_nodes={device: node_set for device, node_set in nodes if node_set is not None})
 
 
 def make_entry(
@@ -334,7 +334,9 @@ def make_entry(
 ) -> PodEntry:
     """Return the entry of a pod; ``ParseError`` if it contradicts itself."""
     containers = {name: bits.parse(listed) for name, listed in cpus.containers.items()}
-    blocks = None if memory.containers is None else {name: _blocks(held) for name, held in memory.containers.items()}
+    blocks = (
+        None if memory.containers is None else {name: _blocks(listed) for name, listed in memory.containers.items()}
+    )
     pod_blocks = None if memory.pod is None else _blocks(memory.pod)
     charged = (pod_blocks,) if pod_blocks is not None else tuple((blocks or {}).values())
     entry = PodEntry(

@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from hashlib import blake2b
-from sys import intern
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
@@ -36,12 +35,13 @@ from alignup.align.release import NEWEST, Release, find_release
 from alignup.align.workload import Container, Pod, Resources
 from alignup.align.workload.demand import FitRequest
 from alignup.align.workload.names import CPU, EPHEMERAL_STORAGE, MEMORY
-from alignup.documents.codec import Count, Document, LinuxList, parse_or_none
+from alignup.documents.codec import parse_or_none
 from alignup.documents.host_state import schema
 from alignup.documents.host_state.schema import (
     ClaimDeviceGroup,
     DeviceGroupDocument,
     HeldResourcesDocument,
+    HostLedgerObject,
     HostStateObject,
 )
 from alignup.documents.ledgers import (
@@ -60,7 +60,6 @@ from alignup.placement.host_report import HostReport
 MAX_MESSAGE = 2_000  #: characters about what is wrong with an object
 MAX_SHARED = 200_000  #: parts of pods that are stored once; beyond that, sharing starts anew
 _LARGE_NUMBER = re.compile(r"[0-9]{6}")  #: in a list of CPUs or NUMA nodes
-_EMPTY = Raw(b"[]")
 _NO_HINTS: Mapping[str, Hint] = {}
 
 _T = TypeVar("_T")
@@ -73,17 +72,6 @@ def kubelet_release(version: str) -> Release:
     with suppress(SettingsError):
         return find_release(version)
     return NEWEST
-
-
-class LedgerParts(Document, frozen=True):
-    """The ledger of a HostState, with the texts of its parts; see ``schema.HostLedgerDocument``."""
-
-    pods: list[Raw] = []
-    devices: Raw = _EMPTY
-    resources: dict[str, bool] = {}
-    claim_devices: Raw = _EMPTY
-    lost_cpus: LinuxList = ""
-    group_memory: dict[int, dict[str, Count]] = {}
 
 
 class _IdleHost(NamedTuple):
@@ -137,7 +125,7 @@ class HostStateReader:
         if (size := sum(map(len, (*texts, *state.problems)))) > schema.MAX_BYTES:
             raise ParseError(f"{size} bytes, and at most {schema.MAX_BYTES} are read {OWN_LIMIT}")
         node = self._nodes.get(name) or _Node()
-        ledger = _decode(state.ledger, LedgerParts, "ledger")
+        ledger = _decode(state.ledger, HostLedgerObject, "ledger")
         _check_numbers([ledger.lost_cpus])
         host = self._find_host(node, state, release)
         idle = _find_idle(node, host, ledger)
@@ -147,18 +135,18 @@ class HostStateReader:
             memory=MemoryResidue(reusable=None, reserved=ledger.group_memory),
             devices=DeviceResidue(
                 reusable=None,
-                resources={name: known.registered for name, known in idle.devices.inventories.items()}
+                resources={name: inventory.registered for name, inventory in idle.devices.inventories.items()}
                 | ledger.resources,
             ),
             providers={},
         )
-        taken = restore_entries(entries, residue, idle=replace(host.ledger, devices=idle.devices))
+        restored = restore_entries(entries, residue, idle=replace(host.ledger, devices=idle.devices))
         self._nodes[name] = node
         return HostReport(
             host=name,
             machine=idle.machine,
             settings=host.settings,
-            ledger=replace(taken, claims=_read_claims(node, host.machine, ledger, entries)),
+            ledger=replace(restored, claims=_read_claims(node, host.machine, ledger, entries)),
             sequence=state.generation,
             kubelet=state.kubelet,
         )
@@ -196,14 +184,14 @@ class HostStateReader:
             for place, digest in enumerate(digests):
                 if digest in pods:
                     continue
-                held = _decode(parts[place], HeldResourcesDocument, f"ledger.pods[{place}]")
-                containers += len(_holders(held))
-                claimed += _count_claimed(held)
+                document = _decode(parts[place], HeldResourcesDocument, f"ledger.pods[{place}]")
+                containers += len(_holders(document))
+                claimed += _count_claimed(document)
                 if containers > schema.MAX_CONTAINERS:
                     raise _too_many("containers", containers, schema.MAX_CONTAINERS)
                 if claimed > schema.MAX_CLAIM_DEVICES:
                     raise _too_many("pods.claims", claimed, schema.MAX_CLAIM_DEVICES)
-                pods[digest] = self._read_pod(held)
+                pods[digest] = self._read_pod(document)
             resources = resources.union(*[entry.admitted.usage.scalars for entry in pods.values()])
             if len(resources) > schema.MAX_RESOURCES:
                 raise _too_many("resources", len(resources), schema.MAX_RESOURCES)
@@ -212,21 +200,21 @@ class HostStateReader:
         node.pods = pods
         return entries
 
-    def _read_pod(self, held: HeldResourcesDocument) -> PodEntry:
-        if not held.uid:
-            raise ParseError(f"pod {held.namespace}/{held.name} has no uid")
-        _check_numbers(_number_lists(held))
-        amounts = tuple([(name, tuple(_amounts(held, name).items())) for name in _holders(held)])
+    def _read_pod(self, document: HeldResourcesDocument) -> PodEntry:
+        if not document.uid:
+            raise ParseError(f"pod {document.namespace}/{document.name} has no uid")
+        _check_numbers(_number_lists(document))
+        amounts = tuple([(name, tuple(_amounts(document, name).items())) for name in _holders(document)])
         shape: Pod = self._share(("pod", amounts), lambda: Pod(name="", containers=tuple(map(_container, amounts))))
         pod = replace(
             shape,
-            uid=held.uid,
-            namespace=intern(held.namespace),
-            name=held.name or held.uid,
-            priority=held.priority or None,
+            uid=document.uid,
+            namespace=self._share(document.namespace, lambda: document.namespace),
+            name=document.name or document.uid,
+            priority=document.priority or None,
         )
-        usage = self._share(("usage", *held.requests.items()), lambda: _usage(held.requests))
-        entry = make_entry(AdmittedPod(pod, _NO_HINTS, usage), held.cpus, held.memory, held.devices)
+        usage = self._share(("usage", *document.requests.items()), lambda: _usage(document.requests))
+        entry = make_entry(AdmittedPod(pod, _NO_HINTS, usage), document.cpus, document.memory, document.devices)
         cpus, owned = self._share(("cpus", entry.pod_cpus, *entry.cpus.items()), lambda: (entry.cpus, entry.owned))
         blocks = None if entry.memory is None else tuple(entry.memory.items())
         memory, charged = self._share(("memory", entry.pod_memory, blocks), lambda: (entry.memory, entry.charged))
@@ -237,7 +225,7 @@ class HostStateReader:
             charged=charged,
             claims={
                 container: {claim: tuple(map(_device_id, ids)) for claim, ids in claims.items()}
-                for container, claims in held.claims.items()
+                for container, claims in document.claims.items()
             }
             or entry.claims,
         )
@@ -277,7 +265,7 @@ def _decode_values(text: Raw) -> dict[str, Any]:
     return values
 
 
-def _find_idle(node: _Node, host: Host, ledger: LedgerParts) -> _IdleHost:
+def _find_idle(node: _Node, host: Host, ledger: HostLedgerObject) -> _IdleHost:
     """Return the node without pods, and remember it."""
     source = (host, bytes(ledger.devices), tuple(ledger.resources.items()))
     if node.idle is not None and node.idle.source == source:
@@ -301,7 +289,9 @@ def _find_idle(node: _Node, host: Host, ledger: LedgerParts) -> _IdleHost:
     return node.idle
 
 
-def _read_claims(node: _Node, machine: Machine, ledger: LedgerParts, entries: Iterable[PodEntry]) -> ClaimLedger | None:
+def _read_claims(
+    node: _Node, machine: Machine, ledger: HostLedgerObject, entries: Iterable[PodEntry]
+) -> ClaimLedger | None:
     source = (machine, bytes(ledger.claim_devices))
     if node.claims[0] != source:
         groups = _decode(ledger.claim_devices, list[ClaimDeviceGroup], "ledger.claimDevices")
@@ -319,8 +309,8 @@ def _read_claims(node: _Node, machine: Machine, ledger: LedgerParts, entries: It
             for name in group.devices
         )
         node.claims = (source, devices)
-    held = {entry.uid: entry.claims for entry in entries if entry.claims}
-    return ClaimLedger(node.claims[1], held) if node.claims[1] or held else None
+    claims = {entry.uid: entry.claims for entry in entries if entry.claims}
+    return ClaimLedger(node.claims[1], claims) if node.claims[1] or claims else None
 
 
 def _device_id(text: str) -> DeviceId:
@@ -330,19 +320,19 @@ def _device_id(text: str) -> DeviceId:
     return DeviceId(driver, pool, device)
 
 
-def _holders(held: HeldResourcesDocument) -> Collection[str]:
+def _holders(document: HeldResourcesDocument) -> Collection[str]:
     """Return the containers that hold CPUs, memory or devices."""
-    return dict.fromkeys((*held.cpus.containers, *(held.memory.containers or ()), *held.devices))
+    return dict.fromkeys((*document.cpus.containers, *(document.memory.containers or ()), *document.devices))
 
 
-def _amounts(held: HeldResourcesDocument, name: str) -> dict[str, int]:
+def _amounts(document: HeldResourcesDocument, name: str) -> dict[str, int]:
     """Return what a container holds, as amounts."""
     amounts: dict[str, int] = {}
-    if cpus := held.cpus.containers.get(name):
+    if cpus := document.cpus.containers.get(name):
         amounts[CPU] = bits.parse(cpus).bit_count()
-    for block in (held.memory.containers or {}).get(name, ()):
+    for block in (document.memory.containers or {}).get(name, ()):
         amounts[block.type] = amounts.get(block.type, 0) + block.bytes
-    return amounts | {resource: len(ids) for resource, ids in held.devices.get(name, {}).items()}
+    return amounts | {resource: len(ids) for resource, ids in document.devices.get(name, {}).items()}
 
 
 def _container(described: tuple[str, tuple[tuple[str, int], ...]]) -> Container:

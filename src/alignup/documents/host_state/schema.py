@@ -32,7 +32,7 @@ MAX_RESOURCES = 1_000  #: names of resources
 HEARTBEAT_SECONDS = 300.0  #: after which an unchanged object is written again
 STALE_SECONDS = 3 * HEARTBEAT_SECONDS  #: after which its observer has probably stopped
 
-NOTHING = Raw(b"null")
+NOTHING, _EMPTY = Raw(b"null"), Raw(b"[]")
 _NO_CPUS, _NO_MEMORY = CpuHoldings(), MemoryHoldings()
 
 
@@ -126,6 +126,17 @@ class HostStateObject(Document, frozen=True, kw_only=True):
     def without_content(self) -> Self:
         """Return what remains of a HostState that was read."""
         return self.replace(machine=NOTHING, configuration=NOTHING, ledger=NOTHING)
+
+
+class HostLedgerObject(Document, frozen=True):
+    """The ledger of a HostState as the API server sends it: parts that may be the same as before are not decoded."""
+
+    pods: list[Raw] = []
+    devices: Raw = _EMPTY
+    resources: dict[str, bool] = {}
+    claim_devices: Raw = _EMPTY
+    lost_cpus: LinuxList = ""
+    group_memory: dict[int, dict[str, Count]] = {}
 
 
 def staleness(state: HostStateObject, now: float) -> str:
