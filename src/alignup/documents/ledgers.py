@@ -275,8 +275,9 @@ def _restore(
 ) -> Ledger:
     pods = {entry.uid: entry.admitted for entry in entries}
     if len(pods) < len(entries):
-        first, second = _same_uid(entries)
-        raise ParseError(f"{first.owner()} and {second.owner()} have the same uid")
+        ((uid, _),) = Counter(entry.uid for entry in entries).most_common(1)
+        owners = [entry.owner() for entry in entries if entry.uid == uid]
+        raise ParseError(f"{owners[0]} and {owners[1]} have the same uid")
     conflicts: Conflicts = []
     for name, part in (("cpus", residue.cpus), ("memory", residue.memory), ("devices", residue.devices)):
         if part.reusable and part.reusable.pod not in pods:  # it released everything
@@ -295,15 +296,6 @@ def _restore(
         raise RestoreError([problem for _, problem in conflicts], uids=tuple(causes))
     used = UsedResources.of([admitted.usage for admitted in pods.values()])
     return Ledger(cpus=cpus, memory=memory, devices=devices, others=others, pods=pods, used=used)
-
-
-def _same_uid(entries: Iterable[PodEntry]) -> tuple[PodEntry, PodEntry]:
-    by_uid: dict[str, PodEntry] = {}
-    for entry in entries:
-        if entry.uid in by_uid:
-            return by_uid[entry.uid], entry
-        by_uid[entry.uid] = entry
-    raise ValueError("all uids are different")
 
 
 def _read_entry(document: PodEntryDocument) -> PodEntry:
@@ -385,30 +377,30 @@ def are_held_twice(entries: Iterable[PodEntry]) -> bool:
 
 
 def _cpu_conflicts(entries: Iterable[PodEntry], idle: CpuLedger, everything: CpuSet) -> Iterator[tuple[str, str]]:
-    owned: list[tuple[PodEntry, CpuSet]] = []
+    before: list[PodEntry] = []
     taken = 0
     for entry in entries:
         parts = [(entry.owner(name), cpus) for name, cpus in entry.cpus.items()]
         if entry.pod_cpus is not None:
             parts.append((entry.owner(), entry.pod_cpus))
         for owner, cpus in parts:
-            others = owned if cpus & taken else ()
+            others = before if cpus & taken else ()
             yield from ((entry.uid, text) for text in _cpu_problems(cpus, owner, idle, everything, others))
-        owned.append((entry, entry.owned))
+        before.append(entry)
         taken |= entry.owned
 
 
 def _cpu_problems(
-    cpus: CpuSet, owner: str, idle: CpuLedger, everything: CpuSet, others: Iterable[tuple[PodEntry, CpuSet]]
+    cpus: CpuSet, owner: str, idle: CpuLedger, everything: CpuSet, others: Iterable[PodEntry]
 ) -> Iterator[str]:
-    """Yield why *owner* cannot hold *cpus*; *others* are the pods before it, with their CPUs."""
+    """Yield why *owner* cannot hold *cpus*; *others* are the pods before it."""
     gone, reserved = cpus & ~everything, cpus & idle.reserved
     not_exclusive = cpus & ~gone & ~reserved & ~idle.shared
     for affected, singular, plural, rest in (
         (gone, "no longer exists", "no longer exist", "on this machine"),
         (reserved, "is", "are", "now reserved for the system"),
         (not_exclusive, "cannot", "cannot", "be kept: this host does not allocate exclusive CPUs now"),
-        *((cpus & held, "is", "are", f"also held by {other.owner()}") for other, held in others),
+        *((cpus & other.owned, "is", "are", f"also held by {other.owner()}") for other in others),
     ):
         if affected:
             noun, verb = ("CPUs", plural) if affected & affected - 1 else ("CPU", singular)
@@ -491,7 +483,7 @@ def _charged_nodes(
             sizes[type_] = sizes.get(type_, 0) + number * size
         conflicts += _shortages(group, sizes, entries, idle)
         kept: ReservedBytes = {node: reserved.get(node, {}) for node in bits.members(group)}
-        if not _fits(kept, sizes, idle):
+        if not any(kept.values()) or not _fits(kept, sizes, idle):
             kept = _reserve_in_order(kept, sizes, idle)
         for node, taken in kept.items():
             if node in nodes:

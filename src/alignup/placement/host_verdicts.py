@@ -60,22 +60,17 @@ class AlignmentState:
     #: by what the pods use
     states: "WeakValueDictionary[Hashable, HostState]" = field(default_factory=WeakValueDictionary)
     verdicts: dict[PodShape, tuple[Verdict, NodeAllocatable | None]] = field(default_factory=dict)
+    allocatable: NodeAllocatable | None = None  #: after the last admission; it is the same after most of them
 
     @cached_property
     def free_capacity(self) -> FreeCapacity:
         return measure_free_capacity(self.model.at(self.ledger, fit_check=False))
 
-    @cached_property
-    def _allocatable(self) -> NodeAllocatable | None:
-        """What the whole host has for pods; most pods do not change it."""
-        allocatable = self.model.host.rules.allocatable
-        return allocatable and allocatable.with_devices(self.ledger.devices.allocatable())
-
     def align(self, shape: PodShape) -> tuple[Verdict, NodeAllocatable | None]:
         """Return the verdict before the fit check of the whole host, and what is allocatable in it."""
         if shape in self.verdicts:
             return self.verdicts[shape]
-        allocatable = self._allocatable
+        allocatable = self.model.host.rules.allocatable
         devices = self.ledger.devices
         if self.model.requests_nothing(shape.pod, devices.handled):
             verdict, after = self.anywhere.get((self.model, shape)) or self._decide(shape)[0], self.ledger
@@ -87,8 +82,10 @@ class AlignmentState:
         else:
             verdict, after = self._decide(shape)
         if verdict.admits and allocatable is not None:
-            afterwards = allocatable.with_devices(after.devices.allocatable(shape.pod.uid))
-            allocatable = allocatable if afterwards == allocatable else afterwards
+            allocatable = allocatable.with_devices(after.devices.allocatable(shape.pod.uid))
+            if allocatable != self.allocatable:
+                self.allocatable = allocatable
+            allocatable = self.allocatable
         result = self.verdicts[shape] = (verdict, allocatable if verdict.admits else None)
         return result
 

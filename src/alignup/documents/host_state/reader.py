@@ -130,16 +130,9 @@ class HostStateReader:
         host = self._find_host(node, state, release)
         idle = _find_idle(node, host, ledger)
         entries = self._read_pods(node, ledger.pods, {*idle.devices.inventories, *ledger.resources})
-        residue = ResidueDocument(
-            cpus=CpuResidue(reusable=None, lost=ledger.lost_cpus),
-            memory=MemoryResidue(reusable=None, reserved=ledger.group_memory),
-            devices=DeviceResidue(
-                reusable=None,
-                resources={name: inventory.registered for name, inventory in idle.devices.inventories.items()}
-                | ledger.resources,
-            ),
-            providers={},
-        )
+        registered = {resource: inventory.registered for resource, inventory in idle.devices.inventories.items()}
+        cpus, memory = CpuResidue(None, ledger.lost_cpus), MemoryResidue(None, ledger.group_memory)
+        residue = ResidueDocument(cpus, memory, DeviceResidue(None, registered | ledger.resources), {})
         restored = restore_entries(entries, residue, idle=replace(host.ledger, devices=idle.devices))
         self._nodes[name] = node
         return HostReport(
@@ -174,8 +167,7 @@ class HostStateReader:
 
         *resources* are names of resources, apart from those of pods.
         """
-        if len(parts) > schema.MAX_PODS:
-            raise _too_many("pods", len(parts), schema.MAX_PODS)
+        _check_count("pods", len(parts), schema.MAX_PODS)
         digests = [blake2b(part, digest_size=16).digest() for part in parts]
         pods = {digest: node.pods[digest] for digest in digests if digest in node.pods}
         if len(pods) < len(digests):
@@ -187,14 +179,11 @@ class HostStateReader:
                 document = _decode(parts[place], HeldResourcesDocument, f"ledger.pods[{place}]")
                 containers += len(_holders(document))
                 claimed += _count_claimed(document)
-                if containers > schema.MAX_CONTAINERS:
-                    raise _too_many("containers", containers, schema.MAX_CONTAINERS)
-                if claimed > schema.MAX_CLAIM_DEVICES:
-                    raise _too_many("pods.claims", claimed, schema.MAX_CLAIM_DEVICES)
+                _check_count("containers", containers, schema.MAX_CONTAINERS)
+                _check_count("pods.claims", claimed, schema.MAX_CLAIM_DEVICES)
                 pods[digest] = self._read_pod(document)
             resources = resources.union(*[entry.admitted.usage.scalars for entry in pods.values()])
-            if len(resources) > schema.MAX_RESOURCES:
-                raise _too_many("resources", len(resources), schema.MAX_RESOURCES)
+            _check_count("resources", len(resources), schema.MAX_RESOURCES)
         entries = [pods[digest] for digest in digests]
         _check_cpus(entries)
         node.pods = pods
@@ -271,10 +260,9 @@ def _find_idle(node: _Node, host: Host, ledger: HostLedgerObject) -> _IdleHost:
     if node.idle is not None and node.idle.source == source:
         return node.idle
     groups = _decode(ledger.devices, list[DeviceGroupDocument], "ledger.devices")
-    if (count := sum(map(_count_devices, groups))) > schema.MAX_DEVICES:
-        raise _too_many("devices", count, schema.MAX_DEVICES)
-    if (count := len({group.resource for group in groups} | ledger.resources.keys())) > schema.MAX_RESOURCES:
-        raise _too_many("resources", count, schema.MAX_RESOURCES)
+    resources = {group.resource for group in groups} | ledger.resources.keys()
+    _check_count("devices", sum(map(_count_devices, groups)), schema.MAX_DEVICES)
+    _check_count("resources", len(resources), schema.MAX_RESOURCES)
     _check_numbers(f"{group.nodes or ''} {group.markers}" for group in groups)
     devices = tuple(
         Device(group.resource, id_, parse_or_none(group.nodes), healthy=group.healthy)
@@ -295,8 +283,7 @@ def _read_claims(
     source = (machine, bytes(ledger.claim_devices))
     if node.claims[0] != source:
         groups = _decode(ledger.claim_devices, list[ClaimDeviceGroup], "ledger.claimDevices")
-        if (count := sum(len(group.devices) for group in groups)) > schema.MAX_CLAIM_DEVICES:
-            raise _too_many("claimDevices", count, schema.MAX_CLAIM_DEVICES)
+        _check_count("claimDevices", sum(len(group.devices) for group in groups), schema.MAX_CLAIM_DEVICES)
         _check_numbers(group.nodes or "" for group in groups)
         nodes = bits.of(node.id for node in machine.nodes if node.id >= 0)
         devices = tuple(
@@ -351,8 +338,9 @@ def _usage(requests: Mapping[str, str]) -> FitRequest:
 # Limits
 
 
-def _too_many(field: str, count: int, limit: int) -> FieldError:
-    return FieldError(f"{count} are listed, and at most {limit} are read {OWN_LIMIT}", field=f"ledger.{field}")
+def _check_count(field: str, count: int, limit: int) -> None:
+    if count > limit:
+        raise FieldError(f"{count} are listed, and at most {limit} are read {OWN_LIMIT}", field=f"ledger.{field}")
 
 
 def _check_cpus(entries: Iterable[PodEntry]) -> None:
