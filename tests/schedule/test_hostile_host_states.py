@@ -144,6 +144,8 @@ def test_mutated_host_states_harm_no_other_node(run):
         ({"machine": nested(schema.MAX_DEPTH)}, "nested more than 50 levels deep"),
         ({"configuration": nested(schema.MAX_DEPTH)}, "nested more than 50 levels deep"),
         ({"problems": ["x" * schema.MAX_BYTES]}, "bytes, and at most 1048576 are read"),
+        ({"configuration": {"x": "x" * schema.MAX_BYTES}}, "bytes, and at most 1048576 are read"),
+        ({"pods": [{"uid": "x" * schema.MAX_BYTES}]}, "bytes, and at most 1048576 are read"),
         ({"pods": [{"uid": str(number)} for number in range(2_001)]}, "ledger.pods: 2001 are listed"),
         (
             {"pods": [{"uid": "u", "cpus": {"containers": {str(number): "0" for number in range(10_001)}}}]},

@@ -10,7 +10,7 @@ way, with pod and container.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from itertools import chain
@@ -370,7 +370,7 @@ def _restore_cpus(entries: Sequence[PodEntry], residue: CpuResidue, idle: CpuLed
     )
 
 
-def are_held_twice(entries: Iterable[PodEntry]) -> bool:
+def are_held_twice(entries: Collection[PodEntry]) -> bool:
     """Return whether two pods hold the same CPUs."""
     owned = [entry.owned for entry in entries]
     return sum(map(int.bit_count, owned)) > reduce(or_, owned, 0).bit_count()

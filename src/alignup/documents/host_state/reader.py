@@ -343,7 +343,7 @@ def _check_count(field: str, count: int, limit: int) -> None:
         raise FieldError(f"{count} are listed, and at most {limit} are read {OWN_LIMIT}", field=f"ledger.{field}")
 
 
-def _check_cpus(entries: Iterable[PodEntry]) -> None:
+def _check_cpus(entries: Collection[PodEntry]) -> None:
     """Refuse CPUs that two pods hold, without a complete list of who holds what twice, which can be very long."""
     taken = 0
     for entry in entries if are_held_twice(entries) else ():

@@ -84,40 +84,50 @@ class ClaimDeviceGroup(Document, frozen=True, omit_defaults=True, kw_only=True):
     model: str = ""
 
 
-class HostLedgerDocument(Document, frozen=True, omit_defaults=True, kw_only=True):
-    pods: list[HeldResourcesDocument] = []
-    devices: list[DeviceGroupDocument] = []
+class _SmallParts(Document, frozen=True, omit_defaults=True, kw_only=True):
+    """The parts of a ledger that are always decoded."""
+
     resources: dict[str, bool] = {}  #: resources without a device → whether a plugin has registered them
-    claim_devices: list[ClaimDeviceGroup] = []
     lost_cpus: LinuxList = ""  #: CPUs that are neither shared nor held
     #: NUMA node → type → bytes reserved there, for nodes in a group: it depends on which pods came and went before
     group_memory: dict[int, dict[str, Count]] = {}
 
 
-class HostStateDocument(Document, frozen=True, omit_defaults=True, kw_only=True):
+class HostLedgerDocument(_SmallParts, frozen=True, omit_defaults=True, kw_only=True):
+    pods: list[HeldResourcesDocument] = []
+    devices: list[DeviceGroupDocument] = []
+    claim_devices: list[ClaimDeviceGroup] = []
+
+
+class HostLedgerObject(_SmallParts, frozen=True, kw_only=True):
+    """The same as the API server sends it: the reader decodes what changed."""
+
+    pods: list[Raw] = []
+    devices: Raw = _EMPTY
+    claim_devices: Raw = _EMPTY
+
+
+class _HostStateHead(Document, frozen=True, omit_defaults=True, kw_only=True):
     metadata: HostStateMetadata = HostStateMetadata()
     observed_at: str = ""  #: when the observer last found it so, in UTC; renewed every few minutes
     generation: Count = 0  #: rises with every change, but not with ``observed_at``
     machine_generation: Count = 0  #: the generation in which the machine or the configuration changed last
     kubelet: str = ""  #: changes when the kubelet restarts
-    machine: dict[str, Any] = {}  #: ``machine/v1``, without PCI devices and devices of plugins
-    configuration: dict[str, Any] = {}  #: a KubeletConfiguration with the fields that affect alignment
-    ledger: HostLedgerDocument | None = None  #: ``None``: unknown, see ``problems``
     problems: list[str] = []  #: what is unknown, and where the kubelet contradicts itself
 
 
-class HostStateObject(Document, frozen=True, kw_only=True):
-    """A HostState as the API server sends it; the reader decodes the parts that a program needs, and that changed."""
+class HostStateDocument(_HostStateHead, frozen=True, omit_defaults=True, kw_only=True):
+    machine: dict[str, Any] = {}  #: ``machine/v1``, without PCI devices and devices of plugins
+    configuration: dict[str, Any] = {}  #: a KubeletConfiguration with the fields that affect alignment
+    ledger: HostLedgerDocument | None = None  #: ``None``: unknown, see ``problems``
 
-    metadata: HostStateMetadata = HostStateMetadata()
-    observed_at: str = ""
-    generation: Count = 0
-    machine_generation: Count = 0
-    kubelet: str = ""
+
+class HostStateObject(_HostStateHead, frozen=True, kw_only=True):
+    """The same as the API server sends it: the reader decodes the parts that a program needs, and that changed."""
+
     machine: Raw = NOTHING
     configuration: Raw = NOTHING
     ledger: Raw = NOTHING
-    problems: list[str] = []
 
     @property
     def has_ledger(self) -> bool:
@@ -126,17 +136,6 @@ class HostStateObject(Document, frozen=True, kw_only=True):
     def without_content(self) -> Self:
         """Return what remains of a HostState that was read."""
         return self.replace(machine=NOTHING, configuration=NOTHING, ledger=NOTHING)
-
-
-class HostLedgerObject(Document, frozen=True):
-    """The ledger of a HostState as the API server sends it: parts that may be the same as before are not decoded."""
-
-    pods: list[Raw] = []
-    devices: Raw = _EMPTY
-    resources: dict[str, bool] = {}
-    claim_devices: Raw = _EMPTY
-    lost_cpus: LinuxList = ""
-    group_memory: dict[int, dict[str, Count]] = {}
 
 
 def staleness(state: HostStateObject, now: float) -> str:
