@@ -24,8 +24,9 @@ from collections.abc import Awaitable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from alignup.documents.host_state.writer import to_object
 from alignup.kubernetes.api import NODES, PODS, ApiClient, EventType, Informer, Resource, find_access
-from alignup.kubernetes.api.host_states import HOST_STATES, to_object
+from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.kubernetes.api.objects import ApiPod, PartialObject
 from alignup.observe.observation import join
 from alignup.observe.published_objects import host_state

@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 import yaml
 
+from alignup.documents.host_state.writer import to_object
 from alignup.kubernetes.api import NODES, PODS, ApiClient, Change, Resource, find_access
 from alignup.kubernetes.api.errors import ForbiddenError, InvalidObjectError
-from alignup.kubernetes.api.host_states import HOST_STATES, to_object
+from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.kubernetes.api.known_pods import KnownPod, known_pod
 from alignup.kubernetes.api.objects import ApiPod, PartialObject
 from alignup.observe.observation import join

@@ -7,8 +7,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from alignup.align.workload import Pod
+from alignup.documents.codec import decode, encode
+from alignup.documents.host_state import HostStateObject
+from alignup.documents.host_state.writer import to_object
 from alignup.kubernetes.api import Resource
-from alignup.kubernetes.api.host_states import HOST_STATES, to_object
+from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.kubernetes.api.steering_instructions import STEERING_INSTRUCTIONS
 from alignup.kubernetes.manifests.pod_decoder import pod_to_dict
 from alignup.observe.observation import join
@@ -77,6 +80,11 @@ def state_of(name: str, kubelet: SimulatedKubelet, **changes: Any) -> dict[str, 
     state = host_state(join(kubelet.sources())).replace(generation=1, **changes)
     kind = {"apiVersion": HOST_STATES.api_version, "kind": HOST_STATES.kind}
     return {**kind, "metadata": {"name": name}, **to_object(state)}
+
+
+def received(state: dict[str, Any]) -> HostStateObject:
+    """Return a HostState as a program receives it."""
+    return decode(encode(state), HostStateObject)
 
 
 @contextmanager

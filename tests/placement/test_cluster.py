@@ -880,7 +880,7 @@ def test_containers_of_one_pod_are_placed_one_after_the_other():
 
 @pytest.mark.parametrize(("kept", "states"), [(0, 1), (10, 2)])
 def test_states_in_which_no_host_is_any_more_are_kept_on_request(kept, states):
-    cluster = Cluster(max_states=kept, compact=False)
+    cluster = Cluster(max_states=kept)
     for sequence, host in enumerate((make_host(), host_with(make_pod("a", cpu="3"))), start=1):
         cluster.confirm(report("a", host, sequence=sequence))
         assert cluster.feasible(make_pod("new", cpu="2"))["a"].admits

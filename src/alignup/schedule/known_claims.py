@@ -230,7 +230,9 @@ class KnownClaims:
             notes = (*wrong, *problems)
             for note in notes:
                 self._report("device", node=node, problem=note)
-            known = self._devices[node] = (machine, devices, notes)
+            known = (machine, devices, notes)
+            if self._find_node(node) is not None:  # a scheduler may ask about one that is gone
+                self._devices[node] = known
         return known[1:]
 
     def _is_reachable(self, part: Slice, node: str) -> bool:
@@ -354,7 +356,8 @@ class KnownClaims:
         """Sort a pool in again; return the nodes that its slices name or named, the empty one for other selections."""
         before = self._hosts.pop(pool, set())
         for node in before:
-            self._local.get(node, set()).discard(pool)
+            if pools := self._local.pop(node, set()) - {pool}:
+                self._local[node] = pools
         self._shared.discard(pool)
         hosts = {part.host for parts in self._pools[pool].values() for part in parts}
         if not hosts:

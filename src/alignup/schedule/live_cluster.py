@@ -23,10 +23,11 @@ import structlog
 from alignup.align.claims.resource_claims import Claim
 from alignup.align.errors import AlignError, PodError
 from alignup.align.workload import Pod
-from alignup.documents.host_state import HostStateDocument
+from alignup.documents.host_state import HostStateObject
+from alignup.documents.host_state.reader import kubelet_release
 from alignup.kubernetes.api import NODE_RESOURCE_TOPOLOGIES, NODES, PODS, ApiClient, Change, EventType, Informer
 from alignup.kubernetes.api.errors import NotFoundError
-from alignup.kubernetes.api.host_states import HOST_STATES, HostStateReader, kubelet_release, without_content
+from alignup.kubernetes.api.host_states import HOST_STATES, host_state_reader
 from alignup.kubernetes.api.known_pods import (
     api_pod_stage,
     binding_time,
@@ -97,7 +98,7 @@ class LiveCluster:
         self.nodes = Informer(client, NODES)
         self.node_filter = NodeFilter(self.nodes)
         self.node_capacity = NodeCapacity(self.nodes, self._unfinished_pods, self._read_or_none)
-        self.host_states = Informer(client, HOST_STATES, trim=without_content)
+        self.host_states = Informer(client, HOST_STATES, trim=HostStateObject.without_content)
         # Pending and finished ones, too: a watch of unfinished pods does not show why they end.
         self.pods = Informer(client, PODS, trim=PodTrimmer().trim)
         self.topologies = Informer(client, NODE_RESOURCE_TOPOLOGIES)  #: followed only if they count
@@ -110,7 +111,7 @@ class LiveCluster:
         self._fallback = TopologyFallback()
         self._client, self.metrics = client, metrics or ScheduleMetrics()
         self.guard = StepGuard(self.metrics, client.timing)  #: of everything that is done about one pod, gang or node
-        self._reader = HostStateReader()
+        self._reader = host_state_reader()
         self._unknown: dict[str, Verdict] = {}  #: node → why its state is unknown, if it has a HostState
         self._state_uids: dict[str, str] = {}  #: node → uid of the HostState that its host was read from
         #: node → uid that the kubelet uses → pod, as observed last
@@ -119,7 +120,7 @@ class LiveCluster:
         self._node_names: dict[str, None] = {}
         self._uids: dict[str, str] = {}  #: uid of every pod → the one that the kubelet uses; empty: not known yet
         #: HostStates that wait until all pods are listed, or until there is a Node
-        self._waiting: dict[str, HostStateDocument] = {}
+        self._waiting: dict[str, HostStateObject] = {}
         self._heard: dict[str, float] = {}  #: node → when its HostState was written last, by our clock
         self._changed: dict[str, None] = {}  #: nodes about which listeners are not notified yet
         self._listeners: list[ChangeListener] = []
@@ -423,7 +424,7 @@ class LiveCluster:
                 self.schedule(events.PodSeen(facts))
             self.schedule(events.ClaimsChanged(change.object[0] if change.object else None))
 
-    def _state_changed(self, change: Change[HostStateDocument]) -> None:
+    def _state_changed(self, change: Change[HostStateObject]) -> None:
         state = change.object
         name = state.metadata.name
         self._heard[name] = self._client.timing.clock()
@@ -490,7 +491,7 @@ class LiveCluster:
         self._fallback.update(name, self.topologies.get(name) if counts else None, pods)
         self._touch(name)
 
-    def _read_host(self, state: HostStateDocument) -> None:
+    def _read_host(self, state: HostStateObject) -> None:
         """Read a HostState; whatever is wrong with it, only the state of its own node becomes unknown."""
         name, label = state.metadata.name, f"{HOST_STATES.kind} {state.metadata.name}"
         with self.host_states.isolated(("", name)):
@@ -502,17 +503,17 @@ class LiveCluster:
                 self._drop_host(name)
                 if not isinstance(error, AlignError):
                     raise
-                if state.ledger is not None:
+                if state.has_ledger:
                     self._unreadable[label] = str(error)
 
-    def _update_host(self, state: HostStateDocument) -> None:
+    def _update_host(self, state: HostStateObject) -> None:
         name = state.metadata.name
         if name in self._fallback.nodes:
             self._topology_changed(name)
         if self._state_uids.get(name) not in {None, state.metadata.uid}:
             self._drop_host(name)  # generations start again
         record = self.cluster.record(name)
-        if record is not None and state.ledger is not None and record.report.sequence >= state.generation:
+        if record is not None and state.has_ledger and record.report.sequence >= state.generation:
             return  # only the Node object changed, or the time of the observation
         node = self.nodes.get(name)
         version = node.status.node_info.kubelet_version if node else ""

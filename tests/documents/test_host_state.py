@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Raw
 
 from alignup.align.claims.ledger import MODEL, ClaimLedger
 from alignup.align.claims.resource_claims import DeviceId, SliceDevice
@@ -12,32 +13,38 @@ from alignup.align.errors import AlignError, StateError
 from alignup.align.machine import CadvisorReport, Device, PciDevice
 from alignup.align.workload import Pod
 from alignup.documents.codec import encode
-from alignup.documents.host_state import DeviceGroupDocument, HostLedgerDocument, HostStateDocument, check_limits
+from alignup.documents.host_state import HostStateDocument, HostStateObject
+from alignup.documents.host_state.schema import DeviceGroupDocument, HostLedgerDocument
+from alignup.documents.host_state.writer import ledger_document, machine_document, to_object
 from alignup.documents.steering import MARKER_RESOURCE
 from alignup.kubernetes import configuration
-from alignup.kubernetes.api.client import _decode
-from alignup.kubernetes.api.host_states import (
-    HOST_STATES,
-    HostStateReader,
-    ledger_document,
-    machine_document,
-    to_object,
-)
+from alignup.kubernetes.api.host_states import host_state_reader
 from alignup.kubernetes.manifests.documents import to_json
 from alignup.machines.synthetic import parse
 from alignup.observe.marker_steering import make_markers
 from alignup.observe.observation import join
 from alignup.observe.published_objects import host_state
 from tests.align.hosts import pod
-from tests.effort import examples
-from tests.observe.kubelets import GPU, SimulatedKubelet
-from tests.strategies_pods import container, guaranteed
+from tests.effort import bounded, examples
+from tests.observe.api_objects import received, state_of
+from tests.observe.kubelets import DEVICES, GPU, SimulatedKubelet
+from tests.strategies_pods import aligned, container, guaranteed, pods
 
 
 def through_json(kubelet, **sources):
     """What another program reads from the object of the host."""
     state = host_state(join(kubelet.sources(**sources))).replace(generation=7)
-    return HostStateReader().read(_decode(encode({"metadata": {"name": "n"}, **to_object(state)}), HOST_STATES.type))
+    return host_state_reader().read(received({"metadata": {"name": "n"}, **to_object(state)}))
+
+
+def read_ledger(ledger):
+    kubelet = SimulatedKubelet()
+    state = HostStateDocument(
+        machine=machine_document(kubelet.machine),
+        configuration=configuration.alignment_fields(kubelet.configuration),
+        ledger=ledger,
+    )
+    return host_state_reader().read(received(to_object(state)))
 
 
 def busy_kubelet(**changes):
@@ -137,13 +144,8 @@ def test_claims_read_back_as_they_were(described, held):
     held = {uid: containers for uid, containers in held.items() if containers}
     host = join(kubelet.sources()).host
     host.ledger = replace(host.ledger, claims=ClaimLedger(tuple(devices), held))
-    state = HostStateDocument(
-        machine=machine_document(kubelet.machine),
-        configuration=configuration.alignment_fields(kubelet.configuration),
-        ledger=ledger_document(host.ledger),
-    )
 
-    claims = HostStateReader().read(_decode(encode(to_object(state)), HOST_STATES.type)).ledger.claims
+    claims = read_ledger(ledger_document(host.ledger)).ledger.claims
 
     if claims is None:
         assert not devices
@@ -163,10 +165,10 @@ def test_a_host_state_of_an_older_observer_has_no_claims():
 
 
 def test_an_unknown_ledger_is_an_error_with_its_reason():
-    state = HostStateDocument(metadata=HOST_STATES.type().metadata.replace(name="n"), problems=["the file is damaged"])
+    state = HostStateObject(metadata=HostStateObject().metadata.replace(name="n"), problems=["the file is damaged"])
 
     with pytest.raises(StateError, match="what node n holds is unknown: the file is damaged"):
-        HostStateReader().read(state)
+        host_state_reader().read(state)
 
 
 def test_the_machine_has_only_what_decisions_depend_on():
@@ -269,4 +271,122 @@ def test_markers_without_end_are_refused(nodes, markers, problem):
     group = DeviceGroupDocument(resource=MARKER_RESOURCE, nodes=nodes, markers=markers)
 
     with pytest.raises(AlignError, match=problem):
-        check_limits(HostStateDocument(ledger=HostLedgerDocument(devices=[group])))
+        read_ledger(HostLedgerDocument(devices=[group]))
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from("aaarrhpuclx"), st.integers(0, 99), pods(asks=aligned) | pods()), max_size=12
+)
+
+
+def reported_after(kubelet, steps):
+    """Yield the HostState of a node after each of these steps."""
+    host, configured, machine_generation = kubelet.host, {}, 1
+    for generation, (step, number, wanted) in enumerate((("", 0, None), *steps), start=1):
+        uids = list(host.ledger.pods)
+        if step == "a":
+            host.admit(replace(wanted, uid=f"pod-{generation}", name=f"pod-{generation}"))
+        elif step == "r" and uids:
+            host.release(uids[number % len(uids)])
+        elif step == "h":
+            gpus = [replace(device, healthy=bool(number & 1 << place)) for place, device in enumerate(DEVICES)]
+            host.update_devices(GPU, gpus)
+        elif step == "p" and uids:  # the same uid, something else
+            admitted = host.ledger.pods[uids[0]]
+            changed = admitted._replace(pod=replace(admitted.pod, priority=number))
+            host.ledger = replace(host.ledger, pods={**host.ledger.pods, uids[0]: changed})
+        elif step == "u":
+            host.ledger = replace(host.ledger, devices=host.ledger.devices.give_up(GPU))
+        elif step == "c":
+            configured, machine_generation = {"maxPods": 50 + number}, generation
+        elif step == "l":
+            lost = host.ledger.cpus.available & 1 << number % 8
+            host.ledger = replace(
+                host.ledger, cpus=replace(host.ledger.cpus, shared=host.ledger.cpus.shared & ~lost, lost=lost)
+            )
+        elif step == "x":
+            device = SliceDevice(DeviceId("nic.example.com", "n", f"nic-{number}"), {}, nodes=1)
+            held = {uid: {"app": {"default/nic": (device.id,)}} for uid in uids[:1]}
+            host.ledger = replace(host.ledger, claims=ClaimLedger((device,), held))
+        yield HostStateDocument(
+            generation=generation,
+            machine_generation=machine_generation,
+            machine=machine_document(kubelet.machine),
+            configuration=configuration.alignment_fields(kubelet.configuration) | configured,
+            ledger=ledger_document(host.ledger),
+        )
+
+
+@given(STEPS, st.sampled_from(["single-numa-node", "best-effort"]), st.booleans())
+@settings(max_examples=examples(100))
+def test_a_node_reads_the_same_whatever_was_read_of_it_before(steps, policy, numbered):
+    kubelet = SimulatedKubelet(topologyManagerPolicy=policy)
+    reader, documents, before = host_state_reader(), {}, None
+    for state in reported_after(kubelet, steps):
+        received_state = received(to_object(state if numbered else state.replace(machine_generation=0)))
+
+        report, fresh = reader.read(received_state), host_state_reader().read(received_state)
+
+        assert report == fresh
+        assert list(report.ledger.pods) == list(fresh.ledger.pods)
+        for held in state.ledger.pods:
+            if before and documents.get(held.uid) == held:
+                uid, ledger, last = held.uid, report.ledger, before.ledger
+                assert ledger.pods[uid] is last.pods[uid]
+                assert ledger.cpus.held.get(uid) is last.cpus.held.get(uid)
+                assert ledger.memory.held.get(uid) is last.memory.held.get(uid)
+                assert ledger.devices.held.get(uid) is last.devices.held.get(uid)
+        documents, before = {held.uid: held for held in state.ledger.pods}, report
+
+
+def full_kubelet(*uids):
+    kubelet = SimulatedKubelet(shape="pack:2 numa:1 core:64 pu:2")
+    for uid in uids:
+        kubelet.admit(pod(uid, cpu="1", memory="16Mi"))
+    return kubelet
+
+
+def test_a_report_costs_what_changed():
+    uids = [f"pod-{number}" for number in range(100)]
+    states = [
+        received(state_of("n", full_kubelet(*listed), machine_generation=1)) for listed in (uids, [*uids[:-1], "other"])
+    ]
+    reader = host_state_reader()
+    with pytest.raises(AssertionError, match="too much work"), bounded(3_000):
+        reader.read(states[0])
+    reader.read(states[0])
+
+    with bounded(800):
+        report = reader.read(states[1])
+
+    assert list(report.ledger.pods) == [*uids[:-1], "other"]
+
+
+def test_a_machine_with_the_same_generation_is_not_read_again():
+    """The generation is that of one object; a new one begins again."""
+    state = received(state_of("n", SimulatedKubelet(), machine_generation=3))
+    reader = host_state_reader()
+    first = reader.read(state)
+    unread = state.replace(machine=Raw(b'"not read"'), configuration=Raw(b'"not read"'))
+
+    assert reader.read(unread).machine is first.machine
+    with pytest.raises(AlignError, match="machine and configuration: Expected `object`"):
+        reader.read(unread.replace(metadata=unread.metadata.replace(uid="another")))
+    with pytest.raises(AlignError, match="machine and configuration: Expected `object`"):
+        reader.read(unread, kubelet_version="v1.33.0")
+
+
+def test_a_pod_that_is_listed_twice_is_refused():
+    state = state_of("n", busy_kubelet())
+    state["ledger"]["pods"].append(state["ledger"]["pods"][2])  # it holds no CPUs
+
+    with pytest.raises(StateError, match="default/shared and default/shared have the same uid"):
+        host_state_reader().read(received(state))
+
+
+def test_a_pod_that_cannot_be_decoded_is_named():
+    state = state_of("n", busy_kubelet())
+    state["ledger"]["pods"][1]["cpus"] = 7
+
+    with pytest.raises(AlignError, match=r"ledger.pods\[1\]: Expected `object`, got `int` - at `\$.cpus`"):
+        host_state_reader().read(received(state))

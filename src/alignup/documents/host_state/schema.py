@@ -4,16 +4,17 @@ The object is named after its node and has no namespace. ``machine`` and ``confi
 with every pod. It is small, since a cluster has thousands of them: a pod has its name, what it counts for, and what it
 holds exclusively, but not its spec; fields with default values are left out.
 
-Nodes write their objects themselves, so :func:`check_limits` refuses what no node needs before anything is computed.
+Nodes write their objects themselves, so readers refuse what no node needs, by the limits here.
 """
 
-import re
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, Self
+
+from msgspec import Raw
 
 from alignup.align import bits
-from alignup.align.errors import OWN_LIMIT, FieldError, ParseError
-from alignup.documents.codec import Count, Document, LinuxList, encode
+from alignup.documents.codec import Count, Document, LinuxList
 from alignup.documents.ledgers import CpuHoldings, MemoryHoldings
 from alignup.documents.steering import marker_id
 
@@ -27,8 +28,11 @@ MAX_CONTAINERS = 10_000  #: that hold CPUs, memory or devices
 MAX_DEVICES = 50_000
 MAX_CLAIM_DEVICES = 10_000  #: in ResourceSlices of the node
 MAX_RESOURCES = 1_000  #: names of resources
-_LARGE_NUMBER = re.compile(r"[0-9]{6}")  #: in a list of CPUs or NUMA nodes
 
+HEARTBEAT_SECONDS = 300.0  #: after which an unchanged object is written again
+STALE_SECONDS = 3 * HEARTBEAT_SECONDS  #: after which its observer has probably stopped
+
+NOTHING, _EMPTY = Raw(b"null"), Raw(b"[]")
 _NO_CPUS, _NO_MEMORY = CpuHoldings(), MemoryHoldings()
 
 
@@ -80,74 +84,69 @@ class ClaimDeviceGroup(Document, frozen=True, omit_defaults=True, kw_only=True):
     model: str = ""
 
 
-class HostLedgerDocument(Document, frozen=True, omit_defaults=True, kw_only=True):
-    pods: list[HeldResourcesDocument] = []
-    devices: list[DeviceGroupDocument] = []
+class _SmallParts(Document, frozen=True, omit_defaults=True, kw_only=True):
+    """The parts of a ledger that are always decoded."""
+
     resources: dict[str, bool] = {}  #: resources without a device → whether a plugin has registered them
-    claim_devices: list[ClaimDeviceGroup] = []
     lost_cpus: LinuxList = ""  #: CPUs that are neither shared nor held
     #: NUMA node → type → bytes reserved there, for nodes in a group: it depends on which pods came and went before
     group_memory: dict[int, dict[str, Count]] = {}
 
 
-class HostStateDocument(Document, frozen=True, omit_defaults=True, kw_only=True):
+class HostLedgerDocument(_SmallParts, frozen=True, omit_defaults=True, kw_only=True):
+    pods: list[HeldResourcesDocument] = []
+    devices: list[DeviceGroupDocument] = []
+    claim_devices: list[ClaimDeviceGroup] = []
+
+
+class HostLedgerObject(_SmallParts, frozen=True, kw_only=True):
+    """The same as the API server sends it: the reader decodes what changed."""
+
+    pods: list[Raw] = []
+    devices: Raw = _EMPTY
+    claim_devices: Raw = _EMPTY
+
+
+class _HostStateHead(Document, frozen=True, omit_defaults=True, kw_only=True):
     metadata: HostStateMetadata = HostStateMetadata()
     observed_at: str = ""  #: when the observer last found it so, in UTC; renewed every few minutes
     generation: Count = 0  #: rises with every change, but not with ``observed_at``
     machine_generation: Count = 0  #: the generation in which the machine or the configuration changed last
     kubelet: str = ""  #: changes when the kubelet restarts
-    machine: dict[str, Any] = {}  #: ``machine/v1``, without PCI devices and devices of plugins
-    configuration: dict[str, Any] = {}  #: a KubeletConfiguration with the fields that affect alignment
-    ledger: HostLedgerDocument | None = None  #: ``None``: unknown, see ``problems``
     problems: list[str] = []  #: what is unknown, and where the kubelet contradicts itself
 
 
-def check_limits(state: HostStateDocument) -> None:
-    """Raise ``ParseError`` if a HostState is larger, or nested deeper, than that of any node."""
-    level: list[Any] = [state.machine, state.configuration]
-    for _ in range(MAX_DEPTH):
-        inner = (value.values() if isinstance(value, dict) else value for value in level)
-        level = [value for values in inner for value in values if isinstance(value, dict | list)]
-    if level:
-        raise ParseError(f"nested more than {MAX_DEPTH} levels deep {OWN_LIMIT}")
-    if (size := len(encode(state))) > MAX_BYTES:
-        raise ParseError(f"{size} bytes, and at most {MAX_BYTES} are read {OWN_LIMIT}")
-    ledger = state.ledger
-    if ledger is None:
-        return
-    resources = {group.resource for group in ledger.devices} | ledger.resources.keys()
-    containers = claimed = 0
-    for pod in ledger.pods:
-        containers += len(pod.cpus.containers) + len(pod.memory.containers or ()) + len(pod.devices) + len(pod.claims)
-        claimed += sum(len(ids) for claims in pod.claims.values() for ids in claims.values())
-        resources |= pod.requests.keys()
-    for field, count, limit in (
-        ("pods", len(ledger.pods), MAX_PODS),
-        ("containers", containers, MAX_CONTAINERS),
-        ("devices", sum(map(_count_devices, ledger.devices)), MAX_DEVICES),
-        ("resources", len(resources), MAX_RESOURCES),
-        ("claimDevices", sum(len(group.devices) for group in ledger.claim_devices), MAX_CLAIM_DEVICES),
-        ("pods.claims", claimed, MAX_CLAIM_DEVICES),
-    ):
-        if count > limit:
-            raise FieldError(f"{count} are listed, and at most {limit} are read {OWN_LIMIT}", field=f"ledger.{field}")
-    if any(map(_LARGE_NUMBER.search, _number_lists(ledger))):
-        raise FieldError(f"a CPU or NUMA node has a number of six digits or more {OWN_LIMIT}", field="ledger")
+class HostStateDocument(_HostStateHead, frozen=True, omit_defaults=True, kw_only=True):
+    machine: dict[str, Any] = {}  #: ``machine/v1``, without PCI devices and devices of plugins
+    configuration: dict[str, Any] = {}  #: a KubeletConfiguration with the fields that affect alignment
+    ledger: HostLedgerDocument | None = None  #: ``None``: unknown, see ``problems``
 
 
-def _count_devices(group: DeviceGroupDocument) -> int:
-    nodes = group.nodes or ""
-    if not group.markers or _LARGE_NUMBER.search(f"{nodes} {group.markers}"):  # the latter is refused anyway
-        return len(group.ids)
-    return bits.parse(nodes).bit_count() * bits.parse(group.markers).bit_count()
+class HostStateObject(_HostStateHead, frozen=True, kw_only=True):
+    """The same as the API server sends it: the reader decodes the parts that a program needs, and that changed."""
+
+    machine: Raw = NOTHING
+    configuration: Raw = NOTHING
+    ledger: Raw = NOTHING
+
+    @property
+    def has_ledger(self) -> bool:
+        return self.ledger != NOTHING
+
+    def without_content(self) -> Self:
+        """Return what remains of a HostState that was read."""
+        return self.replace(machine=NOTHING, configuration=NOTHING, ledger=NOTHING)
 
 
-def _number_lists(ledger: HostLedgerDocument) -> Iterator[str]:
-    yield ledger.lost_cpus
-    yield from (f"{group.nodes or ''} {group.markers}" for group in ledger.devices)
-    yield from (group.nodes or "" for group in ledger.claim_devices)
-    for pod in ledger.pods:
-        yield pod.cpus.pod or ""
-        yield from pod.cpus.containers.values()
-        for blocks in (pod.memory.pod or (), *(pod.memory.containers or {}).values()):
-            yield from (block.nodes for block in blocks)
+def staleness(state: HostStateObject, now: float) -> str:
+    """Say that the observer of a host has not reported for too long at *now*, since the epoch; empty if it has."""
+    if not state.observed_at:
+        return ""  # of an older observer
+    try:
+        age = now - datetime.fromisoformat(state.observed_at).timestamp()
+    except ValueError:
+        return f"observedAt: {state.observed_at!r} is not a time"
+    if age < STALE_SECONDS:
+        return ""
+    unit, seconds = ("minutes", 60) if age < 7200 else ("hours", 3600) if age < 172_800 else ("days", 86_400)
+    return f"its observer last reported {age // seconds:.0f} {unit} ago; see the log of its pod"
