@@ -5,7 +5,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from alignup.align.errors import PodError
+from alignup.align.errors import PodError, Problem
 from alignup.align.workload import Pod
 from alignup.documents.host_state import GROUP
 from alignup.kubernetes.api.objects import ApiPod
@@ -18,6 +18,7 @@ from alignup.schedule.pod_groups import group_of
 if TYPE_CHECKING:
     from alignup.schedule.live_cluster import LiveCluster
 
+PLACEMENT_ANNOTATION = f"{GROUP}/predicted-placement"  #: of pods that the extender has bound: what they will get
 GATE = f"{GROUP}/placement"  #: the scheduling gate of pods that wait for a node
 
 
@@ -91,6 +92,14 @@ class LiveFacts:
     def pod(self, uid: str) -> PodFacts | None:
         return self._pods.get(uid)
 
+    def readable_pod(self, uid: str) -> PodFacts:
+        facts, pod = self._pods.get(uid), self.find(uid)
+        if facts is None and pod is not None:
+            facts = self.of(pod, self._since.get(uid, 0.0))
+        if facts is None:
+            raise PodError([Problem("metadata", "the pod is gone")])
+        return facts
+
     def gang(self, key: GroupKey) -> GangFacts:
         members = self._live.pod_groups.members(key)
         running = [pod for pod in members.bound if not pod.finished]
@@ -101,7 +110,12 @@ class LiveFacts:
             [pod.metadata.uid for pod in members.gated],
             [pod.metadata.uid for pod in running],
             [pod.metadata.uid for pod in running if controller_uids(pod)],
+            any(PLACEMENT_ANNOTATION in pod.metadata.annotations for pod in members.bound),
         )
+
+    @property
+    def groups(self) -> Collection[GroupKey]:
+        return self._live.pod_groups.groups()
 
     # Nodes
 

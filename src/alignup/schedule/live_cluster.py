@@ -12,11 +12,11 @@ moment. Pods of the API server are read only if no report contains them: a repor
 
 import asyncio
 import gc
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import structlog
 
@@ -41,10 +41,8 @@ from alignup.kubernetes.api.known_pods import (
 )
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
 from alignup.placement.cluster import Cluster, RankedHost
-from alignup.placement.gang import GangBinding
 from alignup.placement.host_report import PodStage, pod_stage
 from alignup.placement.scheduling import events, instructions
-from alignup.placement.scheduling.assumptions import Assumptions
 from alignup.placement.scheduling.events import Event
 from alignup.placement.scheduling.facts import ClaimFit, Explained, PodFacts, WaitState
 from alignup.placement.scheduling.gate import Gate, GateOptions
@@ -74,6 +72,8 @@ _MAX_WARNING = 300  #: characters about one unreadable object
 _log = structlog.get_logger()
 
 ChangeListener = Callable[[Collection[str]], object]
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 InstructionListener = Callable[[Instruction], object]
 
 
@@ -223,8 +223,7 @@ class LiveCluster:
 
     def open_gate(self, options: GateOptions) -> Gate:
         """Let the scheduling state place the pods behind the gate as well, until the leadership ends."""
-        with self._turn():
-            gate = self.scheduling.open_gate(options)
+        gate = self.act(self.scheduling.open_gate, options)
         for pod in tuple(self.pods.objects.values()):
             if not pod.spec.node_name:
                 self._follow_unbound(pod, gone=pod.finished)
@@ -236,12 +235,13 @@ class LiveCluster:
         for listener in self._event_listeners:
             listener(event)
 
-    @contextmanager
-    def _turn(self) -> Iterator[Assumptions]:
-        """Change assumptions, and let listeners carry out the instructions that follow."""
+    def act(self, work: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        """Call a method of the scheduling state that changes it, and let listeners carry out what follows."""
         self.scheduling.begin_turn(self._now())
-        yield self.scheduling.assumptions
-        self._carry_out(self.scheduling.end_turn())
+        try:
+            return work(*args, **kwargs)
+        finally:
+            self._carry_out(self.scheduling.end_turn())
 
     def _carry_out(self, todo: Sequence[Instruction]) -> None:
         for instruction in todo:
@@ -257,6 +257,8 @@ class LiveCluster:
                         self._follow_unbound(pod, gone=pod.finished)
                 case instructions.Report("step failed", details=details):
                     self.guard.report(**details)
+                case instructions.Report(event, details=details) if event.startswith("gang "):
+                    _log.info(event, **details)
             for listener in self._instruction_listeners:
                 listener(instruction)
 
@@ -394,20 +396,11 @@ class LiveCluster:
         Call this immediately before the binding, and :meth:`forget` if the binding certainly did not happen. Bindings
         to one node must be written in the order in which they are assumed.
         """
-        with self._turn() as assumptions:
-            return assumptions.assume(pod, node)
-
-    def assume_gang(
-        self, bindings: Sequence[GangBinding], *, beside: Sequence[GangBinding] = ()
-    ) -> tuple[Verdict, ...]:
-        """Count on all pods of a gang from now on, in this order, or on none of them; see ``Assumptions``."""
-        with self._turn() as assumptions:
-            return assumptions.assume_gang(bindings, beside=beside)
+        return self.act(self.scheduling.assumptions.assume, pod, node)
 
     def forget(self, uid: str) -> None:
         """Forget an assumed pod that was not bound; do nothing if its binding was observed."""
-        with self._turn() as assumptions:
-            assumptions.forget(uid)
+        self.act(self.scheduling.assumptions.forget, uid)
 
     # Events
 
@@ -576,7 +569,8 @@ class LiveCluster:
         self._uids.setdefault(pod.metadata.uid, "")
         self._names[pod.metadata.uid] = (pod.metadata.namespace, pod.metadata.name)
         if not pod.spec.node_name:
-            self._follow_unbound(pod, gone=deleted or pod.finished)
+            leaves = deleted or pod.finished or pod.metadata.deletion_timestamp is not None
+            self._follow_unbound(pod, gone=leaves)
         if pod.spec.node_name and not change.listed:
             self._bound_pod_changed(pod, self._kubelet_uid(pod), deleted=deleted)
         elif deleted and not pod.spec.node_name:

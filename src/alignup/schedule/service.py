@@ -23,7 +23,9 @@ from alignup.kubernetes.api import Access, ApiClient, LeaderElection, Timing
 from alignup.kubernetes.api.errors import ApiError
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.placement.scheduling.claim_rules import choose_steering
-from alignup.placement.scheduling.events import LeadershipEnded
+from alignup.placement.scheduling.events import LeadershipBegan, LeadershipEnded, TimePassed
+from alignup.placement.scheduling.instructions import Instruction, WriteEvent
+from alignup.placement.scheduling.scheduling_state import CHECK_SECONDS
 from alignup.placement.steered import STEERED_ANNOTATION, count_markers
 from alignup.placement.verdict import Verdict
 from alignup.schedule.claim_bindings import ClaimBindings
@@ -40,7 +42,6 @@ from alignup.schedule.extender_messages import (
     TooLargeError,
     read_message,
 )
-from alignup.schedule.gangs import Gangs
 from alignup.schedule.kueue_checks import AdmissionChecks
 from alignup.schedule.large_pods import LargePods
 from alignup.schedule.live_cluster import LiveCluster, LiveClusterOptions
@@ -128,13 +129,12 @@ class ScheduleService:
         self.steering = PodSteering(client, self.live, events, hold=options.steer_hold)
         self.large_pods = LargePods(self.live.cluster)
         self._wake_up = WakeUp(client, self.live, self.large_pods)
-        self.gangs = Gangs(self.live, claims, events, client.timing.clock)
-        self._wake_up.gangs, self.gangs.wait_for_room = self.gangs, self._wake_up.rejected
+        self._events = events
+        self.live.on_instruction(self._carry_out)
         self._binder = Binder(
             client,
             self.live,
             claims,
-            self.gangs,
             self.steering,
             allow_unknown=allow_unknown,
             leads=lambda: self.leading,
@@ -145,7 +145,7 @@ class ScheduleService:
         #: run while this process leads
         self.leader_tasks: list[Task] = [
             self._wake_up.run,
-            self.gangs.run,
+            self._pass_time,
             RejectionWriter(client, self.live).run,
             events.run,
             self.steering.lead,
@@ -179,7 +179,7 @@ class ScheduleService:
     async def _lead(self) -> None:
         if self._election is not None:
             await self.client.timing.sleep(SETTLE_SECONDS)
-        self.gangs.resume()
+        self.live.schedule(LeadershipBegan())
         self.leading = True
         _log.info("leading")
         try:
@@ -192,6 +192,18 @@ class ScheduleService:
             with suppress(TimeoutError):  # the next leader must not begin before the last binding is written
                 async with asyncio.timeout(END_SECONDS):
                     await self._binder.idle.wait()
+
+    async def _pass_time(self) -> None:
+        """Let the scheduling state know of the time, until cancelled."""
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            self.live.schedule(TimePassed())
+
+    def _carry_out(self, instruction: Instruction) -> None:
+        if isinstance(instruction, WriteEvent) and not instruction.gate:
+            pod = self.live.find_by_uid(instruction.uid)
+            if pod is not None:
+                self._events.note(pod, instruction.reason, instruction.message, same=instruction.same)
 
     # Answers to HTTP requests
 
@@ -289,7 +301,7 @@ class ScheduleService:
         return "this is a standby: there is no leader yet"
 
     def numbers(self) -> dict[str, tuple[str, float]]:
-        cluster, kept_nodes = self.live.cluster, self.live.scheduling.kept_nodes
+        cluster, gangs, kept_nodes = self.live.cluster, self.live.scheduling.gangs, self.live.scheduling.kept_nodes
         return {
             "alignup_schedule_leading": ("Whether this process leads.", float(self.leading)),
             "alignup_schedule_nodes": ("Nodes of the cluster.", len(self.live.nodes.objects)),
@@ -306,7 +318,7 @@ class ScheduleService:
             "alignup_schedule_claim_devices": ("Devices of ResourceSlices.", self.live.claims.devices),
             "alignup_schedule_distinct_states": ("Distinct states of nodes.", cluster.distinct_states),
             "alignup_schedule_waiting_pods": ("Rejected pods that wait for room.", self._wake_up.waiting),
-            "alignup_schedule_tentative_gangs": ("Gangs whose places are kept until all are bound.", len(self.gangs)),
+            "alignup_schedule_tentative_gangs": ("Gangs whose places are kept until all are bound.", len(gangs)),
             "alignup_schedule_kept_nodes": (
                 "Nodes kept for pods that waited long.",
                 len(kept_nodes),

@@ -33,13 +33,20 @@ class PlainFacts:
         self.nodes: dict[str, NodeAllocatable] = {}
         self.forbidden: dict[str, set[str]] = {}  #: uid → nodes that its selectors do not allow
         self.minimums: dict[GroupKey, int] = {}
-        self.groups: dict[str, GroupKey] = {}  #: by uid, of bound pods, too
+        self.group_of: dict[str, GroupKey] = {}  #: by uid, of bound pods, too
 
     def pod(self, uid: str) -> PodFacts | None:
         return self.pods.get(uid)
 
+    def readable_pod(self, uid: str) -> PodFacts:
+        return self.pods[uid]
+
+    @property
+    def groups(self) -> set[GroupKey]:
+        return set(self.group_of.values())
+
     def gang(self, key: GroupKey) -> GangFacts:
-        members = [uid for uid, group in self.groups.items() if group == key]
+        members = [uid for uid, group in self.group_of.items() if group == key]
         waiting = [uid for uid in members if uid in self.pods]
         gated = [uid for uid in waiting if self.pods[uid].state in {WaitState.GATED, WaitState.OTHER_GATES}]
         bound = {uid: self.bound[uid][1] for uid in members if uid in self.bound}
@@ -123,7 +130,7 @@ class Machine:
     def see(self, facts: PodFacts, **changes: object) -> PodFacts:
         facts = self.facts.pods[facts.uid] = replace(facts, **changes)  # type: ignore[arg-type]
         if facts.group:
-            self.facts.groups[facts.uid] = facts.group
+            self.facts.group_of[facts.uid] = facts.group
         self.handle(events.PodSeen(facts))
         return facts
 
@@ -139,7 +146,7 @@ class Machine:
     def gone(self, uid: str) -> list[Instruction]:
         """A pod is deleted, or has ended."""
         self.facts.pods.pop(uid, None)
-        self.facts.groups.pop(uid, None)
+        self.facts.group_of.pop(uid, None)
         _, node = self.facts.bound.pop(uid, (None, ""))
         return self.handle(events.PodGone(uid, node))
 

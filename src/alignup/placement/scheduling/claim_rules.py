@@ -18,13 +18,15 @@ from alignup.align.bits import NodeSet
 from alignup.align.errors import AlignError
 from alignup.align.workload import Pod
 from alignup.align.workload.names import CLAIMS_ANNOTATION
+from alignup.placement.cluster import Cluster
 from alignup.placement.scheduling.facts import ClaimFit, ClusterFacts, Explained
-from alignup.placement.steered import SteeringChoice, choose_node, numa_preference
-from alignup.placement.verdict import Verdict
+from alignup.placement.steered import SteeringChoice, choose_node, count_markers, numa_preference
+from alignup.placement.verdict import Verdict, VerdictKind
 
 SURE = 4  #: nodes, if it is computed that they have devices
 UNSURE = 64  #: nodes, if only the scheduler can tell
 JUDGED = 16  #: of which the best are taken, those first where devices can be beside the CPUs
+MAX_JUDGED = 64  #: nodes whose devices are looked at to prefer some of them
 SETTLE_SECONDS = 10.0  #: after which a bound pod has its devices, although no watch has shown it
 WAITS = "waits until the claims of an earlier pod have devices"
 NOT_ALIGNED = "not all devices that its claims may get are beside its CPUs"
@@ -95,6 +97,54 @@ def may_align(explained: Explained, *, required: bool = False) -> bool:
         for claims in explained
         for claim in claims
     )
+
+
+def must_align(pod: Pod) -> bool:
+    """Return whether the annotation of *pod* requires that its CPUs and memory are beside its devices."""
+    return pod.uses_claims and claim_preference(pod)[0] is ClaimPreference.REQUIRE
+
+
+class ClaimSuitability:
+    """The nodes where the devices of a pod's claims can be beside its CPUs and memory."""
+
+    def __init__(self, cluster: Cluster, facts: ClusterFacts) -> None:
+        self._cluster = cluster
+        self._facts = facts
+
+    def select(self, pod: Pod, nodes: Iterable[str], limit: int) -> list[str]:
+        """Return at most *limit* of *nodes*, those first where devices can be beside the CPUs.
+
+        If the pod requires that, return only these.
+        """
+        preference = claim_preference(pod)[0]
+        beside: list[str] = []
+        others: list[str] = []
+        for number, node in enumerate(nodes):
+            judged = preference is not ClaimPreference.PREFER or number < MAX_JUDGED
+            if judged and self.suits(pod, node):
+                beside.append(node)
+                if len(beside) >= limit:
+                    break
+            else:
+                others.append(node)
+        return (beside if preference is ClaimPreference.REQUIRE else [*beside, *others])[:limit]
+
+    def suits(self, pod: Pod, node: str) -> bool:
+        """Return whether the devices of *pod* can be beside its CPUs on a node; as far as known, unless required."""
+        preference, explain = claim_preference(pod)[0], self._facts.explain_claims
+        if preference is ClaimPreference.IGNORE:
+            return True
+        required = preference is ClaimPreference.REQUIRE
+        if may_align(explain(pod, node), required=required):
+            return True
+        options = self._cluster.steered(pod, node) if count_markers(pod) else {}
+        return any(may_align(explain(pod, node, verdict), required=required) for verdict in options.values())
+
+    def suitable(self, pod: Pod, nodes: Iterable[str]) -> frozenset[str]:
+        """Return those of *nodes* that suit *pod* and may admit it."""
+        verdicts = self._cluster.verdicts(pod, nodes).items()
+        possible = [node for node, verdict in verdicts if verdict.kind is not VerdictKind.REJECTS]
+        return frozenset(node for node in possible if self.suits(pod, node))
 
 
 class SettledClaims(NamedTuple):

@@ -134,6 +134,11 @@ class ExplainNext:
 
 
 @dataclass(frozen=True, slots=True)
+class LeadershipBegan:
+    """This process decides from now on."""
+
+
+@dataclass(frozen=True, slots=True)
 class LeadershipEnded:
     """Another process decides from now on."""
 
@@ -156,5 +161,6 @@ Event = (
     | TimePassed
     | PlaceNext
     | ExplainNext
+    | LeadershipBegan
     | LeadershipEnded
 )

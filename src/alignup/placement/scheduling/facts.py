@@ -78,6 +78,7 @@ class GangFacts(NamedTuple):
     gated: Sequence[str] = ()  #: behind gates
     running: Collection[str] = ()  #: those that are bound and have not succeeded
     replaceable: Collection[str] = ()  #: those of them that a controller replaces when they are deleted
+    begun: bool = False  #: whether the extender has bound one of them
 
     @property
     def present(self) -> int:
@@ -130,6 +131,13 @@ class ClusterFacts(Protocol):
 
     def verdict_without_report(self, pod: Pod, node: str) -> Verdict:
         """Return the verdict of a node whose kubelet is not observed: approximate, or why it is unknown."""
+
+    def readable_pod(self, uid: str) -> PodFacts:
+        """Return a pod without a node as it is now; ``PodError`` if it cannot be read."""
+
+    @property
+    def groups(self) -> Collection[GroupKey]:
+        """The groups that have pods."""
 
     def gang(self, key: GroupKey) -> GangFacts:
         """Return the pods of a group."""

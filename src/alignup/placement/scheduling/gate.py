@@ -27,7 +27,7 @@ from alignup.placement.scheduling.claim_rules import (
     claim_preference,
 )
 from alignup.placement.scheduling.facts import FIRST, ClusterFacts, GangFacts, GroupKey, PodFacts, WaitState
-from alignup.placement.scheduling.gang_placement import FULL, GangChoice, GangPlacement
+from alignup.placement.scheduling.gang_placement import FULL, INCOMPLETE, GangChoice, GangPlacement
 from alignup.placement.scheduling.instructions import (
     CancelSteering,
     DecideLargePod,
@@ -62,7 +62,6 @@ from alignup.placement.verdict import VerdictKind
 
 NO_NODE = "NoNode"  #: the reason of events about pods that no node admits
 INVALID = "InvalidPod"  #: the reason of events about pods that no kubelet can decide on
-INCOMPLETE = "GangIncomplete"  #: the reason of events about gangs of which pods are missing
 OTHER_SCHEDULER = "OtherScheduler"  #: the reason of events about pods whose scheduler is not among the known ones
 DEFAULT_SCHEDULER = "default-scheduler"
 EXPLAIN_SECONDS = 2.0  #: before it is said that no node admits a pod; some reasons last less

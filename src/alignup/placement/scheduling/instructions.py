@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from alignup.align.workload import Pod
+from alignup.placement.scheduling.facts import GroupKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,22 @@ class WriteEvent:
     reason: str
     message: str
     same: Any = None
+    gate: bool = True  #: whether the gate says so, or else the extender
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitRoom:
+    """Wake a pod when one of these nodes has room for it: its scheduler need not try it again by itself."""
+
+    uid: str
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeGang:
+    """Pods of this gang that wait for the binding of others may be bound now."""
+
+    key: GroupKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +123,8 @@ Instruction = (
     | WriteRelease
     | CancelSteering
     | WriteEvent
+    | AwaitRoom
+    | ChangeGang
     | ForgetEvents
     | DecideLargePod
     | ReadPod

@@ -15,11 +15,13 @@ from alignup.align.workload import Pod
 from alignup.placement.cluster import Cluster
 from alignup.placement.scheduling import events
 from alignup.placement.scheduling.assumptions import Assumptions
+from alignup.placement.scheduling.claim_rules import ClaimSuitability
 from alignup.placement.scheduling.events import Event
 from alignup.placement.scheduling.facts import ClusterFacts, WaitingOrder, WaitState
 from alignup.placement.scheduling.gate import Gate, GateOptions
 from alignup.placement.scheduling.instructions import ChangeHosts, GiveNodeBack, Instruction, KeepNode, Report
 from alignup.placement.scheduling.kept_nodes import KeptNodes
+from alignup.placement.scheduling.tentative_gangs import TentativeGangs
 from alignup.placement.scheduling.turn import Turn
 
 CHECK_SECONDS = 1.0  #: between searches for a node to keep, each for one pod
@@ -35,6 +37,10 @@ class SchedulingState:
         self._turn = Turn()
         self.assumptions = Assumptions(cluster, facts, placed=self._placed, changed=self._hosts_changed)
         self.kept_nodes = KeptNodes(cluster, facts, self.assumptions.__contains__)
+        self.claims = ClaimSuitability(cluster, facts)
+        self.gangs = TentativeGangs(
+            cluster, facts, self.assumptions, self.claims, turn=self._turn, refusals=self.refusals
+        )
         self.gate: Gate | None = None
         self._orders: dict[str, WaitingOrder] = {}  #: by uid, of pods without a node
         self._schedulers: set[str] = set()  #: names of those that have asked
@@ -46,7 +52,9 @@ class SchedulingState:
             events.PodGone: self._pod_gone,
             events.NodeChanged: self._node_changed,
             events.SchedulerAsked: self._scheduler_asked,
+            events.HostsChanged: self._hosts_reported,
             events.TimePassed: self._time_passed,
+            events.LeadershipBegan: lambda _event: self.gangs.resume(),
             events.LeadershipEnded: self._leadership_ended,
         }
         self._gate_handlers: dict[type[Event], Callable[[Any], object]] = {}
@@ -65,7 +73,6 @@ class SchedulingState:
         gate = self.gate = self.build_gate(options)
         self.kept_nodes.patience[WaitState.GATED] = options.patience
         self._gate_handlers = {
-            events.HostsChanged: lambda event: gate.nodes_changed(event.hosts),
             events.ClaimsChanged: lambda event: gate.claims_changed(event.namespace),
             events.GroupChanged: lambda event: gate.group_changed(event.key),
             events.PodUnreadable: lambda event: gate.pod_unreadable(event.uid, event.problem),
@@ -121,12 +128,14 @@ class SchedulingState:
 
     def _pod_bound(self, event: events.PodBound) -> None:
         self._stop_waiting(event.uid)
+        self.gangs.pod_bound(event.uid)
         if self.gate:
             self.gate.pod_bound(event.uid, event.node, event.pod)
 
     def _pod_gone(self, event: events.PodGone) -> None:
         self._stop_waiting(event.uid)
         self.kept_nodes.ended(event.uid)
+        self.gangs.pod_gone(event.uid)
         if self.gate:
             self.gate.pod_gone(event.uid, event.node)
 
@@ -145,13 +154,20 @@ class SchedulingState:
             self._schedulers.add(event.facts.scheduler)
         self._check()
 
+    def _hosts_reported(self, event: events.HostsChanged) -> None:
+        self.gangs.hosts_changed()
+        if self.gate:
+            self.gate.nodes_changed(event.hosts)
+
     def _time_passed(self, _event: events.TimePassed) -> None:
         self._check()
+        self.gangs.check()
         if self.gate:
             self.gate.check()
 
     def _leadership_ended(self, _event: events.LeadershipEnded) -> None:
         self._turn.emit(*self.kept_nodes.clear())
+        self.gangs.close()
         if self.gate:
             self.gate.close()
             self.gate = None
@@ -186,6 +202,7 @@ class SchedulingState:
     def _hosts_changed(self, hosts: Iterable[str], taken: bool) -> None:  # noqa: FBT001 - see ChangedListener
         names = tuple(hosts)
         if names:
+            self.gangs.hosts_changed()
             if self.gate:
                 self.gate.nodes_changed(names, taken=taken)
             self._turn.emit(ChangeHosts(names, taken))

@@ -155,7 +155,8 @@ class GateController:
                 self._start(self._steering.cancel(instruction.uid, node), "")
 
     def _write_event(self, event: instructions.WriteEvent) -> None:
-        if (pod := self._live.find_by_uid(event.uid)) is not None:
+        pod = self._live.find_by_uid(event.uid) if event.gate else None
+        if pod is not None:
             self._events.note(pod, event.reason, event.message, same=event.same)
 
     def _report(self, report: instructions.Report) -> None:
@@ -176,8 +177,8 @@ class GateController:
                     _log.warning("released pod bound otherwise", **ids, node=details["node"], outcome=str(outcome))
             case "claims settled":
                 self._live.metrics.claimed_pod(details["alignment"])
-            case event:
-                _log.info(event, **ids, **details)
+            case "the kubelet will not admit a released pod" as event:
+                _log.warning(event, **ids, **details)
 
     async def _release(self, instruction: instructions.WriteRelease) -> None:
         """Write a release, and report what became of it."""
