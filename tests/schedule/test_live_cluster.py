@@ -157,7 +157,10 @@ async def test_an_assumed_pod_counts_on_with_another_host_state_of_the_same_name
 
 async def test_assumed_pods_of_a_gang_do_not_wait_for_each_other_when_their_node_is_known_again(live, nodes):
     first, second = pod("first", cpu="3", memory="1Gi"), pod("second", cpu="3", memory="1Gi")
-    assert all(verdict.admits for verdict in live.assume_gang([GangBinding(first, "a"), GangBinding(second, "a")]))
+    assert all(
+        verdict.admits
+        for verdict in live.scheduling.assumptions.assume_gang([GangBinding(first, "a"), GangBinding(second, "a")])
+    )
     lose_ledger(nodes)
     await until(lambda: live.cluster.record("a") is None)
     nodes.report("a")
@@ -191,7 +194,7 @@ async def test_pods_that_are_no_longer_assumed_on_an_unknown_node_are_forgotten(
     assert live.scheduling.assumptions.assume_any(small["bound"], ("a", "b")) == ("a", "b")
     gang = [GangBinding(small[name], "a") for name in ("given-back", "deleted")]
     beside = [GangBinding(small["bound"], "a")]
-    assert all(verdict.admits for verdict in live.assume_gang(gang, beside=beside))
+    assert all(verdict.admits for verdict in live.scheduling.assumptions.assume_gang(gang, beside=beside))
     lose_ledger(nodes)
     await until(lambda: live.cluster.record("a") is None)
 

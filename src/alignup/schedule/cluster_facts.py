@@ -28,7 +28,6 @@ class LiveFacts:
     def __init__(self, live: "LiveCluster") -> None:
         self._live = live
         self._pods: dict[str, PodFacts] = {}  #: of pods without a node, by uid
-        self._names: dict[str, tuple[str, str]] = {}  #: their namespaces and names
         self._since: dict[str, float] = {}  #: when they began to wait
 
     # Pods
@@ -44,7 +43,6 @@ class LiveFacts:
             return None
         if state is not WaitState.OTHER:
             self._since.setdefault(uid, now)
-        self._names[uid] = (pod.metadata.namespace, pod.metadata.name)
         self._pods[uid] = facts = self.of(pod, now)
         return facts
 
@@ -72,28 +70,22 @@ class LiveFacts:
     def forget(self, uid: str) -> None:
         """Forget a pod that is bound or gone."""
         self._pods.pop(uid, None)
-        self._names.pop(uid, None)
         self._since.pop(uid, None)
 
     def read_again(self, now: float) -> list[PodFacts]:
         """Return the facts of all pods without a node anew: what they request may be served by claims now."""
         again = []
-        for pod in [pod for uid in tuple(self._pods) if (pod := self.find(uid))]:
+        for pod in [pod for uid in tuple(self._pods) if (pod := self._live.find_by_uid(uid))]:
             with suppress(PodError):
                 if facts := self.see(pod, now):
                     again.append(facts)
         return again
 
-    def find(self, uid: str) -> ApiPod | None:
-        """Return the object of a pod without a node."""
-        pod = self._live.find_pod(*self._names[uid]) if uid in self._names else None
-        return pod if pod is not None and pod.metadata.uid == uid else None
-
     def pod(self, uid: str) -> PodFacts | None:
         return self._pods.get(uid)
 
     def readable_pod(self, uid: str) -> PodFacts:
-        facts, pod = self._pods.get(uid), self.find(uid)
+        facts, pod = self._pods.get(uid), self._live.find_by_uid(uid)
         if facts is None and pod is not None:
             facts = self.of(pod, self._since.get(uid, 0.0))
         if facts is None:
@@ -124,15 +116,15 @@ class LiveFacts:
         return self._live.node_names
 
     def allowed(self, facts: PodFacts) -> Collection[str]:
-        pod = self.find(facts.uid)
+        pod = self._live.find_by_uid(facts.uid)
         return self._live.node_filter.allowed(pod.spec, facts.selection) if pod else ()
 
     def allows(self, facts: PodFacts, node: str) -> bool:
-        pod = self.find(facts.uid)
+        pod = self._live.find_by_uid(facts.uid)
         return pod is not None and self._live.node_filter.allows(pod.spec, node, facts.selection)
 
     def excluded(self, facts: PodFacts) -> Mapping[str, str]:
-        pod = self.find(facts.uid)
+        pod = self._live.find_by_uid(facts.uid)
         if pod is None:
             return {}
         reasons = {node.metadata.name: exclusions(node, pod.spec) for node in self._live.nodes.objects.values()}

@@ -116,7 +116,8 @@ class LiveCluster:
         self._state_uids: dict[str, str] = {}  #: node → uid of the HostState that its host was read from
         #: node → uid that the kubelet uses → pod, as observed last
         self._bound: dict[str, dict[str, tuple[ApiPod, PodStage]]] = {}
-        self._names: dict[str, tuple[str, str]] = {}  #: namespace and name of every pod, by uid
+        #: namespaces and names of pods that are not bound, or in a group, by uid
+        self._names: dict[str, tuple[str, str]] = {}
         self._node_names: dict[str, None] = {}
         self._uids: dict[str, str] = {}  #: uid of every pod → the one that the kubelet uses; empty: not known yet
         #: HostStates that wait until all pods are listed, or until there is a Node
@@ -275,7 +276,7 @@ class LiveCluster:
         return self.pods.get(name, namespace=namespace)
 
     def find_by_uid(self, uid: str) -> ApiPod | None:
-        """Return a pod that exists; ``None``: it is gone."""
+        """Return a pod that is not bound, or in a group; ``None``: it is gone."""
         name = self._names.get(uid)
         pod = self.find_pod(*name) if name else None
         return pod if pod is not None and pod.metadata.uid == uid else None
@@ -567,7 +568,9 @@ class LiveCluster:
             with suppress(PodError):  # it is named again if it still cannot be read, and still exists
                 self.read(pod)
         self._uids.setdefault(pod.metadata.uid, "")
-        self._names[pod.metadata.uid] = (pod.metadata.namespace, pod.metadata.name)
+        key = group_of(pod)
+        if key or not pod.spec.node_name:
+            self._names[pod.metadata.uid] = (pod.metadata.namespace, pod.metadata.name)
         if not pod.spec.node_name:
             leaves = deleted or pod.finished or pod.metadata.deletion_timestamp is not None
             self._follow_unbound(pod, gone=leaves)
@@ -577,11 +580,12 @@ class LiveCluster:
             self.forget(pod.metadata.uid)
         if pod.spec.node_name:
             self._follow_bound(pod, change.old, deleted=deleted)
-        if key := group_of(pod):
+        if key:
             self.schedule(events.GroupChanged(key))
+        if deleted or (pod.spec.node_name and not key):
+            self._names.pop(pod.metadata.uid, None)
         if deleted:
             del self._uids[pod.metadata.uid]
-            del self._names[pod.metadata.uid]
 
     def _follow_unbound(self, pod: ApiPod, *, gone: bool) -> None:
         """Tell the scheduling state about a pod without a node."""

@@ -464,12 +464,12 @@ class Gate:
 
     def _write_planned(self) -> None:
         """Write releases that are planned, as many as may be written at a time."""
-        for release in self.releases if self.releases.writing < self.options.parallel else ():
-            if release.phase is ReleasePhase.PLANNED and not release.after:
+        for release in self.releases.planned:
+            if self.releases.writing >= self.options.parallel:
+                break
+            if not release.after:
                 self.releases.start(release)
                 self._turn.emit(WriteRelease(release.facts.pod, release.facts.version, release.nodes))
-                if self.releases.writing >= self.options.parallel:
-                    break
 
     def release_written(self, uid: str) -> None:
         release, now = self.releases.get(uid), self._turn.now
@@ -509,7 +509,7 @@ class Gate:
 
     def _write_followers(self, uid: str, *, bound: bool) -> None:
         """Let the release follow that waits until a pod of the same gang is bound; if it is not, take it back."""
-        for release in self.releases:
+        for release in self.releases.planned:
             if release.after == uid:
                 if bound:
                     release.after = ""

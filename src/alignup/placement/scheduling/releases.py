@@ -68,6 +68,7 @@ class Releases:
         self._open: dict[str, PodRelease] = {}
         self.by_namespace: Counter[str] = Counter()  #: how many are open
         self.unwritten: Counter[str] = Counter()  #: how many of them are not written, by namespace
+        self._planned: dict[str, PodRelease] = {}  #: those that are not being written yet
         self.writing = 0  #: how many are being written
         self.given_up: dict[str, str] = {}  #: uid → node
         self.unanswered = False  #: whether the last news is that the scheduler has said nothing about a release
@@ -93,11 +94,19 @@ class Releases:
         self.end(release.uid)
         self._open[release.uid] = release
         self.by_namespace[release.facts.namespace] += 1
+        if release.phase is ReleasePhase.PLANNED:
+            self._planned[release.uid] = release
         if release.phase is not ReleasePhase.WRITTEN:
             self.unwritten[release.facts.namespace] += 1
 
+    @property
+    def planned(self) -> tuple[PodRelease, ...]:
+        """Those that are not being written yet, the first one first."""
+        return tuple(self._planned.values())
+
     def start(self, release: PodRelease) -> None:
         """Note that a release is being written."""
+        del self._planned[release.uid]
         release.phase = ReleasePhase.WRITING
         self.writing += 1
 
@@ -115,6 +124,7 @@ class Releases:
         return release
 
     def _stop_writing(self, release: PodRelease) -> None:
+        self._planned.pop(release.uid, None)
         self.writing -= release.phase is ReleasePhase.WRITING
         if release.phase is not ReleasePhase.WRITTEN:
             self._discount(self.unwritten, release)
