@@ -115,9 +115,17 @@ def test_the_initial_state_is_saved(disk):
 
 
 def test_the_decisions_of_a_batch_are_saved_with_its_state(queue, disk):
-    run(queue.run(Transaction.admit, pod("a")), queue.run(Transaction.admit, pod("b", cpu="9")))
+    async def submit_while_saving():
+        disk.block()
+        first = await submit(queue.run(Transaction.admit, pod("first", cpu="1")))
+        await disk.wait_saving()
+        batch = await submit(queue.run(Transaction.admit, pod("a")), queue.run(Transaction.admit, pod("b", cpu="9")))
+        disk.unblocked.set()
+        await asyncio.gather(*first, *batch, return_exceptions=True)
 
-    assert [event.pod.uid for event in disk.recorded] == ["a", "b"]
+    asyncio.run(submit_while_saving())
+
+    assert [event.pod.uid for event in disk.recorded] == ["first", "a", "b"]
 
 
 def test_decisions_that_change_nothing_are_recorded_in_order(disk):
