@@ -40,7 +40,7 @@ from tests.observe.kubelets import SimulatedKubelet
 ASKED = pod("asked", cpu="2", memory="1Gi")
 ALLOCATABLE = {"cpu": "7", "memory": "31Gi", "pods": "110"}
 #: functions and modules
-BUDGETS = {"filter, a new shape": (177, 46), "bind": (156, 43), "gated pod, from creation to report": (424, 73)}
+BUDGETS = {"filter, a new shape": (208, 53), "bind": (199, 51), "gated pod, from creation to report": (483, 79)}
 
 
 class PathCounter:

@@ -365,3 +365,15 @@ async def test_a_pod_that_cannot_be_read_stops_no_answer(http, nodes, service):
     for page in ("/", "/pods?q=huge", "/nodes/a"):
         assert (await http.get(page)).status_code == 200
     assert (await http.get("/pods/default/huge")).status_code in {200, 422}
+
+
+async def test_a_service_without_the_extender_answers_no_scheduler_in_words(nodes, client, follow):
+    service = ScheduleService(client, serves_extender=False)
+    follow(service.run())
+    await until(lambda: service.leading)
+    app = schedule_app(service)
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://x") as http:
+        answer = await http.post("/v1/extender/filter", json={})
+
+    assert answer.status_code == 404
+    assert answer.json()["detail"] == "This service answers no schedulers: it was started with --no-extender."

@@ -52,6 +52,14 @@ class ScheduleCommandOptions:
     allowed_hosts: tuple[str, ...] = allowed_host_option()
     insecure_http: bool = flag_option("Serve HTTP without TLS on non-loopback addresses")
     any_client: bool = flag_option("Serve clients without certificate or token; who can connect can bind pods")
+    extender: bool = option(
+        "",
+        "Answer schedulers; without, only pods behind the gate are placed",
+        "--extender",
+        "--extender/--no-extender",
+        is_flag=True,
+        default=True,
+    )
     offered: int | None = option(
         "N",
         "Nodes that a scheduler may choose from, at most",
@@ -131,6 +139,8 @@ def command(session: Session, *, options: ScheduleCommandOptions, gate: GateComm
     session.advice = "See 'alignup schedule --help'."
     service_options = _schedule_options(options)
     gate_options = _gate_options(gate, namespace=_namespace(options))
+    if not options.extender and not gate.gate:
+        raise click.UsageError("--no-extender needs --gate: nothing would be placed.")
     log_to_stderr()
     with api_errors():
         access = find_access(options.kubeconfig, context=options.context)
@@ -164,6 +174,7 @@ def _schedule_options(options: ScheduleCommandOptions) -> "ScheduleOptions":
         names=options.allowed_hosts,
         lease=_lease(options) if options.leader_elect else None,
         kueue=options.kueue,
+        serves_extender=options.extender,
         extender=ExtenderOptions(
             offered=options.offered,
             allow_unknown=options.allow_unknown,

@@ -26,7 +26,7 @@ from alignup.kubernetes.api.objects import ApiPod
 from alignup.placement.pod_shape import needs_alignment
 from alignup.placement.scheduling.claim_rules import MAX_JUDGED, must_align
 from alignup.placement.scheduling.events import SchedulerAsked
-from alignup.placement.scheduling.facts import GroupKey, WaitState
+from alignup.placement.scheduling.facts import GroupKey
 from alignup.placement.scheduling.instructions import ChangeGang, Instruction
 from alignup.placement.steered import STEERED_ANNOTATION
 from alignup.placement.verdict import PASSING_REASONS, Verdict, unknown
@@ -238,7 +238,6 @@ class Extender:
         self.options, self._claims = options, binder.claims
         self._suitability = live.scheduling.claims
         self._live, self._binder, self._preemption, self._wake_up = live, binder, preemption, wake_up
-        live.scheduling.kept_nodes.patience[WaitState.UNSCHEDULABLE] = options.patience
         self._offers = Offers()
         self._soft_taints = SoftTaints(live.nodes)
         self.records: OrderedDict[str, FilterRecord] = OrderedDict()  #: what filter answered about a pod last, by uid

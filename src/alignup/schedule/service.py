@@ -24,6 +24,7 @@ from alignup.kubernetes.api.errors import ApiError
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.placement.scheduling.claim_rules import choose_steering
 from alignup.placement.scheduling.events import LeadershipBegan, LeadershipEnded, TimePassed
+from alignup.placement.scheduling.facts import WaitState
 from alignup.placement.scheduling.instructions import Instruction, WriteEvent
 from alignup.placement.scheduling.scheduling_state import CHECK_SECONDS
 from alignup.placement.steered import STEERED_ANNOTATION, count_markers
@@ -104,6 +105,7 @@ class ScheduleOptions:
     names: tuple[str, ...] = ()  #: by which clients call this program over plain HTTP, beside those of its machine
     lease: LeaseOptions | None = None  #: ``None``: this is the only process
     kueue: bool = False  #: whether it is the controller of Kueue's admission checks
+    serves_extender: bool = True  #: whether schedulers are answered; else only pods behind the gate are placed
     extender: ExtenderOptions = field(default_factory=ExtenderOptions)
     live: LiveClusterOptions = field(default_factory=LiveClusterOptions)
 
@@ -111,7 +113,7 @@ class ScheduleOptions:
 class ScheduleService:
     """The service of one process, which answers schedulers while it leads."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of the service
         self,
         client: ApiClient,
         *,
@@ -119,6 +121,7 @@ class ScheduleService:
         live: LiveClusterOptions | None = None,
         lease: LeaseOptions | None = None,
         kueue: bool = False,
+        serves_extender: bool = True,
     ) -> None:
         options = extender or ExtenderOptions()
         allow_unknown = options.allow_unknown
@@ -144,12 +147,15 @@ class ScheduleService:
         self.tasks: list[Task] = [self.steering.run]  #: run beside the extender, until the service ends
         #: run while this process leads
         self.leader_tasks: list[Task] = [
-            self._wake_up.run,
             self._pass_time,
             RejectionWriter(client, self.live).run,
             events.run,
             self.steering.lead,
         ]
+        self._serves_extender = serves_extender
+        if serves_extender:
+            self.live.scheduling.kept_nodes.patience[WaitState.UNSCHEDULABLE] = options.patience
+            self.leader_tasks.append(self._wake_up.run)
         if kueue:
             checks = AdmissionChecks(client, self.live, self.metrics)
             self.tasks.append(checks.follow)
@@ -213,6 +219,8 @@ class ScheduleService:
         return (self._standby(),)
 
     async def respond(self, verb: str, body: bytes) -> bytes:
+        if not self._serves_extender:
+            raise ProblemError(404, "This service answers no schedulers: it was started with --no-extender.")
         if not self.leading:
             raise NotReadyError(self._standby())
         answer: object
@@ -440,7 +448,12 @@ async def open_service(
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(ApiClient(access, timing=timing))
         service = ScheduleService(
-            client, extender=options.extender, live=options.live, lease=options.lease, kueue=options.kueue
+            client,
+            extender=options.extender,
+            live=options.live,
+            lease=options.lease,
+            kueue=options.kueue,
+            serves_extender=options.serves_extender,
         )
         tls = None
         if options.certificate is not None and options.private_key is not None:
