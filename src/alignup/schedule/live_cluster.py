@@ -261,7 +261,8 @@ class LiveCluster:
                 case instructions.Report(event, details=details) if event.startswith("gang "):
                     _log.info(event, **details)
             for listener in self._instruction_listeners:
-                listener(instruction)
+                with self.guard.guarded(ServiceStep.FOLLOW, type(instruction).__name__):
+                    listener(instruction)
 
     def _now(self) -> float:
         return self._client.timing.clock()

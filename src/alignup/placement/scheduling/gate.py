@@ -12,6 +12,7 @@ when a node changes that could admit it. The pods of a gang are released togethe
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from enum import StrEnum
 from itertools import islice
 
 from alignup.align.errors import AlignError
@@ -68,6 +69,21 @@ EXPLAIN_SECONDS = 2.0  #: before it is said that no node admits a pod; some reas
 FIRST_RETRY, LONGEST_RETRY = 1.0, 300.0  #: seconds after a step failed; each failure in a row doubles them
 
 
+class GatedPodState(StrEnum):
+    """What a pod behind the gate waits for, from its creation to its binding; see docs/scheduling.md."""
+
+    NOWHERE = "nowhere"  #: not seen yet, bound, gone, or of a scheduler that pods are not released to
+    OTHER_GATES = "other gates"  #: for the removal of other gates
+    INCOMPLETE = "incomplete gang"  #: for other pods of its gang
+    QUEUED = "queued"  #: for its turn
+    BLOCKED = "blocked"  #: for a node that admits it
+    PUT_OFF = "put off"  #: for another try, after a release was refused or a step failed
+    PLANNED = "release planned"  #: for the write of its release
+    WRITING = "release being written"
+    RELEASED = "released"  #: for its scheduler
+    GIVEN_UP = "given up"  #: its scheduler has not bound it in time
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateOptions:
     parallel: int = 32  #: releases that are written at the same time
@@ -78,6 +94,13 @@ class GateOptions:
     retry: float = 10.0  #: seconds after a release that the API server did not accept
     avoid: float = 600.0  #: seconds for which pods of a controller avoid a node where one was not scheduled
     replace_stuck: bool = False  #: whether to evict released pods that are not scheduled and will be created again
+
+
+_RELEASE_STATES = {
+    ReleasePhase.PLANNED: GatedPodState.PLANNED,
+    ReleasePhase.WRITING: GatedPodState.WRITING,
+    ReleasePhase.WRITTEN: GatedPodState.RELEASED,
+}
 
 
 class Gate:
@@ -116,6 +139,24 @@ class Gate:
 
     def count_blocked(self) -> int:
         return sum(len(self.queue.of_kind(pod_class)) for pod_class in self.queue.blocked)
+
+    def state_of(self, uid: str) -> GatedPodState:
+        """Return what a pod waits for."""
+        release, facts = self.releases.get(uid), self._pods.get(uid)
+        if release is not None:
+            return _RELEASE_STATES[release.phase]
+        if uid in self.releases.given_up:
+            return GatedPodState.GIVEN_UP
+        if uid in self.other_gates:
+            return GatedPodState.OTHER_GATES
+        if uid in self._refused:
+            return GatedPodState.PUT_OFF
+        group = facts.group if facts else None
+        for entry in (uid, gang_uid(group) if group else ""):
+            if entry in self.queue:
+                return GatedPodState.BLOCKED if self.queue.is_blocked(entry) else GatedPodState.QUEUED
+        waits = group is not None and uid in self._ready.get(group, {})
+        return GatedPodState.INCOMPLETE if waits else GatedPodState.NOWHERE
 
     # Changes of pods
 

@@ -207,6 +207,10 @@ class PodQueue(WaitQueue[PodClass, PodFacts]):
             self._blocked[pod_class.namespace].remove(before)
             self._blocked[pod_class.namespace].put(head)
 
+    def is_blocked(self, uid: str) -> bool:
+        entry = self._entries.get(uid)
+        return entry is not None and entry.kind in self.blocked
+
     # Tries
 
     def block(self, pod_class: PodClass) -> None:
