@@ -66,6 +66,7 @@ class Model:
         self.promises: dict[str, Promise] = {}
         self.given_up: set[str] = set()  #: uids of pods that nothing counts on any more
         self.planned: set[str] = set()
+        self.completing: set[str] = set()  #: pods of gangs that have started, which come before all others
         self.started: dict[GroupKey, set[str]] = {}  #: pods of gangs that were released or bound
         self.steps = 0  #: of earlier processes
         self.shell = Shell(self.api, self, faults=lambda: self.faulty)
@@ -116,9 +117,9 @@ class Model:
     def interfere(self, unbound: list[ModelPod]) -> None:
         random, name = self.random, self.random.choice(list(self.kubelets))
         if unbound and random.random() < 0.05:
-            self.api.delete(random.choice(unbound).uid)
-        if unbound and random.random() < 0.05:
             self.api.change(random.choice(unbound).uid)  # a label
+        if unbound and random.random() < 0.05:
+            self.api.delete(random.choice(unbound).uid)
         if random.random() < 0.05 and (bound := [each for each in self.api.pods.values() if each.host]):
             self.api.delete(random.choice(bound).uid)
         if random.random() < 0.01 and name in self.api.nodes:
@@ -180,6 +181,14 @@ class Model:
 
     def bound(self, pod_object: ModelPod) -> None:
         self.counts.bound += 1
+        self.excuse(pod_object.host)
+
+    def excuse(self, node: str) -> None:
+        """A pod that was given up is bound late: nothing can be promised to those that count on its node meanwhile."""
+        bound = [each for each in self.api.pods.values() if each.host == node]
+        if any(each.uid in self.given_up and each.uid not in self.shell.facts.bound for each in bound):
+            self.given_up.update(each.uid for each in bound if each.uid not in self.kubelets[node].seen)
+            self.given_up.update(pod.uid for pod in self.shell.state.assumptions.on(node))
 
     # What holds
 
@@ -247,13 +256,15 @@ class Model:
         """Releases of a gang are planned together."""
         releases = {each.uid: each for each in shell.state.gate.releases} if shell.state.gate else {}
         new = {uid: releases[uid].facts for uid in releases.keys() - self.planned}
-        self.planned = set(releases)
+        before, self.planned = self.planned, set(releases)
         for uid, facts in new.items():
             if facts.group is None:
                 continue
             gang = shell.facts.gang(facts.group)
             here = {*gang.bound, *(uid for uid in (*gang.waiting, *gang.gated) if uid in releases)}
             self.started.setdefault(facts.group, set()).update(here, (uid,))
+            if gang.bound or before.intersection(gang.waiting):
+                self.completing.add(uid)
             if len(here) < gang.minimum and not facts.released_to:
                 self.fail(f"{here} of {gang.minimum} pods of gang {facts.group} are released")
 
@@ -282,6 +293,7 @@ class Model:
         return self.api.bindings[uid]
 
     def check_node(self, shell: Shell, node: str) -> None:
+        self.excuse(node)
         host, rejected = self.future(shell, node)
         if set(rejected) - self.given_up and shell.cluster.record(node) is not None:
             self.fail(f"{node} is promised twice: it will reject {rejected}")
@@ -290,7 +302,8 @@ class Model:
             return
         for pod in shell.state.assumptions.on(node):
             each = self.api.pods.get(pod.uid)
-            if each is None or each.order <= promise.order or each.released_to or pod.uid in self.given_up:
+            first = each is None or each.order <= promise.order or pod.uid in self.completing
+            if first or pod.uid in self.given_up or each.released_to:
                 promise.before.add(pod.uid)
         if not self.fits(host, promise):
             self.fail(f"{node} is kept for {promise.uids}, and other pods there delay it: {promise}")
@@ -353,7 +366,7 @@ class Model:
 
 
 #: What remembers ended pods on purpose, in bounds; caches; and the facts, which are those of the model.
-BOUNDED = {"_facts", "_stages", "rejected", "_verdicts", "_models", "_turn", "_handlers", "_gate_handlers"}
+BOUNDED = {"_facts", "_stages", "rejected", "_verdicts", "_models", "_turn", "_handlers", "_gate_handlers", "key", "pod"}
 
 
 def walk(value: Any, path: str = "state", seen: set[int] | None = None) -> Iterator[tuple[str, str]]:
@@ -367,7 +380,7 @@ def walk(value: Any, path: str = "state", seen: set[int] | None = None) -> Itera
     seen.add(id(value))
     if isinstance(value, dict):
         for key, item in value.items():
-            yield from walk(key, f"{path} key", seen)
+            yield from walk(key, f"{path} key", seen) if not path.endswith("._classes") else ()
             yield from walk(item, f"{path}[{key!r}]", seen)
     elif isinstance(value, list | tuple | set | frozenset):
         for item in value:

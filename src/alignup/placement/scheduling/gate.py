@@ -66,6 +66,7 @@ INCOMPLETE = "GangIncomplete"  #: the reason of events about gangs of which pods
 OTHER_SCHEDULER = "OtherScheduler"  #: the reason of events about pods whose scheduler is not among the known ones
 DEFAULT_SCHEDULER = "default-scheduler"
 EXPLAIN_SECONDS = 2.0  #: before it is said that no node admits a pod; some reasons last less
+QUEUE = "queue"  #: the step in which a pod is read, and put into the queue
 FIRST_RETRY, LONGEST_RETRY = 1.0, 300.0  #: seconds after a step failed; each failure in a row doubles them
 
 
@@ -112,7 +113,7 @@ class Gate:
         self.incomplete: dict[GroupKey, float] = {}  #: groups without enough pods → when to explain that
         self._to_explain: dict[PodClass, float] = {}  #: blocked classes → when to explain that; the first comes first
         self._preparing: dict[str, PodClass] = {}  #: of large pods, by uid of the first, while others decide on them
-        self._failures: dict[str, int] = {}  #: uid → how often its steps have failed in a row
+        self._failures: dict[str, int] = {}  #: uid, or that of the first pod of a gang → how often steps failed in a row
         self._node_gone = False  #: whether pods may have been released to a node that is gone since the last check
 
     def count_blocked(self) -> int:
@@ -128,7 +129,7 @@ class Gate:
             return
         self._stop_waiting(uid)
         if facts.state is WaitState.GATED:
-            with self._isolated("queue", facts):
+            with self._isolated(QUEUE, facts):
                 self._wait(facts)
         elif facts.state is WaitState.OTHER_GATES:
             self._pods[uid] = facts
@@ -443,9 +444,8 @@ class Gate:
         """Undo everything for a pod or gang whose step has failed, and try it again later."""
         waiting = waiting or self._pods.get(uid)
         pods = waiting.members if isinstance(waiting, WaitingGang) else (waiting,) if waiting else ()
-        uids = [facts.uid for facts in pods] or [uid]
-        failures = self._failures[uid] = self._failures.get(uid, 0) + 1
-        seconds = min(FIRST_RETRY * (1 << min(failures - 1, 16)), LONGEST_RETRY)
+        uids = [facts.uid for facts in pods] or ([uid] if step == QUEUE else [])  # others are bound or gone
+        seconds = self._count_failure(uids[0]) if uids else 0.0
         text = f"{type(error).__name__}: {error}"
         self.queue.remove(uid)
         for member in uids:
@@ -462,6 +462,11 @@ class Gate:
         name = waiting.full_name if waiting else uid
         details = {"step": step, "name": name, "error": error, "retry": seconds}
         self._turn.emit(Report("step failed", details=details))
+
+    def _count_failure(self, uid: str) -> float:
+        """Return the seconds after which to try again."""
+        failures = self._failures[uid] = self._failures.get(uid, 0) + 1
+        return min(FIRST_RETRY * (1 << min(failures - 1, 16)), LONGEST_RETRY)
 
     def _write_planned(self) -> None:
         """Write releases that are planned, as many as may be written at a time."""
@@ -535,6 +540,7 @@ class Gate:
         """Give up releases that have failed, and try refused ones again."""
         now = self._turn.now
         self._settle(self.claims.check(now))
+        self._avoided.forget_old(now)
         releases = list(self.releases) if self._node_gone else self.releases.overdue(now)
         self._node_gone = False
         for release in releases:

@@ -185,8 +185,10 @@ class AvoidedNodes:
         self._until: dict[tuple[str, str], float] = {}  #: (uid of the controller, node)
 
     def add(self, facts: PodFacts, nodes: Iterable[str], *, now: float) -> None:
-        self._until = {key: until for key, until in self._until.items() if until > now}
         self._until |= {(owner, node): now + self._seconds for node in nodes for owner in facts.controllers}
+
+    def forget_old(self, now: float) -> None:
+        self._until = {key: until for key, until in self._until.items() if until > now}
 
     def of(self, facts: PodFacts, *, now: float) -> set[str]:
         owners = facts.controllers if self._until else ()
