@@ -6,6 +6,7 @@ A few thousand events in ``make test``, many more in ``make soak``. A failure na
 from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass, field
+from traceback import format_exception
 from typing import Any
 
 import pytest
@@ -211,7 +212,7 @@ class Model:
             match each:
                 case instructions.Report("step failed", details=details):
                     if not isinstance(details["error"], InjectedError):
-                        raise AssertionError(f"seed {self.seed}: {details}") from details["error"]
+                        self.fail(f"{details}: {''.join(format_exception(details['error']))}")
                 case instructions.Report("release given up", uid=uid):
                     self.given_up.add(uid)
                 case instructions.KeepNode(node):

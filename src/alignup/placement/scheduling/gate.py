@@ -217,6 +217,8 @@ class Gate:
         if facts.pod.uses_claims:
             self.claims.released(facts.pod, nodes)
         self.queue.nodes_changed(nodes, taken=True)
+        if facts.group:
+            self.group_changed(facts.group)
 
     def _assume_released(self, facts: PodFacts) -> bool:
         nodes, pod = facts.released_to, facts.pod
@@ -530,6 +532,8 @@ class Gate:
         self._assumptions.forget(release.uid)
         self._settle(self.claims.forget(release.uid))
         self.queue.nodes_changed(release.nodes)
+        if release.facts.group:
+            self.group_changed(release.facts.group)
 
     def close(self) -> None:
         """Forget all releases: the next process to decide counts on those that are written."""
