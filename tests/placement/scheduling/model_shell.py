@@ -4,7 +4,7 @@ It does what ``schedule.live_cluster`` and ``schedule.gate.controller`` do with 
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields as fields_of
 from dataclasses import is_dataclass, replace
@@ -41,8 +41,9 @@ class Checks(Protocol):
 class ModelFacts(PlainFacts):
     """Facts from the objects that the process has seen."""
 
-    def __init__(self, api: ModelApi) -> None:
+    def __init__(self, api: ModelApi, fails: Callable[[], bool]) -> None:
         super().__init__()
+        self._fails = fails
         self.view: dict[str, ModelPod] = {}
         self.allocated: set[str] = set()  #: uids of pods whose claims have devices, as far as it is known
         self.since: dict[str, float] = {}
@@ -93,6 +94,11 @@ class ModelFacts(PlainFacts):
     def allowed(self, facts: PodFacts) -> set[str]:
         return self.nodes.keys() - facts.selection if facts.uid in self.view else set()  # type: ignore[operator]
 
+    def insufficient(self, node: str, pod: Pod, **more: Any) -> Sequence[str]:
+        if self._fails():
+            raise InjectedError("a defect")
+        return super().insufficient(node, pod, **more)
+
     def excluded(self, facts: PodFacts) -> Mapping[str, str]:
         return dict.fromkeys(facts.selection, "node selector")  # type: ignore[call-overload, no-any-return]
 
@@ -111,7 +117,7 @@ class Shell:
 
     def __init__(self, api: ModelApi, checks: Checks, *, faults: Callable[[], bool]) -> None:
         self.api, self.world, self.random, self.checks, self.faults = api, api.world, api.world.random, checks, faults
-        self.cluster, self.facts = Cluster(), ModelFacts(api)
+        self.cluster, self.facts = Cluster(), ModelFacts(api, lambda: faults() and self.random.random() < 0.0005)
         self.state = SchedulingState(self.cluster, self.facts)
         self.state.kept_nodes.patience[WaitState.UNSCHEDULABLE] = PATIENCE
         self.log: deque[tuple[float, object]] = deque(maxlen=60)
@@ -380,8 +386,8 @@ class Shell:
         ranked = [
             host.host
             for host in self.state.assumptions.rank(pod, allowed)
-            if not self.facts.insufficient(host.host, pod, beside=self.state.assumptions.on(host.host))
-            and not self.state.keeps_out(host.host, pod)
+            if not PlainFacts.insufficient(self.facts, host.host, pod, beside=self.state.assumptions.on(host.host))
+            and not self.keeps_out(host.host, pod)
             and self.api.has_room(host.host, pod)
         ]
         admitted = False
@@ -393,6 +399,12 @@ class Shell:
                 self.bind_later(pod_object, node)
         if not admitted and not pod_object.unschedulable:
             self.api.change(pod.uid, unschedulable=True)
+
+    def keeps_out(self, node: str, pod: Pod) -> bool:
+        try:
+            return self.state.keeps_out(node, pod)
+        except InjectedError:
+            return True
 
     def bind_later(self, pod_object: ModelPod, node: str) -> None:
         uid, number = pod_object.uid, next(self.numbers)

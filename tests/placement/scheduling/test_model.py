@@ -3,33 +3,32 @@
 A few thousand events in ``make test``, many more in ``make soak``. A failure names the seed and the last events.
 """
 
-from collections.abc import Iterator
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import combinations, product
 from traceback import format_exception
-from typing import Any
 
 import pytest
 
-from alignup.align.errors import AlignError
 from alignup.align.host import Host
 from alignup.align.workload import Pod
 from alignup.placement.host_report import PodStage
-from alignup.placement.scheduling import events, instructions
+from alignup.placement.scheduling import instructions
 from alignup.placement.scheduling.facts import GroupKey, WaitingOrder, WaitState
 from alignup.placement.scheduling.instructions import Instruction
 from alignup.placement.scheduling.kept_nodes import MAX_HOLDERS
-from alignup.placement.scheduling.pod_queue import WaitingGang
+from alignup.placement.scheduling.releases import ReleaseOutcome
 from tests.effort import SEED, did, rounds
 from tests.placement.model_api import World
+from tests.placement.scheduling.leftovers import leftovers
+from tests.placement.scheduling.machine import SCHEDULER
 from tests.placement.scheduling.model_api import GATE, OTHER_GATE, ModelApi, ModelPod, PodMaker, kubelets
 from tests.placement.scheduling.model_shell import OPTIONS, InjectedError, Shell, describe
-from tests.placement.scheduling.machine import SCHEDULER
 
 NODES = 5
 WAITING = 14  #: pods and gangs that wait at a time
 QUIET_SECONDS = 150.0  #: after which everything is decided: retries, time limits, kept nodes
-EMPTY_SECONDS = 1000.0  #: after which nothing is left
+EMPTY_SECONDS = 100.0  #: after which nothing is left
 
 
 @dataclass
@@ -51,6 +50,8 @@ class Counts:
     restarts: int = 0
     leaders: int = 0
     rejected: int = 0
+    bound_late: int = 0
+    gangs: int = 0
 
 
 class Model:
@@ -69,7 +70,6 @@ class Model:
         self.planned: set[str] = set()
         self.completing: set[str] = set()  #: pods of gangs that have started, which come before all others
         self.started: dict[GroupKey, set[str]] = {}  #: pods of gangs that were released or bound
-        self.steps = 0  #: of earlier processes
         self.shell = Shell(self.api, self, faults=lambda: self.faulty)
         self.start(0.0)
         self.world.after(0.1, self.tick)
@@ -134,9 +134,9 @@ class Model:
         if random.random() < 0.01:
             self.api.close()
             self.shell.list_all()
-        if random.random() < 0.005:
+        if random.random() < 0.01:
             self.restart()
-        if random.random() < 0.005 and self.shell.leading:
+        if random.random() < 0.01 and self.shell.leading:
             self.shell.resign()
             self.counts.leaders += 1
             self.forget_promises()
@@ -213,6 +213,10 @@ class Model:
                 case instructions.Report("step failed", details=details):
                     if not isinstance(details["error"], InjectedError):
                         self.fail(f"{details}: {''.join(format_exception(details['error']))}")
+                case instructions.Report("release ended", details={"outcome": ReleaseOutcome.BOUND_LATE}):
+                    self.counts.bound_late += 1
+                case instructions.Report("gang released"):
+                    self.counts.gangs += 1
                 case instructions.Report("release given up", uid=uid):
                     self.given_up.add(uid)
                 case instructions.KeepNode(node):
@@ -339,16 +343,32 @@ class Model:
         self.pass_time(QUIET_SECONDS)
         for each in self.api.pods.values():
             if each.state is WaitState.GATED and each.scheduler == SCHEDULER and each.group is None:
-                self.check_waits(each)
+                if fitting := self.fitting(each):
+                    self.fail(f"{each.uid} waits although it fits on {fitting}")
+        for group in {each.group for each in self.api.pods.values() if each.group}:
+            self.check_gang_waits(group)
 
-    def check_waits(self, each: ModelPod) -> None:
-        shell = self.shell
-        for node in self.api.nodes.keys() - each.forbidden:
-            kept = shell.state.kept_nodes.keeps_out(node, each.pod, each.order)
-            if kept or not self.api.has_room(node, each.pod) or (each.pod.uses_claims and node == "node-0"):
-                continue
-            if copy(self.kubelets[node].host).decide_without_plugins(each.pod).admitted:
-                self.fail(f"{each.uid} waits although it fits on {node}")
+    def fitting(self, each: ModelPod) -> set[str]:
+        """The nodes that a pod could be released to."""
+        keeps_out = self.shell.state.kept_nodes.keeps_out
+        return {
+            node
+            for node in self.api.nodes.keys() - each.forbidden
+            if not keeps_out(node, each.pod, each.order)
+            and self.api.has_room(node, each.pod)
+            and not (each.pod.uses_claims and node == "node-0")
+            and self.kubelets[node].host.decide_without_plugins(each.pod).admitted
+        }
+
+    def check_gang_waits(self, group: GroupKey) -> None:
+        """A gang does not wait if each of its pods could have a node of its own."""
+        members = [each for each in self.api.pods.values() if each.group == group and each.stage is PodStage.RUNNING]
+        gated = [each for each in members if each.state is WaitState.GATED]
+        bound = sum(bool(each.host) for each in members)
+        needed = max(self.api.minimums[group] - bound, 1)
+        for chosen in combinations(gated, needed):
+            if any(len(set(nodes)) == needed for nodes in product(*map(self.fitting, chosen))):
+                self.fail(f"gang {group} waits although {[each.uid for each in chosen]} fit")
 
     def empty(self) -> None:
         """All pods are deleted, and then all nodes."""
@@ -361,35 +381,8 @@ class Model:
         for name in list(self.api.nodes):
             self.api.remove_node(name)
         self.pass_time(10)
-        remains = [f"{path}: {text}" for path, text in walk(self.shell.state) if text.startswith(("uid-", "node-"))]
-        if remains:
+        if remains := leftovers(self.shell.state, ["uid-", "node-"]):
             self.fail("something is left: " + "; ".join(remains[:10]))
-
-
-#: What remembers ended pods on purpose, in bounds; caches; and the facts, which are those of the model.
-BOUNDED = {"_facts", "_stages", "rejected", "_verdicts", "_models", "_turn", "_handlers", "_gate_handlers", "key", "pod"}
-
-
-def walk(value: Any, path: str = "state", seen: set[int] | None = None) -> Iterator[tuple[str, str]]:
-    """Yield all texts in the attributes of an object, and how to get there."""
-    seen = set() if seen is None else seen
-    if isinstance(value, str):
-        yield path, value
-        return
-    if id(value) in seen or callable(value):
-        return
-    seen.add(id(value))
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from walk(key, f"{path} key", seen) if not path.endswith("._classes") else ()
-            yield from walk(item, f"{path}[{key!r}]", seen)
-    elif isinstance(value, list | tuple | set | frozenset):
-        for item in value:
-            yield from walk(item, f"{path}[]", seen)
-    else:
-        names = [name for each in type(value).__mro__ for name in getattr(each, "__slots__", ())]
-        for name in {*names, *getattr(value, "__dict__", {})} - BOUNDED:
-            yield from walk(getattr(value, name, None), f"{path}.{name}", seen)
 
 
 @pytest.mark.soak
