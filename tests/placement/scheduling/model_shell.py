@@ -210,6 +210,8 @@ class Shell:
 
     def list_all(self) -> None:
         """Nodes, then reports, then pods."""
+        for name in self.facts.nodes.keys() - self.api.nodes.keys():
+            self.node_changed(name, None)
         for name, allocatable in self.api.nodes.items():
             self.node_changed(name, allocatable)
         for report in self.api.reports.values():

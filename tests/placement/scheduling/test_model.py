@@ -58,6 +58,7 @@ class Model:
     def __init__(self, seed: int) -> None:
         self.seed, self.world = seed, World(seed)
         self.random = self.world.random
+        self.trouble = self.random.choice((0.3, 1.0, 5.0))  #: how often others interfere
         self.faulty, self.frozen, self.arriving = True, False, True
         self.api = ModelApi(self.world, lambda *event: self.shell.receive(*event))
         self.kubelets = kubelets(self.api, NODES, lambda: self.frozen)
@@ -117,26 +118,30 @@ class Model:
 
     def interfere(self, unbound: list[ModelPod]) -> None:
         random, name = self.random, self.random.choice(list(self.kubelets))
-        if unbound and random.random() < 0.05:
+
+        def happens(chance: float) -> bool:
+            return random.random() < chance * self.trouble
+
+        if unbound and happens(0.05):
             self.api.change(random.choice(unbound).uid)  # a label
-        if unbound and random.random() < 0.05:
+        if unbound and happens(0.05):
             self.api.delete(random.choice(unbound).uid)
-        if random.random() < 0.05 and (bound := [each for each in self.api.pods.values() if each.host]):
+        if happens(0.05) and (bound := [each for each in self.api.pods.values() if each.host]):
             self.api.delete(random.choice(bound).uid)
-        if random.random() < 0.01 and name in self.api.nodes:
+        if happens(0.01) and name in self.api.nodes:
             allocatable = self.api.nodes[name]
             self.api.remove_node(name)
             self.world.after(random.uniform(0.5, 20), lambda: self.api.add_node(name, allocatable))
             self.world.after(21, self.kubelets[name].changed)
-        if random.random() < 0.01:
+        if happens(0.01):
             self.shell.drop_host(name)
             self.world.after(random.uniform(0.1, 10), self.kubelets[name].changed)
-        if random.random() < 0.01:
+        if happens(0.01):
             self.api.close()
             self.shell.list_all()
-        if random.random() < 0.01:
+        if happens(0.01):
             self.restart()
-        if random.random() < 0.01 and self.shell.leading:
+        if happens(0.01) and self.shell.leading:
             self.shell.resign()
             self.counts.leaders += 1
             self.forget_promises()
