@@ -315,8 +315,14 @@ class Model:
             first = each is None or each.order <= promise.order or pod.uid in self.completing
             if first or pod.uid in self.given_up or each.released_to:
                 promise.before.add(pod.uid)
-        if not self.fits(host, promise):
+        if self.fits(host, promise):
+            return
+        record = shell.cluster.record(node)
+        ledgers = record.states().ledgers if record else ()
+        hosts = [Host(record.report.machine, record.report.settings, ledger=ledger) for ledger in ledgers if record]
+        if not hosts or not all(self.fits(known, promise) for known in hosts):
             self.fail(f"{node} is kept for {promise.uids}, and other pods there delay it: {promise}")
+        promise.before |= host.ledger.pods.keys()  # pods have ended there that the process counts on
 
     def keep(self, shell: Shell, kept: instructions.KeepNode) -> None:
         self.counts.kept += 1
