@@ -58,7 +58,7 @@ class ModelFacts(PlainFacts):
             version=str(pod_object.version),
             scheduler=pod_object.scheduler,
             group=pod_object.group,
-            selection=pod_object.forbidden,
+            selection=(pod_object.forbidden, pod_object.released_to),
             controllers=pod_object.controllers,
             released_to=pod_object.released_to if not pod_object.gates else (),
             problem="no" if pod_object.unschedulable else None,
@@ -92,7 +92,10 @@ class ModelFacts(PlainFacts):
         )
 
     def allowed(self, facts: PodFacts) -> set[str]:
-        return self.nodes.keys() - facts.selection if facts.uid in self.view else set()  # type: ignore[operator]
+        if facts.uid not in self.view:
+            return set()
+        forbidden, released_to = facts.selection  # type: ignore[misc]
+        return (self.nodes.keys() & set(released_to) if released_to else self.nodes.keys()) - forbidden
 
     def insufficient(self, node: str, pod: Pod, **more: Any) -> Sequence[str]:
         if self._fails():
@@ -100,7 +103,7 @@ class ModelFacts(PlainFacts):
         return super().insufficient(node, pod, **more)
 
     def excluded(self, facts: PodFacts) -> Mapping[str, str]:
-        return dict.fromkeys(facts.selection, "node selector")  # type: ignore[call-overload, no-any-return]
+        return dict.fromkeys(self.nodes.keys() - self.allowed(facts), "node selector")
 
     def claim_fit(self, _pod: Pod, node: str, *, idle: bool = False) -> ClaimFit:
         return ClaimFit(possible=node != "node-0", certain=not idle)

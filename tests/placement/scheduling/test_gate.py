@@ -142,3 +142,21 @@ def test_pods_of_a_gang_that_another_process_has_released_count(machine):
 
     assert release(machine) == {}
     assert [facts.uid for facts in machine.gate.queue] == ["member-1"]
+
+
+# Releases of other processes
+
+
+@pytest.mark.parametrize("nodes", [("host-a",), ("host-a", "host-b")])
+def test_a_node_that_was_unknown_counts_on_pods_that_were_released_to_it_before(machine, nodes):
+    machine.cluster.remove_host("host-a")
+    facts = machine.wait(pod("released", cpu="4"))
+    machine.see(facts, state=WaitState.OTHER, released_to=nodes)
+    assert "host-a" not in machine.state.assumptions.nodes.get("released", ())
+
+    machine.report("host-a")
+
+    assert machine.state.assumptions.nodes["released"] == nodes
+    assert not machine.cluster.verdict(pod("next", cpu="4"), "host-a").admits
+    machine.gone("released")
+    assert leftovers(machine.state, ["released"]) == []

@@ -238,8 +238,21 @@ class Model:
             writing = shell.state.gate.releases.writing
             if not 0 <= writing <= OPTIONS.parallel:
                 self.fail(f"{writing} releases are written at a time")
+            self.check_counted(shell)
         for node in placed:
             self.check_node(shell, node)
+
+    def check_counted(self, shell: Shell) -> None:
+        """Nodes count on all pods that are released to them, or about to be bound, if their kubelets admit them."""
+        promised = dict(shell.state.assumptions.nodes)
+        for release in shell.state.gate.releases if shell.state.gate else ():
+            promised[release.uid] = release.nodes
+        for uid, nodes in promised.items():
+            known = shell.facts.view.get(uid)
+            for node in nodes if known and not known.host else ():
+                record = shell.cluster.record(node)
+                if record is not None and not record.holds(uid) and shell.cluster.verdict(known.pod, node).admits:
+                    self.fail(f"{node} does not count on {uid}")
 
     def check_exists(self, shell: Shell, each: Instruction) -> None:
         match each:

@@ -213,6 +213,7 @@ class Gate:
         self._pods[facts.uid] = facts
         self.releases.add(PodRelease(facts, nodes, now, ReleasePhase.WRITTEN))
         if not self._assume_released(facts):
+            self.releases.uncounted.add(facts.uid)
             self._report("the kubelet will not admit a released pod", facts, node=",".join(nodes))
         if facts.pod.uses_claims:
             self.claims.released(facts.pod, nodes)
@@ -232,6 +233,14 @@ class Gate:
 
     def nodes_changed(self, nodes: Iterable[str], *, taken: bool = False) -> None:
         self.queue.nodes_changed(nodes, taken=taken)
+
+    def hosts_changed(self, hosts: Collection[str]) -> None:
+        """Take note of what hosts hold; they may have been unknown when pods were adopted that are released there."""
+        self.queue.nodes_changed(hosts)
+        for uid in sorted(self.releases.uncounted):
+            facts = self._pods[uid]
+            if not set(hosts).isdisjoint(facts.released_to) and self._assume_released(facts):
+                self.releases.uncounted.discard(uid)
 
     def node_changed(self, node: str, *, gone: bool) -> None:
         """Take note that a Node object has changed in what choices depend on, or is gone."""

@@ -70,6 +70,7 @@ class Releases:
         self.unwritten: Counter[str] = Counter()  #: how many of them are not written, by namespace
         self.writing = 0  #: how many are being written
         self.given_up: dict[str, str] = {}  #: uid → node
+        self.uncounted: set[str] = set()  #: uids of open ones that not all of their nodes count on
         self.unanswered = False  #: whether the last news is that the scheduler has said nothing about a release
 
     def __len__(self) -> int:
@@ -109,6 +110,7 @@ class Releases:
 
     def end(self, uid: str) -> PodRelease | None:
         release = self._open.pop(uid, None)
+        self.uncounted.discard(uid)
         if release is not None:
             self._discount(self.by_namespace, release)
             self._stop_writing(release)

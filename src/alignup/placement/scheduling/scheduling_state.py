@@ -65,7 +65,7 @@ class SchedulingState:
         gate = self.gate = self.build_gate(options)
         self.kept_nodes.patience[WaitState.GATED] = options.patience
         self._gate_handlers = {
-            events.HostsChanged: lambda event: gate.nodes_changed(event.hosts),
+            events.HostsChanged: lambda event: gate.hosts_changed(event.hosts),
             events.ClaimsChanged: lambda event: gate.claims_changed(event.namespace),
             events.GroupChanged: lambda event: gate.group_changed(event.key),
             events.PodUnreadable: lambda event: gate.pod_unreadable(event.uid, event.problem),
