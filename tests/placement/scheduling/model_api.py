@@ -152,13 +152,15 @@ class ModelApi(ApiServer):
 
     def delete(self, uid: str) -> None:
         """Delete a pod, with a grace period if it is bound; some of the others have finalizers."""
-        pod_object = self.pods[uid]
+        pod_object = self.pods.get(uid)
+        if pod_object is None:
+            return
         if pod_object.host:
             if pod_object.stage is PodStage.RUNNING:
                 self.record(uid, PodStage.TERMINATING)
         elif self.world.random.random() < 0.3 and pod_object.stage is PodStage.RUNNING:
             self.change(uid, stage=PodStage.TERMINATING)
-            self.world.after(self.world.random.uniform(0.1, 5), lambda: uid in self.pods and self.delete(uid))
+            self.world.after(self.world.random.uniform(0.1, 5), lambda: self.delete(uid))
         else:
             pod_object.stage = PodStage.ENDED
             del self.pods[uid]
@@ -205,19 +207,17 @@ class ModelApi(ApiServer):
         return not insufficient_resources(demand.fit_request(pod), used=used, allocatable=self.nodes[name])
 
 
-def kubelets(api: ModelApi, number: int, frozen: Callable[[], bool]) -> dict[str, Kubelet]:
+def kubelets(api: ModelApi, number: int, frozen: Callable[[], bool]) -> dict[str, FrozenKubelet]:
     """Hosts with four NUMA nodes of two CPUs, and with two nodes of four."""
-    made: dict[str, Kubelet] = {}
+    made: dict[str, FrozenKubelet] = {}
     for place in range(number):
         shape, numa_nodes = ((NARROW, 4), (WIDE, 2))[place % 2]
         devices = {GPU: numa_nodes, NIC: numa_nodes}
         name = f"node-{place}"
         memory = (16 * numa_nodes - 1) << 30
-        api.nodes[name] = NodeAllocatable(
-            milli_cpu=7000, memory=memory, ephemeral_storage=0, pods=110, scalars=devices
-        )
+        api.nodes[name] = NodeAllocatable(milli_cpu=7000, memory=memory, ephemeral_storage=0, pods=110, scalars=devices)
         kubelet = made[name] = FrozenKubelet(name, make_host(shape=shape), api, api.publish)
-        kubelet.frozen = frozen  # type: ignore[method-assign]
+        kubelet.frozen = frozen
     return made
 
 

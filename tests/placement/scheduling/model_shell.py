@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields as fields_of
 from dataclasses import is_dataclass, replace
+from functools import partial
 from itertools import count
 from typing import Any, Protocol
 
@@ -94,8 +95,9 @@ class ModelFacts(PlainFacts):
     def allowed(self, facts: PodFacts) -> set[str]:
         if facts.uid not in self.view:
             return set()
-        forbidden, released_to = facts.selection  # type: ignore[misc]
-        return (self.nodes.keys() & set(released_to) if released_to else self.nodes.keys()) - forbidden
+        pod_object = self.view[facts.uid]
+        released_to = set(facts.released_to or self.nodes)
+        return {node for node in self.nodes if node in released_to and node not in pod_object.forbidden}
 
     def insufficient(self, node: str, pod: Pod, **more: Any) -> Sequence[str]:
         if self._fails():
@@ -157,9 +159,9 @@ class Shell:
                 case instructions.ReadPod(uid) if uid in self.facts.view and not self.facts.view[uid].host:
                     self.follow_unbound(self.facts.view[uid])
                 case instructions.WriteRelease() if self.leading:
-                    self.later(0.0, lambda release=instruction: self.write_release(release))
+                    self.later(0.0, partial(self.write_release, instruction))
                 case instructions.DecideLargePod(uid):
-                    self.later(self.random.uniform(0, 1), lambda uid=uid: self.handle(events.LargePodDecided(uid)))
+                    self.later(self.random.uniform(0, 1), partial(self.handle, events.LargePodDecided(uid)))
                 case instructions.EvictPod(uid) if uid in self.api.pods:
                     self.api.delete(uid)
         return done
@@ -356,15 +358,15 @@ class Shell:
     def send_release(self, number: int, release: instructions.WriteRelease) -> None:
         (request, _), uid = self.requests.pop(number), release.pod.uid
         chance = self.random.random() if self.faults() else 1.0
-        answer: Callable[[], object] = lambda: self.find_out(release)
+        answer: Callable[[], object] = partial(self.find_out, release)
         if chance < 0.03:
-            answer = lambda: self.handle(events.ReleaseFailed(uid, ReleaseOutcome.REFUSED, "no"))  # noqa: E731
+            answer = partial(self.handle, events.ReleaseFailed(uid, ReleaseOutcome.REFUSED, "no"))
         elif chance < 0.04:
-            answer = lambda: self.handle(events.StepFailed(uid, "release", InjectedError("a task")))  # noqa: E731
+            answer = partial(self.handle, events.StepFailed(uid, "release", InjectedError("a task")))
         elif chance < 0.08:
             pass  # the request is lost
         elif request() and chance > 0.12:
-            answer = lambda: self.handle(events.ReleaseWritten(uid))  # noqa: E731
+            answer = partial(self.handle, events.ReleaseWritten(uid))
         self.later(self.random.choice((0.001, 0.1, 2.0)), answer)
 
     def find_out(self, release: instructions.WriteRelease) -> None:

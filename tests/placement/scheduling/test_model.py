@@ -5,8 +5,10 @@ A few thousand events in ``make test``, many more in ``make soak``. A failure na
 
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations, product
 from traceback import format_exception
+from typing import Any
 
 import pytest
 
@@ -60,7 +62,7 @@ class Model:
         self.random = self.world.random
         self.trouble = self.random.choice((0.3, 1.0, 5.0))  #: how often others interfere
         self.faulty, self.frozen, self.arriving = True, False, True
-        self.api = ModelApi(self.world, lambda *event: self.shell.receive(*event))
+        self.api = ModelApi(self.world, self.receive)
         self.kubelets = kubelets(self.api, NODES, lambda: self.frozen)
         self.api.on_rejection = self.rejected
         self.api.on_binding = self.bound
@@ -75,6 +77,9 @@ class Model:
         self.start(0.0)
         self.world.after(0.1, self.tick)
         self.world.after(0.1, self.schedule)
+
+    def receive(self, *event: Any) -> None:
+        self.shell.receive(*event)
 
     def start(self, seconds: float) -> None:
         shell = self.shell
@@ -114,7 +119,7 @@ class Model:
         self.api.minimums[key] = minimum
         for member in members:
             late = self.random.choice((0.0, 0.0, 3.0))
-            self.world.after(late, lambda member=member: self.arriving and self.api.create(member))
+            self.world.after(late, partial(self.api.create, member))
 
     def interfere(self, unbound: list[ModelPod]) -> None:
         random, name = self.random, self.random.choice(list(self.kubelets))
@@ -211,36 +216,36 @@ class Model:
         self.counts.events += 1
 
     def after(self, shell: Shell, done: list[Instruction]) -> None:
-        placed: set[str] = set()
         self.check_gangs(shell)
         for each in done:
-            match each:
-                case instructions.Report("step failed", details=details):
-                    if not isinstance(details["error"], InjectedError):
-                        self.fail(f"{details}: {''.join(format_exception(details['error']))}")
-                case instructions.Report("release ended", details={"outcome": ReleaseOutcome.BOUND_LATE}):
-                    self.counts.bound_late += 1
-                case instructions.Report("gang released"):
-                    self.counts.gangs += 1
-                case instructions.Report("release given up", uid=uid):
-                    self.given_up.add(uid)
-                case instructions.KeepNode(node):
-                    self.keep(shell, each)
-                case instructions.GiveNodeBack(node):
-                    del self.promises[node]
-                case instructions.ChangeHosts(hosts, taken=True):
-                    placed.update(hosts)
-                case instructions.WriteRelease(pod):
-                    self.counts.released += 1
-                    self.check_release(shell, pod)
+            self.check_instruction(shell, each)
             self.check_exists(shell, each)
         if shell.state.gate is not None:
             writing = shell.state.gate.releases.writing
             if not 0 <= writing <= OPTIONS.parallel:
                 self.fail(f"{writing} releases are written at a time")
-            self.check_counted(shell)
-        for node in placed:
+        self.check_counted(shell)
+        for node in {name for each in done if isinstance(each, instructions.ChangeHosts) for name in each.hosts}:
             self.check_node(shell, node)
+
+    def check_instruction(self, shell: Shell, each: Instruction) -> None:
+        match each:
+            case instructions.KeepNode():
+                self.keep(shell, each)
+            case instructions.GiveNodeBack(node):
+                del self.promises[node]
+            case instructions.WriteRelease(pod):
+                self.counts.released += 1
+                self.check_release(shell, pod)
+            case instructions.Report("step failed", details=details):
+                if not isinstance(details["error"], InjectedError):
+                    self.fail(f"{details}: {''.join(format_exception(details['error']))}")
+            case instructions.Report("release given up", uid=uid):
+                self.given_up.add(uid)
+            case instructions.Report("release ended", details={"outcome": ReleaseOutcome.BOUND_LATE}):
+                self.counts.bound_late += 1
+            case instructions.Report("gang released"):
+                self.counts.gangs += 1
 
     def check_counted(self, shell: Shell) -> None:
         """Nodes count on all pods that are released to them, or about to be bound, if their kubelets admit them."""
@@ -249,7 +254,9 @@ class Model:
             promised[release.uid] = release.nodes
         for uid, nodes in promised.items():
             known = shell.facts.view.get(uid)
-            for node in nodes if known and not known.host else ():
+            if known is None or known.host:
+                continue
+            for node in nodes:
                 record = shell.cluster.record(node)
                 if record is not None and not record.holds(uid) and shell.cluster.verdict(known.pod, node).admits:
                     self.fail(f"{node} does not count on {uid}")
@@ -325,8 +332,8 @@ class Model:
             return
         for pod in shell.state.assumptions.on(node):
             each = self.api.pods.get(pod.uid)
-            first = each is None or each.order <= promise.order or pod.uid in self.completing
-            if first or pod.uid in self.given_up or each.released_to:
+            first = each is None or each.order <= promise.order or bool(each.released_to)
+            if first or pod.uid in self.given_up | self.completing:
                 promise.before.add(pod.uid)
         if self.fits(host, promise):
             return
@@ -339,10 +346,11 @@ class Model:
 
     def keep(self, shell: Shell, kept: instructions.KeepNode) -> None:
         self.counts.kept += 1
-        holder = shell.state.kept_nodes._kept[kept.node].holder
+        kept_nodes = shell.state.kept_nodes._kept  # noqa: SLF001 - the holder has no other place
+        holder = kept_nodes[kept.node].holder
         host, _ = self.future(shell, kept.node)
         self.promises[kept.node] = Promise(holder.order, holder.uids, kept.pods, set(host.ledger.pods))
-        holders = {id(each.holder): each.holder for each in shell.state.kept_nodes._kept.values()}.values()
+        holders = {id(each.holder): each.holder for each in kept_nodes.values()}.values()
         gangs = [each for each in holders if each.group]
         if len(holders) > MAX_HOLDERS or len(gangs) > 1:
             self.fail(f"nodes are kept for {[each.name for each in holders]}")
@@ -366,9 +374,9 @@ class Model:
         self.frozen = True
         self.pass_time(QUIET_SECONDS)
         for each in self.api.pods.values():
-            if each.state is WaitState.GATED and each.scheduler == SCHEDULER and each.group is None:
-                if fitting := self.fitting(each):
-                    self.fail(f"{each.uid} waits although it fits on {fitting}")
+            waits = each.state is WaitState.GATED and each.scheduler == SCHEDULER and each.group is None
+            if waits and (fitting := self.fitting(each)):
+                self.fail(f"{each.uid} waits although it fits on {fitting}")
         for group in {each.group for each in self.api.pods.values() if each.group}:
             self.check_gang_waits(group)
 

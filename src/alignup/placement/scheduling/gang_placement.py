@@ -59,7 +59,8 @@ class GangPlacement:
             *others, last = pods
             if self._facts.insufficient(host, last, beside=(*self._assumptions.on(host), *others)):
                 return False
-            after = [replace(pod, uid=f"{SHAPE_UID}-{place}") for place, pod in enumerate(others)]  # one may stand for all
+            # One pod may stand for several that are alike.
+            after = [replace(pod, uid=f"{SHAPE_UID}-{place}") for place, pod in enumerate(others)]
             return not self._kept_nodes.keeps_out(host, last, gang.order, after=after)
 
         answer = self._cluster.feasible_gang(pods, eligible=lambda pod: nodes[pod.uid], has_room=has_room)

@@ -113,7 +113,7 @@ class Gate:
         self.incomplete: dict[GroupKey, float] = {}  #: groups without enough pods → when to explain that
         self._to_explain: dict[PodClass, float] = {}  #: blocked classes → when to explain that; the first comes first
         self._preparing: dict[str, PodClass] = {}  #: of large pods, by uid of the first, while others decide on them
-        self._failures: dict[str, int] = {}  #: uid, or that of the first pod of a gang → how often steps failed in a row
+        self._failures: dict[str, int] = {}  #: uid, of a gang that of its first pod → failures in a row
         self._node_gone = False  #: whether pods may have been released to a node that is gone since the last check
 
     def count_blocked(self) -> int:
