@@ -7,10 +7,9 @@ from alignup.placement.scheduling.scheduling_state import SchedulingState
 
 #: Caches with bounds: ended pods that a late report may contain, verdicts, and the keys and examples of pod classes.
 #: The facts are those of the test.
-BOUNDED = {"_facts", "_stages", "rejected", "_verdicts", "_models", "_turn", "_handlers", "_gate_handlers"} | {
-    "key",
-    "pod",
-}
+BOUNDED = frozenset(
+    ("_facts", "_stages", "rejected", "_verdicts", "_models", "_turn", "_handlers", "_gate_handlers", "key", "pod")
+)
 
 
 def leftovers(state: SchedulingState, names: Collection[str]) -> list[str]:

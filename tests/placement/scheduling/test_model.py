@@ -3,10 +3,11 @@
 A few thousand events in ``make test``, many more in ``make soak``. A failure names the seed and the last events.
 """
 
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
-from itertools import combinations, product
+from itertools import combinations, permutations, product
 from traceback import format_exception
 from typing import Any
 
@@ -19,7 +20,7 @@ from alignup.placement.scheduling import instructions
 from alignup.placement.scheduling.facts import GroupKey, WaitingOrder, WaitState
 from alignup.placement.scheduling.instructions import Instruction
 from alignup.placement.scheduling.kept_nodes import MAX_HOLDERS
-from alignup.placement.scheduling.releases import ReleaseOutcome
+from alignup.placement.scheduling.releases import ReleaseOutcome, ReleasePhase
 from tests.effort import SEED, did, rounds
 from tests.placement.model_api import World
 from tests.placement.scheduling.leftovers import leftovers
@@ -237,6 +238,7 @@ class Model:
             case instructions.WriteRelease(pod):
                 self.counts.released += 1
                 self.check_release(shell, pod)
+                self.check_orders(shell, each)
             case instructions.Report("step failed", details=details):
                 if not isinstance(details["error"], InjectedError):
                     self.fail(f"{details}: {''.join(format_exception(details['error']))}")
@@ -300,15 +302,26 @@ class Model:
 
     # Nodes
 
-    def future(self, shell: Shell, node: str) -> tuple[Host, list[str]]:
-        """The host when its kubelet has admitted all bound and assumed pods; and those that it rejects."""
+    def check_orders(self, shell: Shell, release: instructions.WriteRelease) -> None:
+        """Pods that are released to one node at the same time are admitted in whatever order they are bound."""
+        releases = shell.state.gate.releases if shell.state.gate else ()
+        written = [each.facts.pod for each in releases if each.phase is not ReleasePhase.PLANNED]
+        for node in release.nodes if len(release.nodes) == 1 else ():
+            here = [pod for pod in shell.state.assumptions.on(node) if pod in written]
+            for order in permutations(here) if len(here) < 4 else ():
+                _, rejected = self.future(shell, node, order)
+                if set(rejected) - self.given_up:
+                    self.fail(f"{node} rejects {rejected} if pods are bound in the order {[pod.uid for pod in order]}")
+
+    def future(self, shell: Shell, node: str, assumed: Sequence[Pod] | None = None) -> tuple[Host, list[str]]:
+        """The host when its kubelet has admitted all bound and *assumed* pods; and those that it rejects."""
         kubelet = self.kubelets[node]
         host = copy(kubelet.host)
         for uid in kubelet.ended:
             host.release(uid)
         coming = [each.pod for each in self.api.pods.values() if each.host == node and each.stage is PodStage.RUNNING]
         coming.sort(key=lambda pod: self.order_of_binding(pod.uid))
-        coming += shell.state.assumptions.on(node)
+        coming += shell.state.assumptions.on(node) if assumed is None else assumed
         rejected = []
         for pod in {pod.uid: pod for pod in coming}.values():
             if pod.uid not in host.ledger.pods and pod.uid not in kubelet.seen:
@@ -418,10 +431,10 @@ class Model:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("number", range(rounds(3, soak=200)))
+@pytest.mark.parametrize("number", range(rounds(6, soak=200)))
 def test_what_is_promised_holds_whatever_goes_wrong(number):
     model = Model(SEED * 1000 + number)
-    model.run(rounds(1000, soak=5000))
+    model.run(rounds(1500, soak=5000))
     model.settle()
     model.empty()
     for name, count in vars(model.counts).items():
