@@ -587,6 +587,18 @@ class TestReports:
             frozenset({"y", "new"}),
         }
 
+    def test_a_pod_that_is_not_listed_is_not_expected_on_a_host_that_has_not_reported(self):
+        cluster = Cluster()
+        cluster.observe(make_pod("ended", cpu="4"), "a", PodStage.TERMINATING)
+
+        cluster.relist([])
+        cluster.confirm(report("a", make_host()))
+
+        record = cluster.record("a")
+        assert record
+        assert record.bindings == []
+        assert cluster.verdict(make_pod("next", cpu="4"), "a").admits
+
     @pytest.mark.parametrize("report_first", [True, False])
     def test_the_order_of_a_list_says_nothing_about_a_pod_that_no_report_contains(self, report_first):
         """The kubelet has admitted the second pod of a list; the first was bound later, and holds its resources."""

@@ -220,6 +220,9 @@ class Cluster:
             for uid in (*record.ledger.pods, *(binding.uid for binding in record.bindings if binding.observed))
             if uid not in listed
         ]
+        early = [(pod, host) for host, bound in self._early.items() for pod in bound.values() if pod.uid not in listed]
+        for pod, host in early:
+            self.observe(pod, host, PodStage.ENDED)
         for stage in (PodStage.TERMINATING, PodStage.ENDED):
             for record, uid in ended:
                 self._enter_stage(record, uid, stage)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from alignup.align.settings import Policy
 from alignup.placement.scheduling import events
 from alignup.placement.scheduling.facts import GroupKey, WaitState
+from alignup.placement.scheduling.gate import GateOptions
 from alignup.placement.scheduling.instructions import GiveNodeBack, KeepNode
 from alignup.placement.scheduling.kept_nodes import MAX_HOLDERS, ROOM_SECONDS, UNUSED_SECONDS
 from tests.align.hosts import host, pod
@@ -143,6 +144,25 @@ def test_nodes_are_kept_for_few_pods_and_one_gang():
     holders = [holder for _, holder in kept]
     assert holders == ["gang default/first"] * 2 + ["default/wide-0", "default/wide-1"]
     assert len(set(holders)) == MAX_HOLDERS
+
+
+def test_pods_of_a_gang_that_delay_the_holder_together_do_not_share_its_node():
+    machine = Machine({NODE: full()}, gate=GateOptions())
+    machine.wait(pod("holder", cpu="3", memory="1Gi"))
+    machine.pass_time(PATIENCE)
+    for uid in ("full-0", "full-1"):
+        machine.hosts[NODE].release(uid)
+    machine.report(NODE)
+    group = GroupKey("default", "gang", "test")
+    machine.facts.minimums[group] = 2
+    late = [machine.wait(pod(f"late-{number}", cpu="2", memory="1Gi"), 1, group=group) for number in range(2)]
+    assert not any(machine.state.keeps_out(NODE, facts.pod) for facts in late)
+    holder = machine.facts.pods.pop("holder")
+    machine.gate.queue.remove(holder.uid)
+
+    machine.place_next()
+
+    assert [facts.uid for facts in late if facts.uid in machine.state.assumptions] == []
 
 
 @pytest.mark.parametrize(

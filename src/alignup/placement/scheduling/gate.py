@@ -66,6 +66,7 @@ INVALID = "InvalidPod"  #: the reason of events about pods that no kubelet can d
 OTHER_SCHEDULER = "OtherScheduler"  #: the reason of events about pods whose scheduler is not among the known ones
 DEFAULT_SCHEDULER = "default-scheduler"
 EXPLAIN_SECONDS = 2.0  #: before it is said that no node admits a pod; some reasons last less
+QUEUE = "queue"  #: the step in which a pod is read, and put into the queue
 FIRST_RETRY, LONGEST_RETRY = 1.0, 300.0  #: seconds after a step failed; each failure in a row doubles them
 
 
@@ -134,7 +135,7 @@ class Gate:
         self.incomplete: dict[GroupKey, float] = {}  #: groups without enough pods → when to explain that
         self._to_explain: dict[PodClass, float] = {}  #: blocked classes → when to explain that; the first comes first
         self._preparing: dict[str, PodClass] = {}  #: of large pods, by uid of the first, while others decide on them
-        self._failures: dict[str, int] = {}  #: uid → how often its steps have failed in a row
+        self._failures: dict[str, int] = {}  #: uid, of a gang that of its first pod → failures in a row
         self._node_gone = False  #: whether pods may have been released to a node that is gone since the last check
 
     def count_blocked(self) -> int:
@@ -168,7 +169,7 @@ class Gate:
             return
         self._stop_waiting(uid)
         if facts.state is WaitState.GATED:
-            with self._isolated("queue", facts):
+            with self._isolated(QUEUE, facts):
                 self._wait(facts)
         elif facts.state is WaitState.OTHER_GATES:
             self._pods[uid] = facts
@@ -252,10 +253,13 @@ class Gate:
         self._pods[facts.uid] = facts
         self.releases.add(PodRelease(facts, nodes, now, ReleasePhase.WRITTEN))
         if not self._assume_released(facts):
+            self.releases.uncounted.add(facts.uid)
             self._report("the kubelet will not admit a released pod", facts, node=",".join(nodes))
         if facts.pod.uses_claims:
             self.claims.released(facts.pod, nodes)
         self.queue.nodes_changed(nodes, taken=True)
+        if facts.group:
+            self.group_changed(facts.group)
 
     def _assume_released(self, facts: PodFacts) -> bool:
         nodes, pod = facts.released_to, facts.pod
@@ -269,6 +273,14 @@ class Gate:
 
     def nodes_changed(self, nodes: Iterable[str], *, taken: bool = False) -> None:
         self.queue.nodes_changed(nodes, taken=taken)
+
+    def hosts_changed(self, hosts: Collection[str]) -> None:
+        """Take note of what hosts hold; they may have been unknown when pods were adopted that are released there."""
+        self.queue.nodes_changed(hosts)
+        for uid in sorted(self.releases.uncounted):
+            facts = self._pods[uid]
+            if not set(hosts).isdisjoint(facts.released_to) and self._assume_released(facts):
+                self.releases.uncounted.discard(uid)
 
     def node_changed(self, node: str, *, gone: bool) -> None:
         """Take note that a Node object has changed in what choices depend on, or is gone."""
@@ -483,9 +495,8 @@ class Gate:
         """Undo everything for a pod or gang whose step has failed, and try it again later."""
         waiting = waiting or self._pods.get(uid)
         pods = waiting.members if isinstance(waiting, WaitingGang) else (waiting,) if waiting else ()
-        uids = [facts.uid for facts in pods] or [uid]
-        failures = self._failures[uid] = self._failures.get(uid, 0) + 1
-        seconds = min(FIRST_RETRY * (1 << min(failures - 1, 16)), LONGEST_RETRY)
+        uids = [facts.uid for facts in pods] or ([uid] if step == QUEUE else [])  # others are bound or gone
+        seconds = self._count_failure(uids[0]) if uids else 0.0
         text = f"{type(error).__name__}: {error}"
         self.queue.remove(uid)
         for member in uids:
@@ -502,6 +513,11 @@ class Gate:
         name = waiting.full_name if waiting else uid
         details = {"step": step, "name": name, "error": error, "retry": seconds}
         self._turn.emit(Report("step failed", details=details))
+
+    def _count_failure(self, uid: str) -> float:
+        """Return the seconds after which to try again."""
+        failures = self._failures[uid] = self._failures.get(uid, 0) + 1
+        return min(FIRST_RETRY * (1 << min(failures - 1, 16)), LONGEST_RETRY)
 
     def _write_planned(self) -> None:
         """Write releases that are planned, as many as may be written at a time."""
@@ -565,6 +581,8 @@ class Gate:
         self._assumptions.forget(release.uid)
         self._settle(self.claims.forget(release.uid))
         self.queue.nodes_changed(release.nodes)
+        if release.facts.group:
+            self.group_changed(release.facts.group)
 
     def close(self) -> None:
         """Forget all releases: the next process to decide counts on those that are written."""
@@ -575,6 +593,7 @@ class Gate:
         """Give up releases that have failed, and try refused ones again."""
         now = self._turn.now
         self._settle(self.claims.check(now))
+        self._avoided.forget_old(now)
         releases = list(self.releases) if self._node_gone else self.releases.overdue(now)
         self._node_gone = False
         for release in releases:

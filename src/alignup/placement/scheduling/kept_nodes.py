@@ -87,16 +87,20 @@ class KeptNodes:
 
     # Questions
 
-    def keeps_out(self, node: str, pod: Pod, order: WaitingOrder) -> bool:
-        """Return whether *node* is kept for a pod that comes before this one, and that would not fit beside it."""
+    def keeps_out(self, node: str, pod: Pod, order: WaitingOrder, *, after: Sequence[Pod] = ()) -> bool:
+        """Return whether *node* is kept for a pod that comes before this one, and that would not fit beside it.
+
+        *after*: other pods of a gang that would be there, too.
+        """
         kept = self._kept.get(node)
         if kept is None or pod.uid in kept.holder.uids or order <= kept.holder.order:
             return False
-        record, (*pods, last) = self._cluster.record(node), kept.pods
-        beside = (*kept.later.values(), pod, *pods)
+        record, (*pods, last), newcomers = self._cluster.record(node), kept.pods, (*after, pod)
+        beside = (*kept.later.values(), *newcomers, *pods)
         if record is None or self._facts.insufficient(node, last, beside=beside, empty=True):
             return True
-        return not fits_after(record, kept.pods, pod, staying={*kept.later, pod.uid})
+        staying = {*kept.later, *(newcomer.uid for newcomer in newcomers)}
+        return not fits_after(record, kept.pods, newcomers, staying=staying)
 
     def refusals(self, pod: Pod, order: WaitingOrder) -> dict[str, str]:
         """Return the nodes that are kept from a pod, and why."""

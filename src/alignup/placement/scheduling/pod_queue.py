@@ -97,11 +97,13 @@ class NodeChanges:
         self.version = 0
         self._versions: OrderedDict[str, int] = OrderedDict()
 
-    def add(self, nodes: Iterable[str]) -> None:
-        for node in nodes:
-            self.version += 1
-            self._versions[node] = self.version
-            self._versions.move_to_end(node)
+    def add(self, node: str) -> None:
+        self.version += 1
+        self._versions[node] = self.version
+        self._versions.move_to_end(node)
+
+    def forget(self, node: str) -> None:
+        self._versions.pop(node, None)
 
     def since(self, version: int) -> list[str]:
         nodes = []
@@ -291,8 +293,17 @@ class PodQueue(WaitQueue[PodClass, PodFacts]):
 
     def nodes_changed(self, names: Iterable[str], *, taken: bool = False) -> None:
         """Rank these nodes again; unless something was *taken* from them, they may admit blocked classes now."""
-        self._changes.add(names)
+        for name in names:
+            if name in self._facts.nodes:
+                self._changes.add(name)
+            else:
+                self._forget_node(name)
         self._freed += not taken
+
+    def _forget_node(self, name: str) -> None:
+        self._changes.forget(name)
+        for pod_class in self._classes.values():
+            pod_class.drop(name)
 
     def candidates(self, pod_class: PodClass, rank: RankNodes) -> Iterator[str]:
         """Return the nodes that admit the pods of a class, the best first."""

@@ -71,6 +71,7 @@ class Releases:
         self._planned: dict[str, PodRelease] = {}  #: those that are not being written yet
         self.writing = 0  #: how many are being written
         self.given_up: dict[str, str] = {}  #: uid → node
+        self.uncounted: set[str] = set()  #: uids of open ones that not all of their nodes count on
         self.unanswered = False  #: whether the last news is that the scheduler has said nothing about a release
 
     def __len__(self) -> int:
@@ -118,6 +119,7 @@ class Releases:
 
     def end(self, uid: str) -> PodRelease | None:
         release = self._open.pop(uid, None)
+        self.uncounted.discard(uid)
         if release is not None:
             self._discount(self.by_namespace, release)
             self._stop_writing(release)
@@ -195,8 +197,10 @@ class AvoidedNodes:
         self._until: dict[tuple[str, str], float] = {}  #: (uid of the controller, node)
 
     def add(self, facts: PodFacts, nodes: Iterable[str], *, now: float) -> None:
-        self._until = {key: until for key, until in self._until.items() if until > now}
         self._until |= {(owner, node): now + self._seconds for node in nodes for owner in facts.controllers}
+
+    def forget_old(self, now: float) -> None:
+        self._until = {key: until for key, until in self._until.items() if until > now}
 
     def of(self, facts: PodFacts, *, now: float) -> set[str]:
         owners = facts.controllers if self._until else ()

@@ -157,7 +157,7 @@ class SchedulingState:
     def _hosts_reported(self, event: events.HostsChanged) -> None:
         self.gangs.hosts_changed()
         if self.gate:
-            self.gate.nodes_changed(event.hosts)
+            self.gate.hosts_changed(event.hosts)
 
     def _time_passed(self, _event: events.TimePassed) -> None:
         self._check()
