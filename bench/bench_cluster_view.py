@@ -8,11 +8,11 @@ from typing import Any
 
 from alignup.align.host import Host, Settings
 from alignup.align.machine import Device, Machine
-from alignup.documents.codec import convert
-from alignup.documents.host_state import HostStateDocument
+from alignup.documents.codec import convert, decode, encode
+from alignup.documents.host_state import HostStateObject
+from alignup.documents.host_state.writer import to_object
 from alignup.kubernetes import configuration
 from alignup.kubernetes.api import NODES, PODS
-from alignup.kubernetes.api.host_states import HOST_STATES, to_object
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
 from alignup.kubernetes.configuration import Configuration
 from alignup.kubernetes.manifests.documents import to_json
@@ -36,7 +36,7 @@ def figures() -> Iterator[Figure]:
     yield Figure(f"view of {HOSTS:,} nodes with {PODS_PER_HOST} pods each, CPU", seconds, None)
 
 
-def objects(count: int) -> tuple[list[ApiNode], list[HostStateDocument], list[ApiPod]]:
+def objects(count: int) -> tuple[list[ApiNode], list[HostStateObject], list[ApiPod]]:
     """Return the objects of *count* nodes in a few hundred states."""
     random = Random(1)
     machine = replace(
@@ -53,7 +53,7 @@ def objects(count: int) -> tuple[list[ApiNode], list[HostStateDocument], list[Ap
         ledger = state["ledger"]
         renamed = [{**pod_entry, "uid": f"{pod_entry['uid']}-{number}"} for pod_entry in ledger["pods"]]
         document = {**state, "metadata": {"name": name}, "ledger": {**ledger, "pods": renamed}}
-        states.append(convert(document, HOST_STATES.type))
+        states.append(decode(encode(document), HostStateObject))
         for pod in bound_pods:
             metadata = {**pod["metadata"], "uid": f"{pod['metadata']['uid']}-{number}"}
             bound = {**pod, "metadata": metadata, "spec": {**pod["spec"], "nodeName": name}}

@@ -8,11 +8,10 @@ from time import process_time
 import structlog
 
 from alignup.align.workload import Pod
-from alignup.documents.codec import convert
-from alignup.gate.admission import GATE
-from alignup.gate.controller import GateController, GateOptions
-from alignup.kubernetes.api import Access, ApiClient, Change, EventType
-from alignup.kubernetes.api.objects import ApiPod
+from alignup.kubernetes.api import Access, ApiClient
+from alignup.placement.scheduling.events import PlaceNext
+from alignup.placement.scheduling.gate import GateOptions
+from alignup.schedule.cluster_facts import GATE
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.testing.api_server import ApiServer
 from bench.harness import Figure
@@ -43,40 +42,49 @@ async def _measure() -> tuple[float, float]:
             kubelet.admit(pod(f"held-{number}-{held}", cpu="2", memory="1Gi"))
         server.put({**node(f"host-{number:03}"), "status": {"allocatable": ALLOCATABLE}})
         server.put(state_of(f"host-{number:03}", kubelet))
+    for number in range(BLOCKED):  # more than a NUMA node has, and less than a node
+        _arrive(server, pod(f"blocked-{number}", cpu="40", memory=f"{1 + number}Mi"))
     async with server, ApiClient(Access(server=server.url)) as client:
         live = LiveCluster(client)
         following = asyncio.ensure_future(live.run())
         await live.ready.wait()
-        controller = GateController(client, live, options=GateOptions(parallel=BLOCKED))
-        for number in range(BLOCKED):  # more than a NUMA node has, and less than a node
-            _arrive(controller, pod(f"blocked-{number}", cpu="40", memory=f"{1 + number}Mi"))
-        while controller.try_next() is not None:
+        gate = live.open_gate(GateOptions(parallel=BLOCKED))
+        while _try_next(live):
             pass
-        assert len(controller.queue.blocked) == BLOCKED
+        assert len(gate.queue.blocked) == BLOCKED
         quiet, after_change = [], []
         for number in range(ROUNDS):
-            quiet.append(_decide(controller, f"later-{2 * number}"))
-            controller.queue.nodes_changed([f"host-{number:03}"])  # all blocked pods are tried again
-            after_change.append(_decide(controller, f"later-{2 * number + 1}"))
-            while controller.try_next() is not None:
+            quiet.append(await _decide(server, live, f"later-{2 * number}"))
+            gate.queue.nodes_changed([f"host-{number:03}"])  # all blocked pods are tried again
+            after_change.append(await _decide(server, live, f"later-{2 * number + 1}"))
+            while _try_next(live):
                 pass
-        tasks = [following, *controller._tasks]  # noqa: SLF001 - releases that need not be written
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
     return median(quiet), median(after_change)
 
 
-def _arrive(controller: GateController, asked: Pod) -> None:
-    document = api_pod(asked, phase="Pending", schedulingGates=[{"name": GATE}])
-    controller._pod_changed(Change(EventType.ADDED, convert(document, ApiPod)))  # noqa: SLF001 - as the informer calls it
+def _arrive(server: ApiServer, asked: Pod) -> None:
+    server.put(api_pod(asked, phase="Pending", schedulingGates=[{"name": GATE}]))
 
 
-def _decide(controller: GateController, name: str) -> float:
-    """Return the CPU time from the arrival of a pod until a node is chosen for it."""
-    asked = pod(name, cpu="1", memory="1Gi")
+def _try_next(live: LiveCluster) -> bool:
+    """Try the next pod behind the gate; return whether there was one."""
+    gate = live.scheduling.gate
+    assert gate
+    tries = gate.queue.tries
+    live.schedule(PlaceNext())
+    return gate.queue.tries > tries
+
+
+async def _decide(server: ApiServer, live: LiveCluster, name: str) -> float:
+    """Return the CPU time of deciding on a pod that has arrived, until a node is chosen for it."""
+    gate, asked = live.scheduling.gate, pod(name, cpu="1", memory="1Gi")
+    _arrive(server, asked)
+    assert gate
+    while asked.uid not in gate.queue:  # noqa: ASYNC110 - until the watch shows it
+        await asyncio.sleep(0.001)
     begun = process_time()
-    _arrive(controller, asked)
-    while asked.uid not in controller.releases:
-        assert controller.try_next() is not None
+    while asked.uid not in gate.releases:
+        assert _try_next(live)
     return process_time() - begun

@@ -11,6 +11,12 @@ from alignup.align.ledger import Ledger
 from alignup.align.machine import Device
 from alignup.align.settings import Policy
 from alignup.align.workload import Pod
+from alignup.documents.codec import decode, encode
+from alignup.documents.host_state import HostStateDocument, HostStateObject
+from alignup.documents.host_state.writer import ledger_document, machine_document, to_object
+from alignup.kubernetes import configuration
+from alignup.kubernetes.api.host_states import host_state_reader
+from alignup.kubernetes.manifests.documents import to_json
 from alignup.machines.synthetic import parse
 from alignup.placement.cluster import Cluster
 from alignup.placement.host_report import HostReport, PodStage
@@ -22,6 +28,16 @@ STATES = 300
 PODS = 30
 MEMBERS = 64
 ROUNDS = 3
+CONFIGURATION = {
+    "apiVersion": "kubelet.config.k8s.io/v1beta1",
+    "kind": "KubeletConfiguration",
+    "topologyManagerPolicy": "single-numa-node",
+    "cpuManagerPolicy": "static",
+    "memoryManagerPolicy": "Static",
+    "systemReserved": {"cpu": "1", "memory": "1Gi"},
+    "evictionHard": {"nodefs.available": "10%"},
+    "reservedMemory": [{"numaNode": 0, "limits": {"memory": "1Gi"}}],
+}
 
 
 def figures() -> Iterator[Figure]:
@@ -37,7 +53,7 @@ def figures() -> Iterator[Figure]:
     large = many_hosts(STATES, hosts=MORE_HOSTS)
     new_shapes(large)
     yield Figure(f"filter, a known shape, {MORE_HOSTS} hosts", one_changed(large), 2e-3)
-    for hosts, budget in ((HOSTS, 600), (MORE_HOSTS, 1500)):
+    for hosts, budget in ((HOSTS, 420), (MORE_HOSTS, 1500)):
         megabytes = run_in_fresh_process(memory, hosts)
         yield Figure(f"memory, {hosts} hosts with {PODS} pods each, 20 shapes", megabytes, budget, unit="MB")
 
@@ -179,18 +195,33 @@ def victims() -> float:
 
 
 def memory(hosts: int) -> float:
-    """Return the most megabytes that this process had with a cluster whose hosts all have pods of their own."""
-    node = host(2, Policy.SINGLE_NUMA_NODE)
+    """Return the most megabytes that this process had with a cluster whose hosts all have pods of their own.
+
+    The hosts come from HostStates, as they do in the cluster service.
+    """
+    gpus = tuple(Device(GPU, f"gpu-{number}", nodes=1 << number // 2) for number in range(4))
+    machine = parse("pack:2 numa:1 core:32 pu:2", memory=64 << 30)
+    read = configuration.read(to_json(CONFIGURATION).encode())
+    node = Host(replace(machine, devices=gpus), configuration.host_settings(read, machine))
     idle = node.ledger
+    state = HostStateDocument(
+        generation=1,
+        machine_generation=1,
+        machine=machine_document(machine),
+        configuration=configuration.alignment_fields(read),
+    )
     random = Random(1)
-    cluster = Cluster()
+    cluster, reader = Cluster(), host_state_reader()
     for number in range(hosts):
         node.ledger = idle
         for place in range(PODS):
             cpus, size = random.choice((1, 2, 4)), random.randrange(1, 4)
             uid = f"{number:08x}-0000-4000-8000-{place:012x}"
             node.admit(pod(uid, cpus=cpus, memory=f"{size}Gi", gpus=int(place < 4)))
-        report(cluster, f"host-{number}", node, ledger_number=0, ledgers=[node.ledger])
+        assert len(node.ledger.pods) == PODS
+        document = to_object(state.replace(ledger=ledger_document(node.ledger)))
+        line = encode({**document, "metadata": {"name": f"host-{number}", "uid": str(number)}})
+        cluster.confirm(reader.read(decode(line, HostStateObject)))
         cluster.observe(pod(f"late-{number}", gpus=0), f"host-{number}", PodStage.RUNNING)
     for shape in range(20):
         cluster.feasible(pod("wanted", cpus=1 + shape % 5, memory=f"{1 + shape // 5}Gi", gpus=0))

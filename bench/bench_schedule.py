@@ -10,8 +10,9 @@ from typing import Any
 
 import structlog
 
+from alignup.documents.host_state.writer import to_object
 from alignup.kubernetes.api import Access, ApiClient
-from alignup.kubernetes.api.host_states import HOST_STATES, to_object
+from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.kubernetes.manifests.pod_decoder import pod_to_dict
 from alignup.observe.observation import join
 from alignup.observe.published_objects import host_state

@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from alignup.documents.host_state.writer import to_object
 from alignup.kubernetes.api import NODES, PODS, ApiClient, Change, EventType, Informer
-from alignup.kubernetes.api.host_states import HOST_STATES, to_object
+from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.kubernetes.api.known_pods import known_pod
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.observe.observation import join

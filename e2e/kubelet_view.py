@@ -13,9 +13,10 @@ from xxhash import xxh64_intdigest
 from alignup.align import bits
 from alignup.align.errors import AlignError
 from alignup.align.host import Host
-from alignup.documents.codec import convert
-from alignup.documents.host_state import DeviceGroupDocument, HostStateDocument
-from alignup.kubernetes.api.host_states import HostStateReader
+from alignup.documents.codec import convert, decode, encode
+from alignup.documents.host_state import HostStateObject
+from alignup.documents.host_state.schema import DeviceGroupDocument
+from alignup.kubernetes.api.host_states import host_state_reader
 from alignup.placement.host_report import HostReport
 from e2e.guest import Shape
 
@@ -130,7 +131,7 @@ def host_state_differences(state: Document, kubelet: KubeletView, version: str) 
         if shown != listed.get(names[uid]):
             differences.append(f"{names[uid]} holds {published}, but PodResources lists {listed.get(names[uid])}")
     try:
-        report = HostStateReader().read(convert(state, HostStateDocument), kubelet_version=version)
+        report = host_state_reader().read(decode(encode(state), HostStateObject), kubelet_version=version)
     except AlignError as error:
         return [*differences, f"the HostState cannot be read: {error}"]
     return [*differences, *_allocatable_differences(state, report, kubelet)]

@@ -24,12 +24,13 @@ from collections.abc import Awaitable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from alignup.gate.admission import GATE
+from alignup.documents.host_state.writer import to_object
 from alignup.kubernetes.api import NODES, PODS, ApiClient, EventType, Informer, Resource, find_access
-from alignup.kubernetes.api.host_states import HOST_STATES, to_object
+from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.kubernetes.api.objects import ApiPod, PartialObject
 from alignup.observe.observation import join
 from alignup.observe.published_objects import host_state
+from alignup.schedule.cluster_facts import GATE
 from e2e.control_plane import ControlPlane, extenders, free_ports, missing
 from e2e.definitions import define_host_states
 from e2e.fake_nodes import ALLOCATABLE

@@ -8,16 +8,13 @@ that no driver stands behind: the scheduler allocates them all the same.
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from alignup.align.workload.names import CLAIMS_ANNOTATION, DEVICE_CLASS_PREFIX
-from alignup.gate.admission import GATE
-from alignup.gate.controller import GateController, GateOptions
-from alignup.gate.releases import NODE_ANNOTATION
 from alignup.kubernetes.api import PODS, ApiClient, find_access
 from alignup.kubernetes.api.claim_resources import (
     DEVICE_CLASSES,
@@ -25,13 +22,17 @@ from alignup.kubernetes.api.claim_resources import (
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
 )
+from alignup.placement.scheduling.gate import GateOptions
+from alignup.schedule.cluster_facts import GATE
+from alignup.schedule.gate.controller import GateController
+from alignup.schedule.gate.release_patch import NODE_ANNOTATION
 from alignup.schedule.live_cluster import LiveCluster
 from e2e import control_plane
 from e2e.control_plane import ControlPlane, extenders, free_ports
 from e2e.definitions import define_host_states
 from e2e.fake_nodes import FakeNodes
 from e2e.test_schedule import get, is_ready, messages, service, until
-from tests.schedule.claim_objects import device_class, resource_slice, template
+from tests.schedule.claim_objects import ENDLESS_SELECTOR, device_class, resource_slice, template
 
 WHY = control_plane.missing()
 pytestmark = [pytest.mark.skipif(WHY is not None, reason=WHY or ""), pytest.mark.anyio]
@@ -54,7 +55,7 @@ def pod(name: str, cpus: int, *, claims: bool = True, resource: str = "", **chan
     spec: dict[str, Any] = {"terminationGracePeriodSeconds": 1, **changes.get("spec", {})}
     if claims and not resource:
         resources["claims"] = [{"name": "gpu"}]
-        spec["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "gpus"}]
+        spec["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": changes.get("template", "gpus")}]
     spec["containers"] = [{"name": "app", "image": "none", "resources": resources}]
     return {"metadata": {"name": name, "annotations": changes.get("annotations", {})}, "spec": spec}
 
@@ -166,7 +167,7 @@ async def test_gated_claim_pods_and_others_are_bound_and_none_is_stuck(plane: Co
             await client.create(PODS, extended, namespace="default")
             await until(running(nodes, *names, "extended"), plane)
             await client.create(PODS, pod("waiting", 1, spec=gates), namespace="default")
-            await until(lambda: controller.queue.blocked, plane)
+            await until(lambda: controller.gate.queue.blocked, plane)
             assert nodes.rejected == []
             devices = [device for given in (await allocated(client)).values() for device in given]
             assert sorted(devices) == ["a/gpu-0", "a/gpu-1", "b/gpu-0"]
@@ -174,7 +175,7 @@ async def test_gated_claim_pods_and_others_are_bound_and_none_is_stuck(plane: Co
             assert pods["waiting"].spec.scheduling_gates
             released = [pods[name].metadata.annotations[NODE_ANNOTATION].split(",") for name in names]
             assert max(map(len, released)) > 1
-            assert not len(controller.releases)
+            assert not len(controller.gate.releases)
 
             await client.delete(PODS.of(pods["claiming-0"]))
             await until(running(nodes, "waiting"), plane)
@@ -183,3 +184,36 @@ async def test_gated_claim_pods_and_others_are_bound_and_none_is_stuck(plane: Co
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def explained(port: int, name: str) -> bytes:
+    """Return the explanation of a pod; an empty one until the service has seen it."""
+    with suppress(OSError):
+        return get(f"http://127.0.0.1:{port}/v1/explain/default/{name}")
+    return b""
+
+
+async def test_a_selector_that_only_the_scheduler_evaluates_ends_nothing(plane: ControlPlane) -> None:
+    """The API server accepts it, and the scheduler evaluates it: the pods run as all others."""
+    (port,) = free_ports(1)
+    gates = {"schedulingGates": [{"name": GATE}]}
+    endless = template("endless", selector=ENDLESS_SELECTOR)
+    async with claimed_nodes(plane, a=(0, 1), b=(0, 1), c=(0, 1)) as (client, nodes):
+        await client.create(RESOURCE_CLAIM_TEMPLATES, endless, namespace="default")
+        with service(plane, port, "--gate") as process:
+            await until(lambda: is_ready(port), plane)
+            names = []
+            for kind, spec in (("gated", gates), ("asked", {})):
+                for made in (
+                    pod(f"{kind}-endless", 1, spec=spec, template="endless"),
+                    pod(f"{kind}-claiming", 2, spec=spec),
+                    pod(f"{kind}-plain", 2, claims=False, spec=spec),
+                ):
+                    await client.create(PODS, made, namespace="default")
+                    names.append(made["metadata"]["name"])
+            await until(lambda: b"takes more than 10,000 steps" in explained(port, "asked-endless"), plane)
+
+            plane.start_scheduler(extenders(port))
+            await until(running(nodes, *names), plane)
+            assert nodes.rejected == []
+            assert process.poll() is None

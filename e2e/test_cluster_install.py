@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from alignup.gate.admission import GATE
-from alignup.gate.certificates import WEBHOOK_CONFIGURATIONS
-from alignup.gate.releases import PodRelease, pinned_nodes, write_release
-from alignup.gate.service import GateServiceOptions, WebhookOptions, add_gate
 from alignup.kubernetes.api import NODE_RESOURCE_TOPOLOGIES, NODES, PODS, Access, ApiClient, find_access
 from alignup.kubernetes.api.errors import ForbiddenError
 from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.observe.service import observe
+from alignup.schedule.cluster_facts import GATE
+from alignup.schedule.gate.certificates import WEBHOOK_CONFIGURATIONS
+from alignup.schedule.gate.release_patch import pinned_nodes, write_release
+from alignup.schedule.gate.service import GateServiceOptions, WebhookOptions, add_gate
 from alignup.schedule.service import LeaseOptions, ScheduleService
 from e2e import control_plane
 from e2e.control_plane import ControlPlane
@@ -183,7 +183,7 @@ async def test_the_gate_controller_can_only_release_gated_pods(kubeconfig: Path)
         with pytest.raises(ForbiddenError, match="pods/eviction"):
             await client.evict(PODS.of(gated))
 
-        written = await write_release(client, PodRelease(gated, {"host-a": "host-a"}, since=0.0))
+        written = await write_release(client, gated, {"host-a": "host-a"})
         released = await admin.get(PODS.of(gated))
 
     assert written.failure is None, written.error
@@ -216,7 +216,7 @@ async def test_only_alignup_writes_its_annotations(kubeconfig: Path) -> None:
         await _create_pod(admin, "by-its-author", [], {"topology.alignup.dev/policy": "restricted"})
 
         gated = await admin.get(PODS.of(gated))
-        written = await write_release(gate, PodRelease(gated, {"host-a": "host-a"}, since=0.0))
+        written = await write_release(gate, gated, {"host-a": "host-a"})
         assert written.failure is None, written.error
         await admin.patch(PODS.of(gated), {"metadata": {"labels": {"app": "other"}}})  # what is there may stay
         with pytest.raises(ForbiddenError, match="only Alignup writes annotations"):

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from alignup.gate.admission import GATE
 from alignup.kubernetes.api import PODS, ApiClient, Resource, find_access
 from alignup.kubernetes.api.objects import PartialObject
+from alignup.schedule.cluster_facts import GATE
 from alignup.schedule.pod_groups import COSCHEDULING, KUBERNETES, RESOURCES, SIZE_ANNOTATION
 from e2e import control_plane
 from e2e.control_plane import ControlPlane

@@ -6,6 +6,8 @@ what it then holds as its observer would. ``ALIGNUP_E2E_NODES`` is the number of
 # ruff: noqa: S101
 
 import asyncio
+import itertools
+import json
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -15,32 +17,39 @@ from typing import Any
 
 import pytest
 import yaml
+from starlette.types import Receive, Scope, Send
 
-from alignup.gate.admission import GATE, LABEL, answer_review, webhook_app
-from alignup.gate.certificates import SECRETS, WEBHOOK_CONFIGURATIONS, CertificateKeeper
-from alignup.gate.controller import GateController, GateOptions
-from alignup.gate.releases import pinned_nodes
+from alignup.documents.host_state.writer import to_object
 from alignup.kubernetes.api import NODES, PODS, ApiClient, Change, Resource, find_access
 from alignup.kubernetes.api.errors import ForbiddenError, InvalidObjectError
-from alignup.kubernetes.api.host_states import HOST_STATES, to_object
+from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.kubernetes.api.known_pods import KnownPod, known_pod
 from alignup.kubernetes.api.objects import ApiPod, PartialObject
 from alignup.observe.observation import join
 from alignup.observe.published_objects import host_state
+from alignup.placement.scheduling.gate import GateOptions
+from alignup.schedule.cluster_facts import GATE
+from alignup.schedule.gate.admission import LABEL, answer_review, webhook_app
+from alignup.schedule.gate.certificates import SECRETS, WEBHOOK_CONFIGURATIONS, CertificateKeeper
+from alignup.schedule.gate.controller import GateController
+from alignup.schedule.gate.missed_pods import REASON as MISSED
+from alignup.schedule.gate.release_patch import pinned_nodes
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.web.asgi_server import kubernetes_limits, serve_app
 from alignup.web.log import queued_stderr
 from alignup.web.sockets import tcp_socket
 from e2e import control_plane
-from e2e.control_plane import ControlPlane
+from e2e.control_plane import ControlPlane, free_ports
 from e2e.definitions import DEPLOYED, define_host_states
 from e2e.measure_schedule import cpu_milliseconds
+from e2e.test_schedule import get, is_ready, service
 from tests.observe.kubelets import SimulatedKubelet
 
 WHY = control_plane.missing()
 pytestmark = [pytest.mark.skipif(WHY is not None, reason=WHY or ""), pytest.mark.anyio]
 
 SECONDS = 120.0  #: for what takes milliseconds
+IDLE_SECONDS = 40.0  #: more than servers usually keep an idle connection, and less than clients of Kubernetes do
 NODE_COUNT = int(os.environ.get("ALIGNUP_E2E_NODES", "100"))
 WEBHOOK = DEPLOYED / "gate" / "webhook.yaml"
 NAMESPACES = Resource(type=PartialObject, kind="Namespace", plural="namespaces")
@@ -172,9 +181,9 @@ async def test_gated_pods_are_bound_where_kubelets_admit_them(client: ApiClient)
         for number, cpus in enumerate((2, 4, 3, 1, 2)):
             await client.create(PODS, pod(f"p{number}", cpus), namespace="default")
             await until_bound(client, number + 1)
-        await until(lambda: not len(controller.releases))
+        await until(lambda: not len(controller.gate.releases))
         await client.create(PODS, pod("too-much", 4), namespace="default")
-        await until(lambda: controller.queue.blocked)
+        await until(lambda: controller.gate.queue.blocked)
 
     pods = {bound.metadata.name: bound for bound in (await client.list(PODS)).items}
     assert pods["too-much"].spec.scheduling_gates
@@ -221,8 +230,10 @@ async def test_a_released_pod_cannot_be_changed(client: ApiClient) -> None:
 
 
 @asynccontextmanager
-async def webhook(client: ApiClient, name: str) -> AsyncIterator[CertificateKeeper]:
-    """Serve the webhook as a replica does; API servers call it by *name*."""
+async def webhook(
+    client: ApiClient, name: str, calls: list[tuple[str, int]] | None = None
+) -> AsyncIterator[CertificateKeeper]:
+    """Serve the webhook as a replica does; API servers call it by *name*. *calls* gets their addresses."""
     keeper = CertificateKeeper(
         client, secret=SECRETS.at("alignup-webhook", namespace="default"), configuration=CONFIGURATION, names=(name,)
     )
@@ -233,20 +244,29 @@ async def webhook(client: ApiClient, name: str) -> AsyncIterator[CertificateKeep
         await stack.enter_async_context(running(keeper.run()))
         await keeper.ready.wait()
         app = webhook_app({"/gate": answer_review})
+
+        async def noted(scope: Scope, receive: Receive, send: Send) -> None:
+            if calls is not None:
+                calls.append(scope["client"])
+            await app(scope, receive, send)
+
         await stack.enter_async_context(
-            serve_app(app, listener, stopping=asyncio.Event(), limits=kubernetes_limits(), tls=keeper.context)
+            serve_app(noted, listener, stopping=asyncio.Event(), limits=kubernetes_limits(), tls=keeper.context)
         )
         yield keeper
         await client.delete(CONFIGURATION)
 
 
-def configuration(service: dict[str, Any]) -> dict[str, Any]:
-    """Return the configuration that is deployed, for a webhook on this machine."""
+def configuration(service: dict[str, Any], failure_policy: str = "Fail") -> dict[str, Any]:
+    """Return the configuration that is deployed, for a webhook on this machine.
+
+    With the default policy a test fails if the API server does not trust the certificate.
+    """
     documents = {document["kind"]: document for document in yaml.safe_load_all(WEBHOOK.read_text())}
     deployed = documents[CONFIGURATION.resource.kind]
     for hook in deployed["webhooks"]:
         hook["clientConfig"] = service
-        hook["failurePolicy"] = "Fail"  # so that the test fails if the API server does not trust the certificate
+        hook["failurePolicy"] = failure_policy
     return {"metadata": deployed["metadata"], "webhooks": deployed["webhooks"]}
 
 
@@ -255,17 +275,22 @@ async def gates(client: ApiClient, document: dict[str, Any], namespace: str) -> 
     return [gate.name for gate in created.spec.scheduling_gates]
 
 
+async def until_gated(client: ApiClient, document: dict[str, Any]) -> None:
+    """Create a pod once the API server has seen the authority of the webhook."""
+    async with asyncio.timeout(SECONDS):
+        while True:
+            with suppress(Exception):
+                assert await gates(client, document, "default") == [GATE]
+                return
+            await asyncio.sleep(0.1)
+
+
 async def test_the_webhook_gates_pods_that_opt_in(client: ApiClient) -> None:
     async with webhook(client, "localhost") as keeper:
         await until(keeper.published)
         assert keeper.problems == ()
         labeled = {"metadata": {"name": "opted-in", "labels": {LABEL: "enabled"}}}
-        async with asyncio.timeout(SECONDS):  # until the API server has seen the authority
-            while True:
-                with suppress(Exception):
-                    assert await gates(client, {**pod("", 1, gated=False), **labeled}, "default") == [GATE]
-                    break
-                await asyncio.sleep(0.1)
+        await until_gated(client, {**pod("", 1, gated=False), **labeled})
         assert await gates(client, pod("plain", 1, gated=False), "default") == []
 
         await client.create(NAMESPACES, {"metadata": {"name": "aligned", "labels": {LABEL: "enabled"}}})
@@ -277,6 +302,45 @@ async def test_the_webhook_gates_pods_that_opt_in(client: ApiClient) -> None:
         forged = {"metadata": {"name": "forged", "annotations": {"alignup.dev/node": "a"}}}
         with pytest.raises(ForbiddenError, match="only Alignup writes annotations such as"):
             await gates(client, {**pod("", 1, gated=False), **forged}, "aligned")
+
+
+async def test_an_api_server_uses_a_connection_again_that_was_idle_for_long(client: ApiClient) -> None:
+    """A review on a connection that the webhook closes at this moment fails, and is not repeated."""
+    calls: list[tuple[str, int]] = []
+    async with webhook(client, "localhost", calls) as keeper:
+        await until(keeper.published)
+        labels = {LABEL: "enabled"}
+        await until_gated(client, {**pod("", 1, gated=False), "metadata": {"name": "before", "labels": labels}})
+        await asyncio.sleep(IDLE_SECONDS)  # what is tested
+        calls_before = len(calls)
+        after = {**pod("", 1, gated=False), "metadata": {"name": "after", "labels": labels}}
+        assert await gates(client, after, "default") == [GATE]
+        assert calls[calls_before:]
+        assert set(calls[calls_before:]) <= set(calls[:calls_before])
+
+
+async def test_a_pod_that_comes_without_the_gate_is_noticed(plane: ControlPlane, client: ApiClient) -> None:
+    """The deployed configuration ignores failures; here the API server cannot reach the webhook at all."""
+    port, served, nobody = free_ports(3)
+    deployed = configuration({"url": f"https://localhost:{nobody}/v1/gate"}, failure_policy="Ignore")
+    await client.create(WEBHOOK_CONFIGURATIONS, deployed)
+    await client.create(NAMESPACES, {"metadata": {"name": "missed", "labels": {LABEL: "enabled"}}})
+    with service(plane, port, "--gate", "--webhook-listen", f"127.0.0.1:{served}"):
+        await until(lambda: is_ready(port))
+        assert await gates(client, pod("plain", 1, gated=False), "default") == []
+        events: list[dict[str, Any]] = []
+        async with asyncio.timeout(SECONDS):
+            for number in itertools.count():  # pods that come before the leader follows namespaces are not judged
+                assert await gates(client, pod(f"missed-{number}", 1, gated=False), "missed") == []
+                await asyncio.sleep(0.5)
+                listed = json.loads(await client.get_raw("/api/v1/events"))["items"]
+                if events := [event for event in listed if event["reason"] == MISSED]:
+                    break
+        metrics = get(f"http://127.0.0.1:{port}/metrics").decode()
+    await client.delete(CONFIGURATION)
+    assert {event["involvedObject"]["namespace"] for event in events} == {"missed"}
+    (counted,) = [line for line in metrics.splitlines() if line.startswith("alignup_gate_missed_pods_total")]
+    assert float(counted.split()[-1]) >= 1
 
 
 async def cpu_time(programs: Sequence[int], work: Awaitable[object]) -> float:

@@ -11,7 +11,7 @@ import pytest
 from alignup.align.claims.resource_claims import DeviceId
 from alignup.kubernetes.api import NODES, ApiClient, EventType, find_access
 from alignup.kubernetes.api.claim_resources import RESOURCE_SLICES
-from alignup.kubernetes.api.host_states import HOST_STATES, HostStateReader
+from alignup.kubernetes.api.host_states import HOST_STATES, host_state_reader
 from alignup.kubernetes.api.node_tables import SliceTable
 from alignup.observe.app import ObserverMetrics
 from alignup.observe.kubelet_reader import KubeletPaths, KubeletReader
@@ -85,7 +85,7 @@ async def test_slices_of_the_node_and_their_holders_are_published(plane: Control
         async with asyncio.timeout(SECONDS), slices.following(observer.notify):
             await observer.check_once()
         state = await client.get(HOST_STATES.at("host-b"))
-    claims = HostStateReader().read(state).ledger.claims
+    claims = host_state_reader().read(state).ledger.claims
 
     assert claims is not None
     assert [(str(device.id), device.nodes) for device in claims.devices] == [
@@ -117,7 +117,7 @@ async def _step(client: ApiClient, kubelet: SimulatedKubelet, directory: Path, n
         async for event in events:
             if event.type is EventType.BOOKMARK or event.object is None or event.object.ledger is None:
                 continue
-            report = HostStateReader().read(event.object)
+            report = host_state_reader().read(event.object)
             if len(report.ledger.pods) == number + 1:
                 assert report.ledger.alignment_key() == kubelet.host.ledger.alignment_key()
                 return time.monotonic() - started

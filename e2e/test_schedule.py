@@ -19,7 +19,7 @@ from alignup.kubernetes.api import NODES, PODS, ApiClient, PatchType, Resource, 
 from alignup.kubernetes.api.connection import ApiRequest, Connection
 from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.kubernetes.api.objects import PartialObject
-from alignup.schedule.gangs import PLACEMENT_ANNOTATION
+from alignup.schedule.cluster_facts import PLACEMENT_ANNOTATION
 from e2e import control_plane
 from e2e.control_plane import ControlPlane, extenders, free_ports
 from e2e.definitions import define_host_states

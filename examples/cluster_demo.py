@@ -15,8 +15,9 @@ from typing import Any
 
 from alignup.align.host import Host
 from alignup.align.machine import Device
+from alignup.documents.host_state.writer import to_object
 from alignup.kubernetes import configuration
-from alignup.kubernetes.api.host_states import HOST_STATES, to_object
+from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.kubernetes.manifests.pod_decoder import read_pod
 from alignup.machines.synthetic import parse
 from alignup.observe.observation import Observation

@@ -20,12 +20,12 @@ from alignup.agent.metrics import Metrics
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.host import Host, Settings
 from alignup.align.quantity import Quantity
-from alignup.gate.service import GateServiceOptions, add_gate
 from alignup.kubernetes.api import Access, ApiClient
 from alignup.machines import synthetic
 from alignup.nri.metrics import NriMetrics
 from alignup.observe.app import ObserverMetrics
 from alignup.observe.marker_steering import SteeringMetrics
+from alignup.schedule.gate.service import GateServiceOptions, add_gate
 from alignup.schedule.service import ScheduleService
 from alignup.web.api_operations import Operation, openapi_document
 from tools.command_tree import CommandHelp, walk

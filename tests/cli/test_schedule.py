@@ -29,6 +29,7 @@ from tests.observe.api_objects import running_server
         pytest.param(
             ["--tls-cert-file", "x", "--tls-private-key-file", "y", "--insecure-http"], "contradicts", id="both"
         ),
+        pytest.param(["--no-extender"], "--no-extender needs --gate", id="nothing to do"),
         pytest.param(["--offered", "0"], "0 is not in the range", id="no nodes"),
         pytest.param(["--gate", "--webhook-listen", "x"], "x is not an address", id="no address of the webhook"),
         pytest.param(["--gate", "--webhook-cert-file", "x"], "--webhook-private-key-file need each other", id="no key"),

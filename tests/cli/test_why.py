@@ -518,24 +518,37 @@ class TestClaims:
         assert run.returncode == 1
         assert f"\nPod default/p is rejected:\nOutOf{implicit}\n" in run.stdout
 
+    @staticmethod
+    def selecting(manifest, selector):
+        """Write the example with another selector."""
+        text = (CLAIMS / "trainer.yaml").read_text("utf-8")
+        example = text[text.index("device.capacity") :].partition("\n")[0]
+        return manifest(text.replace(example, f"'{selector}'"), "selecting.yaml")
+
     @pytest.mark.parametrize(
         ("selector", "problem"),
         [
             pytest.param("device.driver ==", "is not valid: ", id="invalid"),
-            pytest.param(ENDLESS_SELECTOR, "fails for device gpu.example.com/node-a/gpu-0: ", id="endless"),
+            pytest.param(
+                'device.attributes["none"].size == 1', "fails for device gpu.example.com/node-a/gpu-0: ", id="failing"
+            ),
         ],
     )
     def test_a_selector_that_fails_is_an_error_that_names_its_request(self, manifest, selector, problem):
-        text = (CLAIMS / "trainer.yaml").read_text("utf-8")
-        example = text[text.index("device.capacity") :].partition("\n")[0]
-        failing = manifest(text.replace(example, f'"{selector}"'), "failing.yaml")
-
-        run = in_process("why", "-f", failing, "-f", CLAIMS / "gpus.yaml", *WITH_GPUS)
+        run = in_process("why", "-f", self.selecting(manifest, selector), "-f", CLAIMS / "gpus.yaml", *WITH_GPUS)
 
         assert (run.returncode, run.stdout) == (2, "")
         words = " ".join(run.stderr.split())
         assert problem in words
         assert "Correct the selectors of request gpu, or those of DeviceClass gpu.example.com." in words
+
+    def test_a_selector_that_only_schedulers_evaluate_is_not_called_wrong(self, manifest):
+        long = self.selecting(manifest, ENDLESS_SELECTOR)
+
+        run = in_process("why", "-f", long, "-f", CLAIMS / "gpus.yaml", *WITH_GPUS)
+
+        assert (run.returncode, run.stderr) == (0, "")
+        assert "takes more than 10,000 steps, which only the scheduler computes" in " ".join(run.stdout.split())
 
     def test_a_numa_node_that_does_not_exist_is_noted(self, manifest):
         slices = manifest(

@@ -8,12 +8,12 @@ import pytest
 import trustme
 
 from alignup.align.policy_overrides import PolicyOverrides
-from alignup.gate.service import GateServiceOptions, WebhookOptions, add_gate
 from alignup.kubernetes.api import Access, ApiClient
 from alignup.nri.decide_service import DecideOptions
 from alignup.nri.decide_service import decide as nri_decide
 from alignup.nri.service import NriOptions
 from alignup.observe.service import observe
+from alignup.schedule.gate.service import GateServiceOptions, WebhookOptions, add_gate
 from alignup.schedule.pod_groups import RESOURCES
 from alignup.schedule.service import LeaseOptions, ScheduleService
 from alignup.testing.api_server import ApiServer
@@ -30,8 +30,6 @@ from tests.deploy.manifests import (
     read_kustomization,
 )
 from tests.deploy.permissions import granted, used
-from tests.gate.conftest import cluster
-from tests.gate.test_certificate_keeper import configuration
 from tests.kubernetes.api.conftest import anyio_backend, client, follow, server, timing
 from tests.nri.runtime import ScriptedRuntime
 from tests.observe.api_objects import SERVED, SLICES, api_pod, node, served
@@ -39,6 +37,8 @@ from tests.observe.observed_machine import observe_once
 from tests.observe.steered_kubelet import PATIENT, ClusterService, SteeredKubelet, marker_pod, steering_observer
 from tests.schedule.claim_objects import claim, claiming, device_class, resource_slice, template
 from tests.schedule.conftest import http, service
+from tests.schedule.gate.conftest import cluster
+from tests.schedule.gate.test_certificate_keeper import configuration
 from tests.schedule.nodes import SimulatedNodes
 from tests.schedule.test_extender import WIDE, bound, filtered, occupy, post
 from tests.short_paths import short_directory

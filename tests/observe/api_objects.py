@@ -7,8 +7,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from alignup.align.workload import Pod
+from alignup.documents.codec import decode, encode
+from alignup.documents.host_state import HostStateObject
+from alignup.documents.host_state.writer import to_object
 from alignup.kubernetes.api import Resource
-from alignup.kubernetes.api.host_states import HOST_STATES, to_object
+from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.kubernetes.api.steering_instructions import STEERING_INSTRUCTIONS
 from alignup.kubernetes.manifests.pod_decoder import pod_to_dict
 from alignup.observe.observation import join
@@ -29,6 +32,7 @@ def served(resource: Resource[Any], *, status: bool = False) -> ServedResource:
     )
 
 
+ALLOCATABLE = {"cpu": "1000", "memory": "1000Gi", "pods": "110", "example.com/gpu": "8", "example.com/nic": "8"}
 SERVED = served(HOST_STATES)
 STEERING = served(STEERING_INSTRUCTIONS, status=True)
 SLICES = ServedResource(kind="ResourceSlice", plural="resourceslices", group="resource.k8s.io", namespaced=False)
@@ -48,7 +52,9 @@ def resource_slice(name: str = "slice", host: str = "host-a", *, node: int = 0, 
 
 
 def node(name: str, *, labels: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
-    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels or {}}, "spec": spec}
+    """A Node object; by it, enough of everything is left that the simulated kubelets know."""
+    metadata, status = {"name": name, "labels": labels or {}}, {"allocatable": ALLOCATABLE}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec, "status": status}
 
 
 def api_pod(pod: Pod, host: str = "", *, phase: str = "Running", deleting: bool = False, **spec: Any) -> dict[str, Any]:
@@ -74,6 +80,11 @@ def state_of(name: str, kubelet: SimulatedKubelet, **changes: Any) -> dict[str, 
     state = host_state(join(kubelet.sources())).replace(generation=1, **changes)
     kind = {"apiVersion": HOST_STATES.api_version, "kind": HOST_STATES.kind}
     return {**kind, "metadata": {"name": name}, **to_object(state)}
+
+
+def received(state: dict[str, Any]) -> HostStateObject:
+    """Return a HostState as a program receives it."""
+    return decode(encode(state), HostStateObject)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from alignup.align.claims.ledger import ClaimLedger
 from alignup.align.claims.resource_claims import DeviceId, Slice, SliceDevice
 from alignup.align.machine import PciDevice
 from alignup.align.workload import PodClaim
-from alignup.documents.host_state import MAX_CLAIM_DEVICES
+from alignup.documents.host_state.schema import MAX_CLAIM_DEVICES
 from alignup.machines.synthetic import parse
 from alignup.observe.claim_devices import place_slices
 from alignup.observe.observation import Observation, UnchangedParts, join

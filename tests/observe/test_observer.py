@@ -12,8 +12,9 @@ from structlog.testing import capture_logs
 from alignup import atomic_files
 from alignup.align.claims.resource_claims import DeviceId
 from alignup.align.errors import FileError, PluginError
+from alignup.documents.host_state.schema import HEARTBEAT_SECONDS
 from alignup.kubernetes.api import Access, ApiClient, Timing
-from alignup.kubernetes.api.host_states import HEARTBEAT_SECONDS, HOST_STATES, HostStateReader
+from alignup.kubernetes.api.host_states import HOST_STATES, host_state_reader
 from alignup.kubernetes.kubelet_files import state_files
 from alignup.observe import observer as observer_module
 from alignup.observe.app import ObserverMetrics
@@ -85,7 +86,7 @@ async def running(observer):
 
 
 async def report(client):
-    return HostStateReader().read(await client.get(HOST_STATES.at("n")))
+    return host_state_reader().read(await client.get(HOST_STATES.at("n")))
 
 
 def patches(server):

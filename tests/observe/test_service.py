@@ -10,9 +10,11 @@ import trustme
 from structlog.testing import capture_logs
 
 from alignup.align.errors import StateError
+from alignup.documents.codec import decode
+from alignup.documents.host_state.schema import HostLedgerDocument
 from alignup.kubernetes.api import Access
 from alignup.kubernetes.api.credentials import UserCredentials
-from alignup.kubernetes.api.host_states import HOST_STATES, HostStateReader
+from alignup.kubernetes.api.host_states import HOST_STATES, host_state_reader
 from alignup.kubernetes.api.node_tables import PodTable, SliceTable
 from alignup.machines import machine_source
 from alignup.observe.service import observe
@@ -39,7 +41,7 @@ async def test_the_host_is_published_once(server, client, options):
     problems = await observe(Access(server=server.url), replace(options, listen=("127.0.0.1", 0)))
 
     assert problems == ()
-    report = HostStateReader().read(await client.get(HOST_STATES.at("host-a")))
+    report = host_state_reader().read(await client.get(HOST_STATES.at("host-a")))
     assert report.machine.kubelet_view() == machine_source.discover().kubelet_view()
     (state,) = server.objects("hoststates")
     assert state["metadata"]["ownerReferences"][0]["uid"] == "node-uid"
@@ -96,7 +98,7 @@ def observe_kubelet(served, client, cluster_authority, tmp_path):
             authority, credentials = cluster_authority.cert_pem.bytes(), UserCredentials(token=TOKEN)
             await observe(Access(server=served.url, authority=authority, credentials=credentials), options)
         state = await client.get(HOST_STATES.at("host-a"))
-        return state.configuration.get("maxPods"), state.problems, kubelet.requests
+        return json.loads(bytes(state.configuration)).get("maxPods"), state.problems, kubelet.requests
 
     return run
 
@@ -184,7 +186,8 @@ async def test_devices_for_claims_are_published_with_their_numa_nodes(served, cl
 
     await observe(Access(server=served.url), options)
 
-    (group,) = (await client.get(HOST_STATES.at("host-a"))).ledger.claim_devices
+    ledger = decode(bytes((await client.get(HOST_STATES.at("host-a"))).ledger), HostLedgerDocument)
+    (group,) = ledger.claim_devices
     assert (group.driver, group.pool, group.devices, group.nodes) == ("gpu.example.com", "host-a", ["gpu-0"], "0")
 
 

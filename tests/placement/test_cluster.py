@@ -587,6 +587,18 @@ class TestReports:
             frozenset({"y", "new"}),
         }
 
+    def test_a_pod_that_is_not_listed_is_not_expected_on_a_host_that_has_not_reported(self):
+        cluster = Cluster()
+        cluster.observe(make_pod("ended", cpu="4"), "a", PodStage.TERMINATING)
+
+        cluster.relist([])
+        cluster.confirm(report("a", make_host()))
+
+        record = cluster.record("a")
+        assert record
+        assert record.bindings == []
+        assert cluster.verdict(make_pod("next", cpu="4"), "a").admits
+
     @pytest.mark.parametrize("report_first", [True, False])
     def test_the_order_of_a_list_says_nothing_about_a_pod_that_no_report_contains(self, report_first):
         """The kubelet has admitted the second pod of a list; the first was bound later, and holds its resources."""
@@ -880,7 +892,7 @@ def test_containers_of_one_pod_are_placed_one_after_the_other():
 
 @pytest.mark.parametrize(("kept", "states"), [(0, 1), (10, 2)])
 def test_states_in_which_no_host_is_any_more_are_kept_on_request(kept, states):
-    cluster = Cluster(max_states=kept, compact=False)
+    cluster = Cluster(max_states=kept)
     for sequence, host in enumerate((make_host(), host_with(make_pod("a", cpu="3"))), start=1):
         cluster.confirm(report("a", host, sequence=sequence))
         assert cluster.feasible(make_pod("new", cpu="2"))["a"].admits

@@ -28,7 +28,7 @@ VERSION = "resource.k8s.io/v1"
 Document = dict[str, Any]
 
 _LIST = str(list(range(22)))
-#: It takes more than 10,000 steps, at which the library raises an error; an API server accepts it.
+#: It takes more than 10,000 steps, at which the library raises an error; API servers and schedulers accept it.
 ENDLESS_SELECTOR = f"{_LIST}.all(a, {_LIST}.all(b, {_LIST}.all(c, true)))"
 
 

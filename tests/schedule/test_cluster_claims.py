@@ -7,6 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from alignup.align.workload.names import DEVICE_CLASS_PREFIX
+from alignup.placement.scheduling.facts import ClaimFit
 from alignup.schedule import known_claims
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.testing.api_server import ApiFault
@@ -191,7 +192,7 @@ async def test_devices_that_others_may_use_too_are_left_to_the_scheduler(server,
         result["adminAccess"] = True
     server.put(admin)
     await until(lambda: len(live.claims.objects.claims) == 2)
-    assert live.claim_fit(WANTING, "a") == known_claims.ClaimFit(possible=True)
+    assert live.claim_fit(WANTING, "a") == ClaimFit(possible=True)
 
 
 async def test_a_part_of_a_device_that_is_in_use_is_not_free(server, live, claims):

@@ -10,12 +10,11 @@ from alignup.align.machine import Device
 from alignup.align.workload import Pod
 from alignup.documents.codec import convert
 from alignup.kubernetes.api import NODES, PODS
-from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.kubernetes.api.objects import ApiPodSpec
 from alignup.schedule.cluster_snapshot import NO_HOST_STATE, build_view, present_host, summarize
 from alignup.schedule.pod_answers import NodeAnswerKind, ask_nodes
 from tests.align.hosts import pod
-from tests.observe.api_objects import api_pod, node, overflowing_pod, state_of
+from tests.observe.api_objects import api_pod, node, overflowing_pod, received, state_of
 from tests.observe.kubelets import GIB, GPU, SimulatedKubelet
 
 ADMITS, REJECTS, UNKNOWN, NOT_CONSIDERED = NodeAnswerKind
@@ -37,7 +36,7 @@ def view(kubelets, *pods, nodes=(), now=0.0, **states):
     unlisted = [each for each in held if each["metadata"]["uid"] not in known]
     return build_view(
         [convert(each, NODES.type) for each in (*listed, *nodes)],
-        [convert(state_of(name, each, **states), HOST_STATES.type) for name, each in kubelets.items()],
+        [received(state_of(name, each, **states)) for name, each in kubelets.items()],
         [convert(each, PODS.type) for each in (*pods, *unlisted)],
         now=now,
     )
@@ -94,7 +93,7 @@ def test_a_node_whose_ledger_is_unknown_says_why():
 
 
 def test_a_host_state_without_a_node_is_left_out():
-    made = build_view([], [convert(state_of("gone", kubelet()), HOST_STATES.type)], [])
+    made = build_view([], [received(state_of("gone", kubelet()))], [])
 
     assert made.notes == ("HostState gone is left out: there is no such node",)
     assert answers(made) == {}
@@ -102,7 +101,7 @@ def test_a_host_state_without_a_node_is_left_out():
 
 def test_a_pod_that_is_no_longer_listed_has_ended():
     busy = kubelet(pod("a", cpu="4", memory="1Gi"))
-    states = [convert(state_of("a", busy), HOST_STATES.type)]
+    states = [received(state_of("a", busy))]
 
     snapshot = build_view([convert(node("a"), NODES.type)], states, [])
 
@@ -191,7 +190,8 @@ def test_excluded_nodes_are_not_considered_whatever_their_kubelets_would_do():
 
 def test_a_node_without_the_devices_is_not_considered():
     asked = pod("gpu", gpu="1", cpu="1", memory="1Gi")
-    snapshot = view({"a": kubelet(devices=()), "b": kubelet()})
+    bare = {**node("a"), "status": {"allocatable": {"cpu": "8"}}}
+    snapshot = view({"a": kubelet(devices=()), "b": kubelet()}, nodes=[bare, node("b")])
 
     assert answers(snapshot, asked) == {
         (ADMITS, "", "NUMA node 0"): ["b"],
@@ -273,7 +273,7 @@ def test_pods_are_bound_in_the_order_in_which_they_were_scheduled(deleting):
 
 @pytest.mark.parametrize(("asked", "used"), [("", "1.37"), ("v1.34.2", "1.34")])
 def test_kubelets_can_decide_as_those_of_another_release(asked, used):
-    states = [convert(state_of("a", kubelet()), HOST_STATES.type)]
+    states = [received(state_of("a", kubelet()))]
 
     snapshot = build_view([convert(node("a"), NODES.type)], states, [], kubelet_version=asked)
 

@@ -4,11 +4,10 @@ import pytest
 
 from alignup.align.release import find_release
 from alignup.documents.codec import convert
-from alignup.documents.host_state import HostStateDocument
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
 from alignup.schedule.cluster_upgrade import check_nodes
 from tests.align.hosts import pod
-from tests.observe.api_objects import api_pod, node, overflowing_pod, state_of
+from tests.observe.api_objects import api_pod, node, overflowing_pod, received, state_of
 from tests.observe.kubelets import SimulatedKubelet
 
 PODS = [pod("young", cpu="2", memory="1Gi"), pod("old", cpu="4", memory="1Gi")]
@@ -26,7 +25,7 @@ def check(version: str, changes=None, *, present="v1.37.0"):
     state = state_of("a", kubelet)
     state["configuration"] = {**state["configuration"], **(changes or {})}
     nodes = [{**node(name), "status": {"nodeInfo": {"kubeletVersion": present}}} for name in ("b", "a")]
-    states = [convert(state, HostStateDocument)]
+    states = [received(state)]
     return list(check_nodes([convert(each, ApiNode) for each in nodes], states, documents, find_release(version)))
 
 
@@ -68,7 +67,7 @@ def test_patch_releases_are_the_same_release(present):
 
 def test_a_node_with_a_pod_that_cannot_be_read_cannot_be_checked():
     nodes = [convert(node("a"), ApiNode)]
-    states = [convert(state_of("a", SimulatedKubelet()), HostStateDocument)]
+    states = [received(state_of("a", SimulatedKubelet()))]
     pods = [convert(overflowing_pod("large", "a"), ApiPod)]
 
     (a,) = check_nodes(nodes, states, pods, find_release("1.36"))

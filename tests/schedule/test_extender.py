@@ -10,11 +10,12 @@ from structlog.testing import capture_logs
 
 from alignup.kubernetes.api.objects import Toleration
 from alignup.kubernetes.manifests.pod_decoder import read_pod
+from alignup.placement.pod_shape import needs_alignment
+from alignup.schedule.cluster_facts import PLACEMENT_ANNOTATION
 from alignup.schedule.extender import OFFER_SECONDS, ExtenderOptions, Offers
 from alignup.schedule.extender_messages import MAX_SEARCHES, ExtenderArgs, TooLargeError
-from alignup.schedule.gangs import PLACEMENT_ANNOTATION
 from alignup.schedule.live_cluster import LiveClusterOptions
-from alignup.schedule.node_selection import SoftTaints, needs_alignment
+from alignup.schedule.node_selection import SoftTaints
 from alignup.schedule.service import ScheduleService, schedule_app
 from alignup.testing.api_server import ApiFault
 from tests.align.hosts import pod

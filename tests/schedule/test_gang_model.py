@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from alignup.kubernetes.api import Timing
+from alignup.placement.scheduling.events import TimePassed
 from alignup.schedule.extender_messages import BindingArgs, ExtenderArgs
 from alignup.schedule.service import ScheduleService
 from alignup.testing.api_server import ApiFault
@@ -255,6 +256,6 @@ async def test_no_gang_is_left_half_bound_and_no_kubelet_rejects_a_pod(nodes, cl
     did("pods of gangs and others", model.created)
 
     clock[0] += 1000
-    model.service.gangs.expire()
-    assert len(model.service.gangs) == 0
+    model.service.live.schedule(TimePassed())
+    assert len(model.service.live.scheduling.gangs) == 0
     await until(lambda: not set(model.service.live.assumed) - model.admitted - model.unknown)

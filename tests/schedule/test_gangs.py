@@ -12,11 +12,17 @@ import pytest
 
 from alignup.kubernetes.api import Timing
 from alignup.kubernetes.manifests.pod_decoder import read_pod
-from alignup.schedule.claim_bindings import ClaimBindings
-from alignup.schedule.extender import ExtenderOptions
+from alignup.placement.scheduling.claim_rules import ClaimSuitability
+from alignup.placement.scheduling.events import TimePassed
+from alignup.placement.scheduling.scheduling_state import SchedulingState
+from alignup.placement.scheduling.tentative_gangs import (
+    KEPT_SECONDS,
+    PAUSE_SECONDS,
+    TENTATIVE_SECONDS,
+    UNBOUND_SECONDS,
+)
+from alignup.schedule.extender import PATIENCE_SECONDS, ExtenderOptions
 from alignup.schedule.extender_messages import ExtenderArgs
-from alignup.schedule.gangs import KEPT_SECONDS, PAUSE_SECONDS, TENTATIVE_SECONDS, UNBOUND_SECONDS
-from alignup.schedule.kept_nodes import PATIENCE_SECONDS, KeptNodes
 from alignup.schedule.live_cluster import LiveClusterOptions
 from alignup.schedule.pod_groups import COSCHEDULING, KAI, KUBERNETES, VOLCANO
 from alignup.schedule.service import ScheduleService
@@ -101,7 +107,7 @@ async def test_pods_of_a_gang_share_nodes_and_are_bound_in_parallel(nodes, servi
     assert sorted(nodes.bound().values()) == ["a", "a", "b", "b"]
     assert admit_bound(nodes, server, pods) == []
     await until(lambda: not service.live.assumed)
-    assert len(service.gangs) == 0
+    assert len(service.live.scheduling.gangs) == 0
 
 
 async def test_a_gang_that_does_not_fit_waits_as_a_whole_and_leaves_no_trace(nodes, service, scheduler):
@@ -207,7 +213,7 @@ async def test_after_the_first_binding_the_rest_keeps_its_places(nodes, service,
     clock[0] += KEPT_SECONDS - 1
     assert await scheduler.ask(pods[2]) == [offered[2]]  # a question is no binding
     clock[0] += 1
-    service.gangs.expire()
+    service.live.schedule(TimePassed())
     assert assumed(service).keys().isdisjoint({pods[2].uid, pods[3].uid})
     await until(lambda: [event["reason"] for event in nodes.server.objects("events")] == ["GangIncomplete"] * 2)
 
@@ -368,7 +374,7 @@ async def test_a_new_leader_keeps_places_beside_a_bound_launcher_when_its_schedu
 @pytest.mark.parametrize("kept", [{}, {"c": "kept for another pod"}], ids=["", "a kept node"])
 async def test_nodes_are_asked_once_about_the_devices_of_equal_pods(nodes, service, scheduler, monkeypatch, kept):
     """Each pod has a claim of its own from one template; node c rejects them all."""
-    monkeypatch.setattr(KeptNodes, "refused", lambda _nodes, _pod: kept)
+    monkeypatch.setattr(SchedulingState, "refusals", lambda _state, _pod: kept)
     nodes.add("c")
     full = [pod(f"full-{cpus}", cpu=str(cpus), memory="1Gi") for cpus in (4, 3)]
     for each in full:
@@ -386,13 +392,13 @@ async def test_nodes_are_asked_once_about_the_devices_of_equal_pods(nodes, servi
     await until(lambda: live.claims.devices == 12 and len(live.claims.objects.claims) == 4)
     await until(lambda: len(live.cluster.record("c").ledger.pods) == 2 and live.find_pod("default", pods[3].name))
     asked: list[str] = []
-    suits = ClaimBindings.suits
+    suits = ClaimSuitability.suits
 
     def ask(claims, pod, node):
         asked.append(node)
         return suits(claims, pod, node)
 
-    monkeypatch.setattr(ClaimBindings, "suits", ask)
+    monkeypatch.setattr(ClaimSuitability, "suits", ask)
 
     assert sorted([(await scheduler.ask(each, "abc"))[0] for each in pods]) == ["a", "a", "b", "b"]
     assert sorted(asked) == ["a", "b"]
@@ -535,12 +541,12 @@ async def test_places_are_kept_after_the_binding_of_a_launcher(nodes, service, s
     nodes.server.inject(fault, verb="create", resource="pods")
     await scheduler.bind(launcher, "a")
     clock[0] += TENTATIVE_SECONDS
-    service.gangs.expire()
+    service.live.schedule(TimePassed())
 
     assert len(assumed(service).keys() & {each.uid for each in workers}) == kept
     if kept:
         assert [await scheduler.bind(*place) for place in zip(workers, offered, strict=False)] == [""] * 4
-        assert len(service.gangs) == 0
+        assert len(service.live.scheduling.gangs) == 0
 
 
 @pytest.mark.parametrize(
@@ -623,7 +629,7 @@ async def test_a_gang_is_not_overtaken_for_ever(nodes, service, scheduler, http,
 
     clock[0] += PATIENCE_SECONDS
     await come()
-    assert len(service._wake_up.kept_nodes) == 2  # noqa: SLF001
+    assert len(service.live.scheduling.kept_nodes) == 2
     for _ in range(len(running)):
         await end_oldest()
         await come()

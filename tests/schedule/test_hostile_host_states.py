@@ -11,15 +11,14 @@ from alignup.align.claims.alignment import NUMA_NODE
 from alignup.align.claims.resource_claims import DeviceId, Slice, SliceDevice
 from alignup.align.errors import AlignError, ParseError, StateError
 from alignup.align.host import Host
-from alignup.documents import host_state
-from alignup.documents.codec import convert
+from alignup.documents.host_state import schema
 from alignup.kubernetes.api.client import _decode_page
-from alignup.kubernetes.api.host_states import HOST_STATES, HostStateReader
+from alignup.kubernetes.api.host_states import HOST_STATES, host_state_reader
 from alignup.picture.machine_text import draw_text
 from alignup.placement.cluster import Cluster
 from tests.align.hosts import pod
 from tests.effort import bounded, did
-from tests.observe.api_objects import state_of
+from tests.observe.api_objects import received, state_of
 from tests.observe.kubelets import GPU, SimulatedKubelet
 
 RUNS, MUTATIONS = 3, 1_000  #: of each run
@@ -107,9 +106,9 @@ def test_mutated_host_states_harm_no_other_node(run):
     random_ = random.Random(run)
     base = document()
     good = {name: json.dumps({**base, "metadata": {"name": name}}) for name in "ac"}
-    cluster, reader = Cluster(), HostStateReader()
+    cluster, reader = Cluster(), host_state_reader()
     for text in good.values():
-        cluster.confirm(reader.read(convert(json.loads(text), HOST_STATES.type)))
+        cluster.confirm(reader.read(received(json.loads(text))))
     expected = verdicts(cluster)
     read = 0
     for sequence in range(2, MUTATIONS + 2):
@@ -142,9 +141,11 @@ def test_mutated_host_states_harm_no_other_node(run):
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"machine": nested(host_state.MAX_DEPTH)}, "nested more than 50 levels deep"),
-        ({"configuration": nested(host_state.MAX_DEPTH)}, "nested more than 50 levels deep"),
-        ({"problems": ["x" * host_state.MAX_BYTES]}, "bytes, and at most 1048576 are read"),
+        ({"machine": nested(schema.MAX_DEPTH)}, "nested more than 50 levels deep"),
+        ({"configuration": nested(schema.MAX_DEPTH)}, "nested more than 50 levels deep"),
+        ({"problems": ["x" * schema.MAX_BYTES]}, "bytes, and at most 1048576 are read"),
+        ({"configuration": {"x": "x" * schema.MAX_BYTES}}, "bytes, and at most 1048576 are read"),
+        ({"pods": [{"uid": "x" * schema.MAX_BYTES}]}, "bytes, and at most 1048576 are read"),
         ({"pods": [{"uid": str(number)} for number in range(2_001)]}, "ledger.pods: 2001 are listed"),
         (
             {"pods": [{"uid": "u", "cpus": {"containers": {str(number): "0" for number in range(10_001)}}}]},
@@ -182,10 +183,10 @@ def test_a_host_state_beyond_the_limits_is_refused_before_anything_is_computed(c
     of_ledger = {name: value for name, value in changes.items() if name in base["ledger"] | {"lostCpus": ""}}
     hostile = {**base, **{name: value for name, value in changes.items() if name not in of_ledger}}
     hostile["ledger"] = base["ledger"] | of_ledger
-    state = convert(hostile, HOST_STATES.type)
+    state = received(hostile)
 
     with bounded(MAX_CALLS), pytest.raises(ParseError) as caught:
-        HostStateReader().read(state)
+        host_state_reader().read(state)
     assert problem in str(caught.value)
 
 
@@ -198,28 +199,28 @@ def test_a_host_state_beyond_the_limits_is_refused_before_anything_is_computed(c
 )
 def test_a_machine_that_is_too_large_is_refused(machine, problem):
     base = document()
-    state = convert({**base, "machine": base["machine"] | machine}, HOST_STATES.type)
+    state = received({**base, "machine": base["machine"] | machine})
     with pytest.raises(StateError, match=problem):
-        HostStateReader().read(state)
+        host_state_reader().read(state)
 
 
 def test_cpus_that_many_pods_hold_are_refused_without_a_list_of_all_pairs():
     base = document()
     pods = [{"uid": str(number), "cpus": {"containers": dict.fromkeys("abcde", "2")}} for number in range(2_000)]
-    state = convert({**base, "ledger": base["ledger"] | {"pods": pods}}, HOST_STATES.type)
-    with bounded(MAX_CALLS), pytest.raises(StateError, match="CPUs 2 of pod / are held twice"):
-        HostStateReader().read(state)
+    state = received({**base, "ledger": base["ledger"] | {"pods": pods}})
+    with bounded(MAX_CALLS), pytest.raises(StateError, match="CPUs 2 of pod /1 are held twice"):
+        host_state_reader().read(state)
 
 
 def test_machines_that_no_node_has_any_more_are_forgotten():
     """A node that reports another machine every second does not fill the memory."""
-    reader, base = HostStateReader(), document()
-    reader.read(convert({**base, "metadata": {"name": "c"}}, HOST_STATES.type))
+    reader, base = host_state_reader(), document()
+    reader.read(received({**base, "metadata": {"name": "c"}}))
     before = count_hosts()
     for number in range(50):
         changed = copied(base)
         changed["configuration"]["maxPods"] = 100 + number
-        reader.read(convert(changed, HOST_STATES.type))
+        reader.read(received(changed))
     assert count_hosts() == before + 1
 
 

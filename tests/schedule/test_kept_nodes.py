@@ -6,7 +6,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from alignup.kubernetes.api import Timing
-from alignup.schedule.kept_nodes import CHECK_SECONDS, PATIENCE_SECONDS, RETRY_SECONDS, ROOM_SECONDS
+from alignup.placement.scheduling.kept_nodes import ROOM_SECONDS, UNSUITABLE_SECONDS, UNUSED_SECONDS
+from alignup.placement.scheduling.scheduling_state import CHECK_SECONDS
+from alignup.schedule.extender import PATIENCE_SECONDS
 from tests.align.hosts import pod
 from tests.deadlines import until
 from tests.observe.api_objects import api_pod, node
@@ -39,6 +41,7 @@ def small(number, cpus=2, **spec):
 async def mark_unschedulable(nodes, service, asked=WIDE, **spec):
     """The scheduler has found no node for a pod."""
     document = api_pod(asked, phase="Pending", **spec)
+    document["metadata"] |= {"creationTimestamp": "2026-11-16T00:00:00Z"}
     nodes.server.put({**document, "status": {"phase": "Pending", "conditions": [UNSCHEDULABLE]}})
     await until(lambda: (stored := service.live.find_pod("default", asked.name)) and stored.status.conditions)
 
@@ -152,7 +155,7 @@ async def test_a_node_is_not_kept_for_a_pod_that_does_not_take_it(http, nodes, s
         for _ in range(4):
             kept.append(bool((await filtered(http, small(3, 4), names="a"))["FailedAndUnresolvableNodes"]))
             clock[0] += ROOM_SECONDS / 2
-        clock[0] += RETRY_SECONDS - 2 * ROOM_SECONDS
+        clock[0] += UNUSED_SECONDS - 2 * ROOM_SECONDS
         kept.append(bool((await filtered(http, small(3, 4), names="a"))["FailedAndUnresolvableNodes"]))
 
     assert kept == [True, True, False, False, False]
@@ -210,7 +213,7 @@ async def test_a_node_is_not_kept_any_longer_when_its_pod_is_gone_or_may_not_go_
 
     nodes.server.put(node("a"))
     await until(lambda: not service.live.nodes.get("a").spec.unschedulable)
-    clock[0] += RETRY_SECONDS
+    clock[0] += UNSUITABLE_SECONDS
     await filtered(http, small(3), names="b")
     assert service.numbers()["alignup_schedule_kept_nodes"][1] == 1
     nodes.server.remove("pods", "wide")

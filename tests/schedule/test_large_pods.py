@@ -9,9 +9,9 @@ import pytest
 from alignup.kubernetes.api.known_pods import MAX_CONTAINERS, bound_pod
 from alignup.kubernetes.manifests.pod_decoder import pod_to_dict
 from alignup.placement.host_model import HostModel
+from alignup.placement.pod_shape import LARGE
 from alignup.schedule import large_pods
 from alignup.schedule.extender_messages import ExtenderArgs
-from alignup.schedule.large_pods import LARGE
 from tests.align.hosts import pod
 from tests.deadlines import SECONDS, until
 from tests.observe.api_objects import api_pod

@@ -11,8 +11,9 @@ import pytest
 from alignup.align.errors import PodError
 from alignup.align.release import NEWEST
 from alignup.align.workload import Pod
-from alignup.documents.codec import convert
-from alignup.kubernetes.api import Access, ApiClient, Timing
+from alignup.documents.codec import convert, decode, encode
+from alignup.kubernetes.api import Access, ApiClient, EventType, Timing
+from alignup.kubernetes.api.client import WatchEvent
 from alignup.kubernetes.api.known_pods import api_pod_stage
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.kubernetes.manifests.pod_decoder import read_pod
@@ -25,8 +26,11 @@ from alignup.schedule.metrics import ScheduleMetrics
 from alignup.testing.api_server import ApiFault
 from tests.align.hosts import pod
 from tests.deadlines import until
-from tests.observe.api_objects import api_pod, node, overflowing_pod
+from tests.kept_texts import kept_texts
+from tests.observe.api_objects import api_pod, node, overflowing_pod, state_of
 from tests.observe.kubelets import SimulatedKubelet
+from tests.schedule.claim_objects import claim, resource_slice
+from tests.schedule.gate.simulated import settle
 from tests.strategies_pods import container, guaranteed
 
 pytestmark = pytest.mark.anyio
@@ -153,7 +157,10 @@ async def test_an_assumed_pod_counts_on_with_another_host_state_of_the_same_name
 
 async def test_assumed_pods_of_a_gang_do_not_wait_for_each_other_when_their_node_is_known_again(live, nodes):
     first, second = pod("first", cpu="3", memory="1Gi"), pod("second", cpu="3", memory="1Gi")
-    assert all(verdict.admits for verdict in live.assume_gang([GangBinding(first, "a"), GangBinding(second, "a")]))
+    assert all(
+        verdict.admits
+        for verdict in live.scheduling.assumptions.assume_gang([GangBinding(first, "a"), GangBinding(second, "a")])
+    )
     lose_ledger(nodes)
     await until(lambda: live.cluster.record("a") is None)
     nodes.report("a")
@@ -165,7 +172,7 @@ async def test_assumed_pods_of_a_gang_do_not_wait_for_each_other_when_their_node
 
 
 async def test_a_pod_that_is_assumed_on_several_nodes_may_be_on_any_of_them_when_one_is_known_again(live, nodes):
-    assert live.assume_any(WIDE, ("a", "b")) == ("a", "b")
+    assert live.scheduling.assumptions.assume_any(WIDE, ("a", "b")) == ("a", "b")
     lose_ledger(nodes)
     await until(lambda: live.cluster.record("a") is None)
     nodes.report("a")
@@ -184,10 +191,10 @@ async def test_pods_that_are_no_longer_assumed_on_an_unknown_node_are_forgotten(
     for each in small.values():
         nodes.create(each)
     await until(lambda: live.find_pod("default", "deleted"))
-    assert live.assume_any(small["bound"], ("a", "b")) == ("a", "b")
+    assert live.scheduling.assumptions.assume_any(small["bound"], ("a", "b")) == ("a", "b")
     gang = [GangBinding(small[name], "a") for name in ("given-back", "deleted")]
     beside = [GangBinding(small["bound"], "a")]
-    assert all(verdict.admits for verdict in live.assume_gang(gang, beside=beside))
+    assert all(verdict.admits for verdict in live.scheduling.assumptions.assume_gang(gang, beside=beside))
     lose_ledger(nodes)
     await until(lambda: live.cluster.record("a") is None)
 
@@ -636,6 +643,81 @@ async def test_nodes_that_come_and_go_leave_nothing_behind(live, nodes, client):
     assert (live.unreadable, live.problems) == ({}, ())
 
 
+GONE = 3_000  #: nodes that come and go
+
+
+class Watched:
+    """Events of the API server, given to the informers of a cluster."""
+
+    def __init__(self, live):
+        self.informers = {
+            "Node": live.nodes,
+            "HostState": live.host_states,
+            "Pod": live.pods,
+            "ResourceSlice": live.claims._slices,  # noqa: SLF001
+            "ResourceClaim": live.claims._claims,  # noqa: SLF001
+        }
+        self.version = 1_000_000
+
+    def happen(self, type_, document):
+        """Let the cluster observe a change at once."""
+        self.version += 1
+        informer = self.informers[document["kind"]]
+        metadata = {**document["metadata"], "resourceVersion": str(self.version)}
+        obj = decode(encode({**document, "metadata": metadata}), informer.resource.type)
+        key = (metadata.get("namespace", ""), metadata["name"])
+        informer._apply(WatchEvent(type_, obj, *key, str(self.version)))  # noqa: SLF001
+
+
+def objects_of_node(number, state):
+    """A node with a pod and a device that the pod has claimed."""
+    name = f"gone-{number}"
+    held = pod(f"gone-pod-{number}", cpu="1", memory="1Gi")
+    ledger = state["ledger"] | {"pods": [{**state["ledger"]["pods"][0], "uid": held.uid, "name": held.name}]}
+    return (
+        node(name),
+        {**state, "metadata": {"name": name, "uid": f"{name}-state"}, "ledger": ledger},
+        api_pod(held, name),
+        resource_slice(name),
+        claim(f"gone-claim-{number}", ["gpu-0"], name, uid=held.uid),
+    )
+
+
+async def test_names_of_nodes_and_pods_that_are_gone_are_forgotten(live, nodes):
+    """Apart from bounded memories: of ended pods, which a late report may contain, and of equal parts of pods."""
+    kubelet = SimulatedKubelet()
+    kubelet.admit(pod("any", cpu="1", memory="1Gi"))
+    state, watched = state_of("any", kubelet), Watched(live)
+    for number in range(GONE):
+        for document in objects_of_node(number, state):
+            watched.happen(EventType.ADDED, document)
+    unreported = pod("gone-early", cpu="1")
+    for document in (node("gone-unreported"), api_pod(unreported, "gone-unreported")):
+        watched.happen(EventType.ADDED, document)
+    asked = [pod("gone-asked", cpu=cpu, memory="1Gi") for cpu in "12"]
+    assert len(live.cluster.hosts) == GONE + 2
+    assert all(live.feasible(wanted)["gone-7"].admits for wanted in asked)
+    assert live.claim_fit(asked[0], "gone-7")
+    assert live.assume(asked[0], "gone-7").admits
+    assert live.scheduling.assumptions.assume_any(asked[1], ["gone-8", "gone-9"])
+
+    for wanted in asked:
+        live.forget(wanted.uid)
+    for document in (api_pod(unreported, "gone-unreported"), node("gone-unreported")):
+        watched.happen(EventType.DELETED, document)
+    for number in range(GONE):
+        order = random.Random(number).sample(objects_of_node(number, state), 5)
+        for document in order:
+            watched.happen(EventType.DELETED, document)
+    await settle()
+    assert not live.claim_fit(asked[0], "gone-7").reason
+    assert live.verdict(asked[0], "gone-7").reason == "no such node"
+
+    bounded = [live.cluster._stages, live._decoded, live.pods._trim.__self__]  # noqa: SLF001
+    assert live.cluster.hosts == ("a", "b")
+    assert [way for way, text in kept_texts(live, without=bounded) if "gone-" in text] == []
+
+
 def rejects(live, name):
     return live.verdict(OTHER, name).kind == "rejects"
 
@@ -648,7 +730,7 @@ def remembered(live):
     """How many entries the tables of a cluster have that are about nodes and pods."""
     tables = {**vars(live), **{f"cluster.{name}": table for name, table in vars(live.cluster).items()}}
     tables |= {f"reader.{name}": table for name, table in vars(tables["_reader"]).items()}
-    short_lived = {"_changed", "_decoded", "cluster._stages"}  # of the last moment, or with a limit
+    short_lived = {"_changed", "_decoded", "cluster._stages", "reader._parts"}  # of the last moment, or with a limit
     return {
         name: len(table)
         for name, table in tables.items()

@@ -13,10 +13,10 @@ from alignup.picture.machine_layout import layout_machine
 from alignup.picture.numa_bars import measure_bars
 from alignup.placement.steered import STEERED_ANNOTATION
 from alignup.placement.verdict import WAITS_FOR_CONFIRMATION
+from alignup.schedule.cluster_facts import PLACEMENT_ANNOTATION
 from alignup.schedule.cluster_snapshot import free_by_numa_node, present_host, read_cluster
 from alignup.schedule.extender import ExtenderOptions
 from alignup.schedule.extender_messages import BindingArgs
-from alignup.schedule.gangs import PLACEMENT_ANNOTATION
 from alignup.schedule.live_cluster import LiveClusterOptions
 from alignup.schedule.pod_answers import iterate_answers
 from alignup.schedule.pod_steering import SILENT, WITHDRAWN

@@ -12,8 +12,6 @@ from alignup.align.errors import ListenError
 from alignup.kubernetes.api import Access
 from alignup.schedule.claim_bindings import ClaimBindings
 from alignup.schedule.extender import NOT_LEADING, Binder
-from alignup.schedule.gangs import Gangs
-from alignup.schedule.kept_nodes import KeptNodes
 from alignup.schedule.pod_events import PodEvents
 from alignup.schedule.pod_steering import PodSteering
 from alignup.schedule.service import VERBS, LeaseOptions, ScheduleOptions, ScheduleService, open_service, schedule_app
@@ -78,10 +76,9 @@ async def test_a_leader_ends_only_after_its_last_binding(nodes, client, follow):
         assert await binding == ""
 
 
-def gangs_of(client, live):
-    events, clock = PodEvents(client, "test"), client.timing.clock
-    claims = ClaimBindings(client, live, events)
-    return claims, Gangs(live, claims, KeptNodes(live, clock, lambda *_: None, patience=60), events, clock)
+def claims_of(client, live):
+    events = PodEvents(client, "test")
+    return ClaimBindings(client, live, events)
 
 
 async def test_a_binding_that_waits_for_another_is_not_written_once_the_lead_is_lost(live, nodes, client):
@@ -91,8 +88,8 @@ async def test_a_binding_that_waits_for_another_is_not_written_once_the_lead_is_
     nodes.server.inject(ApiFault(delay=0.2), verb="create", resource="pods")
     leads = [True]
     steering = PodSteering(client, live, PodEvents(client, "test"))
-    claims, gangs = gangs_of(client, live)
-    binder = Binder(client, live, claims, gangs, steering, leads=lambda: leads[0])
+    claims = claims_of(client, live)
+    binder = Binder(client, live, claims, steering, leads=lambda: leads[0])
     await until(lambda: all(live.find_pod("default", created.name) for created in (WIDE, PLAIN_POD)))
 
     tasks = [
@@ -368,3 +365,15 @@ async def test_a_pod_that_cannot_be_read_stops_no_answer(http, nodes, service):
     for page in ("/", "/pods?q=huge", "/nodes/a"):
         assert (await http.get(page)).status_code == 200
     assert (await http.get("/pods/default/huge")).status_code in {200, 422}
+
+
+async def test_a_service_without_the_extender_answers_no_scheduler_in_words(nodes, client, follow):
+    service = ScheduleService(client, serves_extender=False)
+    follow(service.run())
+    await until(lambda: service.leading)
+    app = schedule_app(service)
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://x") as http:
+        answer = await http.post("/v1/extender/filter", json={})
+
+    assert answer.status_code == 404
+    assert answer.json()["detail"] == "This service answers no schedulers: it was started with --no-extender."

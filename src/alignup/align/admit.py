@@ -43,6 +43,7 @@ _POD_NOT_ALIGNED = {
 }
 POD_OF = attrgetter("pod")  #: of an admitted pod
 NO_AFFINITY = Hint(None, preferred=False)  #: the affinity without a merge
+_NO_TEXTS: Mapping[str, Mapping[str, str]] = {}  #: of providers from outside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,7 +273,7 @@ def build_placements(
                     if (texts := provider.describe(ledger.others[provider.name], uid, name))
                 }
                 if outside
-                else {},
+                else _NO_TEXTS,
             )
             for container in pod.all_containers
         ]

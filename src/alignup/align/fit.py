@@ -6,6 +6,7 @@ a pod is rejected like any other, with the kubelet's special message only if eve
 """
 
 from collections.abc import Collection, Iterable, Mapping
+from itertools import chain
 from typing import NamedTuple
 
 from alignup.align.quantity import Quantity
@@ -46,6 +47,17 @@ class UsedResources(NamedTuple):
     ephemeral_storage: int = 0
     pods: int = 0
     scalars: Mapping[str, int] = _NO_SCALARS  #: by resource, without zeros
+
+    @classmethod
+    def of(cls, pods: Collection[FitRequest]) -> "UsedResources":
+        if not pods:
+            return cls()
+        milli_cpu, memory, ephemeral_storage, scalars = zip(*pods, strict=True)
+        totals: dict[str, int] = {}
+        for name, amount in chain.from_iterable([amounts.items() for amounts in scalars if amounts]):
+            totals[name] = totals.get(name, 0) + amount
+        used = {name: amount for name, amount in totals.items() if amount}
+        return cls(sum(milli_cpu), sum(memory), sum(ephemeral_storage), len(pods), used or _NO_SCALARS)
 
     def plus(self, pod: FitRequest, *, by: int = 1) -> "UsedResources":
         scalars = self.scalars

@@ -16,8 +16,8 @@ from alignup.kubernetes.api.known_pods import known_pod
 from alignup.kubernetes.api.objects import ApiPod, ApiPodSpec
 from alignup.kubernetes.manifests.workloads import Workload
 from alignup.picture.text_format import Cell, Line, pluralize
+from alignup.placement.scheduling.claim_rules import claim_preference
 from alignup.schedule import cluster_upgrade
-from alignup.schedule.claim_alignment import claim_preference
 from alignup.schedule.cluster_snapshot import NO_HOST_STATE, Amounts, ClusterView, NodeSummary
 from alignup.schedule.cluster_upgrade import NodeUpgrade
 from alignup.schedule.node_selection import scheduling_spec

@@ -155,8 +155,9 @@ def _observe_options(options: ObserveCommandOptions) -> "ObserveOptions":
 async def _print_objects(options: "ObserveOptions", machine: str | None) -> None:
     """Print the objects of the host, from its files and PodResources only."""
     from alignup.cli import inputs  # noqa: PLC0415 - as above
+    from alignup.documents.host_state.writer import to_object  # noqa: PLC0415
     from alignup.kubernetes.api import NODE_RESOURCE_TOPOLOGIES  # noqa: PLC0415
-    from alignup.kubernetes.api.host_states import HOST_STATES, to_object  # noqa: PLC0415
+    from alignup.kubernetes.api.host_states import HOST_STATES  # noqa: PLC0415
     from alignup.kubernetes.manifests.documents import to_yaml  # noqa: PLC0415
     from alignup.kubernetes.plugins.pod_resources import pod_resources_client  # noqa: PLC0415
     from alignup.machines import machine_source  # noqa: PLC0415

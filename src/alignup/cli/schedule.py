@@ -28,7 +28,7 @@ from alignup.cli.options import (
 from alignup.web.address import TcpAddress
 
 if TYPE_CHECKING:
-    from alignup.gate.service import GateServiceOptions
+    from alignup.schedule.gate.service import GateServiceOptions
     from alignup.schedule.service import LeaseOptions, ScheduleOptions
 
 _LISTEN = "127.0.0.1:8890"
@@ -52,6 +52,14 @@ class ScheduleCommandOptions:
     allowed_hosts: tuple[str, ...] = allowed_host_option()
     insecure_http: bool = flag_option("Serve HTTP without TLS on non-loopback addresses")
     any_client: bool = flag_option("Serve clients without certificate or token; who can connect can bind pods")
+    extender: bool = option(
+        "",
+        "Answer schedulers; without, only pods behind the gate are placed",
+        "--extender",
+        "--extender/--no-extender",
+        is_flag=True,
+        default=True,
+    )
     offered: int | None = option(
         "N",
         "Nodes that a scheduler may choose from, at most",
@@ -131,13 +139,15 @@ def command(session: Session, *, options: ScheduleCommandOptions, gate: GateComm
     session.advice = "See 'alignup schedule --help'."
     service_options = _schedule_options(options)
     gate_options = _gate_options(gate, namespace=_namespace(options))
+    if not options.extender and not gate.gate:
+        raise click.UsageError("--no-extender needs --gate: nothing would be placed.")
     log_to_stderr()
     with api_errors():
         access = find_access(options.kubeconfig, context=options.context)
     if gate_options is None:
         asyncio.run(service.schedule(access, service_options))
     else:
-        from alignup.gate.service import schedule_with_gate  # noqa: PLC0415 - only if it is asked for
+        from alignup.schedule.gate.service import schedule_with_gate  # noqa: PLC0415 - only if it is asked for
 
         asyncio.run(schedule_with_gate(access, service_options, gate_options))
 
@@ -164,6 +174,7 @@ def _schedule_options(options: ScheduleCommandOptions) -> "ScheduleOptions":
         names=options.allowed_hosts,
         lease=_lease(options) if options.leader_elect else None,
         kueue=options.kueue,
+        serves_extender=options.extender,
         extender=ExtenderOptions(
             offered=options.offered,
             allow_unknown=options.allow_unknown,
@@ -218,9 +229,9 @@ def _gate_options(options: GateCommandOptions, *, namespace: str) -> "GateServic
     check_exists(options, "webhook_cert_file", "webhook_private_key_file")
     if not options.gate and options.webhook_listen is None:
         return None
-    from alignup.gate.admission import SCHEDULERS  # noqa: PLC0415 - not needed for --help
-    from alignup.gate.controller import GateOptions  # noqa: PLC0415
-    from alignup.gate.service import GateServiceOptions, WebhookOptions  # noqa: PLC0415
+    from alignup.placement.scheduling.gate import GateOptions  # noqa: PLC0415
+    from alignup.schedule.gate.admission import SCHEDULERS  # noqa: PLC0415 - not needed for --help
+    from alignup.schedule.gate.service import GateServiceOptions, WebhookOptions  # noqa: PLC0415
 
     webhook = None
     if options.webhook_listen is not None:

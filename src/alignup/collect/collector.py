@@ -14,8 +14,10 @@ from alignup.align.errors import AlignError
 from alignup.align.host import Host
 from alignup.collect.collection import Collection, CollectionIndex, MissingPart, Part
 from alignup.collect.reader_pod import Reader, read_log, run_reader, without_responses
-from alignup.documents.codec import convert, encode, to_builtins
-from alignup.documents.host_state import HostStateDocument
+from alignup.documents.codec import convert, decode, encode, to_builtins
+from alignup.documents.host_state import HostStateObject, staleness
+from alignup.documents.host_state.schema import NOTHING, HostLedgerDocument
+from alignup.documents.host_state.writer import format_time
 from alignup.documents.machines import machine_to_document
 from alignup.kubernetes.api import NODES, PODS, WORKLOADS, ApiClient, Query, Resource
 from alignup.kubernetes.api.claim_resources import (
@@ -25,7 +27,7 @@ from alignup.kubernetes.api.claim_resources import (
     RESOURCE_SLICES,
 )
 from alignup.kubernetes.api.errors import ApiError, ForbiddenError, NotFoundError
-from alignup.kubernetes.api.host_states import HOST_STATES, HostStateReader, format_time, staleness
+from alignup.kubernetes.api.host_states import HOST_STATES, host_state_reader
 from alignup.kubernetes.api.known_pods import kubelet_uid
 from alignup.kubernetes.api.objects import ApiObject, ApiPod, ObjectMeta
 from alignup.kubernetes.kubelet_files.ledger import export_ledger
@@ -63,7 +65,7 @@ class Subject:
 
     pod: ApiPod
     node: str
-    host_state: HostStateDocument | None = None  #: ``None``: there is no usable one
+    host_state: HostStateObject | None = None  #: ``None``: there is no usable one
     why_not: str = ""  #: why there is none
     reader: Reader | None = None  #: ``None``: no pod is created
 
@@ -89,7 +91,7 @@ class MissingObjectError(AlignError):
     """An object that should be there is not."""
 
 
-async def find_host_state(client: ApiClient, node: str, *, now: float) -> tuple[HostStateDocument | None, str]:
+async def find_host_state(client: ApiClient, node: str, *, now: float) -> tuple[HostStateObject | None, str]:
     """Return the usable HostState of a node, or ``None`` and the reason."""
     try:
         state = await client.find(HOST_STATES.at(node))
@@ -99,7 +101,7 @@ async def find_host_state(client: ApiClient, node: str, *, now: float) -> tuple[
         return None, str(error)
     if state is None:
         return None, "no observer is installed"
-    if state.ledger is None:
+    if not state.has_ledger:
         return None, "its observer does not know what the node holds"
     stale = staleness(state, now)
     return (None, stale) if stale else (state, "")
@@ -172,11 +174,11 @@ async def collect(client: ApiClient, subject: Subject, *, report: Report) -> Col
         report(f"missing: machine and state files of the kubelet: {subject.why_not}, and no reader is wanted")
     state = subject.host_state
     if state is not None:
-        if Part.CONFIGURATION not in parts and state.configuration:
-            parts[Part.CONFIGURATION] = encode(state.configuration)
+        if Part.CONFIGURATION not in parts and state.configuration != NOTHING:
+            parts[Part.CONFIGURATION] = bytes(state.configuration)
             notes.append("the configuration has only the fields in the HostState, which affect alignment")
-        if state.ledger is not None and state.ledger.lost_cpus:
-            notes.append(f"CPUs {state.ledger.lost_cpus}, which the kubelet has lost, count as shared")
+        if Part.MACHINE in parts and (lost := decode(bytes(state.ledger), HostLedgerDocument).lost_cpus):
+            notes.append(f"CPUs {lost}, which the kubelet has lost, count as shared")
     said = ": ".join(filter(None, (status.phase, status.reason, status.message)))
     index = CollectionIndex(
         collected_at=format_time(client.timing.time_of_day()),
@@ -302,7 +304,7 @@ async def _read_state(client: ApiClient, subject: Subject, _report: Report) -> P
     if subject.host_state is None:
         raise MissingObjectError("there is no HostState")
     node = await _find_version(client, subject.node)
-    known = HostStateReader().read(subject.host_state, kubelet_version=node)
+    known = host_state_reader().read(subject.host_state, kubelet_version=node)
     host = Host(known.machine, known.settings)
     host.ledger = known.ledger
     files, gates = export_ledger(host), known.settings.gates

@@ -10,12 +10,17 @@ way, with pod and container.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+from itertools import chain
+from operator import or_
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from alignup.align import bits
 from alignup.align.bits import Bits, CpuSet, NodeSet
+from alignup.align.claims.resource_claims import DeviceId
 from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.devices.hints import DeviceInventory, natural_sort_key
 from alignup.align.devices.ledger import DeviceIds, DeviceLedger
@@ -64,6 +69,7 @@ class MemoryHoldings(Document, frozen=True, omit_defaults=True):
 DeviceHoldings = dict[str, dict[str, dict[str, LinuxList | None]]]  #: container → resource → device id → NUMA nodes
 
 _NO_CPUS, _NO_MEMORY = CpuHoldings(), MemoryHoldings()
+_NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 
 class PodEntryDocument(Document, frozen=True, omit_defaults=True, kw_only=True):
@@ -206,14 +212,20 @@ def residue(ledger: Ledger, *, providers: Iterable[Provider[Any]] = ()) -> Resid
     )
 
 
-@dataclass(frozen=True, slots=True)
-class PodEntry:
-    admitted: AdmittedPod
-    document: PodEntryDocument
+class PodEntry(NamedTuple):
+    """One pod and everything it holds, as a ledger has it."""
 
-    @property
-    def uid(self) -> str:
-        return self.admitted.pod.uid
+    uid: str
+    admitted: AdmittedPod
+    cpus: Mapping[str, CpuSet] = _NOTHING  #: by container
+    pod_cpus: CpuSet | None = None  #: of the pod as a whole; its containers share them
+    owned: CpuSet = 0  #: all of them
+    memory: Mapping[str, tuple[Block, ...]] | None = None  #: by container
+    pod_memory: tuple[Block, ...] | None = None  #: of the pod as a whole
+    charged: tuple[Block, ...] = ()  #: what it takes of the memory of NUMA nodes
+    devices: Mapping[str, DeviceIds] = _NOTHING  #: by container
+    device_nodes: Mapping[tuple[str, str], NodeSet] = _NOTHING  #: of devices that had a topology, by resource and id
+    claims: Mapping[str, Mapping[str, tuple[DeviceId, ...]]] = _NOTHING  #: container → namespace/name → devices
 
     def owner(self, container: str | None = None) -> str:
         """Return the name of the pod, or of one of its containers, for messages."""
@@ -221,8 +233,13 @@ class PodEntry:
         name = f"{pod.namespace}/{pod.name}"
         return name if container is None else f"{name} (container {container})"
 
+    def owned_blocks(self) -> Iterator["OwnedBlock"]:
+        """Yield the charged blocks with their owners."""
+        blocks = {None: self.pod_memory} if self.pod_memory is not None else self.memory or {}
+        return (OwnedBlock(self.uid, self.owner(name), block) for name, held in blocks.items() for block in held)
 
-class ChargedBlock(NamedTuple):
+
+class OwnedBlock(NamedTuple):
     uid: str
     owner: str
     block: Block
@@ -236,10 +253,17 @@ def restore_ledger(
     :class:`RestoreError` if pods can no longer hold what they held; another ``StateError`` if the documents contradict
     themselves.
     """
+    return restore_entries(map(_read_entry, pods), residue, idle=idle, providers=providers)
+
+
+def restore_entries(
+    pods: Iterable[PodEntry], residue: ResidueDocument, *, idle: Ledger, providers: Iterable[Provider[Any]] = ()
+) -> Ledger:
+    """Return the ledger that holds *pods*, with these objects; see :func:`restore_ledger`."""
     if idle.pods:
         raise StateError("cannot restore a ledger on one that has pods")
     try:
-        return _restore(pods, residue, idle, {provider.name: provider for provider in providers})
+        return _restore(tuple(pods), residue, idle, {provider.name: provider for provider in providers})
     except StateError:
         raise
     except ValueError as error:
@@ -247,19 +271,16 @@ def restore_ledger(
 
 
 def _restore(
-    pods: Iterable[PodEntryDocument], residue: ResidueDocument, idle: Ledger, providers: Mapping[str, Provider[Any]]
+    entries: Sequence[PodEntry], residue: ResidueDocument, idle: Ledger, providers: Mapping[str, Provider[Any]]
 ) -> Ledger:
-    by_uid: dict[str, PodEntry] = {}
-    used = UsedResources()
-    for entry in map(_read_entry, pods):
-        other = by_uid.setdefault(entry.uid, entry)
-        if other is not entry:
-            raise ParseError(f"{other.owner()} and {entry.owner()} have the same uid")
-        used = used.plus(entry.admitted.usage)
-    entries = tuple(by_uid.values())
+    pods = {entry.uid: entry.admitted for entry in entries}
+    if len(pods) < len(entries):
+        ((uid, _),) = Counter(entry.uid for entry in entries).most_common(1)
+        owners = [entry.owner() for entry in entries if entry.uid == uid]
+        raise ParseError(f"{owners[0]} and {owners[1]} have the same uid")
     conflicts: Conflicts = []
     for name, part in (("cpus", residue.cpus), ("memory", residue.memory), ("devices", residue.devices)):
-        if part.reusable and part.reusable.pod not in by_uid:  # it released everything
+        if part.reusable and part.reusable.pod not in pods:  # it released everything
             residue = residue.replace(**{name: part.replace(reusable=None)})
     cpus = _restore_cpus(entries, residue.cpus, idle.cpus, conflicts)
     memory = _restore_memory(entries, residue.memory, idle.memory, conflicts)
@@ -273,8 +294,8 @@ def _restore(
     if conflicts:
         causes = dict.fromkeys(uid for uid, _ in conflicts if uid)
         raise RestoreError([problem for _, problem in conflicts], uids=tuple(causes))
-    admitted = {uid: entry.admitted for uid, entry in by_uid.items()}
-    return Ledger(cpus=cpus, memory=memory, devices=devices, others=others, pods=admitted, used=used)
+    used = UsedResources.of([admitted.usage for admitted in pods.values()])
+    return Ledger(cpus=cpus, memory=memory, devices=devices, others=others, pods=pods, used=used)
 
 
 def _read_entry(document: PodEntryDocument) -> PodEntry:
@@ -282,58 +303,104 @@ def _read_entry(document: PodEntryDocument) -> PodEntry:
     if not pod.uid:
         raise ParseError(f"pod {pod.namespace}/{pod.name} has no uid")
     hints = {container: hint.hint() for container, hint in document.hints.items()}
-    entry = PodEntry(AdmittedPod(pod, hints, build(FitRequest, document.uses)), document)
-    holders = {*document.cpus.containers, *(document.memory.containers or ()), *document.devices}
-    if unknown := holders - {container.name for container in pod.all_containers}:
+    cpus, memory, devices = document.cpus, document.memory, document.devices
+    nodes = [
+        ((resource, id_), parse_or_none(listed))
+        for resources in devices.values()
+        for resource, ids in resources.items()
+        for id_, listed in ids.items()
+    ]
+    entry = make_entry(AdmittedPod(pod, hints, build(FitRequest, document.uses)), cpus, memory, devices)
+    if unknown := {*cpus.containers, *(memory.containers or ()), *devices} - {
+        container.name for container in pod.all_containers
+    }:
         raise ParseError(f"{entry.owner()} has no container {', '.join(sorted(unknown))}")
+    return entry._replace(device_nodes={device: node_set for device, node_set in nodes if node_set is not None})
+
+
+def make_entry(
+    admitted: AdmittedPod,
+    cpus: CpuHoldings,
+    memory: MemoryHoldings,
+    devices: Mapping[str, Mapping[str, Iterable[str]]],
+) -> PodEntry:
+    """Return the entry of a pod; ``ParseError`` if it contradicts itself."""
+    containers = {name: bits.parse(listed) for name, listed in cpus.containers.items()}
+    blocks = (
+        None if memory.containers is None else {name: _blocks(listed) for name, listed in memory.containers.items()}
+    )
+    pod_blocks = None if memory.pod is None else _blocks(memory.pod)
+    charged = (pod_blocks,) if pod_blocks is not None else tuple((blocks or {}).values())
+    entry = PodEntry(
+        admitted.pod.uid,
+        admitted,
+        cpus=containers,
+        pod_cpus=parse_or_none(cpus.pod),
+        owned=bits.union((*containers.values(), bits.parse(cpus.pod or ""))),
+        memory=blocks,
+        pod_memory=pod_blocks,
+        charged=charged[0] if len(charged) == 1 else tuple(chain.from_iterable(charged)),
+        devices={
+            container: {
+                resource: tuple(sorted(set(ids), key=natural_sort_key)) for resource, ids in resources.items() if ids
+            }
+            for container, resources in devices.items()
+        }
+        or _NOTHING,
+    )
+    if entry.pod_cpus is not None and entry.owned != entry.pod_cpus:
+        raise ParseError(f"containers of {entry.owner()} hold CPUs that the pod does not")
     return entry
 
 
 def _restore_cpus(entries: Sequence[PodEntry], residue: CpuResidue, idle: CpuLedger, conflicts: Conflicts) -> CpuLedger:
     everything = bits.union(idle.node_cpus.values())
-    held: dict[str, Mapping[str, CpuSet]] = {}
-    pod_held: dict[str, CpuSet] = {}
-    owned: list[tuple[PodEntry, CpuSet]] = []
-    taken = 0
-    for entry in entries:
-        holdings = entry.document.cpus
-        containers = {name: bits.parse(cpus) for name, cpus in holdings.containers.items()}
-        parts = [(entry.owner(name), cpus) for name, cpus in containers.items()]
-        if containers:
-            held[entry.uid] = containers
-        if holdings.pod is not None:
-            pod_held[entry.uid] = bits.parse(holdings.pod)
-            parts.append((entry.owner(), pod_held[entry.uid]))
-            if bits.union(containers.values()) & ~pod_held[entry.uid]:
-                raise ParseError(f"containers of {entry.owner()} hold CPUs that the pod does not")
-        for owner, cpus in parts:
-            others = owned if cpus & taken else ()
-            conflicts += [(entry.uid, text) for text in _cpu_problems(cpus, owner, idle, everything, others)]
-        owned.append((entry, bits.union(cpus for _, cpus in parts)))
-        taken |= owned[-1][1]
+    taken = reduce(or_, [entry.owned for entry in entries], 0)
+    if taken & ~(everything & idle.shared & ~idle.reserved) or are_held_twice(entries):
+        conflicts += _cpu_conflicts(entries, idle, everything)
     lost = bits.parse(residue.lost) & everything
     reusable = residue.reusable
     return replace(
         idle,
         shared=idle.shared & ~taken & ~lost,
-        held=held,
-        pod_held=pod_held,
+        held={entry.uid: entry.cpus for entry in entries if entry.cpus},
+        pod_held={entry.uid: entry.pod_cpus for entry in entries if entry.pod_cpus is not None},
         reusable=None if reusable is None else (reusable.pod, bits.parse(reusable.cpus) & everything),
         lost=lost,
     )
 
 
+def are_held_twice(entries: Collection[PodEntry]) -> bool:
+    """Return whether two pods hold the same CPUs."""
+    owned = [entry.owned for entry in entries]
+    return sum(map(int.bit_count, owned)) > reduce(or_, owned, 0).bit_count()
+
+
+def _cpu_conflicts(entries: Iterable[PodEntry], idle: CpuLedger, everything: CpuSet) -> Iterator[tuple[str, str]]:
+    before: list[PodEntry] = []
+    taken = 0
+    for entry in entries:
+        parts = [(entry.owner(name), cpus) for name, cpus in entry.cpus.items()]
+        if entry.pod_cpus is not None:
+            parts.append((entry.owner(), entry.pod_cpus))
+        for owner, cpus in parts:
+            others = before if cpus & taken else ()
+            yield from ((entry.uid, text) for text in _cpu_problems(cpus, owner, idle, everything, others))
+        before.append(entry)
+        taken |= entry.owned
+
+
 def _cpu_problems(
-    cpus: CpuSet, owner: str, idle: CpuLedger, everything: CpuSet, others: Iterable[tuple[PodEntry, CpuSet]]
+    cpus: CpuSet, owner: str, idle: CpuLedger, everything: CpuSet, others: Iterable[PodEntry]
 ) -> Iterator[str]:
-    """Yield why *owner* cannot hold *cpus*; *others* are the pods before it, with their CPUs."""
+    """Yield why *owner* cannot hold *cpus*; *others* are the pods before it."""
     gone, reserved = cpus & ~everything, cpus & idle.reserved
     not_exclusive = cpus & ~gone & ~reserved & ~idle.shared
     for affected, singular, plural, rest in (
         (gone, "no longer exists", "no longer exist", "on this machine"),
         (reserved, "is", "are", "now reserved for the system"),
         (not_exclusive, "cannot", "cannot", "be kept: this host does not allocate exclusive CPUs now"),
-        *((cpus & held, "is", "are", f"also held by {other.owner()}") for other, held in others),
+        *((cpus & other.owned, "is", "are", f"also held by {other.owner()}") for other in others),
     ):
         if affected:
             noun, verb = ("CPUs", plural) if affected & affected - 1 else ("CPU", singular)
@@ -355,41 +422,40 @@ def _restore_memory(
     depends on which pods came and went before, so the residue records it, and it is kept as long as the nodes are large
     enough. A machine with slightly less memory after a reboot keeps all pods that still fit.
     """
-    held: dict[str, Mapping[str, tuple[Block, ...]]] = {}
-    pod_held: dict[str, tuple[Block, ...]] = {}
-    charged: list[ChargedBlock] = []
-    for entry in entries:
-        holdings = entry.document.memory
-        containers = {name: _blocks(blocks) for name, blocks in (holdings.containers or {}).items()}
-        if holdings.containers is not None:
-            held[entry.uid] = containers
-        if holdings.pod is not None:
-            pod_held[entry.uid] = _blocks(holdings.pod)
-            charged += [ChargedBlock(entry.uid, entry.owner(), block) for block in pod_held[entry.uid]]
-        else:
-            charged += [
-                ChargedBlock(entry.uid, entry.owner(name), block)
-                for name, blocks in containers.items()
-                for block in blocks
-            ]
-    problems = [(charge.uid, problem) for charge in charged for problem in _block_problems(charge, idle)]
+    groups: dict[NodeSet, Counter[Block]] = {}
+    for block, number in Counter(chain.from_iterable([entry.charged for entry in entries])).items():
+        groups.setdefault(block.nodes, Counter())[block] = number
+    problems = []
+    if not all(_may_exist(group, {block.type for block in blocks}, idle) for group, blocks in groups.items()):
+        problems = [
+            (charge.uid, problem)
+            for entry in entries
+            for charge in entry.owned_blocks()
+            for problem in _block_problems(charge, idle)
+        ]
     conflicts += problems
-    nodes = {} if problems else _charged_nodes(charged, residue.reserved, idle, conflicts)
+    nodes = {} if problems else _charged_nodes(groups, residue.reserved, idle, entries, conflicts)
     reusable = residue.reusable
     return MemoryLedger(
         {**idle.nodes, **nodes},
-        held,
-        pod_held,
+        {entry.uid: entry.memory for entry in entries if entry.memory is not None},
+        {entry.uid: entry.pod_memory for entry in entries if entry.pod_memory is not None},
         reusable.pod if reusable else "",
         {bits.parse(group.nodes): group.bytes for group in reusable.groups} if reusable else {},
     )
+
+
+def _may_exist(group: NodeSet, types: Iterable[str], idle: MemoryLedger) -> bool:
+    """Return whether no block of these types on *group* has a problem."""
+    nodes = [idle.nodes.get(node) for node in bits.members(group)]
+    return all(nodes) and all(any(node and type_ in node.tables for node in nodes) for type_ in types)
 
 
 def _blocks(documents: Iterable[BlockDocument]) -> tuple[Block, ...]:
     return tuple(Block(bits.parse(document.nodes), document.type, document.bytes) for document in documents)
 
 
-def _block_problems(charge: ChargedBlock, idle: MemoryLedger) -> Iterator[str]:
+def _block_problems(charge: OwnedBlock, idle: MemoryLedger) -> Iterator[str]:
     """Yield why a block cannot exist on the idle machine; an empty block does not need memory of its type."""
     block, subject = charge.block, f"{charge.block.type} of {charge.owner}"
     if not idle.nodes:
@@ -404,18 +470,20 @@ def _block_problems(charge: ChargedBlock, idle: MemoryLedger) -> Iterator[str]:
 
 
 def _charged_nodes(
-    charged: Sequence[ChargedBlock], reserved: ReservedBytes, idle: MemoryLedger, conflicts: Conflicts
+    groups: Mapping[NodeSet, Counter[Block]],
+    reserved: ReservedBytes,
+    idle: MemoryLedger,
+    entries: Sequence[PodEntry],
+    conflicts: Conflicts,
 ) -> dict[int, NodeMemory]:
-    groups: dict[NodeSet, Counter[str]] = {}
-    assignments: Counter[NodeSet] = Counter()
-    for _, _, block in charged:
-        groups.setdefault(block.nodes, Counter())[block.type] += block.size
-        assignments[block.nodes] += 1
     nodes: dict[int, NodeMemory] = {}
-    for group, sizes in groups.items():
-        conflicts += _shortages(group, sizes, charged, idle)
+    for group, blocks in groups.items():
+        sizes: dict[str, int] = {}
+        for (_, type_, size), number in blocks.items():
+            sizes[type_] = sizes.get(type_, 0) + number * size
+        conflicts += _shortages(group, sizes, entries, idle)
         kept: ReservedBytes = {node: reserved.get(node, {}) for node in bits.members(group)}
-        if not _fits(kept, sizes, idle):
+        if not any(kept.values()) or not _fits(kept, sizes, idle):
             kept = _reserve_in_order(kept, sizes, idle)
         for node, taken in kept.items():
             if node in nodes:
@@ -425,17 +493,18 @@ def _charged_nodes(
                 )
             tables = idle.nodes[node].tables
             changed = {type_: tables[type_].take(size) for type_, size in taken.items() if type_ in tables}
-            nodes[node] = NodeMemory(group, assignments[group], {**tables, **changed})
+            nodes[node] = NodeMemory(group, blocks.total(), {**tables, **changed})
     return nodes
 
 
 def _shortages(
-    group: NodeSet, sizes: Sizes, charged: Sequence[ChargedBlock], idle: MemoryLedger
+    group: NodeSet, sizes: Sizes, entries: Sequence[PodEntry], idle: MemoryLedger
 ) -> Iterator[tuple[str, str]]:
     """Yield the newest blocks that exceed what *group* has."""
     for type_, size in sizes.items():
         available = idle.allocatable_on(group, type_)
         over = size - available
+        charged = [block for entry in entries for block in entry.owned_blocks()] if over > 0 else []
         for uid, owner, block in reversed(charged):
             if over > 0 and (block.nodes, block.type) == (group, type_) and block.size:
                 over -= block.size
@@ -474,44 +543,36 @@ def _restore_devices(
     They do not have to exist: plugins register after the host starts. Until then their resource consists of the devices
     that pods hold, all unhealthy.
     """
-    held: dict[str, Mapping[str, DeviceIds]] = {}
     owners: dict[tuple[str, str], PodEntry] = {}
-    known: dict[str, dict[str, Device]] = {resource: {} for resource in residue.resources}
+    in_use: dict[str, list[str]] = {}
     for entry in entries:
-        for container, resources in entry.document.devices.items():
-            for resource, devices in resources.items():
-                for id_, nodes in devices.items():
+        for container, resources in entry.devices.items():
+            for resource, ids in resources.items():
+                in_use.setdefault(resource, []).extend(ids)
+                for id_ in ids:
                     owner = owners.setdefault((resource, id_), entry)
                     if owner is not entry:
                         problem = f"{resource} {id_} of {entry.owner(container)} is also held by {owner.owner()}"
                         conflicts.append((entry.uid, problem))
-                    device = Device(resource, id_, nodes=parse_or_none(nodes), healthy=False)
-                    known.setdefault(resource, {})[id_] = device
-        if entry.document.devices:
-            held[entry.uid] = {
-                container: {
-                    resource: tuple(sorted(ids, key=natural_sort_key)) for resource, ids in devices.items() if ids
-                }
-                for container, devices in entry.document.devices.items()
-            }
     inventories = {}
     for resource, registered in residue.resources.items():
         if resource not in idle.inventories:
-            inventory = DeviceInventory.of(
-                known[resource].values(), machine=idle.nodes, hints_all_nodes=idle.hints_all_nodes
-            )
+            devices = [
+                Device(resource, id_, nodes=owners[resource, id_].device_nodes.get((resource, id_)), healthy=False)
+                for id_ in dict.fromkeys(in_use.get(resource, ()))
+            ]
+            inventory = DeviceInventory.of(devices, machine=idle.nodes, hints_all_nodes=idle.hints_all_nodes)
             inventories[resource] = replace(inventory, registered=registered, remembered=True)
     inventories |= idle.inventories
     reusable_devices = None
     if residue.reusable is not None:
         reusable = {resource: frozenset(ids) for resource, ids in residue.reusable.devices.items()}
         reusable_devices = (residue.reusable.pod, reusable)
-    in_use = {resource: frozenset(devices) for resource, devices in known.items() if devices}
     return replace(
         idle,
         inventories=inventories,
-        held=held,
+        held={entry.uid: entry.devices for entry in entries if entry.devices},
         reusable=reusable_devices,
-        in_use=in_use,
+        in_use={resource: frozenset(ids) for resource, ids in in_use.items()},
         free={name: devices.healthy & ~devices.find(in_use.get(name, ())) for name, devices in inventories.items()},
     )

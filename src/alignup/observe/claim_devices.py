@@ -13,7 +13,7 @@ from alignup.align.claims.resource_claims import AttributeValue, DeviceId, Slice
 from alignup.align.errors import OWN_LIMIT
 from alignup.align.machine import Machine
 from alignup.align.workload import Pod
-from alignup.documents.host_state import MAX_CLAIM_DEVICES
+from alignup.documents.host_state.schema import MAX_CLAIM_DEVICES
 from alignup.kubernetes.plugins.pod_resources import ListedPod
 
 _MODELS = ("productName", "model")  #: attributes of drivers that say what a device is, the best first

@@ -16,10 +16,11 @@ import structlog
 from alignup.align.errors import AlignError
 from alignup.align.machine import Machine
 from alignup.documents.codec import encode
-from alignup.documents.host_state import HostStateDocument
+from alignup.documents.host_state.schema import HEARTBEAT_SECONDS, HostStateDocument
+from alignup.documents.host_state.writer import format_time, machine_document, to_object
 from alignup.kubernetes.api import NODE_RESOURCE_TOPOLOGIES, ApiClient, Resource
 from alignup.kubernetes.api.errors import ApiError, NotFoundError
-from alignup.kubernetes.api.host_states import HEARTBEAT_SECONDS, HOST_STATES, format_time, machine_document, to_object
+from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.observe.app import ObserverMetrics
 from alignup.observe.kubelet_reader import KubeletReader
 from alignup.observe.linux_calls import DirectoryWatch

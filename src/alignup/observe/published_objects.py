@@ -16,8 +16,8 @@ from alignup.align.host import Host
 from alignup.align.settings import Policy, Scope
 from alignup.align.workload.names import CPU, MEMORY
 from alignup.documents.host_state import HostStateDocument
+from alignup.documents.host_state.writer import ledger_document, machine_document
 from alignup.kubernetes import configuration as kubelet_configuration
-from alignup.kubernetes.api.host_states import ledger_document, machine_document
 from alignup.kubernetes.api.pod_fingerprint import pod_fingerprint
 from alignup.kubernetes.configuration import Configuration
 from alignup.observe.observation import Observation, Sources

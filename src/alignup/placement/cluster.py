@@ -27,7 +27,6 @@ from alignup.placement.host_model import HostModel, HostModels
 from alignup.placement.host_record import Binding, HostRecord, RejectedBinding, Replaced
 from alignup.placement.host_report import Cause, HostReport, PodStage
 from alignup.placement.host_verdicts import DefectListener, HostVerdicts
-from alignup.placement.pod_shape import LedgerCompactor
 from alignup.placement.prediction_comparison import placement_difference, pods_ended_before, rejected_after_ends
 from alignup.placement.score import PlacementScore
 from alignup.placement.steered import ANYWHERE
@@ -73,9 +72,8 @@ class Cluster:
     With *max_unconfirmed*, a host gets at most so many pods with resources of their own that no report contains yet. A
     pod can end a moment before the API server knows, and the pods bound since then may be placed elsewhere than
     predicted, so more than one is a risk. ``None``: no limit. Verdicts are kept for *max_shapes* pod shapes, and for
-    *max_states* states in which no host is any more. With *compact*, ledgers share equal parts, which takes time and
-    saves memory where reports are decoded. With *on_defect*, a decision that fails because of a defect makes one
-    verdict unknown, and the listener is called.
+    *max_states* states in which no host is any more. With *on_defect*, a decision that fails because of a defect makes
+    one verdict unknown, and the listener is called.
     """
 
     def __init__(
@@ -84,11 +82,9 @@ class Cluster:
         max_unconfirmed: int | None = 1,
         max_shapes: int = MAX_SHAPES,
         max_states: int = 0,
-        compact: bool = True,
         on_defect: DefectListener | None = None,
     ) -> None:
         self._models = HostModels()
-        self._pods = LedgerCompactor() if compact else None
         self._records: dict[str, HostRecord] = {}
         self._verdicts = HostVerdicts(
             self._records,
@@ -135,10 +131,7 @@ class Cluster:
         record = self._records.get(name)
         if record is not None and report.sequence <= record.report.sequence:
             return ()
-        model = self._find_model(report)
-        if self._pods is not None:
-            ledger = self._pods.compact(report.ledger)
-            report = replace(report, machine=model.machine, settings=model.settings, ledger=ledger)
+        model = self._find_model(report, record)
         early = self._early.pop(name, {})
         unobserved = self._unobserved(record.ledger.pods if record else early, report)
         if record is None:
@@ -154,7 +147,7 @@ class Cluster:
         self._lists += bool(early)
         for pod in early.values():
             if pod.uid not in report.ledger.pods:
-                record.observe_binding(self._compact(pod), listed=self._lists)
+                record.observe_binding(pod, listed=self._lists)
                 self._hosts[pod.uid] = name
                 if pod.uid in self._stages:
                     record.observe_stage(pod.uid, self._stages[pod.uid])
@@ -171,7 +164,7 @@ class Cluster:
         if record is not None:
             for binding in record.bindings:
                 self._hosts.pop(binding.uid, None)
-            self._verdicts.touch(host)
+            self._verdicts.forget(host)
 
     def restore(self, before: HostRecord, uids: Collection[str]) -> None:
         """Count on assumed pods again whose host was removed and is back; *before* is its record until then."""
@@ -197,7 +190,7 @@ class Cluster:
             if record is None:
                 self._early.setdefault(host, {})[uid] = pod
             elif uid not in record.ledger.pods:
-                record.observe_binding(self._compact(pod), listed=listed)
+                record.observe_binding(pod, listed=listed)
                 self._hosts[uid] = host
         elif host in self._early:
             self._early[host].pop(uid, None)
@@ -207,7 +200,8 @@ class Cluster:
             self._enter_stage(record, uid, stage)
         elif self._stages.pop(uid, None) and record is not None:
             record.resume(uid)
-        self._verdicts.touch(host)
+        if record is not None:
+            self._verdicts.touch(host)
 
     def relist(self, pods: Iterable[tuple[Pod, str, PodStage]]) -> None:
         """Take over a list of all bound pods; call it after a start, and when events may have been missed.
@@ -226,6 +220,9 @@ class Cluster:
             for uid in (*record.ledger.pods, *(binding.uid for binding in record.bindings if binding.observed))
             if uid not in listed
         ]
+        early = [(pod, host) for host, bound in self._early.items() for pod in bound.values() if pod.uid not in listed]
+        for pod, host in early:
+            self.observe(pod, host, PodStage.ENDED)
         for stage in (PodStage.TERMINATING, PodStage.ENDED):
             for record, uid in ended:
                 self._enter_stage(record, uid, stage)
@@ -327,7 +324,7 @@ class Cluster:
                 self._possible_hosts.setdefault(pod.uid, set()).add(host)
             else:
                 self._leave_other_host(pod.uid, host)
-            record.assume(self._compact(pod), verdict, or_elsewhere=or_elsewhere)
+            record.assume(pod, verdict, or_elsewhere=or_elsewhere)
             self._hosts[pod.uid] = host
             self._verdicts.touch(host)
         return verdict
@@ -440,15 +437,16 @@ class Cluster:
 
     # Bookkeeping
 
-    def _find_model(self, report: HostReport) -> HostModel:
+    def _find_model(self, report: HostReport, record: HostRecord | None) -> HostModel:
+        if record is not None:
+            last = record.report
+            if last.machine is report.machine and last.settings is report.settings:
+                return record.model
         model = self._models.find(report.machine, report.settings)
         if len(self._models) > 2 * len(self._records) + SPARE_MODELS:
             self._models.keep({model, *(record.model for record in self._records.values())})
             self._verdicts.forget_models()
         return model
-
-    def _compact(self, pod: Pod) -> Pod:
-        return pod if self._pods is None else self._pods.compact_pod(pod)
 
     def _enter_stage(self, record: HostRecord | None, uid: str, stage: PodStage) -> None:
         if self._stages.get(uid) in {stage, PodStage.ENDED}:
@@ -466,11 +464,13 @@ class Cluster:
 
     def _unobserved(self, known: Mapping[str, object], report: HostReport) -> list[str]:
         """Return the pods of *report* whose binding was not observed, apart from *known* ones."""
-        new = report.ledger.pods.keys() - known.keys() - self._stages.keys()
         return [
             uid
-            for uid in new
-            if self._hosts.get(uid) != report.host and report.host not in self._possible_hosts.get(uid, ())
+            for uid in report.ledger.pods
+            if uid not in known
+            and uid not in self._stages
+            and self._hosts.get(uid) != report.host
+            and report.host not in self._possible_hosts.get(uid, ())
         ]
 
     def _leave_other_host(self, uid: str, host: str) -> None:

@@ -39,7 +39,8 @@ class FreeCapacity:
     stranded_devices: Stranded  #: by the CPUs and memory of their NUMA nodes
 
 
-def measure_free_capacity(host: Host) -> FreeCapacity:
+def measure_free_capacity(host: Host, *, before: FreeCapacity | None = None) -> FreeCapacity:
+    """Measure *host*; parts that are as they were *before* are the same objects, of which a cluster has many."""
     cpus, memory, devices = host.ledger.cpus, host.ledger.memory, host.ledger.devices
     exclusive = host.cpus.allocatable
     inventories = _counted(devices)
@@ -65,7 +66,8 @@ def measure_free_capacity(host: Host) -> FreeCapacity:
             count = (here & inventory.healthy).bit_count()
             left = max(0, DEVICE * (devices.free[resource] & here).bit_count() - share * count)
             stranded[resource] += left if count <= MAX_COUNTED else left * MAX_COUNTED // count
-    return FreeCapacity(largest, stranded_cpus, stranded)
+    same = before is not None and stranded == before.stranded_devices
+    return FreeCapacity(largest, stranded_cpus, before.stranded_devices if before and same else stranded)
 
 
 def _counted(devices: DeviceLedger) -> Mapping[str, DeviceInventory]:

@@ -44,6 +44,8 @@ from alignup.placement.verdict import (
     unknown,
 )
 
+_UNCONFIRMED, _UNSETTLED = unknown(WAITS_FOR_CONFIRMATION), unknown(UNSETTLED_DEVICES)
+
 DefectListener = Callable[[str, Exception], object]  #: called with a host, and what its decision raised
 
 
@@ -58,6 +60,7 @@ class AlignmentState:
     #: by what the pods use
     states: "WeakValueDictionary[Hashable, HostState]" = field(default_factory=WeakValueDictionary)
     verdicts: dict[PodShape, tuple[Verdict, NodeAllocatable | None]] = field(default_factory=dict)
+    allocatable: NodeAllocatable | None = None  #: after the last admission; it is the same after most of them
 
     @cached_property
     def free_capacity(self) -> FreeCapacity:
@@ -80,6 +83,9 @@ class AlignmentState:
             verdict, after = self._decide(shape)
         if verdict.admits and allocatable is not None:
             allocatable = allocatable.with_devices(after.devices.allocatable(shape.pod.uid))
+            if allocatable != self.allocatable:
+                self.allocatable = allocatable
+            allocatable = self.allocatable
         result = self.verdicts[shape] = (verdict, allocatable if verdict.admits else None)
         return result
 
@@ -232,9 +238,9 @@ class TentativeHost:
         states = self.states
         verdict = states[0].verdict(shape) if len(states) == 1 else combine([state.verdict(shape) for state in states])
         if (self.doubtful or (self.full and verdict.takes_resources)) and verdict.admits:
-            return unknown(WAITS_FOR_CONFIRMATION)
+            return _UNCONFIRMED
         if self.unsettled and not self.unsettled.isdisjoint(shape.usage.scalars):
-            return unknown(UNSETTLED_DEVICES)
+            return _UNSETTLED
         return verdict
 
     def with_pod(self, shape: PodShape) -> "TentativeHost | None":
@@ -329,11 +335,18 @@ class HostVerdicts:
         return len(self._cache)
 
     def touch(self, host: str) -> None:
-        """Record that a host has changed, or is gone."""
+        """Record that a host with a report has changed."""
         self._version += 1
         self._changed[host] = self._version
         self._changed.move_to_end(host)
         self._states.pop(host, None)
+
+    def forget(self, host: str) -> None:
+        """Forget a host that is gone."""
+        self._changed.pop(host, None)
+        self._states.pop(host, None)
+        for table in self._tables.values():
+            table.put(host, None)
 
     def forget_models(self) -> None:
         """Forget verdicts of kinds of hosts, some of which no longer exist."""
@@ -358,9 +371,8 @@ class HostVerdicts:
             for name, version in reversed(self._changed.items()):
                 if version <= table.version:
                     break
-                record = self._records.get(name)
-                table.put(name, self._verdict(record, shape) if record else None)
-                self.renewed += record is not None
+                table.put(name, self._verdict(self._records[name], shape))
+                self.renewed += 1
         self.kept += len(table.verdicts) - (self.renewed - before)
         table.version = self._version
         return table
@@ -371,12 +383,13 @@ class HostVerdicts:
         table = self._tables.setdefault(shape, _ShapeTable())
         for name, version in list(self._changed.items()):
             if version > table.version:
-                record = self._records.get(name)
-                table.put(name, self._verdict(record, shape) if record else None)
+                table.put(name, self._verdict(self._records[name], shape))
                 table.version = version
-                self.renewed += record is not None
+                self.renewed += 1
                 if time.monotonic() >= end:
                     break
+        else:
+            table.version = self._version
         return table.version == self._version
 
     def undecided(self, pod: Pod, hosts: Iterable[str]) -> list[Callable[[], object]]:

@@ -14,24 +14,27 @@ MAX_UNSUITABLE = 20  #: hosts without room for any of the pods, after which the 
 
 def admits_alone(model: HostModel, ledger: Ledger, *pods: Pod, staying: Collection[str] = ()) -> bool:
     """Return whether a host admits *pods*, in this order, after the end of all other pods but those that stay."""
-    after: Ledger | None = model.without(ledger, [uid for uid in ledger.pods if uid not in staying])
-    for pod in pods:
-        after = after and _admit(model, after, pod)
-    return after is not None
+    after = model.without(ledger, [uid for uid in ledger.pods if uid not in staying])
+    return _admit(model, after, *pods) is not None
 
 
-def _admit(model: HostModel, ledger: Ledger, pod: Pod) -> Ledger | None:
-    """Return *ledger* after the admission of a pod; ``None``: it is not admitted."""
+def _admit(model: HostModel, ledger: Ledger, *pods: Pod) -> Ledger | None:
+    """Return *ledger* after the admission of pods, in this order; ``None``: not all are admitted."""
+    after: Ledger | None = ledger
     try:
-        return model.at(ledger).decide_without_plugins(pod).after
+        for pod in pods:
+            after = after and model.at(after).decide_without_plugins(pod).after
     except AlignError:
         return None
+    return after
 
 
-def fits_after(record: HostRecord, holders: Sequence[Pod], newcomer: Pod, *, staying: Collection[str]) -> bool:
-    """Return whether *holders* are admitted after *newcomer*, when all pods have ended but those that stay."""
+def fits_after(
+    record: HostRecord, holders: Sequence[Pod], newcomers: Sequence[Pod], *, staying: Collection[str]
+) -> bool:
+    """Return whether *holders* are admitted after *newcomers*, when all pods have ended but those that stay."""
     model = record.model
-    after = [_admit(model, ledger, newcomer) for ledger in record.states().ledgers]
+    after = [_admit(model, ledger, *newcomers) for ledger in record.states().ledgers]
     return bool(after) and all(ledger and admits_alone(model, ledger, *holders, staying=staying) for ledger in after)
 
 

@@ -4,26 +4,22 @@ Pods of one shape are admitted by the same hosts and get the same placements, wh
 cluster belong to few shapes, since workload controllers create pods from templates.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
 
 from alignup.align import fit
-from alignup.align.ledger import AdmittedPod, Ledger
-from alignup.align.workload import Amounts, Pod, demand
+from alignup.align.workload import Amounts, Pod, QoS, demand
 from alignup.align.workload.demand import FitRequest
-from alignup.align.workload.names import POLICY_ANNOTATION, SCOPE_ANNOTATION
-from alignup.align.workload.validation import MIRROR_ANNOTATION, SOURCE_ANNOTATION
+from alignup.align.workload.names import POLICY_ANNOTATION, SCOPE_ANNOTATION, is_extended
+from alignup.align.workload.validation import MIRROR_ANNOTATION, SOURCE_ANNOTATION, apply_defaults
 
 #: The uid of the pod that stands for all pods of a shape; the API server gives out no such uid.
 SHAPE_UID = "shape"
 
-MAX_SHARED = 200_000  #: parts that are stored once; beyond that, sharing starts anew
+LARGE = 20  #: containers and init containers, above which a decision about a pod takes long
 
 _LABELS = ("kubernetes.io/os",)
 _ANNOTATIONS = (POLICY_ANNOTATION, SCOPE_ANNOTATION, SOURCE_ANNOTATION, MIRROR_ANNOTATION)
-
-_Part = TypeVar("_Part")
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -34,6 +30,23 @@ class PodShape:
     usage: FitRequest
     critical: bool  #: whether decisions also depend on which pods a host runs, since the kubelet may preempt them
     by_containers: "PodShape | None" = None  #: for kubelets that ignore its pod-level resources, if it has any
+
+
+def is_large(pod: Pod) -> bool:
+    return len(pod.containers) + len(pod.init) > LARGE
+
+
+def needs_alignment(pod: Pod) -> bool:
+    """Return whether a kubelet can reject *pod* because of NUMA nodes.
+
+    Kubelets align the CPUs and memory of Guaranteed pods, and the devices of all pods. Every other pod is admitted if
+    the node as a whole has room, which schedulers check themselves.
+    """
+    pod = apply_defaults(pod)
+    if pod.qos is QoS.GUARANTEED:
+        return True
+    resources = (container.resources for container in pod.all_containers)
+    return any(is_extended(name) for each in resources for name in (*each.requests, *each.limits))
 
 
 def build_shape(pod: Pod) -> PodShape:
@@ -96,54 +109,3 @@ def shape_key(pod: Pod) -> Hashable:
 def _amounts(amounts: Amounts) -> Hashable:
     # Equal amounts can be stored in two ways, of which the memory manager accepts one; see Quantity.
     return tuple([(name, amount.unscaled, amount.power, amount.dec) for name, amount in amounts.items()])
-
-
-class LedgerCompactor:
-    """Ledgers in less memory: equal parts of pods and allocations are stored once.
-
-    A cluster has a hundred thousand pods of a few shapes. Labels and annotations, which no decision needs,
-    are dropped.
-    """
-
-    def __init__(self) -> None:
-        self._shapes: dict[Hashable, PodShape] = {}
-        self._parts: dict[Hashable, Any] = {}
-
-    def compact_pod(self, pod: Pod) -> Pod:
-        """Return *pod* with everything but its names and priority shared with other pods of its shape."""
-        return _like(self._shape(pod), pod)
-
-    def compact(self, ledger: Ledger) -> Ledger:
-        """Return *ledger* with shared parts; every decision stays the same."""
-        pods = {uid: self._compact_admitted(admitted) for uid, admitted in ledger.pods.items()}
-        cpus = replace(ledger.cpus, held=self._share_each(ledger.cpus.held))
-        memory = replace(ledger.memory, held=self._share_each(ledger.memory.held))
-        return replace(ledger, pods=pods, cpus=cpus, memory=memory)
-
-    def _compact_admitted(self, admitted: AdmittedPod) -> AdmittedPod:
-        shape = self._shape(admitted.pod)
-        usage = shape.usage if shape.usage == admitted.usage else admitted.usage
-        return AdmittedPod(_like(shape, admitted.pod), self._share(("hints", admitted.hints), admitted.hints), usage)
-
-    def _share_each(self, held: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
-        return {uid: self._share(("held", containers), containers) for uid, containers in held.items()}
-
-    def _share(self, key: tuple[str, Mapping[str, Any]], part: _Part) -> _Part:
-        if len(self._parts) > MAX_SHARED:
-            self._parts.clear()
-        kind, items = key
-        shared: _Part = self._parts.setdefault((kind, *items.items()), part)
-        return shared
-
-    def _shape(self, pod: Pod) -> PodShape:
-        key = shape_key(pod)
-        shape = self._shapes.get(key)
-        if shape is None:
-            if len(self._shapes) > MAX_SHARED:
-                self._shapes.clear()
-            shape = self._shapes[key] = build_shape(pod)
-        return shape
-
-
-def _like(shape: PodShape, pod: Pod) -> Pod:
-    return replace(shape.pod, name=pod.name, namespace=pod.namespace, uid=pod.uid, priority=pod.priority)

@@ -49,10 +49,13 @@ class PlacementScore:
     devices_beside: int  #: devices on its NUMA nodes that it leaves unused: free ones, and all that it does not request
     cpus_beside: int  #: free CPUs on its NUMA nodes; of the host, if it has no CPUs of its own
     approximate: bool = False  #: whether the placement is not known, which halves the points
-    points: ScorePoints = field(init=False)
     total: float = field(init=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "total", sum(self.points) / POINT)
+
+    @property
+    def points(self) -> ScorePoints:
         points = ScorePoints(
             preferred=25 * POINT if self.preferred else 0,
             numa_nodes=20 * POINT // max(self.nodes, 1),
@@ -63,8 +66,7 @@ class PlacementScore:
         )
         if self.approximate:
             points = ScorePoints(*(value // 2 for value in points))
-        object.__setattr__(self, "points", points)
-        object.__setattr__(self, "total", sum(points) / POINT)
+        return points
 
 
 def score_placement(host: Host, decision: Decision, *, before: FreeCapacity) -> PlacementScore:
@@ -90,7 +92,7 @@ def score_placement(host: Host, decision: Decision, *, before: FreeCapacity) -> 
     requested = {name for placement in placements for name in placement.devices}
     if not nodes and not requested:
         return score_shared(host, free_capacity=before, preferred=preferred)
-    after = measure_free_capacity(host)
+    after = measure_free_capacity(host, before=before)
     free = ledger.cpus.free
     distances, distance = host.view.distances, float(LOCAL)
     if distances is not None and nodes & nodes - 1 and not nodes & ~bits.of(distances.ids):

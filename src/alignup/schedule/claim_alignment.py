@@ -1,48 +1,14 @@
-"""Whether the CPUs and memory of a pod will be beside the devices of its claims, on each node.
+"""The claims of a pod beside what it gets on a node, by everything that is known of claims and devices."""
 
-The kubelet does not align claims, and the scheduler chooses their devices without looking at NUMA nodes. Before they
-are allocated, it is predicted whether they can be aligned; at the binding it is known.
-"""
-
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from enum import StrEnum
 
-from alignup.align.bits import NodeSet
-from alignup.align.claims.alignment import ExplainedClaim
 from alignup.align.claims.resource_claims import Claim
 from alignup.align.workload import Pod
-from alignup.align.workload.names import CLAIMS_ANNOTATION
 from alignup.placement.host_record import HostRecord
-from alignup.placement.steered import SteeringChoice, choose_node, numa_preference
+from alignup.placement.scheduling.facts import Explained
 from alignup.placement.verdict import Verdict
 from alignup.schedule.known_claims import KnownClaims, ObjectName
-
-Explained = tuple[tuple[ExplainedClaim, ...], ...]  #: the claims of a pod beside each of its possible placements
-
-UNKNOWN_PREFERENCE = "UnknownClaimPreference"  #: the reason of events about pods with another value of the annotation
-
-
-class ClaimPreference(StrEnum):
-    """The value of the annotation: whether CPUs and memory must be beside the devices."""
-
-    REQUIRE = "require"
-    PREFER = "prefer"
-    IGNORE = "ignore"
-
-
-class ClaimAlignment(StrEnum):
-    ALIGNED = "aligned"
-    UNALIGNED = "unaligned"
-    UNKNOWN = "unknown"  #: which devices it gets, on which NUMA nodes they are, or the pod has no CPUs of its own
-
-
-def claim_preference(pod: Pod) -> tuple[ClaimPreference, str]:
-    """Return the rule of *pod*, and what is wrong with its annotation."""
-    value = pod.annotations.get(CLAIMS_ANNOTATION, ClaimPreference.PREFER.value)
-    if value in [preference.value for preference in ClaimPreference]:
-        return ClaimPreference(value), ""
-    return ClaimPreference.PREFER, f"annotation {CLAIMS_ANNOTATION} is {value!r}; use {', '.join(ClaimPreference)}"
 
 
 def explain_claims(
@@ -51,7 +17,7 @@ def explain_claims(
     pod: Pod,
     verdict: Verdict,
     fresh: Mapping[ObjectName, Claim] | None = None,
-) -> tuple[tuple[ExplainedClaim, ...], ...]:
+) -> Explained:
     """Return the claims of *pod* beside each of the placements that *verdict* allows; empty if the host is unknown.
 
     *fresh* claims were read later than the others.
@@ -69,47 +35,3 @@ def explain_claims(
         ]
         host_claims = host_claims._replace(devices=tuple(devices))
     return tuple(host_claims.explain(pod, placements, host) for placements in verdict.possible_placements)
-
-
-def claims_beside(options: Mapping[NodeSet, Verdict], explain: Callable[[Verdict], Explained]) -> dict[NodeSet, str]:
-    """Return the NUMA nodes to steer a pod to that have the devices of its claims, with the names of the claims.
-
-    *explain* returns the claims beside a verdict.
-    """
-    near: dict[NodeSet, str] = {}
-    for nodes, verdict in options.items():
-        explained = explain(verdict)
-        if any(explained) and alignment(explained) is ClaimAlignment.ALIGNED:
-            near[nodes] = " and ".join(claim.state.name for claim in explained[0])
-    return near
-
-
-def choose_steering(
-    options: Mapping[NodeSet, Verdict], pod: Pod, explain: Callable[[Verdict], Explained]
-) -> SteeringChoice | None:
-    """Return the NUMA node that *pod* would be steered to now; ``None``: none."""
-    beside = claims_beside(options, explain) if claim_preference(pod)[0] is not ClaimPreference.IGNORE else {}
-    return choose_node(options, numa_preference(pod)[0], beside)
-
-
-def alignment(explained: tuple[tuple[ExplainedClaim, ...], ...]) -> ClaimAlignment:
-    """Return whether everything is beside the devices of all claims, whatever placement the pod gets."""
-    if explained and not any(explained):
-        return ClaimAlignment.ALIGNED  # device plugins of the node serve everything
-    verdicts = {claim.aligned for claims in explained for claim in claims}
-    if False in verdicts:
-        return ClaimAlignment.UNALIGNED
-    return ClaimAlignment.ALIGNED if verdicts == {True} else ClaimAlignment.UNKNOWN
-
-
-def may_align(explained: tuple[tuple[ExplainedClaim, ...], ...], *, required: bool = False) -> bool:
-    """Return whether the scheduler can choose devices so that everything is beside them.
-
-    Where that is unknown, the answer is yes, unless it is *required*.
-    """
-    suitable = {True} if required else {True, None}
-    return bool(explained or not required) and all(
-        claim.aligned in suitable or (not claim.state.allocated and bool(claim.better))
-        for claims in explained
-        for claim in claims
-    )

@@ -6,7 +6,7 @@ these devices, so the scheduler takes them back if they cannot be used elsewhere
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -22,24 +22,22 @@ from alignup.kubernetes.api.claim_resources import RESOURCE_CLAIMS
 from alignup.kubernetes.api.errors import ApiError
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.kubernetes.manifests.claims import claim_from
-from alignup.placement.steered import count_markers
-from alignup.placement.verdict import Verdict, VerdictKind
-from alignup.schedule.claim_alignment import (
+from alignup.placement.scheduling.claim_rules import (
     UNKNOWN_PREFERENCE,
     ClaimAlignment,
     ClaimPreference,
     alignment,
     claim_preference,
     claims_beside,
-    may_align,
+    must_align,
 )
+from alignup.placement.verdict import Verdict
 from alignup.schedule.known_claims import ObjectName
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.pod_events import PodEvents
 
 MAX_TRIES = 5  #: bindings of a pod that are refused before it waits
 WAIT_SECONDS = 600.0
-MAX_JUDGED = 64  #: nodes whose devices are looked at to prefer some of them
 MAX_PODS = 4096  #: pods whose refused bindings are remembered
 NOT_ALIGNED = "no devices for its claims beside its CPUs and memory"
 REASON = "ClaimsNotAligned"  #: of events
@@ -70,49 +68,9 @@ class ClaimBindings:
     def waits(self, pod: Pod) -> str:
         """Return why *pod* waits after refused bindings; empty: it does not."""
         refusals = self._refusals.get(pod.uid)
-        if refusals is None or refusals.until <= self._clock() or not _requires(pod):
+        if refusals is None or refusals.until <= self._clock() or not must_align(pod):
             return ""
         return f"its claims got no devices beside its CPUs in {MAX_TRIES} tries"
-
-    def must_align(self, pod: Pod) -> bool:
-        return pod.uses_claims and _requires(pod)
-
-    def select(self, pod: Pod, nodes: Iterable[str], limit: int) -> list[str]:
-        """Return at most *limit* of *nodes*, those first where devices can be beside the CPUs.
-
-        If the pod requires that, return only these.
-        """
-        preference = claim_preference(pod)[0]
-        beside: list[str] = []
-        others: list[str] = []
-        for number, node in enumerate(nodes):
-            judged = preference is not ClaimPreference.PREFER or number < MAX_JUDGED
-            if judged and self.suits(pod, node):
-                beside.append(node)
-                if len(beside) >= limit:
-                    break
-            else:
-                others.append(node)
-        return (beside if preference is ClaimPreference.REQUIRE else [*beside, *others])[:limit]
-
-    def suits(self, pod: Pod, node: str) -> bool:
-        """Return whether the devices of *pod* can be beside its CPUs on a node; as far as known, unless required."""
-        preference = claim_preference(pod)[0]
-        if preference is ClaimPreference.IGNORE:
-            return True
-        required = preference is ClaimPreference.REQUIRE
-        if may_align(self._live.explain_claims(pod, node), required=required):
-            return True
-        options = self._live.cluster.steered(pod, node) if count_markers(pod) else {}
-        return any(
-            may_align(self._live.explain_claims(pod, node, each), required=required) for each in options.values()
-        )
-
-    def suitable(self, pod: Pod, nodes: Iterable[str]) -> frozenset[str]:
-        """Return those of *nodes* that suit *pod* and may admit it."""
-        verdicts = self._live.cluster.verdicts(pod, nodes).items()
-        possible = [node for node, verdict in verdicts if verdict.kind is not VerdictKind.REJECTS]
-        return frozenset(node for node in possible if self.suits(pod, node))
 
     async def beside(
         self, api_pod: ApiPod, pod: Pod, node: str, options: Mapping[NodeSet, Verdict]
@@ -193,10 +151,6 @@ class ClaimBindings:
                 if read is not None:
                     fresh[namespace, name] = claim_from(read)
         return pod, fresh
-
-
-def _requires(pod: Pod) -> bool:
-    return claim_preference(pod)[0] is ClaimPreference.REQUIRE
 
 
 def _sentences(explained: tuple[tuple[ExplainedClaim, ...], ...]) -> str:

@@ -11,9 +11,9 @@ from alignup.align.errors import AlignError
 from alignup.align.host import Host, Settings
 from alignup.align.workload import Pod
 from alignup.align.workload.names import MARKER
-from alignup.documents.host_state import HostStateDocument
+from alignup.documents.host_state import HostStateObject, staleness
 from alignup.kubernetes.api import NODES, PODS, UNFINISHED_PODS, ApiClient
-from alignup.kubernetes.api.host_states import HOST_STATES, HostStateReader, staleness
+from alignup.kubernetes.api.host_states import HOST_STATES, host_state_reader
 from alignup.kubernetes.api.known_pods import api_pod_stage, binding_time, bound_pod, kubelet_uid, plain_pod
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
 from alignup.placement.cluster import Cluster
@@ -65,7 +65,7 @@ async def read_cluster(client: ApiClient, *, with_claims: bool = False, kubelet_
 
 def build_view(  # noqa: PLR0913 - three have defaults
     nodes: Iterable[ApiNode],
-    states: Iterable[HostStateDocument],
+    states: Iterable[HostStateObject],
     pods: Iterable[ApiPod],
     *,
     now: float = 0.0,
@@ -74,7 +74,7 @@ def build_view(  # noqa: PLR0913 - three have defaults
 ) -> ClusterView:
     """Build a snapshot; *now* is in seconds since the epoch, *kubelet_version* instead of that of each node."""
     known = {node.metadata.name: node for node in nodes}
-    cluster, reader = Cluster(), HostStateReader()
+    cluster, reader = Cluster(), host_state_reader()
     reports: dict[str, HostReport] = {}
     unknown = dict.fromkeys(known, NO_HOST_STATE)
     doubts: dict[str, tuple[str, ...]] = {}

@@ -9,9 +9,10 @@ from alignup.align.host import Host
 from alignup.align.release import Release
 from alignup.align.restart import PodChange, compare_restarts, restart
 from alignup.align.workload import Pod
-from alignup.documents.host_state import HostStateDocument
+from alignup.documents.host_state import HostStateObject
+from alignup.documents.host_state.reader import HostStateReader, kubelet_release
 from alignup.kubernetes.api import NODES, PODS, UNFINISHED_PODS, ApiClient
-from alignup.kubernetes.api.host_states import HOST_STATES, HostStateReader, kubelet_release
+from alignup.kubernetes.api.host_states import HOST_STATES, host_state_reader
 from alignup.kubernetes.api.known_pods import bound_pod
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
 
@@ -54,10 +55,10 @@ async def read_upgrades(client: ApiClient, release: Release) -> list[NodeUpgrade
 
 
 def check_nodes(
-    nodes: Iterable[ApiNode], states: Iterable[HostStateDocument], pods: Iterable[ApiPod], release: Release
+    nodes: Iterable[ApiNode], states: Iterable[HostStateObject], pods: Iterable[ApiPod], release: Release
 ) -> Iterator[NodeUpgrade]:
     """Yield what kubelets of *release* make of the nodes, by name."""
-    reader, known = HostStateReader(), {state.metadata.name: state for state in states}
+    reader, known = host_state_reader(), {state.metadata.name: state for state in states}
     running: dict[str, list[Pod]] = {}
     unreadable: dict[str, str] = {}  #: node → why one of its pods cannot be checked
     # The kubelet admits the oldest pods first when it starts.
@@ -76,7 +77,7 @@ def check_nodes(
 
 
 def _check_node(
-    reader: HostStateReader, state: HostStateDocument, pods: list[Pod], version: str, release: Release
+    reader: HostStateReader, state: HostStateObject, pods: list[Pod], version: str, release: Release
 ) -> NodeUpgrade:
     name = state.metadata.name
     try:

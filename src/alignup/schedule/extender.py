@@ -23,24 +23,30 @@ from alignup.documents.decisions import placement_document
 from alignup.kubernetes.api import PODS, ApiClient
 from alignup.kubernetes.api.errors import ApiError, ServerFailureError, UnreachableError
 from alignup.kubernetes.api.objects import ApiPod
+from alignup.placement.pod_shape import needs_alignment
+from alignup.placement.scheduling.claim_rules import MAX_JUDGED, must_align
+from alignup.placement.scheduling.events import SchedulerAsked
+from alignup.placement.scheduling.facts import GroupKey
+from alignup.placement.scheduling.instructions import ChangeGang, Instruction
 from alignup.placement.steered import STEERED_ANNOTATION
 from alignup.placement.verdict import PASSING_REASONS, Verdict, unknown
-from alignup.schedule.claim_bindings import MAX_JUDGED, NOT_ALIGNED, ClaimBindings, ClaimCheck
+from alignup.schedule.claim_bindings import NOT_ALIGNED, ClaimBindings, ClaimCheck
+from alignup.schedule.cluster_facts import PLACEMENT_ANNOTATION
 from alignup.schedule.extender_messages import BindingArgs, BindingResult, ExtenderArgs, FilterResult, HostPriority
-from alignup.schedule.gangs import PLACEMENT_ANNOTATION, TURN_SECONDS, Gangs
-from alignup.schedule.kept_nodes import PATIENCE_SECONDS
 from alignup.schedule.live_cluster import LiveCluster
-from alignup.schedule.node_selection import SoftTaints, has_preferences, needs_alignment
+from alignup.schedule.node_selection import SoftTaints, has_preferences
 from alignup.schedule.pod_steering import HOLD_SECONDS, PodSteering
 from alignup.schedule.preempt import Preemption
 from alignup.schedule.step_guard import ServiceStep
 from alignup.schedule.wake_up import WakeUp
 
+PATIENCE_SECONDS = 60.0
 MANY = 16  #: nodes for a scheduler to choose from by its own scores
 MAX_SCORE = 10  #: of the protocol
 CLAIM_POINTS = 30  #: of a score, for a node where devices of claims can be beside the CPUs
 MAX_PODS = 4096  #: pods that are remembered from filter to binding
 OFFER_SECONDS = 2.0  #: after which a scheduler has bound a pod elsewhere, or not at all
+TURN_SECONDS = 3.0  #: for which a binding waits for those that must come before it
 BIND_SECONDS = 20.0  #: for one binding
 FAILED = "alignup failed on the pod, and its log says why; it can be tried again"
 NOT_LEADING = "this process does not lead any more; the next one has to bind the pod"
@@ -110,7 +116,6 @@ class Binder:
         client: ApiClient,
         live: LiveCluster,
         claims: ClaimBindings,
-        gangs: Gangs,
         steering: PodSteering,
         *,
         allow_unknown: bool = False,
@@ -118,7 +123,10 @@ class Binder:
     ) -> None:
         self._client, self._live, self._allow_unknown, self._leads = client, live, allow_unknown, leads
         self._accepts_unknown = allow_unknown or live.options.approximate
-        self.claims, self.gangs, self._steering = claims, gangs, steering
+        self.claims, self._steering = claims, steering
+        self._gangs = live.scheduling.gangs
+        self._gang_changes: dict[GroupKey, asyncio.Event] = {}  #: set after the next binding of a gang
+        live.on_instruction(self._carry_out)
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  #: by node
         self._running = 0
         self.idle = asyncio.Event()  #: set while no binding is being written
@@ -134,21 +142,38 @@ class Binder:
             while True:
                 async with lock:
                     alone = self._accepts_unknown and self._live.cluster.record(node) is None
-                    turn = self.gangs.turn(api_pod, pod, node, alone=alone) if self._leads() else NOT_LEADING
+                    facts = self._live.facts(api_pod)
+                    turn: str | GroupKey = NOT_LEADING
+                    if self._leads():
+                        turn = self._live.act(self._gangs.turn, facts, node, alone=alone)
                     if not turn:
                         problem = FAILED
                         with self._live.guard.guarded(ServiceStep.BIND, api_pod.metadata.full_name):
                             problem = await self._bind(api_pod, pod, node)
-                        self.gangs.bound(pod.uid, problem)
+                        self._live.act(self._gangs.bound, pod.uid, problem)
                         return problem
                 if isinstance(turn, str):
                     return turn
-                if not await self.gangs.wait_for_turn(turn, deadline):
-                    return f"other pods of gang {turn.key} must be bound to node {node} before"
+                if not await self._wait_for_turn(turn, deadline):
+                    return f"other pods of gang {turn} must be bound to node {node} before"
         finally:
             self._running -= 1
             if not self._running:
                 self.idle.set()
+
+    async def _wait_for_turn(self, key: GroupKey, deadline: float) -> bool:
+        """Wait for the next binding of a gang; return whether it came in time."""
+        changed = self._gang_changes.setdefault(key, asyncio.Event())
+        try:
+            async with asyncio.timeout(max(deadline - self._client.timing.clock(), 0)):
+                await changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _carry_out(self, instruction: Instruction) -> None:
+        if isinstance(instruction, ChangeGang) and (changed := self._gang_changes.pop(instruction.key, None)):
+            changed.set()
 
     async def _bind(self, api_pod: ApiPod, pod: Pod, node: str) -> str:
         prepared = None
@@ -188,7 +213,7 @@ class Binder:
             await self._cancel(pod, node)
         annotations = {STEERED_ANNOTATION: steered.text} if steered.text else {}
         # What the containers will get, if something of their own, and if it is certain.
-        if verdict.takes_resources and not verdict.alternatives and not self.gangs.is_uncertain(pod.uid):
+        if verdict.takes_resources and not verdict.alternatives and not self._gangs.is_uncertain(pod.uid):
             placements = [placement_document(placement) for placement in verdict.placements]
             annotations[PLACEMENT_ANNOTATION] = encode(placements).decode()
         return check, annotations
@@ -210,9 +235,9 @@ class Extender:
         wake_up: WakeUp,
         options: ExtenderOptions,
     ) -> None:
-        self.options, self._claims, self._gangs = options, binder.claims, binder.gangs
+        self.options, self._claims = options, binder.claims
+        self._suitability = live.scheduling.claims
         self._live, self._binder, self._preemption, self._wake_up = live, binder, preemption, wake_up
-        self._kept_nodes = wake_up.kept_nodes
         self._offers = Offers()
         self._soft_taints = SoftTaints(live.nodes)
         self.records: OrderedDict[str, FilterRecord] = OrderedDict()  #: what filter answered about a pod last, by uid
@@ -229,17 +254,17 @@ class Extender:
                 problem = f"alignup cannot tell what nodes have: {'; '.join(problems)}"
             else:
                 pod = self._live.read(args.pod)
-                self._kept_nodes.asked(args.pod)
-                kept = self._kept_nodes.refused(pod)
+                self._live.schedule(SchedulerAsked(self._live.facts(args.pod)))
+                kept = self._live.scheduling.refusals(pod)
                 if (answer := self._filter_together(args, pod, kept)) is not None:
                     return answer
-                if not needs_alignment(pod) and not self._claims.must_align(pod):
+                if not needs_alignment(pod) and not must_align(pod):
                     allowed = list(names)
                     refused = {name: kept[name] for name in allowed if name in kept} if kept else {}
                     return args.result([name for name in allowed if name not in refused], unresolvable=refused)
                 chosen = self._best(args.pod, pod, names, kept)
                 verdicts = {} if chosen else self._live.feasible(pod, names)
-                if self._claims.must_align(pod):  # every node that admits it was tried
+                if must_align(pod):  # every node that admits it was tried
                     kept = dict.fromkeys(verdicts, NOT_ALIGNED) | kept
                 kept = {name: reason for name, reason in kept.items() if name in verdicts and verdicts[name].admits}
                 verdicts |= {name: unknown(reason) for name, reason in kept.items()}
@@ -264,7 +289,7 @@ class Extender:
         names = args.names
         if waits := self._claims.waits(pod):
             return args.result([], unresolvable=dict.fromkeys(names, waits))
-        place = self._gangs.place(args.pod, pod, names)
+        place = self._live.act(self._live.scheduling.gangs.place, self._live.facts(args.pod), names)
         if place is None:
             return None
         others = self._without_host_state(names) if place.unfit else []  # gangs are not decided there
@@ -297,7 +322,8 @@ class Extender:
                 totals = {name: verdict.score.total for name, verdict in verdicts if verdict.admits and verdict.score}
                 if pod.uses_claims:
                     totals = {
-                        name: total + CLAIM_POINTS * self._claims.suits(pod, name) for name, total in totals.items()
+                        name: total + CLAIM_POINTS * self._suitability.suits(pod, name)
+                        for name, total in totals.items()
                     }
         except PodError as error:
             _log.warning("prioritize", pod=args.pod.metadata.full_name, uid=args.pod.metadata.uid, problem=str(error))
@@ -335,7 +361,6 @@ class Extender:
         self._offers.offered(pod.uid, ())
         if not problem:
             self._wake_up.scheduled(pod.uid)
-            self._kept_nodes.bound(args.node, pod.uid)
         return problem
 
     def _best(self, api_pod: ApiPod, pod: Pod, names: Collection[str], kept: Collection[str]) -> list[str]:
@@ -353,13 +378,13 @@ class Extender:
         if pod.uid in self._live.assumed:  # the scheduler tries again, and the assumed node still admits the pod
             chosen = sorted([ranked.host for ranked in cluster.rank(pod, names)], key=lambda name: name in last)
         else:
-            wanted = limit if not pod.uses_claims else len(names) if self._claims.must_align(pod) else MAX_JUDGED
+            wanted = limit if not pod.uses_claims else len(names) if must_align(pod) else MAX_JUDGED
             chosen = cluster.best(pod, max(limit, wanted) + len(kept), among=names, last=last)
         chosen = [name for name in chosen if name not in kept]
         if pod.uses_claims:
-            chosen = self._claims.select(pod, chosen, limit)
+            chosen = self._suitability.select(pod, chosen, limit)
         unknown_nodes = self._without_host_state(names) if len(chosen) < limit else []
-        if unknown_nodes and not self._claims.must_align(pod):
+        if unknown_nodes and not must_align(pod):
             verdicts = self._live.feasible(pod, unknown_nodes)
             judged = [(-verdict.score.total, name) for name, verdict in verdicts.items() if verdict.score]
             chosen += [name for _, name in sorted(judged) if verdicts[name].admits]

@@ -40,6 +40,7 @@ from alignup.kubernetes.manifests.device_selectors import SelectorError, relevan
 from alignup.kubernetes.manifests.node_selectors import NodeSelector
 from alignup.placement.host_record import HostRecord
 from alignup.placement.pod_shape import shape_key
+from alignup.placement.scheduling.facts import ClaimFit
 from alignup.schedule.node_selection import selects_node
 
 MAX_SLICE_DEVICES = 4_096  #: of one slice; the API server accepts 128
@@ -55,14 +56,6 @@ PoolName = tuple[str, str]  #: driver and pool
 def object_label(kind: str, name: ObjectName) -> str:
     """Return how an object that cannot be read is named, such as ``ResourceClaim ml/gpus``."""
     return f"{kind} {'/'.join(filter(None, name))}"
-
-
-class ClaimFit(NamedTuple):
-    """Whether a node has devices for the claims of a pod."""
-
-    possible: bool
-    reason: str = ""  #: why it has not, or why that is not certain
-    certain: bool = True  #: ``False``: it depends on what is not computed here, or not known
 
 
 class ClaimChange(NamedTuple):
@@ -237,7 +230,9 @@ class KnownClaims:
             notes = (*wrong, *problems)
             for note in notes:
                 self._report("device", node=node, problem=note)
-            known = self._devices[node] = (machine, devices, notes)
+            known = (machine, devices, notes)
+            if self._find_node(node) is not None:  # a scheduler may ask about one that is gone
+                self._devices[node] = known
         return known[1:]
 
     def _is_reachable(self, part: Slice, node: str) -> bool:
@@ -361,7 +356,8 @@ class KnownClaims:
         """Sort a pool in again; return the nodes that its slices name or named, the empty one for other selections."""
         before = self._hosts.pop(pool, set())
         for node in before:
-            self._local.get(node, set()).discard(pool)
+            if pools := self._local.pop(node, set()) - {pool}:
+                self._local[node] = pools
         self._shared.discard(pool)
         hosts = {part.host for parts in self._pools[pool].values() for part in parts}
         if not hosts:

@@ -45,12 +45,12 @@ from alignup.kubernetes.api.kueue_resources import (
 from alignup.kubernetes.api.objects import ApiPod, ApiPodSpec, ObjectMeta
 from alignup.picture.text_format import pluralize
 from alignup.placement.gang import GangAnswer
+from alignup.placement.shortage import describe_shortage
 from alignup.placement.verdict import PASSING_REASONS
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.metrics import ScheduleMetrics
 from alignup.schedule.node_selection import exclusions
 from alignup.schedule.step_guard import ServiceStep, StepFailure
-from alignup.schedule.workload_answers import describe_shortage
 
 CONTROLLER = "alignup.dev/admission-check"
 MANAGER = "alignup-admission-check"

@@ -11,14 +11,10 @@ from contextlib import suppress
 
 from alignup.align.workload import Pod
 from alignup.placement.cluster import Cluster
+from alignup.placement.pod_shape import is_large
 
-LARGE = 20  #: containers and init containers, above which a pod is large
 ROUNDS = 3  #: of decisions in the thread, as long as hosts change meanwhile
 SLICE_SECONDS = 0.005  #: of work in the event loop at a time
-
-
-def is_large(pod: Pod) -> bool:
-    return len(pod.containers) + len(pod.init) > LARGE
 
 
 class LargePods:

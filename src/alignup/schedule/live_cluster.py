@@ -16,18 +16,18 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any, ParamSpec, TypeVar
 
 import structlog
 
-from alignup.align.claims.alignment import ExplainedClaim
 from alignup.align.claims.resource_claims import Claim
 from alignup.align.errors import AlignError, PodError
 from alignup.align.workload import Pod
-from alignup.documents.host_state import HostStateDocument
+from alignup.documents.host_state import HostStateObject
+from alignup.documents.host_state.reader import kubelet_release
 from alignup.kubernetes.api import NODE_RESOURCE_TOPOLOGIES, NODES, PODS, ApiClient, Change, EventType, Informer
 from alignup.kubernetes.api.errors import NotFoundError
-from alignup.kubernetes.api.host_states import HOST_STATES, HostStateReader, kubelet_release, without_content
+from alignup.kubernetes.api.host_states import HOST_STATES, host_state_reader
 from alignup.kubernetes.api.known_pods import (
     api_pod_stage,
     binding_time,
@@ -41,20 +41,24 @@ from alignup.kubernetes.api.known_pods import (
 )
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
 from alignup.placement.cluster import Cluster, RankedHost
-from alignup.placement.gang import GangBinding
 from alignup.placement.host_report import PodStage, pod_stage
+from alignup.placement.scheduling import events, instructions
+from alignup.placement.scheduling.events import Event
+from alignup.placement.scheduling.facts import ClaimFit, Explained, PodFacts, WaitState
+from alignup.placement.scheduling.gate import Gate, GateOptions
+from alignup.placement.scheduling.instructions import Instruction
+from alignup.placement.scheduling.scheduling_state import SchedulingState
 from alignup.placement.verdict import Verdict, unknown
 from alignup.schedule.claim_alignment import explain_claims
 from alignup.schedule.cluster_claims import ClusterClaims
-from alignup.schedule.known_claims import ClaimChange, ClaimFit, ObjectName, object_label
+from alignup.schedule.cluster_facts import LiveFacts, pod_state
+from alignup.schedule.known_claims import ClaimChange, ObjectName, object_label
 from alignup.schedule.metrics import ScheduleMetrics
 from alignup.schedule.node_resource_topology import TopologyFallback
-from alignup.schedule.pod_groups import PodGroups
+from alignup.schedule.pod_groups import PodGroups, group_of
 from alignup.schedule.pod_trimmer import PodTrimmer
+from alignup.schedule.schedulable_nodes import NodeCapacity, NodeFilter
 from alignup.schedule.step_guard import ServiceStep, StepGuard
-
-if TYPE_CHECKING:
-    from alignup.placement.host_record import HostRecord
 
 NO_NODE = unknown("no such node")
 NO_HOST_STATE = unknown("no HostState")
@@ -68,6 +72,9 @@ _MAX_WARNING = 300  #: characters about one unreadable object
 _log = structlog.get_logger()
 
 ChangeListener = Callable[[Collection[str]], object]
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+InstructionListener = Callable[[Instruction], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,38 +92,42 @@ class LiveCluster:
     ) -> None:
         self.options = options or LiveClusterOptions()
         self.cluster = Cluster(max_unconfirmed=self.options.max_unconfirmed, on_defect=self._decision_failed)
+        self.cluster_facts = LiveFacts(self)
+        self.scheduling = SchedulingState(self.cluster, self.cluster_facts)
         self.failed_decisions = 0
         self.nodes = Informer(client, NODES)
-        self.host_states = Informer(client, HOST_STATES, trim=without_content)
+        self.node_filter = NodeFilter(self.nodes)
+        self.node_capacity = NodeCapacity(self.nodes, self._unfinished_pods, self._read_or_none)
+        self.host_states = Informer(client, HOST_STATES, trim=HostStateObject.without_content)
         # Pending and finished ones, too: a watch of unfinished pods does not show why they end.
         self.pods = Informer(client, PODS, trim=PodTrimmer().trim)
         self.topologies = Informer(client, NODE_RESOURCE_TOPOLOGIES)  #: followed only if they count
         self.claims = ClusterClaims(client, self.nodes, self._claims_changed)
         self.pod_groups = PodGroups(client, self.pods)
+        self.pod_groups.subscribe(lambda key: self.schedule(events.GroupChanged(key)))
         self._informers: tuple[Informer[Any], ...] = (self.nodes, self.host_states)  #: those that come before the pods
         if self.options.approximate:
             self._informers += (self.topologies,)
         self._fallback = TopologyFallback()
         self._client, self.metrics = client, metrics or ScheduleMetrics()
         self.guard = StepGuard(self.metrics, client.timing)  #: of everything that is done about one pod, gang or node
-        self._reader = HostStateReader()
+        self._reader = host_state_reader()
         self._unknown: dict[str, Verdict] = {}  #: node → why its state is unknown, if it has a HostState
         self._state_uids: dict[str, str] = {}  #: node → uid of the HostState that its host was read from
         #: node → uid that the kubelet uses → pod, as observed last
         self._bound: dict[str, dict[str, tuple[ApiPod, PodStage]]] = {}
+        #: namespaces and names of pods that are not bound, or in a group, by uid
+        self._names: dict[str, tuple[str, str]] = {}
+        self._node_names: dict[str, None] = {}
         self._uids: dict[str, str] = {}  #: uid of every pod → the one that the kubelet uses; empty: not known yet
         #: HostStates that wait until all pods are listed, or until there is a Node
-        self._waiting: dict[str, HostStateDocument] = {}
-        #: uid → node, or several, for pods whose binding was not observed
-        self.assumed: dict[str, tuple[str, ...]] = {}
-        #: uid of an assumed pod → node whose state is unknown → what was known about it last
-        self._dropped: dict[str, dict[str, HostRecord]] = {}
+        self._waiting: dict[str, HostStateObject] = {}
         self._heard: dict[str, float] = {}  #: node → when its HostState was written last, by our clock
-        #: nodes about which listeners are not notified yet → whether nothing happened but that pods were assumed there
-        self._changed: dict[str, bool] = {}
-        self.taken: Collection[str] = ()  #: such nodes, while listeners are notified
+        self._changed: dict[str, None] = {}  #: nodes about which listeners are not notified yet
         self._listeners: list[ChangeListener] = []
         self._claim_listeners: list[Callable[[ClaimChange], object]] = []
+        self._instruction_listeners: list[InstructionListener] = []
+        self._event_listeners: list[Callable[[Event], object]] = []
         self.ready = asyncio.Event()  #: set when everything was listed once
         self._decoded: dict[tuple[str, str], Pod] = {}  #: by uid and resource version
         self._pods_wanted = False  #: whether pods are followed, or about to be
@@ -201,10 +212,98 @@ class LiveCluster:
         """Call *listener* after every change of claims, templates, classes and slices."""
         self._claim_listeners.append(listener)
 
+    # The scheduling state
+
+    def on_instruction(self, listener: InstructionListener) -> None:
+        """Call *listener* with each instruction of the scheduling state."""
+        self._instruction_listeners.append(listener)
+
+    def on_event(self, listener: Callable[[Event], object]) -> None:
+        """Call *listener* after the scheduling state has handled an event."""
+        self._event_listeners.append(listener)
+
+    def open_gate(self, options: GateOptions) -> Gate:
+        """Let the scheduling state place the pods behind the gate as well, until the leadership ends."""
+        gate = self.act(self.scheduling.open_gate, options)
+        for pod in tuple(self.pods.objects.values()):
+            if not pod.spec.node_name:
+                self._follow_unbound(pod, gone=pod.finished)
+        return gate
+
+    def schedule(self, event: Event) -> None:
+        """Let the scheduling state handle an event, and listeners carry out its instructions."""
+        self._carry_out(self.scheduling.handle(event, now=self._now()))
+        for listener in self._event_listeners:
+            listener(event)
+
+    def act(self, work: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        """Call a method of the scheduling state that changes it, and let listeners carry out what follows."""
+        self.scheduling.begin_turn(self._now())
+        try:
+            return work(*args, **kwargs)
+        finally:
+            self._carry_out(self.scheduling.end_turn())
+
+    def _carry_out(self, todo: Sequence[Instruction]) -> None:
+        for instruction in todo:
+            match instruction:
+                case instructions.KeepNode(node, holder, uid, _, waited):
+                    _log.info("node kept", pod=holder, uid=uid, node=node, waited=round(waited))
+                case instructions.GiveNodeBack(node, holder, uid, reason):
+                    _log.info("node no longer kept", pod=holder, uid=uid, node=node, reason=reason)
+                case instructions.ChangeHosts(hosts):
+                    self._notify_later(hosts)
+                case instructions.ReadPod(uid):
+                    if (pod := self.find_by_uid(uid)) is not None and not pod.spec.node_name:
+                        self._follow_unbound(pod, gone=pod.finished)
+                case instructions.Report("step failed", details=details):
+                    self.guard.report(**details)
+                case instructions.Report(event, details=details) if event.startswith("gang "):
+                    _log.info(event, **details)
+            for listener in self._instruction_listeners:
+                with self.guard.guarded(ServiceStep.FOLLOW, type(instruction).__name__):
+                    listener(instruction)
+
+    def _now(self) -> float:
+        return self._client.timing.clock()
+
+    def facts(self, pod: ApiPod) -> PodFacts:
+        """Return what scheduling depends on of a pod without a node; ``PodError`` if it is invalid."""
+        return self.cluster_facts.of(pod, self._now())
+
     # Questions
 
     def find_pod(self, namespace: str, name: str) -> ApiPod | None:
         return self.pods.get(name, namespace=namespace)
+
+    def find_by_uid(self, uid: str) -> ApiPod | None:
+        """Return a pod that is not bound, or in a group; ``None``: it is gone."""
+        name = self._names.get(uid)
+        pod = self.find_pod(*name) if name else None
+        return pod if pod is not None and pod.metadata.uid == uid else None
+
+    @property
+    def assumed(self) -> Mapping[str, tuple[str, ...]]:
+        """The nodes that count on pods whose binding was not observed, by uid."""
+        return self.scheduling.assumptions.nodes
+
+    @property
+    def node_names(self) -> Collection[str]:
+        return self._node_names
+
+    @property
+    def approximate_nodes(self) -> Collection[str]:
+        return self._fallback.nodes
+
+    def _unfinished_pods(self, node: str) -> Mapping[str, ApiPod]:
+        pods = self._bound.get(node, {}).values()
+        return {pod.metadata.uid: pod for pod, _ in pods if not pod.finished}
+
+    def _read_or_none(self, pod: ApiPod) -> Pod | None:
+        try:
+            return self.read(pod)
+        except PodError:
+            return None
 
     def bound_pods(self, node: str) -> list[ApiPod]:
         """Return the pods that are bound to a node, finished ones included."""
@@ -256,22 +355,18 @@ class LiveCluster:
 
     def verdict(self, pod: Pod, node: str) -> Verdict:
         """Predict what the kubelet of *node* decides about *pod*."""
-        return self.cluster.verdict(pod, node) if self.cluster.record(node) else self._without_report(pod, node)
+        return self.scheduling.assumptions.verdict(pod, node)
 
     def feasible(self, pod: Pod, nodes: Iterable[str] | None = None) -> dict[str, Verdict]:
         """Return the verdict of every node, or of these; ``PodError`` if no kubelet could decide on the pod."""
         names = [name for _, name in self.nodes.objects] if nodes is None else list(nodes)
         verdicts = self.cluster.verdicts(pod, names)
-        return {name: verdicts.get(name) or self._without_report(pod, name) for name in names}
+        return {name: verdicts.get(name) or self.verdict_without_report(pod, name) for name in names}
 
     def choose(self, pod: Pod, nodes: Iterable[str] | None = None, *, limit: int | None = None) -> list[RankedHost]:
         """Return the nodes that admit *pod*, best first; of *nodes* only, if given, and at most *limit*."""
-        wanted = None if nodes is None else frozenset(nodes)
-        ranked = self.cluster.rank(pod, wanted, limit=limit)
-        others = [name for name in self._fallback.nodes if wanted is None or name in wanted]
-        verdicts = ((name, self._without_report(pod, name)) for name in others)
-        fitting = [RankedHost(name, verdict.score) for name, verdict in verdicts if verdict.admits and verdict.score]
-        return [*ranked, *sorted(fitting, key=lambda ranked: (-ranked.score.total, ranked.host))][:limit]
+        considered = self._node_names if nodes is None else frozenset(nodes)
+        return self.scheduling.assumptions.rank(pod, considered, limit=limit)
 
     def claim_fit(self, pod: Pod, node: str, *, idle: bool = False) -> ClaimFit:
         """Return whether *node* has devices for the claims of *pod*, perhaps when no other claim has any (*idle*)."""
@@ -279,17 +374,18 @@ class LiveCluster:
 
     def explain_claims(
         self, pod: Pod, node: str, verdict: Verdict | None = None, fresh: Mapping[ObjectName, Claim] | None = None
-    ) -> tuple[tuple[ExplainedClaim, ...], ...]:
+    ) -> Explained:
         """Return the claims of *pod* on *node* beside what it gets there by *verdict*, or by the present one."""
         verdict = verdict or self.verdict(pod, node)
         return explain_claims(self.claims, self.cluster.record(node), pod, verdict, fresh)
 
-    def _without_report(self, pod: Pod, node: str) -> Verdict:
+    def verdict_without_report(self, pod: Pod, node: str) -> Verdict:
+        """Return the verdict of a node whose kubelet is not observed: approximate, or why it is unknown."""
         if node in self._unknown:
             return self._unknown[node]
         if problem := self.host_states.unreadable.get(("", node)):
             return unknown(UNKNOWN_STATE, f"its HostState cannot be read: {problem}")
-        approximate = self._fallback.verdict(node, pod)
+        approximate = self._fallback.verdict(node, pod, self.scheduling.assumptions.on(node))
         if approximate is not None:
             return approximate
         return NO_HOST_STATE if self.nodes.get(node) is not None else NO_NODE
@@ -302,56 +398,11 @@ class LiveCluster:
         Call this immediately before the binding, and :meth:`forget` if the binding certainly did not happen. Bindings
         to one node must be written in the order in which they are assumed.
         """
-        known = self.cluster.record(node) is not None
-        verdict = self.cluster.assume(pod, node) if known else self._without_report(pod, node)
-        if verdict.admits:
-            if not known:
-                self._fallback.assume(node, pod)
-            self.assumed[pod.uid] = (node,)
-            self._touch(node, taken=True)
-        return verdict
-
-    def assume_any(self, pod: Pod, nodes: Collection[str]) -> tuple[str, ...]:
-        """Count on *pod* on any of *nodes*, and return those that admit it; see :meth:`assume`."""
-        if len(nodes) == 1:
-            return tuple(node for node in nodes if self.assume(pod, node).admits)
-        admitting = tuple(node for node in nodes if self.cluster.assume(pod, node, or_elsewhere=True).admits)
-        if admitting:
-            self.assumed[pod.uid] = admitting
-            self._touch(*admitting, taken=True)
-        return admitting
-
-    def assume_gang(
-        self, bindings: Sequence[GangBinding], *, beside: Sequence[GangBinding] = ()
-    ) -> tuple[Verdict, ...]:
-        """Count on all pods of a gang from now on, in this order, or on none of them; see ``Cluster.assume_gang``.
-
-        Those that were assumed before are decided again, apart from those *beside* them, which stay as they are. The
-        verdicts of these are the first. All nodes must have reports.
-        """
-        before = {pod.uid: nodes for pod, _ in bindings if (nodes := self._stop_assuming(pod.uid))}
-        for uid in before:
-            self.cluster.forget(uid)
-        verdicts = self.cluster.assume_gang([*beside, *bindings])
-        taken = bool(verdicts) and verdicts[-1].admits
-        if taken:
-            self.assumed |= {pod.uid: (node,) for pod, node in bindings}
-        given_back = [node for nodes in before.values() for node in nodes]
-        self._touch(*(binding.host for binding in bindings), taken=True)
-        self._touch(*(node for node in given_back if not taken or node not in {host for _, host in bindings}))
-        return verdicts
+        return self.act(self.scheduling.assumptions.assume, pod, node)
 
     def forget(self, uid: str) -> None:
         """Forget an assumed pod that was not bound; do nothing if its binding was observed."""
-        if nodes := self._stop_assuming(uid):
-            self.cluster.forget(uid)
-            self._fallback.forget(uid)
-            self._touch(*nodes)
-
-    def _stop_assuming(self, uid: str) -> tuple[str, ...]:
-        """Return the nodes where a pod was assumed until now."""
-        self._dropped.pop(uid, None)
-        return self.assumed.pop(uid, ())
+        self.act(self.scheduling.assumptions.forget, uid)
 
     # Events
 
@@ -363,8 +414,12 @@ class LiveCluster:
         for listener in self._claim_listeners:
             with self.guard.guarded(ServiceStep.FOLLOW, "changed claims"):
                 listener(change)
+        if self.ready.is_set():
+            for facts in self.cluster_facts.read_again(self._now()) if change.classes else ():
+                self.schedule(events.PodSeen(facts))
+            self.schedule(events.ClaimsChanged(change.object[0] if change.object else None))
 
-    def _state_changed(self, change: Change[HostStateDocument]) -> None:
+    def _state_changed(self, change: Change[HostStateObject]) -> None:
         state = change.object
         name = state.metadata.name
         self._heard[name] = self._client.timing.clock()
@@ -392,6 +447,12 @@ class LiveCluster:
 
     def _node_changed(self, change: Change[ApiNode]) -> None:
         name = change.object.metadata.name
+        gone = change.type is EventType.DELETED
+        if affects_choice(change):
+            (self._node_names.pop if gone else self._node_names.setdefault)(name, None)
+            self.node_capacity.forget_node(name)
+            self.node_filter.update(change)
+            self.schedule(events.NodeChanged(name, gone))
         if change.type is EventType.DELETED:
             self._forget_host(name)
         elif change.type is EventType.ADDED and not self._must_wait:
@@ -425,7 +486,7 @@ class LiveCluster:
         self._fallback.update(name, self.topologies.get(name) if counts else None, pods)
         self._touch(name)
 
-    def _read_host(self, state: HostStateDocument) -> None:
+    def _read_host(self, state: HostStateObject) -> None:
         """Read a HostState; whatever is wrong with it, only the state of its own node becomes unknown."""
         name, label = state.metadata.name, f"{HOST_STATES.kind} {state.metadata.name}"
         with self.host_states.isolated(("", name)):
@@ -437,17 +498,17 @@ class LiveCluster:
                 self._drop_host(name)
                 if not isinstance(error, AlignError):
                     raise
-                if state.ledger is not None:
+                if state.has_ledger:
                     self._unreadable[label] = str(error)
 
-    def _update_host(self, state: HostStateDocument) -> None:
+    def _update_host(self, state: HostStateObject) -> None:
         name = state.metadata.name
         if name in self._fallback.nodes:
             self._topology_changed(name)
         if self._state_uids.get(name) not in {None, state.metadata.uid}:
             self._drop_host(name)  # generations start again
         record = self.cluster.record(name)
-        if record is not None and state.ledger is not None and record.report.sequence >= state.generation:
+        if record is not None and state.has_ledger and record.report.sequence >= state.generation:
             return  # only the Node object changed, or the time of the observation
         node = self.nodes.get(name)
         version = node.status.node_info.kubelet_version if node else ""
@@ -463,16 +524,9 @@ class LiveCluster:
                 self.metrics.prediction(outcome="placed_elsewhere", cause=cause)
             else:
                 self.metrics.prediction(outcome="as_predicted", cause="")
-        self._assume_again(name)
+        self.scheduling.assumptions.restore_host(name)
         self._count_rejections()
         self._touch(name)
-
-    def _assume_again(self, name: str) -> None:
-        """Count again on the pods that were assumed on a node before its state was unknown, unless it admitted them."""
-        before = {uid: records.pop(name) for uid, records in self._dropped.items() if name in records}
-        self._dropped = {uid: records for uid, records in self._dropped.items() if records}
-        if before:
-            self.cluster.restore(next(iter(before.values())), [uid for uid in before if name in self.assumed[uid]])
 
     def _drop_host(self, name: str) -> None:
         """Drop a host whose state is no longer known; remember the pods bound to it, or assumed, for when it is."""
@@ -480,9 +534,7 @@ class LiveCluster:
         record = self.cluster.record(name)
         if record is None:
             return
-        for binding in record.bindings:
-            if binding.uid in self.assumed:
-                self._dropped.setdefault(binding.uid, {})[name] = record
+        self.scheduling.assumptions.drop_host(record)
         self.cluster.remove_host(name)
         for uid, (pod, stage) in self._bound.get(name, {}).items():
             self.cluster.observe(bound_pod(pod, uid=uid)[0].pod, name, stage)
@@ -497,8 +549,9 @@ class LiveCluster:
             with self.pods.isolated((pod.metadata.namespace, pod.metadata.name)):
                 stage, host, uid = api_pod_stage(pod), pod.spec.node_name, self._kubelet_uid(pod)
                 self._bound.setdefault(host, {})[uid] = (pod, stage)
-                self._stop_assuming(pod.metadata.uid)
+                self.scheduling.assumptions.stop(pod.metadata.uid)
                 listed.append((self._read_bound(pod, uid), host, stage))
+        self.node_capacity.forget_pods()
         self.cluster.relist(listed)
         waiting, self._waiting = self._waiting, {}
         for name, state in waiting.items():
@@ -516,16 +569,60 @@ class LiveCluster:
             with suppress(PodError):  # it is named again if it still cannot be read, and still exists
                 self.read(pod)
         self._uids.setdefault(pod.metadata.uid, "")
+        key = group_of(pod)
+        if key or not pod.spec.node_name:
+            self._names[pod.metadata.uid] = (pod.metadata.namespace, pod.metadata.name)
+        if not pod.spec.node_name:
+            leaves = deleted or pod.finished or pod.metadata.deletion_timestamp is not None
+            self._follow_unbound(pod, gone=leaves)
         if pod.spec.node_name and not change.listed:
             self._bound_pod_changed(pod, self._kubelet_uid(pod), deleted=deleted)
         elif deleted and not pod.spec.node_name:
             self.forget(pod.metadata.uid)
+        if pod.spec.node_name:
+            self._follow_bound(pod, change.old, deleted=deleted)
+        if key:
+            self.schedule(events.GroupChanged(key))
+        if deleted or (pod.spec.node_name and not key):
+            self._names.pop(pod.metadata.uid, None)
         if deleted:
             del self._uids[pod.metadata.uid]
 
+    def _follow_unbound(self, pod: ApiPod, *, gone: bool) -> None:
+        """Tell the scheduling state about a pod without a node."""
+        uid = pod.metadata.uid
+        if gone:
+            self.cluster_facts.forget(uid)
+            self.schedule(events.PodGone(uid))
+        else:
+            try:
+                facts = self.cluster_facts.see(pod, self._now())
+            except PodError as error:
+                gated = pod_state(pod) is WaitState.GATED
+                self.schedule(events.PodUnreadable(uid, str(error)) if gated else events.PodLeft(uid))
+                return
+            except Exception as error:  # noqa: BLE001 - whatever one pod raises, all others are followed
+                self.schedule(events.StepFailed(uid, ServiceStep.QUEUE, error))
+                return
+            self.schedule(events.PodLeft(uid) if facts is None else events.PodSeen(facts))
+
+    def _follow_bound(self, pod: ApiPod, old: ApiPod | None, *, deleted: bool) -> None:
+        """Tell the scheduling state about a pod with a node."""
+        uid, node, ended = pod.metadata.uid, pod.spec.node_name, deleted or pod.finished
+        self.cluster_facts.forget(uid)
+        before = old if old is not None and old.spec.node_name else None
+        trimmed = self.find_pod(pod.metadata.namespace, pod.metadata.name) or pod
+        if self.node_capacity.pod_changed(node, before, trimmed, ended=ended):
+            self.schedule(events.HostsChanged((node,)))
+        waits = self.scheduling.waits_for_claims(uid)
+        if ended:
+            self.schedule(events.PodGone(uid, node))
+        elif before is None or waits:
+            self.schedule(events.PodBound(uid, node, self._read_or_none(pod) if waits else None))
+
     def _bound_pod_changed(self, pod: ApiPod, uid: str, *, deleted: bool) -> None:
         host = pod.spec.node_name
-        self._touch(*(node for node in self._stop_assuming(uid) if node != host))
+        self._touch(*(node for node in self.scheduling.assumptions.stop(uid) if node != host))
         bound = self._bound.setdefault(host, {})
         known = bound.get(uid)
         stage = api_pod_stage(pod)
@@ -569,16 +666,32 @@ class LiveCluster:
         known = self._bound.get(node, {}).get(uid)
         return known[0].metadata.full_name if known else uid
 
-    def _touch(self, *nodes: str, taken: bool = False) -> None:
+    def _touch(self, *nodes: str) -> None:
+        """Note that what these nodes hold has changed."""
+        if nodes:
+            self._notify_later(nodes)
+            self.schedule(events.HostsChanged(nodes))
+
+    def _notify_later(self, nodes: Collection[str]) -> None:
         """Notify listeners in the next turn of the event loop."""
         if nodes and not self._changed:
             asyncio.get_running_loop().call_soon(self._notify)
-        for node in nodes:
-            self._changed[node] = taken and self._changed.get(node, True)
+        self._changed |= dict.fromkeys(nodes)
 
     def _notify(self) -> None:
         changed, self._changed = self._changed, {}
-        self.taken = {node for node, taken in changed.items() if taken}
         for listener in tuple(self._listeners):
             with self.guard.guarded(ServiceStep.FOLLOW, "changed nodes"):
                 listener(changed.keys())
+
+
+def affects_choice(change: Change[ApiNode]) -> bool:
+    """Return whether a Node has changed in what the choice of a node depends on: not in its heartbeats."""
+    node, old = change.object, change.old
+    if change.type is not EventType.MODIFIED or old is None:
+        return True
+    return (old.status.allocatable, old.metadata.labels, old.spec) != (
+        node.status.allocatable,
+        node.metadata.labels,
+        node.spec,
+    )

@@ -9,7 +9,7 @@ to the node, everything is in it. Until then, or without a fingerprint until the
 counts on every NUMA node.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import structlog
@@ -24,9 +24,9 @@ from alignup.kubernetes.api.objects import ApiPod, NodeResourceTopology, Topolog
 from alignup.kubernetes.api.pod_fingerprint import pod_fingerprint
 from alignup.placement.free_capacity import MAX_COUNTED, FreeCapacity
 from alignup.placement.host_report import PodStage
+from alignup.placement.pod_shape import needs_alignment
 from alignup.placement.score import LOCAL, PlacementScore
 from alignup.placement.verdict import UNREADABLE_POD, Verdict, VerdictKind, unknown
-from alignup.schedule.node_selection import needs_alignment
 
 POLICY, SCOPE = "topologyManagerPolicy", "topologyManagerScope"
 ALIGNING = ("single-numa-node", "restricted")  #: policies that reject pods
@@ -185,7 +185,7 @@ class TopologyFallback:
         self._nodes: dict[str, _Node] = {}
 
     @property
-    def nodes(self) -> Iterable[str]:
+    def nodes(self) -> Collection[str]:
         return self._nodes
 
     def update(self, name: str, topology: NodeResourceTopology | None, pods: Iterable[tuple[ApiPod, Pod]]) -> None:
@@ -205,13 +205,13 @@ class TopologyFallback:
             if not self._counts(node, alive):
                 node.charges = before.charges if before else {}
                 for api, pod in alive if before is None else ():
-                    self._charge(node, pod, running=api.status.phase == "Running")
+                    node.charges[pod.uid] = _charge(node, pod, running=api.status.phase == "Running")
             return
         known = before.charges if before else {}
         for api, pod in alive:
             started = api.status.phase == "Running"
             if not started or (pod.uid in known and not known[pod.uid].running):
-                self._charge(node, pod, running=started)
+                node.charges[pod.uid] = _charge(node, pod, running=started)
 
     def bound(self, name: str, pod: Pod, *, ended: bool) -> None:
         """Count a pod that was bound to a node, until it has ended."""
@@ -221,32 +221,25 @@ class TopologyFallback:
         if ended:
             node.charges.pop(pod.uid, None)
         else:
-            self._charge(node, pod, running=False)
+            node.charges[pod.uid] = _charge(node, pod, running=False)
 
-    def assume(self, name: str, pod: Pod) -> None:
-        if name in self._nodes:
-            self._charge(self._nodes[name], pod, running=False)
-
-    def forget(self, uid: str) -> None:
-        for node in self._nodes.values():
-            node.charges.pop(uid, None)
-
-    def verdict(self, name: str, pod: Pod) -> Verdict | None:
-        """Return the verdict of a node; ``None`` if nothing is known about it."""
+    def verdict(self, name: str, pod: Pod, assumed: Iterable[Pod]) -> Verdict | None:
+        """Return the verdict of a node that counts on *assumed* pods; ``None`` if nothing is known about it."""
         node = self._nodes.get(name)
         if node is None:
             return None
-        others = [charged.requests for uid, charged in node.charges.items() if uid != pod.uid]
+        charges = {other.uid: _charge(node, other, running=False) for other in assumed} | node.charges
+        others = [charged.requests for uid, charged in charges.items() if uid != pod.uid]
         if None in others:
             return unknown(UNREADABLE_POD)
         return zones_verdict(node.zones, pod, [requests for requests in others if requests is not None])
-
-    def _charge(self, node: _Node, pod: Pod, *, running: bool) -> None:
-        requests = charge(pod, node.zones.resources) if pod.all_containers else None
-        node.charges[pod.uid] = _Charge(requests, running)
 
     def _counts(self, node: _Node, pods: list[tuple[ApiPod, Pod]]) -> bool:
         """Return whether the object counts exactly these pods."""
         exclusive = node.zones.attributes.get(_METHOD) == _EXCLUSIVE
         counted = [pod for _, pod in pods if not exclusive or needs_alignment(pod)]
         return node.fingerprint == pod_fingerprint((pod.namespace, pod.name) for pod in counted)
+
+
+def _charge(node: _Node, pod: Pod, *, running: bool) -> _Charge:
+    return _Charge(charge(pod, node.zones.resources) if pod.all_containers else None, running)

@@ -9,9 +9,6 @@ from collections.abc import Hashable, Iterable, Mapping
 from contextlib import suppress
 
 from alignup.align.bits import parse_integer
-from alignup.align.workload import Pod, QoS
-from alignup.align.workload.names import is_extended
-from alignup.align.workload.validation import apply_defaults
 from alignup.documents import codec
 from alignup.kubernetes.api import Change, EventType, Informer
 from alignup.kubernetes.api.objects import (
@@ -24,6 +21,7 @@ from alignup.kubernetes.api.objects import (
 from alignup.kubernetes.manifests import documents
 from alignup.kubernetes.manifests.node_selectors import NodeSelectorRequirement, NodeSelectorTerm
 from alignup.kubernetes.manifests.workloads import Workload
+from alignup.placement.scheduling.facts import WaitingOrder
 
 _UNSCHEDULABLE = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 _EFFECTS = {"NoSchedule", "NoExecute"}
@@ -39,19 +37,6 @@ DAEMON_SET_TOLERATIONS = (
         for key in ("disk-pressure", "memory-pressure", "pid-pressure", "unschedulable")
     ),
 )
-
-
-def needs_alignment(pod: Pod) -> bool:
-    """Return whether a kubelet can reject *pod* because of NUMA nodes.
-
-    Kubelets align the CPUs and memory of Guaranteed pods, and the devices of all pods. Every other pod is admitted if
-    the node as a whole has room, which schedulers check themselves.
-    """
-    pod = apply_defaults(pod)
-    if pod.qos is QoS.GUARANTEED:
-        return True
-    resources = (container.resources for container in pod.all_containers)
-    return any(is_extended(name) for each in resources for name in (*each.requests, *each.limits))
 
 
 def selection_key(spec: ApiPodSpec) -> Hashable:
@@ -189,3 +174,15 @@ def scheduling_spec(workload: Workload) -> ApiPodSpec:
         added = [codec.to_builtins(toleration) for toleration in DAEMON_SET_TOLERATIONS]
         fields["tolerations"] = [*fields.get("tolerations", ()), *added]
     return codec.convert(fields, ApiPodSpec)
+
+
+def is_unschedulable(pod: ApiPod) -> bool:
+    """Return whether its scheduler has found no node for *pod*."""
+    conditions = [condition for condition in pod.status.conditions if condition.type == "PodScheduled"]
+    return any(condition.status == "False" and condition.reason == "Unschedulable" for condition in conditions)
+
+
+def waiting_order(pod: ApiPod) -> WaitingOrder:
+    """Return a sort key: the highest priority first, then the oldest."""
+    metadata = pod.metadata
+    return (-(pod.spec.priority or 0), metadata.creation_timestamp or "~", metadata.namespace, metadata.name)

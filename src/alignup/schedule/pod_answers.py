@@ -25,12 +25,14 @@ from alignup.kubernetes.api.objects import ApiNode, ApiPod, ApiPodSpec
 from alignup.picture.text_format import pluralize
 from alignup.placement.free_capacity import DEVICE
 from alignup.placement.host_record import HostRecord
+from alignup.placement.pod_shape import needs_alignment
+from alignup.placement.scheduling.claim_rules import choose_steering
 from alignup.placement.score import POINT, PlacementScore
 from alignup.placement.steered import STEERED_ANNOTATION, count_markers
 from alignup.placement.verdict import NO_REPORT, Verdict, unknown
-from alignup.schedule.claim_alignment import choose_steering, explain_claims
+from alignup.schedule.claim_alignment import explain_claims
 from alignup.schedule.cluster_snapshot import ClusterView, present_host
-from alignup.schedule.node_selection import exclusions, needs_alignment
+from alignup.schedule.node_selection import exclusions
 from alignup.schedule.rejections import recorded_verdict
 
 NO_REMEDIES = Remedies()

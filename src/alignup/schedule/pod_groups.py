@@ -15,6 +15,7 @@ from alignup.kubernetes.api import ApiClient, Change, EventType, Informer, Resou
 from alignup.kubernetes.api.errors import ApiError
 from alignup.kubernetes.api.objects import ApiPod, ObjectMeta
 from alignup.kubernetes.manifests.pod_decoder import ObjectPart
+from alignup.placement.scheduling.facts import GroupKey
 
 SIZE_ANNOTATION = "topology.alignup.dev/gang-size"  #: of pods: how many of their group start together
 COSCHEDULING, VOLCANO, KAI = "scheduling.x-k8s.io/pod-group", "scheduling.k8s.io/group-name", "pod-group-name"
@@ -62,15 +63,6 @@ RESOURCES: Mapping[str, tuple[Resource[PodGroup], ...]] = {
     VOLCANO: (_resource("scheduling.volcano.sh", "v1beta1"),),
     KAI: (_resource("scheduling.run.ai", "v2alpha2"),),
 }
-
-
-class GroupKey(NamedTuple):
-    namespace: str
-    name: str
-    source: str  #: where the pods name it
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}"
 
 
 def group_of(pod: ApiPod) -> GroupKey | None:

@@ -16,12 +16,11 @@ from alignup.kubernetes.api.resource import Resource
 from alignup.kubernetes.manifests.node_selectors import NodeSelectorRequirement
 from alignup.kubernetes.manifests.pod_decoder import Labels, ObjectPart
 from alignup.placement.host_record import HostRecord
-from alignup.placement.pod_shape import build_shape
+from alignup.placement.pod_shape import build_shape, is_large, needs_alignment
 from alignup.placement.victims import DisruptionBudget
 from alignup.schedule.extender_messages import MetaPod, MetaVictims
-from alignup.schedule.large_pods import is_large
 from alignup.schedule.live_cluster import LiveCluster
-from alignup.schedule.node_selection import holds, needs_alignment
+from alignup.schedule.node_selection import holds
 
 CHOOSES_VICTIMS = (1, 38)  #: the first version of kube-scheduler that lets extenders name all victims
 SEARCH_SECONDS = 0.1  #: for one pod, over all nodes

@@ -22,9 +22,13 @@ from alignup.align.workload import Pod
 from alignup.kubernetes.api import Access, ApiClient, LeaderElection, Timing
 from alignup.kubernetes.api.errors import ApiError
 from alignup.kubernetes.api.objects import ApiPod
+from alignup.placement.scheduling.claim_rules import choose_steering
+from alignup.placement.scheduling.events import LeadershipBegan, LeadershipEnded, TimePassed
+from alignup.placement.scheduling.facts import WaitState
+from alignup.placement.scheduling.instructions import Instruction, WriteEvent
+from alignup.placement.scheduling.scheduling_state import CHECK_SECONDS
 from alignup.placement.steered import STEERED_ANNOTATION, count_markers
 from alignup.placement.verdict import Verdict
-from alignup.schedule.claim_alignment import choose_steering
 from alignup.schedule.claim_bindings import ClaimBindings
 from alignup.schedule.extender import FAILED, Binder, Extender, ExtenderOptions
 from alignup.schedule.extender_messages import (
@@ -39,7 +43,6 @@ from alignup.schedule.extender_messages import (
     TooLargeError,
     read_message,
 )
-from alignup.schedule.gangs import Gangs
 from alignup.schedule.kueue_checks import AdmissionChecks
 from alignup.schedule.large_pods import LargePods
 from alignup.schedule.live_cluster import LiveCluster, LiveClusterOptions
@@ -102,6 +105,7 @@ class ScheduleOptions:
     names: tuple[str, ...] = ()  #: by which clients call this program over plain HTTP, beside those of its machine
     lease: LeaseOptions | None = None  #: ``None``: this is the only process
     kueue: bool = False  #: whether it is the controller of Kueue's admission checks
+    serves_extender: bool = True  #: whether schedulers are answered; else only pods behind the gate are placed
     extender: ExtenderOptions = field(default_factory=ExtenderOptions)
     live: LiveClusterOptions = field(default_factory=LiveClusterOptions)
 
@@ -109,7 +113,7 @@ class ScheduleOptions:
 class ScheduleService:
     """The service of one process, which answers schedulers while it leads."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of the service
         self,
         client: ApiClient,
         *,
@@ -117,6 +121,7 @@ class ScheduleService:
         live: LiveClusterOptions | None = None,
         lease: LeaseOptions | None = None,
         kueue: bool = False,
+        serves_extender: bool = True,
     ) -> None:
         options = extender or ExtenderOptions()
         allow_unknown = options.allow_unknown
@@ -126,14 +131,13 @@ class ScheduleService:
         claims = ClaimBindings(client, self.live, events)
         self.steering = PodSteering(client, self.live, events, hold=options.steer_hold)
         self.large_pods = LargePods(self.live.cluster)
-        self._wake_up = WakeUp(client, self.live, self.large_pods, patience=options.patience)
-        self.gangs = Gangs(self.live, claims, self._wake_up.kept_nodes, events, client.timing.clock)
-        self._wake_up.gangs, self.gangs.wait_for_room = self.gangs, self._wake_up.rejected
+        self._wake_up = WakeUp(client, self.live, self.large_pods)
+        self._events = events
+        self.live.on_instruction(self._carry_out)
         self._binder = Binder(
             client,
             self.live,
             claims,
-            self.gangs,
             self.steering,
             allow_unknown=allow_unknown,
             leads=lambda: self.leading,
@@ -143,17 +147,19 @@ class ScheduleService:
         self.tasks: list[Task] = [self.steering.run]  #: run beside the extender, until the service ends
         #: run while this process leads
         self.leader_tasks: list[Task] = [
-            self._wake_up.run,
-            self.gangs.run,
+            self._pass_time,
             RejectionWriter(client, self.live).run,
             events.run,
             self.steering.lead,
         ]
+        self._serves_extender = serves_extender
+        if serves_extender:
+            self.live.scheduling.kept_nodes.patience[WaitState.UNSCHEDULABLE] = options.patience
+            self.leader_tasks.append(self._wake_up.run)
         if kueue:
             checks = AdmissionChecks(client, self.live, self.metrics)
             self.tasks.append(checks.follow)
             self.leader_tasks.append(checks.run)
-        self.describe_kept: Callable[[str], str] = lambda _node: ""  #: which pod a node is kept for, in words
         self.leading = False
         self._election = None
         if lease is not None:
@@ -179,7 +185,7 @@ class ScheduleService:
     async def _lead(self) -> None:
         if self._election is not None:
             await self.client.timing.sleep(SETTLE_SECONDS)
-        self.gangs.resume()
+        self.live.schedule(LeadershipBegan())
         self.leading = True
         _log.info("leading")
         try:
@@ -188,9 +194,22 @@ class ScheduleService:
                     tasks.create_task(self.live.guard.keep_running(run.__qualname__, run))
         finally:
             self.leading = False
+            self.live.schedule(LeadershipEnded())
             with suppress(TimeoutError):  # the next leader must not begin before the last binding is written
                 async with asyncio.timeout(END_SECONDS):
                     await self._binder.idle.wait()
+
+    async def _pass_time(self) -> None:
+        """Let the scheduling state know of the time, until cancelled."""
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            self.live.schedule(TimePassed())
+
+    def _carry_out(self, instruction: Instruction) -> None:
+        if isinstance(instruction, WriteEvent) and not instruction.gate:
+            pod = self.live.find_by_uid(instruction.uid)
+            if pod is not None:
+                self._events.note(pod, instruction.reason, instruction.message, same=instruction.same)
 
     # Answers to HTTP requests
 
@@ -200,6 +219,8 @@ class ScheduleService:
         return (self._standby(),)
 
     async def respond(self, verb: str, body: bytes) -> bytes:
+        if not self._serves_extender:
+            raise ProblemError(404, "This service answers no schedulers: it was started with --no-extender.")
         if not self.leading:
             raise NotReadyError(self._standby())
         answer: object
@@ -254,7 +275,7 @@ class ScheduleService:
         for row in document["nodes"][:MAX_CLAIM_ROWS] if count_markers(read) else ():
             self._explain_steering(pod, read, row)
         for row in document["nodes"]:
-            if kept := self.describe_kept(row["node"]):
+            if kept := self.live.scheduling.kept_nodes.describe(row["node"]):
                 row["kept"] = kept
         document["state"] = PodSummary(pod).to_document()
         if text := rejection_text(pod):
@@ -288,7 +309,7 @@ class ScheduleService:
         return "this is a standby: there is no leader yet"
 
     def numbers(self) -> dict[str, tuple[str, float]]:
-        cluster = self.live.cluster
+        cluster, gangs, kept_nodes = self.live.cluster, self.live.scheduling.gangs, self.live.scheduling.kept_nodes
         return {
             "alignup_schedule_leading": ("Whether this process leads.", float(self.leading)),
             "alignup_schedule_nodes": ("Nodes of the cluster.", len(self.live.nodes.objects)),
@@ -305,8 +326,11 @@ class ScheduleService:
             "alignup_schedule_claim_devices": ("Devices of ResourceSlices.", self.live.claims.devices),
             "alignup_schedule_distinct_states": ("Distinct states of nodes.", cluster.distinct_states),
             "alignup_schedule_waiting_pods": ("Rejected pods that wait for room.", self._wake_up.waiting),
-            "alignup_schedule_tentative_gangs": ("Gangs whose places are kept until all are bound.", len(self.gangs)),
-            "alignup_schedule_kept_nodes": ("Nodes kept for pods that waited long.", len(self._wake_up.kept_nodes)),
+            "alignup_schedule_tentative_gangs": ("Gangs whose places are kept until all are bound.", len(gangs)),
+            "alignup_schedule_kept_nodes": (
+                "Nodes kept for pods that waited long.",
+                len(kept_nodes),
+            ),
             "alignup_schedule_woken_pods_total": ("Waiting pods that got room.", self._wake_up.woken),
             "alignup_schedule_kept_verdicts_total": ("Verdicts that were used again.", cluster.kept_verdicts),
             "alignup_schedule_renewed_verdicts_total": ("Verdicts of changed nodes.", cluster.renewed_verdicts),
@@ -424,7 +448,12 @@ async def open_service(
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(ApiClient(access, timing=timing))
         service = ScheduleService(
-            client, extender=options.extender, live=options.live, lease=options.lease, kueue=options.kueue
+            client,
+            extender=options.extender,
+            live=options.live,
+            lease=options.lease,
+            kueue=options.kueue,
+            serves_extender=options.serves_extender,
         )
         tls = None
         if options.certificate is not None and options.private_key is not None:

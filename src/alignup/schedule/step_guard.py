@@ -85,6 +85,11 @@ class StepGuard:
                 return
             await self._timing.sleep(failures[0].seconds)
 
+    def report(self, *, step: str, name: str, error: Exception, retry: float) -> None:
+        """Count and log a step of the scheduling state that has failed."""
+        self._metrics.failed_step(step)
+        _log.error("step failed", step=step, name=name, retry=retry, exc_info=error)
+
     def succeeded(self, step: ServiceStep, name: str) -> None:
         self._failures.pop((step, name), None)
 

@@ -10,7 +10,6 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import structlog
 
@@ -19,14 +18,11 @@ from alignup.align.workload import Pod
 from alignup.kubernetes.api import PODS, ApiClient, Change, EventType
 from alignup.kubernetes.api.errors import ApiError
 from alignup.kubernetes.api.objects import ApiPod
+from alignup.placement.scheduling.instructions import AwaitRoom, Instruction, KeepNode
 from alignup.placement.wait_queue import WaitQueue
-from alignup.schedule.kept_nodes import KeptNodes
 from alignup.schedule.large_pods import LargePods
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.step_guard import GuardedStep, ServiceStep, StepFailure
-
-if TYPE_CHECKING:
-    from alignup.schedule.gangs import Gangs
 
 ANNOTATION = "alignup.dev/room-found"
 SWEEP_SECONDS = 30.0  #: between looking for room for all waiting pods, since a woken pod need not take the room
@@ -45,17 +41,16 @@ class RejectedPod:
 
 
 class WakeUp:
-    def __init__(self, client: ApiClient, live: LiveCluster, large_pods: LargePods, *, patience: float) -> None:
-        self.kept_nodes = KeptNodes(live, client.timing.clock, self._keep, patience=patience)
+    def __init__(self, client: ApiClient, live: LiveCluster, large_pods: LargePods) -> None:
         self._client, self._live, self._large_pods, self._clock = client, live, large_pods, client.timing.clock
         self._waiting: WaitQueue[None, RejectedPod] = WaitQueue()  #: the highest priority first, then the oldest
         self._nodes: tuple[tuple[str, ...], frozenset[str]] = ((), frozenset())  #: of the last pod, to be shared
         self._changed: dict[str, None] = {}
         self._wanted = asyncio.Event()
         self.woken = 0
-        self.gangs: Gangs | None = None  #: those that pods wait with
         live.on_change(self._note)
         live.pods.subscribe(self._pod_changed)
+        live.on_instruction(self._carry_out)
 
     @property
     def waiting(self) -> int:
@@ -74,10 +69,20 @@ class WakeUp:
         waiting.woken = known.woken if known else waiting.woken
         self._waiting.put(uid, waiting, kind=None, order=(-(waiting.pod.priority or 0),))
 
-    def _keep(self, pod: ApiPod, node: str) -> None:
-        """Let *pod* wait for *node* as well, which is kept for it."""
-        known = self._waiting.get(pod.metadata.uid)
-        self.rejected(pod, {*(known.nodes if known else ()), node})
+    def _carry_out(self, instruction: Instruction) -> None:
+        """Let pods wait for nodes as well that are kept for them, or where they have a place."""
+        match instruction:
+            case KeepNode(node, pods=pods):
+                for pod in pods:
+                    self._await_room(pod.uid, (node,))
+            case AwaitRoom(uid, nodes):
+                self._await_room(uid, nodes)
+
+    def _await_room(self, uid: str, nodes: tuple[str, ...]) -> None:
+        api_pod = self._live.find_by_uid(uid)
+        if api_pod is not None and not api_pod.spec.scheduling_gates:
+            rejected = self._waiting.get(uid)
+            self.rejected(api_pod, {*(rejected.nodes if rejected else ()), *nodes})
 
     def scheduled(self, uid: str) -> None:
         self._waiting.remove(uid)
@@ -98,7 +103,7 @@ class WakeUp:
                 for waiting in islice(self._waiting, MAX_PER_SWEEP):
                     with self._guarded(waiting):
                         await self._large_pods.decide(waiting.pod)
-                        nodes = waiting.nodes - self.kept_nodes.refused(waiting.pod).keys()
+                        nodes = waiting.nodes - self._live.scheduling.refusals(waiting.pod).keys()
                         if self._may_wake(waiting) and (best := self._live.choose(waiting.pod, nodes, limit=1)):
                             await self._wake_all(waiting, best[0].host)
                 continue
@@ -120,7 +125,8 @@ class WakeUp:
             with self._guarded(waiting):
                 await self._large_pods.decide(waiting.pod, (node,))
                 admits = self._live.verdict(waiting.pod, node).admits
-                if admits and not self.kept_nodes.keeps_out(node, waiting.pod) and await self._wake_all(waiting, node):
+                keeps_out = self._live.scheduling.keeps_out
+                if admits and not keeps_out(node, waiting.pod) and await self._wake_all(waiting, node):
                     return
 
     def _guarded(self, waiting: RejectedPod) -> GuardedStep:
@@ -133,12 +139,11 @@ class WakeUp:
 
     async def _wake_all(self, waiting: RejectedPod, node: str) -> bool:
         """Wake a pod, and with it its gang if all of it fits; return whether it does."""
-        others: list[RejectedPod] = []
-        if self.gangs is not None:
-            if not self.gangs.fits(waiting.api_pod, waiting.pod):
-                return False
-            uids = [pod.metadata.uid for pod in self.gangs.others_waiting(waiting.api_pod)]
-            others = [other for uid in uids if (other := self._waiting.get(uid)) and self._may_wake(other)]
+        gangs, facts = self._live.scheduling.gangs, self._live.facts(waiting.api_pod)
+        if not self._live.act(gangs.fits, facts):
+            return False
+        uids = gangs.others_waiting(facts)
+        others = [other for uid in uids if (other := self._waiting.get(uid)) and self._may_wake(other)]
         for each in (waiting, *others):
             await self._wake(each, node)
         return True

@@ -391,7 +391,7 @@ class PredictingScheduler:
     """Alignup; a host may get several pods before its kubelet confirms the first."""
 
     def __init__(self, hosts: Sequence[SimulatedHost]) -> None:
-        self.cluster = Cluster(max_unconfirmed=None, max_shapes=MAX_SHAPES, max_states=MAX_STATES, compact=False)
+        self.cluster = Cluster(max_unconfirmed=None, max_shapes=MAX_SHAPES, max_states=MAX_STATES)
         self.hosts = {host.name: host for host in hosts}
         self.mispredictions = 0
         self.index = StateIndex(self.hosts, self.rate, self.predicted_ledger)

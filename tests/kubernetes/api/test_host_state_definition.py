@@ -4,8 +4,9 @@ from pathlib import Path
 
 import yaml
 
-from alignup.documents.host_state import HostLedgerDocument, HostStateDocument
-from alignup.kubernetes.api.host_states import HOST_STATES, to_object
+from alignup.documents.host_state.schema import HostLedgerDocument, HostStateDocument
+from alignup.documents.host_state.writer import to_object
+from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.observe.observation import join
 from alignup.observe.published_objects import host_state
 from tests.observe.kubelets import SimulatedKubelet

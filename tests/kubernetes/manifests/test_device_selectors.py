@@ -67,7 +67,7 @@ def test_an_expression_selects_a_device(expression, selected):
         ("1 + 1", "fails for device .*: 2"),
         (f'{MEMORY}.compareTo(quantity("much")) > 0', "fails for device"),
         (f'{VERSION}.compareTo(semver("1.2")) > 0', "is not a semantic version; write 1.2.3"),
-        (ENDLESS_SELECTOR, "fails for device gpu.example.com/node-a/gpu-0: .*budget exceeded"),
+        (ENDLESS_SELECTOR, "takes more than 10,000 steps, which only the scheduler computes"),
         ("device.driver == '\ud800'", "is not valid"),
     ],
 )

@@ -18,6 +18,7 @@ from alignup.align.machine import Device
 DeviceIds = Mapping[str, tuple[str, ...]]  #: resource → ids, in natural order
 
 _NOTHING: frozenset[str] = frozenset()
+_NO_DEVICES: DeviceIds = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +70,7 @@ class DeviceLedger:
         )
 
     def holds(self, uid: str, container: str) -> DeviceIds:
-        return self.held.get(uid, {}).get(container, {})
+        return self.held.get(uid, {}).get(container, _NO_DEVICES)
 
     def owned(self, uid: str, resource: str) -> frozenset[str]:
         return frozenset().union(

@@ -164,6 +164,13 @@ def devices(pod: Pod, container: Container | None, resources: Collection[str]) -
     return {name: amount.value() for name, amount in named.items() if name in resources}
 
 
+def without_claimed(pod: Pod, capacity: Mapping[str, int]) -> Pod:
+    """Return *pod* without the extended resources that a ResourceClaim serves on a host with this *capacity*."""
+    if not pod.class_resources and not pod.claimed_requests:
+        return pod
+    return pod.without_requests(claimed_requests(pod, capacity))
+
+
 def claimed_requests(pod: Pod, capacity: Mapping[str, int]) -> tuple[tuple[str, str], ...]:
     """Return the (container, resource) requests that a ResourceClaim serves on a host with this *capacity*.
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _DOMAIN = re.compile(r"""(?:attributes|capacity)\s*\[\s*(?:"([^"]*)"|'([^']*)')\s*\]""")
 _ACCESS = re.compile(rf"{_DOMAIN.pattern}\s*\.\s*\??\s*(\w+)")  #: to one attribute or capacity
 _MAPS = re.compile(r"\b(?:attributes|capacity)\b")
+_TOO_LONG = "Iteration budget exceeded"  #: in an error of the library
 _QUANTITY, _VERSION = "quantity", "version"  #: as in ``cel_environment``
 
 
@@ -45,7 +46,10 @@ def select(expression: str, device: SliceDevice) -> bool:
     values, compiled = _variables(device, _domains(expression)), _compile(expression)
     try:
         value = compiled.eval(data={"device": values}).value()
-    except Exception as error:  # noqa: BLE001 - the library raises errors of many types, for example after 10,000 steps
+    except Exception as error:  # noqa: BLE001 - the library raises errors of many types
+        if _TOO_LONG in str(error):  # a scheduler allows more
+            reason = "takes more than 10,000 steps, which only the scheduler computes"
+            raise SelectorError(f"selector {quote(expression)} {reason}") from None
         value = error
     if not isinstance(value, bool):
         raise FailingSelectorError(f"selector {quote(expression)} fails for device {device.id}: {value}")

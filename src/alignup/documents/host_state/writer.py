@@ -1,0 +1,127 @@
+"""HostStates from machines and ledgers, as observers write them."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
+
+from alignup.align import bits
+from alignup.align.bits import Bits, NodeSet
+from alignup.align.claims.ledger import MODEL, ClaimLedger
+from alignup.align.devices.ledger import DeviceLedger
+from alignup.align.ledger import Ledger
+from alignup.align.machine import Machine
+from alignup.align.quantity import Quantity, QuantityFormat
+from alignup.align.workload.demand import FitRequest
+from alignup.align.workload.names import CPU, EPHEMERAL_STORAGE, MEMORY
+from alignup.documents.codec import show_or_none, to_builtins
+from alignup.documents.host_state.schema import (
+    ClaimDeviceGroup,
+    DeviceGroupDocument,
+    HeldResourcesDocument,
+    HostLedgerDocument,
+    HostStateDocument,
+)
+from alignup.documents.ledgers import holdings, residue
+from alignup.documents.machines import machine_to_document
+from alignup.documents.steering import MARKER_RESOURCE, marker_number
+
+
+def to_object(state: HostStateDocument) -> dict[str, Any]:
+    """Return the fields of the object, without metadata, to be applied."""
+    return {name: value for name, value in to_builtins(state).items() if name != "metadata"}
+
+
+def format_time(seconds: float) -> str:
+    """Return a time since the epoch as Kubernetes writes it."""
+    return f"{datetime.fromtimestamp(int(seconds), UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def machine_document(machine: Machine) -> dict[str, Any]:
+    """Return what decisions depend on; the report of cAdvisor only where it differs from the hardware."""
+    small = replace(machine, devices=(), pci=(), gaps=())
+    plain = replace(small, report=None)
+    return machine_to_document(plain if plain.kubelet_view() == small.kubelet_view() else small)
+
+
+def ledger_document(ledger: Ledger) -> HostLedgerDocument:
+    left = residue(ledger)
+    empty = {
+        name: inventory.registered for name, inventory in ledger.devices.inventories.items() if not inventory.devices
+    }
+    stopped = {name: False for name, inventory in ledger.devices.inventories.items() if not inventory.registered}
+    return HostLedgerDocument(
+        pods=[_held_resources(ledger, uid) for uid in ledger.pods],
+        devices=list(_device_groups(ledger.devices)),
+        resources={**empty, **stopped},
+        claim_devices=list(_claim_device_groups(ledger.claims)) if ledger.claims else [],
+        lost_cpus=left.cpus.lost,
+        group_memory=left.memory.reserved,
+    )
+
+
+def _held_resources(ledger: Ledger, uid: str) -> HeldResourcesDocument:
+    cpus, memory, _ = holdings(ledger, uid)
+    pod = ledger.pods[uid].pod
+    return HeldResourcesDocument(
+        uid=uid,
+        namespace=pod.namespace,
+        name=pod.name if pod.namespace else "",
+        priority=pod.priority or 0,
+        requests=_requests(ledger.pods[uid].usage),
+        cpus=cpus,
+        memory=memory,
+        devices={
+            container: {resource: list(ids) for resource, ids in resources.items()}
+            for container, resources in ledger.devices.held.get(uid, {}).items()
+        },
+        claims={
+            container: {claim: list(map(str, ids)) for claim, ids in claims.items()}
+            for container, claims in (ledger.claims.held.get(uid, {}) if ledger.claims else {}).items()
+        },
+    )
+
+
+def _requests(usage: FitRequest) -> dict[str, str]:
+    amounts = {MEMORY: usage.memory, EPHEMERAL_STORAGE: usage.ephemeral_storage, **usage.scalars}
+    cpu = {CPU: _show_milli_cpu(usage.milli_cpu)} if usage.milli_cpu else {}
+    return cpu | {name: _show_amount(amount) for name, amount in amounts.items() if amount}
+
+
+@lru_cache(maxsize=1024)  # the pods of a node have few different amounts
+def _show_milli_cpu(amount: int) -> str:
+    return str(Quantity(amount, -3))
+
+
+@lru_cache(maxsize=1024)
+def _show_amount(amount: int) -> str:
+    return str(Quantity.of(amount, QuantityFormat.BINARY_SI))
+
+
+def _device_groups(ledger: DeviceLedger) -> Iterator[DeviceGroupDocument]:
+    for resource, inventory in sorted(ledger.inventories.items()):
+        groups: dict[tuple[int | None, bool], list[str]] = {}
+        for device in inventory.devices:
+            groups.setdefault((device.nodes, device.healthy), []).append(device.id)
+        for (nodes, healthy), ids in groups.items():
+            group = DeviceGroupDocument(resource=resource, ids=ids, nodes=show_or_none(nodes), healthy=healthy)
+            markers = bits.show(_marker_numbers(nodes, ids)) if resource == MARKER_RESOURCE else ""
+            yield group.replace(ids=[], markers=markers) if markers else group
+
+
+def _marker_numbers(nodes: NodeSet | None, ids: list[str]) -> Bits:
+    """Return the numbers of the markers of a NUMA node; none if any of them is no such marker."""
+    members = list(bits.members(nodes or 0))
+    numbers = [marker_number(members[0], id_) for id_ in ids] if len(members) == 1 else []
+    known = [number for number in numbers if number is not None]
+    return bits.of(known) if len(known) == len(ids) else 0
+
+
+def _claim_device_groups(ledger: ClaimLedger) -> Iterator[ClaimDeviceGroup]:
+    groups: dict[tuple[str, str, int | None, str], list[str]] = {}
+    for device in ledger.devices:
+        driver, pool, name = device.id
+        groups.setdefault((driver, pool, device.nodes, str(device.attributes.get(MODEL, ""))), []).append(name)
+    for (driver, pool, nodes, model), names in groups.items():
+        yield ClaimDeviceGroup(driver=driver, pool=pool, devices=names, nodes=show_or_none(nodes), model=model)

@@ -1,0 +1,155 @@
+"""Pods that nodes count on although their bindings were not observed yet.
+
+    assume → (a binding is written, and observed) → stop
+           → (it is certainly not written)        → forget
+
+A node whose state becomes unknown is dropped. When it is known again, it counts on the same pods.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from alignup.align.workload import Pod
+from alignup.placement.cluster import Cluster, RankedHost
+from alignup.placement.gang import GangBinding
+from alignup.placement.host_record import HostRecord
+from alignup.placement.scheduling.facts import ClusterFacts, GangFacts
+from alignup.placement.verdict import Verdict
+
+#: Called with a pod and the nodes that count on it from now on; none: it is not placed any more.
+PlacedListener = Callable[[Pod, Collection[str]], object]
+#: Called with nodes that changed, and whether nothing happened but that pods were assumed there.
+ChangedListener = Callable[[Iterable[str], bool], object]
+
+
+class Assumptions:
+    def __init__(
+        self, cluster: Cluster, facts: ClusterFacts, *, placed: PlacedListener, changed: ChangedListener
+    ) -> None:
+        self._cluster = cluster
+        self._facts = facts
+        self._placed = placed
+        self._changed = changed
+        self.nodes: dict[str, tuple[str, ...]] = {}  #: uid → node, or several of which it will get one
+        self._pods: dict[str, dict[str, Pod]] = {}  #: node → uid → pod
+        #: uid → node whose state is unknown → what was known about it last
+        self._dropped: dict[str, dict[str, HostRecord]] = {}
+
+    def __contains__(self, uid: str) -> bool:
+        return uid in self.nodes
+
+    def on(self, node: str) -> Sequence[Pod]:
+        """Return the pods that are assumed on a node."""
+        return tuple(self._pods.get(node, {}).values())
+
+    # Questions
+
+    def verdict(self, pod: Pod, node: str) -> Verdict:
+        """Predict what the kubelet of *node* decides about *pod*."""
+        if self._cluster.record(node):
+            return self._cluster.verdict(pod, node)
+        return self._facts.verdict_without_report(pod, node)
+
+    def rank(self, pod: Pod, nodes: Collection[str], *, limit: int | None = None) -> list[RankedHost]:
+        """Return those of *nodes* that admit *pod*, best first, those without a report last."""
+        ranked = self._cluster.rank(pod, nodes, limit=limit)
+        others = [node for node in self._facts.approximate_nodes if node in nodes]
+        verdicts = ((node, self._facts.verdict_without_report(pod, node)) for node in others)
+        fitting = [RankedHost(node, verdict.score) for node, verdict in verdicts if verdict.admits and verdict.score]
+        return [*ranked, *sorted(fitting, key=lambda ranked: (-ranked.score.total, ranked.host))][:limit]
+
+    def beside(self, gang: GangFacts, *, without: Collection[str] = ()) -> dict[str, GangBinding]:
+        """Return the pods of a gang by uid that are bound, or assumed on one node, and that no report contains yet."""
+        bindings: dict[str, GangBinding] = {}
+        nodes = {uid: self.nodes.get(uid, ()) for uid in gang.waiting}
+        nodes |= {uid: (node,) for uid, node in gang.bound.items()}
+        for uid, places in nodes.items():
+            record = self._cluster.record(places[0]) if len(places) == 1 and uid not in without else None
+            binding = record.binding(uid) if record else None
+            if binding is not None:
+                bindings[uid] = GangBinding(binding.pod, places[0])
+        return bindings
+
+    # Changes
+
+    def assume(self, pod: Pod, node: str) -> Verdict:
+        """Count on *pod* on *node* from now on, if its kubelet will admit it."""
+        known = self._cluster.record(node) is not None
+        verdict = self._cluster.assume(pod, node) if known else self._facts.verdict_without_report(pod, node)
+        if verdict.admits:
+            self._put(pod, (node,))
+        return verdict
+
+    def assume_any(self, pod: Pod, nodes: Collection[str]) -> tuple[str, ...]:
+        """Count on *pod* on any of *nodes*, and return those that admit it; see :meth:`assume`."""
+        if len(nodes) == 1:
+            return tuple(node for node in nodes if self.assume(pod, node).admits)
+        admitting = tuple(node for node in nodes if self._cluster.assume(pod, node, or_elsewhere=True).admits)
+        if admitting:
+            self._put(pod, admitting)
+        return admitting
+
+    def assume_gang(
+        self, bindings: Sequence[GangBinding], *, beside: Sequence[GangBinding] = ()
+    ) -> tuple[Verdict, ...]:
+        """Count on all pods of a gang from now on, in this order, or on none of them; see ``Cluster.assume_gang``.
+
+        Those that were assumed before are decided again, apart from those *beside* them, which stay as they are. The
+        verdicts of these are the first. All nodes must have reports.
+        """
+        before = {pod.uid: nodes for pod, _ in bindings if (nodes := self.stop(pod.uid))}
+        for uid in before:
+            self._cluster.forget(uid)
+        verdicts = self._cluster.assume_gang([*beside, *bindings])
+        admitted = bool(verdicts) and verdicts[-1].admits
+        hosts = {host for _, host in bindings}
+        given_back = [node for nodes in before.values() for node in nodes if not admitted or node not in hosts]
+        for pod, host in bindings:
+            if admitted:
+                self._put(pod, (host,))
+            else:
+                self._placed(pod, ())
+        self._changed(given_back, False)  # noqa: FBT003 - see ChangedListener
+        return verdicts
+
+    def _put(self, pod: Pod, nodes: tuple[str, ...]) -> None:
+        self.stop(pod.uid)
+        self.nodes[pod.uid] = nodes
+        for node in nodes:
+            self._pods.setdefault(node, {})[pod.uid] = pod
+        self._placed(pod, nodes)
+        self._changed(nodes, True)  # noqa: FBT003
+
+    def forget(self, uid: str) -> None:
+        """Forget an assumed pod that was not bound; do nothing if its binding was observed."""
+        pod = next((pods[uid] for node in self.nodes.get(uid, ()) if uid in (pods := self._pods[node])), None)
+        if pod is not None:
+            nodes = self.stop(uid)
+            self._cluster.forget(uid)
+            self._placed(pod, ())
+            self._changed(nodes, False)  # noqa: FBT003
+
+    def stop(self, uid: str) -> tuple[str, ...]:
+        """Note that the binding of a pod was observed; return the nodes where it was assumed until now."""
+        self._dropped.pop(uid, None)
+        nodes = self.nodes.pop(uid, ())
+        for node in nodes:
+            del self._pods[node][uid]
+            if not self._pods[node]:
+                del self._pods[node]
+        return nodes
+
+    # Nodes whose state is unknown for a while
+
+    def drop_host(self, record: HostRecord) -> None:
+        """Remember the pods that are assumed on a host whose state is no longer known."""
+        for binding in record.bindings:
+            if binding.uid in self.nodes:
+                self._dropped.setdefault(binding.uid, {})[record.name] = record
+
+    def restore_host(self, name: str) -> None:
+        """Count again on the pods that were assumed on a host before its state was unknown."""
+        before = {uid: records.pop(name) for uid, records in self._dropped.items() if name in records}
+        self._dropped = {uid: records for uid, records in self._dropped.items() if records}
+        if before:
+            uids = [uid for uid in before if name in self.nodes[uid]]
+            self._cluster.restore(next(iter(before.values())), uids)

@@ -1,0 +1,144 @@
+"""The nodes of a gang behind the gate: all of its pods are assumed there, or none of them."""
+
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice, permutations
+from typing import NamedTuple
+
+from alignup.align.workload import Pod
+from alignup.placement.cluster import Cluster
+from alignup.placement.gang import GangAnswer, GangBinding
+from alignup.placement.pod_shape import SHAPE_UID, shape_key
+from alignup.placement.scheduling.assumptions import Assumptions
+from alignup.placement.scheduling.claim_rules import GatedClaims
+from alignup.placement.scheduling.facts import ClusterFacts, GangFacts, GroupKey, PodFacts
+from alignup.placement.scheduling.kept_nodes import KeptNodes
+from alignup.placement.scheduling.pod_queue import WaitingGang, kind_key
+from alignup.placement.scheduling.releases import AvoidedNodes
+from alignup.placement.shortage import describe_shortage
+from alignup.placement.verdict import Feasibility, unknown
+
+INCOMPLETE = "GangIncomplete"  #: the reason of events about gangs of which pods are missing, or not bound
+FULL = "too little left by the Node object"
+NO_ORDER = "its pods share nodes in an order that the scheduler of a PodGroup does not keep"
+MAX_ORDERS = 120  #: of pods on one node that are tried
+
+
+class GangChoice(NamedTuple):
+    bindings: tuple[GangBinding, ...] = ()  #: in the order of release; they are assumed
+    in_turn: bool = False  #: whether pods of one node must be bound one after the other
+    problem: str = ""  #: why the gang waits
+    fitting: int = 0  #: of its pods
+
+
+class GangPlacement:
+    def __init__(  # noqa: PLR0913 - everything that a choice depends on
+        self,
+        cluster: Cluster,
+        facts: ClusterFacts,
+        assumptions: Assumptions,
+        kept_nodes: KeptNodes,
+        *,
+        claims: GatedClaims,
+        avoided: AvoidedNodes,
+    ) -> None:
+        self._cluster = cluster
+        self._facts = facts
+        self._assumptions = assumptions
+        self._kept_nodes = kept_nodes
+        self._claims = claims
+        self._avoided = avoided
+
+    def choose(self, gang: WaitingGang, *, placed: int, now: float) -> GangChoice:
+        """Choose the nodes of a gang, of which so many pods are *placed*, and assume the others there, or none."""
+        facts = self._facts.gang(gang.key)
+        beside = self._assumptions.beside(facts)
+        nodes = self._gang_nodes(gang, {binding.host for binding in beside.values()}, now)
+        pods = [*(binding.pod for binding in beside.values()), *(member.pod for member in gang.members)]
+
+        def has_room(host: str, pods: Sequence[Pod]) -> bool:
+            *others, last = pods
+            if self._facts.insufficient(host, last, beside=(*self._assumptions.on(host), *others)):
+                return False
+            # One pod may stand for several that are alike.
+            after = [replace(pod, uid=f"{SHAPE_UID}-{place}") for place, pod in enumerate(others)]
+            return not self._kept_nodes.keeps_out(host, last, gang.order, after=after)
+
+        answer = self._cluster.feasible_gang(pods, eligible=lambda pod: nodes[pod.uid], has_room=has_room)
+        chosen = [binding for binding in answer.bindings if binding.pod.uid in nodes]
+        fitting = placed + len(chosen)
+        if fitting < facts.minimum:
+            full, verdicts = unknown(FULL), dict(answer.verdicts)
+            for pod in answer.rest[:1]:  # nodes whose kubelets would admit it are full by their Node objects
+                verdicts[pod.uid] = Feasibility(
+                    {node: full if each.admits else each for node, each in verdicts[pod.uid].items()}
+                )
+            answer = replace(answer, verdicts=verdicts)
+            return GangChoice(problem=describe_gang(gang.key, facts, fitting, answer, self._cluster), fitting=fitting)
+        return self._assume_gang(gang, chosen, beside)
+
+    def _gang_nodes(self, gang: WaitingGang, holding: Collection[str], now: float) -> dict[str, Collection[str]]:
+        """Return the nodes of each pod, by uid. Claims are checked only on nodes that admit the pod."""
+        kinds = {_member_key(member): replace(member, order=gang.order) for member in gang.members}
+        admitting = set(holding)
+        for member in kinds.values() if any(member.pod.uses_claims for member in kinds.values()) else ():
+            admitting.update(self._cluster.feasible(member.pod).admitting())
+        nodes = {key: self._member_nodes(member, admitting, now) for key, member in kinds.items()}
+        return {member.uid: nodes[_member_key(member)] for member in gang.members}
+
+    def _member_nodes(self, member: PodFacts, admitting: Collection[str], now: float) -> Collection[str]:
+        """Return the nodes that a pod of a gang may be released to, as far as its other pods do not matter.
+
+        Its claims may allow fewer of the *admitting* nodes. No other nodes are chosen anyway.
+        """
+        allowed, kept = set(self._facts.allowed(member)), self._kept_nodes
+        allowed -= self._avoided.of(member, now=now)
+        allowed -= {name for name in kept.names if kept.keeps_out(name, member.pod, member.order)}
+        if member.pod.uses_claims:
+            allowed -= {name for name in admitting if name in allowed and self._claims.refusal(member.pod, name)}
+        return frozenset(allowed)
+
+    def _assume_gang(
+        self, gang: WaitingGang, chosen: Sequence[GangBinding], beside: Mapping[str, GangBinding]
+    ) -> GangChoice:
+        by_node: dict[str, list[GangBinding]] = {}
+        for binding in chosen:
+            by_node.setdefault(binding.host, []).append(binding)
+        held = {host: [binding for binding in beside.values() if binding.host == host] for host in by_node}
+        mixed = [host for host, bindings in by_node.items() if len({shape_key(pod) for pod, _ in bindings}) > 1]
+        at_once = gang.bound_at_once
+        if at_once and not all(self._admits_any_order(by_node[host], held[host]) for host in mixed):
+            return GangChoice(problem=f"gang {gang.key}: {NO_ORDER}")
+        others = [binding for bindings in held.values() for binding in bindings]
+        verdicts = self._assumptions.assume_gang(chosen, beside=others)
+        if not verdicts[-1].admits:
+            return GangChoice(problem=f"gang {gang.key}: {verdicts[-1].reason}")
+        return GangChoice(tuple(chosen), in_turn=bool(mixed) and not at_once)
+
+    def _admits_any_order(self, bindings: Collection[GangBinding], beside: Collection[GangBinding]) -> bool:
+        """Return whether a node admits pods in whatever order they are bound."""
+        tried = set()
+        for order in islice(permutations(bindings), MAX_ORDERS + 1):
+            shapes = tuple(shape_key(pod) for pod, _ in order)
+            if shapes in tried:
+                continue
+            tried.add(shapes)
+            admits = len(tried) <= MAX_ORDERS and self._cluster.assume_gang((*beside, *order))[-1].admits
+            for pod, _ in order:
+                self._cluster.forget(pod.uid)
+            if not admits:
+                return False
+        return True
+
+
+def _member_key(member: PodFacts) -> Hashable:
+    """Return a key that is equal for pods of a gang that may be released to the same nodes."""
+    return kind_key(member), member.controllers
+
+
+def describe_gang(key: GroupKey, gang: GangFacts, fitting: int, answer: GangAnswer, cluster: Cluster) -> str:
+    """Return why a gang of which only so many pods are *fitting* waits."""
+    needed = max(gang.minimum, gang.present)
+    shortage = describe_shortage(cluster, answer.verdicts[answer.rest[0].uid]) if answer.rest else "nodes changed"
+    text = f"gang {key}: {fitting} of {needed} pods fit together; {shortage}"
+    return text if answer.proved else f"{text}; no more were found within {answer.steps} steps"

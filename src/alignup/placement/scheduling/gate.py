@@ -1,0 +1,699 @@
+"""Pods behind the gate: a node is chosen for each, and it is released there.
+
+Every waiting pod is tried in its order. The best node that its kubelet, the Node object and the pod's own selectors
+allow is assumed, and the pod is released to it. Its scheduler then binds it. A pod that no node admits is tried again
+when a node changes that could admit it. The pods of a gang are released together, when all of them fit.
+
+    other gates → queued → released (see ``releases``) → bound
+                   ↑  ↓        ↓
+                  blocked   (not written) → queued
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from itertools import islice
+
+from alignup.align.errors import AlignError
+from alignup.align.workload import Pod
+from alignup.placement.cluster import Cluster
+from alignup.placement.gang import GangBinding
+from alignup.placement.pod_shape import is_large
+from alignup.placement.scheduling.assumptions import Assumptions
+from alignup.placement.scheduling.claim_rules import (
+    UNKNOWN_PREFERENCE,
+    GatedClaims,
+    SettledClaims,
+    claim_preference,
+)
+from alignup.placement.scheduling.facts import FIRST, ClusterFacts, GangFacts, GroupKey, PodFacts, WaitState
+from alignup.placement.scheduling.gang_placement import FULL, INCOMPLETE, GangChoice, GangPlacement
+from alignup.placement.scheduling.instructions import (
+    CancelSteering,
+    DecideLargePod,
+    EvictPod,
+    ForgetEvents,
+    ReadPod,
+    Report,
+    WriteEvent,
+    WriteRelease,
+)
+from alignup.placement.scheduling.kept_nodes import KeptNodes
+from alignup.placement.scheduling.pod_queue import (
+    MAX_CHANGED,
+    PodClass,
+    PodQueue,
+    Rank,
+    WaitingGang,
+    gang_uid,
+)
+from alignup.placement.scheduling.reasons import count_reasons, describe_reasons
+from alignup.placement.scheduling.releases import (
+    UNBOUND_SECONDS,
+    AvoidedNodes,
+    PodRelease,
+    ReleaseOutcome,
+    ReleasePhase,
+    Releases,
+    describe_failure,
+)
+from alignup.placement.scheduling.turn import Turn
+from alignup.placement.verdict import VerdictKind
+
+NO_NODE = "NoNode"  #: the reason of events about pods that no node admits
+INVALID = "InvalidPod"  #: the reason of events about pods that no kubelet can decide on
+OTHER_SCHEDULER = "OtherScheduler"  #: the reason of events about pods whose scheduler is not among the known ones
+DEFAULT_SCHEDULER = "default-scheduler"
+EXPLAIN_SECONDS = 2.0  #: before it is said that no node admits a pod; some reasons last less
+QUEUE = "queue"  #: the step in which a pod is read, and put into the queue
+FIRST_RETRY, LONGEST_RETRY = 1.0, 300.0  #: seconds after a step failed; each failure in a row doubles them
+
+
+class GatedPodState(StrEnum):
+    """What a pod behind the gate waits for, from its creation to its binding; see docs/scheduling.md."""
+
+    NOWHERE = "nowhere"  #: not seen yet, bound, gone, or of a scheduler that pods are not released to
+    OTHER_GATES = "other gates"  #: for the removal of other gates
+    INCOMPLETE = "incomplete gang"  #: for other pods of its gang
+    QUEUED = "queued"  #: for its turn
+    BLOCKED = "blocked"  #: for a node that admits it
+    PUT_OFF = "put off"  #: for another try, after a release was refused or a step failed
+    PLANNED = "release planned"  #: for the write of its release
+    WRITING = "release being written"
+    RELEASED = "released"  #: for its scheduler
+    GIVEN_UP = "given up"  #: its scheduler has not bound it in time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateOptions:
+    parallel: int = 32  #: releases that are written at the same time
+    patience: float = 60.0  #: seconds after which a node is kept for a pod that others overtake
+    unbound: float = UNBOUND_SECONDS  #: seconds after which a release that is not bound gives its slot back
+    share: float = 0.5  #: of all slots that one namespace may have while pods of others wait
+    schedulers: frozenset[str] = frozenset({DEFAULT_SCHEDULER})  #: those that pods are released to
+    retry: float = 10.0  #: seconds after a release that the API server did not accept
+    avoid: float = 600.0  #: seconds for which pods of a controller avoid a node where one was not scheduled
+    replace_stuck: bool = False  #: whether to evict released pods that are not scheduled and will be created again
+
+
+_RELEASE_STATES = {
+    ReleasePhase.PLANNED: GatedPodState.PLANNED,
+    ReleasePhase.WRITING: GatedPodState.WRITING,
+    ReleasePhase.WRITTEN: GatedPodState.RELEASED,
+}
+
+
+class Gate:
+    """The pods behind the gate, and those that are released and not bound yet."""
+
+    def __init__(  # noqa: PLR0913 - everything that a choice depends on
+        self,
+        cluster: Cluster,
+        facts: ClusterFacts,
+        assumptions: Assumptions,
+        kept_nodes: KeptNodes,
+        *,
+        turn: Turn,
+        options: GateOptions,
+    ) -> None:
+        self.options = options
+        self._cluster = cluster
+        self._facts = facts
+        self._assumptions = assumptions
+        self._kept_nodes = kept_nodes
+        self._turn = turn
+        self.queue = PodQueue(facts)
+        self.releases = Releases(seconds=options.unbound)
+        self.claims = GatedClaims(facts)
+        self._avoided = AvoidedNodes(options.avoid)
+        self._gangs = GangPlacement(cluster, facts, assumptions, kept_nodes, claims=self.claims, avoided=self._avoided)
+        self._pods: dict[str, PodFacts] = {}  #: all pods that wait here or are released, as they are now, by uid
+        self.other_gates: set[str] = set()  #: uids of pods that have other gates as well
+        self._refused: dict[str, float] = {}  #: uid → when to try again to release it
+        self._ready: dict[GroupKey, dict[str, PodFacts]] = {}  #: pods of groups that have no gate but ours, by uid
+        self.incomplete: dict[GroupKey, float] = {}  #: groups without enough pods → when to explain that
+        self._to_explain: dict[PodClass, float] = {}  #: blocked classes → when to explain that; the first comes first
+        self._preparing: dict[str, PodClass] = {}  #: of large pods, by uid of the first, while others decide on them
+        self._failures: dict[str, int] = {}  #: uid, of a gang that of its first pod → failures in a row
+        self._node_gone = False  #: whether pods may have been released to a node that is gone since the last check
+
+    def count_blocked(self) -> int:
+        return sum(len(self.queue.of_kind(pod_class)) for pod_class in self.queue.blocked)
+
+    def state_of(self, uid: str) -> GatedPodState:
+        """Return what a pod waits for."""
+        release, facts = self.releases.get(uid), self._pods.get(uid)
+        if release is not None:
+            return _RELEASE_STATES[release.phase]
+        if uid in self.releases.given_up:
+            return GatedPodState.GIVEN_UP
+        if uid in self.other_gates:
+            return GatedPodState.OTHER_GATES
+        if uid in self._refused:
+            return GatedPodState.PUT_OFF
+        group = facts.group if facts else None
+        for entry in (uid, gang_uid(group) if group else ""):
+            if entry in self.queue:
+                return GatedPodState.BLOCKED if self.queue.is_blocked(entry) else GatedPodState.QUEUED
+        waits = group is not None and uid in self._ready.get(group, {})
+        return GatedPodState.INCOMPLETE if waits else GatedPodState.NOWHERE
+
+    # Changes of pods
+
+    def pod_seen(self, facts: PodFacts) -> None:
+        """Take note of a pod without a node, as it is now."""
+        uid = facts.uid
+        if uid in self.releases:
+            self._pods[uid] = facts
+            return
+        self._stop_waiting(uid)
+        if facts.state is WaitState.GATED:
+            with self._isolated(QUEUE, facts):
+                self._wait(facts)
+        elif facts.state is WaitState.OTHER_GATES:
+            self._pods[uid] = facts
+            self.other_gates.add(uid)
+        elif facts.released_to and self._knows_scheduler(facts) and uid not in self.releases.given_up:
+            self._adopt(facts)
+
+    def pod_left(self, uid: str) -> None:
+        """Take note that a pod does not wait here: its gate was removed by others."""
+        if uid not in self.releases:
+            self._stop_waiting(uid)
+
+    def pod_gone(self, uid: str, node: str) -> None:
+        self._stop_waiting(uid)
+        self._pods.pop(uid, None)
+        release = self.releases.get(uid)
+        if release is not None and not node:
+            self._turn.emit(CancelSteering(uid, release.nodes))
+            self._assumptions.forget(uid)
+            self._report("release ended", release.facts, outcome=ReleaseOutcome.DELETED)
+        self._end_release(uid, bound=False)
+        self.releases.forget(uid)
+        self._turn.emit(ForgetEvents(uid))
+        self._settle(self.claims.forget(uid))
+        self._failures.pop(uid, None)
+        gone = (node,) if node else tuple(release.nodes) if release else ()
+        self.queue.nodes_changed(gone)
+
+    def pod_bound(self, uid: str, node: str, pod: Pod | None) -> None:
+        """Take note of a binding; *pod* as it is now, with the names of its claims, if it can be read."""
+        self._stop_waiting(uid)
+        facts = self._pods.pop(uid, None)
+        self._settle(self.claims.bound(uid, node, pod, now=self._turn.now))
+        outcome = self.releases.bound(uid, node)
+        if outcome is not None:
+            self._write_followers(uid, bound=True)
+            name = facts.full_name if facts else ""
+            details = {"outcome": outcome, "node": node}
+            self._turn.emit(Report("release ended", uid, name, details))
+        self._write_planned()
+
+    def pod_unreadable(self, uid: str, problem: str) -> None:
+        """Take note of a pod behind the gate that cannot be read."""
+        self._stop_waiting(uid)
+        self._turn.emit(WriteEvent(uid, INVALID, f"no kubelet can decide on the pod: {problem}"))
+
+    def _wait(self, facts: PodFacts) -> None:
+        """Put a pod into the queue."""
+        self._pods[facts.uid] = facts
+        if not self._knows_scheduler(facts):
+            schedulers = ", ".join(sorted(self.options.schedulers))
+            message = f"pods are released to {schedulers} only; the scheduler of the pod is {facts.scheduler}"
+            self._turn.emit(WriteEvent(facts.uid, OTHER_SCHEDULER, message))
+        elif facts.group:
+            self._ready.setdefault(facts.group, {})[facts.uid] = facts
+            self.group_changed(facts.group)
+        else:
+            self._add_alone(facts)
+
+    def _add_alone(self, facts: PodFacts) -> None:
+        pod_class = self.queue.add(facts)
+        if pod_class in self.queue.blocked:
+            if pod_class.explained is not None:
+                reasons, message = pod_class.explained
+                self._turn.emit(WriteEvent(facts.uid, NO_NODE, message, reasons))
+            else:
+                self._to_explain.setdefault(pod_class, self._turn.now + EXPLAIN_SECONDS)
+
+    def _stop_waiting(self, uid: str) -> None:
+        facts = self._pods.get(uid)
+        self.queue.remove(uid)
+        self.other_gates.discard(uid)
+        self._refused.pop(uid, None)
+        group = facts.group if facts else None
+        if group and self._ready.get(group, {}).pop(uid, None) is not None:
+            self.group_changed(group)
+
+    def _adopt(self, facts: PodFacts) -> None:
+        """Count on a pod that another process, or this one before a restart, has released."""
+        nodes, now = facts.released_to, self._turn.now
+        self._pods[facts.uid] = facts
+        self.releases.add(PodRelease(facts, nodes, now, ReleasePhase.WRITTEN))
+        if not self._assume_released(facts):
+            self.releases.uncounted.add(facts.uid)
+            self._report("the kubelet will not admit a released pod", facts, node=",".join(nodes))
+        if facts.pod.uses_claims:
+            self.claims.released(facts.pod, nodes)
+        self.queue.nodes_changed(nodes, taken=True)
+        if facts.group:
+            self.group_changed(facts.group)
+
+    def _assume_released(self, facts: PodFacts) -> bool:
+        nodes, pod = facts.released_to, facts.pod
+        if facts.group is None or len(nodes) > 1 or self._cluster.record(nodes[0]) is None:
+            return self._assumptions.assume_any(pod, nodes) == nodes
+        held = self._assumptions.beside(self._facts.gang(facts.group), without=(pod.uid,)).values()
+        beside = [binding for binding in held if binding.host == nodes[0]]
+        return self._assumptions.assume_gang([GangBinding(pod, nodes[0])], beside=beside)[-1].admits
+
+    # Changes of nodes, claims and groups
+
+    def nodes_changed(self, nodes: Iterable[str], *, taken: bool = False) -> None:
+        self.queue.nodes_changed(nodes, taken=taken)
+
+    def hosts_changed(self, hosts: Collection[str]) -> None:
+        """Take note of what hosts hold; they may have been unknown when pods were adopted that are released there."""
+        self.queue.nodes_changed(hosts)
+        for uid in sorted(self.releases.uncounted):
+            facts = self._pods[uid]
+            if not set(hosts).isdisjoint(facts.released_to) and self._assume_released(facts):
+                self.releases.uncounted.discard(uid)
+
+    def node_changed(self, node: str, *, gone: bool) -> None:
+        """Take note that a Node object has changed in what choices depend on, or is gone."""
+        self._node_gone |= gone
+        self.queue.nodes_changed((node,))
+
+    def claims_changed(self, namespace: str | None) -> None:
+        """Take note that claims have changed; *namespace*: of a claim or template that did."""
+        self._settle(self.claims.check(self._turn.now))
+        if namespace is not None:  # nodes without devices for its pods were left out
+            self.queue.rank_again(lambda each: each.namespace == namespace and each.pod.uses_claims)
+
+    def _settle(self, settled: Iterable[SettledClaims]) -> None:
+        """Try pods with claims again on nodes where claims of an earlier pod have devices now."""
+        for uid, nodes, alignment in settled:
+            self.queue.nodes_changed(nodes)
+            if alignment is not None:
+                self._turn.emit(Report("claims settled", uid, details={"alignment": alignment}))
+
+    def group_changed(self, key: GroupKey) -> None:
+        """Queue the pods of a group: together, or alone if it has started, or not at all if some are missing."""
+        ready = self._ready.get(key, {})
+        self.queue.remove(gang_uid(key))
+        if not ready:
+            self._ready.pop(key, None)
+            self.incomplete.pop(key, None)
+            return
+        gang = self._facts.gang(key)
+        placed = self._count_placed(gang)
+        if placed >= gang.minimum or gang.minimum == 1:
+            self.incomplete.pop(key, None)
+            for facts in ready.values():
+                self._add_alone(facts)
+            return
+        for uid in ready:
+            self.queue.remove(uid)
+        if placed + len(ready) < gang.minimum:
+            self.incomplete.setdefault(key, self._turn.now + EXPLAIN_SECONDS)
+            return
+        self.incomplete.pop(key, None)
+        pods = tuple(sorted(ready.values(), key=lambda facts: facts.order))
+        order = FIRST if placed else pods[0].order
+        since = min(facts.since for facts in pods)
+        first = {field.name: getattr(pods[0], field.name) for field in fields(PodFacts)}
+        self.queue.add(WaitingGang(**(first | {"order": order, "since": since}), key=key, members=pods))
+
+    def _count_placed(self, gang: GangFacts) -> int:
+        """Return how many pods are bound or released."""
+        return len(gang.bound) + sum(uid in self.releases for uid in gang.waiting)
+
+    # Decisions
+
+    def try_next(self) -> bool | None:
+        """Try the next pod; return whether it is released, or ``None`` if there is none to try."""
+        if self.releases.writing >= self.options.parallel:
+            return None
+        head = self.queue.next_head(self._has_share)
+        if head is None:
+            return None
+        pod_class, waiting = head
+        released = [False]
+        with self._isolated("place", waiting):
+            released.append(self._try(waiting, pod_class))
+        return released[-1]
+
+    def _try(self, waiting: PodFacts, pod_class: PodClass) -> bool:
+        if is_large(pod_class.pod) and not pod_class.prepared:
+            self.queue.block(pod_class)
+            if waiting.uid not in self._preparing:
+                self._preparing[waiting.uid] = pod_class
+                self._turn.emit(DecideLargePod(waiting.uid, pod_class.pod))
+            return False
+        pod_class.prepared = False
+        if isinstance(waiting, WaitingGang):
+            return self._try_gang(waiting, pod_class)
+        nodes = self._choose(waiting, pod_class)
+        if not nodes:
+            self.queue.block(pod_class)
+            self._to_explain.setdefault(pod_class, self._turn.now + EXPLAIN_SECONDS)
+            return False
+        self.queue.unblock(pod_class)
+        self._plan_release(waiting, nodes)
+        self._write_planned()
+        return True
+
+    def large_pod_decided(self, uid: str) -> None:
+        """Try a large pod again whose verdicts are known now."""
+        pod_class = self._preparing.pop(uid, None)
+        if pod_class is not None:
+            pod_class.prepared = True
+            self.queue.retry(pod_class)
+
+    def _has_share(self, namespace: str) -> bool:
+        """Return whether a namespace has a slot left.
+
+        While pods of other namespaces wait, a namespace gets a share of the releases that are written at a time, and
+        of those that are not bound, for which every node is a slot. While the scheduler does not answer, it gets one.
+        """
+        options = self.options
+        unbound = self.releases.by_namespace[namespace]
+        if self.releases.unanswered:
+            return not unbound
+        if len(self.queue.namespaces) == 1:
+            return True
+        nodes = len(self._facts.nodes)
+        writing = self.releases.unwritten[namespace]
+        return unbound < max(options.share * nodes, 1) and writing < max(options.share * options.parallel, 1)
+
+    def _choose(self, waiting: PodFacts, pod_class: PodClass) -> tuple[str, ...]:
+        """Return the best node, or several for a pod with claims, which are then assumed; empty if there is none."""
+        pod = waiting.pod
+        try:
+            candidates = self._candidates(waiting, pod_class)
+            if not pod.uses_claims:
+                return next(((name,) for name in candidates if self._assumptions.assume(pod, name).admits), ())
+            if problem := claim_preference(pod)[1]:
+                self._turn.emit(WriteEvent(waiting.uid, UNKNOWN_PREFERENCE, problem))
+            chosen = self.claims.choose(pod, candidates, pod_class.drop)
+            return self._assumptions.assume_any(pod, self._nameable(waiting, chosen))
+        except AlignError as error:
+            self._turn.emit(WriteEvent(waiting.uid, INVALID, f"no kubelet can decide on the pod: {error}"))
+            return ()
+
+    def _candidates(self, waiting: PodFacts, pod_class: PodClass) -> Iterator[str]:
+        """Yield the nodes that may be chosen, the best first, and after them those that the pod should avoid."""
+        avoided = self._avoided.of(waiting, now=self._turn.now)
+        last: list[str] = []
+        for name in self.queue.candidates(pod_class, self._rank):
+            if name in avoided:
+                last.append(name)
+            elif self._may_choose(waiting, pod_class, name):
+                yield name
+        for name in last:
+            if self._may_choose(waiting, pod_class, name):
+                yield name
+
+    def _nameable(self, facts: PodFacts, nodes: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the nodes that can be named together: in terms of the pod, by host names that only they have."""
+        if len(nodes) < 2 or not facts.has_terms:
+            return nodes
+        return self._facts.unique_host_names(nodes) or nodes[:1]
+
+    def _rank(self, pod: Pod, names: Collection[str]) -> list[Rank]:
+        record = self._cluster.record
+        if len(names) <= MAX_CHANGED:
+            names = [name for name in names if self._has_room(name, pod)]
+        ranked_hosts = self._assumptions.rank(pod, names)
+        return [(record(ranked.host) is None, -ranked.score.total, ranked.host) for ranked in ranked_hosts]
+
+    def _has_room(self, name: str, pod: Pod) -> bool:
+        """Return whether enough is left on a node by its Node object."""
+        return not self._facts.insufficient(name, pod, beside=self._assumptions.on(name))
+
+    def _may_choose(self, waiting: PodFacts, pod_class: PodClass, name: str) -> bool:
+        if not self._has_room(name, waiting.pod):
+            pod_class.drop(name)
+            return False
+        return not self._kept_nodes.keeps_out(name, waiting.pod, waiting.order)
+
+    # Gangs
+
+    def _try_gang(self, gang: WaitingGang, pod_class: PodClass) -> bool:
+        """Release all pods of a gang if they fit together; return whether they do."""
+        try:
+            placed = self._count_placed(self._facts.gang(gang.key))
+            choice = self._gangs.choose(gang, placed=placed, now=self._turn.now)
+        except AlignError as error:
+            choice = GangChoice(problem=f"gang {gang.key}: no kubelet can decide on its pods: {error}")
+            for member in gang.members:
+                self._cluster.forget(member.uid)
+        if choice.problem:
+            self.queue.block(pod_class)
+            for member in gang.members:
+                self._turn.emit(WriteEvent(member.uid, NO_NODE, choice.problem, choice.fitting))
+            return False
+        self.queue.unblock(pod_class)
+        self.queue.remove(gang.uid)
+        self._ready.pop(gang.key, None)
+        members = {member.uid: member for member in gang.members}
+        before: dict[str, str] = {}  #: node → uid of the last pod that is released there
+        for pod, host in choice.bindings:
+            after = before.get(host, "") if choice.in_turn else ""
+            self._plan_release(members.pop(pod.uid), (host,), after=after)
+            before[host] = pod.uid
+        for member in members.values():  # more than the gang needs
+            self._wait(member)
+        details = {"group": str(gang.key), "pods": len(choice.bindings), "nodes": len(before)}
+        self._turn.emit(Report("gang released", details=details))
+        self._write_planned()
+        return True
+
+    # Releases
+
+    def _plan_release(self, facts: PodFacts, nodes: tuple[str, ...], *, after: str = "") -> None:
+        self._stop_waiting(facts.uid)
+        self._pods[facts.uid] = facts
+        self._turn.emit(*self._kept_nodes.waits_no_longer(facts.uid))
+        self.releases.add(PodRelease(facts, nodes, self._turn.now, after=after))
+        if facts.pod.uses_claims:
+            self.claims.released(facts.pod, nodes)
+        self.queue.nodes_changed(nodes, taken=True)
+
+    @contextmanager
+    def _isolated(self, step: str, waiting: PodFacts) -> Iterator[None]:
+        """Let a step fail for one pod or gang alone, and try it again later."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - whatever it is, all others go on
+            self.step_failed(step, waiting.uid, error, waiting)
+
+    def step_failed(self, step: str, uid: str, error: Exception, waiting: PodFacts | None = None) -> None:
+        """Undo everything for a pod or gang whose step has failed, and try it again later."""
+        waiting = waiting or self._pods.get(uid)
+        pods = waiting.members if isinstance(waiting, WaitingGang) else (waiting,) if waiting else ()
+        uids = [facts.uid for facts in pods] or ([uid] if step == QUEUE else [])  # others are bound or gone
+        seconds = self._count_failure(uids[0]) if uids else 0.0
+        text = f"{type(error).__name__}: {error}"
+        self.queue.remove(uid)
+        for member in uids:
+            self._stop_waiting(member)
+            if (release := self._end_release(member, bound=False)) is not None:
+                self._undo(release)
+            self._assumptions.forget(member)
+            self._cluster.forget(member)  # also where only a part of the step was done
+            current = self._facts.pod(member)
+            if current is None or current.state is WaitState.GATED:
+                self._refused[member] = self._turn.now + seconds
+                message = f"alignup failed on the pod, and tries again: {text}"
+                self._turn.emit(WriteEvent(member, "InternalError", message))
+        name = waiting.full_name if waiting else uid
+        details = {"step": step, "name": name, "error": error, "retry": seconds}
+        self._turn.emit(Report("step failed", details=details))
+
+    def _count_failure(self, uid: str) -> float:
+        """Return the seconds after which to try again."""
+        failures = self._failures[uid] = self._failures.get(uid, 0) + 1
+        return min(FIRST_RETRY * (1 << min(failures - 1, 16)), LONGEST_RETRY)
+
+    def _write_planned(self) -> None:
+        """Write releases that are planned, as many as may be written at a time."""
+        for release in self.releases.planned:
+            if self.releases.writing >= self.options.parallel:
+                break
+            if not release.after:
+                self.releases.start(release)
+                self._turn.emit(WriteRelease(release.facts.pod, release.facts.version, release.nodes))
+
+    def release_written(self, uid: str) -> None:
+        release, now = self.releases.get(uid), self._turn.now
+        if release is None:
+            return
+        waited = now - release.facts.since
+        self.releases.written(release, now=now)
+        self._node_gone |= not self._exists(release)
+        self._failures.pop(uid, None)
+        self._report("pod released", release.facts, node=release.node, waited=waited)
+        self._turn.emit(ForgetEvents(uid))
+        self._write_planned()
+
+    def release_failed(self, uid: str, outcome: ReleaseOutcome, message: str, current: PodFacts | None) -> None:
+        """Undo a release that was not written; try again with the *current* pod, if it is still behind the gate."""
+        release = self._end_release(uid, bound=False)
+        if release is None:
+            return
+        self._undo(release)
+        self._report("release ended", release.facts, outcome=outcome, problem=message, node=release.node)
+        if outcome is ReleaseOutcome.REFUSED:
+            self._turn.emit(WriteEvent(uid, "ReleaseFailed", f"cannot release the pod: {message}"))
+            self._refused[uid] = self._turn.now + self.options.retry
+        elif current is not None and current.state is WaitState.GATED:
+            self._wait_again(current)
+        self._write_planned()
+
+    def _wait_again(self, facts: PodFacts) -> None:
+        self._kept_nodes.waits(facts)
+        self._wait(facts)
+
+    def _end_release(self, uid: str, *, bound: bool) -> PodRelease | None:
+        release = self.releases.end(uid)
+        if release is not None:
+            self._write_followers(uid, bound=bound)
+        return release
+
+    def _write_followers(self, uid: str, *, bound: bool) -> None:
+        """Let the release follow that waits until a pod of the same gang is bound; if it is not, take it back."""
+        for release in self.releases.planned:
+            if release.after == uid:
+                if bound:
+                    release.after = ""
+                else:
+                    self.releases.end(release.uid)
+                    self._write_followers(release.uid, bound=False)
+                    self._undo(release)
+                    self._wait_again(release.facts)
+
+    def _undo(self, release: PodRelease) -> None:
+        self._turn.emit(CancelSteering(release.uid, release.nodes))
+        self._assumptions.forget(release.uid)
+        self._settle(self.claims.forget(release.uid))
+        self.queue.nodes_changed(release.nodes)
+        if release.facts.group:
+            self.group_changed(release.facts.group)
+
+    def close(self) -> None:
+        """Forget all releases: the next process to decide counts on those that are written."""
+        for release in self.releases:
+            self._assumptions.forget(release.uid)
+
+    def check(self) -> None:
+        """Give up releases that have failed, and try refused ones again."""
+        now = self._turn.now
+        self._settle(self.claims.check(now))
+        self._avoided.forget_old(now)
+        releases = list(self.releases) if self._node_gone else self.releases.overdue(now)
+        self._node_gone = False
+        for release in releases:
+            current = self._pods.get(release.uid, release.facts)
+            outcome = self.releases.failure(release, current, now=now, node_exists=self._exists(release))
+            if outcome is not None:
+                with self._isolated("release", current):
+                    self._give_up(release, current, outcome)
+        for uid in [uid for uid, at in self._refused.items() if at <= now]:
+            del self._refused[uid]
+            self._turn.emit(ReadPod(uid))
+
+    def _exists(self, release: PodRelease) -> bool:
+        return any(name in self._facts.nodes for name in release.nodes)
+
+    def _give_up(self, release: PodRelease, current: PodFacts, outcome: ReleaseOutcome) -> None:
+        """Forget the prediction, write an event, and replace the pod if that is allowed."""
+        self.releases.give_up(release, outcome)
+        self._write_followers(release.uid, bound=False)
+        self._undo(release)
+        self._avoided.add(current, release.nodes, now=self._turn.now)
+        replaced = self.options.replace_stuck and bool(current.controllers)
+        self._report("release given up", current, outcome=outcome, replaced=replaced, node=release.node)
+        message = describe_failure(release, current.problem, outcome, replaced=replaced)
+        evicted = [release.uid] if replaced else []
+        if current.group is not None:
+            gang = self._facts.gang(current.group)
+            message += f"; {len(gang.running)} of {gang.minimum} pods of gang {current.group} are bound"
+            if replaced and 0 < len(gang.running) < gang.minimum:
+                message += ", and replaced as well"
+                evicted += gang.replaceable
+        self._turn.emit(WriteEvent(release.uid, "NotScheduled", message), *map(EvictPod, evicted))
+
+    # Reasons
+
+    def explain_next(self) -> None:
+        """Say of the pods of one class why no node admits them, and of gangs that pods of them are missing."""
+        now = self._turn.now
+        for key in [key for key, due in self.incomplete.items() if due <= now]:
+            self.incomplete[key] = float("inf")
+            self._explain_missing(key)
+        while self._to_explain:
+            pod_class, at = next(iter(self._to_explain.items()))
+            if at > now:
+                return
+            del self._to_explain[pod_class]
+            if pod_class in self.queue.blocked:
+                with self._isolated("explain", self.queue.of_kind(pod_class)[0]):
+                    self._explain(pod_class)
+                return
+
+    def _explain_missing(self, key: GroupKey) -> None:
+        gang, ready = self._facts.gang(key), self._ready.get(key, {})
+        here = self._count_placed(gang) + len(ready)
+        message = f"gang {key}: {here} of {gang.minimum} pods are behind the gate or released"
+        for uid in ready if here < gang.minimum else ():
+            self._turn.emit(WriteEvent(uid, INCOMPLETE, message))
+
+    def _explain(self, pod_class: PodClass) -> None:
+        waiting, before = self.queue.of_kind(pod_class), pod_class.explained
+        try:
+            reasons = count_reasons(self._reasons(waiting[0]))
+            message = describe_reasons(reasons, nodes=len(self._facts.nodes))
+        except AlignError as error:
+            message = f"no kubelet can decide on the pod: {error}"
+            reasons = {message: 1}
+        pod_class.explained = frozenset(reasons), message
+        if before is None or before[0] != reasons.keys():
+            for facts in waiting:
+                self._turn.emit(WriteEvent(facts.uid, NO_NODE, message, pod_class.explained[0]))
+
+    def _reasons(self, waiting: PodFacts) -> Iterator[tuple[str, VerdictKind | None, str]]:
+        """Yield each node that is not chosen with its kind of verdict (``None``: it does not matter) and a reason."""
+        pod, excluded = waiting.pod, self._facts.excluded(waiting)
+        verdicts = self._cluster.verdicts(pod, self._facts.nodes)
+        for node in self._facts.nodes:
+            if node in excluded:
+                yield node, None, excluded[node]
+                continue
+            verdict = verdicts.get(node) or self._facts.verdict_without_report(pod, node)
+            if not verdict.admits:
+                yield node, verdict.kind, verdict.reason
+            elif not self._has_room(node, pod):
+                yield node, None, FULL
+            elif self._kept_nodes.keeps_out(node, pod, waiting.order):
+                yield node, None, self._kept_nodes.describe(node)
+            elif pod.uses_claims and (refusal := self.claims.refusal(pod, node)):
+                yield node, None, refusal
+
+    def next_check(self) -> float | None:
+        """Return the seconds after which something must be checked although nothing has happened."""
+        now = self._turn.now
+        checks = [self.releases.next_check(now), self.claims.next_check()]
+        checks += [max(at - now, 0.0) for at in (*islice(self._to_explain.values(), 1), *self.incomplete.values())]
+        checks += [max(at - now, 0.1) for at in self._refused.values()]
+        seconds = min((seconds for seconds in checks if seconds is not None), default=None)
+        return None if seconds == float("inf") else seconds
+
+    def _knows_scheduler(self, facts: PodFacts) -> bool:
+        return (facts.scheduler or DEFAULT_SCHEDULER) in self.options.schedulers
+
+    def _report(self, event: str, facts: PodFacts, **details: object) -> None:
+        self._turn.emit(Report(event, facts.uid, facts.full_name, details))

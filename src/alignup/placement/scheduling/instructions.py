@@ -1,0 +1,134 @@
+"""What the scheduling state wants to be done. The outcome of an instruction comes back as an event."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from alignup.align.workload import Pod
+from alignup.placement.scheduling.facts import GroupKey
+
+
+@dataclass(frozen=True, slots=True)
+class KeepNode:
+    """A node is kept for a pod, or for some pods of a gang, from now on."""
+
+    node: str
+    holder: str  #: its name
+    uid: str  #: of the pod, or of the first pod of the gang
+    pods: tuple[Pod, ...]
+    waited: float  #: seconds
+
+
+@dataclass(frozen=True, slots=True)
+class GiveNodeBack:
+    """A node is not kept any more."""
+
+    node: str
+    holder: str
+    uid: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRelease:
+    """Remove the gate of a pod, and name its nodes. The outcome is ``ReleaseWritten`` or ``ReleaseFailed``."""
+
+    pod: Pod
+    version: str  #: of the pod's object that the choice depends on
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CancelSteering:
+    """A pod for which NUMA nodes may be withdrawn will not come."""
+
+    uid: str
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteEvent:
+    """Say something about a pod, unless the last event about it has the same reason and *same*, and is not old."""
+
+    uid: str
+    reason: str
+    message: str
+    same: Any = None
+    gate: bool = True  #: whether the gate says so, or else the extender
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitRoom:
+    """Wake a pod when one of these nodes has room for it: its scheduler need not try it again by itself."""
+
+    uid: str
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeGang:
+    """Pods of this gang that wait for the binding of others may be bound now."""
+
+    key: GroupKey
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetEvents:
+    """Nothing that was said about a pod is true any more."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class DecideLargePod:
+    """Let the hosts decide on a pod with many containers, which takes long. The outcome is ``LargePodDecided``."""
+
+    uid: str
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPod:
+    """Tell what a pod is now, as ``PodSeen``: it is tried again."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class EvictPod:
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeHosts:
+    """Verdicts of these hosts may have changed."""
+
+    hosts: Collection[str]
+    taken: bool = False  #: whether nothing happened but that pods were assumed there
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Something happened that logs and metrics show."""
+
+    event: str
+    uid: str = ""
+    pod: str = ""  #: its namespace and name
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+Instruction = (
+    KeepNode
+    | GiveNodeBack
+    | WriteRelease
+    | CancelSteering
+    | WriteEvent
+    | AwaitRoom
+    | ChangeGang
+    | ForgetEvents
+    | DecideLargePod
+    | ReadPod
+    | EvictPod
+    | ChangeHosts
+    | Report
+)

@@ -1,0 +1,268 @@
+"""Nodes that are kept for pods that have waited long, so that smaller pods do not overtake them for ever.
+
+A large pod fits only after several small ones on one node have ended. If every freed CPU goes to the next small pod,
+that never happens. So for the first pods in the waiting order that have waited long, one node each is kept. A pod that
+comes later in that order is placed there only if the waiting pod will fit beside it, and beside all such pods before
+it, once those have ended that were there when the node was kept. So the waiting pod waits for none that overtook it,
+and the rest of a large node stays in use. It does not matter whether a pod waits behind the gate or for its scheduler.
+
+For the first gang that has waited long, as many nodes are kept as it needs to start when the others have ended there.
+
+    waits → (patience) → holds nodes → placed, gone, or unable to use them → the nodes are given back
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from alignup.align.errors import AlignError
+from alignup.align.workload import Pod
+from alignup.placement.cluster import Cluster
+from alignup.placement.kept_hosts import MAX_UNSUITABLE, find_hosts, fits_after, usable_hosts
+from alignup.placement.pod_shape import is_large, needs_alignment
+from alignup.placement.scheduling.facts import FIRST, ClusterFacts, GroupKey, PodFacts, WaitingOrder, WaitState
+from alignup.placement.scheduling.instructions import GiveNodeBack, Instruction, KeepNode
+
+MAX_HOLDERS = 3  #: pods and gangs at a time for which nodes are kept, of which one is a gang
+ROOM_SECONDS = 120.0  #: for which a node with room is kept for a pod; then something else prevents it
+UNUSED_SECONDS = 600.0  #: after a pod did not take its node, before it gets another
+UNSUITABLE_SECONDS = 60.0  #: after no node was suitable, before the search is repeated
+
+
+@dataclass(slots=True, eq=False)
+class WaitingPod:
+    facts: PodFacts
+    retry: float = float("-inf")  #: when nodes may be searched for again
+
+
+@dataclass(slots=True, eq=False)
+class NodeHolder:
+    """A pod, or a gang, for which nodes are kept."""
+
+    name: str
+    first: WaitingPod  #: the pod, or the first of its gang
+    order: WaitingOrder
+    uids: frozenset[str]  #: of the pod, or of all waiting pods of the gang
+    group: GroupKey | None = None  #: ``None``: it is a pod
+    room_since: float | None = None  #: since when there has been room for it on its nodes; ``None``: there is none
+
+    @property
+    def uid(self) -> str:
+        return self.first.facts.uid
+
+
+@dataclass(slots=True, eq=False)
+class KeptNode:
+    holder: NodeHolder
+    pods: tuple[Pod, ...]  #: those of the holder that will be here
+    later: dict[str, Pod] = field(default_factory=dict)  #: by uid, pods that come after the holder and were placed here
+
+
+class KeptNodes:
+    """The pods that wait, and the nodes that are kept for some of them."""
+
+    def __init__(self, cluster: Cluster, facts: ClusterFacts, is_placed: Callable[[str], bool]) -> None:
+        self._cluster = cluster
+        self._facts = facts
+        self._is_placed = is_placed  #: whether nodes count on a pod
+        #: how long pods in a state wait before a node is kept for them, in seconds; for those in others, none is kept
+        self.patience: dict[WaitState, float] = {}
+        self._waiting: dict[str, WaitingPod] = {}
+        self._kept: dict[str, KeptNode] = {}  #: by node
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @property
+    def waiting(self) -> int:
+        """How many pods wait."""
+        return len(self._waiting)
+
+    @property
+    def names(self) -> Collection[str]:
+        return self._kept.keys()
+
+    def _holders(self) -> list[NodeHolder]:
+        """Return the pods and gangs for which nodes are kept."""
+        return list({id(kept.holder): kept.holder for kept in self._kept.values()}.values())
+
+    # Questions
+
+    def keeps_out(self, node: str, pod: Pod, order: WaitingOrder, *, after: Sequence[Pod] = ()) -> bool:
+        """Return whether *node* is kept for a pod that comes before this one, and that would not fit beside it.
+
+        *after*: other pods of a gang that would be there, too.
+        """
+        kept = self._kept.get(node)
+        if kept is None or pod.uid in kept.holder.uids or order <= kept.holder.order:
+            return False
+        record, (*pods, last), newcomers = self._cluster.record(node), kept.pods, (*after, pod)
+        beside = (*kept.later.values(), *newcomers, *pods)
+        if record is None or self._facts.insufficient(node, last, beside=beside, empty=True):
+            return True
+        staying = {*kept.later, *(newcomer.uid for newcomer in newcomers)}
+        return not fits_after(record, kept.pods, newcomers, staying=staying)
+
+    def refusals(self, pod: Pod, order: WaitingOrder) -> dict[str, str]:
+        """Return the nodes that are kept from a pod, and why."""
+        return {node: self.describe(node) for node in self._kept if self.keeps_out(node, pod, order)}
+
+    def describe(self, node: str) -> str:
+        """Return which pod *node* is kept for, in words; empty: none."""
+        kept = self._kept.get(node)
+        return f"kept for {kept.holder.name}, which has waited longer" if kept else ""
+
+    # Changes
+
+    def waits(self, facts: PodFacts) -> None:
+        """Note that a pod waits, or its present version."""
+        waiting = self._waiting.get(facts.uid)
+        if waiting is None:
+            self._waiting[facts.uid] = WaitingPod(facts)
+        else:
+            waiting.facts = facts
+
+    def waits_no_longer(self, uid: str) -> list[Instruction]:
+        """Note that a pod is placed or gone; return the nodes that are not kept for it any more."""
+        if self._waiting.pop(uid, None) is None:
+            return []
+        return self._give_back([holder for holder in self._holders() if uid in holder.uids], "the pod waits no longer")
+
+    def placed(self, pod: Pod, nodes: Iterable[str], order: WaitingOrder) -> None:
+        """Note that a pod will be on one of *nodes*."""
+        self.ended(pod.uid)
+        for node in nodes:
+            kept = self._kept.get(node)
+            if kept is not None and pod.uid not in kept.holder.uids and order > kept.holder.order:
+                kept.later[pod.uid] = pod
+
+    def ended(self, uid: str) -> None:
+        """Note that a pod is on no node any more."""
+        for kept in self._kept.values():
+            kept.later.pop(uid, None)
+
+    def node_changed(self, node: str) -> list[Instruction]:
+        """Give back a node that is gone, or has changed so that it may not suit its holder; return all of its nodes.
+
+        The other nodes of a gang are given back, too: others may be better now.
+        """
+        kept = self._kept.get(node)
+        return self._give_back([kept.holder], "the node has changed") if kept else []
+
+    def clear(self) -> list[Instruction]:
+        """Give back all nodes: another process decides from now on."""
+        return self._give_back(self._holders(), "this process does not lead any more")
+
+    def _give_back(self, holders: Collection[NodeHolder], reason: str) -> list[Instruction]:
+        given_back = {node: kept.holder for node, kept in self._kept.items() if kept.holder in holders}
+        for node in given_back:
+            del self._kept[node]
+        return [GiveNodeBack(node, holder.name, holder.uid, reason) for node, holder in given_back.items()]
+
+    # Time
+
+    def give_back_unused(self, now: float) -> list[Instruction]:
+        """Give back nodes that their holders do not take although there is room."""
+        unused = []
+        for holder in self._holders():
+            nodes = {node: kept for node, kept in self._kept.items() if kept.holder is holder}
+            has_room = all(self._cluster.verdict(kept.pods[0], node).admits for node, kept in nodes.items())
+            holder.room_since = (now if holder.room_since is None else holder.room_since) if has_room else None
+            if holder.room_since is not None and now - holder.room_since >= ROOM_SECONDS:
+                holder.first.retry = now + UNUSED_SECONDS
+                unused.append(holder)
+        return self._give_back(unused, "the pod was not placed although there was room")
+
+    def give_back_changed(self) -> list[Instruction]:
+        """Give back nodes of gangs of which other pods wait now, and nodes whose state is not known any more."""
+        changed = [self._kept[node].holder for node in self._kept if self._cluster.record(node) is None]
+        for holder in self._holders():
+            if holder.group:
+                current = self._as_holder(holder.first)
+                if current is None or (current[0].group, current[0].order) != (holder.group, holder.order):
+                    changed.append(holder)
+        return self._give_back(changed, "the pod cannot go there any more")
+
+    def keep_next(self, now: float, schedulers: Collection[str]) -> list[Instruction]:
+        """Keep nodes for the first pod that has waited long and has none.
+
+        A pod without our gate must be one of *schedulers*, which ask: others would never use the node.
+        """
+        holders = self._holders()
+        if len(holders) >= MAX_HOLDERS:
+            return []
+        has_gang = any(holder.group for holder in holders)
+        held = {uid for holder in holders for uid in holder.uids}
+        due = [
+            waiting
+            for uid, waiting in self._waiting.items()
+            if uid not in held and waiting.retry <= now and self._is_due(waiting, now, schedulers)
+        ]
+        for waiting in sorted(due, key=lambda waiting: waiting.facts.order):
+            candidate = self._as_holder(waiting)
+            if candidate is None or (has_gang and candidate[0].group):
+                continue
+            waiting.retry = now + UNSUITABLE_SECONDS
+            holder, pods = candidate
+            try:
+                hosts = self._find_nodes(pods)
+            except AlignError:  # no kubelet can decide on it
+                hosts = {}
+            self._kept |= {node: KeptNode(holder, held_pods) for node, held_pods in hosts.items()}
+            waited = now - waiting.facts.since
+            return [KeepNode(node, holder.name, holder.uid, pods, waited) for node, pods in hosts.items()]
+        return []
+
+    def _is_due(self, waiting: WaitingPod, now: float, schedulers: Collection[str]) -> bool:
+        facts = waiting.facts
+        patience = self.patience.get(facts.state)
+        if patience is None or now - facts.since < patience:
+            return False
+        return facts.state is WaitState.GATED or facts.scheduler in schedulers
+
+    def _as_holder(self, waiting: WaitingPod) -> tuple[NodeHolder, Sequence[PodFacts]] | None:
+        """Return a pod, or its gang if more than one pod of it is missing, with the pods that must start together.
+
+        ``None``: the gang cannot start anyway, since too few of its pods exist.
+        """
+        facts = waiting.facts
+        if facts.group is None:
+            return NodeHolder(facts.full_name, waiting, facts.order, frozenset((facts.uid,))), (facts,)
+        gang = self._facts.gang(facts.group)
+        placed = len(gang.bound) + sum(map(self._is_placed, gang.waiting))
+        missing = gang.minimum - placed
+        if missing <= 1:
+            return NodeHolder(facts.full_name, waiting, facts.order, frozenset((facts.uid,))), (facts,)
+        uids = gang.gated if facts.state is WaitState.GATED else gang.waiting
+        members = [member for uid in uids if not self._is_placed(uid) and (member := self._facts.pod(uid))]
+        if facts.state is WaitState.GATED:
+            members = [member for member in members if member.state is WaitState.GATED]
+        if missing > len(members):
+            return None
+        members.sort(key=lambda member: member.order)
+        order = FIRST if placed else members[0].order
+        holder = NodeHolder(f"gang {facts.group}", waiting, order, frozenset(uids), facts.group)
+        return holder, [member for member in members if needs_alignment(member.pod)][:missing]
+
+    def _find_nodes(self, members: Sequence[PodFacts]) -> dict[str, tuple[Pod, ...]]:
+        """Return the nodes that pods need after the end of others, and may use; those with the fewest pods first."""
+        cluster, pods = self._cluster, [member.pod for member in members]
+        by_uid = {member.uid: member for member in members}
+        records = [record for name in cluster.hosts if name not in self._kept and (record := cluster.record(name))]
+        records.sort(key=lambda record: (len(record.ledger.pods) + len(record.bindings), record.name))
+        usable = usable_hosts(
+            pods,
+            [record.name for record in records],
+            kind=lambda pod: (by_uid[pod.uid].selection, self._facts.claim_kind(pod)),
+            may_use=lambda pod, name: self._may_use(by_uid[pod.uid], name),
+        )
+        tries = 1 if any(map(is_large, pods)) else MAX_UNSUITABLE
+        return find_hosts(records, pods, usable, max_unsuitable=tries)
+
+    def _may_use(self, facts: PodFacts, name: str) -> bool:
+        """Return whether a pod could go to a node if it had no others, and no other claim had devices.
+
+        A kubelet ignores extended resources that it does not know, such as GPUs on a node without any.
+        """
+        if not self._facts.allows(facts, name) or self._facts.insufficient(name, facts.pod, empty=True):
+            return False
+        return not facts.pod.uses_claims or self._facts.claim_fit(facts.pod, name, idle=True).possible

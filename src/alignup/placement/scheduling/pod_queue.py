@@ -1,0 +1,344 @@
+"""The pods that wait behind the gate, in the order in which they are tried: priority first, then age.
+
+Pods that differ in nothing a choice depends on form a class. If no node admits the first pod of a class, then none
+admits the others, so the class is blocked. It is tried again after a node has changed that could admit it. The nodes
+that admit a class are ranked once; afterwards only those that changed since are ranked again. A gang is a class.
+
+Many blocked classes must not hold up other pods. So the new classes of a namespace, and its blocked ones that are tried
+again, form a list each. After ``MAX_FAILURES`` tries of a list without success, the other lists have their turn.
+"""
+
+import heapq
+from bisect import bisect_left, bisect_right, insort
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from alignup.align.workload import Pod
+from alignup.align.workload.names import CLAIMS_ANNOTATION
+from alignup.placement.pod_shape import SHAPE_UID, shape_key
+from alignup.placement.scheduling.facts import ClusterFacts, GroupKey, PodFacts
+from alignup.placement.wait_queue import Entry, WaitQueue
+
+MAX_CLASSES = 128  #: classes that are kept although none of their pods waits
+MAX_CHANGED = 256  #: nodes that changed since a class was ranked; with more, all are ranked again
+MAX_FAILURES = 8  #: tries of a list without success before other lists have their turn
+
+Rank = tuple[bool, float, str]  #: whether it is approximate, minus the score, and the name of a node
+RankNodes = Callable[[Pod, Collection[str]], list[Rank]]
+_List = tuple[str, bool]  #: namespace, and whether it is that of blocked classes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingGang(PodFacts):
+    """The pods of a group that wait, as one entry of the queue; the other fields are those of the first of them."""
+
+    key: GroupKey
+    members: tuple[PodFacts, ...]
+
+    @property
+    def uid(self) -> str:
+        return gang_uid(self.key)
+
+    @property
+    def full_name(self) -> str:
+        return f"gang {self.key}"
+
+
+def gang_uid(key: GroupKey) -> str:
+    """Return the name of a gang in the queue, which no pod has as its uid."""
+    return f"gang {key} {key.source}"
+
+
+@dataclass(slots=True, eq=False)
+class PodClass:
+    """Pods of one namespace and one shape with the same selectors; the kind of the wait queue."""
+
+    key: Hashable
+    namespace: str
+    pod: Pod  #: stands for all of them
+    ranking: list[Rank] | None = None  #: of the nodes that admit them, the best first
+    version: int = 0  #: of the changes of nodes that the ranking contains
+    explained: tuple[frozenset[str], str] | None = None  #: why no node admits them, and the text of the events
+    prepared: bool = False  #: whether verdicts on a large pod were computed, so that a decision is quick
+    _ranks: dict[str, Rank] = field(default_factory=dict)  #: by node
+
+    def rank(self, nodes: Iterable[str] | None, ranks: Iterable[Rank]) -> None:
+        """Replace the ranks of *nodes*, or of all."""
+        if nodes is None or self.ranking is None:
+            self.ranking = sorted(ranks)
+            self._ranks = {rank[2]: rank for rank in self.ranking}
+            return
+        for node in nodes:
+            self.drop(node)
+        for rank in ranks:
+            self._ranks[rank[2]] = rank
+            insort(self.ranking, rank)
+
+    def drop(self, node: str) -> None:
+        """Leave a node out until it changes."""
+        rank = self._ranks.pop(node, None)
+        if rank is not None and self.ranking is not None:
+            del self.ranking[bisect_left(self.ranking, rank)]
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the nodes, the best first; the caller may drop the last one."""
+        place = 0
+        while self.ranking is not None and place < len(self.ranking):
+            rank = self.ranking[place]
+            yield rank[2]
+            place += rank[2] in self._ranks
+
+
+class NodeChanges:
+    """The nodes that have changed, in the order of their last changes; each change has a version."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._versions: OrderedDict[str, int] = OrderedDict()
+
+    def add(self, node: str) -> None:
+        self.version += 1
+        self._versions[node] = self.version
+        self._versions.move_to_end(node)
+
+    def forget(self, node: str) -> None:
+        self._versions.pop(node, None)
+
+    def since(self, version: int) -> list[str]:
+        nodes = []
+        for node, changed in reversed(self._versions.items()):
+            if changed <= version:
+                break
+            nodes.append(node)
+        return nodes
+
+
+class BlockedClasses:
+    """The blocked classes of a namespace, which are tried again one after the other whenever a node has changed."""
+
+    def __init__(self, changes: int) -> None:
+        self.entries: list[Entry] = []  #: their first pods, sorted
+        self._changes = changes  #: when the round began in which they are tried, or was over
+        self._tried: Entry | None = None  #: the last one in this round; ``None``: it has not begun
+        self._over = True
+
+    def put(self, entry: Entry) -> None:
+        insort(self.entries, entry)
+        if not self._over and self._tried is not None and entry < self._tried:
+            self._changes = -1  # another round is needed
+
+    def remove(self, entry: Entry) -> None:
+        del self.entries[bisect_left(self.entries, entry)]
+
+    def next(self, changes: int) -> Entry | None:
+        """Return the first pod of the class to try next, after as many *changes*; ``None``: there were none since."""
+        while True:
+            if self._over:
+                if self._changes == changes:
+                    return None
+                self._changes, self._tried, self._over = changes, None, False
+            place = 0 if self._tried is None else bisect_right(self.entries, self._tried)
+            if place < len(self.entries):
+                return self.entries[place]
+            self._over = True
+
+    def tried(self, entry: Entry) -> None:
+        self._tried = entry
+
+
+class PodQueue(WaitQueue[PodClass, PodFacts]):
+    """All waiting pods behind the gate."""
+
+    def __init__(self, facts: ClusterFacts) -> None:
+        super().__init__()
+        self._facts = facts
+        self._classes: dict[Hashable, PodClass] = {}
+        self._unused: OrderedDict[PodClass, None] = OrderedDict()  #: classes without pods, the last used at the end
+        self.namespaces: Counter[str] = Counter()  #: of the waiting pods
+        self.tries = 0  #: of classes so far
+        self._changes = NodeChanges()
+        self._freed = 0  #: changes after which blocked classes may be admitted
+        #: by namespace, the first pods of classes that are not blocked, as a heap; outdated entries are skipped
+        self._new: dict[str, list[Entry]] = {}
+        self._blocked: dict[str, BlockedClasses] = {}  #: by namespace
+        self._failures: Counter[_List] = Counter()
+
+    def add(self, waiting: PodFacts) -> PodClass:
+        """Add a pod, or replace it by its present version; return its class."""
+        self._pop(waiting.uid)
+        namespace = waiting.namespace
+        key = _class_key(waiting)
+        pod_class = self._classes.get(key)
+        if pod_class is None:
+            representative = replace(waiting.pod, uid=SHAPE_UID)
+            pod_class = self._classes[key] = PodClass(key, namespace, representative)
+        self._unused.pop(pod_class, None)
+        before = self._kinds[pod_class][0] if pod_class in self._kinds else None
+        self.put(waiting.uid, waiting, kind=pod_class, order=waiting.order)
+        self.namespaces[namespace] += 1
+        self._replace_head(pod_class, before)
+        return pod_class
+
+    def _pop(self, uid: str) -> Entry | None:
+        entry = super()._pop(uid)
+        if entry is not None:
+            pod_class: PodClass = entry.kind
+            self.namespaces[pod_class.namespace] -= 1
+            if not self.namespaces[pod_class.namespace]:
+                del self.namespaces[pod_class.namespace]
+            if pod_class not in self._kinds:
+                self._unblock(pod_class, entry)
+                pod_class.explained = None
+                self._unused[pod_class] = None
+                if len(self._unused) > MAX_CLASSES:
+                    oldest, _ = self._unused.popitem(last=False)
+                    del self._classes[oldest.key]
+            elif entry < self._kinds[pod_class][0]:
+                self._replace_head(pod_class, entry)
+        return entry
+
+    def _replace_head(self, pod_class: PodClass, before: Entry | None) -> None:
+        """Note that the first pod of a class may be another than *before*."""
+        head = self._kinds[pod_class][0]
+        if head is before:
+            return
+        if pod_class not in self.blocked:
+            heapq.heappush(self._new.setdefault(pod_class.namespace, []), head)
+        elif before is not None:
+            self._blocked[pod_class.namespace].remove(before)
+            self._blocked[pod_class.namespace].put(head)
+
+    def is_blocked(self, uid: str) -> bool:
+        entry = self._entries.get(uid)
+        return entry is not None and entry.kind in self.blocked
+
+    # Tries
+
+    def block(self, pod_class: PodClass) -> None:
+        """Note that no node admits the first pod of a class."""
+        namespace, again = pod_class.namespace, pod_class in self.blocked
+        self._failures[namespace, again] += 1
+        if not again:
+            self.blocked.add(pod_class)
+            self._blocked.setdefault(namespace, BlockedClasses(self._freed)).put(self._kinds[pod_class][0])
+
+    def unblock(self, pod_class: PodClass) -> None:
+        """Note that a node admits the first pod of a class; the caller removes the pod."""
+        self._unblock(pod_class, self._kinds[pod_class][0])
+
+    def retry(self, pod_class: PodClass) -> None:
+        """Try a blocked class again, like a new one."""
+        if pod_class in self.blocked:
+            head = self._kinds[pod_class][0]
+            self._unblock(pod_class, head)
+            heapq.heappush(self._new.setdefault(pod_class.namespace, []), head)
+
+    def rank_again(self, condition: Callable[[PodClass], bool]) -> None:
+        """Rank all nodes again for the classes that meet a condition, and try them again."""
+        for pod_class in filter(condition, self._classes.values()):
+            pod_class.ranking = None
+            self.retry(pod_class)
+
+    def _unblock(self, pod_class: PodClass, head: Entry) -> None:
+        if pod_class in self.blocked:
+            self.blocked.discard(pod_class)
+            blocked = self._blocked[pod_class.namespace]
+            blocked.remove(head)
+            if not blocked.entries:
+                del self._blocked[pod_class.namespace]
+
+    def next_head(self, may_try: Callable[[str], bool]) -> tuple[PodClass, PodFacts] | None:
+        """Return the next class to try with its first pod; *may_try* says whether those of a namespace may be tried.
+
+        The caller blocks the class, or unblocks it and removes the pod.
+        """
+        firsts: dict[_List, Entry] = {}
+        for namespace in {*self._new, *self._blocked}:
+            if may_try(namespace):
+                for again, first in ((False, self._first_new(namespace)), (True, self._first_blocked(namespace))):
+                    if first is None:
+                        self._failures.pop((namespace, again), None)
+                    else:
+                        firsts[namespace, again] = first
+        if not firsts:
+            return None
+        patient = [key for key in firsts if self._failures[key] < MAX_FAILURES]
+        if not patient:
+            self._failures.clear()
+        chosen = min(patient or firsts, key=lambda key: firsts[key])
+        entry, (namespace, again) = firsts[chosen], chosen
+        if again:
+            self._blocked[namespace].tried(entry)
+        else:
+            heapq.heappop(self._new[namespace])
+        self.tries += 1
+        return entry.kind, entry.item
+
+    def _first_new(self, namespace: str) -> Entry | None:
+        entries = self._new.get(namespace, [])
+        while entries:
+            current = self._kinds.get(entries[0].kind)
+            if current and current[0] is entries[0] and entries[0].kind not in self.blocked:
+                return entries[0]
+            heapq.heappop(entries)  # it is outdated
+        self._new.pop(namespace, None)
+        return None
+
+    def _first_blocked(self, namespace: str) -> Entry | None:
+        blocked = self._blocked.get(namespace)
+        return None if blocked is None else blocked.next(self._freed)
+
+    # Nodes
+
+    def nodes_changed(self, names: Iterable[str], *, taken: bool = False) -> None:
+        """Rank these nodes again; unless something was *taken* from them, they may admit blocked classes now."""
+        for name in names:
+            if name in self._facts.nodes:
+                self._changes.add(name)
+            else:
+                self._forget_node(name)
+        self._freed += not taken
+
+    def _forget_node(self, name: str) -> None:
+        self._changes.forget(name)
+        for pod_class in self._classes.values():
+            pod_class.drop(name)
+
+    def candidates(self, pod_class: PodClass, rank: RankNodes) -> Iterator[str]:
+        """Return the nodes that admit the pods of a class, the best first."""
+        changed = self._changes.since(pod_class.version)
+        first: PodFacts = self._kinds[pod_class][0].item
+        if pod_class.ranking is None or len(changed) > MAX_CHANGED:
+            pod_class.rank(None, rank(pod_class.pod, self._facts.allowed(first)))
+        else:
+            allowed = [node for node in changed if self._facts.allows(first, node)]
+            pod_class.rank(changed, rank(pod_class.pod, allowed) if allowed else ())
+        pod_class.version = self._changes.version
+        return iter(pod_class)
+
+    def first_blocked(self, condition: Callable[[PodFacts], bool]) -> tuple[PodClass, PodFacts] | None:
+        """Return the blocked class whose first pod comes before all others that meet a condition."""
+        heads = (self._kinds[pod_class][0] for pod_class in self.blocked)
+        first = min((head for head in heads if condition(head.item)), default=None)
+        return None if first is None else (first.kind, first.item)
+
+
+def _class_key(waiting: PodFacts) -> Hashable:
+    if isinstance(waiting, WaitingGang):
+        return waiting.key
+    return waiting.namespace, kind_key(waiting)
+
+
+def kind_key(waiting: PodFacts) -> Hashable:
+    """Return a key that is equal for pods of a namespace that can go to the same nodes."""
+    return shape_key(waiting.pod), waiting.selection, _claims_key(waiting.pod)
+
+
+def _claims_key(pod: Pod) -> Hashable:
+    """Return a key that is equal for pods whose claims can have the same devices."""
+    if not pod.claims and not pod.class_resources:
+        return ()
+    claims = [(claim.name, claim.template or claim.claim) for claim in pod.claims]
+    users = [container.resources.claims for container in pod.all_containers]
+    return (tuple(claims), tuple(users), pod.annotations.get(CLAIMS_ANNOTATION))

@@ -1,0 +1,216 @@
+"""The scheduling state: events in, instructions out.
+
+    state = SchedulingState(cluster, facts)
+    for instruction in state.handle(PodSeen(pod_facts), now=clock()):
+        carry_out(instruction)
+
+It decides what concerns more than one pod, for the extender and for the gate alike. Nothing here waits, reads a clock,
+or sends requests: the same events at the same times, with the same facts, give the same instructions.
+"""
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+from alignup.align.workload import Pod
+from alignup.placement.cluster import Cluster
+from alignup.placement.scheduling import events
+from alignup.placement.scheduling.assumptions import Assumptions
+from alignup.placement.scheduling.claim_rules import ClaimSuitability
+from alignup.placement.scheduling.events import Event
+from alignup.placement.scheduling.facts import ClusterFacts, WaitingOrder, WaitState
+from alignup.placement.scheduling.gate import Gate, GateOptions
+from alignup.placement.scheduling.instructions import ChangeHosts, GiveNodeBack, Instruction, KeepNode, Report
+from alignup.placement.scheduling.kept_nodes import KeptNodes
+from alignup.placement.scheduling.tentative_gangs import TentativeGangs
+from alignup.placement.scheduling.turn import Turn
+
+CHECK_SECONDS = 1.0  #: between searches for a node to keep, each for one pod
+MAX_SCHEDULERS = 100
+
+
+class SchedulingState:
+    """The state of one process. Without *gate*, pods behind the gate are left alone."""
+
+    def __init__(self, cluster: Cluster, facts: ClusterFacts, *, gate: GateOptions | None = None) -> None:
+        self.cluster = cluster
+        self._facts = facts
+        self._turn = Turn()
+        self.assumptions = Assumptions(cluster, facts, placed=self._placed, changed=self._hosts_changed)
+        self.kept_nodes = KeptNodes(cluster, facts, self.assumptions.__contains__)
+        self.claims = ClaimSuitability(cluster, facts)
+        self.gangs = TentativeGangs(
+            cluster, facts, self.assumptions, self.claims, turn=self._turn, refusals=self.refusals
+        )
+        self.gate: Gate | None = None
+        self._orders: dict[str, WaitingOrder] = {}  #: by uid, of pods without a node
+        self._schedulers: set[str] = set()  #: names of those that have asked
+        self._checked = float("-inf")
+        self._handlers: dict[type[Event], Callable[[Any], object]] = {
+            events.PodSeen: self._pod_seen,
+            events.PodLeft: self._pod_left,
+            events.PodBound: self._pod_bound,
+            events.PodGone: self._pod_gone,
+            events.NodeChanged: self._node_changed,
+            events.SchedulerAsked: self._scheduler_asked,
+            events.HostsChanged: self._hosts_reported,
+            events.TimePassed: self._time_passed,
+            events.LeadershipBegan: lambda _event: self.gangs.resume(),
+            events.LeadershipEnded: self._leadership_ended,
+        }
+        self._gate_handlers: dict[type[Event], Callable[[Any], object]] = {}
+        if gate is not None:
+            self.open_gate(gate)
+
+    def build_gate(self, options: GateOptions) -> Gate:
+        """Return a gate that knows of no pod."""
+        cluster, facts, kept_nodes = self.cluster, self._facts, self.kept_nodes
+        return Gate(cluster, facts, self.assumptions, kept_nodes, turn=self._turn, options=options)
+
+    def open_gate(self, options: GateOptions) -> Gate:
+        """Place the pods behind the gate as well, until the leadership ends."""
+        if self.gate:
+            self.gate.close()
+        gate = self.gate = self.build_gate(options)
+        self.kept_nodes.patience[WaitState.GATED] = options.patience
+        self._gate_handlers = {
+            events.ClaimsChanged: lambda event: gate.claims_changed(event.namespace),
+            events.GroupChanged: lambda event: gate.group_changed(event.key),
+            events.PodUnreadable: lambda event: gate.pod_unreadable(event.uid, event.problem),
+            events.ReleaseWritten: lambda event: gate.release_written(event.uid),
+            events.ReleaseFailed: lambda event: gate.release_failed(
+                event.uid, event.outcome, event.message, event.current
+            ),
+            events.StepFailed: lambda event: gate.step_failed(event.step, event.uid, event.error),
+            events.LargePodDecided: lambda event: gate.large_pod_decided(event.uid),
+            events.PlaceNext: lambda _event: gate.try_next(),
+            events.ExplainNext: lambda _event: gate.explain_next(),
+        }
+        return gate
+
+    def handle(self, event: Event, *, now: float) -> list[Instruction]:
+        """Take note of an event, and return what is to be done."""
+        self._turn.begin(now)
+        handler = self._handlers.get(type(event)) or (self._gate_handlers.get(type(event)) if self.gate else None)
+        if handler is not None:
+            try:
+                handler(event)
+            except Exception as error:  # noqa: BLE001 - whatever one event raises, all others are handled
+                details = {"step": "follow", "name": type(event).__name__, "error": error, "retry": 0.0}
+                self._turn.emit(Report("step failed", details=details))
+        return self.end_turn()
+
+    def begin_turn(self, now: float) -> None:
+        """Begin to collect instructions for changes that are made directly; see :meth:`end_turn`."""
+        self._turn.begin(now)
+
+    def end_turn(self) -> list[Instruction]:
+        for instruction in self._turn.instructions if self.gate else ():
+            if self.gate and isinstance(instruction, KeepNode | GiveNodeBack):
+                self.gate.nodes_changed((instruction.node,), taken=isinstance(instruction, KeepNode))
+        return self._turn.instructions
+
+    # Events
+
+    def _pod_seen(self, event: events.PodSeen) -> None:
+        facts = event.facts
+        self._orders[facts.uid] = facts.order
+        if facts.state in self.kept_nodes.patience:
+            self.kept_nodes.waits(facts)
+        else:
+            self._turn.emit(*self.kept_nodes.waits_no_longer(facts.uid))
+        if self.gate:
+            self.gate.pod_seen(facts)
+
+    def _pod_left(self, event: events.PodLeft) -> None:
+        self._stop_waiting(event.uid)
+        if self.gate:
+            self.gate.pod_left(event.uid)
+
+    def _pod_bound(self, event: events.PodBound) -> None:
+        self._stop_waiting(event.uid)
+        self.gangs.pod_bound(event.uid)
+        if self.gate:
+            self.gate.pod_bound(event.uid, event.node, event.pod)
+
+    def _pod_gone(self, event: events.PodGone) -> None:
+        self._stop_waiting(event.uid)
+        self.kept_nodes.ended(event.uid)
+        self.gangs.pod_gone(event.uid)
+        if self.gate:
+            self.gate.pod_gone(event.uid, event.node)
+
+    def _stop_waiting(self, uid: str) -> None:
+        self._orders.pop(uid, None)
+        self._turn.emit(*self.kept_nodes.waits_no_longer(uid))
+
+    def _node_changed(self, event: events.NodeChanged) -> None:
+        self._turn.emit(*self.kept_nodes.node_changed(event.node))
+        if self.gate:
+            self.gate.node_changed(event.node, gone=event.gone)
+
+    def _scheduler_asked(self, event: events.SchedulerAsked) -> None:
+        self._orders.setdefault(event.facts.uid, event.facts.order)
+        if len(self._schedulers) < MAX_SCHEDULERS:
+            self._schedulers.add(event.facts.scheduler)
+        self._check()
+
+    def _hosts_reported(self, event: events.HostsChanged) -> None:
+        self.gangs.hosts_changed()
+        if self.gate:
+            self.gate.hosts_changed(event.hosts)
+
+    def _time_passed(self, _event: events.TimePassed) -> None:
+        self._check()
+        self.gangs.check()
+        if self.gate:
+            self.gate.check()
+
+    def _leadership_ended(self, _event: events.LeadershipEnded) -> None:
+        self._turn.emit(*self.kept_nodes.clear())
+        self.gangs.close()
+        if self.gate:
+            self.gate.close()
+            self.gate = None
+            del self.kept_nodes.patience[WaitState.GATED]
+
+    # Questions
+
+    def order(self, pod: Pod) -> WaitingOrder:
+        """Return the waiting order of a pod; one that is not known comes after all others of its priority."""
+        return self._orders.get(pod.uid) or (-(pod.priority or 0), "~", pod.namespace, pod.name)
+
+    def keeps_out(self, node: str, pod: Pod) -> bool:
+        """Return whether *node* is kept for a pod that comes before this one, and that would not fit beside it."""
+        return self.kept_nodes.keeps_out(node, pod, self.order(pod))
+
+    def refusals(self, pod: Pod) -> dict[str, str]:
+        """Return the nodes that are kept from a pod, and why."""
+        return self.kept_nodes.refusals(pod, self.order(pod))
+
+    def waits_for_claims(self, uid: str) -> bool:
+        """Return whether a released pod waits until its claims have devices."""
+        return self.gate is not None and uid in self.gate.claims
+
+    # Changes inside
+
+    def _placed(self, pod: Pod, nodes: Collection[str]) -> None:
+        if nodes:
+            self.kept_nodes.placed(pod, nodes, self.order(pod))
+        else:
+            self.kept_nodes.ended(pod.uid)
+
+    def _hosts_changed(self, hosts: Iterable[str], taken: bool) -> None:  # noqa: FBT001 - see ChangedListener
+        names = tuple(hosts)
+        if names:
+            self.gangs.hosts_changed()
+            if self.gate:
+                self.gate.nodes_changed(names, taken=taken)
+            self._turn.emit(ChangeHosts(names, taken))
+
+    def _check(self) -> None:
+        """Look from time to time for a pod to keep a node for, and for nodes that need not be kept any more."""
+        now, kept_nodes = self._turn.now, self.kept_nodes
+        if now - self._checked >= CHECK_SECONDS and kept_nodes.waiting:
+            self._checked = now
+            self._turn.emit(*kept_nodes.give_back_changed(), *kept_nodes.give_back_unused(now))
+            self._turn.emit(*kept_nodes.keep_next(now, self._schedulers))

@@ -1,0 +1,578 @@
+"""Gangs of schedulers that ask: their pods are offered nodes, and bound, together or not at all.
+
+A scheduler asks about the pods of a group one after the other before it binds any, then binds them in parallel, or one
+by one. So with the first question all pods of the group that wait are decided together, and the nodes count on them
+from then on. Each pod is offered its node only. Before the first binding is written, everything is decided once more,
+and the gang is refused as a whole if it does not fit any more. After that the places are kept for the rest.
+
+A kubelet admits pods in the order of their bindings. A pod is bound before others of its node if these will fit after
+it, too; otherwise it waits for a moment until they are bound.
+
+    missing pods → waiting → placed → started → bound
+                      ↑         ↓        ↓
+                      └── given back: deleted, not asked or bound for long, does not fit any more
+"""
+
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from alignup.align.errors import PodError
+from alignup.align.workload import Pod
+from alignup.placement.cluster import Cluster
+from alignup.placement.gang import GangBinding
+from alignup.placement.pod_shape import needs_alignment
+from alignup.placement.scheduling.assumptions import Assumptions
+from alignup.placement.scheduling.claim_rules import ClaimSuitability, must_align
+from alignup.placement.scheduling.facts import ClusterFacts, GangFacts, GroupKey, PodFacts
+from alignup.placement.scheduling.gang_placement import INCOMPLETE, describe_gang
+from alignup.placement.scheduling.instructions import AwaitRoom, ChangeGang, Report, WriteEvent
+from alignup.placement.scheduling.turn import Turn
+
+TENTATIVE_SECONDS = 20.0  #: after the last question or binding, for which places are kept for a gang that is not bound
+UNBOUND_SECONDS = 60.0  #: after the first question, by which a binding must follow, whatever is asked meanwhile
+PAUSE_SECONDS = 60.0  #: for which others come first after that
+KEPT_SECONDS = 300.0  #: after the last binding, for which places are kept for the rest of the gang
+REFUSED_SECONDS = 1.0  #: for which a refusal is repeated while nothing has changed
+KUBERNETES = "spec.schedulingGroup"  #: the source of groups whose scheduler knows gangs
+
+#: Returns the nodes that are kept from a pod, and why.
+Refusals = Callable[[Pod], Mapping[str, str]]
+
+
+class GangPlace(NamedTuple):
+    """Where a pod of a gang goes, with the others."""
+
+    host: str = ""  #: empty: anywhere, since no kubelet rejects it because of NUMA nodes
+    problem: str = ""  #: why it waits
+    unfit: bool = False  #: whether that is because its gang does not fit on nodes with HostState
+
+
+@dataclass(slots=True, eq=False)
+class TentativeGang:
+    """The nodes of a gang, from the first question to the last binding."""
+
+    key: GroupKey
+    resumed: bool  #: whether it was half bound before
+    since: float
+    touched: float  #: when it was asked about, if nothing is bound, or when a pod was bound
+    considered: int = 0  #: nodes in the last question
+    hosts: dict[str, GangBinding] = field(default_factory=dict)  #: by uid, in the order of binding
+    answered: set[str] = field(default_factory=set)
+    bound: set[str] = field(default_factory=set)  #: those whose binding is written, or is being written
+    unknown: set[str] = field(default_factory=set)  #: those whose binding may be written or not
+    uncertain: set[str] = field(default_factory=set)  #: those that may be placed elsewhere on their nodes
+
+    @property
+    def started(self) -> bool:
+        return self.resumed or bool(self.bound)
+
+    def unbound(self) -> list[GangBinding]:
+        return [binding for uid, binding in self.hosts.items() if uid not in self.bound]
+
+    def movable(self, asked: str, *, anew: bool) -> dict[str, GangBinding]:
+        """Return the pods that may go elsewhere: the one that is *asked* about, and those that were not yet, or all."""
+        fixed = self.bound if anew else self.bound | (self.answered - {asked})
+        return {uid: binding for uid, binding in self.hosts.items() if uid not in fixed}
+
+
+class _Question(NamedTuple):
+    """Pods that are decided on together because of one of them."""
+
+    key: GroupKey
+    members: GangFacts
+    asked: PodFacts
+    nodes: frozenset[str] | None = None  #: for the pod; ``None``: by its selectors
+    for_others: bool = False  #: whether the nodes are also for others with the same selectors
+
+
+class _Refusal(NamedTuple):
+    version: int  #: of the cluster
+    uids: frozenset[str]
+    nodes: frozenset[str] | None  #: of the question
+    for_others: bool
+    until: float  #: Node objects and groups change as well
+    problem: str
+
+
+class TentativeGangs:
+    """The places of gangs that their schedulers have asked about."""
+
+    def __init__(  # noqa: PLR0913 - everything that a choice depends on
+        self,
+        cluster: Cluster,
+        facts: ClusterFacts,
+        assumptions: Assumptions,
+        claims: ClaimSuitability,
+        *,
+        turn: Turn,
+        refusals: Refusals,
+    ) -> None:
+        self._cluster = cluster
+        self._facts = facts
+        self._assumptions = assumptions
+        self._claims = claims
+        self._turn = turn
+        self._refusals = refusals
+        self._gangs: dict[GroupKey, TentativeGang] = {}
+        self._by_uid: dict[str, TentativeGang] = {}
+        self._asked: dict[str, PodFacts] = {}  #: pods that were asked about and are not seen yet, by uid
+        self._refused: dict[GroupKey, _Refusal] = {}
+        self._paused: dict[GroupKey, float] = {}  #: gangs that were not bound in time → until when others come first
+        self._resuming: set[GroupKey] = set()  #: half bound gangs whose rest has no places yet
+        self._unasked: dict[str, set[GroupKey]] = {}  #: such gangs by the name of a scheduler that has not asked yet
+        self._version = 0
+
+    def __len__(self) -> int:
+        return len(self._gangs)
+
+    def __contains__(self, uid: str) -> bool:
+        """Whether a pod has a place."""
+        return uid in self._by_uid
+
+    def resume(self) -> None:
+        """Keep places for the rest of gangs that another process has begun to bind; call it before others get them.
+
+        Other schedulers bind gangs, too, and may never ask. So unless a pod was bound by the extender, places are kept
+        when the scheduler of the gang asks for the first time.
+        """
+        self._resuming, self._unasked = set(), {}
+        for key in self._facts.groups:
+            members = self._facts.gang(key)
+            first = self._pod(members.waiting[0]) if members.waiting else None
+            if members.begun:
+                self._resuming.add(key)
+            elif first is not None and _is_half_bound(members):
+                self._unasked.setdefault(first.scheduler, set()).add(key)
+        self.check()
+
+    def check(self) -> None:
+        """Give back the places of gangs that are not bound, and keep those of gangs that others have begun to bind."""
+        self.expire()
+        for key in tuple(self._resuming):
+            members = self._facts.gang(key)
+            if key in self._gangs or not _is_half_bound(members):
+                self._resuming.discard(key)
+                continue
+            first = self._pod(members.waiting[0])
+            with self._isolated(key):
+                if first is not None:
+                    self._decide(_Question(key, members, first))
+            for pod, host in self._gangs[key].unbound() if key in self._gangs else ():
+                self._turn.emit(AwaitRoom(pod.uid, (host,)))  # the scheduler need not try it again by itself
+
+    def close(self) -> None:
+        """Give back all places: another process decides from now on."""
+        for gang in tuple(self._gangs.values()):
+            self._drop(gang, "this process does not lead any more")
+
+    @contextmanager
+    def _isolated(self, key: GroupKey) -> Iterator[None]:
+        """Let a step fail for one gang alone."""
+        try:
+            yield
+        except PodError:
+            pass
+        except Exception as error:  # noqa: BLE001 - whatever it is, all others go on
+            details = {"step": "gang", "name": str(key), "error": error, "retry": REFUSED_SECONDS}
+            self._turn.emit(Report("step failed", details=details))
+
+    def _pod(self, uid: str) -> PodFacts | None:
+        return self._facts.pod(uid) or self._asked.get(uid)
+
+    def _members(self, key: GroupKey, asked: PodFacts) -> GangFacts:
+        """Return the pods of a group, with one that may not be seen yet."""
+        members = self._facts.gang(key)
+        if asked.uid in {*members.bound, *members.waiting, *members.gated}:
+            self._asked.pop(asked.uid, None)
+            return members
+        self._asked[asked.uid] = asked
+        return members._replace(waiting=[*members.waiting, asked.uid])
+
+    # Questions
+
+    def place(self, asked: PodFacts, nodes: Collection[str]) -> GangPlace | None:
+        """Return where a pod goes with the others of its group; ``None``: it is decided on alone.
+
+        *nodes* are those that the scheduler considers for it, and for others with the same selectors.
+        """
+        if unasked := self._unasked.pop(asked.scheduler, None):
+            self._resuming |= unasked
+            self.check()
+        key = asked.group
+        if key is None:
+            return None
+        self.expire()
+        place = self._place(key, asked, nodes, for_others=True)
+        if gang := self._gangs.get(key):
+            gang.considered = len(nodes)
+        return place
+
+    def fits(self, asked: PodFacts) -> bool:
+        """Return whether a pod that waits could be placed now with the others of its group, if it is in one."""
+        key = asked.group
+        if key is None or asked.uid in self._by_uid:
+            return True
+        members = self._members(key, asked)
+        if not self._is_decided_together(key, members, asked):
+            return True
+        try:
+            return not (_missing(key, members) or self._decide(_Question(key, members, asked), keep=False))
+        except PodError:
+            return False
+
+    def others_waiting(self, asked: PodFacts) -> list[str]:
+        """Return the uids of pods of the same group that wait as well."""
+        waiting = self._facts.gang(asked.group).waiting if asked.group else ()
+        return [uid for uid in waiting if uid != asked.uid]
+
+    def _place(self, key: GroupKey, asked: PodFacts, nodes: Collection[str], *, for_others: bool) -> GangPlace | None:
+        members, gang = self._members(key, asked), self._gangs.get(key)
+        if not self._is_decided_together(key, members, asked):
+            return None
+        if gang is not None and not gang.started:
+            gang.touched = self._turn.now
+        if problem := _missing(key, members) or self._describe_pause(key):
+            if gang is not None and not gang.started:
+                self._drop(gang, problem)
+            return GangPlace(problem=problem)
+        if gang is not None:
+            binding = gang.hosts.get(asked.uid)
+            if binding is None and not needs_alignment(asked.pod):
+                return GangPlace()
+            if binding is not None and self._still_fits(binding, nodes):
+                gang.answered.add(asked.uid)
+                return GangPlace(binding.host)
+        try:
+            problem = self._renew(_Question(key, members, asked, frozenset(nodes), for_others), gang)
+        except PodError as error:
+            return GangPlace(problem=f"gang {key}: alignup cannot read a pod of it: {error}")
+        gang = self._gangs.get(key)
+        if problem or gang is None:
+            return GangPlace(problem=problem, unfit=True)
+        binding = gang.hosts.get(asked.uid)
+        gang.answered.add(asked.uid)
+        return GangPlace(binding.host if binding else "")
+
+    def _renew(self, question: "_Question", gang: TentativeGang | None) -> str:
+        """Decide on a gang again, as far as needed, and drop it if it does not fit any more; return the problem."""
+        problem, uid = self._decide(question), question.asked.uid
+        if not problem or gang is None or gang.started or (gang.hosts and uid not in gang.hosts):
+            return problem
+        problem = self._decide(question, anew=True)  # the scheduler begins again: no answer holds any more
+        binding, nodes = gang.hosts.get(uid), question.nodes or frozenset()
+        # It asks about the nominated node of a pod first, then about all.
+        if problem and (binding is None or binding.host in nodes or len(nodes) >= gang.considered):
+            self._drop(gang, problem)
+        return problem
+
+    def _describe_pause(self, key: GroupKey) -> str:
+        if self._paused.get(key, 0.0) <= self._turn.now:
+            self._paused.pop(key, None)
+            return ""
+        return f"gang {key} had places, but its scheduler did not bind it within {UNBOUND_SECONDS:.0f} s"
+
+    def _is_decided_together(self, key: GroupKey, members: GangFacts, asked: PodFacts) -> bool:
+        """Return whether the whole gang is decided with a pod. The last pod, or a placed one, is decided alone."""
+        if asked.uid in self._by_uid or key in self._gangs:
+            return True
+        if asked.uid in self._assumptions:
+            return False
+        if members.minimum == 1 and key.source != KUBERNETES:
+            return False
+        pods = map(self._pod, members.waiting)
+        if not any(facts is None or needs_alignment(facts.pod) for facts in pods):
+            return False
+        return len(members.waiting) > 1 or bool(_missing(key, members))
+
+    def _still_fits(self, binding: GangBinding, nodes: Collection[str]) -> bool:
+        pod, host = binding
+        if host not in nodes or pod.uid not in self._assumptions:
+            return False
+        return self._assumptions.verdict(pod, host).admits and host not in self._refusals(pod)
+
+    def _decide(self, question: "_Question", *, keep: bool = True, anew: bool = False) -> str:
+        """Decide on all pods that wait, and *keep* their places; return why they do not fit, or nothing.
+
+        Pods that were asked about before stay where they are, unless they are decided *anew*. ``PodError`` if a pod
+        cannot be read.
+        """
+        key, members, asked = question.key, question.members, question.asked.uid
+        uids = frozenset(members.waiting)
+        refusal, gang = self._refused.get(key), self._gangs.get(key)
+        same = (self._version, uids, question.nodes, question.for_others)
+        if refusal is not None and refusal[:4] == same and self._turn.now < refusal.until:
+            return refusal.problem
+        pods = [self._asked.get(uid) or self._facts.readable_pod(uid) for uid in members.waiting]
+        aligned = sorted([facts for facts in pods if needs_alignment(facts.pod)], key=lambda facts: facts.order)
+        aligned.sort(key=lambda facts: facts.uid != asked)
+        moved = gang.movable(asked, anew=anew) if gang is not None and keep else {}
+        for uid in moved:
+            self._cluster.forget(uid)
+        beside = self._assumptions.beside(members, without=moved)
+        waiting = [facts.pod for facts in aligned if facts.uid not in beside]
+        try:
+            eligible = self._eligible_nodes(aligned, question, beside)
+            answer = self._cluster.feasible_gang(
+                [*(binding.pod for binding in beside.values()), *waiting], eligible=lambda pod: eligible[pod.uid]
+            )
+        except Exception:
+            if moved:
+                self._assumptions.assume_gang(tuple(moved.values()), beside=_on_nodes_of(moved, beside))
+            raise
+        placed = {pod.uid: GangBinding(pod, host) for pod, host in answer.bindings if pod.uid not in beside}
+        fitting = len(members.bound) + len(pods) - len(aligned) + len(placed) + len(uids & beside.keys())
+        enough = fitting >= members.minimum and (asked in placed or asked in beside or asked not in eligible)
+        if enough and keep and placed:
+            others = _on_nodes_of(placed, beside)
+            enough = self._assumptions.assume_gang(tuple(placed.values()), beside=others)[-1].admits
+        if enough:
+            if keep:
+                self._remember(key, members, placed, moved)
+            return ""
+        if moved:  # they stay where they were, if that is possible
+            self._assumptions.assume_gang(tuple(moved.values()), beside=_on_nodes_of(moved, beside))
+        problem = describe_gang(key, members, fitting, answer, self._cluster)
+        if gang is None:
+            now = self._turn.now
+            recent = {group: old for group, old in self._refused.items() if now < old.until}  # their nodes take memory
+            self._refused = {**recent, key: _Refusal(*same, now + REFUSED_SECONDS, problem)}
+        return problem
+
+    def _eligible_nodes(
+        self, aligned: Sequence[PodFacts], question: "_Question", held: Collection[str]
+    ) -> dict[str, Collection[str]]:
+        """Return the nodes for each pod; the same collection for those with the same selectors.
+
+        Those that are *held* stay where they are, so devices are not looked at for them.
+        """
+        asked, known = question.asked, dict[Hashable, frozenset[str]]()
+        suitable: dict[Hashable, frozenset[str]] = {}  #: for pods that require devices beside their CPUs
+        if question.nodes is not None and question.for_others:
+            known[asked.selection] = question.nodes
+        eligible: dict[str, Collection[str]] = {}
+        for facts in aligned:
+            key, pod = facts.selection, facts.pod
+            if key not in known:
+                known[key] = frozenset(self._facts.allowed(facts))
+            considered = known[key]
+            if facts.uid == asked.uid and question.nodes is not None:
+                considered = question.nodes
+            if refused := self._refusals(pod):
+                considered = considered.difference(refused)  # not "-", which makes a set of it
+            if must_align(pod) and pod.uid not in held:
+                kind = (considered, self._facts.claim_kind(pod))
+                if kind not in suitable:
+                    suitable[kind] = self._claims.suitable(pod, considered)
+                considered = suitable[kind]
+            eligible[pod.uid] = considered
+        return eligible
+
+    def _remember(
+        self, key: GroupKey, members: GangFacts, placed: dict[str, GangBinding], moved: Collection[str]
+    ) -> None:
+        gang = self._gangs.get(key)
+        if gang is None:
+            now, nodes = self._turn.now, len({binding.host for binding in placed.values()})
+            gang = self._gangs[key] = TentativeGang(key, _is_half_bound(members), now, now)
+            self._report("gang placed", key, pods=len(placed), nodes=nodes, minimum=members.minimum)
+        for uid in moved:
+            del gang.hosts[uid]
+            self._by_uid.pop(uid, None)
+            if uid not in placed:
+                self._assumptions.forget(uid)
+        gang.answered.difference_update(moved)
+        gang.hosts |= placed
+        self._by_uid |= dict.fromkeys(placed, gang)
+
+    # Bindings
+
+    def turn(self, asked: PodFacts, node: str, *, alone: bool = False) -> "str | GroupKey":
+        """Decide again whether a pod can be bound now, immediately before its binding; empty: yes.
+
+        Return why it cannot be bound, or its gang if others must be bound before. Nothing else may be bound to the node
+        before :meth:`bound` is called. *alone*: the pod may go to this node if its gang does not fit on others.
+        """
+        key = asked.group
+        if key is None:
+            return ""
+        members, gang = self._members(key, asked), self._gangs.get(key)
+        binding = gang.hosts.get(asked.uid) if gang else None
+        if not self._is_decided_together(key, members, asked):
+            return ""
+        misplaced = needs_alignment(asked.pod) and (binding is None or not self._still_fits(binding, (node,)))
+        if gang is None or misplaced:
+            place = self._place(key, asked, (node,), for_others=False)
+            if alone and place is not None and place.unfit and asked.uid not in self._by_uid:
+                return ""
+            if place is None or place.problem or key not in self._gangs:
+                return place.problem if place else ""
+            gang = self._gangs[key]
+        gang.touched = self._turn.now
+        return self._take_turn(gang, members, asked.pod, node)
+
+    def _take_turn(self, gang: TentativeGang, members: GangFacts, pod: Pod, node: str) -> "str | GroupKey":
+        unknown = [gang.hosts[uid].host for uid in gang.unknown & gang.hosts.keys() if uid != pod.uid]
+        if node in unknown:
+            return gang.key  # its binding would come before or after this one
+        if pod.uid in gang.bound:  # the response to its binding was lost, and the node counts on it
+            return ""
+        mine = gang.hosts.get(pod.uid)
+        on_node = [binding for binding in gang.unbound() if binding.host == node and mine is not None]
+        elsewhere = [] if gang.started else [binding for binding in gang.unbound() if binding not in on_node]
+        if not gang.started and (problem := _missing(gang.key, members)):
+            self._drop(gang, problem)
+            return problem
+        moved = {binding.pod.uid for binding in (*on_node, *elsewhere)}
+        hosts = {binding.host for binding in (*on_node, *elsewhere)}
+        held_by_others = self._assumptions.beside(members, without=moved).values()
+        beside = [binding for binding in held_by_others if binding.host in hosts]
+        mine_first = sorted(on_node, key=lambda binding: binding is not mine)
+        reason = ""
+        for order in (mine_first, on_node) if mine_first != on_node else (on_node,):
+            verdicts = self._assumptions.assume_gang([*order, *elsewhere], beside=beside)
+            if verdicts and not verdicts[-1].admits:
+                reason = reason or verdicts[-1].reason
+                continue
+            gang.hosts = {held: gang.hosts[held] for held in gang.hosts if held not in moved} | {
+                binding.pod.uid: binding for binding in (*order, *elsewhere)
+            }
+            if mine is not None and order[0] is not mine:
+                return gang.key
+            gang.uncertain = {
+                binding.pod.uid
+                for binding, verdict in zip((*order, *elsewhere), verdicts[len(beside) :], strict=True)
+                if verdict.alternatives
+            }
+            gang.bound.add(pod.uid)
+            self._by_uid[pod.uid] = gang
+            return ""
+        problem = f"gang {gang.key} does not fit any more: {reason} on node {node}"
+        if not gang.started:
+            self._drop(gang, problem)
+            return problem
+        for binding in on_node:  # they are decided again when the scheduler asks
+            self._remove(gang, binding.pod.uid)
+        return problem
+
+    def is_uncertain(self, uid: str) -> bool:
+        """Return whether a pod of a gang may get something else than predicted, as others end on its node."""
+        gang = self._by_uid.get(uid)
+        return gang is not None and uid in gang.uncertain
+
+    def bound(self, uid: str, problem: str) -> None:
+        """Note that a binding was written, or why it was not; with an unknown outcome the node counts on the pod."""
+        gang = self._by_uid.get(uid)
+        if gang is None:
+            return
+        gang.unknown.discard(uid)
+        if problem and uid in self._assumptions:
+            gang.unknown.add(uid)
+        elif problem:
+            gang.bound.discard(uid)
+            self._remove(gang, uid)
+        gang.touched = self._turn.now
+        self._end_if_bound(gang)
+
+    # Changes
+
+    def expire(self) -> None:
+        """Give back the places of gangs that their scheduler has not asked about, or bound, for long."""
+        for gang in tuple(self._gangs.values()):
+            with self._isolated(gang.key):
+                self._expire(gang, self._turn.now)
+
+    def _expire(self, gang: TentativeGang, now: float) -> None:
+        seconds = KEPT_SECONDS if gang.started else TENTATIVE_SECONDS
+        if not gang.started and now - gang.since >= UNBOUND_SECONDS:
+            self._paused = {key: until for key, until in self._paused.items() if until > now}
+            self._paused[gang.key] = now + PAUSE_SECONDS
+            self._drop(gang, f"nothing was bound for {UNBOUND_SECONDS:.0f} s")
+        elif now - gang.touched >= seconds:
+            if gang.started:
+                self._tell_incomplete(gang)
+            for uid in gang.unknown:  # the API server would have shown their bindings by now
+                self._assumptions.forget(uid)
+            self._drop(gang, f"nothing was bound for {seconds:.0f} s")
+
+    def _tell_incomplete(self, gang: TentativeGang) -> None:
+        rest = [binding.pod.uid for binding in gang.unbound()]
+        message = (
+            f"gang {gang.key} is bound except for {len(rest)} pods, which its scheduler has not bound for "
+            f"{KEPT_SECONDS:.0f} s; their places are not kept any more"
+        )
+        for uid in rest:
+            self._turn.emit(WriteEvent(uid, INCOMPLETE, message, gate=False))
+
+    def _drop(self, gang: TentativeGang, reason: str) -> None:
+        """Give back all places that are not bound."""
+        self._gangs.pop(gang.key, None)
+        for uid in (*gang.hosts, *gang.bound):
+            self._by_uid.pop(uid, None)
+        for binding in gang.unbound():
+            self._assumptions.forget(binding.pod.uid)
+        self._turn.emit(ChangeGang(gang.key))
+        self._report("gang given back", gang.key, pods=len(gang.unbound()), reason=reason)
+
+    def _remove(self, gang: TentativeGang, uid: str) -> None:
+        gang.hosts.pop(uid, None)
+        gang.unknown.discard(uid)
+        self._by_uid.pop(uid, None)
+
+    def _end_if_bound(self, gang: TentativeGang) -> None:
+        self._turn.emit(ChangeGang(gang.key))
+        if not gang.unbound() and gang.key in self._gangs:
+            del self._gangs[gang.key]
+            for uid in (*gang.hosts, *gang.bound):
+                self._by_uid.pop(uid, None)
+            self._report("gang bound", gang.key, pods=len(gang.hosts))
+
+    def hosts_changed(self) -> None:
+        """Take note that verdicts of hosts may have changed."""
+        self._version += 1
+
+    def pod_bound(self, uid: str) -> None:
+        self._asked.pop(uid, None)
+        gang = self._by_uid.get(uid)
+        if gang is not None:
+            gang.bound.add(uid)
+            gang.unknown.discard(uid)
+            self._end_if_bound(gang)
+
+    def pod_gone(self, uid: str) -> None:
+        """Take note that a pod is deleted, is being deleted, or has ended."""
+        self._asked.pop(uid, None)
+        gang = self._by_uid.get(uid)
+        if gang is None:
+            return
+        self._remove(gang, uid)
+        gang.bound.discard(uid)
+        gang.resumed |= bool(gang.bound)
+        self._assumptions.forget(uid)
+        missing = _missing(gang.key, self._facts.gang(gang.key))
+        if missing and not gang.started:
+            self._drop(gang, missing)
+        else:
+            self._end_if_bound(gang)
+
+    def _report(self, event: str, key: GroupKey, **details: object) -> None:
+        self._turn.emit(Report(event, details={"group": str(key), **details}))
+
+
+def _is_half_bound(members: GangFacts) -> bool:
+    return bool(members.waiting) and 0 < len(members.bound) < members.minimum
+
+
+def _missing(key: GroupKey, members: GangFacts) -> str:
+    """Return why a gang cannot start yet: pods of it are missing, or behind gates; empty: it can."""
+    here, minimum = len(members.waiting) + len(members.bound), members.minimum
+    if here >= minimum:
+        return ""
+    gated = f", {len(members.gated)} of them behind gates" if members.gated else ""
+    return f"gang {key}: {members.present} of {minimum} pods exist{gated}"
+
+
+def _on_nodes_of(placed: Mapping[str, GangBinding], beside: Mapping[str, GangBinding]) -> list[GangBinding]:
+    hosts = {binding.host for binding in placed.values()}
+    return [binding for binding in beside.values() if binding.host in hosts]

@@ -1,0 +1,58 @@
+"""Metrics of the gate controller and its webhook."""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from alignup.placement.scheduling.releases import ReleaseOutcome
+
+_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)  #: seconds
+
+
+class GateMetrics:
+    """The metrics of one gate, in *registry*; ``None``: in one of their own."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        registry = self.registry = registry or CollectorRegistry()
+        self._reviews = Counter(
+            "alignup_gate_reviews", "Reviews of new pods by the webhook, by result.", ["outcome"], registry=registry
+        )
+        outcomes = "Pods that were released to a node, by what became of them."
+        self._releases = Counter("alignup_gate_releases", outcomes, ["outcome"], registry=registry)
+        for outcome in ReleaseOutcome:
+            self._releases.labels(outcome)
+        missed = "Pods that opted in and were created without the gate."
+        self._missed = Counter("alignup_gate_missed_pods", missed, registry=registry)
+        waited = "Time that pods waited behind the gate."
+        self._waits = Histogram("alignup_gate_wait_seconds", waited, buckets=_BUCKETS, registry=registry)
+        self._pods = Gauge("alignup_gate_pods", "Pods behind the gate, or just released.", ["state"], registry=registry)
+        self._reserved = Gauge(
+            "alignup_gate_reserved_nodes", "Nodes that are kept for pods that have waited long.", registry=registry
+        )
+        self._expiry = Gauge(
+            "alignup_gate_certificate_expiry_timestamp_seconds",
+            "When the certificate of the webhook expires.",
+            registry=registry,
+        )
+
+    def reviewed(self, outcome: str) -> None:
+        self._reviews.labels(outcome).inc()
+
+    def missed(self) -> None:
+        self._missed.inc()
+
+    def released(self, *, seconds: float) -> None:
+        self._waits.observe(seconds)
+
+    def ended(self, outcome: str) -> None:
+        self._releases.labels(outcome).inc()
+
+    def follow(self, pods: Mapping[str, Callable[[], float]], *, reserved_nodes: Callable[[], float]) -> None:
+        """Call functions for the present numbers, those of pods by their states."""
+        for state, count in pods.items():
+            self._pods.labels(state).set_function(count)
+        self._reserved.set_function(reserved_nodes)
+
+    def certificate(self, expiry: datetime) -> None:
+        self._expiry.set(expiry.timestamp())

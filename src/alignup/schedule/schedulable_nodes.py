@@ -1,0 +1,165 @@
+"""The nodes that schedulers bind a pod to, as the Node objects show them: by selectors and taints, and by what is left.
+
+A kubelet ignores extended resources that it does not know, and counts pods as ended a little earlier than a scheduler
+does. So a node whose kubelet admits a pod may be one to which the scheduler does not bind it.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from contextlib import suppress
+
+from alignup.align import fit
+from alignup.align.errors import QuantityError
+from alignup.align.fit import NodeAllocatable, UsedResources
+from alignup.align.quantity import Quantity
+from alignup.align.workload import Pod, demand, names
+from alignup.align.workload.demand import FitRequest
+from alignup.align.workload.names import CPU, EPHEMERAL_STORAGE, MEMORY
+from alignup.kubernetes.api import Change, EventType, Informer
+from alignup.kubernetes.api.objects import Amount, ApiNode, ApiPod, ApiPodSpec
+from alignup.schedule.node_selection import exclusions, selection_key
+
+MAX_SELECTIONS = 256  #: different selectors for which nodes are kept
+_NO_REQUEST = FitRequest(0, 0, 0, {})
+
+
+class NodeFilter:
+    """The nodes that schedulers consider for pods with the same selectors; *nodes* are all nodes of the cluster."""
+
+    def __init__(self, nodes: Informer[ApiNode]) -> None:
+        self._nodes = nodes
+        self._known: OrderedDict[Hashable, tuple[ApiPodSpec, set[str]]] = OrderedDict()
+
+    def allowed(self, spec: ApiPodSpec, key: Hashable = None) -> set[str]:
+        """Return the names of the nodes; the set is current until the next call. *key*: the selection key of *spec*."""
+        key = key or selection_key(spec)
+        if key not in self._known:
+            self._known[key] = (
+                spec,
+                {node.metadata.name for node in self._nodes.objects.values() if not exclusions(node, spec)},
+            )
+            if len(self._known) > MAX_SELECTIONS:
+                self._known.popitem(last=False)
+        self._known.move_to_end(key)
+        return self._known[key][1]
+
+    def allows(self, spec: ApiPodSpec, name: str, key: Hashable = None) -> bool:
+        """Return whether a node exists and is allowed, without looking at others."""
+        known = self._known.get(key or selection_key(spec))
+        if known is not None:
+            return name in known[1]
+        node = self._nodes.get(name)
+        return node is not None and not exclusions(node, spec)
+
+    def update(self, change: Change[ApiNode]) -> None:
+        """Note that a node was added, has changed or is gone."""
+        node, deleted = change.object, change.type is EventType.DELETED
+        for spec, allowed in self._known.values():
+            allowed.discard(node.metadata.name)
+            if not deleted and not exclusions(node, spec):
+                allowed.add(node.metadata.name)
+
+
+class NodeCapacity:
+    """How much of the allocatable resources of nodes is left beside the pods that are bound to them.
+
+    *pods* returns the pods of a node by uid; *read* decodes one of them (``None``: invalid), when its node is asked
+    about for the first time after a change.
+    """
+
+    def __init__(
+        self,
+        nodes: Informer[ApiNode],
+        pods: Callable[[str], Mapping[str, ApiPod]],
+        read: Callable[[ApiPod], Pod | None],
+    ) -> None:
+        self._nodes = nodes
+        self._pods = pods
+        self._read = read
+        self._used: dict[str, UsedResources] = {}
+        self._requests: dict[str, FitRequest] = {}  #: uid → what the pod requests
+        self._allocatable: dict[str, NodeAllocatable] = {}
+
+    def forget_node(self, node: str) -> None:
+        """Note that a Node object has changed, or is gone."""
+        self._allocatable.pop(node, None)
+        self._used.pop(node, None)
+
+    def forget_pods(self) -> None:
+        """Note that all pods were listed again."""
+        self._used.clear()
+        self._requests.clear()
+
+    def pod_changed(self, node: str, old: ApiPod | None, pod: ApiPod, *, ended: bool) -> bool:
+        """Note that a pod is bound to *node*, has changed there or ended; return whether it was resized."""
+        uid, resized = pod.metadata.uid, False
+        if ended:
+            self._requests.pop(uid, None)
+        elif old is not None:
+            if uid not in self._requests or _resources(old) == _resources(pod):
+                return False
+            resized = self._requests.pop(uid) != self._request(uid, pod)
+        self._used.pop(node, None)
+        return resized
+
+    def insufficient(self, name: str, pod: Pod, *, beside: Iterable[Pod] = (), empty: bool = False) -> tuple[str, ...]:
+        """Return the resources of which a node, or an *empty* node like it, has too little for *pod* beside others."""
+        node = self._nodes.get(name)
+        if node is None:
+            return (fit.PODS,)
+        if name not in self._allocatable:
+            self._allocatable[name] = read_allocatable(node.status.allocatable)
+        if empty:
+            used = UsedResources()
+        elif name in self._used:
+            used = self._used[name]
+        else:
+            used = self._used[name] = _sum(self._request(uid, bound) for uid, bound in self._pods(name).items())
+        capacity = self._allocatable[name]
+        for other in beside:
+            used = used.plus(demand.fit_used(demand.without_claimed(other, capacity.scalars)))
+        request = demand.fit_request(demand.without_claimed(pod, capacity.scalars))
+        shortages = fit.insufficient_resources(request, used=used, allocatable=capacity)
+        return tuple(shortage.resource for shortage in shortages)
+
+    def _request(self, uid: str, pod: ApiPod) -> FitRequest:
+        if uid not in self._requests:
+            decoded = self._read(pod)
+            self._requests[uid] = _NO_REQUEST if decoded is None else _used(decoded)
+        return self._requests[uid]
+
+
+def _resources(pod: ApiPod) -> tuple[object, ...]:
+    """Return the parts of a pod that a resize changes."""
+    spec, status = pod.spec, pod.status
+    reported = [
+        (container.name, container.allocated_resources, container.resources)
+        for container in (*status.init_container_statuses, *status.container_statuses)
+    ]
+    return spec.init_containers, spec.containers, spec.resources, reported
+
+
+def _used(pod: Pod) -> FitRequest:
+    return demand.fit_used(demand.without_claimed(pod, {}))
+
+
+def _sum(requests: Iterable[FitRequest]) -> UsedResources:
+    used = UsedResources()
+    for request in requests:
+        used = used.plus(request)
+    return used
+
+
+def read_allocatable(amounts: Mapping[str, Amount]) -> NodeAllocatable:
+    """Read the allocatable resources of a Node object; an unreadable amount counts as none."""
+    quantities, zero = dict[str, Quantity](), Quantity.ZERO
+    for name, text in amounts.items():
+        with suppress(QuantityError):
+            quantities[name] = Quantity.parse(str(text))
+    return NodeAllocatable(
+        milli_cpu=quantities.get(CPU, zero).milli(),
+        memory=quantities.get(MEMORY, zero).value(),
+        ephemeral_storage=quantities.get(EPHEMERAL_STORAGE, zero).value(),
+        pods=quantities.get(fit.PODS, zero).value(),
+        scalars={name: amount.value() for name, amount in quantities.items() if names.is_scalar(name)},
+    )

@@ -1,0 +1,447 @@
+"""A process around a scheduling state: it follows a simulated API server and carries out instructions, with faults.
+
+It does what ``schedule.live_cluster`` and ``schedule.gate.controller`` do with real objects.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields as fields_of
+from dataclasses import is_dataclass, replace
+from functools import partial
+from itertools import count
+from typing import Any, Protocol
+
+from alignup.align.workload import Pod
+from alignup.placement.cluster import Cluster
+from alignup.placement.host_report import HostReport, PodStage
+from alignup.placement.scheduling import events, instructions
+from alignup.placement.scheduling.facts import ClaimFit, GangFacts, GroupKey, PodFacts, WaitState
+from alignup.placement.scheduling.gate import GateOptions
+from alignup.placement.scheduling.instructions import Instruction
+from alignup.placement.scheduling.releases import ReleaseOutcome
+from alignup.placement.scheduling.scheduling_state import SchedulingState
+from tests.placement.scheduling.machine import PlainFacts
+from tests.placement.scheduling.model_api import ModelApi, ModelPod
+
+PATIENCE = 8.0
+OPTIONS = GateOptions(parallel=4, patience=PATIENCE, unbound=10.0, retry=3.0, avoid=30.0, replace_stuck=True)
+
+
+class InjectedError(Exception):
+    """A task of the process has failed."""
+
+
+class Checks(Protocol):
+    """What holds at every step."""
+
+    def before(self, shell: "Shell", event: str) -> None: ...
+    def after(self, shell: "Shell", done: list[Instruction]) -> None: ...
+
+
+class ModelFacts(PlainFacts):
+    """Facts from the objects that the process has seen."""
+
+    def __init__(self, api: ModelApi, fails: Callable[[], bool]) -> None:
+        super().__init__()
+        self._fails = fails
+        self.view: dict[str, ModelPod] = {}
+        self.allocated: set[str] = set()  #: uids of pods whose claims have devices, as far as it is known
+        self.since: dict[str, float] = {}
+        self._api = api
+
+    def of(self, pod_object: ModelPod, now: float) -> PodFacts:
+        return PodFacts(
+            pod=pod_object.pod,
+            order=pod_object.order,
+            state=pod_object.state,
+            since=self.since.get(pod_object.uid, now),
+            version=str(pod_object.version),
+            scheduler=pod_object.scheduler,
+            group=pod_object.group,
+            selection=(pod_object.forbidden, pod_object.released_to),
+            controllers=pod_object.controllers,
+            released_to=pod_object.released_to if not pod_object.gates else (),
+            problem="no" if pod_object.unschedulable else None,
+            bound_at_once=pod_object.at_once,
+        )
+
+    def see(self, pod_object: ModelPod, now: float) -> PodFacts | None:
+        uid, state = pod_object.uid, pod_object.state
+        self.pods.pop(uid, None)
+        if state is WaitState.OTHER and not pod_object.released_to and pod_object.group is None:
+            return None
+        if state is not WaitState.OTHER:
+            self.since.setdefault(uid, now)
+        facts = self.pods[uid] = self.of(pod_object, now)
+        return facts
+
+    def forget(self, uid: str) -> None:
+        self.pods.pop(uid, None)
+        self.since.pop(uid, None)
+
+    def gang(self, key: GroupKey) -> GangFacts:
+        members = [each for each in self.view.values() if each.group == key and each.stage is PodStage.RUNNING]
+        bound = {each.uid: each.host for each in members if each.host}
+        return GangFacts(
+            self._api.minimums[key],
+            bound,
+            [each.uid for each in members if not each.host and not each.gates],
+            [each.uid for each in members if each.gates],
+            list(bound),
+            [each.uid for each in members if each.host and each.controllers],
+        )
+
+    def allowed(self, facts: PodFacts) -> set[str]:
+        if facts.uid not in self.view:
+            return set()
+        pod_object = self.view[facts.uid]
+        released_to = set(facts.released_to or self.nodes)
+        return {node for node in self.nodes if node in released_to and node not in pod_object.forbidden}
+
+    def insufficient(self, node: str, pod: Pod, **more: Any) -> Sequence[str]:
+        if self._fails():
+            raise InjectedError("a defect")
+        return super().insufficient(node, pod, **more)
+
+    def excluded(self, facts: PodFacts) -> Mapping[str, str]:
+        return dict.fromkeys(self.nodes.keys() - self.allowed(facts), "node selector")
+
+    def claim_fit(self, _pod: Pod, node: str, *, idle: bool = False) -> ClaimFit:
+        return ClaimFit(possible=node != "node-0", certain=not idle)
+
+    def claims_open(self, pod: Pod) -> bool:
+        return pod.uses_claims and pod.uid not in self.allocated
+
+    def claim_kind(self, pod: Pod) -> object:  # type: ignore[override]
+        return pod.uses_claims
+
+
+class Shell:
+    """One process. It begins with a list of all objects; *leading* begins later."""
+
+    def __init__(self, api: ModelApi, checks: Checks, *, faults: Callable[[], bool]) -> None:
+        self.api, self.world, self.random, self.checks, self.faults = api, api.world, api.world.random, checks, faults
+        self.cluster, self.facts = Cluster(), ModelFacts(api, lambda: faults() and self.random.random() < 0.0005)
+        self.state = SchedulingState(self.cluster, self.facts)
+        self.state.kept_nodes.patience[WaitState.UNSCHEDULABLE] = PATIENCE
+        self.log: deque[tuple[float, object]] = deque(maxlen=60)
+        self.numbers = count()  #: of requests
+        self.leading = self.closed = False
+        self.term = 0  #: of leadership; answers to requests of earlier ones are read by nobody
+        #: on their way: what they do, and what follows if they are certainly not done
+        self.requests: dict[int, tuple[Callable[[], bool], Callable[[], object]]] = {}
+        self.bound: dict[str, dict[str, tuple[ModelPod, PodStage]]] = {}
+        self.waiting: dict[str, HostReport] = {}  #: reports of hosts without a Node
+        self.list_all()
+
+    # Events
+
+    def handle(self, event: events.Event) -> list[Instruction]:
+        self.log.append((self.world.now, event))
+        self.checks.before(self, type(event).__name__)
+        return self.carry_out(self.state.handle(event, now=self.world.now))
+
+    @contextmanager
+    def turn(self, name: str) -> Any:
+        self.log.append((self.world.now, name))
+        self.checks.before(self, name)
+        self.state.begin_turn(self.world.now)
+        yield self.state.assumptions
+        self.carry_out(self.state.end_turn())
+
+    def carry_out(self, done: list[Instruction]) -> list[Instruction]:
+        if done:
+            self.log.append((self.world.now, tuple(done)))
+        self.checks.after(self, done)
+        for instruction in done:
+            match instruction:
+                case instructions.ReadPod(uid) if uid in self.facts.view and not self.facts.view[uid].host:
+                    self.follow_unbound(self.facts.view[uid])
+                case instructions.WriteRelease() if self.leading:
+                    self.later(0.0, partial(self.write_release, instruction))
+                case instructions.DecideLargePod(uid):
+                    self.later(self.random.uniform(0, 1), partial(self.handle, events.LargePodDecided(uid)))
+                case instructions.EvictPod(uid) if uid in self.api.pods:
+                    self.api.delete(uid)
+        return done
+
+    def later(self, seconds: float, action: Callable[[], object]) -> None:
+        """Do something if the process still leads then."""
+        term = self.term
+        self.world.after(seconds, lambda: None if self.closed or term != self.term else action())
+
+    def tick(self) -> None:
+        if self.closed:
+            return
+        self.world.after(self.random.uniform(0.05, 0.4), self.tick)
+        if self.leading:
+            self.handle(events.TimePassed())
+            for _ in range(self.random.randint(1, 8)):
+                tries = self.state.gate.queue.tries if self.state.gate else 0
+                self.handle(events.PlaceNext())
+                if self.state.gate is None or self.state.gate.queue.tries == tries:
+                    break
+            self.handle(events.ExplainNext())
+
+    def lead(self) -> None:
+        if not self.leading and not self.closed:
+            self.leading = True
+            with self.turn("open the gate"):
+                self.state.open_gate(OPTIONS)
+            for pod_object in list(self.facts.view.values()):
+                if not pod_object.host:
+                    self.follow_unbound(pod_object)
+
+    def resign(self) -> None:
+        """Requests that are on their way are done, or never."""
+        self.leading = False
+        self.term += 1
+        requests, self.requests = list(self.requests.values()), {}
+        for request, undo in requests:
+            if self.random.random() < 0.5 or not request():
+                undo()
+        self.handle(events.LeadershipEnded())
+
+    def close(self) -> None:
+        self.resign()
+        self.closed = True
+
+    # Following the API server
+
+    def receive(self, kind: str, *event: Any) -> None:
+        if not self.closed:
+            getattr(self, f"{kind}_changed")(*event)
+
+    def list_all(self) -> None:
+        """Nodes, then reports, then pods."""
+        for name in self.facts.nodes.keys() - self.api.nodes.keys():
+            self.node_changed(name, None)
+        for name, allocatable in self.api.nodes.items():
+            self.node_changed(name, allocatable)
+        for report in self.api.reports.values():
+            self.report_changed(report)
+        self.list_pods()
+
+    def list_pods(self) -> None:
+        """Only the differences to the objects that are known are told, and the order of bindings is lost."""
+        self.facts.allocated = set(self.api.claims)
+        for uid, pod_object in list(self.facts.view.items()):
+            if uid not in self.api.pods:
+                self.pod_changed(pod_object, PodStage.ENDED, "", listed=True)
+        listed = [replace(pod_object) for pod_object in self.api.pods.values()]
+        for pod_object in listed:
+            known = self.facts.view.get(pod_object.uid)
+            if known is None or known.version != pod_object.version:
+                self.pod_changed(pod_object, pod_object.stage, "", listed=True)
+        self.bound = {}
+        bound = [pod_object for pod_object in listed if pod_object.host]
+        for pod_object in bound:
+            self.bound.setdefault(pod_object.host, {})[pod_object.uid] = (pod_object, pod_object.stage)
+            self.state.assumptions.stop(pod_object.uid)
+        self.cluster.relist([(pod_object.pod, pod_object.host, pod_object.stage) for pod_object in bound])
+        self.handle(events.HostsChanged(self.cluster.hosts))
+
+    def pod_changed(self, pod_object: ModelPod, stage: PodStage, reason: str, *, listed: bool = False) -> None:
+        uid, ended = pod_object.uid, stage is PodStage.ENDED
+        known = self.facts.view.get(uid)
+        if ended and known is None:
+            return  # an informer tells nothing about an object that it does not know
+        self.facts.view[uid] = pod_object
+        if not pod_object.host:
+            self.follow_unbound(pod_object, gone=ended)
+            if ended:
+                with self.turn("forget a deleted pod") as assumptions:
+                    assumptions.forget(uid)
+        else:
+            if not listed:
+                self.follow_binding(pod_object, stage, reason)
+            self.facts.forget(uid)
+            self.facts.bound[uid] = (pod_object.pod, pod_object.host)
+            if ended:
+                del self.facts.bound[uid]
+            self.handle(events.HostsChanged((pod_object.host,)))
+            waits = self.state.waits_for_claims(uid)
+            if ended:
+                self.handle(events.PodGone(uid, pod_object.host))
+            elif known is None or not known.host or waits:
+                self.handle(events.PodBound(uid, pod_object.host, pod_object.pod if waits else None))
+        if ended:
+            self.facts.view.pop(uid, None)
+            self.facts.allocated.discard(uid)
+        if pod_object.group:
+            self.handle(events.GroupChanged(pod_object.group))
+
+    def follow_unbound(self, pod_object: ModelPod, *, gone: bool = False) -> None:
+        if gone:
+            del self.facts.view[pod_object.uid]
+            self.facts.forget(pod_object.uid)
+            self.handle(events.PodGone(pod_object.uid))
+        else:
+            facts = self.facts.see(pod_object, self.world.now)
+            self.handle(events.PodLeft(pod_object.uid) if facts is None else events.PodSeen(facts))
+
+    def follow_binding(self, pod_object: ModelPod, stage: PodStage, reason: str) -> None:
+        uid, host = pod_object.uid, pod_object.host
+        self.touch(node for node in self.state.assumptions.stop(uid) if node != host)
+        bound = self.bound.setdefault(host, {})
+        known = bound.pop(uid, None)
+        if stage is not PodStage.ENDED:
+            bound[uid] = (pod_object, stage)
+        if known is not None and known[1] is stage:
+            return
+        if reason:
+            self.cluster.observe_rejection(uid, host, reason)
+        else:
+            self.cluster.observe(pod_object.pod, host, stage)
+        self.touch((host,))
+
+    def node_changed(self, name: str, allocatable: Any) -> None:
+        gone = allocatable is None
+        if gone:
+            self.facts.nodes.pop(name, None)
+        else:
+            self.facts.nodes[name] = allocatable
+        self.handle(events.NodeChanged(name, gone))
+        if gone:
+            self.drop_host(name)
+        elif name in self.waiting:
+            self.report_changed(self.waiting.pop(name))
+
+    def report_changed(self, report: HostReport) -> None:
+        name = report.host
+        self.waiting.pop(name, None)
+        if name not in self.facts.nodes:
+            self.waiting[name] = report
+            return
+        record = self.cluster.record(name)
+        if record is not None and record.report.sequence >= report.sequence:
+            return
+        self.cluster.confirm(report)
+        self.state.assumptions.restore_host(name)
+        self.touch((name,))
+
+    def drop_host(self, name: str) -> None:
+        """The state of a host is unknown until its next report."""
+        record = self.cluster.record(name)
+        if record is not None:
+            self.state.assumptions.drop_host(record)
+            self.cluster.remove_host(name)
+            for pod_object, stage in self.bound.get(name, {}).values():
+                self.cluster.observe(pod_object.pod, name, stage)
+            self.touch((name,))
+
+    def claims_changed(self, namespace: str) -> None:
+        self.facts.allocated = {uid for uid in self.api.claims if uid in self.facts.view}
+        self.handle(events.ClaimsChanged(namespace))
+
+    def touch(self, nodes: Iterable[str]) -> None:
+        names = tuple(nodes)
+        if names:
+            self.handle(events.HostsChanged(names))
+
+    # Releases
+
+    def write_release(self, release: instructions.WriteRelease) -> None:
+        uid = release.pod.uid
+        pod_object = self.facts.view.get(uid)
+        if pod_object is None:
+            self.handle(events.ReleaseFailed(uid, ReleaseOutcome.DELETED))
+        elif str(pod_object.version) != release.version:
+            current = self.facts.of(pod_object, self.world.now)
+            self.handle(events.ReleaseFailed(uid, ReleaseOutcome.CHANGED, current=current))
+        else:
+            number = next(self.numbers)
+            self.requests[number] = (lambda: self.api.release(uid, release.version, release.nodes), lambda: None)
+            self.later(self.random.uniform(0.005, 0.3), lambda: self.send_release(number, release))
+
+    def send_release(self, number: int, release: instructions.WriteRelease) -> None:
+        (request, _), uid = self.requests.pop(number), release.pod.uid
+        chance = self.random.random() if self.faults() else 1.0
+        answer: Callable[[], object] = partial(self.find_out, release)
+        if chance < 0.03:
+            answer = partial(self.handle, events.ReleaseFailed(uid, ReleaseOutcome.REFUSED, "no"))
+        elif chance < 0.04:
+            answer = partial(self.handle, events.StepFailed(uid, "release", InjectedError("a task")))
+        elif chance < 0.08:
+            pass  # the request is lost
+        elif request() and chance > 0.12:
+            answer = partial(self.handle, events.ReleaseWritten(uid))
+        self.later(self.random.choice((0.001, 0.1, 2.0)), answer)
+
+    def find_out(self, release: instructions.WriteRelease) -> None:
+        """Read the pod after a conflict or a lost answer."""
+        uid = release.pod.uid
+        current = self.api.pods.get(uid)
+        if current is None:
+            self.handle(events.ReleaseFailed(uid, ReleaseOutcome.DELETED))
+        elif current.released_to == release.nodes:
+            self.handle(events.ReleaseWritten(uid))
+        else:
+            facts = self.facts.of(replace(current), self.world.now)
+            self.handle(events.ReleaseFailed(uid, ReleaseOutcome.CHANGED, current=facts))
+
+    # The extender
+
+    def schedule_pod(self, pod_object: ModelPod) -> None:
+        """A scheduler asks about a pod, and wants it to be bound to one of the best nodes."""
+        if not self.leading or pod_object.uid in self.state.assumptions:
+            return
+        pod, facts = pod_object.pod, self.facts.of(pod_object, self.world.now)
+        self.handle(events.SchedulerAsked(facts))
+        allowed = self.facts.nodes.keys() - pod_object.forbidden
+        ranked = [
+            host.host
+            for host in self.state.assumptions.rank(pod, allowed)
+            if not PlainFacts.insufficient(self.facts, host.host, pod, beside=self.state.assumptions.on(host.host))
+            and not self.keeps_out(host.host, pod)
+            and self.api.has_room(host.host, pod)
+        ]
+        admitted = False
+        if ranked:
+            node = self.random.choice(ranked[:2])
+            with self.turn(f"assume {pod.uid} on {node}") as assumptions:
+                admitted = assumptions.assume(pod, node).admits
+            if admitted:
+                self.bind_later(pod_object, node)
+        if not admitted and not pod_object.unschedulable:
+            self.api.change(pod.uid, unschedulable=True)
+
+    def keeps_out(self, node: str, pod: Pod) -> bool:
+        try:
+            return self.state.keeps_out(node, pod)
+        except InjectedError:
+            return True
+
+    def bind_later(self, pod_object: ModelPod, node: str) -> None:
+        uid, number = pod_object.uid, next(self.numbers)
+
+        def forget() -> None:
+            with self.turn(f"forget {uid}") as assumptions:
+                assumptions.forget(uid)
+
+        def bind() -> None:
+            request, _ = self.requests.pop(number)
+            if (self.faults() and self.random.random() < 0.1) or not request():
+                self.world.after(self.random.choice((0.001, 1.0)), forget)
+
+        self.requests[number] = (lambda: node in self.api.nodes and self.api.bind(uid, node), forget)
+        self.later(self.random.uniform(0.005, 0.3), bind)
+
+
+def describe(value: object) -> str:
+    """Return an event or instruction in brief: pods by uid and what they ask for."""
+    match value:
+        case Pod():
+            asked = [f"{amount}" for each in value.containers for amount in each.resources.requests.values()]
+            return f"{value.uid}({' '.join(asked[:6])})"
+        case PodFacts():
+            fields = (value.state, f"v{value.version}", value.group and value.group.name, value.released_to)
+            return " ".join([describe(value.pod), *(str(each) for each in fields if each)])
+        case tuple() | list():
+            return f"[{', '.join(map(describe, value))}]"
+        case _ if is_dataclass(value):
+            members = [describe(getattr(value, each.name)) for each in fields_of(value)]
+            return f"{type(value).__name__}({', '.join(members)})"
+        case _:
+            return str(value)

@@ -1,0 +1,205 @@
+"""Kept nodes in the scheduling state: whatever is placed on one meanwhile, its pod fits when the others have ended."""
+
+from copy import copy
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from alignup.align.settings import Policy
+from alignup.placement.scheduling import events
+from alignup.placement.scheduling.facts import GroupKey, WaitState
+from alignup.placement.scheduling.gate import GateOptions
+from alignup.placement.scheduling.instructions import GiveNodeBack, KeepNode
+from alignup.placement.scheduling.kept_nodes import MAX_HOLDERS, ROOM_SECONDS, UNUSED_SECONDS
+from tests.align.hosts import host, pod
+from tests.effort import examples
+from tests.placement.scheduling.machine import Machine
+
+NODE = "a"
+PATIENCE = 60.0
+WAITS = [WaitState.GATED, WaitState.UNSCHEDULABLE]
+policies = st.sampled_from([Policy.SINGLE_NUMA_NODE, Policy.RESTRICTED, Policy.BEST_EFFORT])
+requests = st.fixed_dictionaries(
+    {"cpu": st.sampled_from("1234"), "memory": st.sampled_from(["1Gi", "9Gi"])},
+    optional={"gpu": st.just("1"), "nic": st.just("1")},
+)
+#: A pod comes, or one of those on the node ends.
+happenings = st.lists(requests | st.integers(0, 9), max_size=12)
+
+
+class KeptNode(Machine):
+    """A node that is kept for a pod, and its kubelet; reports come at once."""
+
+    def __init__(self, policy, before, holder):
+        made = host(policy)
+        for number, request in enumerate(before):
+            made.admit(pod(f"before-{number}", **request))
+        super().__init__({NODE: made}, patience=PATIENCE)
+        self.host, self.before = made, list(made.ledger.pods)
+        self.holder, self.came = pod("holder", **holder), 0
+        self.wait(self.holder)
+        self.kept = any(isinstance(each, KeepNode) for each in self.pass_time(PATIENCE))
+
+    def come(self, request, state):
+        """A pod comes to the node if it may and can; whether it may does not depend on more than it takes."""
+        self.came += 1
+        asked = pod(f"later-{self.came}", **request)
+        self.wait(asked, self.came, state=state)
+        probe = copy(self.host)
+        if not probe.admit(asked).admitted:
+            return
+        kept_out = self.state.keeps_out(NODE, asked)
+        assert kept_out == (not self.fits(probe))
+        if not kept_out:
+            self.host.admit(asked)
+            self.state.assumptions.assume(asked, NODE)
+            self.bind(asked)
+            self.report(NODE)
+
+    def end(self, place):
+        running = list(self.host.ledger.pods)
+        if running:
+            uid = running[place % len(running)]
+            self.host.release(uid)
+            self.gone(uid)
+            self.report(NODE)
+
+    def fits(self, host):
+        """Whether the pod fits when all have ended that were there before."""
+        later = copy(host)
+        for uid in self.before:
+            later.release(uid)
+        return later.decide(self.holder).admitted
+
+
+@given(policies, st.lists(requests, max_size=6), requests, happenings, st.lists(st.sampled_from(WAITS), min_size=12))
+@settings(max_examples=examples(100))
+def test_the_pod_fits_when_those_have_ended_that_were_there_before(policy, before, holder, happenings, states):
+    """Whichever front end the others come by."""
+    node = KeptNode(policy, before, holder)
+    assert node.kept == node.fits(node.host)
+    for happening, state in zip(happenings if node.kept else (), states, strict=False):
+        if isinstance(happening, int):
+            node.end(happening)
+        else:
+            node.come(happening, state)
+        assert node.fits(node.host)
+
+
+def full(name="full"):
+    made = host(Policy.SINGLE_NUMA_NODE)
+    for number in range(2):
+        assert made.admit(pod(f"{name}-{number}", cpu="3", memory="1Gi")).admitted
+    return made
+
+
+WIDE = pod("wide", cpu="4", memory="1Gi")
+
+
+def kept_for(instructions):
+    return [(each.node, each.holder) for each in instructions if isinstance(each, KeepNode)]
+
+
+@pytest.mark.parametrize("waits", WAITS)
+@pytest.mark.parametrize("comes", WAITS)
+def test_a_node_is_kept_from_later_pods_of_both_front_ends(waits, comes):
+    machine = Machine({NODE: full()})
+    asked = machine.handle(events.SchedulerAsked(machine.wait(WIDE, state=waits)))
+    assert asked == []
+
+    assert kept_for(machine.pass_time(PATIENCE)) == [(NODE, "default/wide")]
+
+    machine.hosts[NODE].release("full-1")
+    machine.report(NODE)
+    late = pod("late", cpu="2", memory="1Gi")
+    machine.wait(late, 1, state=comes)
+    assert machine.state.refusals(late) == {NODE: "kept for default/wide, which has waited longer"}
+    machine.wait(pod("early", cpu="2", memory="1Gi"), -1, state=comes)
+    assert machine.state.refusals(pod("early", cpu="2", memory="1Gi")) == {}
+
+
+def test_a_node_is_kept_only_for_pods_of_schedulers_that_ask():
+    machine = Machine({NODE: full()})
+    facts = machine.wait(WIDE, state=WaitState.UNSCHEDULABLE)
+    assert machine.pass_time(PATIENCE) == []
+    assert kept_for(machine.handle(events.SchedulerAsked(facts))) == []  # a search was made a moment ago
+    assert kept_for(machine.pass_time(1.0)) == [(NODE, "default/wide")]
+
+
+def test_nodes_are_kept_for_few_pods_and_one_gang():
+    machine = Machine({f"host-{number}": full(f"full-{number}") for number in range(9)})
+    groups = [GroupKey("default", name, "test") for name in ("first", "second")]
+    for group in groups:
+        members = [
+            machine.wait(pod(f"{group.name}-{number}", cpu="4", memory="1Gi"), number, group=group)
+            for number in range(2)
+        ]
+        machine.facts.minimums[group] = len(members)
+    for number in range(4):
+        machine.wait(pod(f"wide-{number}", cpu="4", memory="1Gi"), 10 + number)
+
+    kept = [each for _ in range(9) for each in kept_for(machine.pass_time(PATIENCE))]
+
+    holders = [holder for _, holder in kept]
+    assert holders == ["gang default/first"] * 2 + ["default/wide-0", "default/wide-1"]
+    assert len(set(holders)) == MAX_HOLDERS
+
+
+def test_pods_of_a_gang_that_delay_the_holder_together_do_not_share_its_node():
+    machine = Machine({NODE: full()}, gate=GateOptions())
+    machine.wait(pod("holder", cpu="3", memory="1Gi"))
+    machine.pass_time(PATIENCE)
+    for uid in ("full-0", "full-1"):
+        machine.hosts[NODE].release(uid)
+    machine.report(NODE)
+    group = GroupKey("default", "gang", "test")
+    machine.facts.minimums[group] = 2
+    late = [machine.wait(pod(f"late-{number}", cpu="2", memory="1Gi"), 1, group=group) for number in range(2)]
+    assert not any(machine.state.keeps_out(NODE, facts.pod) for facts in late)
+    holder = machine.facts.pods.pop("holder")
+    machine.gate.queue.remove(holder.uid)
+
+    machine.place_next()
+
+    assert [facts.uid for facts in late if facts.uid in machine.state.assumptions] == []
+
+
+@pytest.mark.parametrize(
+    ("event", "reason"),
+    [
+        (events.PodGone(WIDE.uid), "the pod waits no longer"),
+        (events.PodLeft(WIDE.uid), "the pod waits no longer"),
+        (events.NodeChanged(NODE), "the node has changed"),
+        (events.LeadershipEnded(), "this process does not lead any more"),
+    ],
+)
+def test_a_node_is_given_back(event, reason):
+    machine = Machine({NODE: full()})
+    machine.wait(WIDE)
+    machine.pass_time(PATIENCE)
+    assert machine.handle(event) == [GiveNodeBack(NODE, "default/wide", WIDE.uid, reason)]
+    assert len(machine.state.kept_nodes) == 0
+
+
+def test_a_node_whose_state_is_unknown_is_given_back():
+    machine = Machine({NODE: full()})
+    machine.wait(WIDE)
+    machine.pass_time(PATIENCE)
+    machine.cluster.remove_host(NODE)
+    assert machine.pass_time(1.0) == [GiveNodeBack(NODE, "default/wide", WIDE.uid, "the pod cannot go there any more")]
+
+
+def test_a_pod_that_does_not_take_its_node_gets_none_for_a_while():
+    machine = Machine({NODE: full()})
+    machine.wait(WIDE)
+    machine.pass_time(PATIENCE)
+    for uid in ("full-0", "full-1"):
+        machine.hosts[NODE].release(uid)
+    machine.report(NODE)
+
+    assert machine.pass_time(1.0) == []
+    reason = "the pod was not placed although there was room"
+    assert machine.pass_time(ROOM_SECONDS) == [GiveNodeBack(NODE, "default/wide", WIDE.uid, reason)]
+    assert machine.pass_time(UNUSED_SECONDS - 1) == []
+    assert kept_for(machine.pass_time(1.0)) == [(NODE, "default/wide")]

@@ -1,0 +1,87 @@
+from dataclasses import replace
+
+import pytest
+
+from alignup.kubernetes.api import Access, ApiClient
+from alignup.placement.scheduling.gate import GateOptions
+from alignup.schedule.gate.controller import GateController
+from alignup.schedule.live_cluster import LiveCluster
+from tests.kubernetes.api.tasks import running
+from tests.observe.conftest import anyio_backend, client, server, timing
+from tests.schedule.gate.simulated import GatedCluster
+
+__all__ = [
+    "anyio_backend",
+    "client",
+    "clock",
+    "clocked",
+    "cluster",
+    "controller",
+    "follow",
+    "live",
+    "nodes",
+    "server",
+    "timing",
+]
+
+
+class ManualClock:
+    """Seconds that pass only when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+async def clocked(server, timing, clock):
+    """A client with the clock of the test."""
+    async with ApiClient(Access(server=server.url, source="the test"), timing=replace(timing, clock=clock)) as made:
+        yield made
+
+
+@pytest.fixture
+async def follow(client, clocked):
+    """Run tasks until the end of the test, before the clients are closed."""
+    async with running() as start:
+        yield start
+
+
+@pytest.fixture
+async def cluster(server, client, follow):
+    """Two empty nodes, ``a`` and ``b``, whose kubelets admit what the scheduler binds."""
+    made = GatedCluster(server, client)
+    for name in "ab":
+        made.add(name)
+    follow(made.schedule())
+    return made
+
+
+@pytest.fixture
+def nodes(cluster):
+    """The nodes that ``live`` follows."""
+    return cluster
+
+
+@pytest.fixture
+async def live(nodes, clocked, follow):
+    """A cluster that follows the nodes, and has read them."""
+    made = LiveCluster(clocked)
+    follow(made.run())
+    await made.ready.wait()
+    return made
+
+
+@pytest.fixture
+async def controller(clocked, live, follow):
+    """A controller that runs."""
+    made = GateController(clocked, live, options=GateOptions(patience=60.0))
+    follow(made.run())
+    return made

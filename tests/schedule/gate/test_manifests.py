@@ -1,0 +1,63 @@
+"""The objects in deploy/kubernetes/gate fit what the code serves and reads."""
+
+from pathlib import Path
+
+import yaml
+
+from alignup.schedule.gate.admission import LABEL, OPT_IN, OPT_OUT
+from alignup.schedule.gate.marker_admission import DO_NOT_STEER, STEER, STEER_LABEL
+from alignup.schedule.gate.service import STEER_PATH, WEBHOOK_PATH, WebhookOptions
+
+DIRECTORY = Path(__file__).parents[3] / "deploy" / "kubernetes" / "gate"
+OPTIONS = WebhookOptions(listen=("", 8443), namespace="alignup")
+
+
+def objects(name):
+    return {obj["kind"]: obj for obj in yaml.safe_load_all((DIRECTORY / name).read_text("utf-8"))}
+
+
+def expression(operator, value, key=LABEL):
+    return {"matchExpressions": [{"key": key, "operator": operator, "values": [value]}]}
+
+
+def test_the_service_of_the_webhook_leads_to_every_replica():
+    service = objects("webhook.yaml")["Service"]
+
+    assert service["metadata"]["name"] == OPTIONS.service
+    assert service["spec"]["publishNotReadyAddresses"] is True
+    assert service["spec"]["ports"][0]["targetPort"] == OPTIONS.listen[1]
+
+
+def test_each_new_pod_that_opted_in_is_asked_about_once():
+    configuration = objects("webhook.yaml")["MutatingWebhookConfiguration"]
+    webhooks = configuration["webhooks"]
+
+    assert configuration["metadata"]["name"] == OPTIONS.configuration
+    for webhook, path in zip(webhooks, (WEBHOOK_PATH, WEBHOOK_PATH, STEER_PATH, STEER_PATH), strict=True):
+        service = {"name": OPTIONS.service, "namespace": OPTIONS.namespace, "path": path}
+        assert webhook["clientConfig"] == {"service": service}
+        assert (webhook["failurePolicy"], webhook["sideEffects"], webhook["admissionReviewVersions"]) == (
+            "Ignore",
+            "None",
+            ["v1"],
+        )
+        assert webhook["rules"][0]["operations"] == ["CREATE"]
+    assert [(webhook["namespaceSelector"], webhook["objectSelector"]) for webhook in webhooks] == [
+        (expression("In", OPT_IN), expression("NotIn", OPT_OUT)),
+        (expression("NotIn", OPT_IN), expression("In", OPT_IN)),
+        (expression("In", STEER, STEER_LABEL), expression("NotIn", DO_NOT_STEER, STEER_LABEL)),
+        (expression("NotIn", STEER, STEER_LABEL), expression("In", STEER, STEER_LABEL)),
+    ]
+
+
+def test_permissions_name_the_objects_that_are_used():
+    access = objects("access.yaml")
+    named = {
+        resource: rule["resourceNames"]
+        for kind in ("ClusterRole", "Role")
+        for rule in access[kind]["rules"]
+        if "resourceNames" in rule
+        for resource in rule["resources"]
+    }
+
+    assert named == {"mutatingwebhookconfigurations": [OPTIONS.configuration], "secrets": [OPTIONS.secret]}
