@@ -3,7 +3,8 @@
 from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from alignup.align.errors import PodError, Problem
 from alignup.align.workload import Pod
@@ -37,32 +38,40 @@ class LiveFacts:
 
         ``PodError`` if it cannot be read.
         """
-        uid, state = pod.metadata.uid, pod_state(pod)
-        self._pods.pop(uid, None)
-        if state is WaitState.OTHER and not pinned_nodes(pod) and group_of(pod) is None:
+        uid, state, nodes = pod.metadata.uid, pod_state(pod), pinned_nodes(pod)
+        before = self._pods.pop(uid, None)
+        if state is WaitState.OTHER and not nodes and group_of(pod) is None:
             return None
         if state is not WaitState.OTHER:
             self._since.setdefault(uid, now)
-        self._pods[uid] = facts = self.of(pod, now)
+        if before is not None and nodes and before.scheduler == pod.spec.scheduler_name:
+            # It is released: what it requests was read before.
+            facts = replace(before, **self._changing(pod), released_to=nodes)
+        else:
+            facts = self.of(pod, now)
+        self._pods[uid] = facts
         return facts
+
+    def _changing(self, pod: ApiPod) -> dict[str, Any]:
+        """Return the facts that change while a pod waits for its scheduler."""
+        condition = scheduled_condition(pod)
+        problem = condition.message if condition else None
+        return {"state": pod_state(pod), "version": pod.metadata.resource_version, "problem": problem}
 
     def of(self, pod: ApiPod, now: float) -> PodFacts:
         """Return the facts of a pod without a node; ``PodError`` if it cannot be read."""
         spec, uid = pod.spec, pod.metadata.uid
-        condition = scheduled_condition(pod)
         affinity = spec.affinity.node_affinity if spec.affinity else None
         return PodFacts(
             pod=self._live.read(pod),
             order=waiting_order(pod),
-            state=pod_state(pod),
             since=self._since.get(uid, now),
-            version=pod.metadata.resource_version,
+            **self._changing(pod),
             scheduler=spec.scheduler_name,
             group=group_of(pod),
             selection=selection_key(spec),
             controllers=frozenset(controller_uids(pod)),
             released_to=pinned_nodes(pod),
-            problem=condition.message if condition else None,
             has_terms=affinity is not None and affinity.required is not None,
             bound_at_once=spec.scheduling_group is not None,
         )

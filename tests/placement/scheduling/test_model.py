@@ -255,8 +255,8 @@ class Model:
         for release in shell.state.gate.releases if shell.state.gate else ():
             promised[release.uid] = release.nodes
         for uid, nodes in promised.items():
-            known = shell.facts.view.get(uid)
-            if known is None or known.host:
+            known = self.api.pods.get(uid)
+            if known is None or known.host:  # its kubelet may have ended it
                 continue
             for node in nodes:
                 record = shell.cluster.record(node)
@@ -307,6 +307,7 @@ class Model:
         releases = shell.state.gate.releases if shell.state.gate else ()
         written = [each.facts.pod for each in releases if each.phase is not ReleasePhase.PLANNED]
         for node in release.nodes if len(release.nodes) == 1 else ():
+            self.excuse(node)
             here = [pod for pod in shell.state.assumptions.on(node) if pod in written]
             for order in permutations(here) if len(here) < 4 else ():
                 _, rejected = self.future(shell, node, order)
@@ -341,14 +342,14 @@ class Model:
         if set(rejected) - self.given_up and shell.cluster.record(node) is not None:
             self.fail(f"{node} is promised twice: it will reject {rejected}")
         promise = self.promises.get(node)
-        if promise is None or promise.uids & shell.state.assumptions.nodes.keys():
+        if promise is None:
             return
         for pod in shell.state.assumptions.on(node):
             each = self.api.pods.get(pod.uid)
             first = each is None or each.order <= promise.order or bool(each.released_to)
             if first or pod.uid in self.given_up | self.completing:
                 promise.before.add(pod.uid)
-        if self.fits(host, promise):
+        if promise.uids & shell.state.assumptions.nodes.keys() or self.fits(host, promise):
             return
         record = shell.cluster.record(node)
         ledgers = record.states().ledgers if record else ()
