@@ -542,13 +542,15 @@ class TestClaims:
         assert problem in words
         assert "Correct the selectors of request gpu, or those of DeviceClass gpu.example.com." in words
 
-    def test_a_selector_that_only_schedulers_evaluate_is_not_called_wrong(self, manifest):
+    def test_a_selector_that_only_schedulers_evaluate_is_an_error_but_not_called_wrong(self, manifest):
         long = self.selecting(manifest, ENDLESS_SELECTOR)
 
         run = in_process("why", "-f", long, "-f", CLAIMS / "gpus.yaml", *WITH_GPUS)
 
-        assert (run.returncode, run.stderr) == (0, "")
-        assert "takes more than 10,000 steps, which only the scheduler computes" in " ".join(run.stdout.split())
+        assert (run.returncode, run.stdout) == (2, "")
+        words = " ".join(run.stderr.split())
+        assert "takes more than 10,000 steps, which only the scheduler computes" in words
+        assert "Shorten the selectors of request gpu, or those of DeviceClass gpu.example.com." in words
 
     def test_a_numa_node_that_does_not_exist_is_noted(self, manifest):
         slices = manifest(

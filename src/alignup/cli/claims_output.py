@@ -11,7 +11,7 @@ from alignup.cli import inputs, terminal
 from alignup.cli.app import NOWHERE, InputError
 from alignup.cli.layout import paragraph, section
 from alignup.kubernetes.manifests.claims import read_objects
-from alignup.kubernetes.manifests.device_selectors import FailingSelectorError, class_selectors
+from alignup.kubernetes.manifests.device_selectors import FailingSelectorError, LongSelectorError, class_selectors
 from alignup.kubernetes.manifests.workloads import LoadedWorkloads
 from alignup.picture.text_format import Line
 from alignup.simulate.cluster_hosts import HostGroup
@@ -36,14 +36,15 @@ def read_claims(loaded: LoadedWorkloads, machine: Machine) -> HostClaims:
 
 
 def with_valid_selectors(claims: HostClaims) -> HostClaims:
-    """Return *claims* such that a selector that fails is an error: in a file it can be corrected."""
+    """Return *claims* such that a selector that fails or takes too long is an error: in a file it can be changed."""
 
     def match(request: ClaimRequest, device: SliceDevice) -> bool:
         try:
             return claims.matches(request, device)
-        except FailingSelectorError as error:
-            advice = f"Correct the selectors of request {request.name}, or those of DeviceClass {request.device_class}."
-            raise InputError(str(error), advice=advice) from None
+        except (FailingSelectorError, LongSelectorError) as error:
+            change = "Shorten" if isinstance(error, LongSelectorError) else "Correct"
+            where = f"the selectors of request {request.name}, or those of DeviceClass {request.device_class}"
+            raise InputError(str(error), advice=f"{change} {where}.") from None
 
     return claims._replace(matches=match)
 

@@ -31,6 +31,10 @@ class FailingSelectorError(SelectorError):
     """A selector that is not valid, or that fails on a device."""
 
 
+class LongSelectorError(SelectorError):
+    """A selector that takes more steps than are computed here; a scheduler computes more."""
+
+
 def class_selectors(objects: ClaimObjects) -> Matches:
     """Return the function that matches a device with the selectors of a request and of its class."""
     return partial(_matches, {name: device_class.selectors for name, device_class in objects.classes.items()})
@@ -49,7 +53,7 @@ def select(expression: str, device: SliceDevice) -> bool:
     except Exception as error:  # noqa: BLE001 - the library raises errors of many types
         if _TOO_LONG in str(error):  # a scheduler allows more
             reason = "takes more than 10,000 steps, which only the scheduler computes"
-            raise SelectorError(f"selector {quote(expression)} {reason}") from None
+            raise LongSelectorError(f"selector {quote(expression)} {reason}") from None
         value = error
     if not isinstance(value, bool):
         raise FailingSelectorError(f"selector {quote(expression)} fails for device {device.id}: {value}")
