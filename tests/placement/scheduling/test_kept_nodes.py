@@ -165,6 +165,27 @@ def test_pods_of_a_gang_that_delay_the_holder_together_do_not_share_its_node():
     assert [facts.uid for facts in late if facts.uid in machine.state.assumptions] == []
 
 
+def test_pods_of_a_gang_that_a_scheduler_asks_about_do_not_delay_the_holder_together():
+    machine = Machine({NODE: full()})
+    machine.wait(pod("holder", cpu="3", memory="1Gi"))
+    machine.pass_time(PATIENCE)
+    for uid in ("full-0", "full-1"):
+        machine.hosts[NODE].release(uid)
+    machine.report(NODE)
+    group = GroupKey("default", "gang", "test")
+    late = [
+        machine.wait(pod(f"late-{number}", cpu="2", memory="1Gi"), 1, state=WaitState.OTHER, group=group)
+        for number in range(2)
+    ]
+    machine.facts.minimums[group] = 2
+    assert not any(machine.state.keeps_out(NODE, facts.pod) for facts in late)
+
+    place = machine.state.gangs.place(late[0], (NODE,))
+
+    assert place is not None
+    assert place.problem.startswith("gang default/gang: 1 of 2 pods fit together")
+
+
 @pytest.mark.parametrize(
     ("event", "reason"),
     [

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from alignup.align.workload import Pod
 from alignup.placement.cluster import Cluster
 from alignup.placement.gang import GangAnswer, GangBinding
-from alignup.placement.pod_shape import SHAPE_UID, shape_key
+from alignup.placement.pod_shape import shape_key
 from alignup.placement.scheduling.assumptions import Assumptions
 from alignup.placement.scheduling.claim_rules import GatedClaims
 from alignup.placement.scheduling.facts import ClusterFacts, GangFacts, GroupKey, PodFacts
@@ -60,9 +60,7 @@ class GangPlacement:
             *others, last = pods
             if self._facts.insufficient(host, last, beside=(*self._assumptions.on(host), *others)):
                 return False
-            # One pod may stand for several that are alike.
-            after = [replace(pod, uid=f"{SHAPE_UID}-{place}") for place, pod in enumerate(others)]
-            return not self._kept_nodes.keeps_out(host, last, gang.order, after=after)
+            return not self._kept_nodes.keeps_out(host, last, gang.order, after=others)
 
         answer = self._cluster.feasible_gang(pods, eligible=lambda pod: nodes[pod.uid], has_room=has_room)
         chosen = [binding for binding in answer.bindings if binding.pod.uid in nodes]

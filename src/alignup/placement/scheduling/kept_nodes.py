@@ -12,13 +12,13 @@ For the first gang that has waited long, as many nodes are kept as it needs to s
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from alignup.align.errors import AlignError
 from alignup.align.workload import Pod
 from alignup.placement.cluster import Cluster
 from alignup.placement.kept_hosts import MAX_UNSUITABLE, find_hosts, fits_after, usable_hosts
-from alignup.placement.pod_shape import is_large, needs_alignment
+from alignup.placement.pod_shape import SHAPE_UID, is_large, needs_alignment
 from alignup.placement.scheduling.facts import FIRST, ClusterFacts, GroupKey, PodFacts, WaitingOrder, WaitState
 from alignup.placement.scheduling.instructions import GiveNodeBack, Instruction, KeepNode
 
@@ -90,12 +90,14 @@ class KeptNodes:
     def keeps_out(self, node: str, pod: Pod, order: WaitingOrder, *, after: Sequence[Pod] = ()) -> bool:
         """Return whether *node* is kept for a pod that comes before this one, and that would not fit beside it.
 
-        *after*: other pods of a gang that would be there, too.
+        *after*: other pods of a gang that would be there, too; one may stand for several that are alike.
         """
         kept = self._kept.get(node)
         if kept is None or pod.uid in kept.holder.uids or order <= kept.holder.order:
             return False
-        record, (*pods, last), newcomers = self._cluster.record(node), kept.pods, (*after, pod)
+        record, (*pods, last) = self._cluster.record(node), kept.pods
+        others = [replace(other, uid=f"{SHAPE_UID}-{place}") for place, other in enumerate(after)]
+        newcomers = (*others, pod)
         beside = (*kept.later.values(), *newcomers, *pods)
         if record is None or self._facts.insufficient(node, last, beside=beside, empty=True):
             return True

@@ -39,7 +39,13 @@ class SchedulingState:
         self.kept_nodes = KeptNodes(cluster, facts, self.assumptions.__contains__)
         self.claims = ClaimSuitability(cluster, facts)
         self.gangs = TentativeGangs(
-            cluster, facts, self.assumptions, self.claims, turn=self._turn, refusals=self.refusals
+            cluster,
+            facts,
+            self.assumptions,
+            self.claims,
+            turn=self._turn,
+            refusals=self.refusals,
+            keeps_out=lambda node, pod, after: self.kept_nodes.keeps_out(node, pod, self.order(pod), after=after),
         )
         self.gate: Gate | None = None
         self._orders: dict[str, WaitingOrder] = {}  #: by uid, of pods without a node

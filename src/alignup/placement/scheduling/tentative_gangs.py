@@ -39,6 +39,8 @@ KUBERNETES = "spec.schedulingGroup"  #: the source of groups whose scheduler kno
 
 #: Returns the nodes that are kept from a pod, and why.
 Refusals = Callable[[Pod], Mapping[str, str]]
+#: Returns whether a node is kept from a pod if it gets others of the gang before.
+KeepsOut = Callable[[str, Pod, Sequence[Pod]], bool]
 
 
 class GangPlace(NamedTuple):
@@ -108,6 +110,7 @@ class TentativeGangs:
         *,
         turn: Turn,
         refusals: Refusals,
+        keeps_out: KeepsOut,
     ) -> None:
         self._cluster = cluster
         self._facts = facts
@@ -115,6 +118,7 @@ class TentativeGangs:
         self._claims = claims
         self._turn = turn
         self._refusals = refusals
+        self._keeps_out = keeps_out
         self._gangs: dict[GroupKey, TentativeGang] = {}
         self._by_uid: dict[str, TentativeGang] = {}
         self._asked: dict[str, PodFacts] = {}  #: pods that were asked about and are not seen yet, by uid
@@ -315,7 +319,9 @@ class TentativeGangs:
         try:
             eligible = self._eligible_nodes(aligned, question, beside)
             answer = self._cluster.feasible_gang(
-                [*(binding.pod for binding in beside.values()), *waiting], eligible=lambda pod: eligible[pod.uid]
+                [*(binding.pod for binding in beside.values()), *waiting],
+                eligible=lambda pod: eligible[pod.uid],
+                has_room=lambda host, pods: not self._keeps_out(host, pods[-1], pods[:-1]),
             )
         except Exception:
             if moved:
