@@ -34,5 +34,6 @@ def _parts(way: str, current: object) -> Iterator[tuple[str, object]]:
         yield way, current.__self__
     if type(current).__module__.startswith("alignup."):
         slots = [name for class_ in type(current).__mro__ for name in getattr(class_, "__slots__", ())]
-        for name in {*getattr(current, "__dict__", ()), *slots, *getattr(current, "__struct_fields__", ())}:
+        names = {*getattr(current, "__dict__", ()), *slots, *getattr(current, "__struct_fields__", ())}
+        for name in names - {"__weakref__"}:  # which some versions of Python cannot read
             yield f"{way}.{name}", getattr(current, name, None)

@@ -33,5 +33,5 @@ def _walk(value: Any, path: str, seen: set[int]) -> Iterator[tuple[str, str]]:
             yield from _walk(item, f"{path}[]", seen)
     else:
         slots = [name for each in type(value).__mro__ for name in getattr(each, "__slots__", ())]
-        for name in sorted({*slots, *getattr(value, "__dict__", {})} - BOUNDED):
+        for name in sorted({*slots, *getattr(value, "__dict__", {})} - BOUNDED - {"__weakref__"}):
             yield from _walk(getattr(value, name, None), f"{path}.{name}", seen)
