@@ -125,7 +125,6 @@ class LiveCluster:
         self._heard: dict[str, float] = {}  #: node → when its HostState was written last, by our clock
         self._changed: dict[str, None] = {}  #: nodes about which listeners are not notified yet
         self._listeners: list[ChangeListener] = []
-        self._claim_listeners: list[Callable[[ClaimChange], object]] = []
         self._instruction_listeners: list[InstructionListener] = []
         self._event_listeners: list[Callable[[Event], object]] = []
         self.ready = asyncio.Event()  #: set when everything was listed once
@@ -207,10 +206,6 @@ class LiveCluster:
     def on_change(self, listener: ChangeListener) -> None:
         """Call *listener* with the names of nodes that changed, soon after they did."""
         self._listeners.append(listener)
-
-    def on_claim_change(self, listener: Callable[[ClaimChange], object]) -> None:
-        """Call *listener* after every change of claims, templates, classes and slices."""
-        self._claim_listeners.append(listener)
 
     # The scheduling state
 
@@ -411,9 +406,6 @@ class LiveCluster:
             self._decoded.clear()
         if self.ready.is_set():
             self._touch(*([name for _, name in self.nodes.objects] if change.nodes is None else change.nodes))
-        for listener in self._claim_listeners:
-            with self.guard.guarded(ServiceStep.FOLLOW, "changed claims"):
-                listener(change)
         if self.ready.is_set():
             for facts in self.cluster_facts.read_again(self._now()) if change.classes else ():
                 self.schedule(events.PodSeen(facts))

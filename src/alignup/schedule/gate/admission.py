@@ -173,10 +173,6 @@ def review_new_pod(pod: NewPod | ApiPod, schedulers: Collection[str] = SCHEDULER
     return ReviewOutcome.GATED
 
 
-def has_gate(pod: ApiPod) -> bool:
-    return any(gate.name == GATE for gate in pod.spec.scheduling_gates)
-
-
 def webhook_app(answers: Mapping[str, Callable[[bytes], bytes]]) -> Starlette:
     """Build the application; *answers* return, by path, the answer to a review, or raise ``ParseError``."""
 
