@@ -142,13 +142,13 @@ async def test_the_nri_plugin_has_the_permissions_that_it_uses(tmp_path):
 async def test_steering_has_the_permissions_that_it_uses():
     """The cluster service writes the spec only, and the observer the status."""
     roles = by_name(read_documents((STEER / "access.yaml").read_text("utf-8")))
-    with short_directory() as directory:
-        kubelet = SteeredKubelet(directory)
-        await kubelet.start()
-        async with ApiServer() as new, ApiServer() as old:
-            old.streamed_lists = False
-            for server in (new, old):
-                service = ClusterService(server)
+    async with ApiServer() as new, ApiServer() as old:
+        old.streamed_lists = False
+        for server in (new, old):
+            service = ClusterService(server)
+            with short_directory() as directory:
+                kubelet = SteeredKubelet(directory)  # a new one: the markers of an earlier plugin are never "at rest"
+                await kubelet.start()
                 async with (
                     ApiClient(Access(server=server.url)) as client,
                     steering_observer(kubelet, client, PATIENT),
@@ -156,7 +156,7 @@ async def test_steering_has_the_permissions_that_it_uses():
                     await until(lambda: kubelet.at_rest)
                     generation = service.instruct(marker_pod("any"), "1")
                     await service.reached(generation, "Ready")
-        await kubelet.stop()
+                await kubelet.stop()
 
     assert granted(roles["ClusterRole /alignup-observer-steer"]) == used([new, old])
 
