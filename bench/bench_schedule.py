@@ -16,7 +16,7 @@ from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.kubernetes.manifests.pod_decoder import pod_to_dict
 from alignup.observe.observation import join
 from alignup.observe.published_objects import host_state
-from alignup.schedule.extender import ExtenderOptions
+from alignup.placement.scheduling.node_offers import ExtenderOptions
 from alignup.schedule.service import ScheduleService
 from alignup.testing.api_server import ApiServer, ServedResource
 from bench.harness import Figure, peak_megabytes, run_in_fresh_process

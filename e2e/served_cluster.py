@@ -19,7 +19,7 @@ from alignup.align.machine import Device
 from alignup.align.workload import Pod
 from alignup.kubernetes.api import Access, ApiClient
 from alignup.schedule import trends
-from alignup.schedule.extender_messages import ExtenderArgs
+from alignup.schedule.extender.messages import ExtenderArgs
 from alignup.schedule.service import ScheduleService, schedule_app
 from alignup.testing.api_server import ApiServer
 from alignup.web.asgi_server import serve_app
@@ -91,7 +91,7 @@ def obey(words: list[str], service: ScheduleService, server: ApiServer, states: 
             condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
             server.put({**document, "status": {**document["status"], "conditions": [condition]}})
             question = {"Pod": document, "NodeNames": [name for _, name in service.live.nodes.objects]}
-            service.extender.filter(ExtenderArgs.read(json.dumps(question).encode()))
+            service.filter.answer(ExtenderArgs.read(json.dumps(question).encode()))
         case ["reject", name, host]:
             reject(server, name, host)
 

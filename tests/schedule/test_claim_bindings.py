@@ -6,7 +6,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from alignup.align.workload.names import DEVICE_CLASS_PREFIX
-from alignup.schedule.claim_bindings import MAX_TRIES, NOT_ALIGNED
+from alignup.placement.scheduling.claim_bindings import MAX_TRIES
+from alignup.placement.scheduling.node_offers import NOT_ALIGNED
 from alignup.testing.api_server import ApiFault
 from tests.align.hosts import pod
 from tests.deadlines import until
@@ -214,7 +215,7 @@ async def test_explanations_have_the_claims_of_a_pod(server, nodes, http, servic
 
 
 async def test_a_node_without_a_report_is_not_known_to_align(server, nodes, http, service, claims):
-    service.extender.options = replace(service.extender.options, allow_unknown=True)
+    service.live.scheduling.offers.options = replace(service.live.scheduling.offers.options, allow_unknown=True)
     server.put(node("new"))
     await until(lambda: service.live.nodes.get("new"))
     assert (await filtered(http, claiming(WIDE, preference="require"), names=["new"]))["NodeNames"] == []

@@ -11,9 +11,9 @@ from structlog.testing import capture_logs
 from alignup.kubernetes.api.objects import Toleration
 from alignup.kubernetes.manifests.pod_decoder import read_pod
 from alignup.placement.pod_shape import needs_alignment
+from alignup.placement.scheduling.node_offers import ExtenderOptions
 from alignup.schedule.cluster_facts import PLACEMENT_ANNOTATION
-from alignup.schedule.extender import OFFER_SECONDS, ExtenderOptions, Offers
-from alignup.schedule.extender_messages import MAX_SEARCHES, ExtenderArgs, TooLargeError
+from alignup.schedule.extender.messages import MAX_SEARCHES, ExtenderArgs, TooLargeError
 from alignup.schedule.live_cluster import LiveClusterOptions
 from alignup.schedule.node_selection import SoftTaints
 from alignup.schedule.service import ScheduleService, schedule_app
@@ -98,7 +98,7 @@ async def test_at_most_the_best_nodes_are_offered(http, nodes, service):
     for name in "cdef":
         nodes.add(name)
     await until(lambda: len(service.live.choose(WIDE)) == 6)
-    service.extender.options = ExtenderOptions(offered=2)
+    service.live.scheduling.offers.options = ExtenderOptions(offered=2)
 
     first = (await filtered(http, names="abcdef"))["NodeNames"]
     second = (await filtered(http, OTHER, names="abcdef"))["NodeNames"]
@@ -177,20 +177,6 @@ async def test_a_pod_avoids_nodes_with_taints_that_it_does_not_tolerate(live, no
     assert soft.avoided_by([]) == set()
 
 
-def test_offers_end_with_the_binding_and_after_a_while():
-    now = [0.0]
-    offers = Offers(lambda: now[0])
-    offers.offered("x", ["a", "b"])
-    offers.offered("y", ["b", "c"])
-
-    assert offers.taken("z") == {"a", "b", "c"}
-    assert offers.taken("x") == {"b", "c"}
-    offers.offered("x", ())
-    assert offers.taken("z") == {"b", "c"}
-    now[0] = OFFER_SECONDS + 1
-    assert offers.taken("z") == frozenset()
-
-
 async def test_a_pod_that_no_kubelet_aligns_passes_everywhere(http, nodes):
     nodes.add("new", observed=False)
 
@@ -215,7 +201,7 @@ def test_needs_alignment(resources, needed):
 
 async def test_nodes_without_host_state_pass_where_that_is_allowed(http, nodes, service):
     nodes.add("new", observed=False)
-    service.extender.options = ExtenderOptions(offered=2, allow_unknown=True)
+    service.live.scheduling.offers.options = ExtenderOptions(offered=2, allow_unknown=True)
     await until(lambda: service.live.nodes.get("new"))
 
     assert (await filtered(http, names=["new", "b"]))["NodeNames"] == ["b", "new"]
@@ -419,7 +405,7 @@ async def test_names_are_found_however_they_are_written_and_however_many_are_ask
         answer = await http.post("/v1/extender/filter", content=content, headers=JSON)
         assert answer.json()["NodeNames"] == ["b"]
     assert (await filtered(http, OTHER, names=others[-1:]))["NodeNames"] == others[-1:]
-    assert service.extender.records["other"].asked == 1
+    assert service.filter.records["other"].asked == 1
 
 
 async def test_an_invalid_pod_is_an_error_of_the_attempt(http):

@@ -14,7 +14,7 @@ import pytest
 
 from alignup.kubernetes.api import Timing
 from alignup.placement.scheduling.events import TimePassed
-from alignup.schedule.extender_messages import BindingArgs, ExtenderArgs
+from alignup.schedule.extender.messages import BindingArgs, ExtenderArgs
 from alignup.schedule.service import ScheduleService
 from alignup.testing.api_server import ApiFault
 from tests.align.hosts import pod
@@ -102,7 +102,7 @@ class RandomGangs:
     async def filter(self, asked, names=NODES):
         document = api_pod(asked, phase="Pending")
         args = ExtenderArgs.read(self.encode({"Pod": document, "NodeNames": list(names)}))
-        answer = self.service.extender.filter(args)
+        answer = self.service.filter.answer(args)
         assert not answer.error
         self.offered.pop(asked.uid, None)
         if answer.node_names:
@@ -122,7 +122,7 @@ class RandomGangs:
     async def bind_one(self, uid):
         node, asked = self.offered.pop(uid), self.pods[uid]
         args = BindingArgs(pod_name=asked.name, pod_namespace="default", pod_uid=uid, node=node)
-        problem = (await self.service.extender.bind(args)).error
+        problem = (await self.service.bind.respond(args)).error
         if not problem and asked.labels:
             group = asked.name.partition("-")[0]
             assert len(self.members(group)) >= self.sizes[group] or len(self.bound(group)) > 1, "some are missing"

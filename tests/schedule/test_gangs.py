@@ -14,6 +14,7 @@ from alignup.kubernetes.api import Timing
 from alignup.kubernetes.manifests.pod_decoder import read_pod
 from alignup.placement.scheduling.claim_rules import ClaimSuitability
 from alignup.placement.scheduling.events import TimePassed
+from alignup.placement.scheduling.node_offers import PATIENCE_SECONDS, ExtenderOptions
 from alignup.placement.scheduling.scheduling_state import SchedulingState
 from alignup.placement.scheduling.tentative_gangs import (
     KEPT_SECONDS,
@@ -21,8 +22,7 @@ from alignup.placement.scheduling.tentative_gangs import (
     TENTATIVE_SECONDS,
     UNBOUND_SECONDS,
 )
-from alignup.schedule.extender import PATIENCE_SECONDS, ExtenderOptions
-from alignup.schedule.extender_messages import ExtenderArgs
+from alignup.schedule.extender.messages import BindingArgs, ExtenderArgs
 from alignup.schedule.live_cluster import LiveClusterOptions
 from alignup.schedule.pod_groups import COSCHEDULING, KAI, KUBERNETES, VOLCANO
 from alignup.schedule.service import ScheduleService
@@ -229,7 +229,7 @@ async def test_pods_are_bound_to_a_node_in_an_order_that_its_kubelet_admits(node
 
 
 async def test_a_binding_does_not_wait_for_ever_for_those_before_it(nodes, service, scheduler, monkeypatch):
-    monkeypatch.setattr("alignup.schedule.extender.TURN_SECONDS", 0.0)
+    monkeypatch.setattr("alignup.placement.scheduling.bindings.TURN_SECONDS", 0.0)
     pods = [member(f"train-{cpus}{place}", cpus, size=3) for cpus, place in ((2, 0), (2, 1), (3, 0))]
     await create(nodes, service, pods)
     scheduler.names = "a"
@@ -326,15 +326,14 @@ async def test_a_new_leader_continues_with_a_half_bound_gang(nodes, service, sch
     await until(lambda: pods[0].uid in next_leader.live.cluster.record(offered[0]).ledger.pods)
 
     for each, node in zip(pods[1:], offered[1:], strict=True):
-        api_pod = next_leader.live.find_pod("default", each.name)
-        assert await next_leader._binder.bind(api_pod, each, node) == ""  # noqa: SLF001
+        assert not (await next_leader.bind.respond(BindingArgs(each.name, "default", node))).error
     assert "" not in nodes.bound().values()
 
 
 async def ask_next(leader, asked, **spec):
     """Ask another service than that of the scheduler."""
     message = {"Pod": api_pod(asked, phase="Pending", **spec), "NodeNames": ["a", "b"]}
-    return leader.extender.filter(ExtenderArgs.read(json.dumps(message).encode())).node_names
+    return leader.filter.answer(ExtenderArgs.read(json.dumps(message).encode())).node_names
 
 
 @pytest.mark.parametrize(("asks", "kept"), [("volcano", True), ("default-scheduler", False)])
@@ -352,7 +351,7 @@ async def test_a_new_leader_keeps_no_places_for_schedulers_that_never_ask(nodes,
 
     assert bool(offered) is not kept
     assert assumed(leader).keys() == ({each.uid for each in pods[1:]} if kept else set())
-    assert leader._wake_up.waiting == (4 if kept else 0)  # noqa: SLF001
+    assert len(leader.live.scheduling.wake_ups) == (4 if kept else 0)
 
 
 async def test_a_new_leader_keeps_places_beside_a_bound_launcher_when_its_scheduler_asks(
@@ -640,7 +639,7 @@ async def test_a_gang_is_not_overtaken_for_ever(nodes, service, scheduler, http,
 
 async def test_no_pod_is_bound_to_a_node_after_one_whose_binding_is_unknown(nodes, service, scheduler, monkeypatch):
     """It could be bound before or after it, and the kubelet admits in this order."""
-    monkeypatch.setattr("alignup.schedule.extender.TURN_SECONDS", 0.0)
+    monkeypatch.setattr("alignup.placement.scheduling.bindings.TURN_SECONDS", 0.0)
     pods = gang(2)
     await create(nodes, service, pods)
     scheduler.names = "a"

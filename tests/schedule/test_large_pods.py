@@ -11,7 +11,7 @@ from alignup.kubernetes.manifests.pod_decoder import pod_to_dict
 from alignup.placement.host_model import HostModel
 from alignup.placement.pod_shape import LARGE
 from alignup.schedule import large_pods
-from alignup.schedule.extender_messages import ExtenderArgs
+from alignup.schedule.extender.messages import ExtenderArgs
 from tests.align.hosts import pod
 from tests.deadlines import SECONDS, until
 from tests.observe.api_objects import api_pod
@@ -120,7 +120,7 @@ async def test_critical_large_pods_are_decided_on_a_few_nodes_at_a_time(service,
 
     counting = asyncio.create_task(count())
     asked = service.live.read(ExtenderArgs.read(json.dumps({"Pod": large(priority=2_000_001_000)}).encode()).pod)
-    await service.large_pods.decide(asked)
+    await service.live.large_pods.decide(asked)
     counting.cancel()
 
     assert turns >= 10

@@ -11,15 +11,16 @@ from alignup.align.workload.names import MARKER, NUMA_ANNOTATION
 from alignup.kubernetes.api.objects import ApiPodSpec
 from alignup.picture.machine_layout import layout_machine
 from alignup.picture.numa_bars import measure_bars
+from alignup.placement.scheduling.bindings import NOT_LEADING
+from alignup.placement.scheduling.node_offers import ExtenderOptions
+from alignup.placement.scheduling.steering import SILENT, WITHDRAWN, Steered
 from alignup.placement.steered import STEERED_ANNOTATION
 from alignup.placement.verdict import WAITS_FOR_CONFIRMATION
 from alignup.schedule.cluster_facts import PLACEMENT_ANNOTATION
 from alignup.schedule.cluster_snapshot import free_by_numa_node, present_host, read_cluster
-from alignup.schedule.extender import ExtenderOptions
-from alignup.schedule.extender_messages import BindingArgs
+from alignup.schedule.extender.messages import BindingArgs
 from alignup.schedule.live_cluster import LiveClusterOptions
 from alignup.schedule.pod_answers import iterate_answers
-from alignup.schedule.pod_steering import SILENT, WITHDRAWN
 from alignup.schedule.service import ScheduleService
 from alignup.testing.api_server import ApiFault
 from tests.align.hosts import pod
@@ -45,13 +46,18 @@ async def observer(nodes, client, follow):
     return made
 
 
+def set_patience(service, ready=SECONDS):
+    """Let a service wait for observers, and for the API server, as long as a test may take."""
+    service.live.scheduling.steering.ready_seconds, service.steering.write_seconds = ready, SECONDS
+
+
 @pytest.fixture
 async def steering(observer, service):
     """The steering of the service, which has read the nodes and their markers."""
-    service.steering.ready_seconds = service.steering.write_seconds = SECONDS
-    await until(lambda: service.steering.informer.synced)
+    set_patience(service)
+    await until(lambda: service.live.steering_instructions.synced)
     await until(lambda: all(len(service.live.cluster.steered(SMALL, name)) == 2 for name in "ab"))
-    return service.steering
+    return service.live.scheduling.steering
 
 
 async def create(nodes, service, *pods):
@@ -76,7 +82,7 @@ def annotations(nodes, name):
 async def bind(service, asked, node):
     """What a scheduler gets as the answer of a service that has no HTTP endpoint."""
     args = BindingArgs(pod_name=asked.name, pod_namespace="default", pod_uid=asked.uid, node=node)
-    return (await service.extender.bind(args)).error
+    return (await service.bind.respond(args)).error
 
 
 def can_steer(service, asked, node):
@@ -283,18 +289,15 @@ async def test_a_node_that_changes_meanwhile_is_checked_again(http, nodes, servi
 async def test_a_new_leader_clears_the_instruction_of_the_last_one(nodes, client, follow, observer):
     observer.answer = ""
     leader = ScheduleService(client)
-    leader.steering.ready_seconds = leader.steering.write_seconds = SECONDS
+    set_patience(leader)
     first = follow(leader.run())
-    await until(lambda: leader.leading and leader.steering.informer.synced)
+    await until(lambda: leader.leading and leader.live.steering_instructions.synced)
     await until(lambda: len(leader.live.cluster.steered(SMALL, "a")) == 2)
     await create(nodes, leader, SMALL)
-    api = leader.live.find_pod("default", "small")
-    assert api is not None
-    assert leader.live.assume(SMALL, "a").admits
-    begun = asyncio.create_task(leader.steering.begin(api, SMALL, "a"))
+    begun = asyncio.create_task(bind(leader, SMALL, "a"))
     await until(lambda: observer.specs == [("a", "small", "1")])
-    begun.cancel()
     first.cancel()
+    assert await begun == NOT_LEADING
 
     observer.answer = "Ready"
     second = ScheduleService(client)
@@ -302,7 +305,7 @@ async def test_a_new_leader_clears_the_instruction_of_the_last_one(nodes, client
     await until(lambda: second.leading)
     await until(lambda: observer.specs == [("a", "small", "1"), ("a", "", "")])
     await create(nodes, second, SMALL, NEXT)
-    second.steering.ready_seconds, second.steering.write_seconds = 0.05, SECONDS
+    set_patience(second, 0.05)
     assert await bind(second, NEXT, "a") == ""
     assert nodes.bound() == {"small": "", "next": "a"}
     await confirmed(second, observer, "a", "next")
@@ -316,17 +319,17 @@ async def test_observers_that_may_hold_markers_for_longer_get_more_time(nodes, c
     follow(observer.run())
     patient = ScheduleService(client, extender=ExtenderOptions(steer_hold=20.0))
     follow(patient.run())
-    await until(lambda: patient.leading and patient.steering.informer.synced)
+    await until(lambda: patient.leading and patient.live.steering_instructions.synced)
     await until(lambda: len(patient.live.cluster.steered(SMALL, "a")) == 2)
     await create(nodes, patient, SMALL)
     follow(bind(patient, SMALL, "a"))
     await until(lambda: observer.specs == [("a", "small", "1")])
-    await until(lambda: patient.steering.withdrawals["a"].generation)
+    await until(lambda: patient.live.scheduling.steering.withdrawals["a"].generation)
 
-    left = patient.steering.withdrawals["a"].until - client.timing.clock()
+    left = patient.live.scheduling.steering.withdrawals["a"].until - client.timing.clock()
 
     assert 8.0 < left <= 32.0  # it would be 8 with the usual 5 seconds
-    assert patient.steering.ready_seconds == 6.0
+    assert patient.live.scheduling.steering.ready_seconds == 6.0
 
 
 async def test_markers_withdrawn_for_another_pod_do_not_reject_one(http, nodes, service, steering, observer):
@@ -369,18 +372,18 @@ async def test_an_unknown_annotation_is_reported(http, nodes, service, steering,
 
 async def test_with_several_unconfirmed_pods_none_comes_while_another_is_steered(nodes, client, follow, observer):
     made = ScheduleService(client, live=LiveClusterOptions(max_unconfirmed=3))
-    made.steering.ready_seconds, made.steering.write_seconds = 0.05, SECONDS
+    set_patience(made, 0.05)
     follow(made.run())
-    await until(lambda: made.leading and made.steering.informer.synced)
+    await until(lambda: made.leading and made.live.steering_instructions.synced)
     await until(partial(can_steer, made, SMALL, "a"))
     observer.answer = ""
     await create(nodes, made, SMALL, NEXT)
-    pods = [made.live.find_pod("default", each.name) for each in (SMALL, NEXT)]
     assert all(made.live.assume(each, "a").admits for each in (SMALL, NEXT))
 
-    steered = await asyncio.gather(
-        *(made.steering.begin(api, each, "a") for api, each in zip(pods, (SMALL, NEXT), strict=True) if api)
-    )
+    steered: list[Steered] = []
+    for each in (SMALL, NEXT):
+        facts = made.live.facts(made.live.find_pod("default", each.name))
+        made.live.act(made.live.scheduling.steering.begin, facts, "a", steered.append)
 
     # Both were assumed before, so neither can be steered: the other one may come first.
     assert [each.text for each in steered] == ["", ""]
@@ -421,10 +424,10 @@ async def test_many_pods_one_after_the_other_are_all_where_they_were_steered(nod
     """Forty pods on four nodes; each ends after its admission, so that there is always room."""
     made = ScheduleService(client, live=LiveClusterOptions(max_unconfirmed=2))
     follow(made.run())
-    made.steering.ready_seconds = made.steering.write_seconds = SECONDS
+    set_patience(made)
     for name in "cd":
         add_marked_node(nodes, name)
-    await until(lambda: made.leading and made.steering.informer.synced)
+    await until(lambda: made.leading and made.live.steering_instructions.synced)
     for number in range(40):
         name, wanted = "abcd"[number % 4], str(number // 4 % 2)
         asked = marked(pod(f"p{number}", cpu="2", memory="1Gi", annotations={NUMA_ANNOTATION: wanted}))

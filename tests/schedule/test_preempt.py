@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from alignup.kubernetes.api import Access, ApiClient
-from alignup.schedule.extender import ExtenderOptions
-from alignup.schedule.preempt import CHOOSES_VICTIMS, SEARCH_SECONDS, Preemption
+from alignup.placement.scheduling.node_offers import ExtenderOptions
+from alignup.schedule.extender.preempt import CHOOSES_VICTIMS
 from alignup.schedule.service import ScheduleService
 from alignup.testing.api_server import ApiServer, ServedResource
 from tests.align.hosts import pod
@@ -89,7 +89,7 @@ async def test_disruption_budgets_count(http, full, nodes):
     ("version", "failed"), [((1, 37), {}), (CHOOSES_VICTIMS, {"a": "not enough cpu on one NUMA node"})]
 )
 async def test_rejections_are_resolvable_where_the_scheduler_lets_us_choose(http, full, version, failed):
-    full.preemption.chooses = version >= CHOOSES_VICTIMS
+    full.live.scheduling.preemption.chooses = version >= CHOOSES_VICTIMS
 
     answer = await filtered(http, api_pod(HIGH, priority=1000))
 
@@ -112,13 +112,14 @@ async def test_the_version_of_the_api_server_tells_who_chooses_victims(timing, f
             following.cancel()
             await asyncio.wait([following])
 
-    assert service.preemption.chooses is chooses
+    assert service.live.scheduling.preemption.chooses is chooses
 
 
-async def test_the_search_for_victims_ends_in_time(full):
-    now = iter([0.0, SEARCH_SECONDS, SEARCH_SECONDS])
-    preemption = Preemption(full.live, chooses=True, allow_unknown=False, clock=lambda: next(now))
+async def test_only_some_nodes_are_searched_for_victims(full, monkeypatch):
+    preemption = full.live.scheduling.preemption
+    preemption.chooses = True
     huge = replace(pod("huge", cpu="64", memory="1Gi"), priority=1000)
 
+    assert preemption.resolvable(huge, ["a", "b"]) == set()
+    monkeypatch.setattr("alignup.placement.scheduling.preemption.MAX_SEARCHED", 0)
     assert preemption.resolvable(huge, ["a", "b"]) == {"a"}  # not searched; b has no pods of lower priority
-    assert Preemption(full.live, chooses=True, allow_unknown=False).resolvable(huge, ["a", "b"]) == frozenset()

@@ -10,10 +10,10 @@ import pytest
 
 from alignup.align.errors import ListenError
 from alignup.kubernetes.api import Access
-from alignup.schedule.claim_bindings import ClaimBindings
-from alignup.schedule.extender import NOT_LEADING, Binder
-from alignup.schedule.pod_events import PodEvents
-from alignup.schedule.pod_steering import PodSteering
+from alignup.placement.scheduling.bindings import NOT_LEADING
+from alignup.placement.scheduling.events import LeadershipEnded
+from alignup.schedule.extender.bind import BindVerb
+from alignup.schedule.extender.messages import BindingArgs
 from alignup.schedule.service import VERBS, LeaseOptions, ScheduleOptions, ScheduleService, open_service, schedule_app
 from alignup.testing.api_server import ApiFault
 from alignup.web.asgi_server import ConnectionLimits, ServerLimits, serve_app
@@ -76,30 +76,20 @@ async def test_a_leader_ends_only_after_its_last_binding(nodes, client, follow):
         assert await binding == ""
 
 
-def claims_of(client, live):
-    events = PodEvents(client, "test")
-    return ClaimBindings(client, live, events)
-
-
 async def test_a_binding_that_waits_for_another_is_not_written_once_the_lead_is_lost(live, nodes, client):
     """The next leader would not know of it."""
     for created in (WIDE, PLAIN_POD):
         nodes.create(created)
     nodes.server.inject(ApiFault(delay=0.2), verb="create", resource="pods")
-    leads = [True]
-    steering = PodSteering(client, live, PodEvents(client, "test"))
-    claims = claims_of(client, live)
-    binder = Binder(client, live, claims, steering, leads=lambda: leads[0])
+    bind = BindVerb(client, live, {})
     await until(lambda: all(live.find_pod("default", created.name) for created in (WIDE, PLAIN_POD)))
 
-    tasks = [
-        asyncio.create_task(binder.bind(live.find_pod("default", created.name), created, "a"))
-        for created in (WIDE, PLAIN_POD)
-    ]
+    asked = [BindingArgs(created.name, "default", "a") for created in (WIDE, PLAIN_POD)]
+    tasks = [asyncio.create_task(bind.respond(args)) for args in asked]
     await until(lambda: not live.verdict(OTHER, "a").admits)
-    leads[0] = False
+    live.schedule(LeadershipEnded())
 
-    assert await asyncio.gather(*tasks) == ["", NOT_LEADING]
+    assert [answer.error for answer in await asyncio.gather(*tasks)] == ["", NOT_LEADING]
     assert nodes.bound() == {"wide": "a", "plain": ""}
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from alignup.align.workload.names import NUMA_ANNOTATION
 from alignup.kubernetes.api import Access, ApiClient, Timing
-from alignup.schedule.extender_messages import BindingArgs
+from alignup.schedule.extender.messages import BindingArgs
 from alignup.schedule.service import ScheduleService
 from alignup.testing.api_server import ApiServer
 from tests.deadlines import SECONDS, until
@@ -49,7 +49,7 @@ class Together:
         self.server.put(api_objects.api_pod(pod, phase="Pending"))
         await until(lambda: self.service.live.find_pod("default", pod.name))
         args = BindingArgs(pod_name=pod.name, pod_namespace="default", pod_uid=pod.uid, node=HOST)
-        return (await self.service.extender.bind(args)).error
+        return (await self.service.bind.respond(args)).error
 
     async def end(self, pod) -> None:
         self.server.remove("pods", pod.name)
@@ -79,10 +79,10 @@ async def together(anyio_backend):
                 running() as follow,
             ):
                 service = ScheduleService(client)
-                service.steering.ready_seconds = service.steering.write_seconds = SECONDS
+                service.live.scheduling.steering.ready_seconds = service.steering.write_seconds = SECONDS
                 follow(service.run())
                 made = Together(server, kubelet, service)
-                await until(lambda: service.leading and service.steering.informer.synced)
+                await until(lambda: service.leading and service.live.steering_instructions.synced)
                 await made.publish()
                 yield made
         await kubelet.stop()

@@ -150,7 +150,7 @@ async def test_a_binding_that_fails_leaves_nothing_assumed(http, nodes, service,
     nodes.create(WIDE)
     await until(lambda: service.live.find_pod("default", "wide"))
     with monkeypatch.context() as patch:
-        failing_for(patch, service.live, "assume", "wide")
+        failing_for(patch, service.live.scheduling.assumptions, "assume", "wide")
         assert (await bound(http)).startswith("alignup failed on the pod, ")
     assert service.live.assumed == {}
     assert service.live.verdict(OTHER, "a").admits
@@ -189,7 +189,7 @@ async def test_a_wake_up_that_fails_does_not_end_the_service(http, nodes, servic
     nodes.create(waiting)
     assert (await filtered(http, waiting))["NodeNames"] == []
     await until(lambda: service.numbers()["alignup_schedule_waiting_pods"][1] == 1)
-    failing_for(monkeypatch, service.live, "verdict", "waiting")
+    failing_for(monkeypatch, service.live.scheduling.assumptions, "verdict", "waiting")
 
     await end(nodes, service, WIDE)
 

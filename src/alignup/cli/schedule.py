@@ -153,7 +153,7 @@ def command(session: Session, *, options: ScheduleCommandOptions, gate: GateComm
 
 
 def _schedule_options(options: ScheduleCommandOptions) -> "ScheduleOptions":
-    from alignup.schedule.extender import ExtenderOptions  # noqa: PLC0415 - not needed for --help
+    from alignup.placement.scheduling.node_offers import ExtenderOptions  # noqa: PLC0415 - not needed for --help
     from alignup.schedule.live_cluster import LiveClusterOptions  # noqa: PLC0415
     from alignup.schedule.service import ScheduleOptions  # noqa: PLC0415
 

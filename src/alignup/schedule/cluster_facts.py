@@ -2,18 +2,28 @@
 
 from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from alignup.align.claims.resource_claims import Claim
 from alignup.align.errors import PodError, Problem
 from alignup.align.workload import Pod
+from alignup.align.workload.names import MARKER
 from alignup.documents.host_state import GROUP
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.placement.scheduling.facts import ClaimFit, Explained, GangFacts, GroupKey, PodFacts, WaitState
 from alignup.placement.verdict import Verdict
 from alignup.schedule.gate.release_patch import HOST_NAME, controller_uids, pinned_nodes, scheduled_condition
-from alignup.schedule.node_selection import exclusions, is_unschedulable, selection_key, waiting_order
+from alignup.schedule.known_claims import ObjectName
+from alignup.schedule.node_selection import (
+    exclusions,
+    has_preferences,
+    is_unschedulable,
+    selection_key,
+    waiting_order,
+)
 from alignup.schedule.pod_groups import group_of
 
 if TYPE_CHECKING:
@@ -72,6 +82,7 @@ class LiveFacts:
             selection=selection_key(spec),
             controllers=frozenset(controller_uids(pod)),
             released_to=pinned_nodes(pod),
+            has_preferences=has_preferences(pod),
             has_terms=affinity is not None and affinity.required is not None,
             bound_at_once=spec.scheduling_group is not None,
         )
@@ -169,8 +180,23 @@ class LiveFacts:
     def claim_kind(self, pod: Pod) -> Hashable:
         return self._live.claims.kind(pod)
 
-    def explain_claims(self, pod: Pod, node: str, verdict: Verdict | None = None) -> Explained:
-        return self._live.explain_claims(pod, node, verdict)
+    def explain_claims(
+        self, pod: Pod, node: str, verdict: Verdict | None = None, newer: Mapping[ObjectName, Claim] | None = None
+    ) -> Explained:
+        return self._live.explain_claims(pod, node, verdict, newer)
+
+    # The extender
+
+    def bound_to(self, node: str) -> AbstractSet[str]:
+        return {pod.metadata.uid for pod in self._live.bound_pods(node)}
+
+    @property
+    def steering_known(self) -> bool:
+        return self._live.steering_instructions.synced
+
+    def has_markers(self, node: str) -> bool:
+        known = self._live.nodes.get(node)
+        return known is not None and str(known.status.allocatable.get(MARKER, "1")) != "0"
 
 
 def pod_state(pod: ApiPod) -> WaitState:

@@ -40,6 +40,7 @@ from alignup.kubernetes.api.known_pods import (
     was_rejected,
 )
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
+from alignup.kubernetes.api.steering_instructions import STEERING_INSTRUCTIONS
 from alignup.placement.cluster import Cluster, RankedHost
 from alignup.placement.host_report import PodStage, pod_stage
 from alignup.placement.scheduling import events, instructions
@@ -52,7 +53,9 @@ from alignup.placement.verdict import Verdict, unknown
 from alignup.schedule.claim_alignment import explain_claims
 from alignup.schedule.cluster_claims import ClusterClaims
 from alignup.schedule.cluster_facts import LiveFacts, pod_state
+from alignup.schedule.instruction_tasks import InstructionTasks
 from alignup.schedule.known_claims import ClaimChange, ObjectName, object_label
+from alignup.schedule.large_pods import LargePods
 from alignup.schedule.metrics import ScheduleMetrics
 from alignup.schedule.node_resource_topology import TopologyFallback
 from alignup.schedule.pod_groups import PodGroups, group_of
@@ -67,6 +70,7 @@ SILENT_SECONDS = 900.0  #: after which an observer that renews its HostState eve
 CHECK_SECONDS = 60.0  #: between looking for such observers
 MAX_DECODED = 4096  #: pods that are kept as they were decoded: a scheduler asks about a pod several times
 GARBAGE = (10_000, 20, 20)  #: after how much garbage is collected; answers to schedulers leave little behind
+_LONGEST_RETRY = 60.0  #: seconds
 _MAX_WARNING = 300  #: characters about one unreadable object
 
 _log = structlog.get_logger()
@@ -103,6 +107,8 @@ class LiveCluster:
         self.pods = Informer(client, PODS, trim=PodTrimmer().trim)
         self.topologies = Informer(client, NODE_RESOURCE_TOPOLOGIES)  #: followed only if they count
         self.claims = ClusterClaims(client, self.nodes, self._claims_changed)
+        #: followed by the service; the cluster may have no such resource
+        self.steering_instructions = Informer(client, STEERING_INSTRUCTIONS, longest_retry=_LONGEST_RETRY)
         self.pod_groups = PodGroups(client, self.pods)
         self.pod_groups.subscribe(lambda key: self.schedule(events.GroupChanged(key)))
         self._informers: tuple[Informer[Any], ...] = (self.nodes, self.host_states)  #: those that come before the pods
@@ -111,6 +117,8 @@ class LiveCluster:
         self._fallback = TopologyFallback()
         self._client, self.metrics = client, metrics or ScheduleMetrics()
         self.guard = StepGuard(self.metrics, client.timing)  #: of everything that is done about one pod, gang or node
+        self.tasks = InstructionTasks(self.schedule)
+        self.large_pods = LargePods(self.cluster)
         self._reader = host_state_reader()
         self._unknown: dict[str, Verdict] = {}  #: node → why its state is unknown, if it has a HostState
         self._state_uids: dict[str, str] = {}  #: node → uid of the HostState that its host was read from
@@ -225,11 +233,13 @@ class LiveCluster:
                 self._follow_unbound(pod, gone=pod.finished)
         return gate
 
-    def schedule(self, event: Event) -> None:
-        """Let the scheduling state handle an event, and listeners carry out its instructions."""
-        self._carry_out(self.scheduling.handle(event, now=self._now()))
+    def schedule(self, event: Event) -> list[Instruction]:
+        """Let the scheduling state handle an event, and listeners carry out its instructions, which are returned."""
+        todo = self.scheduling.handle(event, now=self._now())
+        self._carry_out(todo)
         for listener in self._event_listeners:
             listener(event)
+        return todo
 
     def act(self, work: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         """Call a method of the scheduling state that changes it, and let listeners carry out what follows."""
@@ -239,7 +249,7 @@ class LiveCluster:
         finally:
             self._carry_out(self.scheduling.end_turn())
 
-    def _carry_out(self, todo: Sequence[Instruction]) -> None:
+    def _carry_out(self, todo: Sequence[Instruction]) -> None:  # noqa: C901 - a case for each instruction
         for instruction in todo:
             match instruction:
                 case instructions.KeepNode(node, holder, uid, _, waited):
@@ -251,6 +261,12 @@ class LiveCluster:
                 case instructions.ReadPod(uid):
                     if (pod := self.find_by_uid(uid)) is not None and not pod.spec.node_name:
                         self._follow_unbound(pod, gone=pod.finished)
+                case instructions.DecideLargePod(uid, large):
+                    self.tasks.start(self._decide_large(uid, large), uid, ServiceStep.PLACE)
+                case instructions.Report("claims settled", details=details):
+                    self.metrics.claimed_pod(details["alignment"])
+                case instructions.Report("claims", uid, full_name, details):
+                    _log.info("claims", pod=full_name, uid=uid, **(details | {"alignment": str(details["alignment"])}))
                 case instructions.Report("step failed", details=details):
                     self.guard.report(**details)
                 case instructions.Report(event, details=details) if event.startswith("gang "):
@@ -258,6 +274,17 @@ class LiveCluster:
             for listener in self._instruction_listeners:
                 with self.guard.guarded(ServiceStep.FOLLOW, type(instruction).__name__):
                     listener(instruction)
+
+    async def decide_large(self, pod: ApiPod) -> None:
+        """Let hosts decide on a pod with many containers; do nothing for others, or if it cannot be read."""
+        with suppress(PodError):
+            await self.large_pods.decide(self.read(pod))
+
+    async def _decide_large(self, uid: str, pod: Pod) -> None:
+        try:
+            await self.large_pods.decide(pod)
+        finally:
+            self.schedule(events.LargePodDecided(uid))
 
     def _now(self) -> float:
         return self._client.timing.clock()

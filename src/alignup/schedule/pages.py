@@ -32,7 +32,6 @@ from alignup.placement.free_capacity import measure_free_capacity
 from alignup.placement.gang import GangAnswer
 from alignup.schedule.best_nodes import PlacedPods, choose_best, describe_score, place_pods
 from alignup.schedule.cluster_snapshot import ClusterView, present_host
-from alignup.schedule.large_pods import LargePods
 from alignup.schedule.live_cluster import NO_HOST_STATE, LiveCluster
 from alignup.schedule.metrics import OUTCOMES
 from alignup.schedule.node_cards import (
@@ -124,9 +123,7 @@ class AnsweredPod(NamedTuple):
 class ClusterPages:
     """The handlers of the pages; *problems* returns why answers could be wrong."""
 
-    def __init__(
-        self, live: LiveCluster, problems: Callable[[], tuple[str, ...]], large_pods: LargePods, *, subject: str = ""
-    ) -> None:
+    def __init__(self, live: LiveCluster, problems: Callable[[], tuple[str, ...]], *, subject: str = "") -> None:
         functions = {
             "page_path": lambda query, offset: path("/", **query.parameters(offset)),
             "describe_score": describe_score,
@@ -134,7 +131,7 @@ class ClusterPages:
         }
         self.events = EventBus(now=time.time)
         self._templates = Pages("alignup.schedule", links=LINKS, subject=subject, functions=functions)
-        self._live, self._problems, self._large_pods = live, problems, large_pods
+        self._live, self._problems = live, problems
         self._computing = asyncio.Semaphore(1)  #: one question about pods at a time
         self._cards: dict[str, NodeCard] = {}
         self._serial, self._removed = 0, 0  #: of the last change, and of the last one that removed a node
@@ -411,7 +408,7 @@ class ClusterPages:
     async def ask_nodes(self, pod: Pod, spec: ApiPodSpec, api_pod: ApiPod | None = None) -> PodAnswers:
         """Ask some nodes at a time: thousands of them can take a second, in which schedulers would wait."""
         cluster, pod = self._live.cluster, self._live.claims.with_class_resources(pod)
-        await self._large_pods.decide(pod)
+        await self._live.large_pods.decide(pod)
         for number, name in enumerate(cluster.hosts, start=1):
             cluster.verdict(pod, name)  # is kept
             if number % AT_ONCE == 0:

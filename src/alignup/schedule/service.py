@@ -23,39 +23,33 @@ from alignup.kubernetes.api import Access, ApiClient, LeaderElection, Timing
 from alignup.kubernetes.api.errors import ApiError
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.placement.scheduling.claim_rules import choose_steering
-from alignup.placement.scheduling.events import LeadershipBegan, LeadershipEnded, TimePassed
-from alignup.placement.scheduling.facts import WaitState
+from alignup.placement.scheduling.events import (
+    BindingAsked,
+    LeadershipBegan,
+    LeadershipEnded,
+    SteeringWritten,
+    TimePassed,
+)
 from alignup.placement.scheduling.instructions import Instruction, WriteEvent
+from alignup.placement.scheduling.node_offers import ExtenderOptions
 from alignup.placement.scheduling.scheduling_state import CHECK_SECONDS
 from alignup.placement.steered import STEERED_ANNOTATION, count_markers
 from alignup.placement.verdict import Verdict
-from alignup.schedule.claim_bindings import ClaimBindings
-from alignup.schedule.extender import FAILED, Binder, Extender, ExtenderOptions
-from alignup.schedule.extender_messages import (
-    BindingArgs,
-    BindingResult,
-    ExtenderArgs,
-    FilterResult,
-    HostPriority,
-    MetaVictims,
-    PreemptionArgs,
-    PreemptionResult,
-    TooLargeError,
-    read_message,
-)
+from alignup.schedule.extender.bind import BindVerb
+from alignup.schedule.extender.filter import FilterVerb
+from alignup.schedule.extender.messages import BindingArgs, ExtenderArgs, PreemptionArgs, TooLargeError, read_message
+from alignup.schedule.extender.preempt import CHOOSES_VICTIMS, respond_victims
+from alignup.schedule.extender.score import respond_scores
+from alignup.schedule.extender.wake_up import WakeUpWriter
 from alignup.schedule.kueue_checks import AdmissionChecks
-from alignup.schedule.large_pods import LargePods
 from alignup.schedule.live_cluster import LiveCluster, LiveClusterOptions
 from alignup.schedule.metrics import ScheduleMetrics
 from alignup.schedule.pages import ClusterPages, page_routes
 from alignup.schedule.pod_answers import MAX_CLAIM_ROWS, answers_document, placement_documents
 from alignup.schedule.pod_events import PodEvents
 from alignup.schedule.pod_states import PodSummary
-from alignup.schedule.pod_steering import PodSteering
-from alignup.schedule.preempt import CHOOSES_VICTIMS, POD_DISRUPTION_BUDGETS, Preemption
 from alignup.schedule.rejections import RejectionWriter, recorded_verdict, rejection_text
-from alignup.schedule.step_guard import GuardedStep, ServiceStep
-from alignup.schedule.wake_up import WakeUp
+from alignup.schedule.steering_writer import SteeringWriter
 from alignup.web.api_operations import receive_body
 from alignup.web.asgi_server import ServerLimits, kubernetes_limits, run_until_signal, serve_app
 from alignup.web.authentication import AccessRules, count_authenticated
@@ -123,38 +117,22 @@ class ScheduleService:
         kueue: bool = False,
         serves_extender: bool = True,
     ) -> None:
-        options = extender or ExtenderOptions()
-        allow_unknown = options.allow_unknown
+        self._options = extender or ExtenderOptions()
         self.client, self.metrics = client, ScheduleMetrics()
         self.live = LiveCluster(client, options=live, metrics=self.metrics)
-        events = PodEvents(client, "alignup-schedule")
-        claims = ClaimBindings(client, self.live, events)
-        self.steering = PodSteering(client, self.live, events, hold=options.steer_hold)
-        self.large_pods = LargePods(self.live.cluster)
-        self._wake_up = WakeUp(client, self.live, self.large_pods)
-        self._events = events
+        self.live.scheduling.use(self._options, keeps_nodes=serves_extender)
         self.live.on_instruction(self._carry_out)
-        self._binder = Binder(
-            client,
-            self.live,
-            claims,
-            self.steering,
-            allow_unknown=allow_unknown,
-            leads=lambda: self.leading,
-        )
-        self.preemption = Preemption(self.live, chooses=bool(options.chooses_victims), allow_unknown=allow_unknown)
-        self.extender = Extender(self.live, self._binder, self.preemption, self._wake_up, options)
-        self.tasks: list[Task] = [self.steering.run]  #: run beside the extender, until the service ends
+        self._events = PodEvents(client, "alignup-schedule")
+        self.steering = SteeringWriter(client, self.live, hold=self._options.steer_hold)
+        self.filter = FilterVerb(self.live)
+        self.bind = BindVerb(client, self.live, self.filter.records)
+        self._wake_up = WakeUpWriter(client, self.live)
+        #: run beside the extender, until the service ends
+        self.tasks: list[Task] = [self.live.steering_instructions.run]
         #: run while this process leads
-        self.leader_tasks: list[Task] = [
-            self._pass_time,
-            RejectionWriter(client, self.live).run,
-            events.run,
-            self.steering.lead,
-        ]
+        self.leader_tasks: list[Task] = [self._pass_time, RejectionWriter(client, self.live).run, self._events.run]
         self._serves_extender = serves_extender
         if serves_extender:
-            self.live.scheduling.kept_nodes.patience[WaitState.UNSCHEDULABLE] = options.patience
             self.leader_tasks.append(self._wake_up.run)
         if kueue:
             checks = AdmissionChecks(client, self.live, self.metrics)
@@ -173,9 +151,10 @@ class ScheduleService:
             for run in (*self.tasks, self.live.run):
                 tasks.create_task(run())
             await self.live.ready.wait()  # before it can lead: a leader has to answer at once
-            if self.extender.options.chooses_victims is None:
+            if self._options.chooses_victims is None:
                 with suppress(ApiError):  # unreachable: assume no
-                    self.preemption.chooses = (await self.client.version()).number >= CHOOSES_VICTIMS
+                    chooses = (await self.client.version()).number >= CHOOSES_VICTIMS
+                    self.live.scheduling.preemption.chooses = chooses
             _log.info("ready", nodes=len(self.live.nodes.objects), hosts=len(self.live.cluster.hosts))
             if self._election is None:
                 tasks.create_task(self._lead())
@@ -197,12 +176,19 @@ class ScheduleService:
             self.live.schedule(LeadershipEnded())
             with suppress(TimeoutError):  # the next leader must not begin before the last binding is written
                 async with asyncio.timeout(END_SECONDS):
-                    await self._binder.idle.wait()
+                    await self.bind.idle.wait()
 
     async def _pass_time(self) -> None:
         """Let the scheduling state know of the time, until cancelled."""
+        sooner = asyncio.Event()
+        self.live.on_event(lambda event: sooner.set() if isinstance(event, BindingAsked | SteeringWritten) else None)
         while True:
-            await asyncio.sleep(CHECK_SECONDS)
+            seconds = self.live.scheduling.next_check()
+            sooner.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CHECK_SECONDS if seconds is None else min(seconds, CHECK_SECONDS)):
+                    await sooner.wait()
+                    continue
             self.live.schedule(TimePassed())
 
     def _carry_out(self, instruction: Instruction) -> None:
@@ -224,49 +210,22 @@ class ScheduleService:
         if not self.leading:
             raise NotReadyError(self._standby())
         answer: object
-        if verb in {"filter", "prioritize"}:
-            args = ExtenderArgs.read(body)
-            answer = FilterResult(error=FAILED) if verb == "filter" else [HostPriority(name, 0) for name in args.names]
-            with self._guarded(f"{verb} {args.pod.metadata.full_name}"):
-                with suppress(PodError):  # which the answer will be about
-                    await self.large_pods.decide(self.live.read(args.pod))
-                answer = self.extender.filter(args) if verb == "filter" else self.extender.prioritize(args)
+        if verb == "filter":
+            answer = await self.filter.respond(ExtenderArgs.read(body))
+        elif verb == "prioritize":
+            answer = await respond_scores(self.live, ExtenderArgs.read(body))
         elif verb == "preempt":
-            victims = PreemptionArgs.read(body)
-            answer = PreemptionResult({})
-            with self._guarded(f"{verb} {victims.pod.metadata.full_name}"):
-                answer = await self._preempt(victims)
+            answer = await respond_victims(self.client, self.live, PreemptionArgs.read(body))
         else:
-            binding = read_message(body, BindingArgs)
-            answer = BindingResult(FAILED)
-            with self._guarded(f"{verb} {binding.pod_namespace}/{binding.pod_name}"):
-                answer = await self.extender.bind(binding)
+            answer = await self.bind.respond(read_message(body, BindingArgs))
         return msgspec.json.encode(answer)
-
-    def _guarded(self, name: str) -> GuardedStep:
-        """Let an answer fail for one pod; its scheduler asks again, with a back-off of its own."""
-        return self.live.guard.guarded(ServiceStep.ANSWER, name, passing=(ParseError,))
-
-    async def _preempt(self, args: PreemptionArgs) -> PreemptionResult:
-        """Choose the pods to evict; none while it is unknown what nodes have, or what budgets allow."""
-        name, uid = args.pod.metadata.full_name, args.pod.metadata.uid
-        victims: dict[str, MetaVictims] = {}
-        try:
-            pod = self.live.read(args.pod)
-            if not self.live.problems:
-                budgets = (await self.client.list(POD_DISRUPTION_BUDGETS)).items
-                victims = self.preemption.victims(pod, args.victims, budgets)
-        except (PodError, ApiError) as error:
-            _log.warning("preempt", pod=name, uid=uid, problem=str(error))
-        _log.info("preempt", pod=name, uid=uid, nodes=len(args.victims), answered=len(victims))
-        return PreemptionResult(victims)
 
     async def explain(self, namespace: str, name: str, node: str) -> Mapping[str, Any] | None:
         pod = self.live.find_pod(namespace, name)
         if pod is None:
             return None
         read = self.live.read(pod)
-        await self.large_pods.decide(read)
+        await self.live.large_pods.decide(read)
         verdicts = self.live.feasible(read, (node,) if node else None)
         verdicts = {name: recorded_verdict(pod, name, verdict) for name, verdict in verdicts.items()}
         document = answers_document(pod, read, verdicts, partial(self._explain_claims, read))
@@ -280,7 +239,7 @@ class ScheduleService:
         document["state"] = PodSummary(pod).to_document()
         if text := rejection_text(pod):
             document["rejection"] = {"node": pod.spec.node_name, "reason": text}
-        if record := self.extender.records.get(pod.metadata.uid):
+        if record := self.filter.records.get(pod.metadata.uid):
             document["lastFilter"] = record.document()
         return document
 
@@ -325,7 +284,7 @@ class ScheduleService:
             ),
             "alignup_schedule_claim_devices": ("Devices of ResourceSlices.", self.live.claims.devices),
             "alignup_schedule_distinct_states": ("Distinct states of nodes.", cluster.distinct_states),
-            "alignup_schedule_waiting_pods": ("Rejected pods that wait for room.", self._wake_up.waiting),
+            "alignup_schedule_waiting_pods": ("Rejected pods that wait for room.", len(self.live.scheduling.wake_ups)),
             "alignup_schedule_tentative_gangs": ("Gangs whose places are kept until all are bound.", len(gangs)),
             "alignup_schedule_kept_nodes": (
                 "Nodes kept for pods that waited long.",
@@ -405,7 +364,7 @@ def schedule_app(
         return json_response(answers)
 
     server = service.client.access.server
-    pages = ClusterPages(service.live, service.problems, service.large_pods, subject=f"cluster at {server}")
+    pages = ClusterPages(service.live, service.problems, subject=f"cluster at {server}")
     routes = [
         *(Route(f"{EXTENDER}/{verb}", _not_found, methods=["POST"]) for verb in VERBS),  # other methods are wrong
         Route("/v1/explain/{namespace}/{pod}", explain),

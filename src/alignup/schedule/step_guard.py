@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import structlog
 
+from alignup.align.errors import ParseError
 from alignup.kubernetes.api import Timing
 from alignup.schedule.metrics import ScheduleMetrics
 
@@ -69,6 +70,10 @@ class StepGuard:
     ) -> "GuardedStep":
         """Go on after the block, whatever it raises but *passing*; then *undo* is called."""
         return GuardedStep(self, step, name, undo, passing)
+
+    def answering(self, name: str) -> "GuardedStep":
+        """Let an answer fail for one pod; its scheduler asks again, with a back-off of its own."""
+        return self.guarded(ServiceStep.ANSWER, name, passing=(ParseError,))
 
     def may_try(self, step: ServiceStep, name: str) -> bool:
         """Return whether a step has not failed, or long enough ago."""

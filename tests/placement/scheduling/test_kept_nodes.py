@@ -105,8 +105,7 @@ def kept_for(instructions):
 @pytest.mark.parametrize("comes", WAITS)
 def test_a_node_is_kept_from_later_pods_of_both_front_ends(waits, comes):
     machine = Machine({NODE: full()})
-    asked = machine.handle(events.SchedulerAsked(machine.wait(WIDE, state=waits)))
-    assert asked == []
+    assert kept_for(machine.handle(events.NodesAsked(machine.wait(WIDE, state=waits), ()))) == []
 
     assert kept_for(machine.pass_time(PATIENCE)) == [(NODE, "default/wide")]
 
@@ -123,7 +122,7 @@ def test_a_node_is_kept_only_for_pods_of_schedulers_that_ask():
     machine = Machine({NODE: full()})
     facts = machine.wait(WIDE, state=WaitState.UNSCHEDULABLE)
     assert machine.pass_time(PATIENCE) == []
-    assert kept_for(machine.handle(events.SchedulerAsked(facts))) == []  # a search was made a moment ago
+    assert kept_for(machine.handle(events.NodesAsked(facts, ()))) == []  # a search was made a moment ago
     assert kept_for(machine.pass_time(1.0)) == [(NODE, "default/wide")]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from alignup.documents.codec import convert
 from alignup.kubernetes.api.objects import ApiPod
-from alignup.placement.scheduling.events import SchedulerAsked, TimePassed
+from alignup.placement.scheduling.events import NodesAsked, TimePassed
 from alignup.placement.scheduling.facts import FIRST, PodFacts, WaitState
 from alignup.placement.scheduling.gate import GateOptions
 from alignup.placement.scheduling.releases import AvoidedNodes, ReleasePhase
@@ -621,7 +621,7 @@ async def test_a_node_kept_for_a_pod_of_the_extender_does_not_go_to_the_next_gat
     cluster.paused.add("wide")  # the scheduler waits until it is woken
     await until(lambda: live.find_pod("default", "wide"))
     clock.now += 120
-    live.schedule(SchedulerAsked(live.facts(live.find_pod("default", "wide"))))
+    live.schedule(NodesAsked(live.facts(live.find_pod("default", "wide")), ("a",)))
     assert live.scheduling.kept_nodes.describe("a") == "kept for default/wide, which has waited longer"
 
     cluster.gate(pod("late", cpu="2", memory="1Gi"), created="2026-11-16T02:00:00Z")

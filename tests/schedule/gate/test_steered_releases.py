@@ -6,8 +6,7 @@ from alignup.align.workload.names import MARKER, NUMA_ANNOTATION
 from alignup.kubernetes.api import PODS
 from alignup.placement.steered import STEERED_ANNOTATION
 from alignup.schedule.gate.controller import GateController
-from alignup.schedule.pod_events import PodEvents
-from alignup.schedule.pod_steering import PodSteering
+from alignup.schedule.steering_writer import SteeringWriter
 from tests.align.hosts import pod
 from tests.deadlines import SECONDS, until
 from tests.schedule.observers import ScriptedObserver, add_marked_node, marked
@@ -31,16 +30,16 @@ async def observer(cluster, client, follow):
 
 @pytest.fixture
 async def steering(observer, live, client, follow):
-    made = PodSteering(client, live, PodEvents(client, "test"))
-    made.ready_seconds = made.write_seconds = SECONDS
-    follow(made.run())
-    await until(lambda: made.informer.synced and len(live.cluster.steered(SMALL, "a")) == 2)
-    return made
+    writer, steering = SteeringWriter(client, live), live.scheduling.steering
+    writer.write_seconds = steering.ready_seconds = SECONDS
+    follow(live.steering_instructions.run())
+    await until(lambda: live.steering_instructions.synced and len(live.cluster.steered(SMALL, "a")) == 2)
+    return steering
 
 
 @pytest.fixture
 async def controller(steering, clocked, live, follow):
-    made = GateController(clocked, live, steering=steering)
+    made = GateController(clocked, live)
     follow(made.run())
     return made
 
@@ -70,9 +69,12 @@ async def test_a_pod_is_released_when_its_numa_node_is_the_only_choice(cluster, 
     assert live.metrics.predictions.totals == {"as_predicted": 2}
 
 
-async def test_a_late_observer_stops_no_release(cluster, steering, controller, observer, live):
-    observer.answer, steering.ready_seconds, steering.silent_seconds = "", 0.05, 0.0
+async def test_a_late_observer_stops_no_release(cluster, steering, controller, observer, clock):
+    observer.answer, steering.silent_seconds = "", 0.0
     cluster.gate(SMALL)
+    await until(lambda: observer.specs)
+    clock.now += 2 * SECONDS
+    controller.notify()
     await until(lambda: cluster.gates() == {})
 
     assert STEERED_ANNOTATION not in cluster.document("small")["metadata"]["annotations"]

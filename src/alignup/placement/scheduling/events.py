@@ -1,10 +1,15 @@
 """What happens in a cluster, as the scheduling state handles it: facts, without objects of the API server."""
 
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 
+from alignup.align.bits import NodeSet
+from alignup.align.claims.resource_claims import Claim
 from alignup.align.workload import Pod
-from alignup.placement.scheduling.facts import GroupKey, PodFacts
+from alignup.placement.scheduling.facts import GroupKey, NodeVictims, PodFacts
 from alignup.placement.scheduling.releases import ReleaseOutcome
+from alignup.placement.victims import DisruptionBudget
 
 # What the API server and observers say
 
@@ -75,14 +80,47 @@ class GroupChanged:
     key: GroupKey
 
 
+@dataclass(frozen=True, slots=True)
+class SteeringObserved:
+    """The instruction to the observer of a node has changed."""
+
+    node: str
+    generation: int
+    phase: str = ""  #: what the observer says about it; empty: nothing yet
+    uid: str = ""  #: of the pod that it is about
+    nodes: NodeSet = 0  #: NUMA nodes of that pod
+    deleted: bool = False
+
+
 # What a scheduler asks
 
 
 @dataclass(frozen=True, slots=True)
-class SchedulerAsked:
-    """A scheduler asks about a pod."""
+class NodesAsked:
+    """A scheduler asks for nodes. The outcome is ``AnswerNodes``."""
 
     facts: PodFacts
+    nodes: Collection[str]  #: that are left for the pod
+    avoided: AbstractSet[str] = frozenset()  #: that the pod avoids where it can
+    again: bool = False  #: whether nodes were offered for it before
+
+
+@dataclass(frozen=True, slots=True)
+class BindingAsked:
+    """A scheduler wants a pod to be bound. The outcome is ``AnswerBinding``, perhaps later."""
+
+    request: int  #: its number
+    facts: PodFacts
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptionAsked:
+    """A scheduler asks which pods to evict. The outcome is ``AnswerPreemption``."""
+
+    facts: PodFacts
+    proposed: Mapping[str, NodeVictims]  #: by node
+    budgets: tuple[DisruptionBudget, ...] = ()
 
 
 # What became of instructions
@@ -102,12 +140,55 @@ class ReleaseFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class BindingWritten:
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class BindingFailed:
+    """A binding was not written; *lost*: there was no answer, so it may have been."""
+
+    request: int
+    problem: str
+    lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimsRead:
+    """The claims of a pod that is about to be bound, as they are now."""
+
+    request: int
+    pod: Pod | None  #: with the names of its claims; ``None``: they cannot be read
+    claims: Mapping[tuple[str, str], Claim] = field(default_factory=dict)  #: newer than what is followed
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SteeringWritten:
+    """An instruction was written to the observer of a node; without *uid*, it was cleared."""
+
+    node: str
+    uid: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class SteeringFailed:
+    """An instruction was not written; without a *problem*, it may have been."""
+
+    node: str
+    uid: str
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StepFailed:
     """Something unexpected happened while an instruction about a pod was carried out."""
 
     uid: str
     step: str
     error: Exception
+    request: int = 0  #: of a binding
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +215,16 @@ class ExplainNext:
 
 
 @dataclass(frozen=True, slots=True)
+class WakeNext:
+    """Look for room for pods that were refused to their schedulers."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateClosed:
+    """Pods behind the gate are not placed any more."""
+
+
+@dataclass(frozen=True, slots=True)
 class LeadershipBegan:
     """This process decides from now on."""
 
@@ -153,14 +244,24 @@ Event = (
     | HostsChanged
     | ClaimsChanged
     | GroupChanged
-    | SchedulerAsked
+    | SteeringObserved
+    | NodesAsked
+    | BindingAsked
+    | PreemptionAsked
     | ReleaseWritten
     | ReleaseFailed
+    | BindingWritten
+    | BindingFailed
+    | ClaimsRead
+    | SteeringWritten
+    | SteeringFailed
     | StepFailed
     | LargePodDecided
     | TimePassed
     | PlaceNext
     | ExplainNext
+    | WakeNext
+    | GateClosed
     | LeadershipBegan
     | LeadershipEnded
 )

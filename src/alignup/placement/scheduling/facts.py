@@ -6,11 +6,13 @@ claims are evaluated elsewhere.
 """
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 from alignup.align.claims.alignment import ExplainedClaim
+from alignup.align.claims.resource_claims import Claim
 from alignup.align.workload import Pod
 from alignup.placement.verdict import Verdict
 
@@ -54,6 +56,7 @@ class PodFacts:
     released_to: tuple[str, ...] = ()  #: the nodes that it was released to from the gate
     problem: str | None = None  #: why its scheduler cannot place it; ``None``: it has not said so
     has_terms: bool = False  #: whether its required node affinity has terms, in which one node can be named only
+    has_preferences: bool = False  #: whether its scheduler's own scores matter
     bound_at_once: bool = False  #: whether its scheduler binds the pods of its group when none has a gate, in any order
 
     @property
@@ -91,6 +94,13 @@ class ClaimFit(NamedTuple):
     possible: bool
     reason: str = ""  #: why not, or why that is not certain
     certain: bool = True  #: ``False``: only the scheduler can tell
+
+
+class NodeVictims(NamedTuple):
+    """Pods to evict from one node."""
+
+    pods: tuple[str, ...]  #: uids
+    violations: int = 0  #: disruptions beyond what budgets allow
 
 
 Explained = tuple[tuple[ExplainedClaim, ...], ...]  #: the claims of a pod beside each of its possible placements
@@ -155,5 +165,20 @@ class ClusterFacts(Protocol):
     def claim_kind(self, pod: Pod) -> Hashable:
         """Return a key that is equal for pods that the same nodes suit: of one shape, with claims for equal devices."""
 
-    def explain_claims(self, pod: Pod, node: str, verdict: Verdict | None = None) -> Explained:
-        """Return the claims of a pod on *node* beside what it gets there by *verdict*, or by the present one."""
+    def explain_claims(
+        self, pod: Pod, node: str, verdict: Verdict | None = None, newer: Mapping[tuple[str, str], Claim] | None = None
+    ) -> Explained:
+        """Return the claims of a pod on *node* beside what it gets there by *verdict*, or by the present one.
+
+        *newer*: claims that are newer than what is followed, by namespace and name.
+        """
+
+    def bound_to(self, node: str) -> AbstractSet[str]:
+        """Return the uids of the pods that are bound to a node."""
+
+    @property
+    def steering_known(self) -> bool:
+        """Whether the instructions to observers are followed."""
+
+    def has_markers(self, node: str) -> bool:
+        """Return whether the Node object of a node may have markers of NUMA nodes."""

@@ -30,7 +30,6 @@ from alignup.placement.scheduling.claim_rules import (
 from alignup.placement.scheduling.facts import FIRST, ClusterFacts, GangFacts, GroupKey, PodFacts, WaitState
 from alignup.placement.scheduling.gang_placement import FULL, INCOMPLETE, GangChoice, GangPlacement
 from alignup.placement.scheduling.instructions import (
-    CancelSteering,
     DecideLargePod,
     EvictPod,
     ForgetEvents,
@@ -58,6 +57,7 @@ from alignup.placement.scheduling.releases import (
     Releases,
     describe_failure,
 )
+from alignup.placement.scheduling.steering import Steered, Steering
 from alignup.placement.scheduling.turn import Turn
 from alignup.placement.verdict import VerdictKind
 
@@ -113,6 +113,7 @@ class Gate:
         facts: ClusterFacts,
         assumptions: Assumptions,
         kept_nodes: KeptNodes,
+        steering: Steering,
         *,
         turn: Turn,
         options: GateOptions,
@@ -122,6 +123,7 @@ class Gate:
         self._facts = facts
         self._assumptions = assumptions
         self._kept_nodes = kept_nodes
+        self._steering = steering
         self._turn = turn
         self.queue = PodQueue(facts)
         self.releases = Releases(seconds=options.unbound)
@@ -187,7 +189,7 @@ class Gate:
         self._pods.pop(uid, None)
         release = self.releases.get(uid)
         if release is not None and not node:
-            self._turn.emit(CancelSteering(uid, release.nodes))
+            self._steering.cancel(uid, *release.nodes)
             self._assumptions.forget(uid)
             self._report("release ended", release.facts, outcome=ReleaseOutcome.DELETED)
         self._end_release(uid, bound=False)
@@ -526,7 +528,24 @@ class Gate:
                 break
             if not release.after:
                 self.releases.start(release)
-                self._turn.emit(WriteRelease(release.facts.pod, release.facts.version, release.nodes))
+                self._steer(release)
+
+    def _steer(self, release: PodRelease) -> None:
+        """Steer a pod with markers before its release, unless claims may still tie it to other NUMA nodes."""
+
+        def write(steered: Steered) -> None:
+            facts, uid = release.facts, release.uid
+            if self.releases.get(uid) is not release:
+                self._steering.cancel(uid, *release.nodes)  # it was taken back meanwhile
+            elif steered.problem:
+                self.release_failed(uid, ReleaseOutcome.CHANGED, "", self._facts.pod(uid))
+            else:
+                self._turn.emit(WriteRelease(facts.pod, facts.version, release.nodes, steered.text))
+
+        if release.facts.pod.uses_claims or len(release.nodes) > 1:
+            write(Steered())
+        else:
+            self._steering.begin(release.facts, release.nodes[0], write)
 
     def release_written(self, uid: str) -> None:
         release, now = self.releases.get(uid), self._turn.now
@@ -577,7 +596,7 @@ class Gate:
                     self._wait_again(release.facts)
 
     def _undo(self, release: PodRelease) -> None:
-        self._turn.emit(CancelSteering(release.uid, release.nodes))
+        self._steering.cancel(release.uid, *release.nodes)
         self._assumptions.forget(release.uid)
         self._settle(self.claims.forget(release.uid))
         self.queue.nodes_changed(release.nodes)

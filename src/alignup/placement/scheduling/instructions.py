@@ -1,11 +1,13 @@
 """What the scheduling state wants to be done. The outcome of an instruction comes back as an event."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from alignup.align.bits import NodeSet
+from alignup.align.decision import Placement
 from alignup.align.workload import Pod
-from alignup.placement.scheduling.facts import GroupKey
+from alignup.placement.scheduling.facts import GroupKey, NodeVictims
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +38,74 @@ class WriteRelease:
     pod: Pod
     version: str  #: of the pod's object that the choice depends on
     nodes: tuple[str, ...]
+    steered: str = ""  #: where it is steered to, and why
 
 
 @dataclass(frozen=True, slots=True)
-class CancelSteering:
-    """A pod for which NUMA nodes may be withdrawn will not come."""
+class WriteSteering:
+    """Let the observer of a node withdraw markers for a pod, or restore all, in the order of the instructions.
+
+    The outcome is ``SteeringWritten`` or ``SteeringFailed``.
+    """
+
+    node: str
+    pod: Pod | None = None  #: ``None``: all markers are restored
+    nodes: NodeSet = 0  #: NUMA nodes that keep their markers
+    containers: int = 0  #: of the pod that request markers
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerNodes:
+    """The answer to a scheduler that asks for nodes: these, or why it gets none."""
+
+    offered: tuple[str, ...] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)  #: node → reason; evicting pods may help there
+    unresolvable: Mapping[str, str] = field(default_factory=dict)  #: the others
+    problem: str = ""  #: why nothing can be said
+    aligned: bool = True  #: whether the kubelets align the pod; else nothing was decided
+
+
+@dataclass(frozen=True, slots=True)
+class ReadClaims:
+    """Read the claims of a pod that is about to be bound. The outcome is ``ClaimsRead``."""
+
+    request: int
+    pod: Pod
+    current: bool  #: whether all are read; one that is followed may have other devices meanwhile
+
+
+@dataclass(frozen=True, slots=True)
+class WriteBinding:
+    """Bind a pod. The outcome is ``BindingWritten`` or ``BindingFailed``."""
+
+    request: int
+    pod: Pod
+    node: str
+    steered: str = ""  #: where it is steered to, and why
+    placements: tuple[Placement, ...] | None = None  #: what its containers will get; ``None``: that is not certain
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerBinding:
+    """The answer to a scheduler that wants a pod to be bound."""
+
+    request: int
+    problem: str = ""  #: why it was not bound
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerPreemption:
+    victims: Mapping[str, NodeVictims]  #: by node
+
+
+@dataclass(frozen=True, slots=True)
+class WakePod:
+    """Let the scheduler of a pod try it again, since *node* has room for it."""
 
     uid: str
-    nodes: tuple[str, ...]
+    namespace: str
+    name: str
+    node: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +183,13 @@ Instruction = (
     KeepNode
     | GiveNodeBack
     | WriteRelease
-    | CancelSteering
+    | WriteSteering
+    | AnswerNodes
+    | ReadClaims
+    | WriteBinding
+    | AnswerBinding
+    | AnswerPreemption
+    | WakePod
     | WriteEvent
     | AwaitRoom
     | ChangeGang

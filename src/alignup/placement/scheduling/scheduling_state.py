@@ -11,18 +11,34 @@ or sends requests: the same events at the same times, with the same facts, give 
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
+from alignup.align.errors import ParseError
 from alignup.align.workload import Pod
 from alignup.placement.cluster import Cluster
 from alignup.placement.scheduling import events
 from alignup.placement.scheduling.assumptions import Assumptions
+from alignup.placement.scheduling.bindings import Bindings
+from alignup.placement.scheduling.claim_bindings import ClaimBindings
 from alignup.placement.scheduling.claim_rules import ClaimSuitability
 from alignup.placement.scheduling.events import Event
 from alignup.placement.scheduling.facts import ClusterFacts, WaitingOrder, WaitState
 from alignup.placement.scheduling.gate import Gate, GateOptions
-from alignup.placement.scheduling.instructions import ChangeHosts, GiveNodeBack, Instruction, KeepNode, Report
+from alignup.placement.scheduling.instructions import (
+    AnswerPreemption,
+    AwaitRoom,
+    ChangeGang,
+    ChangeHosts,
+    GiveNodeBack,
+    Instruction,
+    KeepNode,
+    Report,
+)
 from alignup.placement.scheduling.kept_nodes import KeptNodes
+from alignup.placement.scheduling.node_offers import ExtenderOptions, NodeOffers
+from alignup.placement.scheduling.preemption import Preemption
+from alignup.placement.scheduling.steering import Steering
 from alignup.placement.scheduling.tentative_gangs import TentativeGangs
 from alignup.placement.scheduling.turn import Turn
+from alignup.placement.scheduling.wake_ups import WakeUps
 
 CHECK_SECONDS = 1.0  #: between searches for a node to keep, each for one pod
 MAX_SCHEDULERS = 100
@@ -47,6 +63,34 @@ class SchedulingState:
             refusals=self.refusals,
             keeps_out=lambda node, pod, after: self.kept_nodes.keeps_out(node, pod, self.order(pod), after=after),
         )
+        self.steering = Steering(cluster, facts, self.assumptions, turn=self._turn)
+        self.preemption = Preemption(cluster, facts)
+        self._claim_bindings = ClaimBindings(turn=self._turn)
+        self.wake_ups = WakeUps(
+            cluster, facts, self.assumptions, gangs=self.gangs, turn=self._turn, refusals=self.refusals
+        )
+        self.offers = NodeOffers(
+            cluster,
+            facts,
+            self.assumptions,
+            gangs=self.gangs,
+            suitability=self.claims,
+            claims=self._claim_bindings,
+            preemption=self.preemption,
+            wake_ups=self.wake_ups,
+            turn=self._turn,
+            refusals=self.refusals,
+        )
+        self.bindings = Bindings(
+            cluster,
+            facts,
+            self.assumptions,
+            gangs=self.gangs,
+            steering=self.steering,
+            claims=self._claim_bindings,
+            turn=self._turn,
+            ended=self._binding_ended,
+        )
         self.gate: Gate | None = None
         self._orders: dict[str, WaitingOrder] = {}  #: by uid, of pods without a node
         self._schedulers: set[str] = set()  #: names of those that have asked
@@ -57,10 +101,22 @@ class SchedulingState:
             events.PodBound: self._pod_bound,
             events.PodGone: self._pod_gone,
             events.NodeChanged: self._node_changed,
-            events.SchedulerAsked: self._scheduler_asked,
+            events.NodesAsked: self._nodes_asked,
+            events.BindingAsked: self.bindings.asked,
+            events.PreemptionAsked: self._preemption_asked,
+            events.BindingWritten: lambda event: self.bindings.written(event.request),
+            events.BindingFailed: lambda event: self.bindings.failed(event.request, event.problem, lost=event.lost),
+            events.ClaimsRead: self.bindings.claims_read,
+            events.SteeringWritten: lambda event: self.steering.written(event.node, event.uid, event.generation),
+            events.SteeringFailed: lambda event: self.steering.failed(event.node, event.uid, event.problem),
+            events.SteeringObserved: self.steering.observed,
+            events.StepFailed: self._step_failed,
+            events.LargePodDecided: self._large_pod_decided,
+            events.WakeNext: lambda _event: self.wake_ups.wake_next(),
             events.HostsChanged: self._hosts_reported,
             events.TimePassed: self._time_passed,
-            events.LeadershipBegan: lambda _event: self.gangs.resume(),
+            events.GateClosed: self._gate_closed,
+            events.LeadershipBegan: self._leadership_began,
             events.LeadershipEnded: self._leadership_ended,
         }
         self._gate_handlers: dict[type[Event], Callable[[Any], object]] = {}
@@ -69,8 +125,17 @@ class SchedulingState:
 
     def build_gate(self, options: GateOptions) -> Gate:
         """Return a gate that knows of no pod."""
-        cluster, facts, kept_nodes = self.cluster, self._facts, self.kept_nodes
-        return Gate(cluster, facts, self.assumptions, kept_nodes, turn=self._turn, options=options)
+        parts = (self.cluster, self._facts, self.assumptions, self.kept_nodes, self.steering)
+        return Gate(*parts, turn=self._turn, options=options)
+
+    def use(self, options: ExtenderOptions, *, keeps_nodes: bool = True) -> None:
+        """Answer schedulers as *options* say; with *keeps_nodes*, keep nodes for pods that they do not find one for."""
+        self.offers.options = options
+        self.bindings.allow_unknown = self.preemption.allow_unknown = options.allow_unknown
+        self.preemption.chooses = bool(options.chooses_victims)
+        self.steering.use(options.steer_hold)
+        if keeps_nodes:
+            self.kept_nodes.patience[WaitState.UNSCHEDULABLE] = options.patience
 
     def open_gate(self, options: GateOptions) -> Gate:
         """Place the pods behind the gate as well, until the leadership ends."""
@@ -86,8 +151,6 @@ class SchedulingState:
             events.ReleaseFailed: lambda event: gate.release_failed(
                 event.uid, event.outcome, event.message, event.current
             ),
-            events.StepFailed: lambda event: gate.step_failed(event.step, event.uid, event.error),
-            events.LargePodDecided: lambda event: gate.large_pod_decided(event.uid),
             events.PlaceNext: lambda _event: gate.try_next(),
             events.ExplainNext: lambda _event: gate.explain_next(),
         }
@@ -100,8 +163,11 @@ class SchedulingState:
         if handler is not None:
             try:
                 handler(event)
+            except ParseError:  # of the question itself
+                raise
             except Exception as error:  # noqa: BLE001 - whatever one event raises, all others are handled
-                details = {"step": "follow", "name": type(event).__name__, "error": error, "retry": 0.0}
+                step = "answer" if isinstance(event, events.NodesAsked | events.PreemptionAsked) else "follow"
+                details = {"step": step, "name": type(event).__name__, "error": error, "retry": 0.0}
                 self._turn.emit(Report("step failed", details=details))
         return self.end_turn()
 
@@ -110,10 +176,27 @@ class SchedulingState:
         self._turn.begin(now)
 
     def end_turn(self) -> list[Instruction]:
-        for instruction in self._turn.instructions if self.gate else ():
-            if self.gate and isinstance(instruction, KeepNode | GiveNodeBack):
-                self.gate.nodes_changed((instruction.node,), taken=isinstance(instruction, KeepNode))
+        for instruction in self._turn.instructions:  # what follows inside may add more of them
+            match instruction:
+                case KeepNode(node, pods=pods):
+                    for pod in pods:
+                        self.wake_ups.await_room(pod.uid, (node,))
+                    if self.gate:
+                        self.gate.nodes_changed((node,), taken=True)
+                case GiveNodeBack(node):
+                    self.wake_ups.hosts_changed((node,))
+                    if self.gate:
+                        self.gate.nodes_changed((node,))
+                case AwaitRoom(uid, nodes):
+                    self.wake_ups.await_room(uid, nodes)
+                case ChangeGang(key):
+                    self.bindings.gang_changed(key)
         return self._turn.instructions
+
+    def next_check(self) -> float | None:
+        """Return the seconds after which ``TimePassed`` is needed for bindings, although nothing has happened."""
+        checks = (self.steering.next_check(), self.bindings.next_check())
+        return min((seconds for seconds in checks if seconds is not None), default=None)
 
     # Events
 
@@ -134,6 +217,7 @@ class SchedulingState:
 
     def _pod_bound(self, event: events.PodBound) -> None:
         self._stop_waiting(event.uid)
+        self.wake_ups.forget(event.uid)
         self.gangs.pod_bound(event.uid)
         if self.gate:
             self.gate.pod_bound(event.uid, event.node, event.pod)
@@ -141,6 +225,8 @@ class SchedulingState:
     def _pod_gone(self, event: events.PodGone) -> None:
         self._stop_waiting(event.uid)
         self.kept_nodes.ended(event.uid)
+        self.wake_ups.forget(event.uid)
+        self._claim_bindings.forget(event.uid)
         self.gangs.pod_gone(event.uid)
         if self.gate:
             self.gate.pod_gone(event.uid, event.node)
@@ -154,30 +240,68 @@ class SchedulingState:
         if self.gate:
             self.gate.node_changed(event.node, gone=event.gone)
 
-    def _scheduler_asked(self, event: events.SchedulerAsked) -> None:
+    def _nodes_asked(self, event: events.NodesAsked) -> None:
         self._orders.setdefault(event.facts.uid, event.facts.order)
         if len(self._schedulers) < MAX_SCHEDULERS:
             self._schedulers.add(event.facts.scheduler)
         self._check()
+        self.offers.asked(event)
+
+    def _preemption_asked(self, event: events.PreemptionAsked) -> None:
+        victims = self.preemption.victims(event.facts.pod, event.proposed, event.budgets)
+        self._turn.emit(AnswerPreemption(victims))
+
+    def _step_failed(self, event: events.StepFailed) -> None:
+        if event.request:
+            self.bindings.step_failed(event.request, event.error)
+        elif self.gate:
+            self.gate.step_failed(event.step, event.uid, event.error)
+        else:
+            details = {"step": event.step, "name": event.uid, "error": event.error, "retry": 0.0}
+            self._turn.emit(Report("step failed", details=details))
+
+    def _large_pod_decided(self, event: events.LargePodDecided) -> None:
+        self.wake_ups.large_pod_decided(event.uid)
+        if self.gate:
+            self.gate.large_pod_decided(event.uid)
 
     def _hosts_reported(self, event: events.HostsChanged) -> None:
         self.gangs.hosts_changed()
+        self.wake_ups.hosts_changed(event.hosts)
         if self.gate:
             self.gate.hosts_changed(event.hosts)
 
     def _time_passed(self, _event: events.TimePassed) -> None:
         self._check()
         self.gangs.check()
+        self.steering.check()
+        self.bindings.check()
+        self.wake_ups.check()
         if self.gate:
             self.gate.check()
 
+    def _leadership_began(self, _event: events.LeadershipBegan) -> None:
+        self.bindings.leading = True
+        self.gangs.resume()
+        self.steering.resume()
+
+    def _gate_closed(self, _event: events.GateClosed) -> None:
+        self._turn.emit(*self.kept_nodes.clear())
+        self._close_gate()
+
     def _leadership_ended(self, _event: events.LeadershipEnded) -> None:
+        self.bindings.close()
+        self.steering.close()
+        self.wake_ups.clear()
         self._turn.emit(*self.kept_nodes.clear())
         self.gangs.close()
+        self._close_gate()
+
+    def _close_gate(self) -> None:
         if self.gate:
             self.gate.close()
             self.gate = None
-            del self.kept_nodes.patience[WaitState.GATED]
+            self.kept_nodes.patience.pop(WaitState.GATED, None)
 
     # Questions
 
@@ -199,6 +323,11 @@ class SchedulingState:
 
     # Changes inside
 
+    def _binding_ended(self, uid: str, problem: str) -> None:
+        self.offers.forget(uid)
+        if not problem:
+            self.wake_ups.forget(uid)
+
     def _placed(self, pod: Pod, nodes: Collection[str]) -> None:
         if nodes:
             self.kept_nodes.placed(pod, nodes, self.order(pod))
@@ -209,6 +338,8 @@ class SchedulingState:
         names = tuple(hosts)
         if names:
             self.gangs.hosts_changed()
+            if not taken:
+                self.wake_ups.hosts_changed(names)
             if self.gate:
                 self.gate.nodes_changed(names, taken=taken)
             self._turn.emit(ChangeHosts(names, taken))

@@ -1,7 +1,7 @@
 """The gate in one process of a cluster: it carries out what the scheduling state decides about pods behind the gate.
 
 Which node a pod gets, and when, is decided in ``placement.scheduling.gate``. Here releases are written, pods are
-evicted, events and metrics are made, and large pods are decided on in a thread.
+evicted, and events and metrics are made.
 """
 
 import asyncio
@@ -12,10 +12,8 @@ from typing import Any
 import structlog
 
 from alignup.align.errors import PodError
-from alignup.align.workload import Pod
 from alignup.kubernetes.api import PODS, ApiClient
 from alignup.kubernetes.api.errors import ApiError
-from alignup.kubernetes.api.objects import ApiPod
 from alignup.placement.scheduling import events, instructions
 from alignup.placement.scheduling.events import Event
 from alignup.placement.scheduling.gate import GateOptions
@@ -25,10 +23,10 @@ from alignup.placement.scheduling.releases import ReleaseOutcome
 from alignup.placement.scheduling.scheduling_state import CHECK_SECONDS
 from alignup.schedule.gate.metrics import GateMetrics
 from alignup.schedule.gate.release_patch import HOST_NAME, WrittenRelease, write_release
-from alignup.schedule.large_pods import LargePods
+from alignup.schedule.instruction_tasks import InstructionTasks
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.pod_events import GATE_COMPONENT, PodEvents
-from alignup.schedule.pod_steering import PodSteering
+from alignup.schedule.step_guard import ServiceStep
 
 MAX_WAITING_EVENTS = 20  #: events that wait to be written; with more, nothing is explained
 _YIELD_SECONDS = 0.02  #: of deciding, after which other tasks run
@@ -48,15 +46,12 @@ class GateController:
         *,
         metrics: GateMetrics | None = None,
         options: GateOptions | None = None,
-        steering: PodSteering | None = None,
     ) -> None:
         self._client = client
         self._live = live
         self._metrics = metrics or GateMetrics()
-        self._steering = steering  #: ``None``: pods go where their kubelets put them
         self._events = PodEvents(client, GATE_COMPONENT)
-        self._large_pods = LargePods(live.cluster)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = InstructionTasks(live.schedule)
         self._wake = asyncio.Event()
         self._running = False
         self.options = options or GateOptions()
@@ -65,10 +60,8 @@ class GateController:
         live.on_event(self._handled)
         self._handlers: dict[type[Instruction], Callable[[Any], object]] = {
             instructions.WriteRelease: lambda release: self._start(self._release(release), release.pod.uid),
-            instructions.CancelSteering: self._cancel_steering,
             instructions.WriteEvent: self._write_event,
             instructions.ForgetEvents: lambda forget: self._events.forget(forget.uid),
-            instructions.DecideLargePod: lambda large: self._start(self._decide_large(large.uid, large.pod), large.uid),
             instructions.EvictPod: lambda evict: self._start(self._evict(evict.uid), ""),
             instructions.Report: self._report,
         }
@@ -105,10 +98,8 @@ class GateController:
         finally:
             self._running = False
             if self._live.scheduling.gate is self.gate:
-                self._live.schedule(events.LeadershipEnded())
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+                self._live.schedule(events.GateClosed())
+            await self._tasks.cancel()
 
     def _handled(self, event: Event) -> None:
         """Look again after every event that is not a turn of our own."""
@@ -137,7 +128,8 @@ class GateController:
         """Return the seconds after which something must be checked although nothing has happened."""
         if self._live.problems:
             return _STALE_SECONDS
-        seconds = self.gate.next_check()
+        checks = (self.gate.next_check(), self._live.scheduling.next_check())
+        seconds = min((seconds for seconds in checks if seconds is not None), default=None)
         if self._events.waiting > MAX_WAITING_EVENTS or self.gate.queue.blocked:
             return min(CHECK_SECONDS, CHECK_SECONDS if seconds is None else seconds)
         return seconds
@@ -148,11 +140,6 @@ class GateController:
         handler = self._handlers.get(type(instruction)) if self._running else None
         if handler is not None:
             handler(instruction)
-
-    def _cancel_steering(self, instruction: instructions.CancelSteering) -> None:
-        for node in instruction.nodes:
-            if self._steering is not None and self._steering.holds(instruction.uid, node):
-                self._start(self._steering.cancel(instruction.uid, node), "")
 
     def _write_event(self, event: instructions.WriteEvent) -> None:
         pod = self._live.find_by_uid(event.uid) if event.gate else None
@@ -175,8 +162,6 @@ class GateController:
                     _log.warning("release refused", **ids, problem=details["problem"])
                 elif outcome in {ReleaseOutcome.BOUND_ELSEWHERE, ReleaseOutcome.BOUND_LATE}:
                     _log.warning("released pod bound otherwise", **ids, node=details["node"], outcome=str(outcome))
-            case "claims settled":
-                self._live.metrics.claimed_pod(details["alignment"])
             case "the kubelet will not admit a released pod" as event:
                 _log.warning(event, **ids, **details)
 
@@ -188,7 +173,9 @@ class GateController:
         elif pod.metadata.resource_version != instruction.version:
             written = WrittenRelease(ReleaseOutcome.CHANGED, pod)
         else:
-            written = await self._steer_and_write(pod, instruction.pod, nodes)
+            known = {name: self._live.nodes.get(name) for name in nodes}
+            host_names = {name: node.metadata.labels.get(HOST_NAME, "") if node else "" for name, node in known.items()}
+            written = await write_release(self._client, pod, host_names, steered=instruction.steered)
         if written.failure is None:
             self._live.schedule(events.ReleaseWritten(uid))
         else:
@@ -197,24 +184,6 @@ class GateController:
                 with suppress(PodError):
                     current = self._live.facts(written.current)
             self._live.schedule(events.ReleaseFailed(uid, written.failure, written.error, current))
-
-    async def _steer_and_write(self, api_pod: ApiPod, pod: Pod, nodes: tuple[str, ...]) -> WrittenRelease:
-        """Steer a pod with markers before its release, unless claims may still tie it to other NUMA nodes."""
-        steered = ""
-        if self._steering is not None and not pod.uses_claims and len(nodes) == 1:
-            begun = await self._steering.begin(api_pod, pod, nodes[0])
-            if begun.problem:
-                return WrittenRelease(ReleaseOutcome.CHANGED, api_pod)
-            steered = begun.text
-        known = {name: self._live.nodes.get(name) for name in nodes}
-        host_names = {name: node.metadata.labels.get(HOST_NAME, "") if node else "" for name, node in known.items()}
-        return await write_release(self._client, api_pod, host_names, steered=steered)
-
-    async def _decide_large(self, uid: str, pod: Pod) -> None:
-        try:
-            await self._large_pods.decide(pod)
-        finally:
-            self._live.schedule(events.LargePodDecided(uid))
 
     async def _evict(self, uid: str) -> None:
         pod = self._live.find_by_uid(uid)
@@ -227,13 +196,4 @@ class GateController:
 
     def _start(self, work: Coroutine[Any, Any, None], uid: str) -> None:
         """Start a task; if it fails, the pod is tried again later."""
-
-        async def run() -> None:
-            try:
-                await work
-            except Exception as error:  # noqa: BLE001 - whatever it is, all others go on
-                self._live.schedule(events.StepFailed(uid, "release", error))
-
-        task = asyncio.ensure_future(run())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(work, uid, ServiceStep.RELEASE)

@@ -85,8 +85,8 @@ def add_gate(service: ScheduleService, options: GateServiceOptions) -> Iterator[
     client, metrics = service.client, GateMetrics(service.metrics.registry)
     answers = {STEER_PATH: MarkerReviews(service.live, service.steering.metrics.reviewed).answer}
     if options.controller is not None:
-        gate, steering = options.controller, service.steering
-        controller = GateController(client, service.live, metrics=metrics, options=gate, steering=steering)
+        gate = options.controller
+        controller = GateController(client, service.live, metrics=metrics, options=gate)
         service.leader_tasks.append(controller.run)
         answers[WEBHOOK_PATH] = partial(answer_review, count=metrics.reviewed, schedulers=gate.schedulers)
     webhook = options.webhook

@@ -1,0 +1,183 @@
+"""The nodes that schedulers are offered for a pod.
+
+Only the best ones are offered, since a scheduler's own work grows with their number: one if nothing but our rank
+matters. The scheduler does not say which of them it chose before it binds the pod, so the binding checks again.
+
+A scheduler asks about the next pod before it binds the previous one, and a node gets one pod at a time. So a node that
+was offered to another pod a moment ago comes after the others.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from alignup.align.errors import PodError
+from alignup.align.workload import Pod
+from alignup.placement.cluster import Cluster
+from alignup.placement.pod_shape import needs_alignment
+from alignup.placement.scheduling.assumptions import Assumptions
+from alignup.placement.scheduling.claim_bindings import ClaimBindings
+from alignup.placement.scheduling.claim_rules import MAX_JUDGED, ClaimSuitability, must_align
+from alignup.placement.scheduling.events import NodesAsked
+from alignup.placement.scheduling.facts import ClusterFacts, PodFacts
+from alignup.placement.scheduling.instructions import AnswerNodes
+from alignup.placement.scheduling.preemption import Preemption
+from alignup.placement.scheduling.steering import HOLD_SECONDS
+from alignup.placement.scheduling.tentative_gangs import TentativeGangs
+from alignup.placement.scheduling.turn import Turn
+from alignup.placement.scheduling.wake_ups import WakeUps
+from alignup.placement.verdict import Verdict
+
+PATIENCE_SECONDS = 60.0
+MANY = 16  #: nodes for a scheduler to choose from by its own scores
+CLAIM_POINTS = 30  #: of a score, for a node where devices of claims can be beside the CPUs
+OFFER_SECONDS = 2.0  #: after which a scheduler has bound a pod elsewhere, or not at all
+NOT_ALIGNED = "no devices for its claims beside its CPUs and memory"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtenderOptions:
+    #: nodes that are offered, at most; ``None``: the best one, or ``MANY`` if the scheduler's scores matter
+    offered: int | None = None
+    allow_unknown: bool = False  #: whether nodes without HostState are offered
+    patience: float = PATIENCE_SECONDS  #: seconds after which a node is kept for a pod that others overtake
+    steer_hold: float = HOLD_SECONDS  #: for which observers wait for a steered pod
+    #: whether the scheduler asks for victims where it needs none itself, as from Kubernetes 1.38 on; ``None``: as the
+    #: version of the API server suggests
+    chooses_victims: bool | None = None
+
+
+class NodeOffers:
+    """The answers to schedulers; *refusals* returns the nodes that are kept from a pod, and why."""
+
+    def __init__(  # noqa: PLR0913 - everything that an answer depends on
+        self,
+        cluster: Cluster,
+        facts: ClusterFacts,
+        assumptions: Assumptions,
+        *,
+        gangs: TentativeGangs,
+        suitability: ClaimSuitability,
+        claims: ClaimBindings,
+        preemption: Preemption,
+        wake_ups: WakeUps,
+        turn: Turn,
+        refusals: Callable[[Pod], Mapping[str, str]],
+    ) -> None:
+        self._cluster = cluster
+        self._facts = facts
+        self._assumptions = assumptions
+        self._gangs = gangs
+        self._suitability = suitability
+        self._claims = claims
+        self._preemption = preemption
+        self._wake_ups = wake_ups
+        self._turn = turn
+        self._refusals = refusals
+        self.options = ExtenderOptions()
+        self._offered: dict[str, tuple[str, float]] = {}  #: node → uid of the last pod it was offered to, until when
+
+    def asked(self, event: NodesAsked) -> None:
+        try:
+            self._turn.emit(self._answer(event))
+        except PodError as error:
+            self._turn.emit(AnswerNodes(problem=f"alignup cannot read the pod: {error}"))
+
+    def scores(self, pod: Pod, nodes: Collection[str]) -> dict[str, float]:
+        """Return how well a pod would be placed on those of *nodes* that admit it."""
+        verdicts = self._verdicts(pod, nodes).items() if needs_alignment(pod) else ()
+        totals = {node: verdict.score.total for node, verdict in verdicts if verdict.admits and verdict.score}
+        if pod.uses_claims:
+            totals = {node: total + CLAIM_POINTS * self._suitability.suits(pod, node) for node, total in totals.items()}
+        return totals
+
+    def forget(self, uid: str) -> None:
+        """Forget what was offered to a pod that is bound, or will be tried again."""
+        self._offered = {node: offer for node, offer in self._offered.items() if offer[0] != uid}
+
+    def _answer(self, event: NodesAsked) -> AnswerNodes:
+        pod, names = event.facts.pod, event.nodes
+        kept = self._refusals(pod)
+        if waits := self._claims.waits(pod):
+            return AnswerNodes(unresolvable=dict.fromkeys(names, waits))
+        place = self._gangs.place(event.facts, names)
+        if place is not None:
+            others = self._without_report(names) if place.unfit else []  # gangs are not decided there
+            if others and (chosen := self._best(event, others, kept)):
+                return AnswerNodes(tuple(chosen))
+            if place.problem:  # evicting others for one pod would not let the gang start
+                self._wake_ups.refused(event.facts, names)
+                return AnswerNodes(unresolvable=dict.fromkeys(names, place.problem))
+            if place.host:
+                return AnswerNodes((place.host,))
+        if not needs_alignment(pod) and not must_align(pod):
+            refused = {node: kept[node] for node in names if node in kept} if kept else {}
+            return AnswerNodes(
+                tuple(node for node in names if node not in refused), unresolvable=refused, aligned=False
+            )
+        if chosen := self._best(event, names, kept):
+            self.forget(pod.uid)
+            self._offered |= dict.fromkeys(chosen, (pod.uid, self._turn.now + OFFER_SECONDS))
+            return AnswerNodes(tuple(chosen))
+        return self._refuse(event.facts, names, kept)
+
+    def _refuse(self, facts: PodFacts, names: Collection[str], kept: Mapping[str, str]) -> AnswerNodes:
+        """Say why no node is offered, and where evicting pods may help."""
+        pod = facts.pod
+        verdicts = self._verdicts(pod, names)
+        if must_align(pod):  # every node that admits it was tried
+            kept = dict.fromkeys(verdicts, NOT_ALIGNED) | dict(kept)
+        kept = {node: reason for node, reason in kept.items() if node in verdicts and verdicts[node].admits}
+        reasons = {node: verdict.reason for node, verdict in verdicts.items()} | kept
+        self._wake_ups.refused(facts, names)
+        resolvable = self._preemption.resolvable(pod, [node for node in verdicts if node not in kept])
+        return AnswerNodes(
+            failed={node: reason for node, reason in reasons.items() if node in resolvable},
+            unresolvable={node: reason for node, reason in reasons.items() if node not in resolvable},
+        )
+
+    def _best(self, event: NodesAsked, names: Collection[str], kept: Collection[str]) -> list[str]:
+        """Return the best nodes but those *kept* for others; those that others may get, or the pod avoids, after them.
+
+        Nodes without a report are the last. A pod that was not bound after the last offer may need another node, so it
+        gets several.
+        """
+        pod, limit = event.facts.pod, self.options.offered
+        if limit is None:
+            limit = MANY if event.facts.has_preferences or event.again else 1
+        last = self._offered_to_others(pod.uid) | event.avoided
+        if pod.uid in self._assumptions:  # the scheduler tries again, and the assumed node still admits the pod
+            ranked = [ranked.host for ranked in self._cluster.rank(pod, names)]
+            chosen = sorted(ranked, key=lambda name: name in last)
+        else:
+            wanted = limit if not pod.uses_claims else len(names) if must_align(pod) else MAX_JUDGED
+            chosen = self._cluster.best(pod, max(limit, wanted) + len(kept), among=names, last=last)
+        chosen = [name for name in chosen if name not in kept]
+        if pod.uses_claims:
+            chosen = self._suitability.select(pod, chosen, limit)
+        others = self._without_report(names) if len(chosen) < limit else []
+        if others and not must_align(pod):
+            verdicts = self._verdicts(pod, others)
+            judged = [(-verdict.score.total, name) for name, verdict in verdicts.items() if verdict.score]
+            chosen += [name for _, name in sorted(judged) if verdicts[name].admits]
+            if self.options.allow_unknown:
+                chosen += [name for name in others if not verdicts[name].admits]
+        return chosen[:limit]
+
+    def _offered_to_others(self, uid: str) -> set[str]:
+        """Return the nodes that were offered to other pods lately."""
+        now = self._turn.now
+        self._offered = {node: offer for node, offer in self._offered.items() if offer[1] > now}
+        return {node for node, offer in self._offered.items() if offer[0] != uid}
+
+    def _without_report(self, names: Iterable[str]) -> list[str]:
+        """Return the nodes whose kubelets are not observed, if pods may go there."""
+        approximate = self._facts.approximate_nodes
+        if not self.options.allow_unknown and not approximate:
+            return []
+        nodes = [name for name in names if self._cluster.record(name) is None]
+        return nodes if self.options.allow_unknown else [name for name in nodes if name in approximate]
+
+    def _verdicts(self, pod: Pod, names: Collection[str]) -> dict[str, Verdict]:
+        """Return the verdict of each node; ``PodError`` if no kubelet could decide on the pod."""
+        verdicts = self._cluster.verdicts(pod, names)
+        return {name: verdicts.get(name) or self._facts.verdict_without_report(pod, name) for name in names}

@@ -1,0 +1,359 @@
+"""Steering of pods that request ``alignup.dev/numa``: the NUMA node of each, and the instruction to its observer.
+
+A pod that was assumed on a node, and is about to be bound or released, is steered in these steps:
+
+    (markers are withdrawn for another pod) → the instruction is written → the observer answers → ready
+                     ↓                                   ↓                        ↓
+          not back in time: withdrawn          refused: not_written        late, failed, or changed
+
+If the observer does not answer in time, the instruction is cleared. The observer may be gone, and with it the plugin
+that offers markers: so for a moment the binding is refused, to be tried again, until the status of the node would tell.
+Then the pod is bound all the same. The kubelet may have the markers of one NUMA node or of all. So a pod is steered
+only to a NUMA node on which it is admitted in both cases, and no other pod with resources of its own comes to the node
+before a report contains it. An instruction that was carried out is left as it is; the next one replaces it.
+
+While the markers of a node may be withdrawn for one pod, another pod with markers is bound there only if it is admitted
+with those markers, too. A new leader clears the instructions of the one before.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from alignup.align import bits
+from alignup.align.bits import NodeSet
+from alignup.align.workload import Pod
+from alignup.placement.cluster import Cluster
+from alignup.placement.scheduling.assumptions import Assumptions
+from alignup.placement.scheduling.events import SteeringObserved
+from alignup.placement.scheduling.facts import ClusterFacts, PodFacts
+from alignup.placement.scheduling.instructions import Report, WriteEvent, WriteSteering
+from alignup.placement.scheduling.turn import Turn
+from alignup.placement.steered import SteeringChoice, choose_node, count_markers, numa_preference
+from alignup.placement.verdict import Verdict
+
+HOLD_SECONDS = 5.0  #: for which observers wait for a pod
+READY_SECONDS = 1.5  #: for an observer to carry out an instruction
+HELD_SECONDS = 8.0  #: after which an observer has restored all markers by itself
+SILENT_SECONDS = 12.0  #: after which the status of a node shows that its markers are gone; kubelets write it every 10
+RESTORE_SECONDS = 3.0  #: after which an observer has restored them when an instruction was cleared
+READY = "Ready"  #: the phase of an instruction that was carried out
+UNKNOWN_NUMA = "UnknownNumaPreference"  #: the reason of events about pods with an unknown value of the annotation
+WITHDRAWN = "waits until the markers of NUMA nodes are back that were withdrawn for another pod"
+SILENT = "waits until it is known whether the node still has markers of NUMA nodes: its observer does not answer"
+CHANGED = "waits until the markers of NUMA nodes are back: the node has changed since they were withdrawn for the pod"
+
+#: Returns the options where the devices of the pod's claims are on the same NUMA node, with the names of the claims.
+ClaimsBeside = Callable[[Mapping[NodeSet, Verdict]], Mapping[NodeSet, str]]
+
+
+class SteeringOutcome(StrEnum):
+    """What became of the wish to steer a pod, for metrics."""
+
+    READY = "ready"  #: it is bound while the kubelet has the markers of one NUMA node
+    LATE = "late"  #: the observer did not answer in time; it is bound, or tried again
+    FAILED = "failed"  #: the observer said that it cannot
+    NOT_WRITTEN = "not_written"  #: the API server did not accept the instruction
+    NO_CHOICE = "no_choice"  #: no NUMA node can hold the pod, or not the one that it names; or another one is coming
+    WITHDRAWN = "withdrawn"  #: the markers are withdrawn for another pod
+    CHANGED = "changed"  #: the node has changed meanwhile; the binding is refused and will be tried again
+
+
+class Steered(NamedTuple):
+    """What a pod can expect at its binding."""
+
+    problem: str = ""  #: why it must not be bound now
+    verdict: Verdict | None = None  #: the prediction from now on; ``None``: as before
+    text: str = ""  #: where it is steered to, and why; empty: it is not, or that is not certain
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawal:
+    """The markers of a node that may be the only ones at present."""
+
+    uid: str  #: of the pod; empty: they are being restored
+    nodes: NodeSet
+    generation: int  #: of the instruction; 0: it is not written yet
+    until: float
+
+
+class _Step(StrEnum):
+    QUEUED = "queued"  #: another pod is being steered on the node
+    RESTORING = "restoring"  #: until the markers are back that are withdrawn for another pod
+    WRITING = "writing"
+    AWAITING = "awaiting"  #: the answer of the observer
+
+
+@dataclass(slots=True, eq=False)
+class _Attempt:
+    """One try to steer a pod."""
+
+    facts: PodFacts
+    node: str
+    done: Callable[[Steered], object]
+    beside: ClaimsBeside | None
+    since: float
+    step: _Step = _Step.QUEUED
+    until: float = float("inf")  #: of the present step
+    choice: SteeringChoice | None = None
+    generation: int = 0
+
+    @property
+    def pod(self) -> Pod:
+        return self.facts.pod
+
+    @property
+    def nodes(self) -> NodeSet:
+        return self.choice.nodes if self.choice else 0
+
+
+class Steering:
+    """The NUMA nodes that pods are steered to, one pod at a time on each node."""
+
+    def __init__(self, cluster: Cluster, facts: ClusterFacts, assumptions: Assumptions, *, turn: Turn) -> None:
+        self._cluster = cluster
+        self._facts = facts
+        self._assumptions = assumptions
+        self._turn = turn
+        self.silent_seconds = SILENT_SECONDS
+        self.use(HOLD_SECONDS)
+        self.withdrawals: dict[str, Withdrawal] = {}  #: by node
+        self._attempts: dict[str, deque[_Attempt]] = {}  #: by node; the first is under way
+        self._written: dict[str, int] = {}  #: node → generation of the last instruction of this process
+        self._observed: dict[str, tuple[int, str]] = {}  #: node → generation and phase of its instruction
+        self._silent: dict[str, float] = {}  #: node → since when its observer has not answered an instruction
+
+    def use(self, hold: float) -> None:
+        """Expect that observers wait *hold* seconds for a pod; what depends on them may take longer in proportion."""
+        share = hold / HOLD_SECONDS
+        self.ready_seconds, self.held_seconds = READY_SECONDS * share, HELD_SECONDS * share
+        self.restore_seconds = RESTORE_SECONDS * share
+
+    def begin(
+        self, facts: PodFacts, node: str, done: Callable[[Steered], object], beside: ClaimsBeside | None = None
+    ) -> None:
+        """Steer a pod that is assumed on *node*, if it requests markers; *done* is called at once, or later."""
+        if not count_markers(facts.pod) or not self._facts.steering_known:
+            done(Steered())
+            return
+        attempts = self._attempts.setdefault(node, deque())
+        attempts.append(_Attempt(facts, node, done, beside, self._turn.now))
+        if len(attempts) == 1:
+            self._start(attempts[0])
+
+    def holds(self, uid: str, node: str) -> bool:
+        """Return whether the markers of a node may be withdrawn for this pod."""
+        withdrawal = self._withdrawn(node)
+        return withdrawal is not None and withdrawal.uid == uid
+
+    def cancel(self, uid: str, *nodes: str) -> None:
+        """Clear the instruction for a pod that will not come."""
+        for node in nodes:
+            if self.holds(uid, node):
+                self._clear(node)
+
+    def resume(self) -> None:
+        """Clear the instructions that the last leader left open."""
+        for node in tuple(self.withdrawals):
+            if not self._is_written_here(node):
+                self._clear(node)
+
+    def close(self) -> None:
+        """Stop all tries: another process decides from now on."""
+        self._attempts.clear()
+
+    # Steps
+
+    def _start(self, attempt: _Attempt) -> None:
+        node, uid = attempt.node, attempt.facts.uid
+        record = self._cluster.record(node)
+        if record is None or self._assumptions.nodes.get(uid) != (node,):
+            self._end(attempt, Steered())
+            return
+        binding = record.binding(uid)
+        if binding is not None and binding.steered:  # it may be bound already: never steer a pod twice
+            certain = self.holds(uid, node)
+            steered = Steered(verdict=binding.verdict) if certain else self._uncertain(attempt, binding.ways[-1])
+            self._end(attempt, steered)
+            return
+        attempt.since = self._turn.now
+        if self._withdrawn(node) is None:
+            self._choose(attempt)
+            return
+        if not self._is_written_here(node):
+            self._clear(node)
+        attempt.step, attempt.until = _Step.RESTORING, self._turn.now + self.ready_seconds
+
+    def _choose(self, attempt: _Attempt) -> None:
+        pod, node, record = attempt.pod, attempt.node, self._cluster.record(attempt.node)
+        preference, problem = numa_preference(pod)
+        if problem:
+            self._turn.emit(WriteEvent(pod.uid, UNKNOWN_NUMA, problem, gate=False))
+        # Another pod with markers that is about to come must find all of them.
+        bindings = record.bindings if record else ()
+        alone = not any(count_markers(other.pod) for other in bindings if other.uid != pod.uid)
+        options = self._cluster.steered(pod, node) if alone and record else {}
+        near = attempt.beside(options) if attempt.beside is not None and options else {}
+        attempt.choice = choice = choose_node(options, preference, near)
+        if choice is None:
+            self._end(attempt, self._as_before(attempt), SteeringOutcome.NO_CHOICE)
+            return
+        attempt.step, attempt.until = _Step.WRITING, float("inf")
+        self._withdraw(attempt)
+        self._turn.emit(WriteSteering(node, pod, choice.nodes, count_markers(pod)))
+
+    def _withdraw(self, attempt: _Attempt) -> None:
+        until = self._turn.now + self.held_seconds
+        self.withdrawals[attempt.node] = Withdrawal(attempt.facts.uid, attempt.nodes, attempt.generation, until)
+
+    def _answered(self, attempt: _Attempt, phase: str) -> None:
+        """Take note of the answer of the observer."""
+        if phase != READY:  # all markers are back
+            self._end(attempt, self._as_before(attempt), SteeringOutcome.FAILED)
+            return
+        verdict = self._cluster.steer(attempt.pod, attempt.node, attempt.nodes, certain=True)
+        if verdict is None:
+            self._clear(attempt.node)
+            self._end(attempt, Steered(CHANGED), SteeringOutcome.CHANGED)
+        else:
+            self._end(attempt, Steered(verdict=verdict, text=str(attempt.choice)), SteeringOutcome.READY)
+
+    def _unanswered(self, attempt: _Attempt, *, silent: bool) -> None:
+        """Go on without an answer; the kubelet may have the markers of one NUMA node or of all."""
+        self._clear(attempt.node)
+        if silent and self._may_be_gone(attempt.node, attempt.since):
+            self._end(attempt, Steered(SILENT), SteeringOutcome.LATE)
+            return
+        steered = self._uncertain(attempt, attempt.nodes)
+        self._end(attempt, steered, SteeringOutcome.CHANGED if steered.problem else SteeringOutcome.LATE)
+
+    def _end(self, attempt: _Attempt, steered: Steered, outcome: SteeringOutcome | None = None) -> None:
+        """Tell the result of an attempt, and begin the next one on its node."""
+        attempts, facts, choice = self._attempts[attempt.node], attempt.facts, attempt.choice
+        attempts.popleft()
+        if outcome is not None:
+            where = {"numa_node": bits.show(choice.nodes), "reason": choice.reason} if choice else {}
+            seconds = self._turn.now - attempt.since
+            details = {"node": attempt.node, "outcome": outcome, "seconds": seconds, **where}
+            self._turn.emit(Report("steering", facts.uid, facts.full_name, details))
+        try:
+            attempt.done(steered)
+        finally:
+            if not attempts:
+                self._attempts.pop(attempt.node, None)
+            elif attempts[0].step is _Step.QUEUED:
+                self._start(attempts[0])
+
+    # Events
+
+    def written(self, node: str, uid: str, generation: int) -> None:
+        """Take note of an instruction that was written for a pod, or cleared (no *uid*)."""
+        self._written[node] = generation
+        attempt = self._current(node, _Step.WRITING)
+        withdrawal = self.withdrawals.get(node)
+        if not uid and attempt is None and withdrawal is not None:
+            until = min(withdrawal.until, self._turn.now + self.restore_seconds)
+            self.withdrawals[node] = Withdrawal("", withdrawal.nodes, withdrawal.generation, until)
+        elif uid and attempt is not None and attempt.facts.uid == uid:
+            attempt.step, attempt.until = _Step.AWAITING, self._turn.now + self.ready_seconds
+            attempt.generation = generation
+            self._withdraw(attempt)
+            self._check(attempt)
+
+    def failed(self, node: str, uid: str, problem: str | None) -> None:
+        """Take note of an instruction that was not written; without a *problem*, it may have been."""
+        attempt = self._current(node, _Step.WRITING)
+        if attempt is None or attempt.facts.uid != uid:
+            return
+        if problem is None:
+            self._unanswered(attempt, silent=False)
+            return
+        details = {"node": node, "problem": problem}
+        self._turn.emit(Report("cannot write an instruction", uid, attempt.facts.full_name, details))
+        self.withdrawals.pop(node, None)
+        self._end(attempt, self._as_before(attempt), SteeringOutcome.NOT_WRITTEN)
+
+    def observed(self, event: SteeringObserved) -> None:
+        """Take note of the instruction of a node as it is now."""
+        node, generation, withdrawal = event.node, event.generation, self.withdrawals.get(event.node)
+        self._observed[node] = (generation, event.phase)
+        if event.phase:
+            self._silent.pop(node, None)
+        if event.deleted or event.phase not in {"", READY}:
+            if withdrawal is not None and (event.deleted or generation >= withdrawal.generation):
+                del self.withdrawals[node]
+            if event.deleted:
+                self._written.pop(node, None)
+                self._observed.pop(node, None)
+        elif event.uid and event.nodes and (withdrawal is None or generation > withdrawal.generation):
+            until = self._turn.now + self.held_seconds
+            self.withdrawals[node] = Withdrawal(event.uid, event.nodes, generation, until)
+        if attempts := self._attempts.get(node):
+            self._check(attempts[0])
+
+    def check(self) -> None:
+        """Go on where something took too long."""
+        for attempts in tuple(self._attempts.values()):
+            self._check(attempts[0])
+
+    def next_check(self) -> float | None:
+        """Return the seconds after which something must be checked although nothing has happened."""
+        times = [attempts[0].until for attempts in self._attempts.values()]
+        times += [self.withdrawals[node].until for node in self._attempts if node in self.withdrawals]
+        soonest = min(times, default=float("inf"))
+        return None if soonest == float("inf") else max(soonest - self._turn.now, 0.0)
+
+    def _check(self, attempt: _Attempt) -> None:
+        node, late = attempt.node, self._turn.now >= attempt.until
+        if attempt.step is _Step.RESTORING:
+            withdrawal = self._withdrawn(node)
+            if withdrawal is None:
+                self._choose(attempt)
+            elif late:
+                gone = node in self._silent and self._may_be_gone(node, self._turn.now)
+                steered = Steered(SILENT) if gone else self._uncertain(attempt, withdrawal.nodes)
+                self._end(attempt, steered, SteeringOutcome.WITHDRAWN)
+        elif attempt.step is _Step.AWAITING:
+            generation, phase = self._observed.get(node, (0, ""))
+            if generation == attempt.generation and phase:
+                self._answered(attempt, phase)
+            elif late or generation > attempt.generation:
+                self._unanswered(attempt, silent=True)
+
+    # What is known of nodes
+
+    def _current(self, node: str, step: _Step) -> _Attempt | None:
+        attempts = self._attempts.get(node)
+        return attempts[0] if attempts and attempts[0].step is step else None
+
+    def _may_be_gone(self, node: str, since: float) -> bool:
+        """Return whether a node may have no markers any more, whose observer has not answered *since* then."""
+        since = self._silent.setdefault(node, since)
+        return self._turn.now - since < self.silent_seconds or not self._facts.has_markers(node)
+
+    def _withdrawn(self, node: str) -> Withdrawal | None:
+        withdrawal = self.withdrawals.get(node)
+        if withdrawal is not None and withdrawal.until <= self._turn.now:
+            del self.withdrawals[node]
+            return None
+        return withdrawal
+
+    def _is_written_here(self, node: str) -> bool:
+        return self.withdrawals[node].generation <= self._written.get(node, -1)
+
+    def _clear(self, node: str) -> None:
+        """Let an observer restore all markers; if that cannot be written, it does so by itself soon."""
+        self._turn.emit(WriteSteering(node))
+
+    def _uncertain(self, attempt: _Attempt, nodes: NodeSet) -> Steered:
+        """Count on a pod that may meet the markers of *nodes* only, or all of them."""
+        verdict = self._cluster.steer(attempt.pod, attempt.node, nodes, certain=False)
+        return Steered(WITHDRAWN) if verdict is None else Steered(verdict=verdict)
+
+    def _as_before(self, attempt: _Attempt) -> Steered:
+        """Check the prediction without steering once more, since time has passed."""
+        verdict = self._assumptions.verdict(attempt.pod, attempt.node)
+        problem = "" if verdict.admits else f"node {attempt.node} does not admit the pod any more: {verdict.reason}"
+        return Steered(problem, verdict)

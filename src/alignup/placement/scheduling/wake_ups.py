@@ -1,0 +1,175 @@
+"""Wake-ups: pods that were refused before are tried again when a node has room for them.
+
+kube-scheduler sets a pod aside that an extender refused, until something happens in the cluster that it watches. A new
+HostState is nothing of that kind, so such a pod is woken. Nodes change one by one, and each wakes at most one pod, with
+its gang: the most important one that it admits.
+"""
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+
+from alignup.align.workload import Pod
+from alignup.placement.cluster import Cluster
+from alignup.placement.pod_shape import is_large
+from alignup.placement.scheduling.assumptions import Assumptions
+from alignup.placement.scheduling.facts import ClusterFacts, PodFacts, WaitState
+from alignup.placement.scheduling.instructions import DecideLargePod, Report, WakePod
+from alignup.placement.scheduling.tentative_gangs import TentativeGangs
+from alignup.placement.scheduling.turn import Turn
+from alignup.placement.wait_queue import WaitQueue
+
+SWEEP_SECONDS = 30.0  #: between looking for room for all waiting pods, since a woken pod need not take the room
+AGAIN_SECONDS = 5.0  #: before a pod is woken again
+RETRY_SECONDS = 30.0  #: after a wake-up failed unexpectedly
+MAX_PER_SWEEP = 64
+
+
+@dataclass(slots=True, eq=False)
+class RefusedPod:
+    facts: PodFacts
+    nodes: frozenset[str]  #: that the scheduler asked about
+    woken: float = float("-inf")  #: when
+    deciding: bool = False  #: whether hosts decide on it, which takes long
+
+    @property
+    def pod(self) -> Pod:
+        return self.facts.pod
+
+
+class WakeUps:
+    """The pods for which no node was offered; *refusals* returns the nodes that are kept from a pod, and why."""
+
+    def __init__(  # noqa: PLR0913 - everything that a wake-up depends on
+        self,
+        cluster: Cluster,
+        facts: ClusterFacts,
+        assumptions: Assumptions,
+        *,
+        gangs: TentativeGangs,
+        turn: Turn,
+        refusals: Callable[[Pod], Mapping[str, str]],
+    ) -> None:
+        self._cluster = cluster
+        self._facts = facts
+        self._assumptions = assumptions
+        self._gangs = gangs
+        self._turn = turn
+        self._refusals = refusals
+        self._waiting: WaitQueue[None, RefusedPod] = WaitQueue()  #: the highest priority first, then the oldest
+        self._nodes: tuple[tuple[str, ...], frozenset[str]] = ((), frozenset())  #: of the last pod, to be shared
+        self._changed: dict[str, None] = {}  #: nodes
+        self._sweep: deque[str] = deque()  #: uids of pods to be looked at
+        self._swept = float("-inf")
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def due(self) -> bool:
+        """Whether there is something to look at."""
+        return bool(self._changed or self._sweep)
+
+    def refused(self, facts: PodFacts, nodes: Collection[str]) -> None:
+        """Let a pod wait for which none of *nodes* was offered."""
+        if self._nodes[0] != tuple(nodes):
+            self._nodes = (tuple(nodes), frozenset(nodes))
+        before = self._waiting.get(facts.uid)
+        waiting = RefusedPod(facts, self._nodes[1], before.woken if before else float("-inf"))
+        self._waiting.put(facts.uid, waiting, kind=None, order=(-(facts.pod.priority or 0),))
+
+    def await_room(self, uid: str, nodes: Collection[str]) -> None:
+        """Let a pod wait for nodes as well that are kept for it, or where it has a place."""
+        waiting, facts = self._waiting.get(uid), self._facts.pod(uid)
+        if facts is not None and facts.state in {WaitState.UNSCHEDULABLE, WaitState.OTHER}:
+            self.refused(facts, {*(waiting.nodes if waiting else ()), *nodes})
+
+    def forget(self, uid: str) -> None:
+        """Forget a pod that waits no longer: it is bound, or gone."""
+        self._waiting.remove(uid)
+
+    def clear(self) -> None:
+        for waiting in self._waiting:
+            self._waiting.remove(waiting.facts.uid)
+        self._changed.clear()
+        self._sweep.clear()
+
+    def hosts_changed(self, nodes: Collection[str]) -> None:
+        if self._waiting:
+            self._changed |= dict.fromkeys(nodes)
+
+    def check(self) -> None:
+        """Look at all waiting pods from time to time."""
+        if self._turn.now - self._swept >= SWEEP_SECONDS:
+            self._swept = self._turn.now
+            self._sweep = deque(waiting.facts.uid for waiting in islice(self._waiting, MAX_PER_SWEEP))
+
+    def wake_next(self) -> None:
+        """Look at the next node that has changed, or at the next pod."""
+        if self._changed:
+            node = next(iter(self._changed))
+            del self._changed[node]
+            self._wake_first(node)
+        elif self._sweep and (waiting := self._waiting.get(self._sweep.popleft())):
+            self._wake_anywhere(waiting)
+
+    def large_pod_decided(self, uid: str) -> None:
+        waiting = self._waiting.get(uid)
+        if waiting is not None and waiting.deciding:
+            waiting.deciding = False
+            self._wake_anywhere(waiting, decided=True)
+
+    def _wake_first(self, node: str) -> None:
+        """Wake the first pod that *node* admits."""
+        for waiting in self._waiting:
+            if node not in waiting.nodes or not self._may_wake(waiting):
+                continue
+            with self._isolated(waiting):
+                if not self._is_decided(waiting, (node,)):
+                    continue
+                admits = self._assumptions.verdict(waiting.pod, node).admits
+                if admits and node not in self._refusals(waiting.pod) and self._wake_all(waiting, node):
+                    return
+
+    def _wake_anywhere(self, waiting: RefusedPod, *, decided: bool = False) -> None:
+        with self._isolated(waiting):
+            if not self._may_wake(waiting) or not (decided or self._is_decided(waiting, waiting.nodes)):
+                return
+            nodes = waiting.nodes.difference(self._refusals(waiting.pod))
+            for ranked in self._assumptions.rank(waiting.pod, nodes, limit=1):
+                self._wake_all(waiting, ranked.host)
+
+    def _is_decided(self, waiting: RefusedPod, nodes: Collection[str]) -> bool:
+        """Return whether it is quick to say which of *nodes* admit a pod; if not, let them decide."""
+        if not is_large(waiting.pod) or not self._cluster.undecided(waiting.pod, nodes):
+            return True
+        if not waiting.deciding:
+            waiting.deciding = True
+            self._turn.emit(DecideLargePod(waiting.facts.uid, waiting.pod))
+        return False
+
+    def _wake_all(self, waiting: RefusedPod, node: str) -> bool:
+        """Wake a pod, and with it its gang if all of it fits; return whether it does."""
+        if not self._gangs.fits(waiting.facts):
+            return False
+        uids = self._gangs.others_waiting(waiting.facts)
+        others = [other for uid in uids if (other := self._waiting.get(uid)) and self._may_wake(other)]
+        for each in (waiting, *others):
+            each.woken = self._turn.now
+            self._turn.emit(WakePod(each.facts.uid, each.facts.namespace, each.pod.name, node))
+        return True
+
+    def _may_wake(self, waiting: RefusedPod) -> bool:
+        return self._turn.now >= waiting.woken + AGAIN_SECONDS
+
+    @contextmanager
+    def _isolated(self, waiting: RefusedPod) -> Iterator[None]:
+        """Let a wake-up fail for one pod, and try it again later."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - whatever it is, all others go on
+            waiting.woken = self._turn.now + RETRY_SECONDS
+            details = {"step": "wake", "name": waiting.facts.full_name, "error": error, "retry": RETRY_SECONDS}
+            self._turn.emit(Report("step failed", details=details))

@@ -1,0 +1,31 @@
+"""Tasks that carry out instructions of the scheduling state; whatever one raises comes back as an event."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from alignup.placement.scheduling.events import Event, StepFailed
+
+
+class InstructionTasks:
+    def __init__(self, schedule: Callable[[Event], object]) -> None:
+        self._schedule = schedule
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, work: Coroutine[Any, Any, None], uid: str, step: str, request: int = 0) -> None:
+        """Start a task about a pod, or about the binding that was asked for with *request*."""
+
+        async def run() -> None:
+            try:
+                await work
+            except Exception as error:  # noqa: BLE001 - whatever it is, all others go on
+                self._schedule(StepFailed(uid, step, error, request))
+
+        task = asyncio.ensure_future(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def cancel(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

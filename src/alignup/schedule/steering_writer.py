@@ -1,0 +1,136 @@
+"""Instructions to observers about markers of NUMA nodes, as ``placement.scheduling.steering`` decides."""
+
+import asyncio
+from collections import deque
+from contextlib import suppress
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from alignup.align import bits
+from alignup.align.errors import ParseError
+from alignup.documents.codec import to_builtins
+from alignup.documents.steering import SteeredPod, SteeringInstruction, SteeringSpec
+from alignup.kubernetes.api import ApiClient, Change, EventType
+from alignup.kubernetes.api.errors import ApiError, ServerFailureError, UnreachableError
+from alignup.kubernetes.api.steering_instructions import STEERING_INSTRUCTIONS
+from alignup.placement.scheduling.events import SteeringFailed, SteeringObserved, SteeringWritten
+from alignup.placement.scheduling.instructions import Instruction, Report, WriteSteering
+from alignup.placement.scheduling.steering import HOLD_SECONDS, SteeringOutcome
+from alignup.schedule.live_cluster import LiveCluster
+
+WRITE_SECONDS = 1.5  #: for the API server to accept one
+_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 1.5, 2.5)  #: seconds
+
+_log = structlog.get_logger()
+
+
+class PodSteeringMetrics:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._pods = Counter(
+            "alignup_steering_pods",
+            "Pods that request markers by what became of steering.",
+            ["outcome"],
+            registry=registry,
+        )
+        self._seconds = Histogram(
+            "alignup_steering_seconds", "Time that steering added to a binding.", buckets=_BUCKETS, registry=registry
+        )
+        self._reviews = Counter(
+            "alignup_steering_reviews", "Reviews of new pods that opted in, by result.", ["outcome"], registry=registry
+        )
+        for outcome in SteeringOutcome:
+            self._pods.labels(outcome)
+
+    def reviewed(self, outcome: str) -> None:
+        """Count the answer of the webhook to a new pod."""
+        self._reviews.labels(outcome).inc()
+
+    def count(self, outcome: SteeringOutcome, seconds: float) -> None:
+        self._pods.labels(outcome).inc()
+        self._seconds.observe(seconds)
+
+
+class SteeringWriter:
+    """The instructions of one cluster service, those to one observer in their order.
+
+    Observers wait *hold* seconds for a pod. What depends on their speed may take longer in proportion to that.
+    """
+
+    def __init__(self, client: ApiClient, live: LiveCluster, *, hold: float = HOLD_SECONDS) -> None:
+        self._client = client
+        self.write_seconds = WRITE_SECONDS * hold / HOLD_SECONDS
+        self._live = live
+        self.metrics = PodSteeringMetrics(live.metrics.registry)
+        self._waiting: dict[str, deque[WriteSteering]] = {}  #: by node, while one is being written
+        live.steering_instructions.subscribe(self._instruction_changed)
+        live.on_instruction(self._carry_out)
+
+    def _carry_out(self, instruction: Instruction) -> None:
+        match instruction:
+            case WriteSteering(node) if node in self._waiting:
+                self._waiting[node].append(instruction)
+            case WriteSteering(node):
+                self._waiting[node] = deque([instruction])
+                self._live.tasks.start(self._write_all(node), "", "steer")
+            case Report("steering", uid, pod, details):
+                self.metrics.count(details["outcome"], details["seconds"])
+                rounded = {"outcome": str(details["outcome"]), "seconds": round(details["seconds"], 4)}
+                _log.info("steering", pod=pod, uid=uid, **(details | rounded))
+            case Report("cannot write an instruction" as event, uid, pod, details):
+                _log.warning(event, pod=pod, uid=uid, **details)
+
+    async def _write_all(self, node: str) -> None:
+        """Write the instructions to one observer that wait."""
+        waiting = self._waiting[node]
+        try:
+            while waiting:
+                await self._write(waiting.popleft())
+        finally:
+            del self._waiting[node]
+
+    async def _write(self, instruction: WriteSteering) -> None:
+        node, pod, spec = instruction.node, instruction.pod, SteeringSpec()
+        uid = pod.uid if pod else ""
+        if pod is not None:
+            steered = SteeredPod(namespace=pod.namespace, name=pod.name, uid=uid)
+            spec = SteeringSpec(pod=steered, numa_nodes=bits.show(instruction.nodes), containers=instruction.containers)
+        try:
+            written = await self._apply(node, spec)
+        except (UnreachableError, ServerFailureError, TimeoutError) as error:  # it may have been written
+            self._live.schedule(SteeringFailed(node, uid))
+            problem = str(error) or "no response"
+        except ApiError as error:
+            problem = str(error)
+            self._live.schedule(SteeringFailed(node, uid, problem))
+        else:
+            self._live.schedule(SteeringWritten(node, uid, written.metadata.generation))
+            return
+        if pod is None:
+            _log.warning("cannot clear an instruction", node=node, problem=problem)
+
+    async def _apply(self, node: str, spec: SteeringSpec) -> SteeringInstruction:
+        followed = self._live.steering_instructions.get(node)
+        empty = SteeringSpec()
+        specs = (empty, spec) if spec.pod and followed is not None and followed.spec == spec else (spec,)
+        for each in specs:  # the same again would be no new instruction
+            async with asyncio.timeout(self.write_seconds):
+                written = await self._client.apply(STEERING_INSTRUCTIONS.at(node), {"spec": to_builtins(each)})
+        return written
+
+    def _instruction_changed(self, change: Change[SteeringInstruction]) -> None:
+        instruction, nodes = change.object, 0
+        pod = instruction.spec.pod
+        if pod is not None:
+            with suppress(ParseError):
+                nodes = bits.parse(instruction.spec.numa_nodes)
+        self._live.schedule(
+            SteeringObserved(
+                instruction.metadata.name,
+                instruction.metadata.generation,
+                str(instruction.phase or ""),
+                pod.uid if pod is not None else "",
+                nodes,
+                deleted=change.type is EventType.DELETED,
+            )
+        )
