@@ -4,7 +4,7 @@ It does what ``schedule.live_cluster`` and ``schedule.gate.controller`` do with 
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields as fields_of
 from dataclasses import is_dataclass, replace
@@ -238,9 +238,8 @@ class Shell:
         bound = [pod_object for pod_object in listed if pod_object.host]
         for pod_object in bound:
             self.bound.setdefault(pod_object.host, {})[pod_object.uid] = (pod_object, pod_object.stage)
-            self.state.assumptions.stop(pod_object.uid)
-        self.cluster.relist([(pod_object.pod, pod_object.host, pod_object.stage) for pod_object in bound])
-        self.handle(events.HostsChanged(self.cluster.hosts))
+        pods = [events.BoundPod(pod_object.pod, pod_object.host, pod_object.stage) for pod_object in bound]
+        self.handle(events.PodsListed(tuple(pods)))
 
     def pod_changed(self, pod_object: ModelPod, stage: PodStage, reason: str, *, listed: bool = False) -> None:
         uid, ended = pod_object.uid, stage is PodStage.ENDED
@@ -250,9 +249,6 @@ class Shell:
         self.facts.view[uid] = pod_object
         if not pod_object.host:
             self.follow_unbound(pod_object, gone=ended)
-            if ended:
-                with self.turn("forget a deleted pod") as assumptions:
-                    assumptions.forget(uid)
         else:
             if not listed:
                 self.follow_binding(pod_object, stage, reason)
@@ -283,18 +279,14 @@ class Shell:
 
     def follow_binding(self, pod_object: ModelPod, stage: PodStage, reason: str) -> None:
         uid, host = pod_object.uid, pod_object.host
-        self.touch(node for node in self.state.assumptions.stop(uid) if node != host)
         bound = self.bound.setdefault(host, {})
         known = bound.pop(uid, None)
         if stage is not PodStage.ENDED:
             bound[uid] = (pod_object, stage)
-        if known is not None and known[1] is stage:
+        if known is not None and known[1] is stage and uid not in self.state.assumptions:
             return
-        if reason:
-            self.cluster.observe_rejection(uid, host, reason)
-        else:
-            self.cluster.observe(pod_object.pod, host, stage)
-        self.touch((host,))
+        rejected = events.PodRejected(uid, host, reason)
+        self.handle(rejected if reason else events.PodObserved(pod_object.pod, host, stage))
 
     def node_changed(self, name: str, allocatable: Any) -> None:
         gone = allocatable is None
@@ -317,28 +309,18 @@ class Shell:
         record = self.cluster.record(name)
         if record is not None and record.report.sequence >= report.sequence:
             return
-        self.cluster.confirm(report)
-        self.state.assumptions.restore_host(name)
-        self.touch((name,))
+        self.handle(events.HostReported(report))
 
     def drop_host(self, name: str) -> None:
         """The state of a host is unknown until its next report."""
-        record = self.cluster.record(name)
-        if record is not None:
-            self.state.assumptions.drop_host(record)
-            self.cluster.remove_host(name)
-            for pod_object, stage in self.bound.get(name, {}).values():
-                self.cluster.observe(pod_object.pod, name, stage)
-            self.touch((name,))
+        if self.cluster.record(name) is not None:
+            bound = self.bound.get(name, {}).values()
+            pods = [events.BoundPod(pod_object.pod, name, stage) for pod_object, stage in bound]
+            self.handle(events.HostLost(name, tuple(pods)))
 
     def claims_changed(self, namespace: str) -> None:
         self.facts.allocated = {uid for uid in self.api.claims if uid in self.facts.view}
         self.handle(events.ClaimsChanged(namespace))
-
-    def touch(self, nodes: Iterable[str]) -> None:
-        names = tuple(nodes)
-        if names:
-            self.handle(events.HostsChanged(names))
 
     # Releases
 

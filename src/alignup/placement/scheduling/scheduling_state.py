@@ -18,6 +18,7 @@ from alignup.placement.scheduling.assumptions import Assumptions
 from alignup.placement.scheduling.claim_rules import ClaimSuitability
 from alignup.placement.scheduling.events import Event
 from alignup.placement.scheduling.facts import ClusterFacts, WaitingOrder, WaitState
+from alignup.placement.scheduling.followed_hosts import FollowedHosts
 from alignup.placement.scheduling.gate import Gate, GateOptions
 from alignup.placement.scheduling.instructions import ChangeHosts, GiveNodeBack, Instruction, KeepNode, Report
 from alignup.placement.scheduling.kept_nodes import KeptNodes
@@ -47,6 +48,7 @@ class SchedulingState:
             refusals=self.refusals,
             keeps_out=lambda node, pod, after: self.kept_nodes.keeps_out(node, pod, self.order(pod), after=after),
         )
+        hosts = FollowedHosts(cluster, self.assumptions, turn=self._turn, changed=self._hosts_reported)
         self.gate: Gate | None = None
         self._orders: dict[str, WaitingOrder] = {}  #: by uid, of pods without a node
         self._schedulers: set[str] = set()  #: names of those that have asked
@@ -58,7 +60,13 @@ class SchedulingState:
             events.PodGone: self._pod_gone,
             events.NodeChanged: self._node_changed,
             events.SchedulerAsked: self._scheduler_asked,
-            events.HostsChanged: self._hosts_reported,
+            events.HostReported: lambda event: hosts.reported(event.report),
+            events.HostLost: lambda event: hosts.lost(event.node, event.pods),
+            events.HostsChanged: lambda event: self._hosts_reported(event.hosts),
+            events.PodsListed: lambda event: hosts.listed(event.pods),
+            events.PodObserved: lambda event: hosts.observed(event.pod, event.node, event.stage),
+            events.PodRejected: lambda event: hosts.rejected(event.uid, event.node, event.reason),
+            events.PodPreempted: lambda event: hosts.preempted(event.pod, event.node),
             events.TimePassed: self._time_passed,
             events.LeadershipBegan: lambda _event: self.gangs.resume(),
             events.LeadershipEnded: self._leadership_ended,
@@ -110,10 +118,11 @@ class SchedulingState:
         self._turn.begin(now)
 
     def end_turn(self) -> list[Instruction]:
-        for instruction in self._turn.instructions if self.gate else ():
+        done, self._turn.instructions = self._turn.instructions, []
+        for instruction in done if self.gate else ():
             if self.gate and isinstance(instruction, KeepNode | GiveNodeBack):
                 self.gate.nodes_changed((instruction.node,), taken=isinstance(instruction, KeepNode))
-        return self._turn.instructions
+        return done
 
     # Events
 
@@ -144,6 +153,8 @@ class SchedulingState:
         self.gangs.pod_gone(event.uid)
         if self.gate:
             self.gate.pod_gone(event.uid, event.node)
+        if not event.node:
+            self.assumptions.forget(event.uid)
 
     def _stop_waiting(self, uid: str) -> None:
         self._orders.pop(uid, None)
@@ -159,11 +170,6 @@ class SchedulingState:
         if len(self._schedulers) < MAX_SCHEDULERS:
             self._schedulers.add(event.facts.scheduler)
         self._check()
-
-    def _hosts_reported(self, event: events.HostsChanged) -> None:
-        self.gangs.hosts_changed()
-        if self.gate:
-            self.gate.hosts_changed(event.hosts)
 
     def _time_passed(self, _event: events.TimePassed) -> None:
         self._check()
@@ -198,6 +204,13 @@ class SchedulingState:
         return self.gate is not None and uid in self.gate.claims
 
     # Changes inside
+
+    def _hosts_reported(self, hosts: Collection[str]) -> None:
+        """Take note that what hosts hold has changed, not by what was assumed here."""
+        self._turn.emit(ChangeHosts(hosts))
+        self.gangs.hosts_changed()
+        if self.gate:
+            self.gate.hosts_changed(hosts)
 
     def _placed(self, pod: Pod, nodes: Collection[str]) -> None:
         if nodes:
