@@ -1,6 +1,6 @@
 """Reports of observers with one changed pod, in CPU time from the line of a watch to the confirmed ledger.
 
-The line is decoded and read, and the cluster, which expects the new pod and the end of another, confirms the report.
+The line is decoded and read, and the scheduling state, which expects the new pod and the end of another, handles it.
 "Read as a whole" is the same with a reader that has not read this node before, but another one with the same machine
 and configuration.
 """
@@ -22,8 +22,12 @@ from alignup.observe.observation import join
 from alignup.observe.published_objects import host_state
 from alignup.placement.cluster import Cluster
 from alignup.placement.host_report import PodStage
+from alignup.placement.scheduling.events import HostReported
+from alignup.placement.scheduling.instructions import CountPrediction, PredictionOutcome
+from alignup.placement.scheduling.scheduling_state import SchedulingState
 from bench.harness import Figure
 from tests.observe.kubelets import SimulatedKubelet
+from tests.placement.scheduling.machine import PlainFacts
 from tests.strategies_pods import guaranteed
 
 RESIDENTS = (5, 30, 60, 110)
@@ -85,7 +89,8 @@ class Follower:
 
     def __init__(self, node: ReportingNode) -> None:
         self._node, self.reader, self._cluster = node, node.new_reader(), Cluster()
-        self._cluster.confirm(self.reader.read(received(node.line)))
+        self._state = SchedulingState(self._cluster, PlainFacts())
+        self._state.handle(HostReported(self.reader.read(received(node.line))), now=0.0)
         self._last = node.last
 
     def follow(self, new: Pod) -> float:
@@ -96,9 +101,9 @@ class Follower:
         cluster.observe(new, "node", PodStage.RUNNING)
         self._last, line, reader = new, self._node.line, self.reader
         start = process_time()
-        (confirmed,) = cluster.confirm(reader.read(received(line)))
+        done = self._state.handle(HostReported(reader.read(received(line))), now=0.0)
         spent = process_time() - start
-        assert confirmed.as_predicted
+        assert [each.outcome for each in done if isinstance(each, CountPrediction)] == [PredictionOutcome.AS_PREDICTED]
         return spent
 
 

@@ -44,10 +44,10 @@ from alignup.kubernetes.api.steering_instructions import STEERING_INSTRUCTIONS
 from alignup.placement.cluster import Cluster, RankedHost
 from alignup.placement.host_report import PodStage, pod_stage
 from alignup.placement.scheduling import events, instructions
-from alignup.placement.scheduling.events import Event
+from alignup.placement.scheduling.events import BoundPod, Event
 from alignup.placement.scheduling.facts import ClaimFit, Explained, PodFacts, WaitState
 from alignup.placement.scheduling.gate import Gate, GateOptions
-from alignup.placement.scheduling.instructions import Instruction
+from alignup.placement.scheduling.instructions import Instruction, PredictionOutcome
 from alignup.placement.scheduling.scheduling_state import SchedulingState
 from alignup.placement.verdict import Verdict, unknown
 from alignup.schedule.claim_alignment import explain_claims
@@ -71,6 +71,11 @@ CHECK_SECONDS = 60.0  #: between looking for such observers
 MAX_DECODED = 4096  #: pods that are kept as they were decoded: a scheduler asks about a pod several times
 GARBAGE = (10_000, 20, 20)  #: after how much garbage is collected; answers to schedulers leave little behind
 _LONGEST_RETRY = 60.0  #: seconds
+_UNEXPECTED = {
+    PredictionOutcome.PLACED_ELSEWHERE: "pod placed elsewhere",
+    PredictionOutcome.REJECTED: "pod rejected",
+    PredictionOutcome.FOREIGN_REJECTED: "pod of others rejected that predictions counted on",
+}
 _MAX_WARNING = 300  #: characters about one unreadable object
 
 _log = structlog.get_logger()
@@ -233,7 +238,7 @@ class LiveCluster:
                 self._follow_unbound(pod, gone=pod.finished)
         return gate
 
-    def schedule(self, event: Event) -> list[Instruction]:
+    def schedule(self, event: Event) -> Sequence[Instruction]:
         """Let the scheduling state handle an event, and listeners carry out its instructions, which are returned."""
         todo = self.scheduling.handle(event, now=self._now())
         self._carry_out(todo)
@@ -249,31 +254,36 @@ class LiveCluster:
         finally:
             self._carry_out(self.scheduling.end_turn())
 
-    def _carry_out(self, todo: Sequence[Instruction]) -> None:  # noqa: C901 - a case for each instruction
+    def _carry_out(self, todo: Sequence[Instruction]) -> None:
         for instruction in todo:
-            match instruction:
-                case instructions.KeepNode(node, holder, uid, _, waited):
-                    _log.info("node kept", pod=holder, uid=uid, node=node, waited=round(waited))
-                case instructions.GiveNodeBack(node, holder, uid, reason):
-                    _log.info("node no longer kept", pod=holder, uid=uid, node=node, reason=reason)
-                case instructions.ChangeHosts(hosts):
-                    self._notify_later(hosts)
-                case instructions.ReadPod(uid):
-                    if (pod := self.find_by_uid(uid)) is not None and not pod.spec.node_name:
-                        self._follow_unbound(pod, gone=pod.finished)
-                case instructions.DecideLargePod(uid, large):
-                    self.tasks.start(self._decide_large(uid, large), uid, ServiceStep.PLACE)
-                case instructions.Report("claims settled", details=details):
-                    self.metrics.claimed_pod(details["alignment"])
-                case instructions.Report("claims", uid, full_name, details):
-                    _log.info("claims", pod=full_name, uid=uid, **(details | {"alignment": str(details["alignment"])}))
-                case instructions.Report("step failed", details=details):
-                    self.guard.report(**details)
-                case instructions.Report(event, details=details) if event.startswith("gang "):
-                    _log.info(event, **details)
+            self._follow_instruction(instruction)
             for listener in self._instruction_listeners:
                 with self.guard.guarded(ServiceStep.FOLLOW, type(instruction).__name__):
                     listener(instruction)
+
+    def _follow_instruction(self, instruction: Instruction) -> None:  # noqa: C901 - a case for each
+        match instruction:
+            case instructions.KeepNode(node, holder, uid, _, waited):
+                _log.info("node kept", pod=holder, uid=uid, node=node, waited=round(waited))
+            case instructions.GiveNodeBack(node, holder, uid, reason):
+                _log.info("node no longer kept", pod=holder, uid=uid, node=node, reason=reason)
+            case instructions.ChangeHosts(hosts):
+                self._notify_later(hosts)
+            case instructions.ReadPod(uid):
+                if (pod := self.find_by_uid(uid)) is not None and not pod.spec.node_name:
+                    self._follow_unbound(pod, gone=pod.finished)
+            case instructions.CountPrediction():
+                self._count_prediction(instruction)
+            case instructions.DecideLargePod(uid, large):
+                self.tasks.start(self._decide_large(uid, large), uid, ServiceStep.PLACE)
+            case instructions.Report("claims settled", details=details):
+                self.metrics.claimed_pod(details["alignment"])
+            case instructions.Report("claims", uid, full_name, details):
+                _log.info("claims", pod=full_name, uid=uid, **(details | {"alignment": str(details["alignment"])}))
+            case instructions.Report("step failed", details=details):
+                self.guard.report(**details)
+            case instructions.Report(event, details=details) if event.startswith("gang "):
+                _log.info(event, **details)
 
     async def decide_large(self, pod: ApiPod) -> None:
         """Let hosts decide on a pod with many containers; do nothing for others, or if it cannot be read."""
@@ -534,30 +544,17 @@ class LiveCluster:
         report = self._reader.read(state, kubelet_version=version)
         self._unknown.pop(name, None)
         self._state_uids[name] = state.metadata.uid
-        for confirmed in self.cluster.confirm(report):
-            cause = confirmed.causes[0] if confirmed.causes else "unexplained"
-            if not confirmed.as_predicted:
-                uid, difference = confirmed.uid, confirmed.difference
-                pod = self._pod_name(name, uid)
-                _log.warning("pod placed elsewhere", pod=pod, uid=uid, node=name, cause=cause, difference=difference)
-                self.metrics.prediction(outcome="placed_elsewhere", cause=cause)
-            else:
-                self.metrics.prediction(outcome="as_predicted", cause="")
-        self.scheduling.assumptions.restore_host(name)
-        self._count_rejections()
-        self._touch(name)
+        for instruction in self.schedule(events.HostReported(report)):
+            if isinstance(instruction, instructions.RefuseReport):
+                raise instruction.error
 
     def _drop_host(self, name: str) -> None:
         """Drop a host whose state is no longer known; remember the pods bound to it, or assumed, for when it is."""
         self._state_uids.pop(name, None)
-        record = self.cluster.record(name)
-        if record is None:
-            return
-        self.scheduling.assumptions.drop_host(record)
-        self.cluster.remove_host(name)
-        for uid, (pod, stage) in self._bound.get(name, {}).items():
-            self.cluster.observe(bound_pod(pod, uid=uid)[0].pod, name, stage)
-        self._touch(name)
+        if self.cluster.record(name) is not None:
+            bound = self._bound.get(name, {}).items()
+            pods = [BoundPod(bound_pod(pod, uid=uid)[0].pod, name, stage) for uid, (pod, stage) in bound]
+            self.schedule(events.HostLost(name, tuple(pods)))
 
     def _pods_listed(self) -> None:
         """Start again from a list of all pods: the order of events since the last list or watch is unknown."""
@@ -568,10 +565,9 @@ class LiveCluster:
             with self.pods.isolated((pod.metadata.namespace, pod.metadata.name)):
                 stage, host, uid = api_pod_stage(pod), pod.spec.node_name, self._kubelet_uid(pod)
                 self._bound.setdefault(host, {})[uid] = (pod, stage)
-                self.scheduling.assumptions.stop(pod.metadata.uid)
-                listed.append((self._read_bound(pod, uid), host, stage))
+                listed.append(BoundPod(self._read_bound(pod, uid), host, stage))
         self.node_capacity.forget_pods()
-        self.cluster.relist(listed)
+        self.schedule(events.PodsListed(tuple(listed)))
         waiting, self._waiting = self._waiting, {}
         for name, state in waiting.items():
             if self.nodes.get(name) is None:
@@ -580,7 +576,6 @@ class LiveCluster:
                 self._read_host(state)
         for name in [name for _, name in self.nodes.objects] if self.options.approximate else ():
             self._topology_changed(name)
-        self._touch(*self.cluster.hosts)
 
     def _pod_changed(self, change: Change[ApiPod]) -> None:
         pod, deleted = change.object, change.type is EventType.DELETED
@@ -596,8 +591,6 @@ class LiveCluster:
             self._follow_unbound(pod, gone=leaves)
         if pod.spec.node_name and not change.listed:
             self._bound_pod_changed(pod, self._kubelet_uid(pod), deleted=deleted)
-        elif deleted and not pod.spec.node_name:
-            self.forget(pod.metadata.uid)
         if pod.spec.node_name:
             self._follow_bound(pod, change.old, deleted=deleted)
         if key:
@@ -641,7 +634,6 @@ class LiveCluster:
 
     def _bound_pod_changed(self, pod: ApiPod, uid: str, *, deleted: bool) -> None:
         host = pod.spec.node_name
-        self._touch(*(node for node in self.scheduling.assumptions.stop(uid) if node != host))
         bound = self._bound.setdefault(host, {})
         known = bound.get(uid)
         stage = api_pod_stage(pod)
@@ -655,40 +647,31 @@ class LiveCluster:
                 stage = pod_stage(deleted=True, force_deleted_may_run=self.options.force_deleted_may_run)
         else:
             bound[uid] = (self.find_pod(pod.metadata.namespace, pod.metadata.name) or pod, stage)  # the trimmed one
-        if known is not None and known[1] is stage:
+        if known is not None and known[1] is stage and uid not in self.assumed:
             return
         if was_rejected(pod):
-            self.cluster.observe_rejection(uid, host, pod.status.reason)
-            self._count_rejections()
-        else:
-            read = plain_pod(pod, uid=uid) if stage is PodStage.ENDED else self._read_bound(pod, uid)
-            if host in self._fallback.nodes and (known is None or stage is PodStage.ENDED):
-                self._fallback.bound(host, read, ended=stage is PodStage.ENDED)
-            if was_preempted(pod):
-                self.cluster.observe_preemption(read, host)
-            else:
-                self.cluster.observe(read, host, stage)
-        self._touch(host)
+            self.schedule(events.PodRejected(uid, host, pod.status.reason))
+            return
+        read = plain_pod(pod, uid=uid) if stage is PodStage.ENDED else self._read_bound(pod, uid)
+        if host in self._fallback.nodes and (known is None or stage is PodStage.ENDED):
+            self._fallback.bound(host, read, ended=stage is PodStage.ENDED)
+        preempted = was_preempted(pod)
+        self.schedule(events.PodPreempted(read, host) if preempted else events.PodObserved(read, host, stage))
 
-    def _count_rejections(self) -> None:
-        for rejection in self.cluster.take_rejections():
-            pod = self._pod_name(rejection.host, rejection.uid)
-            _log.warning("pod rejected", pod=pod, uid=rejection.uid, node=rejection.host, cause=rejection.cause)
-            self.metrics.prediction(outcome="rejected", cause=rejection.cause)
-        for uid, node in self.cluster.take_foreign_rejections():
-            pod = self._pod_name(node, uid)
-            _log.warning("pod of others rejected that predictions counted on", pod=pod, uid=uid, node=node)
+    def _count_prediction(self, prediction: instructions.CountPrediction) -> None:
+        uid, node, outcome, cause = prediction.uid, prediction.node, prediction.outcome, prediction.cause
+        if outcome is PredictionOutcome.FOREIGN_REJECTED:
             self.metrics.foreign_rejection()
-
-    def _pod_name(self, node: str, uid: str) -> str:
-        """Return namespace and name of a pod, or its uid if it is gone."""
-        known = self._bound.get(node, {}).get(uid)
-        return known[0].metadata.full_name if known else uid
+        else:
+            self.metrics.prediction(outcome=outcome, cause=cause)
+        if message := _UNEXPECTED.get(outcome):
+            bound = self._bound.get(node, {}).get(uid)
+            details = {key: text for key, text in (("cause", cause), ("difference", prediction.difference)) if text}
+            _log.warning(message, pod=bound[0].metadata.full_name if bound else uid, uid=uid, node=node, **details)
 
     def _touch(self, *nodes: str) -> None:
-        """Note that what these nodes hold has changed."""
+        """Note that what these nodes have room for has changed, not by their pods."""
         if nodes:
-            self._notify_later(nodes)
             self.schedule(events.HostsChanged(nodes))
 
     def _notify_later(self, nodes: Collection[str]) -> None:

@@ -87,8 +87,18 @@ class PlainFacts:
     def claim_kind(self, pod: Pod) -> str:
         return pod.uid
 
-    def explain_claims(self, _pod: Pod, _node: str, _verdict: Verdict | None = None) -> tuple[()]:
+    def explain_claims(
+        self, _pod: Pod, _node: str, _verdict: Verdict | None = None, _newer: object = None
+    ) -> tuple[()]:
         return ()
+
+    def bound_to(self, node: str) -> set[str]:
+        return {uid for uid, (_, host) in self.bound.items() if host == node}
+
+    steering_known = True
+
+    def has_markers(self, _node: str) -> bool:
+        return True
 
 
 class Machine:
@@ -107,8 +117,7 @@ class Machine:
     def report(self, name: str) -> None:
         """The observer of a host reports."""
         self.sequences[name] += 1
-        self.cluster.confirm(report(name, self.hosts[name], self.sequences[name]))
-        self.handle(events.HostsChanged((name,)))
+        self.handle(events.HostReported(report(name, self.hosts[name], self.sequences[name])))
 
     @property
     def gate(self) -> Gate:
@@ -139,9 +148,8 @@ class Machine:
         (node,) = self.state.assumptions.nodes[pod.uid]
         self.facts.pods.pop(pod.uid, None)
         self.facts.bound[pod.uid] = (pod, node)
-        self.state.assumptions.stop(pod.uid)
-        self.cluster.observe(pod, node, PodStage.RUNNING)
-        return self.handle(events.PodBound(pod.uid, node, None))
+        observed = self.handle(events.PodObserved(pod, node, PodStage.RUNNING))
+        return [*observed, *self.handle(events.PodBound(pod.uid, node, None))]
 
     def gone(self, uid: str) -> list[Instruction]:
         """A pod is deleted, or has ended."""

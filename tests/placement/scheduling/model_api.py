@@ -11,10 +11,13 @@ from itertools import count
 
 from alignup.align.fit import NodeAllocatable, UsedResources, insufficient_resources
 from alignup.align.host import Host
+from alignup.align.machine import Device
 from alignup.align.workload import Container, Pod, demand
+from alignup.align.workload.names import MARKER
 from alignup.align.workload.pod import PodClaim
 from alignup.placement.host_report import HostReport, PodStage
 from alignup.placement.scheduling.facts import GroupKey, WaitingOrder, WaitState
+from alignup.placement.steered import with_markers, withdraw_markers
 from tests.align.hosts import GPU, NIC, make_host
 from tests.placement.model_api import ApiServer, PodObject, Watch, World
 from tests.placement.model_kubelet import Kubelet
@@ -25,6 +28,7 @@ GATE, OTHER_GATE = "gate", "other"
 NARROW, WIDE = "pack:4 numa:1 core:2 pu:1", "pack:2 numa:1 core:4 pu:1"
 DELAYS = ((0.001, 0.1), (0.001, 0.1), (0.1, 2.0))  #: of events, in seconds
 REPEATED = 0.05  #: of all events
+HOLD_SECONDS = 5.0  #: for which observers wait for a steered pod
 
 
 @dataclass
@@ -65,13 +69,29 @@ class FrozenKubelet(Kubelet):
 
     frozen: Callable[[], bool] = staticmethod(lambda: False)
 
-    def __init__(self, name: str, host: Host, api: ApiServer, publish: Callable[[HostReport], object]) -> None:
+    def __init__(self, name: str, host: Host, api: "ModelApi") -> None:
         self.seen: set[str] = set()  #: uids of pods that it has decided on
-        super().__init__(name, host, api, publish)
+        self.steered = (0, "", 0)  #: the generation of the last instruction, the uid of its pod, and NUMA nodes
+        self._api = api
+        super().__init__(name, host, api, api.publish)
 
     def admit(self, pod_object: PodObject) -> None:
+        """Decide with the markers that are not withdrawn."""
         self.seen.add(pod_object.pod.uid)
+        generation, uid, nodes = self.steered
+        before = self.host.ledger
+        self.host.ledger = withdraw_markers(before, nodes)
         super().admit(pod_object)
+        after, markers = self.host.ledger, before.devices.inventories[MARKER]
+        self.host.ledger = replace(after, devices=after.devices.with_inventory(MARKER, markers))
+        if uid == pod_object.pod.uid:
+            self.steer(generation, "", 0, "Done")
+
+    def steer(self, generation: int, uid: str, nodes: int, phase: str) -> None:
+        """What its observer does, unless there is a newer instruction."""
+        if generation >= self.steered[0]:
+            self.steered = (generation, uid, nodes)
+            self._api.send(f"steering {self.name}", "steering", self.name, generation, phase, uid, nodes)
 
     def finish(self, pod_object: PodObject) -> None:
         if self.frozen() and pod_object.stage is PodStage.RUNNING and pod_object.pod.uid in self.running:
@@ -84,6 +104,7 @@ class ModelApi(ApiServer):
     """The API server; *receive* gets ``("pod", copy, stage, reason)``, ``("node", name)`` and so on, late."""
 
     pods: dict[str, ModelPod]  # type: ignore[assignment]
+    _kubelets: dict[str, FrozenKubelet]
 
     def __init__(self, world: World, receive: Callable[..., object]) -> None:
         super().__init__(world)
@@ -92,6 +113,8 @@ class ModelApi(ApiServer):
         self.nodes: dict[str, NodeAllocatable] = {}
         self.minimums: dict[GroupKey, int] = {}
         self.claims: set[str] = set()  #: uids of pods whose claims have devices
+        self.aside: set[str] = set()  #: uids of pods that their scheduler does not try again by itself
+        self._generations: dict[str, int] = {}  #: of instructions to observers, by node
         self.bindings: dict[str, int] = {}  #: uid → its place among all bindings
         self.on_rejection: Callable[[ModelPod, str], object] = lambda _pod, _reason: None
         self.on_binding: Callable[[ModelPod], object] = lambda _pod: None
@@ -123,6 +146,8 @@ class ModelApi(ApiServer):
         """Record a change of a pod without a node."""
         pod_object = self.pods[uid]
         vars(pod_object).update(changes, version=pod_object.version + 1)
+        if "unschedulable" not in changes:
+            self.aside.discard(uid)
         self._tell(pod_object)
 
     def release(self, uid: str, version: str, nodes: tuple[str, ...]) -> bool:
@@ -196,6 +221,23 @@ class ModelApi(ApiServer):
         self.reports[report.host] = report
         self.send(f"report {report.host}", "report", report)
 
+    def steer(self, node: str, uid: str, nodes: int) -> int:
+        """Record an instruction for the observer of a node, which may be slow or away; return its generation."""
+        generation = self._generations[node] = self._generations.get(node, 0) + 1
+        kubelet, random = self._kubelets[node], self.world.random
+        self.send(f"steering {node}", "steering", node, generation, "", uid, nodes)
+        if random.random() < 0.1 and uid:
+            return generation
+        delay = random.choice((0.02, 0.1, 2.0))
+        self.world.after(delay, lambda: kubelet.steer(generation, uid, nodes, "Ready" if uid else ""))
+        if uid:
+            self.world.after(delay + HOLD_SECONDS, lambda: self._expire(kubelet, generation, uid))
+        return generation
+
+    def _expire(self, kubelet: FrozenKubelet, generation: int, uid: str) -> None:
+        if kubelet.steered[:2] == (generation, uid):
+            kubelet.steer(generation, "", 0, "Expired")
+
     def has_room(self, name: str, pod: Pod) -> bool:
         """Whether kube-scheduler would find room by the Node object."""
         if name not in self.nodes:
@@ -212,13 +254,22 @@ def kubelets(api: ModelApi, number: int, frozen: Callable[[], bool]) -> dict[str
     made: dict[str, FrozenKubelet] = {}
     for place in range(number):
         shape, numa_nodes = ((NARROW, 4), (WIDE, 2))[place % 2]
-        devices = {GPU: numa_nodes, NIC: numa_nodes}
+        devices = {GPU: numa_nodes, NIC: numa_nodes, MARKER: 8 * numa_nodes}
         name = f"node-{place}"
         memory = (16 * numa_nodes - 1) << 30
         api.nodes[name] = NodeAllocatable(milli_cpu=7000, memory=memory, ephemeral_storage=0, pods=110, scalars=devices)
-        kubelet = made[name] = FrozenKubelet(name, make_host(shape=shape), api, api.publish)
+        kubelet = made[name] = FrozenKubelet(name, marked_host(shape, numa_nodes), api)
         kubelet.frozen = frozen
+    api._kubelets = made  # noqa: SLF001 - the other side of their connection
     return made
+
+
+def marked_host(shape: str, numa_nodes: int) -> Host:
+    host = make_host(shape=shape)
+    markers = tuple(
+        Device(MARKER, f"numa-{node}-{number}", nodes=1 << node) for node in range(numa_nodes) for number in range(8)
+    )
+    return Host(replace(host.machine, devices=(*host.machine.devices, *markers)), host.settings)
 
 
 class PodMaker:
@@ -262,7 +313,8 @@ class PodMaker:
     def alone(self) -> ModelPod:
         pod_object, kind = self.pod(), self._random.random()
         if kind < 0.3:
-            return replace(pod_object, gates=(), asks=True, scheduler=SCHEDULER)
+            pod = with_markers(pod_object.pod) if self._random.random() < 0.3 else None
+            return replace(pod_object, pod=pod or pod_object.pod, gates=(), asks=True, scheduler=SCHEDULER)
         return replace(pod_object, gates=(GATE, OTHER_GATE)) if kind < 0.4 else pod_object
 
     def gang(self) -> tuple[GroupKey, int, list[ModelPod]]:
@@ -278,8 +330,17 @@ class PodMaker:
             other = self.pod(namespace=namespace)
             containers = first.pod.containers if alike else other.pod.containers
             pods.append(replace(other, pod=replace(other.pod, containers=containers, priority=first.pod.priority)))
+        asks = random.random() < 0.4
         members = [
-            replace(each, group=key, at_once=at_once, scheduler=SCHEDULER, pod=replace(each.pod, claims=()))
+            replace(
+                each,
+                group=key,
+                at_once=at_once and not asks,
+                gates=() if asks else each.gates,
+                asks=asks,
+                scheduler=SCHEDULER,
+                pod=replace(each.pod, claims=()),
+            )
             for each in pods
         ]
         return key, random.randint(2, size), members

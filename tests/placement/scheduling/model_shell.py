@@ -4,7 +4,7 @@ It does what ``schedule.live_cluster`` and ``schedule.gate.controller`` do with 
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields as fields_of
 from dataclasses import is_dataclass, replace
@@ -126,11 +126,12 @@ class Shell:
         self.state = SchedulingState(self.cluster, self.facts)
         self.state.kept_nodes.patience[WaitState.UNSCHEDULABLE] = PATIENCE
         self.log: deque[tuple[float, object]] = deque(maxlen=60)
-        self.numbers = count()  #: of requests
+        self.numbers = count(1)  #: of requests
+        self.asking: dict[str, int] = {}  #: uid → number of the request for its binding
         self.leading = self.closed = False
         self.term = 0  #: of leadership; answers to requests of earlier ones are read by nobody
-        #: on their way: what they do, and what follows if they are certainly not done
-        self.requests: dict[int, tuple[Callable[[], bool], Callable[[], object]]] = {}
+        #: on their way: what they do, and what follows, whether they are done or not
+        self.requests: dict[int, tuple[Callable[[], bool], Callable[[bool], object]]] = {}
         self.bound: dict[str, dict[str, tuple[ModelPod, PodStage]]] = {}
         self.waiting: dict[str, HostReport] = {}  #: reports of hosts without a Node
         self.list_all()
@@ -150,7 +151,7 @@ class Shell:
         yield self.state.assumptions
         self.carry_out(self.state.end_turn())
 
-    def carry_out(self, done: list[Instruction]) -> list[Instruction]:
+    def carry_out(self, done: list[Instruction]) -> list[Instruction]:  # noqa: C901 - a case for each instruction
         if done:
             self.log.append((self.world.now, tuple(done)))
         self.checks.after(self, done)
@@ -164,6 +165,16 @@ class Shell:
                     self.later(self.random.uniform(0, 1), partial(self.handle, events.LargePodDecided(uid)))
                 case instructions.EvictPod(uid) if uid in self.api.pods:
                     self.api.delete(uid)
+                case instructions.WriteBinding():
+                    self.write_binding(instruction)
+                case instructions.ReadClaims():
+                    self.later(self.random.uniform(0, 0.2), partial(self.read_claims, instruction))
+                case instructions.WriteSteering() if self.leading:
+                    self.later(self.random.uniform(0, 0.2), partial(self.write_steering, instruction))
+                case instructions.AnswerBinding(request, problem):
+                    self.answer_binding(request, problem)
+                case instructions.WakePod(uid):
+                    self.api.aside.discard(uid)
         return done
 
     def later(self, seconds: float, action: Callable[[], object]) -> None:
@@ -183,10 +194,13 @@ class Shell:
                 if self.state.gate is None or self.state.gate.queue.tries == tries:
                     break
             self.handle(events.ExplainNext())
+            while self.state.wake_ups.due:
+                self.handle(events.WakeNext())
 
     def lead(self) -> None:
         if not self.leading and not self.closed:
             self.leading = True
+            self.handle(events.LeadershipBegan())
             with self.turn("open the gate"):
                 self.state.open_gate(OPTIONS)
             for pod_object in list(self.facts.view.values()):
@@ -198,10 +212,9 @@ class Shell:
         self.leading = False
         self.term += 1
         requests, self.requests = list(self.requests.values()), {}
-        for request, undo in requests:
-            if self.random.random() < 0.5 or not request():
-                undo()
         self.handle(events.LeadershipEnded())
+        for request, tell in requests:
+            tell(self.random.random() < 0.5 and request())
 
     def close(self) -> None:
         self.resign()
@@ -238,9 +251,8 @@ class Shell:
         bound = [pod_object for pod_object in listed if pod_object.host]
         for pod_object in bound:
             self.bound.setdefault(pod_object.host, {})[pod_object.uid] = (pod_object, pod_object.stage)
-            self.state.assumptions.stop(pod_object.uid)
-        self.cluster.relist([(pod_object.pod, pod_object.host, pod_object.stage) for pod_object in bound])
-        self.handle(events.HostsChanged(self.cluster.hosts))
+        pods = [events.BoundPod(pod_object.pod, pod_object.host, pod_object.stage) for pod_object in bound]
+        self.handle(events.PodsListed(tuple(pods)))
 
     def pod_changed(self, pod_object: ModelPod, stage: PodStage, reason: str, *, listed: bool = False) -> None:
         uid, ended = pod_object.uid, stage is PodStage.ENDED
@@ -250,9 +262,6 @@ class Shell:
         self.facts.view[uid] = pod_object
         if not pod_object.host:
             self.follow_unbound(pod_object, gone=ended)
-            if ended:
-                with self.turn("forget a deleted pod") as assumptions:
-                    assumptions.forget(uid)
         else:
             if not listed:
                 self.follow_binding(pod_object, stage, reason)
@@ -283,18 +292,14 @@ class Shell:
 
     def follow_binding(self, pod_object: ModelPod, stage: PodStage, reason: str) -> None:
         uid, host = pod_object.uid, pod_object.host
-        self.touch(node for node in self.state.assumptions.stop(uid) if node != host)
         bound = self.bound.setdefault(host, {})
         known = bound.pop(uid, None)
         if stage is not PodStage.ENDED:
             bound[uid] = (pod_object, stage)
-        if known is not None and known[1] is stage:
+        if known is not None and known[1] is stage and uid not in self.state.assumptions:
             return
-        if reason:
-            self.cluster.observe_rejection(uid, host, reason)
-        else:
-            self.cluster.observe(pod_object.pod, host, stage)
-        self.touch((host,))
+        rejected = events.PodRejected(uid, host, reason)
+        self.handle(rejected if reason else events.PodObserved(pod_object.pod, host, stage))
 
     def node_changed(self, name: str, allocatable: Any) -> None:
         gone = allocatable is None
@@ -317,28 +322,18 @@ class Shell:
         record = self.cluster.record(name)
         if record is not None and record.report.sequence >= report.sequence:
             return
-        self.cluster.confirm(report)
-        self.state.assumptions.restore_host(name)
-        self.touch((name,))
+        self.handle(events.HostReported(report))
 
     def drop_host(self, name: str) -> None:
         """The state of a host is unknown until its next report."""
-        record = self.cluster.record(name)
-        if record is not None:
-            self.state.assumptions.drop_host(record)
-            self.cluster.remove_host(name)
-            for pod_object, stage in self.bound.get(name, {}).values():
-                self.cluster.observe(pod_object.pod, name, stage)
-            self.touch((name,))
+        if self.cluster.record(name) is not None:
+            bound = self.bound.get(name, {}).values()
+            pods = [events.BoundPod(pod_object.pod, name, stage) for pod_object, stage in bound]
+            self.handle(events.HostLost(name, tuple(pods)))
 
     def claims_changed(self, namespace: str) -> None:
         self.facts.allocated = {uid for uid in self.api.claims if uid in self.facts.view}
         self.handle(events.ClaimsChanged(namespace))
-
-    def touch(self, nodes: Iterable[str]) -> None:
-        names = tuple(nodes)
-        if names:
-            self.handle(events.HostsChanged(names))
 
     # Releases
 
@@ -352,7 +347,7 @@ class Shell:
             self.handle(events.ReleaseFailed(uid, ReleaseOutcome.CHANGED, current=current))
         else:
             number = next(self.numbers)
-            self.requests[number] = (lambda: self.api.release(uid, release.version, release.nodes), lambda: None)
+            self.requests[number] = (lambda: self.api.release(uid, release.version, release.nodes), lambda _: None)
             self.later(self.random.uniform(0.005, 0.3), lambda: self.send_release(number, release))
 
     def send_release(self, number: int, release: instructions.WriteRelease) -> None:
@@ -384,49 +379,78 @@ class Shell:
     # The extender
 
     def schedule_pod(self, pod_object: ModelPod) -> None:
-        """A scheduler asks about a pod, and wants it to be bound to one of the best nodes."""
-        if not self.leading or pod_object.uid in self.state.assumptions:
+        """A scheduler asks about a pod, and wants it to be bound to one of the nodes that it is offered."""
+        uid = pod_object.uid
+        if not self.leading or uid in self.asking or uid in self.api.aside:
             return
         pod, facts = pod_object.pod, self.facts.of(pod_object, self.world.now)
-        self.handle(events.SchedulerAsked(facts))
-        allowed = self.facts.nodes.keys() - pod_object.forbidden
-        ranked = [
-            host.host
-            for host in self.state.assumptions.rank(pod, allowed)
-            if not PlainFacts.insufficient(self.facts, host.host, pod, beside=self.state.assumptions.on(host.host))
-            and not self.keeps_out(host.host, pod)
-            and self.api.has_room(host.host, pod)
-        ]
-        admitted = False
-        if ranked:
-            node = self.random.choice(ranked[:2])
-            with self.turn(f"assume {pod.uid} on {node}") as assumptions:
-                admitted = assumptions.assume(pod, node).admits
-            if admitted:
-                self.bind_later(pod_object, node)
-        if not admitted and not pod_object.unschedulable:
-            self.api.change(pod.uid, unschedulable=True)
+        left = [node for node in self.api.nodes.keys() - pod_object.forbidden if self.api.has_room(node, pod)]
+        done = self.handle(events.NodesAsked(facts, sorted(left), again=self.random.random() < 0.3))
+        offered = next((each.offered for each in done if isinstance(each, instructions.AnswerNodes)), ())
+        if offered:
+            number = next(self.numbers)
+            self.asking[uid] = number
+            self.handle(events.BindingAsked(number, facts, self.random.choice(offered)))
+        else:
+            self.api.aside.add(uid)
+            self.mark_unschedulable(uid)
 
-    def keeps_out(self, node: str, pod: Pod) -> bool:
-        try:
-            return self.state.keeps_out(node, pod)
-        except InjectedError:
-            return True
+    def mark_unschedulable(self, uid: str) -> None:
+        known = self.api.pods.get(uid)
+        if known is not None and not known.host and not known.unschedulable:
+            self.api.change(uid, unschedulable=True)
 
-    def bind_later(self, pod_object: ModelPod, node: str) -> None:
-        uid, number = pod_object.uid, next(self.numbers)
+    def answer_binding(self, request: int, problem: str) -> None:
+        uid = next(uid for uid, number in self.asking.items() if number == request)
+        del self.asking[uid]
+        if problem:
+            self.mark_unschedulable(uid)
 
-        def forget() -> None:
-            with self.turn(f"forget {uid}") as assumptions:
-                assumptions.forget(uid)
+    def read_claims(self, read: instructions.ReadClaims) -> None:
+        chance = self.random.random() if self.faults() else 1.0
+        event: events.Event = events.ClaimsRead(read.request, read.pod)
+        if chance < 0.1:
+            event = events.ClaimsRead(read.request, None, problem="not found")
+        elif chance < 0.2:
+            event = events.StepFailed(read.pod.uid, "bind", InjectedError("a task"), read.request)
+        self.handle(event)
 
-        def bind() -> None:
-            request, _ = self.requests.pop(number)
-            if (self.faults() and self.random.random() < 0.1) or not request():
-                self.world.after(self.random.choice((0.001, 1.0)), forget)
+    def write_binding(self, binding: instructions.WriteBinding) -> None:
+        """The request takes a while; if the process resigns meanwhile, it is done, or not."""
+        number = next(self.numbers)
 
-        self.requests[number] = (lambda: node in self.api.nodes and self.api.bind(uid, node), forget)
-        self.later(self.random.uniform(0.005, 0.3), bind)
+        def request() -> bool:
+            return binding.node in self.api.nodes and self.api.bind(binding.pod.uid, binding.node)
+
+        def tell(done: bool) -> None:
+            failed = events.BindingFailed(binding.request, "no")
+            self.handle(events.BindingWritten(binding.request) if done else failed)
+
+        self.requests[number] = (request, tell)
+        self.later(self.random.uniform(0.005, 0.3), lambda: self.send_binding(number, binding))
+
+    def send_binding(self, number: int, binding: instructions.WriteBinding) -> None:
+        request, tell = self.requests.pop(number)
+        chance = self.random.random() if self.faults() else 1.0
+        done = chance >= 0.1 and request()
+        if chance < 0.2 and chance > 0.05:
+            self.handle(events.BindingFailed(binding.request, "no response", lost=True))
+        elif chance < 0.22 and chance > 0.05:
+            self.handle(events.StepFailed(binding.pod.uid, "bind", InjectedError("a task"), binding.request))
+        else:
+            tell(done)
+
+    def write_steering(self, steering: instructions.WriteSteering) -> None:
+        uid, chance = steering.pod.uid if steering.pod else "", self.random.random() if self.faults() else 1.0
+        if chance < 0.05 or steering.node not in self.api.nodes:
+            self.handle(events.SteeringFailed(steering.node, uid, "no"))
+            return
+        generation = self.api.steer(steering.node, uid, steering.nodes)
+        failed = events.SteeringFailed(steering.node, uid)
+        self.handle(failed if chance < 0.1 else events.SteeringWritten(steering.node, uid, generation))
+
+    def steering_changed(self, node: str, generation: int, phase: str, uid: str, nodes: int) -> None:
+        self.handle(events.SteeringObserved(node, generation, phase, uid, nodes))
 
 
 def describe(value: object) -> str:

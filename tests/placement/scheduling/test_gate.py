@@ -53,8 +53,7 @@ def test_a_node_that_is_gone_is_forgotten(machine):
     for name in ("host-a", "host-b"):
         del machine.facts.nodes[name]
         machine.handle(events.NodeChanged(name, gone=True))
-        machine.cluster.remove_host(name)
-        machine.handle(events.HostsChanged((name,)))
+        machine.handle(events.HostLost(name))
 
     assert leftovers(machine.state, ["host-"]) == []
 

@@ -16,11 +16,12 @@ import pytest
 from alignup.align.host import Host
 from alignup.align.workload import Pod
 from alignup.placement.host_report import PodStage
-from alignup.placement.scheduling import instructions
+from alignup.placement.scheduling import instructions, tentative_gangs
 from alignup.placement.scheduling.facts import GroupKey, WaitingOrder, WaitState
 from alignup.placement.scheduling.instructions import Instruction
 from alignup.placement.scheduling.kept_nodes import MAX_HOLDERS
 from alignup.placement.scheduling.releases import ReleaseOutcome, ReleasePhase
+from alignup.placement.steered import decide_steered
 from tests.effort import SEED, did, rounds
 from tests.placement.model_api import World
 from tests.placement.scheduling.leftovers import leftovers
@@ -273,7 +274,7 @@ class Model:
                 pass
             case _:
                 return
-        if uid not in shell.facts.view:
+        if uid not in shell.facts.view and uid not in self.api.pods:
             self.fail(f"instruction for a pod that is gone: {each}")
 
     # Gangs
@@ -323,10 +324,11 @@ class Model:
         coming = [each.pod for each in self.api.pods.values() if each.host == node and each.stage is PodStage.RUNNING]
         coming.sort(key=lambda pod: self.order_of_binding(pod.uid))
         coming += shell.state.assumptions.on(node) if assumed is None else assumed
-        rejected = []
+        rejected, record = [], shell.cluster.record(node)
         for pod in {pod.uid: pod for pod in coming}.values():
             if pod.uid not in host.ledger.pods and pod.uid not in kubelet.seen:
-                decision = host.decide_without_plugins(pod)
+                binding = record.binding(pod.uid) if record else None
+                decision = decide_steered(host, pod, binding.ways[0] if binding else 0)
                 if decision.admitted:
                     host.apply(decision)
                 else:
@@ -433,7 +435,8 @@ class Model:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("number", range(rounds(6, soak=200)))
-def test_what_is_promised_holds_whatever_goes_wrong(number):
+def test_what_is_promised_holds_whatever_goes_wrong(number, monkeypatch):
+    monkeypatch.setattr(tentative_gangs, "KEPT_SECONDS", 40.0)  # less than the time after which all is decided
     model = Model(SEED * 1000 + number)
     model.run(rounds(1500, soak=5000))
     model.settle()

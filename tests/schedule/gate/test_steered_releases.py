@@ -69,8 +69,8 @@ async def test_a_pod_is_released_when_its_numa_node_is_the_only_choice(cluster, 
     assert live.metrics.predictions.totals == {"as_predicted": 2}
 
 
-async def test_a_late_observer_stops_no_release(cluster, steering, controller, observer, clock):
-    observer.answer, steering.silent_seconds = "", 0.0
+async def test_a_late_observer_stops_no_release(cluster, controller, observer, live, clock):
+    observer.answer, live.scheduling.steering.silent_seconds = "", 0.0
     cluster.gate(SMALL)
     await until(lambda: observer.specs)
     clock.now += 2 * SECONDS

@@ -37,6 +37,11 @@ class Assumptions:
     def __contains__(self, uid: str) -> bool:
         return uid in self.nodes
 
+    @property
+    def hosts(self) -> Collection[str]:
+        """The nodes where pods are assumed."""
+        return self._pods.keys()
+
     def on(self, node: str) -> Sequence[Pod]:
         """Return the pods that are assumed on a node."""
         return tuple(self._pods.get(node, {}).values())

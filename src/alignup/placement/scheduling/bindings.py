@@ -42,10 +42,12 @@ NOT_LEADING = "this process does not lead any more; the next one has to bind the
 
 
 class BindingStep(StrEnum):
-    QUEUED = "queued"  #: other bindings to the node come first
-    GANG = "gang"  #: waits until others of its gang are bound
-    PREPARED = "prepared"  #: the node counts on the pod, which is steered, or whose claims are read
-    WRITING = "writing"
+    """What the binding of a pod waits for; see docs/scheduling.md."""
+
+    QUEUED = "queued"  #: for other bindings to the node
+    GANG = "gang"  #: for bindings of others of its gang
+    PREPARED = "prepared"  #: for its observer, or its claims; the node counts on the pod
+    WRITING = "being written"  #: for the API server
 
 
 @dataclass(slots=True, eq=False)
@@ -97,6 +99,10 @@ class Bindings:
 
     def __len__(self) -> int:
         return len(self._bindings)
+
+    def step_of(self, uid: str) -> BindingStep | None:
+        """Return what the binding of a pod waits for; ``None``: none was asked for."""
+        return next((binding.step for binding in self._bindings.values() if binding.facts.uid == uid), None)
 
     def asked(self, event: BindingAsked) -> None:
         deadline = self._turn.now + TURN_SECONDS

@@ -3,15 +3,23 @@
 from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from alignup.align.bits import NodeSet
 from alignup.align.claims.resource_claims import Claim
 from alignup.align.workload import Pod
+from alignup.placement.host_report import HostReport, PodStage
 from alignup.placement.scheduling.facts import GroupKey, NodeVictims, PodFacts
 from alignup.placement.scheduling.releases import ReleaseOutcome
 from alignup.placement.victims import DisruptionBudget
 
 # What the API server and observers say
+
+
+class BoundPod(NamedTuple):
+    pod: Pod
+    node: str
+    stage: PodStage
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +70,58 @@ class NodeChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class HostReported:
+    """An observer has read the state of a kubelet."""
+
+    report: HostReport
+
+
+@dataclass(frozen=True, slots=True)
+class HostLost:
+    """The state of a host is not known until its next report."""
+
+    node: str
+    pods: tuple[BoundPod, ...] = ()  #: those that are bound to it
+
+
+@dataclass(frozen=True, slots=True)
 class HostsChanged:
-    """What hosts hold has changed."""
+    """Something else has changed that verdicts depend on: devices of claims, or what Node objects have room for."""
 
     hosts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PodsListed:
+    """All pods with a node were listed; events may have been missed before."""
+
+    pods: tuple[BoundPod, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PodObserved:
+    """A pod with a node is in this stage."""
+
+    pod: Pod  #: without requests, if the last report of the node contains it or it has ended
+    node: str
+    stage: PodStage
+
+
+@dataclass(frozen=True, slots=True)
+class PodRejected:
+    """The kubelet has rejected a pod."""
+
+    uid: str
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodPreempted:
+    """The kubelet has ended a pod for a critical one."""
+
+    pod: Pod
+    node: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +297,13 @@ Event = (
     | PodBound
     | PodGone
     | NodeChanged
+    | HostReported
+    | HostLost
     | HostsChanged
+    | PodsListed
+    | PodObserved
+    | PodRejected
+    | PodPreempted
     | ClaimsChanged
     | GroupChanged
     | SteeringObserved

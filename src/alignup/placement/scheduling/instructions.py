@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from alignup.align.bits import NodeSet
@@ -169,6 +170,32 @@ class ChangeHosts:
     taken: bool = False  #: whether nothing happened but that pods were assumed there
 
 
+class PredictionOutcome(StrEnum):
+    AS_PREDICTED = "as_predicted"
+    PLACED_ELSEWHERE = "placed_elsewhere"
+    REJECTED = "rejected"
+    FOREIGN_REJECTED = "foreign_rejected"  #: a pod of others was rejected that predictions counted on
+
+
+@dataclass(frozen=True, slots=True)
+class CountPrediction:
+    """Log and count what became of a prediction."""
+
+    uid: str
+    node: str
+    outcome: PredictionOutcome
+    cause: str = ""
+    difference: str = ""  #: between what the pod got and what was predicted
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseReport:
+    """A report cannot be used: the state of its node is unknown, which comes back as ``HostLost``."""
+
+    node: str
+    error: Exception
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """Something happened that logs and metrics show."""
@@ -198,5 +225,7 @@ Instruction = (
     | ReadPod
     | EvictPod
     | ChangeHosts
+    | CountPrediction
+    | RefuseReport
     | Report
 )

@@ -19,6 +19,7 @@ from alignup.placement.scheduling.claim_bindings import ClaimBindings
 from alignup.placement.scheduling.claim_rules import MAX_JUDGED, ClaimSuitability, must_align
 from alignup.placement.scheduling.events import NodesAsked
 from alignup.placement.scheduling.facts import ClusterFacts, PodFacts
+from alignup.placement.scheduling.gang_placement import FULL
 from alignup.placement.scheduling.instructions import AnswerNodes
 from alignup.placement.scheduling.preemption import Preemption
 from alignup.placement.scheduling.steering import HOLD_SECONDS
@@ -110,15 +111,24 @@ class NodeOffers:
             if place.host:
                 return AnswerNodes((place.host,))
         if not needs_alignment(pod) and not must_align(pod):
-            refused = {node: kept[node] for node in names if node in kept} if kept else {}
-            return AnswerNodes(
-                tuple(node for node in names if node not in refused), unresolvable=refused, aligned=False
-            )
+            return self._answer_unaligned(pod, names, kept)
         if chosen := self._best(event, names, kept):
             self.forget(pod.uid)
             self._offered |= dict.fromkeys(chosen, (pod.uid, self._turn.now + OFFER_SECONDS))
             return AnswerNodes(tuple(chosen))
         return self._refuse(event.facts, names, kept)
+
+    def _answer_unaligned(self, pod: Pod, names: Collection[str], kept: Mapping[str, str]) -> AnswerNodes:
+        """Offer all nodes to a pod that no kubelet aligns, but those that are kept, or full with pods on their way.
+
+        Its scheduler does not know of these.
+        """
+        insufficient, assumptions = self._facts.insufficient, self._assumptions
+        busy = [node for node in assumptions.hosts if insufficient(node, pod, beside=assumptions.on(node))]
+        refusals = dict.fromkeys(busy, FULL) | dict(kept)
+        refused = {node: refusals[node] for node in names if node in refusals} if refusals else {}
+        offered = tuple(node for node in names if node not in refused)
+        return AnswerNodes(offered, unresolvable=refused, aligned=False)
 
     def _refuse(self, facts: PodFacts, names: Collection[str], kept: Mapping[str, str]) -> AnswerNodes:
         """Say why no node is offered, and where evicting pods may help."""

@@ -21,6 +21,7 @@ from alignup.placement.scheduling.claim_bindings import ClaimBindings
 from alignup.placement.scheduling.claim_rules import ClaimSuitability
 from alignup.placement.scheduling.events import Event
 from alignup.placement.scheduling.facts import ClusterFacts, WaitingOrder, WaitState
+from alignup.placement.scheduling.followed_hosts import FollowedHosts
 from alignup.placement.scheduling.gate import Gate, GateOptions
 from alignup.placement.scheduling.instructions import (
     AnswerPreemption,
@@ -91,6 +92,7 @@ class SchedulingState:
             turn=self._turn,
             ended=self._binding_ended,
         )
+        hosts = FollowedHosts(cluster, self.assumptions, turn=self._turn, changed=self._hosts_reported)
         self.gate: Gate | None = None
         self._orders: dict[str, WaitingOrder] = {}  #: by uid, of pods without a node
         self._schedulers: set[str] = set()  #: names of those that have asked
@@ -113,7 +115,13 @@ class SchedulingState:
             events.StepFailed: self._step_failed,
             events.LargePodDecided: self._large_pod_decided,
             events.WakeNext: lambda _event: self.wake_ups.wake_next(),
-            events.HostsChanged: self._hosts_reported,
+            events.HostReported: lambda event: hosts.reported(event.report),
+            events.HostLost: lambda event: hosts.lost(event.node, event.pods),
+            events.HostsChanged: lambda event: self._hosts_reported(event.hosts),
+            events.PodsListed: lambda event: hosts.listed(event.pods),
+            events.PodObserved: lambda event: hosts.observed(event.pod, event.node, event.stage),
+            events.PodRejected: lambda event: hosts.rejected(event.uid, event.node, event.reason),
+            events.PodPreempted: lambda event: hosts.preempted(event.pod, event.node),
             events.TimePassed: self._time_passed,
             events.GateClosed: self._gate_closed,
             events.LeadershipBegan: self._leadership_began,
@@ -176,7 +184,8 @@ class SchedulingState:
         self._turn.begin(now)
 
     def end_turn(self) -> list[Instruction]:
-        for instruction in self._turn.instructions:  # what follows inside may add more of them
+        done = self._turn.instructions
+        for instruction in done:  # what follows inside may add more of them
             match instruction:
                 case KeepNode(node, pods=pods):
                     for pod in pods:
@@ -191,7 +200,8 @@ class SchedulingState:
                     self.wake_ups.await_room(uid, nodes)
                 case ChangeGang(key):
                     self.bindings.gang_changed(key)
-        return self._turn.instructions
+        self._turn.instructions = []
+        return done
 
     def next_check(self) -> float | None:
         """Return the seconds after which ``TimePassed`` is needed for bindings, although nothing has happened."""
@@ -230,6 +240,8 @@ class SchedulingState:
         self.gangs.pod_gone(event.uid)
         if self.gate:
             self.gate.pod_gone(event.uid, event.node)
+        if not event.node:
+            self.assumptions.forget(event.uid)
 
     def _stop_waiting(self, uid: str) -> None:
         self._orders.pop(uid, None)
@@ -237,6 +249,8 @@ class SchedulingState:
 
     def _node_changed(self, event: events.NodeChanged) -> None:
         self._turn.emit(*self.kept_nodes.node_changed(event.node))
+        if event.gone:
+            self.steering.node_gone(event.node)
         if self.gate:
             self.gate.node_changed(event.node, gone=event.gone)
 
@@ -264,12 +278,6 @@ class SchedulingState:
         self.wake_ups.large_pod_decided(event.uid)
         if self.gate:
             self.gate.large_pod_decided(event.uid)
-
-    def _hosts_reported(self, event: events.HostsChanged) -> None:
-        self.gangs.hosts_changed()
-        self.wake_ups.hosts_changed(event.hosts)
-        if self.gate:
-            self.gate.hosts_changed(event.hosts)
 
     def _time_passed(self, _event: events.TimePassed) -> None:
         self._check()
@@ -327,6 +335,14 @@ class SchedulingState:
         self.offers.forget(uid)
         if not problem:
             self.wake_ups.forget(uid)
+
+    def _hosts_reported(self, hosts: Collection[str]) -> None:
+        """Take note that what hosts hold has changed, not by what was assumed here."""
+        self._turn.emit(ChangeHosts(hosts))
+        self.gangs.hosts_changed()
+        self.wake_ups.hosts_changed(hosts)
+        if self.gate:
+            self.gate.hosts_changed(hosts)
 
     def _placed(self, pod: Pod, nodes: Collection[str]) -> None:
         if nodes:

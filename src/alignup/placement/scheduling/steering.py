@@ -160,6 +160,10 @@ class Steering:
             if not self._is_written_here(node):
                 self._clear(node)
 
+    def node_gone(self, node: str) -> None:
+        for known in (self.withdrawals, self._written, self._observed, self._silent):
+            known.pop(node, None)
+
     def close(self) -> None:
         """Stop all tries: another process decides from now on."""
         self._attempts.clear()

@@ -8,14 +8,15 @@ and the gang is refused as a whole if it does not fit any more. After that the p
 A kubelet admits pods in the order of their bindings. A pod is bound before others of its node if these will fit after
 it, too; otherwise it waits for a moment until they are bound.
 
-    missing pods → waiting → placed → started → bound
-                      ↑         ↓        ↓
-                      └── given back: deleted, not asked or bound for long, does not fit any more
+    waiting → placed → started → bound
+       ↑         ↓        ↓
+       └─ (paused) ← given back: deleted, not asked or bound for long, does not fit any more
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import NamedTuple
 
 from alignup.align.errors import PodError
@@ -41,6 +42,15 @@ KUBERNETES = "spec.schedulingGroup"  #: the source of groups whose scheduler kno
 Refusals = Callable[[Pod], Mapping[str, str]]
 #: Returns whether a node is kept from a pod if it gets others of the gang before.
 KeepsOut = Callable[[str, Pod, Sequence[Pod]], bool]
+
+
+class TentativeState(StrEnum):
+    """How far a gang is whose scheduler has asked; see docs/scheduling.md."""
+
+    WAITING = "waiting"  #: it has no places: pods are missing, it does not fit, or all of it is bound
+    PLACED = "placed"  #: nodes count on all of its pods
+    STARTED = "started"  #: the binding of a pod was written, or is being written
+    PAUSED = "paused"  #: it had places, and its scheduler did not bind it in time
 
 
 class GangPlace(NamedTuple):
@@ -135,6 +145,12 @@ class TentativeGangs:
         """Whether a pod has a place."""
         return uid in self._by_uid
 
+    def state_of(self, key: GroupKey) -> TentativeState:
+        gang = self._gangs.get(key)
+        if gang is not None:
+            return TentativeState.STARTED if gang.started else TentativeState.PLACED
+        return TentativeState.PAUSED if self._paused.get(key, 0.0) > self._turn.now else TentativeState.WAITING
+
     def resume(self) -> None:
         """Keep places for the rest of gangs that another process has begun to bind; call it before others get them.
 
@@ -154,6 +170,8 @@ class TentativeGangs:
     def check(self) -> None:
         """Give back the places of gangs that are not bound, and keep those of gangs that others have begun to bind."""
         self.expire()
+        now = self._turn.now
+        self._refused = {key: refusal for key, refusal in self._refused.items() if now < refusal.until}
         for key in tuple(self._resuming):
             members = self._facts.gang(key)
             if key in self._gangs or not _is_half_bound(members):
@@ -216,9 +234,11 @@ class TentativeGangs:
     def fits(self, asked: PodFacts) -> bool:
         """Return whether a pod that waits could be placed now with the others of its group, if it is in one."""
         key = asked.group
-        if key is None or asked.uid in self._by_uid:
+        if key is None:
             return True
         members = self._members(key, asked)
+        if asked.uid in self._by_uid:
+            return not _missing(key, members)
         if not self._is_decided_together(key, members, asked):
             return True
         try:
@@ -341,9 +361,7 @@ class TentativeGangs:
             self._assumptions.assume_gang(tuple(moved.values()), beside=_on_nodes_of(moved, beside))
         problem = describe_gang(key, members, fitting, answer, self._cluster)
         if gang is None:
-            now = self._turn.now
-            recent = {group: old for group, old in self._refused.items() if now < old.until}  # their nodes take memory
-            self._refused = {**recent, key: _Refusal(*same, now + REFUSED_SECONDS, problem)}
+            self._refused[key] = _Refusal(*same, self._turn.now + REFUSED_SECONDS, problem)
         return problem
 
     def _eligible_nodes(

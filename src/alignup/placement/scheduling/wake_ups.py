@@ -24,6 +24,7 @@ from alignup.placement.wait_queue import WaitQueue
 SWEEP_SECONDS = 30.0  #: between looking for room for all waiting pods, since a woken pod need not take the room
 AGAIN_SECONDS = 5.0  #: before a pod is woken again
 RETRY_SECONDS = 30.0  #: after a wake-up failed unexpectedly
+UNSEEN_SECONDS = 60.0  #: after which a pod that the API server does not show is gone
 MAX_PER_SWEEP = 64
 
 
@@ -31,6 +32,7 @@ MAX_PER_SWEEP = 64
 class RefusedPod:
     facts: PodFacts
     nodes: frozenset[str]  #: that the scheduler asked about
+    since: float  #: when it was refused last
     woken: float = float("-inf")  #: when
     deciding: bool = False  #: whether hosts decide on it, which takes long
 
@@ -67,6 +69,10 @@ class WakeUps:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    def __contains__(self, uid: str) -> bool:
+        """Whether a pod waits for room."""
+        return uid in self._waiting
+
     @property
     def due(self) -> bool:
         """Whether there is something to look at."""
@@ -77,7 +83,7 @@ class WakeUps:
         if self._nodes[0] != tuple(nodes):
             self._nodes = (tuple(nodes), frozenset(nodes))
         before = self._waiting.get(facts.uid)
-        waiting = RefusedPod(facts, self._nodes[1], before.woken if before else float("-inf"))
+        waiting = RefusedPod(facts, self._nodes[1], self._turn.now, before.woken if before else float("-inf"))
         self._waiting.put(facts.uid, waiting, kind=None, order=(-(facts.pod.priority or 0),))
 
     def await_room(self, uid: str, nodes: Collection[str]) -> None:
@@ -88,11 +94,12 @@ class WakeUps:
 
     def forget(self, uid: str) -> None:
         """Forget a pod that waits no longer: it is bound, or gone."""
-        self._waiting.remove(uid)
+        if self._waiting.remove(uid) and not self._waiting:
+            self._nodes = ((), frozenset())
 
     def clear(self) -> None:
         for waiting in self._waiting:
-            self._waiting.remove(waiting.facts.uid)
+            self.forget(waiting.facts.uid)
         self._changed.clear()
         self._sweep.clear()
 
@@ -102,8 +109,12 @@ class WakeUps:
 
     def check(self) -> None:
         """Look at all waiting pods from time to time."""
-        if self._turn.now - self._swept >= SWEEP_SECONDS:
-            self._swept = self._turn.now
+        now = self._turn.now
+        if now - self._swept >= SWEEP_SECONDS:
+            self._swept = now
+            for waiting in self._waiting:
+                if now - waiting.since >= UNSEEN_SECONDS and self._facts.pod(waiting.facts.uid) is None:
+                    self.forget(waiting.facts.uid)
             self._sweep = deque(waiting.facts.uid for waiting in islice(self._waiting, MAX_PER_SWEEP))
 
     def wake_next(self) -> None:

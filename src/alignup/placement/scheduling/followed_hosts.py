@@ -1,0 +1,93 @@
+"""Hosts as observers report them, and the pods on them as the API server shows them.
+
+    assumed → observed → confirmed by a report, as predicted or elsewhere
+                       → rejected by the kubelet
+
+What became of predictions is an instruction each, for logs and metrics.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+
+from alignup.align.workload import Pod
+from alignup.placement.cluster import Cluster
+from alignup.placement.host_report import HostReport, PodStage
+from alignup.placement.scheduling.assumptions import Assumptions
+from alignup.placement.scheduling.events import BoundPod
+from alignup.placement.scheduling.instructions import CountPrediction, PredictionOutcome, RefuseReport
+from alignup.placement.scheduling.turn import Turn
+
+
+class FollowedHosts:
+    def __init__(
+        self,
+        cluster: Cluster,
+        assumptions: Assumptions,
+        *,
+        turn: Turn,
+        changed: Callable[[Collection[str]], object],
+    ) -> None:
+        self._cluster = cluster
+        self._assumptions = assumptions
+        self._turn = turn
+        self._changed = changed
+
+    def reported(self, report: HostReport) -> None:
+        """Continue from a report. If it cannot be used, the host stays as it is, and is to be reported lost."""
+        name = report.host
+        try:
+            predictions = self._cluster.confirm(report)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with it, all other hosts are followed
+            self._turn.emit(RefuseReport(name, error))
+            return
+        for prediction in predictions:
+            outcome, cause = PredictionOutcome.AS_PREDICTED, ""
+            if not prediction.as_predicted:
+                outcome = PredictionOutcome.PLACED_ELSEWHERE
+                cause = prediction.causes[0] if prediction.causes else "unexplained"
+            self._turn.emit(CountPrediction(prediction.uid, name, outcome, cause, prediction.difference))
+        self._assumptions.restore_host(name)
+        self._count_rejections()
+        self._changed((name,))
+
+    def lost(self, node: str, pods: Sequence[BoundPod]) -> None:
+        """Drop a host whose state is not known; the pods bound to it, or assumed, count when it is known again."""
+        record = self._cluster.record(node)
+        if record is not None:
+            self._assumptions.drop_host(record)
+            self._cluster.remove_host(node)
+            for pod, host, stage in pods:
+                self._cluster.observe(pod, host, stage)
+            self._changed((node,))
+
+    def listed(self, pods: Sequence[BoundPod]) -> None:
+        """Start again from all bound pods: the order of events since the last list is unknown."""
+        for pod, _, _ in pods:
+            self._assumptions.stop(pod.uid)
+        self._cluster.relist(pods)
+        self._changed(self._cluster.hosts)
+
+    def observed(self, pod: Pod, node: str, stage: PodStage) -> None:
+        hosts = self._end_assumption(pod.uid, node)
+        self._cluster.observe(pod, node, stage)
+        self._changed(hosts)
+
+    def preempted(self, pod: Pod, node: str) -> None:
+        hosts = self._end_assumption(pod.uid, node)
+        self._cluster.observe_preemption(pod, node)
+        self._changed(hosts)
+
+    def rejected(self, uid: str, node: str, reason: str) -> None:
+        hosts = self._end_assumption(uid, node)
+        self._cluster.observe_rejection(uid, node, reason)
+        self._count_rejections()
+        self._changed(hosts)
+
+    def _end_assumption(self, uid: str, node: str) -> tuple[str, ...]:
+        """Note that a binding was observed; return all hosts that change with it."""
+        return (*(other for other in self._assumptions.stop(uid) if other != node), node)
+
+    def _count_rejections(self) -> None:
+        for uid, host, cause in self._cluster.take_rejections():
+            self._turn.emit(CountPrediction(uid, host, PredictionOutcome.REJECTED, cause))
+        for uid, host in self._cluster.take_foreign_rejections():
+            self._turn.emit(CountPrediction(uid, host, PredictionOutcome.FOREIGN_REJECTED))
