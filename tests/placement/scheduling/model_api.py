@@ -91,7 +91,7 @@ class FrozenKubelet(Kubelet):
         """What its observer does, unless there is a newer instruction."""
         if generation >= self.steered[0]:
             self.steered = (generation, uid, nodes)
-            self._api.send(f"steering {self.name}", "steering", self.name, generation, phase, uid, nodes)
+            self._api.tell_steering(self.name, generation, phase, uid, nodes)
 
     def finish(self, pod_object: PodObject) -> None:
         if self.frozen() and pod_object.stage is PodStage.RUNNING and pod_object.pod.uid in self.running:
@@ -115,6 +115,7 @@ class ModelApi(ApiServer):
         self.claims: set[str] = set()  #: uids of pods whose claims have devices
         self.aside: set[str] = set()  #: uids of pods that their scheduler does not try again by itself
         self._generations: dict[str, int] = {}  #: of instructions to observers, by node
+        self.instructions: dict[str, tuple[int, str, str, int]] = {}  #: generation, phase, uid, NUMA nodes, by node
         self.bindings: dict[str, int] = {}  #: uid → its place among all bindings
         self.on_rejection: Callable[[ModelPod, str], object] = lambda _pod, _reason: None
         self.on_binding: Callable[[ModelPod], object] = lambda _pod: None
@@ -225,7 +226,7 @@ class ModelApi(ApiServer):
         """Record an instruction for the observer of a node, which may be slow or away; return its generation."""
         generation = self._generations[node] = self._generations.get(node, 0) + 1
         kubelet, random = self._kubelets[node], self.world.random
-        self.send(f"steering {node}", "steering", node, generation, "", uid, nodes)
+        self.tell_steering(node, generation, "", uid, nodes)
         if random.random() < 0.1 and uid:
             return generation
         delay = random.choice((0.02, 0.1, 2.0))
@@ -233,6 +234,12 @@ class ModelApi(ApiServer):
         if uid:
             self.world.after(delay + HOLD_SECONDS, lambda: self._expire(kubelet, generation, uid))
         return generation
+
+    def tell_steering(self, node: str, generation: int, phase: str, uid: str, nodes: int) -> None:
+        """Record an instruction, and what the observer says about it, if it is about the present one."""
+        if generation == self._generations[node]:
+            self.instructions[node] = (generation, phase, uid, nodes)
+            self.send(f"steering {node}", "steering", node, generation, phase, uid, nodes)
 
     def _expire(self, kubelet: FrozenKubelet, generation: int, uid: str) -> None:
         if kubelet.steered[:2] == (generation, uid):

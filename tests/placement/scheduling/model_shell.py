@@ -234,6 +234,8 @@ class Shell:
             self.node_changed(name, allocatable)
         for report in self.api.reports.values():
             self.report_changed(report)
+        for name, instruction in self.api.instructions.items():
+            self.steering_changed(name, *instruction)
         self.list_pods()
 
     def list_pods(self) -> None:

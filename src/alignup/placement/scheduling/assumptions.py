@@ -117,7 +117,8 @@ class Assumptions:
         return verdicts
 
     def _put(self, pod: Pod, nodes: tuple[str, ...]) -> None:
-        self.stop(pod.uid)
+        if self.nodes.get(pod.uid) != nodes:  # else its place in the order stays
+            self.stop(pod.uid)
         self.nodes[pod.uid] = nodes
         for node in nodes:
             self._pods.setdefault(node, {})[pod.uid] = pod
