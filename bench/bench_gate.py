@@ -10,7 +10,7 @@ import structlog
 from alignup.align.workload import Pod
 from alignup.kubernetes.api import Access, ApiClient
 from alignup.placement.scheduling.events import PlaceNext
-from alignup.placement.scheduling.gate import GateOptions
+from alignup.placement.scheduling.options import GateOptions
 from alignup.schedule.cluster_facts import GATE
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.testing.api_server import ApiServer

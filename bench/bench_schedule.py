@@ -16,7 +16,7 @@ from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.kubernetes.manifests.pod_decoder import pod_to_dict
 from alignup.observe.observation import join
 from alignup.observe.published_objects import host_state
-from alignup.placement.scheduling.node_offers import ExtenderOptions
+from alignup.placement.scheduling.options import ExtenderOptions
 from alignup.schedule.service import ScheduleService
 from alignup.testing.api_server import ApiServer, ServedResource
 from bench.harness import Figure, peak_megabytes, run_in_fresh_process
@@ -80,7 +80,7 @@ async def _least(service: ScheduleService, names: list[str], *, shapes: int) -> 
         chosen = json.loads(answer)["NodeNames"]
         assert len(chosen) == 16
         if shapes == 1:
-            assert service.live.assume(requested, chosen[0]).admits
+            assert service.live.scheduling.assumptions.assume(requested, chosen[0]).admits
     return least
 
 

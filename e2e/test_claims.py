@@ -22,7 +22,7 @@ from alignup.kubernetes.api.claim_resources import (
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
 )
-from alignup.placement.scheduling.gate import GateOptions
+from alignup.placement.scheduling.options import GateOptions
 from alignup.schedule.cluster_facts import GATE
 from alignup.schedule.gate.controller import GateController
 from alignup.schedule.gate.release_patch import NODE_ANNOTATION

@@ -27,7 +27,7 @@ from alignup.kubernetes.api.known_pods import KnownPod, known_pod
 from alignup.kubernetes.api.objects import ApiPod, PartialObject
 from alignup.observe.observation import join
 from alignup.observe.published_objects import host_state
-from alignup.placement.scheduling.gate import GateOptions
+from alignup.placement.scheduling.options import GateOptions
 from alignup.schedule.cluster_facts import GATE
 from alignup.schedule.gate.admission import LABEL, answer_review, webhook_app
 from alignup.schedule.gate.certificates import SECRETS, WEBHOOK_CONFIGURATIONS, CertificateKeeper

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from alignup.kubernetes.api.objects import Toleration
 from alignup.kubernetes.manifests.pod_decoder import read_pod
 from alignup.placement.pod_shape import needs_alignment
-from alignup.placement.scheduling.node_offers import ExtenderOptions
+from alignup.placement.scheduling.options import ExtenderOptions
 from alignup.schedule.cluster_facts import PLACEMENT_ANNOTATION
 from alignup.schedule.extender.messages import MAX_SEARCHES, ExtenderArgs, TooLargeError
 from alignup.schedule.live_cluster import LiveClusterOptions

@@ -14,7 +14,7 @@ from alignup.kubernetes.api import Timing
 from alignup.kubernetes.manifests.pod_decoder import read_pod
 from alignup.placement.scheduling.claim_rules import ClaimSuitability
 from alignup.placement.scheduling.events import TimePassed
-from alignup.placement.scheduling.node_offers import PATIENCE_SECONDS, ExtenderOptions
+from alignup.placement.scheduling.options import PATIENCE_SECONDS, ExtenderOptions
 from alignup.placement.scheduling.scheduling_state import SchedulingState
 from alignup.placement.scheduling.tentative_gangs import (
     KEPT_SECONDS,

@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 
 from alignup.kubernetes.api import Timing
 from alignup.placement.scheduling.kept_nodes import ROOM_SECONDS, UNSUITABLE_SECONDS, UNUSED_SECONDS
-from alignup.placement.scheduling.node_offers import PATIENCE_SECONDS
+from alignup.placement.scheduling.options import PATIENCE_SECONDS
 from alignup.placement.scheduling.scheduling_state import CHECK_SECONDS
 from tests.align.hosts import pod
 from tests.deadlines import until

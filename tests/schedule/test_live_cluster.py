@@ -29,6 +29,7 @@ from tests.deadlines import until
 from tests.kept_texts import kept_texts
 from tests.observe.api_objects import api_pod, node, overflowing_pod, state_of
 from tests.observe.kubelets import SimulatedKubelet
+from tests.schedule.assumptions import assume, forget
 from tests.schedule.claim_objects import claim, resource_slice
 from tests.schedule.gate.simulated import settle
 from tests.strategies_pods import container, guaranteed
@@ -74,7 +75,7 @@ async def test_an_end_frees_resources_and_a_deletion_may_have(live, nodes):
 
 
 async def test_a_second_pod_waits_until_a_report_has_the_first(live, nodes):
-    assert live.assume(WIDE, "a").admits
+    assert assume(live, WIDE, "a").admits
     assert reasons(live, pod("small", cpu="1"))["a"] == "waits until the kubelet has admitted an earlier pod"
 
     nodes.create(WIDE, "a")
@@ -87,11 +88,11 @@ async def test_a_second_pod_waits_until_a_report_has_the_first(live, nodes):
 async def test_a_pod_that_was_not_bound_is_forgotten(live, nodes):
     nodes.create(WIDE)
     await until(lambda: live.find_pod("default", "wide"))
-    live.assume(WIDE, "a")
-    live.forget("wide")
+    assume(live, WIDE, "a")
+    forget(live, "wide")
     assert kinds(live)["a"] == "admits"
 
-    live.assume(WIDE, "a")
+    assume(live, WIDE, "a")
     nodes.server.remove("pods", "wide")  # deleted before it was bound
     await until(lambda: kinds(live)["a"] == "admits")
 
@@ -132,7 +133,7 @@ def upgrade_kubelet(nodes):
 
 @pytest.mark.parametrize("lose", [lose_ledger, remove_host_state, upgrade_kubelet])
 async def test_an_assumed_pod_counts_again_once_its_node_is_known_again(live, nodes, lose):
-    assert live.assume(WIDE, "a").admits
+    assert assume(live, WIDE, "a").admits
     lose(nodes)
     await until(lambda: live.cluster.record("a") is None)
 
@@ -140,12 +141,12 @@ async def test_an_assumed_pod_counts_again_once_its_node_is_known_again(live, no
 
     await until(lambda: live.cluster.record("a"))
     assert kinds(live)["a"] == "rejects"
-    live.forget("wide")
+    forget(live, "wide")
     assert kinds(live)["a"] == "admits"
 
 
 async def test_an_assumed_pod_counts_on_with_another_host_state_of_the_same_name(live, nodes):
-    assert live.assume(WIDE, "a").admits
+    assert assume(live, WIDE, "a").admits
     nodes.server.hold()
     nodes.server.remove("hoststates", "a")
     nodes.report("a")
@@ -198,7 +199,7 @@ async def test_pods_that_are_no_longer_assumed_on_an_unknown_node_are_forgotten(
     lose_ledger(nodes)
     await until(lambda: live.cluster.record("a") is None)
 
-    live.forget("given-back")
+    forget(live, "given-back")
     nodes.create(small["bound"], "b")
     nodes.server.remove("pods", "deleted")
     await until(lambda: not live.assumed)
@@ -262,8 +263,8 @@ async def test_listeners_are_told_which_nodes_changed(live, nodes):
     told: list[set[str]] = []
     live.on_change(told.append)
 
-    live.assume(WIDE, "a")
-    live.forget("wide")
+    assume(live, WIDE, "a")
+    forget(live, "wide")
     nodes.create(OTHER, "b")
 
     await until(lambda: len(told) > 1)
@@ -277,11 +278,11 @@ async def test_rejections_are_counted_by_cause(nodes, client, follow):
     live = LiveCluster(client, metrics=metrics)
     follow(live.run())
     await live.ready.wait()
-    live.assume(WIDE, "a")
+    assume(live, WIDE, "a")
     nodes.create(WIDE, "a")
     nodes.admit("a", WIDE)
     await until(lambda: counted)
-    live.assume(OTHER, "b")
+    assume(live, OTHER, "b")
     nodes.create(pod("foreign", cpu="4", memory="1Gi"), "b")  # first
     nodes.create(OTHER, "b")
     nodes.reject(OTHER, "b")
@@ -310,7 +311,7 @@ async def test_containers_that_hold_nothing_are_never_placed_elsewhere(nodes, cl
     live = LiveCluster(client, metrics=metrics)
     follow(live.run())
     await live.ready.wait()
-    assert live.assume(asked, "a").admits
+    assert assume(live, asked, "a").admits
     nodes.create(asked, "a")
     nodes.admit("a", asked)
 
@@ -340,7 +341,7 @@ async def test_pods_that_a_kubelet_preempted_are_a_cause_of_their_own(live, node
     nodes.create(WIDE, "a")
     nodes.admit("a", WIDE)
     await until(lambda: kinds(live)["a"] == "rejects")
-    assert live.assume(pod("small", cpu="1"), "a").admits
+    assert assume(live, pod("small", cpu="1"), "a").admits
 
     ended = api_pod(WIDE, "a", phase="Failed")
     nodes.server.put({**ended, "status": {**ended["status"], "reason": "Preempting"}})
@@ -698,11 +699,11 @@ async def test_names_of_nodes_and_pods_that_are_gone_are_forgotten(live, nodes):
     assert len(live.cluster.hosts) == GONE + 2
     assert all(live.feasible(wanted)["gone-7"].admits for wanted in asked)
     assert live.claim_fit(asked[0], "gone-7")
-    assert live.assume(asked[0], "gone-7").admits
+    assert assume(live, asked[0], "gone-7").admits
     assert live.scheduling.assumptions.assume_any(asked[1], ["gone-8", "gone-9"])
 
     for wanted in asked:
-        live.forget(wanted.uid)
+        forget(live, wanted.uid)
     for document in (api_pod(unreported, "gone-unreported"), node("gone-unreported")):
         watched.happen(EventType.DELETED, document)
     for number in range(GONE):

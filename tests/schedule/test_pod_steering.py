@@ -12,8 +12,8 @@ from alignup.kubernetes.api.objects import ApiPodSpec
 from alignup.picture.machine_layout import layout_machine
 from alignup.picture.numa_bars import measure_bars
 from alignup.placement.scheduling.bindings import NOT_LEADING
-from alignup.placement.scheduling.node_offers import ExtenderOptions
-from alignup.placement.scheduling.steering import SILENT, WITHDRAWN, Steered
+from alignup.placement.scheduling.options import ExtenderOptions
+from alignup.placement.scheduling.pod_steering import SILENT, WITHDRAWN, Steered
 from alignup.placement.steered import STEERED_ANNOTATION
 from alignup.placement.verdict import WAITS_FOR_CONFIRMATION
 from alignup.schedule.cluster_facts import PLACEMENT_ANNOTATION
@@ -26,6 +26,7 @@ from alignup.testing.api_server import ApiFault
 from tests.align.hosts import pod
 from tests.deadlines import SECONDS, until
 from tests.observe.api_objects import api_pod, node
+from tests.schedule.assumptions import assume
 from tests.schedule.claim_objects import claim, claiming, device_class, resource_slice, template
 from tests.schedule.observers import ScriptedObserver, add_marked_node, marked
 from tests.schedule.test_extender import bound, filtered
@@ -378,12 +379,13 @@ async def test_with_several_unconfirmed_pods_none_comes_while_another_is_steered
     await until(partial(can_steer, made, SMALL, "a"))
     observer.answer = ""
     await create(nodes, made, SMALL, NEXT)
-    assert all(made.live.assume(each, "a").admits for each in (SMALL, NEXT))
+    assert all(assume(made.live, each, "a").admits for each in (SMALL, NEXT))
 
     steered: list[Steered] = []
     for each in (SMALL, NEXT):
-        facts = made.live.facts(made.live.find_pod("default", each.name))
-        made.live.act(made.live.scheduling.steering.begin, facts, "a", steered.append)
+        known = made.live.find_pod("default", each.name)
+        assert known is not None
+        made.live.scheduling.steering.begin(made.live.facts(known), "a", steered.append)
 
     # Both were assumed before, so neither can be steered: the other one may come first.
     assert [each.text for each in steered] == ["", ""]

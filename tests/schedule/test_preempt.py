@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from alignup.kubernetes.api import Access, ApiClient
-from alignup.placement.scheduling.node_offers import ExtenderOptions
+from alignup.placement.scheduling.options import ExtenderOptions
 from alignup.schedule.extender.preempt import CHOOSES_VICTIMS
 from alignup.schedule.service import ScheduleService
 from alignup.testing.api_server import ApiServer, ServedResource

@@ -153,7 +153,7 @@ def command(session: Session, *, options: ScheduleCommandOptions, gate: GateComm
 
 
 def _schedule_options(options: ScheduleCommandOptions) -> "ScheduleOptions":
-    from alignup.placement.scheduling.node_offers import ExtenderOptions  # noqa: PLC0415 - not needed for --help
+    from alignup.placement.scheduling.options import ExtenderOptions  # noqa: PLC0415 - not needed for --help
     from alignup.schedule.live_cluster import LiveClusterOptions  # noqa: PLC0415
     from alignup.schedule.service import ScheduleOptions  # noqa: PLC0415
 
@@ -229,7 +229,7 @@ def _gate_options(options: GateCommandOptions, *, namespace: str) -> "GateServic
     check_exists(options, "webhook_cert_file", "webhook_private_key_file")
     if not options.gate and options.webhook_listen is None:
         return None
-    from alignup.placement.scheduling.gate import GateOptions  # noqa: PLC0415
+    from alignup.placement.scheduling.options import GateOptions  # noqa: PLC0415
     from alignup.schedule.gate.admission import SCHEDULERS  # noqa: PLC0415 - not needed for --help
     from alignup.schedule.gate.service import GateServiceOptions, WebhookOptions  # noqa: PLC0415
 

@@ -4,7 +4,6 @@
     task = asyncio.create_task(live.run())
     await live.ready.wait()
     live.choose(live.read(pod))           # the nodes that admit a pod, best first
-    live.assume(live.read(pod), "host-a") # before binding it
 
 Everything happens in one event loop, and nothing here waits while the cluster is changed, so an answer belongs to one
 moment. Pods of the API server are read only if no report contains them: a report has all that decisions depend on.
@@ -46,8 +45,8 @@ from alignup.placement.host_report import PodStage, pod_stage
 from alignup.placement.scheduling import events, instructions
 from alignup.placement.scheduling.events import BoundPod, Event
 from alignup.placement.scheduling.facts import ClaimFit, Explained, PodFacts, WaitState
-from alignup.placement.scheduling.gate import Gate, GateOptions
 from alignup.placement.scheduling.instructions import Instruction, PredictionOutcome
+from alignup.placement.scheduling.options import GateOptions
 from alignup.placement.scheduling.scheduling_state import SchedulingState
 from alignup.placement.verdict import Verdict, unknown
 from alignup.schedule.claim_alignment import explain_claims
@@ -230,13 +229,12 @@ class LiveCluster:
         """Call *listener* after the scheduling state has handled an event."""
         self._event_listeners.append(listener)
 
-    def open_gate(self, options: GateOptions) -> Gate:
+    def open_gate(self, options: GateOptions) -> None:
         """Let the scheduling state place the pods behind the gate as well, until the leadership ends."""
-        gate = self.act(self.scheduling.open_gate, options)
+        self.schedule(events.GateOpened(options))
         for pod in tuple(self.pods.objects.values()):
             if not pod.spec.node_name:
                 self._follow_unbound(pod, gone=pod.finished)
-        return gate
 
     def schedule(self, event: Event) -> Sequence[Instruction]:
         """Let the scheduling state handle an event, and listeners carry out its instructions, which are returned."""
@@ -245,14 +243,6 @@ class LiveCluster:
         for listener in self._event_listeners:
             listener(event)
         return todo
-
-    def act(self, work: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        """Call a method of the scheduling state that changes it, and let listeners carry out what follows."""
-        self.scheduling.begin_turn(self._now())
-        try:
-            return work(*args, **kwargs)
-        finally:
-            self._carry_out(self.scheduling.end_turn())
 
     def _carry_out(self, todo: Sequence[Instruction]) -> None:
         for instruction in todo:
@@ -421,20 +411,6 @@ class LiveCluster:
         if approximate is not None:
             return approximate
         return NO_HOST_STATE if self.nodes.get(node) is not None else NO_NODE
-
-    # Predictions
-
-    def assume(self, pod: Pod, node: str) -> Verdict:
-        """Count on *pod* on *node* from now on, if the verdict of now is that its kubelet admits it.
-
-        Call this immediately before the binding, and :meth:`forget` if the binding certainly did not happen. Bindings
-        to one node must be written in the order in which they are assumed.
-        """
-        return self.act(self.scheduling.assumptions.assume, pod, node)
-
-    def forget(self, uid: str) -> None:
-        """Forget an assumed pod that was not bound; do nothing if its binding was observed."""
-        self.act(self.scheduling.assumptions.forget, uid)
 
     # Events
 

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,13 +25,14 @@ from alignup.kubernetes.api.objects import ApiPod
 from alignup.placement.scheduling.claim_rules import choose_steering
 from alignup.placement.scheduling.events import (
     BindingAsked,
+    ExtenderOpened,
     LeadershipBegan,
     LeadershipEnded,
     SteeringWritten,
     TimePassed,
 )
 from alignup.placement.scheduling.instructions import Instruction, WriteEvent
-from alignup.placement.scheduling.node_offers import ExtenderOptions
+from alignup.placement.scheduling.options import ExtenderOptions
 from alignup.placement.scheduling.scheduling_state import CHECK_SECONDS
 from alignup.placement.steered import STEERED_ANNOTATION, count_markers
 from alignup.placement.verdict import Verdict
@@ -39,7 +40,7 @@ from alignup.schedule.extender.bind import BindVerb
 from alignup.schedule.extender.filter import FilterVerb
 from alignup.schedule.extender.messages import BindingArgs, ExtenderArgs, PreemptionArgs, TooLargeError, read_message
 from alignup.schedule.extender.preempt import CHOOSES_VICTIMS, respond_victims
-from alignup.schedule.extender.score import respond_scores
+from alignup.schedule.extender.prioritize import respond_scores
 from alignup.schedule.extender.wake_up import WakeUpWriter
 from alignup.schedule.kueue_checks import AdmissionChecks
 from alignup.schedule.live_cluster import LiveCluster, LiveClusterOptions
@@ -120,7 +121,7 @@ class ScheduleService:
         self._options = extender or ExtenderOptions()
         self.client, self.metrics = client, ScheduleMetrics()
         self.live = LiveCluster(client, options=live, metrics=self.metrics)
-        self.live.scheduling.use(self._options, keeps_nodes=serves_extender)
+        self.live.schedule(ExtenderOpened(self._options, keeps_nodes=serves_extender))
         self.live.on_instruction(self._carry_out)
         self._events = PodEvents(client, "alignup-schedule")
         self.steering = SteeringWriter(client, self.live, hold=self._options.steer_hold)
@@ -157,7 +158,8 @@ class ScheduleService:
             if self._options.chooses_victims is None:
                 with suppress(ApiError):  # unreachable: assume no
                     chooses = (await self.client.version()).number >= CHOOSES_VICTIMS
-                    self.live.scheduling.preemption.chooses = chooses
+                    options = replace(self._options, chooses_victims=chooses)
+                    self.live.schedule(ExtenderOpened(options, keeps_nodes=self._serves_extender))
             _log.info("ready", nodes=len(self.live.nodes.objects), hosts=len(self.live.cluster.hosts))
             if self._election is None:
                 tasks.create_task(self._lead())

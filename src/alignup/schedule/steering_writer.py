@@ -1,4 +1,4 @@
-"""Instructions to observers about markers of NUMA nodes, as ``placement.scheduling.steering`` decides."""
+"""Instructions to observers about markers of NUMA nodes, as ``placement.scheduling.pod_steering`` decides."""
 
 import asyncio
 from collections import deque
@@ -16,7 +16,8 @@ from alignup.kubernetes.api.errors import ApiError, ServerFailureError, Unreacha
 from alignup.kubernetes.api.steering_instructions import STEERING_INSTRUCTIONS
 from alignup.placement.scheduling.events import SteeringFailed, SteeringObserved, SteeringWritten
 from alignup.placement.scheduling.instructions import Instruction, Report, WriteSteering
-from alignup.placement.scheduling.steering import HOLD_SECONDS, SteeringOutcome
+from alignup.placement.scheduling.options import HOLD_SECONDS
+from alignup.placement.scheduling.pod_steering import SteeringOutcome
 from alignup.schedule.live_cluster import LiveCluster
 
 WRITE_SECONDS = 1.5  #: for the API server to accept one

@@ -10,8 +10,9 @@ from alignup.placement.cluster import Cluster
 from alignup.placement.host_report import PodStage
 from alignup.placement.scheduling import events
 from alignup.placement.scheduling.facts import ClaimFit, GangFacts, GroupKey, PodFacts, WaitState
-from alignup.placement.scheduling.gate import Gate, GateOptions
+from alignup.placement.scheduling.gate import Gate
 from alignup.placement.scheduling.instructions import Instruction
+from alignup.placement.scheduling.options import GateOptions
 from alignup.placement.scheduling.scheduling_state import SchedulingState
 from alignup.placement.verdict import Verdict, unknown
 from tests.align.hosts import GPU, NIC

@@ -5,7 +5,6 @@ It does what ``schedule.live_cluster`` and ``schedule.gate.controller`` do with 
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import fields as fields_of
 from dataclasses import is_dataclass, replace
 from functools import partial
@@ -17,8 +16,8 @@ from alignup.placement.cluster import Cluster
 from alignup.placement.host_report import HostReport, PodStage
 from alignup.placement.scheduling import events, instructions
 from alignup.placement.scheduling.facts import ClaimFit, GangFacts, GroupKey, PodFacts, WaitState
-from alignup.placement.scheduling.gate import GateOptions
 from alignup.placement.scheduling.instructions import Instruction
+from alignup.placement.scheduling.options import GateOptions
 from alignup.placement.scheduling.releases import ReleaseOutcome
 from alignup.placement.scheduling.scheduling_state import SchedulingState
 from tests.placement.scheduling.machine import PlainFacts
@@ -143,14 +142,6 @@ class Shell:
         self.checks.before(self, type(event).__name__)
         return self.carry_out(self.state.handle(event, now=self.world.now))
 
-    @contextmanager
-    def turn(self, name: str) -> Any:
-        self.log.append((self.world.now, name))
-        self.checks.before(self, name)
-        self.state.begin_turn(self.world.now)
-        yield self.state.assumptions
-        self.carry_out(self.state.end_turn())
-
     def carry_out(self, done: list[Instruction]) -> list[Instruction]:  # noqa: C901 - a case for each instruction
         if done:
             self.log.append((self.world.now, tuple(done)))
@@ -167,7 +158,7 @@ class Shell:
                     self.api.delete(uid)
                 case instructions.WriteBinding():
                     self.write_binding(instruction)
-                case instructions.ReadClaims():
+                case instructions.ReadPodClaims():
                     self.later(self.random.uniform(0, 0.2), partial(self.read_claims, instruction))
                 case instructions.WriteSteering() if self.leading:
                     self.later(self.random.uniform(0, 0.2), partial(self.write_steering, instruction))
@@ -201,8 +192,7 @@ class Shell:
         if not self.leading and not self.closed:
             self.leading = True
             self.handle(events.LeadershipBegan())
-            with self.turn("open the gate"):
-                self.state.open_gate(OPTIONS)
+            self.handle(events.GateOpened(OPTIONS))
             for pod_object in list(self.facts.view.values()):
                 if not pod_object.host:
                     self.follow_unbound(pod_object)
@@ -408,7 +398,7 @@ class Shell:
         if problem:
             self.mark_unschedulable(uid)
 
-    def read_claims(self, read: instructions.ReadClaims) -> None:
+    def read_claims(self, read: instructions.ReadPodClaims) -> None:
         chance = self.random.random() if self.faults() else 1.0
         event: events.Event = events.ClaimsRead(read.request, read.pod)
         if chance < 0.1:

@@ -6,8 +6,9 @@ import pytest
 
 from alignup.align.settings import Policy
 from alignup.placement.scheduling import events
-from alignup.placement.scheduling.gate import EXPLAIN_SECONDS, GateOptions
+from alignup.placement.scheduling.blocked_explanations import EXPLAIN_SECONDS
 from alignup.placement.scheduling.instructions import WriteEvent, WriteRelease
+from alignup.placement.scheduling.options import GateOptions
 from alignup.placement.scheduling.pod_queue import MAX_FAILURES
 from tests.align.hosts import host, pod
 from tests.placement.scheduling.machine import Machine

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from alignup.align.settings import Policy
 from alignup.placement.scheduling import events
 from alignup.placement.scheduling.facts import GroupKey, WaitState
-from alignup.placement.scheduling.gate import GateOptions
 from alignup.placement.scheduling.instructions import GiveNodeBack, KeepNode
 from alignup.placement.scheduling.kept_nodes import MAX_HOLDERS, ROOM_SECONDS, UNUSED_SECONDS
+from alignup.placement.scheduling.options import GateOptions
 from tests.align.hosts import host, pod
 from tests.effort import examples
 from tests.placement.scheduling.machine import Machine

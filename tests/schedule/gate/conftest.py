@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from alignup.kubernetes.api import Access, ApiClient
-from alignup.placement.scheduling.gate import GateOptions
+from alignup.placement.scheduling.options import GateOptions
 from alignup.schedule.gate.controller import GateController
 from alignup.schedule.live_cluster import LiveCluster
 from tests.kubernetes.api.tasks import running

@@ -13,7 +13,7 @@ from alignup.documents.codec import convert
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.placement.scheduling import claim_rules
 from alignup.placement.scheduling.claim_rules import NOT_ALIGNED, SURE
-from alignup.placement.scheduling.gate import GateOptions
+from alignup.placement.scheduling.options import GateOptions
 from alignup.schedule.gate.controller import GateController
 from alignup.schedule.gate.release_patch import NODE_ANNOTATION, pinned_nodes
 from alignup.schedule.live_cluster import LiveCluster

@@ -9,7 +9,7 @@ from alignup.documents.codec import convert
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.placement.scheduling.events import NodesAsked, TimePassed
 from alignup.placement.scheduling.facts import FIRST, PodFacts, WaitState
-from alignup.placement.scheduling.gate import GateOptions
+from alignup.placement.scheduling.options import GateOptions
 from alignup.placement.scheduling.releases import AvoidedNodes, ReleasePhase
 from alignup.schedule.cluster_facts import GATE
 from alignup.schedule.gate.controller import GateController

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from alignup.placement.scheduling.gate import GateOptions
+from alignup.placement.scheduling.options import GateOptions
 from alignup.schedule.gate.controller import GateController
 from alignup.testing.api_server import ApiFault
 from tests.align.hosts import pod

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from alignup.placement.scheduling.gang_placement import NO_ORDER
-from alignup.placement.scheduling.gate import GateOptions
+from alignup.placement.scheduling.options import GateOptions
 from alignup.schedule.gate.controller import GateController
 from alignup.schedule.pod_groups import KUBERNETES
 from alignup.testing.api_server import ApiFault

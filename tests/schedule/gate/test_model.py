@@ -12,7 +12,7 @@ import pytest
 from alignup.documents.codec import convert
 from alignup.kubernetes.api import NODES
 from alignup.kubernetes.manifests.pod_decoder import read_pod
-from alignup.placement.scheduling.gate import GateOptions
+from alignup.placement.scheduling.options import GateOptions
 from alignup.schedule.gate.controller import GateController
 from alignup.schedule.node_selection import exclusions
 from alignup.testing.api_server import ApiFault

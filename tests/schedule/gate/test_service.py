@@ -10,7 +10,7 @@ from itertools import count
 import httpx2
 import pytest
 
-from alignup.placement.scheduling.gate import GateOptions
+from alignup.placement.scheduling.options import GateOptions
 from alignup.schedule.cluster_facts import GATE
 from alignup.schedule.gate.admission import LABEL, OPT_IN
 from alignup.schedule.gate.service import WEBHOOK_PATH, GateServiceOptions, WebhookOptions, add_gate

@@ -48,6 +48,10 @@ class Assumptions:
 
     # Questions
 
+    def has_room(self, node: str, pod: Pod) -> bool:
+        """Return whether enough is left on a node by its Node object."""
+        return not self._facts.insufficient(node, pod, beside=self.on(node))
+
     def verdict(self, pod: Pod, node: str) -> Verdict:
         """Predict what the kubelet of *node* decides about *pod*."""
         if self._cluster.record(node):

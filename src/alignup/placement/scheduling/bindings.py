@@ -29,8 +29,8 @@ from alignup.placement.scheduling.claim_rules import (
 )
 from alignup.placement.scheduling.events import BindingAsked, ClaimsRead
 from alignup.placement.scheduling.facts import ClusterFacts, GroupKey, PodFacts
-from alignup.placement.scheduling.instructions import AnswerBinding, ReadClaims, Report, WriteBinding, WriteEvent
-from alignup.placement.scheduling.steering import Steered, Steering
+from alignup.placement.scheduling.instructions import AnswerBinding, ReadPodClaims, Report, WriteBinding, WriteEvent
+from alignup.placement.scheduling.pod_steering import PodSteering, Steered
 from alignup.placement.scheduling.tentative_gangs import TentativeGangs
 from alignup.placement.scheduling.turn import Turn
 from alignup.placement.steered import count_markers
@@ -51,7 +51,7 @@ class BindingStep(StrEnum):
 
 
 @dataclass(slots=True, eq=False)
-class Binding:
+class PendingBinding:
     """A binding that a scheduler has asked for."""
 
     request: int
@@ -78,7 +78,7 @@ class Bindings:
         assumptions: Assumptions,
         *,
         gangs: TentativeGangs,
-        steering: Steering,
+        steering: PodSteering,
         claims: ClaimBindings,
         turn: Turn,
         ended: Callable[[str, str], object],
@@ -93,9 +93,9 @@ class Bindings:
         self._ended = ended
         self.allow_unknown = False
         self.leading = True
-        self._bindings: dict[int, Binding] = {}  #: by request
-        self._queues: dict[str, deque[Binding]] = {}  #: by node; the first is under way
-        self._waiting: dict[GroupKey, list[Binding]] = {}  #: for others of their gang
+        self._bindings: dict[int, PendingBinding] = {}  #: by request
+        self._queues: dict[str, deque[PendingBinding]] = {}  #: by node; the first is under way
+        self._waiting: dict[GroupKey, list[PendingBinding]] = {}  #: for others of their gang
 
     def __len__(self) -> int:
         return len(self._bindings)
@@ -106,7 +106,7 @@ class Bindings:
 
     def asked(self, event: BindingAsked) -> None:
         deadline = self._turn.now + TURN_SECONDS
-        binding = self._bindings[event.request] = Binding(event.request, event.facts, event.node, deadline)
+        binding = self._bindings[event.request] = PendingBinding(event.request, event.facts, event.node, deadline)
         self._queue(binding)
 
     def gang_changed(self, key: GroupKey) -> None:
@@ -138,14 +138,14 @@ class Bindings:
             elif binding.step is BindingStep.GANG:
                 self._answer(binding, NOT_LEADING)
 
-    def _queue(self, binding: Binding) -> None:
+    def _queue(self, binding: PendingBinding) -> None:
         binding.step = BindingStep.QUEUED
         queue = self._queues.setdefault(binding.node, deque())
         queue.append(binding)
         if len(queue) == 1:
             self._begin(binding)
 
-    def _leave(self, binding: Binding) -> None:
+    def _leave(self, binding: PendingBinding) -> None:
         """Let the next binding to a node begin."""
         queue = self._queues[binding.node]
         queue.remove(binding)
@@ -155,14 +155,14 @@ class Bindings:
             self._begin(queue[0])
 
     @contextmanager
-    def _isolated(self, binding: Binding) -> Iterator[None]:
+    def _isolated(self, binding: PendingBinding) -> Iterator[None]:
         """Let a step fail for one binding alone."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - whatever it is, all others go on
             self._fail(binding, error)
 
-    def _fail(self, binding: Binding, error: Exception) -> None:
+    def _fail(self, binding: PendingBinding, error: Exception) -> None:
         details = {"step": "bind", "name": binding.facts.full_name, "error": error, "retry": 0.0}
         self._turn.emit(Report("step failed", details=details))
         if binding.request not in self._bindings:
@@ -174,7 +174,7 @@ class Bindings:
 
     # Steps
 
-    def _begin(self, binding: Binding) -> None:
+    def _begin(self, binding: PendingBinding) -> None:
         with self._isolated(binding):
             if not self.leading:
                 self._refuse(binding, NOT_LEADING)
@@ -193,7 +193,7 @@ class Bindings:
             self._waiting.setdefault(turn, []).append(binding)
             self._leave(binding)
 
-    def _prepare(self, binding: Binding) -> None:
+    def _prepare(self, binding: PendingBinding) -> None:
         """Assume a pod on its node, and steer it there."""
         pod, node = binding.pod, binding.node
         binding.step = BindingStep.PREPARED
@@ -207,7 +207,7 @@ class Bindings:
         else:
             self._steer(binding)
 
-    def _steer(self, binding: Binding, read: ClaimsRead | None = None) -> None:
+    def _steer(self, binding: PendingBinding, read: ClaimsRead | None = None) -> None:
         def beside(options: Mapping[NodeSet, Verdict]) -> dict[NodeSet, str]:
             if read is None or read.pod is None:
                 return {}
@@ -221,7 +221,7 @@ class Bindings:
 
         self._steering.begin(binding.facts, binding.node, done, beside)
 
-    def _steered(self, binding: Binding, steered: Steered) -> None:
+    def _steered(self, binding: PendingBinding, steered: Steered) -> None:
         binding.steered, binding.verdict = steered.text, steered.verdict or binding.verdict
         problem = claim_preference(binding.pod)[1]
         if binding.pod.uses_claims and problem:
@@ -233,9 +233,9 @@ class Bindings:
         else:
             self._write(binding)
 
-    def _read_claims(self, binding: Binding) -> None:
+    def _read_claims(self, binding: PendingBinding) -> None:
         current = claim_preference(binding.pod)[0] is ClaimPreference.REQUIRE
-        self._turn.emit(ReadClaims(binding.request, binding.pod, current))
+        self._turn.emit(ReadPodClaims(binding.request, binding.pod, current))
 
     def claims_read(self, event: ClaimsRead) -> None:
         binding = self._bindings.get(event.request)
@@ -257,7 +257,7 @@ class Bindings:
             else:
                 self._write(binding)
 
-    def _write(self, binding: Binding) -> None:
+    def _write(self, binding: PendingBinding) -> None:
         verdict, uid = binding.verdict, binding.facts.uid
         binding.step = BindingStep.WRITING
         # What the containers will get, if something of their own, and if it is certain.
@@ -287,21 +287,21 @@ class Bindings:
         if binding is not None:
             self._fail(binding, error)
 
-    def _undo(self, binding: Binding, problem: str) -> None:
+    def _undo(self, binding: PendingBinding, problem: str) -> None:
         """Undo everything for a pod that is not bound."""
         self._assumptions.forget(binding.facts.uid)
         self._steering.cancel(binding.facts.uid, binding.node)
         self._end(binding, problem)
 
-    def _end(self, binding: Binding, problem: str) -> None:
+    def _end(self, binding: PendingBinding, problem: str) -> None:
         self._gangs.bound(binding.facts.uid, problem)
         self._refuse(binding, problem)
 
-    def _refuse(self, binding: Binding, problem: str) -> None:
+    def _refuse(self, binding: PendingBinding, problem: str) -> None:
         self._answer(binding, problem)
         self._leave(binding)
 
-    def _answer(self, binding: Binding, problem: str) -> None:
+    def _answer(self, binding: PendingBinding, problem: str) -> None:
         del self._bindings[binding.request]
         self._ended(binding.facts.uid, problem)
         self._turn.emit(AnswerBinding(binding.request, problem))

@@ -10,6 +10,7 @@ from alignup.align.claims.resource_claims import Claim
 from alignup.align.workload import Pod
 from alignup.placement.host_report import HostReport, PodStage
 from alignup.placement.scheduling.facts import GroupKey, NodeVictims, PodFacts
+from alignup.placement.scheduling.options import ExtenderOptions, GateOptions
 from alignup.placement.scheduling.releases import ReleaseOutcome
 from alignup.placement.victims import DisruptionBudget
 
@@ -276,6 +277,21 @@ class WakeNext:
 
 
 @dataclass(frozen=True, slots=True)
+class ExtenderOpened:
+    """Schedulers are answered as the options say."""
+
+    options: ExtenderOptions
+    keeps_nodes: bool = True  #: whether nodes are kept for pods that their schedulers find none for
+
+
+@dataclass(frozen=True, slots=True)
+class GateOpened:
+    """Pods behind the gate are placed as well, until it is closed, or the leadership ends."""
+
+    options: GateOptions
+
+
+@dataclass(frozen=True, slots=True)
 class GateClosed:
     """Pods behind the gate are not placed any more."""
 
@@ -323,6 +339,8 @@ Event = (
     | PlaceNext
     | ExplainNext
     | WakeNext
+    | ExtenderOpened
+    | GateOpened
     | GateClosed
     | LeadershipBegan
     | LeadershipEnded

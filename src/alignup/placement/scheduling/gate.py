@@ -11,9 +11,8 @@ when a node changes that could admit it. The pods of a gang are released togethe
 
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from enum import StrEnum
-from itertools import islice
 
 from alignup.align.errors import AlignError
 from alignup.align.workload import Pod
@@ -21,6 +20,7 @@ from alignup.placement.cluster import Cluster
 from alignup.placement.gang import GangBinding
 from alignup.placement.pod_shape import is_large
 from alignup.placement.scheduling.assumptions import Assumptions
+from alignup.placement.scheduling.blocked_explanations import EXPLAIN_SECONDS, NO_NODE, BlockedExplanations
 from alignup.placement.scheduling.claim_rules import (
     UNKNOWN_PREFERENCE,
     GatedClaims,
@@ -28,7 +28,7 @@ from alignup.placement.scheduling.claim_rules import (
     claim_preference,
 )
 from alignup.placement.scheduling.facts import FIRST, ClusterFacts, GangFacts, GroupKey, PodFacts, WaitState
-from alignup.placement.scheduling.gang_placement import FULL, INCOMPLETE, GangChoice, GangPlacement
+from alignup.placement.scheduling.gang_placement import INCOMPLETE, GangChoice, GangPlacement
 from alignup.placement.scheduling.instructions import (
     DecideLargePod,
     EvictPod,
@@ -39,6 +39,7 @@ from alignup.placement.scheduling.instructions import (
     WriteRelease,
 )
 from alignup.placement.scheduling.kept_nodes import KeptNodes
+from alignup.placement.scheduling.options import DEFAULT_SCHEDULER, GateOptions
 from alignup.placement.scheduling.pod_queue import (
     MAX_CHANGED,
     PodClass,
@@ -47,9 +48,8 @@ from alignup.placement.scheduling.pod_queue import (
     WaitingGang,
     gang_uid,
 )
-from alignup.placement.scheduling.reasons import count_reasons, describe_reasons
+from alignup.placement.scheduling.pod_steering import PodSteering, Steered
 from alignup.placement.scheduling.releases import (
-    UNBOUND_SECONDS,
     AvoidedNodes,
     PodRelease,
     ReleaseOutcome,
@@ -57,15 +57,10 @@ from alignup.placement.scheduling.releases import (
     Releases,
     describe_failure,
 )
-from alignup.placement.scheduling.steering import Steered, Steering
 from alignup.placement.scheduling.turn import Turn
-from alignup.placement.verdict import VerdictKind
 
-NO_NODE = "NoNode"  #: the reason of events about pods that no node admits
 INVALID = "InvalidPod"  #: the reason of events about pods that no kubelet can decide on
 OTHER_SCHEDULER = "OtherScheduler"  #: the reason of events about pods whose scheduler is not among the known ones
-DEFAULT_SCHEDULER = "default-scheduler"
-EXPLAIN_SECONDS = 2.0  #: before it is said that no node admits a pod; some reasons last less
 QUEUE = "queue"  #: the step in which a pod is read, and put into the queue
 FIRST_RETRY, LONGEST_RETRY = 1.0, 300.0  #: seconds after a step failed; each failure in a row doubles them
 
@@ -85,18 +80,6 @@ class GatedPodState(StrEnum):
     GIVEN_UP = "given up"  #: its scheduler has not bound it in time
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GateOptions:
-    parallel: int = 32  #: releases that are written at the same time
-    patience: float = 60.0  #: seconds after which a node is kept for a pod that others overtake
-    unbound: float = UNBOUND_SECONDS  #: seconds after which a release that is not bound gives its slot back
-    share: float = 0.5  #: of all slots that one namespace may have while pods of others wait
-    schedulers: frozenset[str] = frozenset({DEFAULT_SCHEDULER})  #: those that pods are released to
-    retry: float = 10.0  #: seconds after a release that the API server did not accept
-    avoid: float = 600.0  #: seconds for which pods of a controller avoid a node where one was not scheduled
-    replace_stuck: bool = False  #: whether to evict released pods that are not scheduled and will be created again
-
-
 _RELEASE_STATES = {
     ReleasePhase.PLANNED: GatedPodState.PLANNED,
     ReleasePhase.WRITING: GatedPodState.WRITING,
@@ -113,7 +96,7 @@ class Gate:
         facts: ClusterFacts,
         assumptions: Assumptions,
         kept_nodes: KeptNodes,
-        steering: Steering,
+        steering: PodSteering,
         *,
         turn: Turn,
         options: GateOptions,
@@ -128,6 +111,9 @@ class Gate:
         self.queue = PodQueue(facts)
         self.releases = Releases(seconds=options.unbound)
         self.claims = GatedClaims(facts)
+        self._explanations = BlockedExplanations(
+            cluster, facts, assumptions, kept_nodes, queue=self.queue, claims=self.claims, turn=turn
+        )
         self._avoided = AvoidedNodes(options.avoid)
         self._gangs = GangPlacement(cluster, facts, assumptions, kept_nodes, claims=self.claims, avoided=self._avoided)
         self._pods: dict[str, PodFacts] = {}  #: all pods that wait here or are released, as they are now, by uid
@@ -135,7 +121,6 @@ class Gate:
         self._refused: dict[str, float] = {}  #: uid → when to try again to release it
         self._ready: dict[GroupKey, dict[str, PodFacts]] = {}  #: pods of groups that have no gate but ours, by uid
         self.incomplete: dict[GroupKey, float] = {}  #: groups without enough pods → when to explain that
-        self._to_explain: dict[PodClass, float] = {}  #: blocked classes → when to explain that; the first comes first
         self._preparing: dict[str, PodClass] = {}  #: of large pods, by uid of the first, while others decide on them
         self._failures: dict[str, int] = {}  #: uid, of a gang that of its first pod → failures in a row
         self._node_gone = False  #: whether pods may have been released to a node that is gone since the last check
@@ -234,11 +219,7 @@ class Gate:
     def _add_alone(self, facts: PodFacts) -> None:
         pod_class = self.queue.add(facts)
         if pod_class in self.queue.blocked:
-            if pod_class.explained is not None:
-                reasons, message = pod_class.explained
-                self._turn.emit(WriteEvent(facts.uid, NO_NODE, message, reasons))
-            else:
-                self._to_explain.setdefault(pod_class, self._turn.now + EXPLAIN_SECONDS)
+            self._explanations.joined(pod_class, facts.uid)
 
     def _stop_waiting(self, uid: str) -> None:
         facts = self._pods.get(uid)
@@ -361,7 +342,7 @@ class Gate:
         nodes = self._choose(waiting, pod_class)
         if not nodes:
             self.queue.block(pod_class)
-            self._to_explain.setdefault(pod_class, self._turn.now + EXPLAIN_SECONDS)
+            self._explanations.explain_later(pod_class)
             return False
         self.queue.unblock(pod_class)
         self._plan_release(waiting, nodes)
@@ -428,16 +409,12 @@ class Gate:
     def _rank(self, pod: Pod, names: Collection[str]) -> list[Rank]:
         record = self._cluster.record
         if len(names) <= MAX_CHANGED:
-            names = [name for name in names if self._has_room(name, pod)]
+            names = [name for name in names if self._assumptions.has_room(name, pod)]
         ranked_hosts = self._assumptions.rank(pod, names)
         return [(record(ranked.host) is None, -ranked.score.total, ranked.host) for ranked in ranked_hosts]
 
-    def _has_room(self, name: str, pod: Pod) -> bool:
-        """Return whether enough is left on a node by its Node object."""
-        return not self._facts.insufficient(name, pod, beside=self._assumptions.on(name))
-
     def _may_choose(self, waiting: PodFacts, pod_class: PodClass, name: str) -> bool:
-        if not self._has_room(name, waiting.pod):
+        if not self._assumptions.has_room(name, waiting.pod):
             pod_class.drop(name)
             return False
         return not self._kept_nodes.keeps_out(name, waiting.pod, waiting.order)
@@ -646,23 +623,16 @@ class Gate:
                 evicted += gang.replaceable
         self._turn.emit(WriteEvent(release.uid, "NotScheduled", message), *map(EvictPod, evicted))
 
-    # Reasons
-
     def explain_next(self) -> None:
         """Say of the pods of one class why no node admits them, and of gangs that pods of them are missing."""
         now = self._turn.now
         for key in [key for key, due in self.incomplete.items() if due <= now]:
             self.incomplete[key] = float("inf")
             self._explain_missing(key)
-        while self._to_explain:
-            pod_class, at = next(iter(self._to_explain.items()))
-            if at > now:
-                return
-            del self._to_explain[pod_class]
-            if pod_class in self.queue.blocked:
-                with self._isolated("explain", self.queue.of_kind(pod_class)[0]):
-                    self._explain(pod_class)
-                return
+        pod_class = self._explanations.next_class()
+        if pod_class is not None:
+            with self._isolated("explain", self.queue.of_kind(pod_class)[0]):
+                self._explanations.explain(pod_class)
 
     def _explain_missing(self, key: GroupKey) -> None:
         gang, ready = self._facts.gang(key), self._ready.get(key, {})
@@ -671,42 +641,11 @@ class Gate:
         for uid in ready if here < gang.minimum else ():
             self._turn.emit(WriteEvent(uid, INCOMPLETE, message))
 
-    def _explain(self, pod_class: PodClass) -> None:
-        waiting, before = self.queue.of_kind(pod_class), pod_class.explained
-        try:
-            reasons = count_reasons(self._reasons(waiting[0]))
-            message = describe_reasons(reasons, nodes=len(self._facts.nodes))
-        except AlignError as error:
-            message = f"no kubelet can decide on the pod: {error}"
-            reasons = {message: 1}
-        pod_class.explained = frozenset(reasons), message
-        if before is None or before[0] != reasons.keys():
-            for facts in waiting:
-                self._turn.emit(WriteEvent(facts.uid, NO_NODE, message, pod_class.explained[0]))
-
-    def _reasons(self, waiting: PodFacts) -> Iterator[tuple[str, VerdictKind | None, str]]:
-        """Yield each node that is not chosen with its kind of verdict (``None``: it does not matter) and a reason."""
-        pod, excluded = waiting.pod, self._facts.excluded(waiting)
-        verdicts = self._cluster.verdicts(pod, self._facts.nodes)
-        for node in self._facts.nodes:
-            if node in excluded:
-                yield node, None, excluded[node]
-                continue
-            verdict = verdicts.get(node) or self._facts.verdict_without_report(pod, node)
-            if not verdict.admits:
-                yield node, verdict.kind, verdict.reason
-            elif not self._has_room(node, pod):
-                yield node, None, FULL
-            elif self._kept_nodes.keeps_out(node, pod, waiting.order):
-                yield node, None, self._kept_nodes.describe(node)
-            elif pod.uses_claims and (refusal := self.claims.refusal(pod, node)):
-                yield node, None, refusal
-
     def next_check(self) -> float | None:
         """Return the seconds after which something must be checked although nothing has happened."""
         now = self._turn.now
         checks = [self.releases.next_check(now), self.claims.next_check()]
-        checks += [max(at - now, 0.0) for at in (*islice(self._to_explain.values(), 1), *self.incomplete.values())]
+        checks += [max(at - now, 0.0) for at in (*self._explanations.due(), *self.incomplete.values())]
         checks += [max(at - now, 0.1) for at in self._refused.values()]
         seconds = min((seconds for seconds in checks if seconds is not None), default=None)
         return None if seconds == float("inf") else seconds

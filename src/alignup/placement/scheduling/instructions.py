@@ -67,7 +67,7 @@ class AnswerNodes:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadClaims:
+class ReadPodClaims:
     """Read the claims of a pod that is about to be bound. The outcome is ``ClaimsRead``."""
 
     request: int
@@ -212,7 +212,7 @@ Instruction = (
     | WriteRelease
     | WriteSteering
     | AnswerNodes
-    | ReadClaims
+    | ReadPodClaims
     | WriteBinding
     | AnswerBinding
     | AnswerPreemption

@@ -8,7 +8,6 @@ was offered to another pod a moment ago comes after the others.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 
 from alignup.align.errors import PodError
 from alignup.align.workload import Pod
@@ -21,30 +20,17 @@ from alignup.placement.scheduling.events import NodesAsked
 from alignup.placement.scheduling.facts import ClusterFacts, PodFacts
 from alignup.placement.scheduling.gang_placement import FULL
 from alignup.placement.scheduling.instructions import AnswerNodes
+from alignup.placement.scheduling.options import ExtenderOptions
 from alignup.placement.scheduling.preemption import Preemption
-from alignup.placement.scheduling.steering import HOLD_SECONDS
 from alignup.placement.scheduling.tentative_gangs import TentativeGangs
 from alignup.placement.scheduling.turn import Turn
 from alignup.placement.scheduling.wake_ups import WakeUps
 from alignup.placement.verdict import Verdict
 
-PATIENCE_SECONDS = 60.0
 MANY = 16  #: nodes for a scheduler to choose from by its own scores
 CLAIM_POINTS = 30  #: of a score, for a node where devices of claims can be beside the CPUs
 OFFER_SECONDS = 2.0  #: after which a scheduler has bound a pod elsewhere, or not at all
 NOT_ALIGNED = "no devices for its claims beside its CPUs and memory"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExtenderOptions:
-    #: nodes that are offered, at most; ``None``: the best one, or ``MANY`` if the scheduler's scores matter
-    offered: int | None = None
-    allow_unknown: bool = False  #: whether nodes without HostState are offered
-    patience: float = PATIENCE_SECONDS  #: seconds after which a node is kept for a pod that others overtake
-    steer_hold: float = HOLD_SECONDS  #: for which observers wait for a steered pod
-    #: whether the scheduler asks for victims where it needs none itself, as from Kubernetes 1.38 on; ``None``: as the
-    #: version of the API server suggests
-    chooses_victims: bool | None = None
 
 
 class NodeOffers:
@@ -123,9 +109,8 @@ class NodeOffers:
 
         Its scheduler does not know of these.
         """
-        insufficient, assumptions = self._facts.insufficient, self._assumptions
-        busy = [node for node in assumptions.hosts if insufficient(node, pod, beside=assumptions.on(node))]
-        refusals = dict.fromkeys(busy, FULL) | dict(kept)
+        full = [node for node in self._assumptions.hosts if not self._assumptions.has_room(node, pod)]
+        refusals = dict.fromkeys(full, FULL) | dict(kept)
         refused = {node: refusals[node] for node in names if node in refusals} if refusals else {}
         offered = tuple(node for node in names if node not in refused)
         return AnswerNodes(offered, unresolvable=refused, aligned=False)

@@ -18,8 +18,7 @@ from enum import StrEnum
 from itertools import takewhile
 
 from alignup.placement.scheduling.facts import PodFacts, WaitState
-
-UNBOUND_SECONDS = 30.0  #: after which a pod that its scheduler has not bound is given up
+from alignup.placement.scheduling.options import UNBOUND_SECONDS
 
 
 class ReleaseOutcome(StrEnum):

@@ -22,7 +22,7 @@ from alignup.placement.scheduling.claim_rules import ClaimSuitability
 from alignup.placement.scheduling.events import Event
 from alignup.placement.scheduling.facts import ClusterFacts, WaitingOrder, WaitState
 from alignup.placement.scheduling.followed_hosts import FollowedHosts
-from alignup.placement.scheduling.gate import Gate, GateOptions
+from alignup.placement.scheduling.gate import Gate
 from alignup.placement.scheduling.instructions import (
     AnswerPreemption,
     AwaitRoom,
@@ -34,9 +34,10 @@ from alignup.placement.scheduling.instructions import (
     Report,
 )
 from alignup.placement.scheduling.kept_nodes import KeptNodes
-from alignup.placement.scheduling.node_offers import ExtenderOptions, NodeOffers
+from alignup.placement.scheduling.node_offers import NodeOffers
+from alignup.placement.scheduling.options import GateOptions
+from alignup.placement.scheduling.pod_steering import PodSteering
 from alignup.placement.scheduling.preemption import Preemption
-from alignup.placement.scheduling.steering import Steering
 from alignup.placement.scheduling.tentative_gangs import TentativeGangs
 from alignup.placement.scheduling.turn import Turn
 from alignup.placement.scheduling.wake_ups import WakeUps
@@ -64,7 +65,7 @@ class SchedulingState:
             refusals=self.refusals,
             keeps_out=lambda node, pod, after: self.kept_nodes.keeps_out(node, pod, self.order(pod), after=after),
         )
-        self.steering = Steering(cluster, facts, self.assumptions, turn=self._turn)
+        self.steering = PodSteering(cluster, facts, self.assumptions, turn=self._turn)
         self.preemption = Preemption(cluster, facts)
         self._claim_bindings = ClaimBindings(turn=self._turn)
         self.wake_ups = WakeUps(
@@ -97,7 +98,13 @@ class SchedulingState:
         self._orders: dict[str, WaitingOrder] = {}  #: by uid, of pods without a node
         self._schedulers: set[str] = set()  #: names of those that have asked
         self._checked = float("-inf")
-        self._handlers: dict[type[Event], Callable[[Any], object]] = {
+        self._handlers = self._event_handlers(hosts)
+        self._gate_handlers: dict[type[Event], Callable[[Any], object]] = {}
+        if gate is not None:
+            self.open_gate(gate)
+
+    def _event_handlers(self, hosts: FollowedHosts) -> dict[type[Event], Callable[[Any], object]]:
+        return {
             events.PodSeen: self._pod_seen,
             events.PodLeft: self._pod_left,
             events.PodBound: self._pod_bound,
@@ -123,27 +130,17 @@ class SchedulingState:
             events.PodRejected: lambda event: hosts.rejected(event.uid, event.node, event.reason),
             events.PodPreempted: lambda event: hosts.preempted(event.pod, event.node),
             events.TimePassed: self._time_passed,
+            events.ExtenderOpened: self._extender_opened,
+            events.GateOpened: lambda event: self.open_gate(event.options),
             events.GateClosed: self._gate_closed,
             events.LeadershipBegan: self._leadership_began,
             events.LeadershipEnded: self._leadership_ended,
         }
-        self._gate_handlers: dict[type[Event], Callable[[Any], object]] = {}
-        if gate is not None:
-            self.open_gate(gate)
 
     def build_gate(self, options: GateOptions) -> Gate:
         """Return a gate that knows of no pod."""
         parts = (self.cluster, self._facts, self.assumptions, self.kept_nodes, self.steering)
         return Gate(*parts, turn=self._turn, options=options)
-
-    def use(self, options: ExtenderOptions, *, keeps_nodes: bool = True) -> None:
-        """Answer schedulers as *options* say; with *keeps_nodes*, keep nodes for pods that they do not find one for."""
-        self.offers.options = options
-        self.bindings.allow_unknown = self.preemption.allow_unknown = options.allow_unknown
-        self.preemption.chooses = bool(options.chooses_victims)
-        self.steering.use(options.steer_hold)
-        if keeps_nodes:
-            self.kept_nodes.patience[WaitState.UNSCHEDULABLE] = options.patience
 
     def open_gate(self, options: GateOptions) -> Gate:
         """Place the pods behind the gate as well, until the leadership ends."""
@@ -235,6 +232,8 @@ class SchedulingState:
     def _pod_gone(self, event: events.PodGone) -> None:
         self._stop_waiting(event.uid)
         self.kept_nodes.ended(event.uid)
+        if not event.node:
+            self.assumptions.forget(event.uid)
         self.wake_ups.forget(event.uid)
         self._claim_bindings.forget(event.uid)
         self.gangs.pod_gone(event.uid)
@@ -292,6 +291,14 @@ class SchedulingState:
         self.bindings.leading = True
         self.gangs.resume()
         self.steering.resume()
+
+    def _extender_opened(self, event: events.ExtenderOpened) -> None:
+        options = self.offers.options = event.options
+        self.bindings.allow_unknown = self.preemption.allow_unknown = options.allow_unknown
+        self.preemption.chooses = bool(options.chooses_victims)
+        self.steering.use(options.steer_hold)
+        if event.keeps_nodes:
+            self.kept_nodes.patience[WaitState.UNSCHEDULABLE] = options.patience
 
     def _gate_closed(self, _event: events.GateClosed) -> None:
         self._turn.emit(*self.kept_nodes.clear())

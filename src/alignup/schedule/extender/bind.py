@@ -21,7 +21,7 @@ from alignup.kubernetes.api.objects import ApiPod
 from alignup.kubernetes.manifests.claims import claim_from
 from alignup.placement.scheduling.bindings import FAILED
 from alignup.placement.scheduling.events import BindingAsked, BindingFailed, BindingWritten, ClaimsRead
-from alignup.placement.scheduling.instructions import AnswerBinding, Instruction, ReadClaims, WriteBinding
+from alignup.placement.scheduling.instructions import AnswerBinding, Instruction, ReadPodClaims, WriteBinding
 from alignup.placement.steered import STEERED_ANNOTATION
 from alignup.schedule.cluster_facts import PLACEMENT_ANNOTATION
 from alignup.schedule.extender.filter import FilterRecord
@@ -91,7 +91,7 @@ class BindVerb:
         match instruction:
             case WriteBinding(request, pod):
                 tasks.start(self._write(instruction), pod.uid, ServiceStep.BIND, request)
-            case ReadClaims(request, pod):
+            case ReadPodClaims(request, pod):
                 tasks.start(self._read_claims(instruction), pod.uid, ServiceStep.BIND, request)
             case AnswerBinding(request, problem):
                 answer = self._requests.pop(request).answer
@@ -117,7 +117,7 @@ class BindVerb:
         else:
             self._live.schedule(BindingWritten(request))
 
-    async def _read_claims(self, read: ReadClaims) -> None:
+    async def _read_claims(self, read: ReadPodClaims) -> None:
         request = read.request
         try:
             pod, claims = await self._current_claims(self._requests[request].pod, read.pod, current=read.current)

@@ -24,7 +24,7 @@ from alignup.documents.codec import decode, encode
 from alignup.documents.host_state import GROUP
 from alignup.kubernetes.api.objects import ApiPod, OwnerReference
 from alignup.kubernetes.manifests.pod_decoder import NamedItem, ObjectPart
-from alignup.placement.scheduling.gate import DEFAULT_SCHEDULER
+from alignup.placement.scheduling.options import DEFAULT_SCHEDULER
 from alignup.schedule.cluster_facts import GATE
 from alignup.web.api_operations import receive_body
 from alignup.web.authentication import count_authenticated

@@ -16,9 +16,9 @@ from alignup.kubernetes.api import PODS, ApiClient
 from alignup.kubernetes.api.errors import ApiError
 from alignup.placement.scheduling import events, instructions
 from alignup.placement.scheduling.events import Event
-from alignup.placement.scheduling.gate import GateOptions
 from alignup.placement.scheduling.instructions import Instruction
 from alignup.placement.scheduling.kept_nodes import KeptNodes
+from alignup.placement.scheduling.options import GateOptions
 from alignup.placement.scheduling.releases import ReleaseOutcome
 from alignup.placement.scheduling.scheduling_state import CHECK_SECONDS
 from alignup.schedule.gate.metrics import GateMetrics
@@ -81,7 +81,8 @@ class GateController:
         """Release pods until cancelled."""
         await self._live.ready.wait()
         self._running = True
-        self.gate = self._live.open_gate(self.options)
+        self._live.open_gate(self.options)
+        self.gate = self._live.scheduling.gate or self.gate
         self._start(self._live.guard.keep_running("events of the gate", self._events.run), "")
         try:
             while True:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import structlog
 
 from alignup.kubernetes.api import Access, Timing
-from alignup.placement.scheduling.gate import GateOptions
+from alignup.placement.scheduling.options import GateOptions
 from alignup.schedule.gate.admission import answer_review, webhook_app
 from alignup.schedule.gate.certificates import SECRETS, WEBHOOK_CONFIGURATIONS, CertificateKeeper
 from alignup.schedule.gate.controller import GateController

@@ -30,11 +30,11 @@ from alignup.placement.scheduling.assumptions import Assumptions
 from alignup.placement.scheduling.events import SteeringObserved
 from alignup.placement.scheduling.facts import ClusterFacts, PodFacts
 from alignup.placement.scheduling.instructions import Report, WriteEvent, WriteSteering
+from alignup.placement.scheduling.options import HOLD_SECONDS
 from alignup.placement.scheduling.turn import Turn
 from alignup.placement.steered import SteeringChoice, choose_node, count_markers, numa_preference
 from alignup.placement.verdict import Verdict
 
-HOLD_SECONDS = 5.0  #: for which observers wait for a pod
 READY_SECONDS = 1.5  #: for an observer to carry out an instruction
 HELD_SECONDS = 8.0  #: after which an observer has restored all markers by itself
 SILENT_SECONDS = 12.0  #: after which the status of a node shows that its markers are gone; kubelets write it every 10
@@ -109,7 +109,7 @@ class _Attempt:
         return self.choice.nodes if self.choice else 0
 
 
-class Steering:
+class PodSteering:
     """The NUMA nodes that pods are steered to, one pod at a time on each node."""
 
     def __init__(self, cluster: Cluster, facts: ClusterFacts, assumptions: Assumptions, *, turn: Turn) -> None:

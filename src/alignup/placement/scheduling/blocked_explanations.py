@@ -1,0 +1,99 @@
+"""Why pods wait behind the gate, in events: the same words for all pods of a class, and again when they change."""
+
+from collections.abc import Collection, Iterator
+
+from alignup.align.errors import AlignError
+from alignup.placement.cluster import Cluster
+from alignup.placement.scheduling.assumptions import Assumptions
+from alignup.placement.scheduling.claim_rules import GatedClaims
+from alignup.placement.scheduling.facts import ClusterFacts, PodFacts
+from alignup.placement.scheduling.gang_placement import FULL
+from alignup.placement.scheduling.instructions import WriteEvent
+from alignup.placement.scheduling.kept_nodes import KeptNodes
+from alignup.placement.scheduling.pod_queue import PodClass, PodQueue
+from alignup.placement.scheduling.reasons import count_reasons, describe_reasons
+from alignup.placement.scheduling.turn import Turn
+from alignup.placement.verdict import VerdictKind
+
+NO_NODE = "NoNode"  #: the reason of events about pods that no node admits
+EXPLAIN_SECONDS = 2.0  #: before it is said that no node admits a pod; some reasons last less
+
+
+class BlockedExplanations:
+    def __init__(  # noqa: PLR0913 - everything that a reason depends on
+        self,
+        cluster: Cluster,
+        facts: ClusterFacts,
+        assumptions: Assumptions,
+        kept_nodes: KeptNodes,
+        *,
+        queue: PodQueue,
+        claims: GatedClaims,
+        turn: Turn,
+    ) -> None:
+        self._cluster = cluster
+        self._facts = facts
+        self._assumptions = assumptions
+        self._kept_nodes = kept_nodes
+        self._queue = queue
+        self._claims = claims
+        self._turn = turn
+        self._later: dict[PodClass, float] = {}  #: blocked classes → when to explain that; the first comes first
+
+    def due(self) -> Collection[float]:
+        """Return when the next class is to be explained, if there is one."""
+        return [*self._later.values()][:1]
+
+    def explain_later(self, pod_class: PodClass) -> None:
+        self._later.setdefault(pod_class, self._turn.now + EXPLAIN_SECONDS)
+
+    def joined(self, pod_class: PodClass, uid: str) -> None:
+        """Say of a pod that has joined a blocked class what was said of the others."""
+        if pod_class.explained is None:
+            self.explain_later(pod_class)
+        else:
+            reasons, message = pod_class.explained
+            self._turn.emit(WriteEvent(uid, NO_NODE, message, reasons))
+
+    def next_class(self) -> PodClass | None:
+        """Return a blocked class that is to be explained now."""
+        while self._later:
+            pod_class, at = next(iter(self._later.items()))
+            if at > self._turn.now:
+                return None
+            del self._later[pod_class]
+            if pod_class in self._queue.blocked:
+                return pod_class
+        return None
+
+    def explain(self, pod_class: PodClass) -> None:
+        """Say why no node admits the pods of a class."""
+        waiting, before = self._queue.of_kind(pod_class), pod_class.explained
+        try:
+            reasons = count_reasons(self._reasons(waiting[0]))
+            message = describe_reasons(reasons, nodes=len(self._facts.nodes))
+        except AlignError as error:
+            message = f"no kubelet can decide on the pod: {error}"
+            reasons = {message: 1}
+        pod_class.explained = frozenset(reasons), message
+        if before is None or before[0] != reasons.keys():
+            for facts in waiting:
+                self._turn.emit(WriteEvent(facts.uid, NO_NODE, message, pod_class.explained[0]))
+
+    def _reasons(self, waiting: PodFacts) -> Iterator[tuple[str, VerdictKind | None, str]]:
+        """Yield each node that is not chosen with its kind of verdict (``None``: it does not matter) and a reason."""
+        pod, excluded = waiting.pod, self._facts.excluded(waiting)
+        verdicts = self._cluster.verdicts(pod, self._facts.nodes)
+        for node in self._facts.nodes:
+            if node in excluded:
+                yield node, None, excluded[node]
+                continue
+            verdict = verdicts.get(node) or self._facts.verdict_without_report(pod, node)
+            if not verdict.admits:
+                yield node, verdict.kind, verdict.reason
+            elif not self._assumptions.has_room(node, pod):
+                yield node, None, FULL
+            elif self._kept_nodes.keeps_out(node, pod, waiting.order):
+                yield node, None, self._kept_nodes.describe(node)
+            elif pod.uses_claims and (refusal := self._claims.refusal(pod, node)):
+                yield node, None, refusal
