@@ -192,7 +192,7 @@ async def test_a_node_without_host_state_is_judged_by_its_totals(approximate, no
 @pytest.mark.parametrize("fingerprint", [True, False])
 async def test_a_bound_pod_counts_everywhere_until_the_totals_contain_it(approximate, nodes, fingerprint):
     small, host = pod("small", cpu="1", memory="1Gi"), kubelet()
-    assert approximate.assume(small, "a").admits
+    assert assume(approximate, small, "a").admits
     assert not approximate.verdict(WIDE, "a").admits
     approximate.forget("small")
     assert approximate.verdict(WIDE, "a").admits

@@ -16,9 +16,7 @@ from enum import StrEnum
 
 from alignup.align.bits import NodeSet
 from alignup.align.workload import Pod
-from alignup.placement.cluster import Cluster
 from alignup.placement.pod_shape import needs_alignment
-from alignup.placement.scheduling.assumptions import Assumptions
 from alignup.placement.scheduling.claim_bindings import NOTHING_CHECKED, ClaimBindings, ClaimCheck
 from alignup.placement.scheduling.claim_rules import (
     UNKNOWN_PREFERENCE,
@@ -27,12 +25,12 @@ from alignup.placement.scheduling.claim_rules import (
     claim_preference,
     claims_beside,
 )
+from alignup.placement.scheduling.common_parts import CommonParts
 from alignup.placement.scheduling.events import BindingAsked, ClaimsRead
-from alignup.placement.scheduling.facts import ClusterFacts, GroupKey, PodFacts
+from alignup.placement.scheduling.facts import GroupKey, PodFacts
 from alignup.placement.scheduling.instructions import AnswerBinding, ReadPodClaims, Report, WriteBinding, WriteEvent
 from alignup.placement.scheduling.pod_steering import PodSteering, Steered
 from alignup.placement.scheduling.tentative_gangs import TentativeGangs
-from alignup.placement.scheduling.turn import Turn
 from alignup.placement.steered import count_markers
 from alignup.placement.verdict import Verdict
 
@@ -71,25 +69,22 @@ class PendingBinding:
 class Bindings:
     """The bindings of one process; *ended* is called with the uid of a pod, and why it was not bound, or nothing."""
 
-    def __init__(  # noqa: PLR0913 - everything that a binding depends on
+    def __init__(
         self,
-        cluster: Cluster,
-        facts: ClusterFacts,
-        assumptions: Assumptions,
+        parts: CommonParts,
         *,
         gangs: TentativeGangs,
         steering: PodSteering,
         claims: ClaimBindings,
-        turn: Turn,
         ended: Callable[[str, str], object],
     ) -> None:
-        self._cluster = cluster
-        self._facts = facts
-        self._assumptions = assumptions
+        self._cluster = parts.cluster
+        self._facts = parts.facts
+        self._assumptions = parts.assumptions
+        self._turn = parts.turn
         self._gangs = gangs
         self._steering = steering
         self._claims = claims
-        self._turn = turn
         self._ended = ended
         self.allow_unknown = False
         self.leading = True

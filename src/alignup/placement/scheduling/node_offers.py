@@ -11,19 +11,17 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from alignup.align.errors import PodError
 from alignup.align.workload import Pod
-from alignup.placement.cluster import Cluster
 from alignup.placement.pod_shape import needs_alignment
-from alignup.placement.scheduling.assumptions import Assumptions
 from alignup.placement.scheduling.claim_bindings import ClaimBindings
 from alignup.placement.scheduling.claim_rules import MAX_JUDGED, ClaimSuitability, must_align
+from alignup.placement.scheduling.common_parts import CommonParts
 from alignup.placement.scheduling.events import NodesAsked
-from alignup.placement.scheduling.facts import ClusterFacts, PodFacts
+from alignup.placement.scheduling.facts import PodFacts
 from alignup.placement.scheduling.gang_placement import FULL
 from alignup.placement.scheduling.instructions import AnswerNodes
 from alignup.placement.scheduling.options import ExtenderOptions
 from alignup.placement.scheduling.preemption import Preemption
 from alignup.placement.scheduling.tentative_gangs import TentativeGangs
-from alignup.placement.scheduling.turn import Turn
 from alignup.placement.scheduling.wake_ups import WakeUps
 from alignup.placement.verdict import Verdict
 
@@ -38,27 +36,24 @@ class NodeOffers:
 
     def __init__(  # noqa: PLR0913 - everything that an answer depends on
         self,
-        cluster: Cluster,
-        facts: ClusterFacts,
-        assumptions: Assumptions,
+        parts: CommonParts,
         *,
         gangs: TentativeGangs,
         suitability: ClaimSuitability,
         claims: ClaimBindings,
         preemption: Preemption,
         wake_ups: WakeUps,
-        turn: Turn,
         refusals: Callable[[Pod], Mapping[str, str]],
     ) -> None:
-        self._cluster = cluster
-        self._facts = facts
-        self._assumptions = assumptions
+        self._cluster = parts.cluster
+        self._facts = parts.facts
+        self._assumptions = parts.assumptions
+        self._turn = parts.turn
         self._gangs = gangs
         self._suitability = suitability
         self._claims = claims
         self._preemption = preemption
         self._wake_ups = wake_ups
-        self._turn = turn
         self._refusals = refusals
         self.options = ExtenderOptions()
         self._offered: dict[str, tuple[str, float]] = {}  #: node → uid of the last pod it was offered to, until when

@@ -25,13 +25,11 @@ from typing import NamedTuple
 from alignup.align import bits
 from alignup.align.bits import NodeSet
 from alignup.align.workload import Pod
-from alignup.placement.cluster import Cluster
-from alignup.placement.scheduling.assumptions import Assumptions
+from alignup.placement.scheduling.common_parts import CommonParts
 from alignup.placement.scheduling.events import SteeringObserved
-from alignup.placement.scheduling.facts import ClusterFacts, PodFacts
+from alignup.placement.scheduling.facts import PodFacts
 from alignup.placement.scheduling.instructions import Report, WriteEvent, WriteSteering
 from alignup.placement.scheduling.options import HOLD_SECONDS
-from alignup.placement.scheduling.turn import Turn
 from alignup.placement.steered import SteeringChoice, choose_node, count_markers, numa_preference
 from alignup.placement.verdict import Verdict
 
@@ -112,11 +110,11 @@ class _Attempt:
 class PodSteering:
     """The NUMA nodes that pods are steered to, one pod at a time on each node."""
 
-    def __init__(self, cluster: Cluster, facts: ClusterFacts, assumptions: Assumptions, *, turn: Turn) -> None:
-        self._cluster = cluster
-        self._facts = facts
-        self._assumptions = assumptions
-        self._turn = turn
+    def __init__(self, parts: CommonParts) -> None:
+        self._cluster = parts.cluster
+        self._facts = parts.facts
+        self._assumptions = parts.assumptions
+        self._turn = parts.turn
         self.silent_seconds = SILENT_SECONDS
         self.use(HOLD_SECONDS)
         self.withdrawals: dict[str, Withdrawal] = {}  #: by node

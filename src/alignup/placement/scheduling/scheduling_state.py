@@ -19,6 +19,7 @@ from alignup.placement.scheduling.assumptions import Assumptions
 from alignup.placement.scheduling.bindings import Bindings
 from alignup.placement.scheduling.claim_bindings import ClaimBindings
 from alignup.placement.scheduling.claim_rules import ClaimSuitability
+from alignup.placement.scheduling.common_parts import CommonParts
 from alignup.placement.scheduling.events import Event
 from alignup.placement.scheduling.facts import ClusterFacts, WaitingOrder, WaitState
 from alignup.placement.scheduling.followed_hosts import FollowedHosts
@@ -65,32 +66,25 @@ class SchedulingState:
             refusals=self.refusals,
             keeps_out=lambda node, pod, after: self.kept_nodes.keeps_out(node, pod, self.order(pod), after=after),
         )
-        self.steering = PodSteering(cluster, facts, self.assumptions, turn=self._turn)
+        parts = CommonParts(cluster, facts, self.assumptions, self._turn)
+        self.steering = PodSteering(parts)
         self.preemption = Preemption(cluster, facts)
         self._claim_bindings = ClaimBindings(turn=self._turn)
-        self.wake_ups = WakeUps(
-            cluster, facts, self.assumptions, gangs=self.gangs, turn=self._turn, refusals=self.refusals
-        )
+        self.wake_ups = WakeUps(parts, gangs=self.gangs, refusals=self.refusals)
         self.offers = NodeOffers(
-            cluster,
-            facts,
-            self.assumptions,
+            parts,
             gangs=self.gangs,
             suitability=self.claims,
             claims=self._claim_bindings,
             preemption=self.preemption,
             wake_ups=self.wake_ups,
-            turn=self._turn,
             refusals=self.refusals,
         )
         self.bindings = Bindings(
-            cluster,
-            facts,
-            self.assumptions,
+            parts,
             gangs=self.gangs,
             steering=self.steering,
             claims=self._claim_bindings,
-            turn=self._turn,
             ended=self._binding_ended,
         )
         hosts = FollowedHosts(cluster, self.assumptions, turn=self._turn, changed=self._hosts_reported)

@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from itertools import islice
 
 from alignup.align.workload import Pod
-from alignup.placement.cluster import Cluster
 from alignup.placement.pod_shape import is_large
-from alignup.placement.scheduling.assumptions import Assumptions
-from alignup.placement.scheduling.facts import ClusterFacts, PodFacts, WaitState
+from alignup.placement.scheduling.common_parts import CommonParts
+from alignup.placement.scheduling.facts import PodFacts, WaitState
 from alignup.placement.scheduling.instructions import DecideLargePod, Report, WakePod
 from alignup.placement.scheduling.tentative_gangs import TentativeGangs
-from alignup.placement.scheduling.turn import Turn
 from alignup.placement.wait_queue import WaitQueue
 
 SWEEP_SECONDS = 30.0  #: between looking for room for all waiting pods, since a woken pod need not take the room
@@ -44,21 +42,18 @@ class RefusedPod:
 class WakeUps:
     """The pods for which no node was offered; *refusals* returns the nodes that are kept from a pod, and why."""
 
-    def __init__(  # noqa: PLR0913 - everything that a wake-up depends on
+    def __init__(
         self,
-        cluster: Cluster,
-        facts: ClusterFacts,
-        assumptions: Assumptions,
+        parts: CommonParts,
         *,
         gangs: TentativeGangs,
-        turn: Turn,
         refusals: Callable[[Pod], Mapping[str, str]],
     ) -> None:
-        self._cluster = cluster
-        self._facts = facts
-        self._assumptions = assumptions
+        self._cluster = parts.cluster
+        self._facts = parts.facts
+        self._assumptions = parts.assumptions
+        self._turn = parts.turn
         self._gangs = gangs
-        self._turn = turn
         self._refusals = refusals
         self._waiting: WaitQueue[None, RefusedPod] = WaitQueue()  #: the highest priority first, then the oldest
         self._nodes: tuple[tuple[str, ...], frozenset[str]] = ((), frozenset())  #: of the last pod, to be shared
