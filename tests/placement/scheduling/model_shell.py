@@ -5,14 +5,15 @@ It does what ``schedule.live_cluster`` and ``schedule.gate.controller`` do with 
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import fields as fields_of
 from dataclasses import is_dataclass, replace
 from functools import partial
 from itertools import count
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 from alignup.align.workload import Pod
+from alignup.documents.recorded_values import Call
 from alignup.placement.cluster import Cluster
 from alignup.placement.host_report import HostReport, PodStage
 from alignup.placement.scheduling import events, instructions
@@ -21,9 +22,11 @@ from alignup.placement.scheduling.gate import GateOptions
 from alignup.placement.scheduling.instructions import Instruction
 from alignup.placement.scheduling.releases import ReleaseOutcome
 from alignup.placement.scheduling.scheduling_state import SchedulingState
+from alignup.schedule.recording import DecisionRecorder
 from tests.placement.scheduling.machine import PlainFacts
 from tests.placement.scheduling.model_api import ModelApi, ModelPod
 
+Result = TypeVar("Result")
 PATIENCE = 8.0
 OPTIONS = GateOptions(parallel=4, patience=PATIENCE, unbound=10.0, retry=3.0, avoid=30.0, replace_stuck=True)
 
@@ -120,10 +123,13 @@ class ModelFacts(PlainFacts):
 class Shell:
     """One process. It begins with a list of all objects; *leading* begins later."""
 
-    def __init__(self, api: ModelApi, checks: Checks, *, faults: Callable[[], bool]) -> None:
+    def __init__(
+        self, api: ModelApi, checks: Checks, *, faults: Callable[[], bool], record: Path | None = None
+    ) -> None:
         self.api, self.world, self.random, self.checks, self.faults = api, api.world, api.world.random, checks, faults
         self.cluster, self.facts = Cluster(), ModelFacts(api, lambda: faults() and self.random.random() < 0.0005)
-        self.state = SchedulingState(self.cluster, self.facts)
+        self.recorder = DecisionRecorder(record, self.facts) if record else None
+        self.state = SchedulingState(self.cluster, self.recorder.facts if self.recorder else self.facts)
         self.state.kept_nodes.patience[WaitState.UNSCHEDULABLE] = PATIENCE
         self.log: deque[tuple[float, object]] = deque(maxlen=60)
         self.numbers = count()  #: of requests
@@ -140,15 +146,27 @@ class Shell:
     def handle(self, event: events.Event) -> list[Instruction]:
         self.log.append((self.world.now, event))
         self.checks.before(self, type(event).__name__)
-        return self.carry_out(self.state.handle(event, now=self.world.now))
+        if self.recorder:
+            self.recorder.begin(self.state)
+        done = self.state.handle(event, now=self.world.now)
+        if self.recorder:
+            self.recorder.write(self.world.now, event, done)
+        return self.carry_out(done)
 
-    @contextmanager
-    def turn(self, name: str) -> Any:
-        self.log.append((self.world.now, name))
-        self.checks.before(self, name)
+    def act(self, work: Callable[..., Result], *args: Any) -> Result:
+        """Call a method of the state that changes it."""
+        call = Call(work.__qualname__, args, {})
+        self.log.append((self.world.now, call))
+        self.checks.before(self, call.method)
+        if self.recorder:
+            self.recorder.begin(self.state)
         self.state.begin_turn(self.world.now)
-        yield self.state.assumptions
-        self.carry_out(self.state.end_turn())
+        result = work(*args)
+        done = self.state.end_turn()
+        if self.recorder:
+            self.recorder.write(self.world.now, call, done)
+        self.carry_out(done)
+        return result
 
     def carry_out(self, done: list[Instruction]) -> list[Instruction]:
         if done:
@@ -187,8 +205,7 @@ class Shell:
     def lead(self) -> None:
         if not self.leading and not self.closed:
             self.leading = True
-            with self.turn("open the gate"):
-                self.state.open_gate(OPTIONS)
+            self.act(self.state.open_gate, OPTIONS)
             for pod_object in list(self.facts.view.values()):
                 if not pod_object.host:
                     self.follow_unbound(pod_object)
@@ -382,8 +399,7 @@ class Shell:
         admitted = False
         if ranked:
             node = self.random.choice(ranked[:2])
-            with self.turn(f"assume {pod.uid} on {node}") as assumptions:
-                admitted = assumptions.assume(pod, node).admits
+            admitted = self.act(self.state.assumptions.assume, pod, node).admits
             if admitted:
                 self.bind_later(pod_object, node)
         if not admitted and not pod_object.unschedulable:
@@ -399,8 +415,7 @@ class Shell:
         uid, number = pod_object.uid, next(self.numbers)
 
         def forget() -> None:
-            with self.turn(f"forget {uid}") as assumptions:
-                assumptions.forget(uid)
+            self.act(self.state.assumptions.forget, uid)
 
         def bind() -> None:
             request, _ = self.requests.pop(number)

@@ -1,11 +1,13 @@
 """What happens in a cluster, as the scheduling state handles it: facts, without objects of the API server."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from alignup.align.workload import Pod
 from alignup.placement.host_report import HostReport, PodStage
 from alignup.placement.scheduling.facts import GroupKey, PodFacts
+from alignup.placement.scheduling.gate import GateOptions
 from alignup.placement.scheduling.releases import ReleaseOutcome
 
 # What the API server and observers say
@@ -199,6 +201,27 @@ class LeadershipEnded:
     """Another process decides from now on."""
 
 
+# Snapshots
+
+
+class DroppedHost(NamedTuple):
+    """A host whose state is unknown for a while, although pods are assumed there."""
+
+    report: HostReport  #: the last one
+    values: Mapping[str, Any]
+    uids: tuple[str, ...]  #: of the pods
+
+
+@dataclass(frozen=True, slots=True)
+class StateRestored:
+    """A new state continues from a snapshot, after the reports of its hosts; see ``snapshot``."""
+
+    parts: Mapping[str, Mapping[str, Any]]  #: part of the state → attribute → value
+    hosts: Mapping[str, Mapping[str, Any]]  #: what has happened on hosts since their reports
+    dropped: tuple[DroppedHost, ...] = ()
+    gate: GateOptions | None = None  #: ``None``: it is closed
+
+
 Event = (
     PodSeen
     | PodLeft
@@ -225,4 +248,5 @@ Event = (
     | ExplainNext
     | LeadershipBegan
     | LeadershipEnded
+    | StateRestored
 )

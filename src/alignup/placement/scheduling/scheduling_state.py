@@ -22,6 +22,7 @@ from alignup.placement.scheduling.followed_hosts import FollowedHosts
 from alignup.placement.scheduling.gate import Gate, GateOptions
 from alignup.placement.scheduling.instructions import ChangeHosts, GiveNodeBack, Instruction, KeepNode, Report
 from alignup.placement.scheduling.kept_nodes import KeptNodes
+from alignup.placement.scheduling.snapshot import restore
 from alignup.placement.scheduling.tentative_gangs import TentativeGangs
 from alignup.placement.scheduling.turn import Turn
 
@@ -70,6 +71,7 @@ class SchedulingState:
             events.TimePassed: self._time_passed,
             events.LeadershipBegan: lambda _event: self.gangs.resume(),
             events.LeadershipEnded: self._leadership_ended,
+            events.StateRestored: lambda event: restore(self, event),
         }
         self._gate_handlers: dict[type[Event], Callable[[Any], object]] = {}
         if gate is not None:
