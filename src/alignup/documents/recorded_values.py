@@ -14,7 +14,7 @@ Reading never runs code of a file: only the types above are constructed.
 import math
 import pkgutil
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
@@ -70,8 +70,6 @@ class Call:
 
 class RecordedError(Exception):
     """An error of a recording; its type has the recorded name."""
-
-    kind = "Exception"
 
     def __init__(self, text: str) -> None:
         Exception.__init__(self, text)
@@ -176,13 +174,34 @@ class ValueWriter:
         return {"$": name, "=": [[self.write(key), self.write(value)] for key, value in mapping.items()]}
 
 
-def _write_error(error: Exception) -> dict[str, str]:
+def _write_error(error: Exception) -> dict[str, Any]:
     kind = next(name for name, type_ in _ERRORS.items() if isinstance(error, type_))
-    return {"$": "error", "name": type(error).__name__, "kind": kind, "=": str(error)}
+    return {"$": "error", "=": [type(error).__name__, kind, str(error)]}
+
+
+def _read_error(parts: Sequence[str]) -> Exception:
+    name, kind, text = parts
+    error: Exception = type(name, (RecordedError, _ERRORS[kind]), {})(text)
+    return error
+
+
+def _read_distances(parts: Sequence[Any]) -> Distances:
+    ids, matrix = parts
+    return Distances({a: dict(zip(ids, row, strict=True)) for a, row in zip(ids, matrix, strict=True)})
+
+
+_SCALARS: dict[str, Callable[[Any], Any]] = {
+    "int": lambda text: int(text, 16),
+    "float": float,
+    "key": RecordedKey,
+    "error": _read_error,
+    "Release": find_release,
+    "Distances": _read_distances,
+}
 
 
 def _is_frozen(type_: type) -> bool:
-    return not is_dataclass(type_) or type_.__dataclass_params__.frozen  # type: ignore[attr-defined, no-any-return]
+    return not is_dataclass(type_) or type_.__dataclass_params__.frozen  # type: ignore[attr-defined]
 
 
 def _fields(type_: type) -> list[tuple[str, Any]]:
@@ -224,21 +243,8 @@ class ValueReader:
     def _read_tagged(self, tag: str, value: dict[str, Any]) -> Any:  # noqa: ANN401
         if tag in _COLLECTIONS:
             return _COLLECTIONS[tag]([self._read(part) for part in value["="]])
-        match tag:
-            case "int":
-                return int(value["="], 16)
-            case "float":
-                return float(value["="])
-            case "key":
-                return RecordedKey(value["="])
-            case "error":
-                base = _ERRORS[value["kind"]]
-                return type(value["name"], (RecordedError, base), {"kind": value["kind"]})(value["="])
-            case "Release":
-                return find_release(value["="])
-            case "Distances":
-                ids, matrix = value["="]
-                return Distances({a: dict(zip(ids, row, strict=True)) for a, row in zip(ids, matrix, strict=True)})
+        if tag in _SCALARS:
+            return _SCALARS[tag](value["="])
         type_ = recordable_types().get(tag)
         if type_ is None:
             raise ParseError(f"{tag!r} is not a type that recordings have")

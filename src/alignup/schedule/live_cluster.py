@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import structlog
@@ -25,6 +26,7 @@ from alignup.align.errors import AlignError, PodError
 from alignup.align.workload import Pod
 from alignup.documents.host_state import HostStateObject
 from alignup.documents.host_state.reader import kubelet_release
+from alignup.documents.recorded_values import Call
 from alignup.kubernetes.api import NODE_RESOURCE_TOPOLOGIES, NODES, PODS, ApiClient, Change, EventType, Informer
 from alignup.kubernetes.api.errors import NotFoundError
 from alignup.kubernetes.api.host_states import HOST_STATES, host_state_reader
@@ -57,6 +59,7 @@ from alignup.schedule.metrics import ScheduleMetrics
 from alignup.schedule.node_resource_topology import TopologyFallback
 from alignup.schedule.pod_groups import PodGroups, group_of
 from alignup.schedule.pod_trimmer import PodTrimmer
+from alignup.schedule.recording import DecisionRecorder
 from alignup.schedule.schedulable_nodes import NodeCapacity, NodeFilter
 from alignup.schedule.step_guard import ServiceStep, StepGuard
 
@@ -87,6 +90,7 @@ class LiveClusterOptions:
     max_unconfirmed: int | None = 1  #: pods on a node with resources of their own that no report contains yet
     force_deleted_may_run: bool = False  #: whether containers of a force-deleted pod may still use their CPUs
     approximate: bool = False  #: whether NodeResourceTopology counts where a node has no HostState
+    record: Path | None = None  #: a directory for recordings of decisions; ``None``: there are none
 
 
 class LiveCluster:
@@ -98,7 +102,15 @@ class LiveCluster:
         self.options = options or LiveClusterOptions()
         self.cluster = Cluster(max_unconfirmed=self.options.max_unconfirmed, on_defect=self._decision_failed)
         self.cluster_facts = LiveFacts(self)
-        self.scheduling = SchedulingState(self.cluster, self.cluster_facts)
+        self.metrics = metrics or ScheduleMetrics()
+        self._recorder: DecisionRecorder | None = None
+        if self.options.record is not None:
+            unconfirmed, failed = self.options.max_unconfirmed, self.metrics.recording_failed
+            self._recorder = DecisionRecorder(
+                self.options.record, self.cluster_facts, max_unconfirmed=unconfirmed, failed=failed
+            )
+        facts = self._recorder.facts if self._recorder else self.cluster_facts
+        self.scheduling = SchedulingState(self.cluster, facts)
         self.failed_decisions = 0
         self.nodes = Informer(client, NODES)
         self.node_filter = NodeFilter(self.nodes)
@@ -114,7 +126,7 @@ class LiveCluster:
         if self.options.approximate:
             self._informers += (self.topologies,)
         self._fallback = TopologyFallback()
-        self._client, self.metrics = client, metrics or ScheduleMetrics()
+        self._client = client
         self.guard = StepGuard(self.metrics, client.timing)  #: of everything that is done about one pod, gang or node
         self._reader = host_state_reader()
         self._unknown: dict[str, Verdict] = {}  #: node → why its state is unknown, if it has a HostState
@@ -141,6 +153,13 @@ class LiveCluster:
 
     async def run(self) -> None:
         """Follow the API server until cancelled."""
+        try:
+            await self._follow()
+        finally:
+            if self._recorder:
+                self._recorder.close()
+
+    async def _follow(self) -> None:
         self.nodes.subscribe(self._node_changed)
         self.host_states.subscribe(self._state_changed)
         self.topologies.subscribe(lambda change: self._topology_changed(change.object.metadata.name))
@@ -232,7 +251,12 @@ class LiveCluster:
 
     def schedule(self, event: Event) -> Sequence[Instruction]:
         """Let the scheduling state handle an event, and listeners carry out its instructions, which are returned."""
-        todo = self.scheduling.handle(event, now=self._now())
+        now = self._now()
+        if self._recorder:
+            self._recorder.begin(self.scheduling)
+        todo = self.scheduling.handle(event, now=now)
+        if self._recorder:
+            self._recorder.write(now, event, todo)
         self._carry_out(todo)
         for listener in self._event_listeners:
             listener(event)
@@ -240,11 +264,17 @@ class LiveCluster:
 
     def act(self, work: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         """Call a method of the scheduling state that changes it, and let listeners carry out what follows."""
-        self.scheduling.begin_turn(self._now())
+        now = self._now()
+        if self._recorder:
+            self._recorder.begin(self.scheduling)
+        self.scheduling.begin_turn(now)
         try:
             return work(*args, **kwargs)
         finally:
-            self._carry_out(self.scheduling.end_turn())
+            todo = self.scheduling.end_turn()
+            if self._recorder:
+                self._recorder.write(now, Call(work.__qualname__, args, kwargs), todo)
+            self._carry_out(todo)
 
     def _carry_out(self, todo: Sequence[Instruction]) -> None:
         for instruction in todo:

@@ -27,8 +27,6 @@ from alignup.placement.scheduling.scheduling_state import SchedulingState
 from alignup.placement.scheduling.snapshot import take_snapshot
 from alignup.placement.verdict import Verdict
 
-MAX_BYTES = 64 << 20  #: of a file after its snapshot
-MAX_FILES = 8
 MAX_TEXTS = 50_000  #: pods whose texts are kept to recognize questions
 _IMMUTABLE = (frozenset, tuple, str, bool, PodFacts, Verdict)
 _NAME = re.compile(r"decisions-(\d{6,})\.jsonl")
@@ -39,6 +37,9 @@ _log = structlog.get_logger()
 class DecisionRecorder:
     """Writes files into a directory until one cannot be written; then *failed* is called, and nothing is recorded."""
 
+    max_bytes = 64 << 20  #: of a file, beside its snapshot
+    max_files = 8
+
     def __init__(
         self,
         directory: Path,
@@ -46,13 +47,10 @@ class DecisionRecorder:
         *,
         max_unconfirmed: int | None = 1,
         failed: Callable[[], object] = lambda: None,
-        max_bytes: int = MAX_BYTES,
-        max_files: int = MAX_FILES,
     ) -> None:
         self._directory = directory
         self._header = {"alignup": __version__, "maxUnconfirmed": max_unconfirmed}
         self._failed = failed
-        self._max_bytes, self._max_files = max_bytes, max_files
         self._file: BinaryIO | None = None
         self._left = 0  #: bytes that the file may still get
         self.stopped = False
@@ -90,6 +88,11 @@ class DecisionRecorder:
         self._asked.clear()
 
     def close(self) -> None:
+        """End the recording."""
+        self.stopped = True
+        self._close_file()
+
+    def _close_file(self) -> None:
         file, self._file = self._file, None
         if file is not None:
             try:
@@ -98,14 +101,16 @@ class DecisionRecorder:
                 _log.warning("cannot close a recording", problem=str(error))
 
     def _open(self, state: SchedulingState) -> None:
-        self.close()
-        files = sorted((int(name[1]), path) for path in self._directory.iterdir() if (name := _NAME.fullmatch(path.name)))
-        for _, path in files[: max(len(files) + 1 - self._max_files, 0)]:
+        self._close_file()
+        files = sorted(
+            (int(name[1]), path) for path in self._directory.iterdir() if (name := _NAME.fullmatch(path.name))
+        )
+        for _, path in files[: max(len(files) + 1 - self.max_files, 0)]:
             path.unlink()
         number = files[-1][0] + 1 if files else 1
         path = self._directory / f"decisions-{number:06}.jsonl"
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        self._file, self._left, self._writer = os.fdopen(descriptor, "wb"), self._max_bytes, ValueWriter()
+        self._file, self._left, self._writer = os.fdopen(descriptor, "wb"), self.max_bytes, ValueWriter()
         self._answers.clear()
         self._put({"format": FORMAT, "version": FORMAT_VERSION, **self._header})
         for event in take_snapshot(state):
@@ -120,10 +125,9 @@ class DecisionRecorder:
         return len(text)
 
     def _stop(self, error: Exception) -> None:
-        self.stopped = True
-        self._answers.clear()
         _log.warning("decisions are not recorded any more", problem=f"{type(error).__name__}: {error}")
         self.close()
+        self._answers.clear()
         self._failed()
 
     def _answered(self, question: tuple[Any, ...], answer: object) -> None:

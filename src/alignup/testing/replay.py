@@ -9,17 +9,18 @@ cluster is needed.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, cast
 
 from alignup.align.errors import ParseError
-from alignup.documents.codec import load
+from alignup.documents.codec import convert, load
 from alignup.documents.recorded_values import FORMAT, FORMAT_VERSION, Call, ValueReader, ValueWriter
 from alignup.placement.cluster import Cluster
 from alignup.placement.scheduling.facts import ClusterFacts
-from alignup.placement.scheduling.instructions import Instruction
+from alignup.placement.scheduling.instructions import Instruction, Report
 from alignup.placement.scheduling.scheduling_state import SchedulingState
 
 #: Methods that a recording may name, each with where it is in the state.
@@ -102,9 +103,7 @@ class _Lines:
     def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
         for number, text in enumerate(self._lines[1:], 2):
             try:
-                line = load(text)
-                if not isinstance(line, dict) or not text.endswith(b"\n"):
-                    raise ParseError("not a whole line")
+                line: dict[str, Any] = convert(load(text.removesuffix(b"\n") if text.endswith(b"\n") else b""), dict)
             except ParseError as error:
                 if number < len(self._lines):
                     raise ParseError(f"{self._path}:{number}: {error}") from None
@@ -165,10 +164,8 @@ def _repeat(state: SchedulingState, event: Any, now: float) -> list[Instruction]
     if event.method not in _CALLS:
         raise ParseError(f"the recording calls {event.method}, which cannot be repeated")
     state.begin_turn(now)
-    try:
+    with suppress(Exception):  # it has failed in the recording as well, or something else differs
         attrgetter(_CALLS[event.method])(state)(*event.args, **event.kwargs)
-    except Exception:  # noqa: BLE001, S110 - it has failed in the recording as well, or something else differs
-        pass
     return state.end_turn()
 
 
@@ -183,8 +180,8 @@ def _first_difference(expected: tuple[Any, ...], got: list[Instruction]) -> tupl
 
 
 def _problem(done: list[Instruction]) -> str:
-    errors = [instruction.details["error"] for instruction in done if getattr(instruction, "event", "") == "step failed"]
-    return str(errors[0]) if errors else ""
+    reports = [instruction for instruction in done if isinstance(instruction, Report)]
+    return "; ".join(str(report.details["error"]) for report in reports if report.event == "step failed")
 
 
 def _show(value: object) -> str:

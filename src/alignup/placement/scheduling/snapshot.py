@@ -6,10 +6,10 @@ contained are kept verdicts and models of hosts, which are computed again.
 """
 
 from collections.abc import Mapping
+from dataclasses import is_dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from alignup.placement.cluster import Cluster
 from alignup.placement.host_record import HostRecord
 from alignup.placement.scheduling.events import DroppedHost, Event, HostReported, StateRestored
 
@@ -19,12 +19,8 @@ if TYPE_CHECKING:
 _PARTS = ("cluster", "assumptions", "kept_nodes", "gangs")
 _GATE_PARTS = ("gate", "gate.queue", "gate.releases", "gate.claims", "gate._avoided")
 _HOST = ("_log", "_terminating", "rejected", "_skipped")
-#: Attributes that are other parts, computed from others, or written in another way.
-_OTHERS = frozenset(
-    "cluster assumptions kept_nodes gangs gate claims queue releases options _cluster _facts _assumptions _claims"
-    " _kept_nodes _gang_placement _avoided _turn _handlers _gate_handlers _placed _changed _is_placed _refusals"
-    " _keeps_out _seconds _models _records _verdicts _dropped".split()
-)
+#: Attributes that are not data of a part: the same in a new state, or written in another way.
+_OTHERS = frozenset(("options", "_turn", "_handlers", "_gate_handlers", "_records", "_dropped"))
 
 
 def take_snapshot(state: "SchedulingState") -> list[Event]:
@@ -62,8 +58,13 @@ def _part(state: "SchedulingState", path: str) -> object:
 
 
 def _data(part: object) -> dict[str, Any]:
-    values = {name: value for name, value in vars(part).items() if name not in _OTHERS}
-    return {name: value for name, value in values.items() if value and value != float("-inf")}
+    """Return the attributes that are data, and not other parts of the state or functions."""
+    values = {name: value for name, value in vars(part).items() if name not in _OTHERS and value}
+    return {
+        name: value
+        for name, value in values.items()
+        if (isinstance(value, dict | list | set | int | float) and value != float("-inf")) or is_dataclass(value)
+    }
 
 
 def _host_data(record: HostRecord) -> dict[str, Any]:
