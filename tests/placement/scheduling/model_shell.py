@@ -223,6 +223,8 @@ class Shell:
     def close(self) -> None:
         self.resign()
         self.closed = True
+        if self.recorder:
+            self.recorder.close()
 
     # Following the API server
 
