@@ -46,6 +46,12 @@ def change(path, number, old, new):
     path.write_text("".join(lines), "utf-8")
 
 
+def first_difference(path):
+    difference = replay(path).difference
+    assert difference is not None
+    return difference
+
+
 # Real runs
 
 
@@ -53,7 +59,7 @@ def change(path, number, old, new):
 def test_a_recorded_run_of_gangs_leads_to_the_same_instructions(path):
     text = path.read_text("utf-8")
     assert text.count('"$":"WriteRelease"') >= 8 or text.count('"TentativeGangs.turn"') >= 8  # two gangs of four
-    assert os.path.getsize(path) < 150_000
+    assert path.stat().st_size < 150_000
 
     result = replay(path)
 
@@ -70,7 +76,8 @@ def test_a_recording_does_not_depend_on_the_order_of_sets():
     code = "import sys; from alignup.testing.replay import replay; print([replay(p).difference for p in sys.argv[1:]])"
     for seed in "12":
         command = [sys.executable, "-c", code, *map(os.fspath, RECORDINGS)]
-        output = subprocess.run(command, env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, check=True)
+        environment = os.environ | {"PYTHONHASHSEED": seed}
+        output = subprocess.run(command, env=environment, capture_output=True, check=True)  # noqa: S603
         assert output.stdout.decode().split() == ["[None,", "None]"]
 
 
@@ -84,7 +91,7 @@ def test_a_random_run_is_replayed_from_its_beginning_and_from_snapshots_in_the_m
     monkeypatch.setattr("alignup.schedule.recording.DecisionRecorder.max_files", 1000)
     model = Model(SEED * 1000 + number, record=tmp_path)
     model.run(1500)
-    model.shell.recorder.close()
+    model.shell.close()
 
     results = [replay(path) for path in sorted(tmp_path.iterdir())]
     assert [str(result.difference) for result in results if result.difference] == []
@@ -98,7 +105,7 @@ def test_a_random_run_is_replayed_from_its_beginning_and_from_snapshots_in_the_m
 def test_the_first_difference_names_line_event_and_instructions(recording):
     change(recording, -1, '"nodes":["host-a"]', '"nodes":["host-b"]')
 
-    difference = replay(recording).difference
+    difference = first_difference(recording)
 
     assert difference.line == len(recording.read_text("utf-8").splitlines())
     assert difference.event == "PlaceNext()"
@@ -111,7 +118,7 @@ def test_the_first_difference_names_line_event_and_instructions(recording):
 def test_a_change_of_the_code_is_a_difference(recording, monkeypatch):
     monkeypatch.setattr(Gate, "_choose", lambda *_args: ())
 
-    difference = replay(recording).difference
+    difference = first_difference(recording)
 
     assert difference.event == "PlaceNext()"
     assert (difference.expected.partition("(")[0], difference.got) == ("ChangeHosts", "nothing")
@@ -120,7 +127,7 @@ def test_a_change_of_the_code_is_a_difference(recording, monkeypatch):
 def test_more_instructions_than_recorded_are_a_difference(recording):
     change(recording, -1, recording.read_text("utf-8").splitlines()[-1].partition('"instructions":')[2], "[]}")
 
-    difference = replay(recording).difference
+    difference = first_difference(recording)
 
     assert difference.expected == "nothing"
     assert difference.got.startswith("ChangeHosts(")
@@ -132,7 +139,7 @@ def test_a_question_that_was_never_recorded_is_a_difference_in_words(recording, 
 
     monkeypatch.setattr(Gate, "try_next", ask)
 
-    difference = replay(recording).difference
+    difference = first_difference(recording)
 
     assert difference.event == "PlaceNext()"
     assert difference.got == "the question unique_host_names(('host-a',)), which the recording lacks"
@@ -192,10 +199,10 @@ def test_other_files_are_refused(tmp_path, text):
         pytest.param(2, '"_listed"', '"_heard"', "Cluster has no _heard", id="snapshot"),
     ],
 )
-def test_what_recordings_never_contain_is_refused(recording, tmp_path, number, old, new, problem):
+def test_what_recordings_never_contain_is_refused(recording, tmp_path, number, *, old, new, problem):
     if number == 2:
         machine = RecordedMachine(tmp_path, gate=GateOptions())
-        machine.state.handle(events.PodsListed(()), now=0.0)
+        machine.cluster.relist(())
         machine.handle(events.TimePassed())
         machine.recorder.close()
         recording = max(tmp_path.iterdir())

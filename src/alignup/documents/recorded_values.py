@@ -41,9 +41,11 @@ FORMAT, FORMAT_VERSION = "alignup decisions", 1  #: of files; see ``schedule.rec
 
 #: Immutable values that are written once a file.
 _WRITTEN_ONCE = (Pod, AdmittedPod, PodFacts, WaitingGang, Machine, Settings, DeviceInventory, Verdict)
+_LONG = 16  #: parts of a tuple that is written once as well
 _INT64 = range(-(1 << 63), 1 << 63)
 _ERRORS: dict[str, type[Exception]] = {"PodError": PodError, "AlignError": AlignError, "Exception": Exception}
 _COLLECTIONS: dict[str, Callable[[Any], Any]] = {
+    "tuple": tuple,
     "list": list,
     "set": set,
     "frozenset": frozenset,
@@ -107,7 +109,7 @@ class ValueWriter:
         self._writers |= {
             int: lambda value: value if value in _INT64 else {"$": "int", "=": hex(value)},
             float: lambda value: value if math.isfinite(value) else {"$": "float", "=": str(value)},
-            tuple: lambda value: [self.write(part) for part in value],
+            tuple: self._write_tuple,
             list: lambda value: {"$": "list", "=": [self.write(part) for part in value]},
             Release: lambda release: {"$": "Release", "=": release.version},
             Distances: lambda distances: {"$": "Distances", "=": [list(distances.ids), list(distances.matrix)]},
@@ -138,6 +140,8 @@ class ValueWriter:
             return lambda members: {"$": name, "=": self._write_members(members)}
         if isinstance(value, Exception):
             return _write_error
+        if isinstance(value, str):  # an enum of a front end
+            return str
         if callable(value) or type_.__module__.startswith((alignup.align.__name__, alignup.placement.__name__)):
             raise TypeError(f"cannot record a value of type {type_.__name__}")
         return lambda key: self.write(self._keys.setdefault(key, RecordedKey(len(self._keys) + 1)))
@@ -162,6 +166,15 @@ class ValueWriter:
             return document
 
         return write
+
+    def _write_tuple(self, value: tuple[Any, ...]) -> Any:  # noqa: ANN401
+        if (entry := self._file.get(id(value))) is not None:
+            return {"#": entry[1]}
+        parts = [self.write(part) for part in value]
+        if len(value) < _LONG or self._alone:
+            return parts
+        self._file[id(value)] = (value, number := next(self._numbers))
+        return {"$": "tuple", "#": number, "=": parts}
 
     def _write_members(self, members: Collection[Any]) -> list[Any]:
         written = [self.write(member) for member in members]
@@ -238,9 +251,13 @@ class ValueReader:
             return value
         if "$" not in value:
             return self._known[value["#"]] if "#" in value else {key: self._read(part) for key, part in value.items()}
-        return self._read_tagged(value.pop("$"), value)
+        tag, number = value.pop("$"), value.pop("#", None)
+        read = self._make(tag, value)
+        if number is not None:
+            self._known[number] = read
+        return read
 
-    def _read_tagged(self, tag: str, value: dict[str, Any]) -> Any:  # noqa: ANN401
+    def _make(self, tag: str, value: dict[str, Any]) -> Any:  # noqa: ANN401
         if tag in _COLLECTIONS:
             return _COLLECTIONS[tag]([self._read(part) for part in value["="]])
         if tag in _SCALARS:
@@ -250,8 +267,4 @@ class ValueReader:
             raise ParseError(f"{tag!r} is not a type that recordings have")
         if issubclass(type_, Enum):
             return type_(value["="])
-        number = value.pop("#", None)
-        read = type_(**{name: self._read(part) for name, part in value.items()})
-        if number is not None:
-            self._known[number] = read
-        return read
+        return type_(**{name: self._read(part) for name, part in value.items()})

@@ -59,7 +59,7 @@ from alignup.schedule.metrics import ScheduleMetrics
 from alignup.schedule.node_resource_topology import TopologyFallback
 from alignup.schedule.pod_groups import PodGroups, group_of
 from alignup.schedule.pod_trimmer import PodTrimmer
-from alignup.schedule.recording import DecisionRecorder
+from alignup.schedule.recording import DecisionRecorder, RecordedState
 from alignup.schedule.schedulable_nodes import NodeCapacity, NodeFilter
 from alignup.schedule.step_guard import ServiceStep, StepGuard
 
@@ -104,13 +104,15 @@ class LiveCluster:
         self.cluster_facts = LiveFacts(self)
         self.metrics = metrics or ScheduleMetrics()
         self._recorder: DecisionRecorder | None = None
+        self.scheduling = SchedulingState(self.cluster, self.cluster_facts)
         if self.options.record is not None:
-            unconfirmed, failed = self.options.max_unconfirmed, self.metrics.recording_failed
             self._recorder = DecisionRecorder(
-                self.options.record, self.cluster_facts, max_unconfirmed=unconfirmed, failed=failed
+                self.options.record,
+                self.cluster_facts,
+                max_unconfirmed=self.options.max_unconfirmed,
+                failed=self.metrics.recording_failed,
             )
-        facts = self._recorder.facts if self._recorder else self.cluster_facts
-        self.scheduling = SchedulingState(self.cluster, facts)
+            self.scheduling = RecordedState(self.cluster, self._recorder)
         self.failed_decisions = 0
         self.nodes = Informer(client, NODES)
         self.node_filter = NodeFilter(self.nodes)
@@ -251,12 +253,7 @@ class LiveCluster:
 
     def schedule(self, event: Event) -> Sequence[Instruction]:
         """Let the scheduling state handle an event, and listeners carry out its instructions, which are returned."""
-        now = self._now()
-        if self._recorder:
-            self._recorder.begin(self.scheduling)
-        todo = self.scheduling.handle(event, now=now)
-        if self._recorder:
-            self._recorder.write(now, event, todo)
+        todo = self.scheduling.handle(event, now=self._now())
         self._carry_out(todo)
         for listener in self._event_listeners:
             listener(event)
@@ -264,17 +261,11 @@ class LiveCluster:
 
     def act(self, work: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         """Call a method of the scheduling state that changes it, and let listeners carry out what follows."""
-        now = self._now()
-        if self._recorder:
-            self._recorder.begin(self.scheduling)
-        self.scheduling.begin_turn(now)
+        self.scheduling.begin_turn(self._now(), Call(work.__qualname__, args, kwargs))
         try:
             return work(*args, **kwargs)
         finally:
-            todo = self.scheduling.end_turn()
-            if self._recorder:
-                self._recorder.write(now, Call(work.__qualname__, args, kwargs), todo)
-            self._carry_out(todo)
+            self._carry_out(self.scheduling.end_turn())
 
     def _carry_out(self, todo: Sequence[Instruction]) -> None:
         for instruction in todo:

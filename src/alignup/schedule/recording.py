@@ -20,8 +20,10 @@ import structlog
 
 from alignup import __version__
 from alignup.documents.recorded_values import FORMAT, FORMAT_VERSION, Call, ValueWriter
+from alignup.placement.cluster import Cluster
 from alignup.placement.scheduling.events import Event
 from alignup.placement.scheduling.facts import ClusterFacts, PodFacts
+from alignup.placement.scheduling.gate import GateOptions
 from alignup.placement.scheduling.instructions import Instruction
 from alignup.placement.scheduling.scheduling_state import SchedulingState
 from alignup.placement.scheduling.snapshot import take_snapshot
@@ -37,7 +39,7 @@ _log = structlog.get_logger()
 class DecisionRecorder:
     """Writes files into a directory until one cannot be written; then *failed* is called, and nothing is recorded."""
 
-    max_bytes = 64 << 20  #: of a file, beside its snapshot
+    max_bytes = 64 << 20  #: of the events in a file, unless its snapshot is larger
     max_files = 8
 
     def __init__(
@@ -62,7 +64,7 @@ class DecisionRecorder:
         self._asked: Counter[Any] = Counter()  #: how often in this event, for questions with several answers
         self.facts = cast("ClusterFacts", _RecordedFacts(facts, self._answered))
 
-    def begin(self, state: SchedulingState) -> None:
+    def begin(self, state: "RecordedState") -> None:
         """Note that an event follows: begin a file if there is none, or if the last one is full."""
         if not self.stopped and (self._file is None or self._left <= 0):
             try:
@@ -110,11 +112,11 @@ class DecisionRecorder:
         number = files[-1][0] + 1 if files else 1
         path = self._directory / f"decisions-{number:06}.jsonl"
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        self._file, self._left, self._writer = os.fdopen(descriptor, "wb"), self.max_bytes, ValueWriter()
+        self._file, self._writer = os.fdopen(descriptor, "wb"), ValueWriter()
         self._answers.clear()
         self._put({"format": FORMAT, "version": FORMAT_VERSION, **self._header})
-        for event in take_snapshot(state):
-            self._put({"snapshot": event})
+        size = sum(self._put({"snapshot": event}) for event in take_snapshot(state))
+        self._left = max(self.max_bytes, size)  # the time of snapshots must not exceed that of events
         _log.info("decisions are recorded", file=str(path))
 
     def _put(self, line: Mapping[str, Any]) -> int:
@@ -143,6 +145,30 @@ class DecisionRecorder:
         self._answers[key] = (answer, copied)
         if last is self or not _same(written, copied):
             self._new.append((*question, copied, before) if before else (*question, copied))
+
+
+class RecordedState(SchedulingState):
+    """A scheduling state whose turns are recorded."""
+
+    def __init__(self, cluster: Cluster, recorder: DecisionRecorder, *, gate: GateOptions | None = None) -> None:
+        super().__init__(cluster, recorder.facts, gate=gate)
+        self._recorder = recorder
+        self._begun: tuple[float, Any] = (0.0, None)
+
+    def handle(self, event: Event, *, now: float) -> list[Instruction]:
+        self._recorder.begin(self)
+        self._begun = (now, event)
+        return super().handle(event, now=now)
+
+    def begin_turn(self, now: float, call: object = None) -> None:
+        self._recorder.begin(self)
+        self._begun = (now, call)
+        super().begin_turn(now)
+
+    def end_turn(self) -> list[Instruction]:
+        done = super().end_turn()
+        self._recorder.write(*self._begun, done)
+        return done
 
 
 class _RecordedFacts:

@@ -22,7 +22,7 @@ from alignup.placement.scheduling.gate import GateOptions
 from alignup.placement.scheduling.instructions import Instruction
 from alignup.placement.scheduling.releases import ReleaseOutcome
 from alignup.placement.scheduling.scheduling_state import SchedulingState
-from alignup.schedule.recording import DecisionRecorder
+from alignup.schedule.recording import DecisionRecorder, RecordedState
 from tests.placement.scheduling.machine import PlainFacts
 from tests.placement.scheduling.model_api import ModelApi, ModelPod
 
@@ -129,7 +129,9 @@ class Shell:
         self.api, self.world, self.random, self.checks, self.faults = api, api.world, api.world.random, checks, faults
         self.cluster, self.facts = Cluster(), ModelFacts(api, lambda: faults() and self.random.random() < 0.0005)
         self.recorder = DecisionRecorder(record, self.facts) if record else None
-        self.state = SchedulingState(self.cluster, self.recorder.facts if self.recorder else self.facts)
+        self.state = SchedulingState(self.cluster, self.facts)
+        if self.recorder:
+            self.state = RecordedState(self.cluster, self.recorder)
         self.state.kept_nodes.patience[WaitState.UNSCHEDULABLE] = PATIENCE
         self.log: deque[tuple[float, object]] = deque(maxlen=60)
         self.numbers = count()  #: of requests
@@ -146,26 +148,16 @@ class Shell:
     def handle(self, event: events.Event) -> list[Instruction]:
         self.log.append((self.world.now, event))
         self.checks.before(self, type(event).__name__)
-        if self.recorder:
-            self.recorder.begin(self.state)
-        done = self.state.handle(event, now=self.world.now)
-        if self.recorder:
-            self.recorder.write(self.world.now, event, done)
-        return self.carry_out(done)
+        return self.carry_out(self.state.handle(event, now=self.world.now))
 
     def act(self, work: Callable[..., Result], *args: Any) -> Result:
         """Call a method of the state that changes it."""
         call = Call(work.__qualname__, args, {})
         self.log.append((self.world.now, call))
         self.checks.before(self, call.method)
-        if self.recorder:
-            self.recorder.begin(self.state)
-        self.state.begin_turn(self.world.now)
+        self.state.begin_turn(self.world.now, call)
         result = work(*args)
-        done = self.state.end_turn()
-        if self.recorder:
-            self.recorder.write(self.world.now, call, done)
-        self.carry_out(done)
+        self.carry_out(self.state.end_turn())
         return result
 
     def carry_out(self, done: list[Instruction]) -> list[Instruction]:

@@ -190,7 +190,6 @@ class Gate:
         release = self.releases.get(uid)
         if release is not None and not node:
             self._turn.emit(CancelSteering(uid, release.nodes))
-            self._assumptions.forget(uid)
             self._report("release ended", release.facts, outcome=ReleaseOutcome.DELETED)
         self._end_release(uid, bound=False)
         self.releases.forget(uid)

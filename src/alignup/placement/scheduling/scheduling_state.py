@@ -115,8 +115,8 @@ class SchedulingState:
                 self._turn.emit(Report("step failed", details=details))
         return self.end_turn()
 
-    def begin_turn(self, now: float) -> None:
-        """Begin to collect instructions for changes that are made directly; see :meth:`end_turn`."""
+    def begin_turn(self, now: float, _call: object = None) -> None:
+        """Begin to collect instructions for changes that a *call* makes directly; see :meth:`end_turn`."""
         self._turn.begin(now)
 
     def end_turn(self) -> list[Instruction]:

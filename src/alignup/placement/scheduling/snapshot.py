@@ -20,7 +20,7 @@ _PARTS = ("cluster", "assumptions", "kept_nodes", "gangs")
 _GATE_PARTS = ("gate", "gate.queue", "gate.releases", "gate.claims", "gate._avoided")
 _HOST = ("_log", "_terminating", "rejected", "_skipped")
 #: Attributes that are not data of a part: the same in a new state, or written in another way.
-_OTHERS = frozenset(("options", "_turn", "_handlers", "_gate_handlers", "_records", "_dropped"))
+_OTHERS = frozenset(("options", "_turn", "_handlers", "_gate_handlers", "_records", "_dropped", "_begun", "_seconds"))
 
 
 def take_snapshot(state: "SchedulingState") -> list[Event]:
