@@ -13,7 +13,7 @@ Reading never runs code of a file: only the types above are constructed.
 
 import math
 import pkgutil
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
@@ -49,6 +49,7 @@ _COLLECTIONS: dict[str, Callable[[Any], Any]] = {
     "list": list,
     "set": set,
     "frozenset": frozenset,
+    "deque": deque,
     "dict": dict,
     "OrderedDict": OrderedDict,
     "Counter": lambda pairs: Counter(dict(pairs)),
@@ -70,6 +71,10 @@ class Call:
     kwargs: Mapping[str, Any]
 
 
+class NotRecordableError(TypeError):
+    """A value that recordings cannot contain, such as a function."""
+
+
 class RecordedError(Exception):
     """An error of a recording; its type has the recorded name."""
 
@@ -82,14 +87,25 @@ class RecordedError(Exception):
 
 @cache
 def recordable_types() -> dict[str, type]:
-    """Return all data types of ``align`` and ``placement`` by name."""
-    types: dict[str, type] = {"Call": Call}
+    """Return all data types of ``align`` and ``placement`` by name, with their module if two have the same name."""
+    types: list[type] = [Call]
     for package in (alignup.align, alignup.placement):
         for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            for value in vars(import_module(info.name)).values():
-                if isinstance(value, type) and value.__module__ == info.name and _is_data(value):
-                    types[value.__name__] = value
-    return types
+            values = vars(import_module(info.name)).values()
+            types += [value for value in values if isinstance(value, type) and value.__module__ == info.name]
+    types = [type_ for type_ in types if _is_data(type_)]
+    counts = Counter(type_.__name__ for type_ in types)
+    return {
+        type_.__name__
+        if counts[type_.__name__] == 1
+        else f"{type_.__module__.rpartition('.')[2]}.{type_.__name__}": type_
+        for type_ in types
+    }
+
+
+@cache
+def _names() -> dict[type, str]:
+    return {type_: name for name, type_ in recordable_types().items()}
 
 
 def _is_data(type_: type) -> bool:
@@ -129,31 +145,32 @@ class ValueWriter:
 
     def _writer_for(self, value: object) -> Callable[[Any], Any]:
         type_ = type(value)
-        if recordable_types().get(type_.__name__) is type_:
-            if isinstance(value, Enum):
-                return lambda member: {"$": type_.__name__, "=": member.value}
-            return self._object_writer(type_)
+        if type_ in _names():
+            name = _names()[type_]
+            return (
+                (lambda enum: {"$": name, "=": enum.value}) if isinstance(value, Enum) else self._object_writer(type_)
+            )
         if isinstance(value, Mapping):
             return self._write_mapping
         if isinstance(value, Collection) and not isinstance(value, str | bytes | tuple):
-            name = "set" if type_ is set else "frozenset"
-            return lambda members: {"$": name, "=": self._write_members(members)}
+            kind = type_.__name__ if type_ in {set, deque} else "frozenset"
+            return lambda members: {"$": kind, "=": self._write_members(members)}
         if isinstance(value, Exception):
             return _write_error
         if isinstance(value, str):  # an enum of a front end
             return str
         if callable(value) or type_.__module__.startswith((alignup.align.__name__, alignup.placement.__name__)):
-            raise TypeError(f"cannot record a value of type {type_.__name__}")
+            raise NotRecordableError(f"cannot record a value of type {type_.__name__}")
         return lambda key: self.write(self._keys.setdefault(key, RecordedKey(len(self._keys) + 1)))
 
     def _object_writer(self, type_: type) -> Callable[[Any], Any]:
-        plan = _fields(type_)
+        tag, plan = _names()[type_], _fields(type_)
         once = type_ in _WRITTEN_ONCE
         known = self._file if once else self._line
         has_identity = not self._alone and (once or type_ is Entry or not _is_frozen(type_))
 
         def write(value: Any) -> dict[str, Any]:  # noqa: ANN401 - of this type
-            document: dict[str, Any] = {"$": type_.__name__}
+            document: dict[str, Any] = {"$": tag}
             if has_identity:
                 if (entry := known.get(id(value))) is not None:
                     return {"#": entry[1]}
@@ -178,7 +195,7 @@ class ValueWriter:
 
     def _write_members(self, members: Collection[Any]) -> list[Any]:
         written = [self.write(member) for member in members]
-        return sorted(written, key=encode) if self._alone else written
+        return sorted(written, key=encode) if self._alone and not isinstance(members, deque) else written
 
     def _write_mapping(self, mapping: Mapping[Any, Any]) -> dict[str, Any]:
         if all(type(key) is str and key[:1] not in {"$", "#"} for key in mapping) and type(mapping) is dict:

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, cast
 import structlog
 
 from alignup import __version__
-from alignup.documents.recorded_values import FORMAT, FORMAT_VERSION, Call, ValueWriter
+from alignup.documents.recorded_values import FORMAT, FORMAT_VERSION, Call, NotRecordableError, ValueWriter
 from alignup.placement.cluster import Cluster
 from alignup.placement.scheduling.events import Event
 from alignup.placement.scheduling.facts import ClusterFacts, PodFacts
@@ -30,6 +30,7 @@ from alignup.placement.scheduling.snapshot import take_snapshot
 from alignup.placement.verdict import Verdict
 
 MAX_TEXTS = 50_000  #: pods whose texts are kept to recognize questions
+_MAX_TRIES = 16  #: to begin another file while steps are under way that no snapshot can contain
 _IMMUTABLE = (frozenset, tuple, str, bool, PodFacts, Verdict)
 _NAME = re.compile(r"decisions-(\d{6,})\.jsonl")
 
@@ -55,6 +56,7 @@ class DecisionRecorder:
         self._failed = failed
         self._file: BinaryIO | None = None
         self._left = 0  #: bytes that the file may still get
+        self._tries = 0  #: to begin the next file, in vain
         self.stopped = False
         self._writer = ValueWriter()
         self._questions = _Questions()
@@ -72,6 +74,7 @@ class DecisionRecorder:
             except Exception as error:  # noqa: BLE001 - whatever it is, the service goes on
                 self._stop(error)
         self._listening = self._file is not None
+        self._asked.clear()
 
     def write(self, now: float, event: Event | Call, instructions: Sequence[Instruction]) -> None:
         """Write an event that was handled, and what it leads to."""
@@ -87,7 +90,6 @@ class DecisionRecorder:
         except Exception as error:  # noqa: BLE001
             self._stop(error)
         self._new.clear()
-        self._asked.clear()
 
     def close(self) -> None:
         """End the recording."""
@@ -103,6 +105,15 @@ class DecisionRecorder:
                 _log.warning("cannot close a recording", problem=str(error))
 
     def _open(self, state: SchedulingState) -> None:
+        snapshot = take_snapshot(state, SchedulingState(Cluster(), self.facts))
+        try:
+            ValueWriter().line(snapshot[-1])
+        except NotRecordableError:
+            self._tries += 1
+            if self._file is None or self._tries > _MAX_TRIES:
+                raise
+            self._left = self.max_bytes // _MAX_TRIES  # go on with this file until the step is over
+            return
         self._close_file()
         files = sorted(
             (int(name[1]), path) for path in self._directory.iterdir() if (name := _NAME.fullmatch(path.name))
@@ -115,8 +126,8 @@ class DecisionRecorder:
         self._file, self._writer = os.fdopen(descriptor, "wb"), ValueWriter()
         self._answers.clear()
         self._put({"format": FORMAT, "version": FORMAT_VERSION, **self._header})
-        size = sum(self._put({"snapshot": event}) for event in take_snapshot(state))
-        self._left = max(self.max_bytes, size)  # the time of snapshots must not exceed that of events
+        size = sum(self._put({"snapshot": event}) for event in snapshot)
+        self._left, self._tries = max(self.max_bytes, size), 0  # snapshots must not take longer than events
         _log.info("decisions are recorded", file=str(path))
 
     def _put(self, line: Mapping[str, Any]) -> int:

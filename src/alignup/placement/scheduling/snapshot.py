@@ -1,37 +1,48 @@
 """The present state as events, from which another scheduling state continues as this one does.
 
 A host is its last report. Everything else that the state has remembered, of hosts, assumed pods, kept nodes, gangs, and
-the gate, is one :class:`StateRestored`, by attribute. What is empty is left out, so of a new state nothing is left. Not
-contained are kept verdicts and models of hosts, which are computed again.
+the gate, is one :class:`StateRestored`: the attributes of each part of the state that differ from those of a new one.
+So the snapshot of a new state is empty. Not contained are verdicts and models of hosts, which are computed again. A
+snapshot with functions cannot be written; it is taken when the steps are over that wait for them.
 """
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import is_dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from alignup.placement.cluster import Cluster
 from alignup.placement.host_record import HostRecord
 from alignup.placement.scheduling.events import DroppedHost, Event, HostReported, StateRestored
 
 if TYPE_CHECKING:
     from alignup.placement.scheduling.scheduling_state import SchedulingState
 
-_PARTS = ("cluster", "assumptions", "kept_nodes", "gangs")
-_GATE_PARTS = ("gate", "gate.queue", "gate.releases", "gate.claims", "gate._avoided")
 _HOST = ("_log", "_terminating", "rejected", "_skipped")
-#: Attributes that are not data of a part: the same in a new state, or written in another way.
-_OTHERS = frozenset(("options", "_turn", "_handlers", "_gate_handlers", "_records", "_dropped", "_begun", "_seconds"))
+#: Attributes that are computed from others, written in another way, or of no meaning between two events.
+_OTHERS = frozenset(("_turn", "_handlers", "_gate_handlers", "_models", "_records", "_verdicts", "_dropped", "_begun"))
+_DATA = (dict, list, tuple, set, frozenset, deque, str, int, float, type(None))
 
 
-def take_snapshot(state: "SchedulingState") -> list[Event]:
-    """Return the events that bring a new scheduling state, without a gate, into this state."""
+def take_snapshot(state: "SchedulingState", new: "SchedulingState") -> list[Event]:
+    """Return the events that bring a *new* state, in which nothing has happened, into this state."""
     cluster, gate = state.cluster, state.gate
-    paths = ("", *_PARTS, *(_GATE_PARTS if gate else ()))
-    parts = {path: values for path in paths if (values := _data(_part(state, path)))}
+    if gate:
+        new.open_gate(gate.options)
+    before = {path: _data(part) for path, part in _parts(new).items()}
+    parts = {
+        path: {name: value for name, value in _data(part).items() if value != before[path].get(name, _parts)}
+        for path, part in _parts(state).items()
+    }
     records = [record for name in cluster.hosts if (record := cluster.record(name))]
-    hosts = {record.name: values for record in records if (values := _host_data(record))}
     dropped = [DroppedHost(record.report, _host_data(record), uids) for record, uids in state.assumptions.dropped()]
-    restored = StateRestored(parts, hosts, tuple(dropped), gate.options if gate else None)
+    restored = StateRestored(
+        {path: values for path, values in parts.items() if values},
+        {record.name: values for record in records if (values := _host_data(record))},
+        tuple(dropped),
+        gate.options if gate else None,
+    )
     return [*(HostReported(record.report) for record in records), restored]
 
 
@@ -50,21 +61,31 @@ def restore(state: "SchedulingState", event: StateRestored) -> None:
     if event.gate:
         state.open_gate(event.gate)
     for path, values in event.parts.items():
-        _set(_part(state, path), values)
+        _set(attrgetter(path)(state) if path else state, values)
 
 
-def _part(state: "SchedulingState", path: str) -> object:
-    return attrgetter(path)(state) if path else state
+def _parts(state: object) -> dict[str, object]:
+    """Return the state, and all objects of this package that it consists of, by the names of their attributes."""
+    parts, known = {"": state}, {id(state)}
+    waiting = [("", state)]
+    while waiting:
+        path, part = waiting.pop()
+        for name, value in vars(part).items():
+            if name not in _OTHERS and id(value) not in known and _is_part(value):
+                known.add(id(value))
+                waiting.append((f"{path}.{name}".lstrip("."), value))
+                parts[waiting[-1][0]] = value
+    return parts
+
+
+def _is_part(value: object) -> bool:
+    package = Cluster.__module__.rpartition(".")[0]
+    return type(value).__module__.startswith(package) and hasattr(value, "__dict__") and not is_dataclass(value)
 
 
 def _data(part: object) -> dict[str, Any]:
-    """Return the attributes that are data, and not other parts of the state or functions."""
-    values = {name: value for name, value in vars(part).items() if name not in _OTHERS and value}
-    return {
-        name: value
-        for name, value in values.items()
-        if (isinstance(value, dict | list | set | int | float) and value != float("-inf")) or is_dataclass(value)
-    }
+    values = {name: value for name, value in vars(part).items() if name not in _OTHERS}
+    return {name: value for name, value in values.items() if isinstance(value, _DATA) or is_dataclass(value)}
 
 
 def _host_data(record: HostRecord) -> dict[str, Any]:
