@@ -126,6 +126,7 @@ class DecisionRecorder:
         self._file, self._writer = os.fdopen(descriptor, "wb"), ValueWriter()
         self._answers.clear()
         self._put({"format": FORMAT, "version": FORMAT_VERSION, **self._header})
+        state.cluster.forget_order()  # which the snapshot does not have
         size = sum(self._put({"snapshot": event}) for event in snapshot)
         self._left, self._tries = max(self.max_bytes, size), 0  # snapshots must not take longer than events
         _log.info("decisions are recorded", file=str(path))

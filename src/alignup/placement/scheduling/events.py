@@ -2,13 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from alignup.align.workload import Pod
 from alignup.placement.host_report import HostReport, PodStage
 from alignup.placement.scheduling.facts import GroupKey, PodFacts
-from alignup.placement.scheduling.gate import GateOptions
 from alignup.placement.scheduling.releases import ReleaseOutcome
+
+if TYPE_CHECKING:
+    from alignup.placement.scheduling.gate import GateOptions
 
 # What the API server and observers say
 
@@ -219,7 +221,7 @@ class StateRestored:
     parts: Mapping[str, Mapping[str, Any]]  #: part of the state → attribute → value
     hosts: Mapping[str, Mapping[str, Any]]  #: what has happened on hosts since their reports
     dropped: tuple[DroppedHost, ...] = ()
-    gate: GateOptions | None = None  #: ``None``: it is closed
+    gate: "GateOptions | None" = None  #: ``None``: it is closed
 
 
 Event = (
