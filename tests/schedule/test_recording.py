@@ -155,6 +155,16 @@ def test_a_value_that_cannot_be_recorded_ends_the_recording_and_nothing_else(mac
     assert (machine.failures, machine.recorder.stopped) == ([1], True)
 
 
+def test_a_question_that_cannot_be_recorded_changes_no_answer(machine):
+    machine.add_hosts()
+    machine.recorder.begin(machine.state)
+
+    assert machine.recorder.facts.unique_host_names(("host-a", open)) == ("host-a", open)
+
+    assert (machine.failures, machine.recorder.stopped) == ([1], True)
+    machine.release("a")
+
+
 def test_questions_outside_of_events_are_not_recorded(machine, directory):
     machine.add_hosts()
     facts = machine.wait(pod("a", cpu="2"))

@@ -40,8 +40,8 @@ _log = structlog.get_logger()
 class DecisionRecorder:
     """Writes files into a directory until one cannot be written; then *failed* is called, and nothing is recorded."""
 
-    max_bytes = 64 << 20  #: of the events in a file, unless its snapshot is larger
-    max_files = 8
+    max_bytes = 16 << 20  #: of the events in a file, unless its snapshot is larger; its values are kept in memory
+    max_files = 16
 
     def __init__(
         self,
@@ -141,12 +141,19 @@ class DecisionRecorder:
     def _stop(self, error: Exception) -> None:
         _log.warning("decisions are not recorded any more", problem=f"{type(error).__name__}: {error}")
         self.close()
+        self._writer, self._questions = ValueWriter(), _Questions()
         self._answers.clear()
         self._failed()
 
     def _answered(self, question: tuple[Any, ...], answer: object) -> None:
-        if not self._listening:
-            return
+        try:
+            if self._listening:
+                self._note(question, answer)
+        except Exception as error:  # noqa: BLE001 - it must not become an error of the decision
+            self._listening = False
+            self._stop(error)
+
+    def _note(self, question: tuple[Any, ...], answer: object) -> None:
         key = self._questions.key(question)
         before = self._asked[key]
         self._asked[key] += 1
