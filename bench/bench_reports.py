@@ -88,20 +88,20 @@ class Follower:
     """A cluster that follows the node."""
 
     def __init__(self, node: ReportingNode) -> None:
-        self._node, self.reader, self._cluster = node, node.new_reader(), Cluster()
-        self._state = SchedulingState(self._cluster, PlainFacts())
-        self._state.handle(HostReported(self.reader.read(received(node.line))), now=0.0)
+        self._node, self.reader, self.cluster = node, node.new_reader(), Cluster()
+        self.state = SchedulingState(self.cluster, PlainFacts())
+        self.state.handle(HostReported(self.reader.read(received(node.line))), now=0.0)
         self._last = node.last
 
     def follow(self, new: Pod) -> float:
         """Return the time of the report with a new pod, which was bound after the end of the last one."""
-        cluster = self._cluster
+        cluster = self.cluster
         cluster.observe(self._last, "node", PodStage.ENDED)
         assert cluster.assume(new, "node").admits
         cluster.observe(new, "node", PodStage.RUNNING)
         self._last, line, reader = new, self._node.line, self.reader
         start = process_time()
-        done = self._state.handle(HostReported(reader.read(received(line))), now=0.0)
+        done = self.state.handle(HostReported(reader.read(received(line))), now=0.0)
         spent = process_time() - start
         assert [each.outcome for each in done if isinstance(each, CountPrediction)] == [PredictionOutcome.AS_PREDICTED]
         return spent

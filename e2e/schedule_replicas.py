@@ -27,6 +27,7 @@ from e2e.egress import HOST, copy_both_ways
 NAMESPACE = "alignup"  #: of the Lease, the webhook and its Secret
 LABEL = "alignup.dev/gate"
 METRIC = "alignup_prediction_total"
+RECORD = "ALIGNUP_RECORD"  #: a directory: each process records its decisions in a directory of its own there
 _WEBHOOK = Path(__file__).parents[1] / "deploy" / "kubernetes" / "gate" / "webhook.yaml"
 _WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 _SERVICES = f"/api/v1/namespaces/{NAMESPACE}/services"
@@ -74,6 +75,8 @@ class ScheduleReplicas:
         access = self.plane.kubeconfig(self.plane.directory / "alignup-schedule.kubeconfig")
         words = ["--kubeconfig", os.fspath(access), "--listen", f"127.0.0.1:{port}", "--lease-namespace", NAMESPACE]
         words += self.options
+        if directory := os.environ.get(RECORD):
+            words += ["--record", os.fspath(Path(directory) / f"{self.plane.directory.name}-{port}")]
         words += [] if self.leader_election else ["--no-leader-elect"]
         words += ["--gate"] if self.gate else []
         words += ["--webhook-listen", f"127.0.0.1:{webhook}"] if self.gate and self.webhook else []

@@ -2,10 +2,12 @@
 
 import json
 import signal
+import stat
 import urllib.request
 
 import pytest
 
+from alignup.testing.replay import replay
 from tests.cli.commands import in_process, start
 from tests.cli.test_cluster import cluster
 from tests.deadlines import wait_for
@@ -30,6 +32,12 @@ from tests.observe.api_objects import running_server
             ["--tls-cert-file", "x", "--tls-private-key-file", "y", "--insecure-http"], "contradicts", id="both"
         ),
         pytest.param(["--no-extender"], "--no-extender needs --gate", id="nothing to do"),
+        pytest.param(
+            ["--record", "/nonexistent/x"],
+            "--record: cannot create directory /nonexistent/x: No such file or directory",
+            id="no place for recordings",
+        ),
+        pytest.param(["--record", __file__], "cannot create directory", id="recordings in a file"),
         pytest.param(["--offered", "0"], "0 is not in the range", id="no nodes"),
         pytest.param(["--gate", "--webhook-listen", "x"], "x is not an address", id="no address of the webhook"),
         pytest.param(["--gate", "--webhook-cert-file", "x"], "--webhook-private-key-file need each other", id="no key"),
@@ -49,14 +57,22 @@ def test_a_missing_kubeconfig_is_named():
     assert "/nonexistent" in run.stderr
 
 
-def test_a_run_answers_schedulers_until_it_is_ended(tmp_path):
-    config = tmp_path / "config"
+def test_a_run_answers_schedulers_and_records_decisions_until_it_is_ended(tmp_path):
+    config, folder = tmp_path / "config", tmp_path / "decisions"
     with running_server(cluster()) as server:
         clusters = [{"name": "x", "cluster": {"server": server.url}}]
         contexts = [{"name": "x", "context": {"cluster": "x"}}]
         document = {"apiVersion": "v1", "kind": "Config", "clusters": clusters, "contexts": contexts}
         config.write_text(json.dumps({**document, "current-context": "x"}))
-        arguments = ("--kubeconfig", str(config), "--listen", "127.0.0.1:0", "--no-leader-elect")
+        arguments = (
+            "--kubeconfig",
+            str(config),
+            "--listen",
+            "127.0.0.1:0",
+            "--no-leader-elect",
+            "--record",
+            str(folder),
+        )
         with start("schedule", *arguments) as process:
             assert process.stderr is not None
             lines = iter(process.stderr.readline, b"")
@@ -75,3 +91,8 @@ def test_a_run_answers_schedulers_until_it_is_ended(tmp_path):
 
             assert process.returncode == 0
             assert b"Traceback" not in process.stderr.read()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    (recording,) = folder.iterdir()
+    result = replay(recording)
+    assert (result.difference, result.warning) == (None, "")
+    assert '"$":"SchedulerAsked"' in recording.read_text("utf-8")

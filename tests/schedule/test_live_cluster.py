@@ -366,6 +366,15 @@ async def test_containers_of_a_force_deleted_pod_may_still_run(nodes, client, fo
     assert kinds(live)["a"] == "unknown"
 
 
+async def test_a_recording_that_ends_is_counted_and_the_cluster_is_followed(nodes, client, follow, tmp_path):
+    live = LiveCluster(client, options=LiveClusterOptions(record=tmp_path / "missing"))
+    follow(live.run())
+    await live.ready.wait()
+
+    assert live.metrics.registry.get_sample_value("alignup_schedule_recording_failures_total") == 1
+    assert kinds(live) == {"a": "admits", "b": "admits"}
+
+
 async def test_a_cluster_without_host_states_is_ready(server, client, follow):
     server.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}})
     live = LiveCluster(client)

@@ -21,6 +21,7 @@ from tests.deadlines import until
 from tests.effort import SEED, did, rounds
 from tests.observe.api_objects import overflowing_pod
 from tests.observe.kubelets import SimulatedKubelet
+from tests.schedule.assumptions import assume, forget
 from tests.strategies_pods import guaranteed
 
 SERVED = ServedResource(
@@ -194,7 +195,7 @@ async def test_a_bound_pod_counts_everywhere_until_the_totals_contain_it(approxi
     small, host = pod("small", cpu="1", memory="1Gi"), kubelet()
     assert assume(approximate, small, "a").admits
     assert not approximate.verdict(WIDE, "a").admits
-    approximate.forget("small")
+    forget(approximate, "small")
     assert approximate.verdict(WIDE, "a").admits
 
     nodes.create(small, "a")

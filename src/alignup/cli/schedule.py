@@ -86,6 +86,9 @@ class ScheduleCommandOptions:
         type=NumberRange(min=1, max=60),
         default=5.0,
     )
+    record: Path | None = path_option(
+        "DIR", "Record decisions in DIR, to replay them in tests; the files name pods and nodes (docs/scheduling.md)"
+    )
     leader_elect: bool = option(
         "",
         "Let one of several processes answer, chosen by a Lease",
@@ -117,7 +120,10 @@ class GateCommandOptions:
 
 
 @define_command(
-    "schedule", "alignup schedule --listen 127.0.0.1:8890 --no-leader-elect", "alignup schedule --kubeconfig admin.conf"
+    "schedule",
+    "alignup schedule --listen 127.0.0.1:8890 --no-leader-elect",
+    "alignup schedule --kubeconfig admin.conf",
+    "alignup schedule --gate --record /var/lib/alignup/decisions",
 )
 @with_options("options", ScheduleCommandOptions)
 @with_options("gate", GateCommandOptions)
@@ -137,6 +143,7 @@ def command(session: Session, *, options: ScheduleCommandOptions, gate: GateComm
     from alignup.web.log import log_to_stderr  # noqa: PLC0415
 
     session.advice = "See 'alignup schedule --help'."
+    _prepare_directory(options.record)
     service_options = _schedule_options(options)
     gate_options = _gate_options(gate, namespace=_namespace(options))
     if not options.extender and not gate.gate:
@@ -186,8 +193,21 @@ def _schedule_options(options: ScheduleCommandOptions) -> "ScheduleOptions":
             max_unconfirmed=options.unconfirmed,
             force_deleted_may_run=options.force_deleted_may_run,
             approximate=options.approximate,
+            record=options.record,
         ),
     )
+
+
+def _prepare_directory(directory: Path | None) -> None:
+    """Create the directory of recordings, which only this user may read."""
+    if directory is None:
+        return
+    try:
+        directory.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise click.UsageError(f"--record: cannot create directory {directory}: {error.strerror}.") from None
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise click.UsageError(f"--record: cannot write to directory {directory}: permission denied.")
 
 
 def _lease(options: ScheduleCommandOptions) -> "LeaseOptions":

@@ -120,6 +120,10 @@ class Cluster:
     def renewed_verdicts(self) -> int:
         return self._verdicts.renewed
 
+    def forget_order(self) -> None:
+        """Choose between equal hosts as a new cluster does that gets the same reports in the order of the hosts."""
+        self._verdicts.forget_order()
+
     def record(self, host: str) -> HostRecord | None:
         return self._records.get(host)
 

@@ -348,6 +348,10 @@ class HostVerdicts:
         for table in self._tables.values():
             table.put(host, None)
 
+    def forget_order(self) -> None:
+        """Forget the order in which hosts have changed, which decides between equal ones."""
+        self._tables.clear()
+
     def forget_models(self) -> None:
         """Forget verdicts of kinds of hosts, some of which no longer exist."""
         self._cache.forget_models()

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import structlog
@@ -59,6 +60,7 @@ from alignup.schedule.metrics import ScheduleMetrics
 from alignup.schedule.node_resource_topology import TopologyFallback
 from alignup.schedule.pod_groups import PodGroups, group_of
 from alignup.schedule.pod_trimmer import PodTrimmer
+from alignup.schedule.recording import DecisionRecorder, RecordedState
 from alignup.schedule.schedulable_nodes import NodeCapacity, NodeFilter
 from alignup.schedule.step_guard import ServiceStep, StepGuard
 
@@ -90,6 +92,7 @@ class LiveClusterOptions:
     max_unconfirmed: int | None = 1  #: pods on a node with resources of their own that no report contains yet
     force_deleted_may_run: bool = False  #: whether containers of a force-deleted pod may still use their CPUs
     approximate: bool = False  #: whether NodeResourceTopology counts where a node has no HostState
+    record: Path | None = None  #: a directory for recordings of decisions; ``None``: there are none
 
 
 class LiveCluster:
@@ -101,7 +104,17 @@ class LiveCluster:
         self.options = options or LiveClusterOptions()
         self.cluster = Cluster(max_unconfirmed=self.options.max_unconfirmed, on_defect=self._decision_failed)
         self.cluster_facts = LiveFacts(self)
+        self.metrics = metrics or ScheduleMetrics()
+        self._recorder: DecisionRecorder | None = None
         self.scheduling = SchedulingState(self.cluster, self.cluster_facts)
+        if self.options.record is not None:
+            self._recorder = DecisionRecorder(
+                self.options.record,
+                self.cluster_facts,
+                max_unconfirmed=self.options.max_unconfirmed,
+                failed=self.metrics.recording_failed,
+            )
+            self.scheduling = RecordedState(self.cluster, self._recorder)
         self.failed_decisions = 0
         self.nodes = Informer(client, NODES)
         self.node_filter = NodeFilter(self.nodes)
@@ -119,7 +132,7 @@ class LiveCluster:
         if self.options.approximate:
             self._informers += (self.topologies,)
         self._fallback = TopologyFallback()
-        self._client, self.metrics = client, metrics or ScheduleMetrics()
+        self._client = client
         self.guard = StepGuard(self.metrics, client.timing)  #: of everything that is done about one pod, gang or node
         self.tasks = InstructionTasks(self.schedule)
         self.large_pods = LargePods(self.cluster)
@@ -148,6 +161,13 @@ class LiveCluster:
 
     async def run(self) -> None:
         """Follow the API server until cancelled."""
+        try:
+            await self._follow()
+        finally:
+            if self._recorder:
+                self._recorder.close()
+
+    async def _follow(self) -> None:
         self.nodes.subscribe(self._node_changed)
         self.host_states.subscribe(self._state_changed)
         self.topologies.subscribe(lambda change: self._topology_changed(change.object.metadata.name))

@@ -55,6 +55,11 @@ class ScheduleMetrics:
             ["step"],
             registry=self.registry,
         )
+        self._recording_failures = Counter(
+            "alignup_schedule_recording_failures",
+            "Recordings of decisions that ended because a file could not be written.",
+            registry=self.registry,
+        )
         self._requests = Histogram(
             "alignup_extender_request_duration_seconds",
             "Time to answer a request of a scheduler.",
@@ -82,6 +87,9 @@ class ScheduleMetrics:
 
     def admission_check(self, state: str) -> None:
         self._admission_checks.labels(state).inc()
+
+    def recording_failed(self) -> None:
+        self._recording_failures.inc()
 
     def foreign_rejection(self) -> None:
         self._foreign_rejections.inc()

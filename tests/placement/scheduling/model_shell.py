@@ -9,7 +9,8 @@ from dataclasses import fields as fields_of
 from dataclasses import is_dataclass, replace
 from functools import partial
 from itertools import count
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 from alignup.align.workload import Pod
 from alignup.placement.cluster import Cluster
@@ -20,9 +21,11 @@ from alignup.placement.scheduling.instructions import Instruction
 from alignup.placement.scheduling.options import GateOptions
 from alignup.placement.scheduling.releases import ReleaseOutcome
 from alignup.placement.scheduling.scheduling_state import SchedulingState
+from alignup.schedule.recording import DecisionRecorder, RecordedState
 from tests.placement.scheduling.machine import PlainFacts
 from tests.placement.scheduling.model_api import ModelApi, ModelPod
 
+Result = TypeVar("Result")
 PATIENCE = 8.0
 OPTIONS = GateOptions(parallel=4, patience=PATIENCE, unbound=10.0, retry=3.0, avoid=30.0, replace_stuck=True)
 
@@ -119,10 +122,15 @@ class ModelFacts(PlainFacts):
 class Shell:
     """One process. It begins with a list of all objects; *leading* begins later."""
 
-    def __init__(self, api: ModelApi, checks: Checks, *, faults: Callable[[], bool]) -> None:
+    def __init__(
+        self, api: ModelApi, checks: Checks, *, faults: Callable[[], bool], record: Path | None = None
+    ) -> None:
         self.api, self.world, self.random, self.checks, self.faults = api, api.world, api.world.random, checks, faults
         self.cluster, self.facts = Cluster(), ModelFacts(api, lambda: faults() and self.random.random() < 0.0005)
+        self.recorder = DecisionRecorder(record, self.facts) if record else None
         self.state = SchedulingState(self.cluster, self.facts)
+        if self.recorder:
+            self.state = RecordedState(self.cluster, self.recorder)
         self.state.kept_nodes.patience[WaitState.UNSCHEDULABLE] = PATIENCE
         self.log: deque[tuple[float, object]] = deque(maxlen=60)
         self.numbers = count(1)  #: of requests
@@ -209,6 +217,8 @@ class Shell:
     def close(self) -> None:
         self.resign()
         self.closed = True
+        if self.recorder:
+            self.recorder.close()
 
     # Following the API server
 

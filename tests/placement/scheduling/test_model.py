@@ -8,6 +8,7 @@ from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations, permutations, product
+from pathlib import Path
 from traceback import format_exception
 from typing import Any
 
@@ -59,8 +60,8 @@ class Counts:
 
 
 class Model:
-    def __init__(self, seed: int) -> None:
-        self.seed, self.world = seed, World(seed)
+    def __init__(self, seed: int, *, record: Path | None = None) -> None:
+        self.seed, self.world, self.record = seed, World(seed), record
         self.random = self.world.random
         self.trouble = self.random.choice((0.3, 1.0, 5.0))  #: how often others interfere
         self.faulty, self.frozen, self.arriving = True, False, True
@@ -75,10 +76,13 @@ class Model:
         self.planned: set[str] = set()
         self.completing: set[str] = set()  #: pods of gangs that have started, which come before all others
         self.started: dict[GroupKey, set[str]] = {}  #: pods of gangs that were released or bound
-        self.shell = Shell(self.api, self, faults=lambda: self.faulty)
+        self.shell = self.make_shell()
         self.start(0.0)
         self.world.after(0.1, self.tick)
         self.world.after(0.1, self.schedule)
+
+    def make_shell(self) -> Shell:
+        return Shell(self.api, self, faults=lambda: self.faulty, record=self.record)
 
     def receive(self, *event: Any) -> None:
         self.shell.receive(*event)
@@ -158,7 +162,7 @@ class Model:
         self.shell.close()
         self.forget_promises()
         self.api.close()
-        self.shell = Shell(self.api, self, faults=lambda: self.faulty)
+        self.shell = self.make_shell()
         self.start(self.random.uniform(0.1, 5))
         self.counts.restarts += 1
 

@@ -152,9 +152,19 @@ class Assumptions:
 
     def drop_host(self, record: HostRecord) -> None:
         """Remember the pods that are assumed on a host whose state is no longer known."""
-        for binding in record.bindings:
-            if binding.uid in self.nodes:
-                self._dropped.setdefault(binding.uid, {})[record.name] = record
+        self.remember_host(record, [binding.uid for binding in record.bindings if binding.uid in self.nodes])
+
+    def remember_host(self, record: HostRecord, uids: Iterable[str]) -> None:
+        for uid in uids:
+            self._dropped.setdefault(uid, {})[record.name] = record
+
+    def dropped(self) -> list[tuple[HostRecord, tuple[str, ...]]]:
+        """Return what was known of hosts whose state is unknown, with the uids of pods that are assumed there."""
+        records = {record.name: record for records in self._dropped.values() for record in records.values()}
+        return [
+            (record, tuple(uid for uid, records in self._dropped.items() if name in records))
+            for name, record in records.items()
+        ]
 
     def restore_host(self, name: str) -> None:
         """Count again on the pods that were assumed on a host before its state was unknown."""

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from alignup.align.bits import NodeSet
 from alignup.align.claims.resource_claims import Claim
@@ -306,6 +306,27 @@ class LeadershipEnded:
     """Another process decides from now on."""
 
 
+# Snapshots
+
+
+class DroppedHost(NamedTuple):
+    """A host whose state is unknown for a while, although pods are assumed there."""
+
+    report: HostReport  #: the last one
+    values: Mapping[str, Any]
+    uids: tuple[str, ...]  #: of the pods
+
+
+@dataclass(frozen=True, slots=True)
+class StateRestored:
+    """A new state continues from a snapshot, after the reports of its hosts; see ``snapshot``."""
+
+    parts: Mapping[str, Mapping[str, Any]]  #: part of the state → attribute → value
+    hosts: Mapping[str, Mapping[str, Any]]  #: what has happened on hosts since their reports
+    dropped: tuple[DroppedHost, ...] = ()
+    gate: GateOptions | None = None  #: ``None``: it is closed
+
+
 Event = (
     PodSeen
     | PodLeft
@@ -344,4 +365,5 @@ Event = (
     | GateClosed
     | LeadershipBegan
     | LeadershipEnded
+    | StateRestored
 )

@@ -53,7 +53,7 @@ class GangPlacement:
         """Choose the nodes of a gang, of which so many pods are *placed*, and assume the others there, or none."""
         facts = self._facts.gang(gang.key)
         beside = self._assumptions.beside(facts)
-        nodes = self._gang_nodes(gang, {binding.host for binding in beside.values()}, now)
+        nodes = self._gang_nodes(gang, [binding.host for binding in beside.values()], now)
         pods = [*(binding.pod for binding in beside.values()), *(member.pod for member in gang.members)]
 
         def has_room(host: str, pods: Sequence[Pod]) -> bool:
@@ -78,9 +78,9 @@ class GangPlacement:
     def _gang_nodes(self, gang: WaitingGang, holding: Collection[str], now: float) -> dict[str, Collection[str]]:
         """Return the nodes of each pod, by uid. Claims are checked only on nodes that admit the pod."""
         kinds = {_member_key(member): replace(member, order=gang.order) for member in gang.members}
-        admitting = set(holding)
+        admitting = dict.fromkeys(holding)  # in an order that does not depend on the process
         for member in kinds.values() if any(member.pod.uses_claims for member in kinds.values()) else ():
-            admitting.update(self._cluster.feasible(member.pod).admitting())
+            admitting |= dict.fromkeys(self._cluster.feasible(member.pod).admitting())
         nodes = {key: self._member_nodes(member, admitting, now) for key, member in kinds.items()}
         return {member.uid: nodes[_member_key(member)] for member in gang.members}
 

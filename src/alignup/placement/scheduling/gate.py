@@ -115,7 +115,9 @@ class Gate:
             cluster, facts, assumptions, kept_nodes, queue=self.queue, claims=self.claims, turn=turn
         )
         self._avoided = AvoidedNodes(options.avoid)
-        self._gangs = GangPlacement(cluster, facts, assumptions, kept_nodes, claims=self.claims, avoided=self._avoided)
+        self._gang_placement = GangPlacement(
+            cluster, facts, assumptions, kept_nodes, claims=self.claims, avoided=self._avoided
+        )
         self._pods: dict[str, PodFacts] = {}  #: all pods that wait here or are released, as they are now, by uid
         self.other_gates: set[str] = set()  #: uids of pods that have other gates as well
         self._refused: dict[str, float] = {}  #: uid → when to try again to release it
@@ -175,7 +177,6 @@ class Gate:
         release = self.releases.get(uid)
         if release is not None and not node:
             self._steering.cancel(uid, *release.nodes)
-            self._assumptions.forget(uid)
             self._report("release ended", release.facts, outcome=ReleaseOutcome.DELETED)
         self._end_release(uid, bound=False)
         self.releases.forget(uid)
@@ -425,7 +426,7 @@ class Gate:
         """Release all pods of a gang if they fit together; return whether they do."""
         try:
             placed = self._count_placed(self._facts.gang(gang.key))
-            choice = self._gangs.choose(gang, placed=placed, now=self._turn.now)
+            choice = self._gang_placement.choose(gang, placed=placed, now=self._turn.now)
         except AlignError as error:
             choice = GangChoice(problem=f"gang {gang.key}: no kubelet can decide on its pods: {error}")
             for member in gang.members:

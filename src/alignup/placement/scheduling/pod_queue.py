@@ -90,12 +90,12 @@ class PodClass:
             place += rank[2] in self._ranks
 
 
+@dataclass(slots=True, eq=False)
 class NodeChanges:
     """The nodes that have changed, in the order of their last changes; each change has a version."""
 
-    def __init__(self) -> None:
-        self.version = 0
-        self._versions: OrderedDict[str, int] = OrderedDict()
+    version: int = 0
+    _versions: OrderedDict[str, int] = field(default_factory=OrderedDict)
 
     def add(self, node: str) -> None:
         self.version += 1
@@ -114,14 +114,14 @@ class NodeChanges:
         return nodes
 
 
+@dataclass(slots=True, eq=False)
 class BlockedClasses:
     """The blocked classes of a namespace, which are tried again one after the other whenever a node has changed."""
 
-    def __init__(self, changes: int) -> None:
-        self.entries: list[Entry] = []  #: their first pods, sorted
-        self._changes = changes  #: when the round began in which they are tried, or was over
-        self._tried: Entry | None = None  #: the last one in this round; ``None``: it has not begun
-        self._over = True
+    _changes: int  #: when the round began in which they are tried, or was over
+    entries: list[Entry] = field(default_factory=list)  #: their first pods, sorted
+    _tried: Entry | None = None  #: the last one in this round; ``None``: it has not begun
+    _over: bool = True
 
     def put(self, entry: Entry) -> None:
         insort(self.entries, entry)
@@ -293,8 +293,9 @@ class PodQueue(WaitQueue[PodClass, PodFacts]):
 
     def nodes_changed(self, names: Iterable[str], *, taken: bool = False) -> None:
         """Rank these nodes again; unless something was *taken* from them, they may admit blocked classes now."""
+        nodes = self._facts.nodes
         for name in names:
-            if name in self._facts.nodes:
+            if name in nodes:
                 self._changes.add(name)
             else:
                 self._forget_node(name)

@@ -39,6 +39,7 @@ from alignup.placement.scheduling.node_offers import NodeOffers
 from alignup.placement.scheduling.options import GateOptions
 from alignup.placement.scheduling.pod_steering import PodSteering
 from alignup.placement.scheduling.preemption import Preemption
+from alignup.placement.scheduling.snapshot import restore
 from alignup.placement.scheduling.tentative_gangs import TentativeGangs
 from alignup.placement.scheduling.turn import Turn
 from alignup.placement.scheduling.wake_ups import WakeUps
@@ -129,6 +130,7 @@ class SchedulingState:
             events.GateClosed: self._gate_closed,
             events.LeadershipBegan: self._leadership_began,
             events.LeadershipEnded: self._leadership_ended,
+            events.StateRestored: lambda event: restore(self, event),
         }
 
     def build_gate(self, options: GateOptions) -> Gate:
@@ -168,13 +170,9 @@ class SchedulingState:
                 step = "answer" if isinstance(event, events.NodesAsked | events.PreemptionAsked) else "follow"
                 details = {"step": step, "name": type(event).__name__, "error": error, "retry": 0.0}
                 self._turn.emit(Report("step failed", details=details))
-        return self.end_turn()
+        return self._end_turn()
 
-    def begin_turn(self, now: float) -> None:
-        """Begin to collect instructions for changes that are made directly; see :meth:`end_turn`."""
-        self._turn.begin(now)
-
-    def end_turn(self) -> list[Instruction]:
+    def _end_turn(self) -> list[Instruction]:
         done = self._turn.instructions
         for instruction in done:  # what follows inside may add more of them
             match instruction:
@@ -226,8 +224,6 @@ class SchedulingState:
     def _pod_gone(self, event: events.PodGone) -> None:
         self._stop_waiting(event.uid)
         self.kept_nodes.ended(event.uid)
-        if not event.node:
-            self.assumptions.forget(event.uid)
         self.wake_ups.forget(event.uid)
         self._claim_bindings.forget(event.uid)
         self.gangs.pod_gone(event.uid)

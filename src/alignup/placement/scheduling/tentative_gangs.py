@@ -172,7 +172,7 @@ class TentativeGangs:
         self.expire()
         now = self._turn.now
         self._refused = {key: refusal for key, refusal in self._refused.items() if now < refusal.until}
-        for key in tuple(self._resuming):
+        for key in sorted(self._resuming):
             members = self._facts.gang(key)
             if key in self._gangs or not _is_half_bound(members):
                 self._resuming.discard(key)
@@ -516,7 +516,7 @@ class TentativeGangs:
         elif now - gang.touched >= seconds:
             if gang.started:
                 self._tell_incomplete(gang)
-            for uid in gang.unknown:  # the API server would have shown their bindings by now
+            for uid in sorted(gang.unknown):  # the API server would have shown their bindings by now
                 self._assumptions.forget(uid)
             self._drop(gang, f"nothing was bound for {seconds:.0f} s")
 
