@@ -76,6 +76,7 @@ class ScheduleReplicas:
         words = ["--kubeconfig", os.fspath(access), "--listen", f"127.0.0.1:{port}", "--lease-namespace", NAMESPACE]
         words += self.options
         if directory := os.environ.get(RECORD):
+            Path(directory).mkdir(parents=True, exist_ok=True)
             words += ["--record", os.fspath(Path(directory) / f"{self.plane.directory.name}-{port}")]
         words += [] if self.leader_election else ["--no-leader-elect"]
         words += ["--gate"] if self.gate else []

@@ -14,7 +14,8 @@ import pytest
 
 from alignup.align.errors import ParseError
 from alignup.placement.scheduling import events
-from alignup.placement.scheduling.gate import Gate, GateOptions
+from alignup.placement.scheduling.gate import Gate
+from alignup.placement.scheduling.options import GateOptions
 from alignup.testing.replay import replay
 from tests.align.hosts import pod
 from tests.effort import SEED, rounds

@@ -113,7 +113,8 @@ class ModelApi(ApiServer):
         self.nodes: dict[str, NodeAllocatable] = {}
         self.minimums: dict[GroupKey, int] = {}
         self.claims: set[str] = set()  #: uids of pods whose claims have devices
-        self.aside: set[str] = set()  #: uids of pods that their scheduler does not try again by itself
+        #: uids of pods that their scheduler does not try again by itself, and the nodes that had room for them
+        self.aside: dict[str, frozenset[str]] = {}
         self._generations: dict[str, int] = {}  #: of instructions to observers, by node
         self.instructions: dict[str, tuple[int, str, str, int]] = {}  #: generation, phase, uid, NUMA nodes, by node
         self.bindings: dict[str, int] = {}  #: uid → its place among all bindings
@@ -148,7 +149,7 @@ class ModelApi(ApiServer):
         pod_object = self.pods[uid]
         vars(pod_object).update(changes, version=pod_object.version + 1)
         if "unschedulable" not in changes:
-            self.aside.discard(uid)
+            self.aside.pop(uid, None)
         self._tell(pod_object)
 
     def release(self, uid: str, version: str, nodes: tuple[str, ...]) -> bool:
@@ -199,6 +200,7 @@ class ModelApi(ApiServer):
         if stage is PodStage.ENDED:
             del self.pods[uid]
             self.claims.discard(uid)
+            self._try_aside(pod_object.host)
         if reason:
             self.on_rejection(pod_object, reason)
         self._tell(pod_object, reason)
@@ -210,8 +212,13 @@ class ModelApi(ApiServer):
 
     # Nodes
 
+    def _try_aside(self, node: str) -> None:
+        """The scheduler tries pods again for which a node had no room by its Node object."""
+        self.aside = {uid: nodes for uid, nodes in self.aside.items() if node in nodes}
+
     def add_node(self, name: str, allocatable: NodeAllocatable) -> None:
         self.nodes[name] = allocatable
+        self._try_aside(name)
         self.send(f"node {name}", "node", name, allocatable)
 
     def remove_node(self, name: str) -> None:

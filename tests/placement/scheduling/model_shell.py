@@ -18,7 +18,7 @@ from alignup.placement.host_report import HostReport, PodStage
 from alignup.placement.scheduling import events, instructions
 from alignup.placement.scheduling.facts import ClaimFit, GangFacts, GroupKey, PodFacts, WaitState
 from alignup.placement.scheduling.instructions import Instruction
-from alignup.placement.scheduling.options import GateOptions
+from alignup.placement.scheduling.options import ExtenderOptions, GateOptions
 from alignup.placement.scheduling.releases import ReleaseOutcome
 from alignup.placement.scheduling.scheduling_state import SchedulingState
 from alignup.schedule.recording import DecisionRecorder, RecordedState
@@ -131,7 +131,7 @@ class Shell:
         self.state = SchedulingState(self.cluster, self.facts)
         if self.recorder:
             self.state = RecordedState(self.cluster, self.recorder)
-        self.state.kept_nodes.patience[WaitState.UNSCHEDULABLE] = PATIENCE
+        self.state.handle(events.ExtenderOpened(ExtenderOptions(patience=PATIENCE)), now=self.world.now)
         self.log: deque[tuple[float, object]] = deque(maxlen=60)
         self.numbers = count(1)  #: of requests
         self.asking: dict[str, int] = {}  #: uid → number of the request for its binding
@@ -173,7 +173,7 @@ class Shell:
                 case instructions.AnswerBinding(request, problem):
                     self.answer_binding(request, problem)
                 case instructions.WakePod(uid):
-                    self.api.aside.discard(uid)
+                    self.api.aside.pop(uid, None)
         return done
 
     def later(self, seconds: float, action: Callable[[], object]) -> None:
@@ -394,7 +394,7 @@ class Shell:
             self.asking[uid] = number
             self.handle(events.BindingAsked(number, facts, self.random.choice(offered)))
         else:
-            self.api.aside.add(uid)
+            self.api.aside[uid] = frozenset(left)
             self.mark_unschedulable(uid)
 
     def mark_unschedulable(self, uid: str) -> None:

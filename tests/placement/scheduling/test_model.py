@@ -17,6 +17,7 @@ import pytest
 from alignup.align.host import Host
 from alignup.align.workload import Pod
 from alignup.placement.host_report import PodStage
+from alignup.placement.pod_shape import needs_alignment
 from alignup.placement.scheduling import instructions, tentative_gangs
 from alignup.placement.scheduling.facts import GroupKey, WaitingOrder, WaitState
 from alignup.placement.scheduling.instructions import Instruction
@@ -244,6 +245,8 @@ class Model:
                 self.counts.released += 1
                 self.check_release(shell, pod)
                 self.check_orders(shell, each)
+            case instructions.WriteBinding(_, pod):
+                self.check_binding(shell, pod)
             case instructions.Report("step failed", details=details):
                 if not isinstance(details["error"], InjectedError):
                     self.fail(f"{details}: {''.join(format_exception(details['error']))}")
@@ -288,6 +291,19 @@ class Model:
         group = shell.facts.view[pod.uid].group if pod.uid in shell.facts.view else None
         if group is not None and len(self.started.get(group, ())) < self.api.minimums[group]:
             self.fail(f"{self.started.get(group)} of {self.api.minimums[group]} pods of gang {group} are released")
+
+    def check_binding(self, shell: Shell, pod: Pod) -> None:
+        """When the first pod of a gang is bound, nodes count on so many others that it can start."""
+        known = self.api.pods.get(pod.uid)
+        if known is None or known.group is None or not needs_alignment(pod):
+            return
+        members = [each for each in self.api.pods.values() if each.group == known.group]
+        if any(needs_alignment(each.pod) for each in members):
+            placed = [each.uid for each in members if each.host or each.uid in shell.state.assumptions]
+            free = [each.uid for each in members if not needs_alignment(each.pod)]
+            if len({*placed, *free}) < self.api.minimums[known.group] and not self.started.get(known.group):
+                self.fail(f"{placed} of {self.api.minimums[known.group]} pods of {known.group} are bound or placed")
+            self.started.setdefault(known.group, set()).add(pod.uid)
 
     def check_gangs(self, shell: Shell) -> None:
         """Releases of a gang are planned together."""
@@ -394,8 +410,8 @@ class Model:
         self.frozen = True
         self.pass_time(QUIET_SECONDS)
         for each in self.api.pods.values():
-            waits = each.state is WaitState.GATED and each.scheduler == SCHEDULER and each.group is None
-            if waits and (fitting := self.fitting(each)):
+            waits = (each.state is WaitState.GATED or each.asks) and each.scheduler == SCHEDULER and not each.host
+            if waits and each.group is None and not each.ignored and (fitting := self.fitting(each)):
                 self.fail(f"{each.uid} waits although it fits on {fitting}")
         for group in {each.group for each in self.api.pods.values() if each.group}:
             self.check_gang_waits(group)
@@ -415,10 +431,10 @@ class Model:
     def check_gang_waits(self, group: GroupKey) -> None:
         """A gang does not wait if each of its pods could have a node of its own."""
         members = [each for each in self.api.pods.values() if each.group == group and each.stage is PodStage.RUNNING]
-        gated = [each for each in members if each.state is WaitState.GATED]
+        waiting = [each for each in members if each.state is WaitState.GATED or (each.asks and not each.host)]
         bound = sum(bool(each.host) for each in members)
         needed = max(self.api.minimums[group] - bound, 1)
-        for chosen in combinations(gated, needed):
+        for chosen in combinations(waiting, needed) if not any(each.ignored for each in members) else ():
             if any(len(set(nodes)) == needed for nodes in product(*map(self.fitting, chosen))):
                 self.fail(f"gang {group} waits although {[each.uid for each in chosen]} fit")
 

@@ -87,6 +87,11 @@ class KeptNodes:
 
     # Questions
 
+    def unschedulable(self) -> list[PodFacts]:
+        """Return the pods that wait for their schedulers."""
+        waiting = [waiting.facts for waiting in self._waiting.values()]
+        return [facts for facts in waiting if facts.state is WaitState.UNSCHEDULABLE]
+
     def keeps_out(self, node: str, pod: Pod, order: WaitingOrder, *, after: Sequence[Pod] = ()) -> bool:
         """Return whether *node* is kept for a pod that comes before this one, and that would not fit beside it.
 

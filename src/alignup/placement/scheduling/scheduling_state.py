@@ -40,7 +40,7 @@ from alignup.placement.scheduling.options import GateOptions
 from alignup.placement.scheduling.pod_steering import PodSteering
 from alignup.placement.scheduling.preemption import Preemption
 from alignup.placement.scheduling.snapshot import restore
-from alignup.placement.scheduling.tentative_gangs import TentativeGangs
+from alignup.placement.scheduling.tentative_gangs import UNSEEN_SECONDS, TentativeGangs
 from alignup.placement.scheduling.turn import Turn
 from alignup.placement.scheduling.wake_ups import WakeUps
 
@@ -91,6 +91,7 @@ class SchedulingState:
         hosts = FollowedHosts(cluster, self.assumptions, turn=self._turn, changed=self._hosts_reported)
         self.gate: Gate | None = None
         self._orders: dict[str, WaitingOrder] = {}  #: by uid, of pods without a node
+        self._unseen: dict[str, float] = {}  #: uids of pods that were asked about, and are not seen yet, and when
         self._schedulers: set[str] = set()  #: names of those that have asked
         self._checked = float("-inf")
         self._handlers = self._event_handlers(hosts)
@@ -202,10 +203,13 @@ class SchedulingState:
     def _pod_seen(self, event: events.PodSeen) -> None:
         facts = event.facts
         self._orders[facts.uid] = facts.order
+        self._unseen.pop(facts.uid, None)
         if facts.state in self.kept_nodes.patience:
             self.kept_nodes.waits(facts)
         else:
             self._turn.emit(*self.kept_nodes.waits_no_longer(facts.uid))
+        if facts.state is WaitState.UNSCHEDULABLE:
+            self.wake_ups.seen(facts)
         if self.gate:
             self.gate.pod_seen(facts)
 
@@ -234,6 +238,7 @@ class SchedulingState:
 
     def _stop_waiting(self, uid: str) -> None:
         self._orders.pop(uid, None)
+        self._unseen.pop(uid, None)
         self._turn.emit(*self.kept_nodes.waits_no_longer(uid))
 
     def _node_changed(self, event: events.NodeChanged) -> None:
@@ -244,7 +249,9 @@ class SchedulingState:
             self.gate.node_changed(event.node, gone=event.gone)
 
     def _nodes_asked(self, event: events.NodesAsked) -> None:
-        self._orders.setdefault(event.facts.uid, event.facts.order)
+        if event.facts.uid not in self._orders or event.facts.uid in self._unseen:
+            self._orders[event.facts.uid] = event.facts.order
+            self._unseen[event.facts.uid] = self._turn.now
         if len(self._schedulers) < MAX_SCHEDULERS:
             self._schedulers.add(event.facts.scheduler)
         self._check()
@@ -269,6 +276,8 @@ class SchedulingState:
             self.gate.large_pod_decided(event.uid)
 
     def _time_passed(self, _event: events.TimePassed) -> None:
+        for uid in [uid for uid, at in self._unseen.items() if self._turn.now - at >= UNSEEN_SECONDS]:
+            self._stop_waiting(uid)
         self._check()
         self.gangs.check()
         self.steering.check()
@@ -279,6 +288,8 @@ class SchedulingState:
 
     def _leadership_began(self, _event: events.LeadershipBegan) -> None:
         self.bindings.leading = True
+        for facts in self.kept_nodes.unschedulable():
+            self.wake_ups.seen(facts)
         self.gangs.resume()
         self.steering.resume()
 
@@ -287,6 +298,7 @@ class SchedulingState:
         self.bindings.allow_unknown = self.preemption.allow_unknown = options.allow_unknown
         self.preemption.chooses = bool(options.chooses_victims)
         self.steering.use(options.steer_hold)
+        self.wake_ups.adopts = event.keeps_nodes
         if event.keeps_nodes:
             self.kept_nodes.patience[WaitState.UNSCHEDULABLE] = options.patience
 

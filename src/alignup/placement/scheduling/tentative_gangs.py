@@ -35,6 +35,7 @@ TENTATIVE_SECONDS = 20.0  #: after the last question or binding, for which place
 UNBOUND_SECONDS = 60.0  #: after the first question, by which a binding must follow, whatever is asked meanwhile
 PAUSE_SECONDS = 60.0  #: for which others come first after that
 KEPT_SECONDS = 300.0  #: after the last binding, for which places are kept for the rest of the gang
+UNSEEN_SECONDS = 60.0  #: after which a pod that the API server does not show is gone
 REFUSED_SECONDS = 1.0  #: for which a refusal is repeated while nothing has changed
 KUBERNETES = "spec.schedulingGroup"  #: the source of groups whose scheduler knows gangs
 
@@ -131,7 +132,8 @@ class TentativeGangs:
         self._keeps_out = keeps_out
         self._gangs: dict[GroupKey, TentativeGang] = {}
         self._by_uid: dict[str, TentativeGang] = {}
-        self._asked: dict[str, PodFacts] = {}  #: pods that were asked about and are not seen yet, by uid
+        #: pods that were asked about and are not seen yet, by uid, and when
+        self._asked: dict[str, tuple[PodFacts, float]] = {}
         self._refused: dict[GroupKey, _Refusal] = {}
         self._paused: dict[GroupKey, float] = {}  #: gangs that were not bound in time → until when others come first
         self._resuming: set[GroupKey] = set()  #: half bound gangs whose rest has no places yet
@@ -172,6 +174,7 @@ class TentativeGangs:
         self.expire()
         now = self._turn.now
         self._refused = {key: refusal for key, refusal in self._refused.items() if now < refusal.until}
+        self._asked = {uid: entry for uid, entry in self._asked.items() if now < entry[1] + UNSEEN_SECONDS}
         for key in sorted(self._resuming):
             members = self._facts.gang(key)
             if key in self._gangs or not _is_half_bound(members):
@@ -201,16 +204,18 @@ class TentativeGangs:
             self._turn.emit(Report("step failed", details=details))
 
     def _pod(self, uid: str) -> PodFacts | None:
-        return self._facts.pod(uid) or self._asked.get(uid)
+        return self._facts.pod(uid) or self._asked.get(uid, (None,))[0]
 
     def _members(self, key: GroupKey, asked: PodFacts) -> GangFacts:
-        """Return the pods of a group, with one that may not be seen yet."""
+        """Return the pods of a group, with those that were asked about and are not seen yet."""
         members = self._facts.gang(key)
-        if asked.uid in {*members.bound, *members.waiting, *members.gated}:
+        seen = {*members.bound, *members.waiting, *members.gated}
+        if asked.uid in seen:
             self._asked.pop(asked.uid, None)
-            return members
-        self._asked[asked.uid] = asked
-        return members._replace(waiting=[*members.waiting, asked.uid])
+        else:
+            self._asked[asked.uid] = (asked, self._turn.now)
+        unseen = [uid for uid, (facts, _) in self._asked.items() if facts.group == key and uid not in seen]
+        return members._replace(waiting=[*members.waiting, *unseen]) if unseen else members
 
     # Questions
 
@@ -328,7 +333,8 @@ class TentativeGangs:
         same = (self._version, uids, question.nodes, question.for_others)
         if refusal is not None and refusal[:4] == same and self._turn.now < refusal.until:
             return refusal.problem
-        pods = [self._asked.get(uid) or self._facts.readable_pod(uid) for uid in members.waiting]
+        unseen = {uid: facts for uid, (facts, _) in self._asked.items()}
+        pods = [unseen.get(uid) or self._facts.readable_pod(uid) for uid in members.waiting]
         aligned = sorted([facts for facts in pods if needs_alignment(facts.pod)], key=lambda facts: facts.order)
         aligned.sort(key=lambda facts: facts.uid != asked)
         moved = gang.movable(asked, anew=anew) if gang is not None and keep else {}

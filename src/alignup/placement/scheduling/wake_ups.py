@@ -2,7 +2,7 @@
 
 kube-scheduler sets a pod aside that an extender refused, until something happens in the cluster that it watches. A new
 HostState is nothing of that kind, so such a pod is woken. Nodes change one by one, and each wakes at most one pod, with
-its gang: the most important one that it admits.
+its gang: the most important one that it admits. A pod that another process has refused is woken once.
 """
 
 from collections import deque
@@ -12,24 +12,23 @@ from dataclasses import dataclass
 from itertools import islice
 
 from alignup.align.workload import Pod
-from alignup.placement.pod_shape import is_large
+from alignup.placement.pod_shape import is_large, needs_alignment
 from alignup.placement.scheduling.common_parts import CommonParts
 from alignup.placement.scheduling.facts import PodFacts, WaitState
 from alignup.placement.scheduling.instructions import DecideLargePod, Report, WakePod
-from alignup.placement.scheduling.tentative_gangs import TentativeGangs
+from alignup.placement.scheduling.tentative_gangs import UNSEEN_SECONDS, TentativeGangs
 from alignup.placement.wait_queue import WaitQueue
 
 SWEEP_SECONDS = 30.0  #: between looking for room for all waiting pods, since a woken pod need not take the room
 AGAIN_SECONDS = 5.0  #: before a pod is woken again
 RETRY_SECONDS = 30.0  #: after a wake-up failed unexpectedly
-UNSEEN_SECONDS = 60.0  #: after which a pod that the API server does not show is gone
 MAX_PER_SWEEP = 64
 
 
 @dataclass(slots=True, eq=False)
 class RefusedPod:
     facts: PodFacts
-    nodes: frozenset[str]  #: that the scheduler asked about
+    nodes: frozenset[str] | None  #: that the scheduler asked about; ``None``: it has not asked this process
     since: float  #: when it was refused last
     woken: float = float("-inf")  #: when
     deciding: bool = False  #: whether hosts decide on it, which takes long
@@ -59,6 +58,8 @@ class WakeUps:
         self._nodes: tuple[tuple[str, ...], frozenset[str]] = ((), frozenset())  #: of the last pod, to be shared
         self._changed: dict[str, None] = {}  #: nodes
         self._sweep: deque[str] = deque()  #: uids of pods to be looked at
+        self.adopts = False  #: whether pods wait that were refused by another process
+        self._adopted: set[str] = set()  #: uids of such pods, which are woken once
         self._swept = float("-inf")
 
     def __len__(self) -> int:
@@ -78,17 +79,27 @@ class WakeUps:
         if self._nodes[0] != tuple(nodes):
             self._nodes = (tuple(nodes), frozenset(nodes))
         before = self._waiting.get(facts.uid)
-        waiting = RefusedPod(facts, self._nodes[1], self._turn.now, before.woken if before else float("-inf"))
-        self._waiting.put(facts.uid, waiting, kind=None, order=(-(facts.pod.priority or 0),))
+        self._put(RefusedPod(facts, self._nodes[1], self._turn.now, before.woken if before else float("-inf")))
+
+    def _put(self, waiting: RefusedPod) -> None:
+        self._waiting.put(waiting.facts.uid, waiting, kind=None, order=(-(waiting.pod.priority or 0),))
+
+    def seen(self, facts: PodFacts) -> None:
+        """Let a pod wait that its scheduler found no node for; perhaps another process refused it."""
+        uid = facts.uid
+        if self.adopts and uid not in self._waiting and uid not in self._adopted and needs_alignment(facts.pod):
+            self._adopted.add(uid)
+            self._put(RefusedPod(facts, None, self._turn.now))
 
     def await_room(self, uid: str, nodes: Collection[str]) -> None:
         """Let a pod wait for nodes as well that are kept for it, or where it has a place."""
         waiting, facts = self._waiting.get(uid), self._facts.pod(uid)
         if facts is not None and facts.state in {WaitState.UNSCHEDULABLE, WaitState.OTHER}:
-            self.refused(facts, {*(waiting.nodes if waiting else ()), *nodes})
+            self.refused(facts, {*(waiting.nodes or () if waiting else ()), *nodes})
 
     def forget(self, uid: str) -> None:
         """Forget a pod that waits no longer: it is bound, or gone."""
+        self._adopted.discard(uid)
         if self._waiting.remove(uid) and not self._waiting:
             self._nodes = ((), frozenset())
 
@@ -97,6 +108,7 @@ class WakeUps:
             self.forget(waiting.facts.uid)
         self._changed.clear()
         self._sweep.clear()
+        self._adopted.clear()
 
     def hosts_changed(self, nodes: Collection[str]) -> None:
         if self._waiting:
@@ -130,7 +142,7 @@ class WakeUps:
     def _wake_first(self, node: str) -> None:
         """Wake the first pod that *node* admits."""
         for waiting in self._waiting:
-            if node not in waiting.nodes or not self._may_wake(waiting):
+            if not self._may_wake(waiting) or not self._is_asked_about(waiting, node):
                 continue
             with self._isolated(waiting):
                 if not self._is_decided(waiting, (node,)):
@@ -141,9 +153,10 @@ class WakeUps:
 
     def _wake_anywhere(self, waiting: RefusedPod, *, decided: bool = False) -> None:
         with self._isolated(waiting):
-            if not self._may_wake(waiting) or not (decided or self._is_decided(waiting, waiting.nodes)):
+            nodes = waiting.nodes if waiting.nodes is not None else frozenset(self._facts.allowed(waiting.facts))
+            if not self._may_wake(waiting) or not (decided or self._is_decided(waiting, nodes)):
                 return
-            nodes = waiting.nodes.difference(self._refusals(waiting.pod))
+            nodes = nodes.difference(self._refusals(waiting.pod))
             for ranked in self._assumptions.rank(waiting.pod, nodes, limit=1):
                 self._wake_all(waiting, ranked.host)
 
@@ -164,8 +177,13 @@ class WakeUps:
         others = [other for uid in uids if (other := self._waiting.get(uid)) and self._may_wake(other)]
         for each in (waiting, *others):
             each.woken = self._turn.now
+            if each.nodes is None:
+                self._waiting.remove(each.facts.uid)
             self._turn.emit(WakePod(each.facts.uid, each.facts.namespace, each.pod.name, node))
         return True
+
+    def _is_asked_about(self, waiting: RefusedPod, node: str) -> bool:
+        return self._facts.allows(waiting.facts, node) if waiting.nodes is None else node in waiting.nodes
 
     def _may_wake(self, waiting: RefusedPod) -> bool:
         return self._turn.now >= waiting.woken + AGAIN_SECONDS
