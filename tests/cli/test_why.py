@@ -1,16 +1,13 @@
 """``alignup why``."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
 from alignup.documents.decisions import from_document
-from tests.cli.commands import alignup, in_process, into_a_closed_pipe, on_a_terminal
+from tests.cli.commands import alignup, in_process, into_a_closed_pipe, measured, on_a_terminal
 from tests.kubernetes.manifests.test_device_selectors import BOMBS
 from tests.schedule.claim_objects import ENDLESS_SELECTOR
 
@@ -558,19 +555,13 @@ class TestClaims:
 
     def test_a_selector_that_would_fill_the_memory_is_an_error_with_little_of_it(self, manifest):
         bomb = self.selecting(manifest, BOMBS["bind"])
-        command = ["why", "-f", str(bomb), "-f", str(CLAIMS / "gpus.yaml"), *map(str, WITH_GPUS)]
-
-        process = subprocess.Popen(  # noqa: S603
-            [sys.executable, "-m", "alignup", *command], stderr=subprocess.PIPE, text=True
+        code, megabytes, errors = measured(
+            "why", "-f", str(bomb), "-f", str(CLAIMS / "gpus.yaml"), *map(str, WITH_GPUS)
         )
-        words = " ".join(process.stderr.read().split())
-        process.stderr.close()
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
 
-        assert process.returncode == 2
-        assert "takes more than 1 s or 128 MB, which only the scheduler computes" in words
-        assert usage.ru_maxrss < 300 << 10
+        assert code == 2
+        assert "takes more than 1 s or 128 MB, which only the scheduler computes" in errors
+        assert megabytes < 300
 
     def test_a_numa_node_that_does_not_exist_is_noted(self, manifest):
         slices = manifest(
