@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -153,7 +154,7 @@ async def test_steering_has_the_permissions_that_it_uses():
                     ApiClient(Access(server=server.url)) as client,
                     steering_observer(kubelet, client, PATIENT),
                 ):
-                    await until(lambda: kubelet.at_rest)
+                    await until(partial(getattr, kubelet, "at_rest"))
                     generation = service.instruct(marker_pod("any"), "1")
                     await service.reached(generation, "Ready")
                 await kubelet.stop()

@@ -469,8 +469,8 @@ class TestMemory:
 
 
 LATE_PLUGIN_NOTE = (
-    "pods hold devices of x/gpu; a defect of the kubelet: when it restarts, it admits pods again whose containers do not "
-    "run yet, and rejects those whose device plugin has not registered by then"
+    "pods hold devices of x/gpu; a defect of the kubelet: when it restarts, it admits pods again whose containers do "
+    "not run yet, and rejects those whose device plugin has not registered by then"
 )
 
 

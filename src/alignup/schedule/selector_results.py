@@ -96,7 +96,7 @@ class SelectorResults:
                     break
                 except PendingSelectorError:
                     end = -inf
-                except SelectorError:  # whoever asks again gets the reason
+                except SelectorError:  # the next decision gets the reason
                     continue
                 if self.clock() > end:  # results that are there take time, too
                     self._pending[key] = (devices, index)

@@ -19,7 +19,7 @@ from alignup.kubernetes.api.errors import (
     status_error,
 )
 from alignup.kubernetes.api.http_client import HttpClient
-from alignup.kubernetes.api.http_connection import HttpError, HttpResponse, TooLargeError
+from alignup.kubernetes.api.http_connection import BodyTooLargeError, HttpError, HttpResponse
 from alignup.kubernetes.api.timing import RetryDelay, Timing
 
 _USER = re.compile(r"^([a-z0-9]+://)?.*@", re.IGNORECASE)  #: and a password, in a URL
@@ -157,7 +157,7 @@ class Connection:
     async def _read(self, response: HttpResponse, limit: int) -> bytes:
         try:
             return await response.read(limit)
-        except TooLargeError as error:  # it would be as large again
+        except BodyTooLargeError as error:  # it would be as large again
             raise UnreadableError(f"{_shown(self.access.server)}: {error}") from None
         except HttpError as error:
             raise self._unreachable(error) from error

@@ -42,7 +42,7 @@ class HttpError(Exception):
         super().__init__(message)
 
 
-class TooLargeError(HttpError):
+class BodyTooLargeError(HttpError):
     """The body of a response is larger than its caller accepts."""
 
     def __init__(self, limit: int) -> None:
@@ -171,13 +171,13 @@ class HttpResponse:
             await self._wait()
 
     async def read(self, limit: int = 1 << 40) -> bytes:
-        """Return the body; :class:`TooLargeError` if it has more than *limit* bytes, also after decompression."""
+        """Return the body; :class:`BodyTooLargeError` if it has more than *limit* bytes, also after decompression."""
         self._reads_all = True
         while not self._complete and self._unread <= limit:
             self._resume()
             await self._wait()
         if self._unread > limit:
-            raise TooLargeError(limit)
+            raise BodyTooLargeError(limit)
         body = b"".join(self._chunks)
         self.close()
         if self._compressed:
@@ -309,7 +309,7 @@ class _GzipDecoder:
             except zlib.error as error:
                 raise HttpError(f"the body cannot be decompressed: {error}") from None
             if limit and sum(map(len, parts)) > limit:
-                raise TooLargeError(limit)
+                raise BodyTooLargeError(limit)
             data = self._member.unused_data
             if self._member.eof:
                 self._member = None
