@@ -34,7 +34,7 @@ class Clock:
 
 
 def results(clock, **options):
-    reports = []
+    reports: list[object] = []
     made = SelectorResults(reports.append, **options)
     made.clock = clock
     return made, reports
