@@ -146,3 +146,19 @@ def _read(terminal: int) -> bytes:
         return os.read(terminal, 65536)
     except OSError:
         return b""
+
+
+_MEASURED = """import resource, subprocess, sys
+code = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL).returncode
+print(code, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10)"""
+
+
+def measured(*arguments: str) -> tuple[int, int, str]:
+    """Run ``alignup``; return its exit status, the largest memory of it and its children in MB, and its errors.
+
+    A small process starts it: what Linux reports begins with the memory of the process that starts another.
+    """
+    command = [sys.executable, "-c", _MEASURED, sys.executable, "-m", "alignup", *arguments]
+    run = subprocess.run(command, env=environment(None), capture_output=True, text=True, check=True)  # noqa: S603
+    code, megabytes = map(int, run.stdout.split())
+    return code, megabytes, " ".join(run.stderr.split())

@@ -7,7 +7,8 @@ import pytest
 import yaml
 
 from alignup.documents.decisions import from_document
-from tests.cli.commands import alignup, in_process, into_a_closed_pipe, on_a_terminal
+from tests.cli.commands import alignup, in_process, into_a_closed_pipe, measured, on_a_terminal
+from tests.kubernetes.manifests.test_device_selectors import BOMBS
 from tests.schedule.claim_objects import ENDLESS_SELECTOR
 
 ROOT = Path(__file__).parents[2]
@@ -551,6 +552,16 @@ class TestClaims:
         words = " ".join(run.stderr.split())
         assert "takes more than 10,000 steps, which only the scheduler computes" in words
         assert "Shorten the selectors of request gpu, or those of DeviceClass gpu.example.com." in words
+
+    def test_a_selector_that_would_fill_the_memory_is_an_error_with_little_of_it(self, manifest):
+        bomb = self.selecting(manifest, BOMBS["bind"])
+        code, megabytes, errors = measured(
+            "why", "-f", str(bomb), "-f", str(CLAIMS / "gpus.yaml"), *map(str, WITH_GPUS)
+        )
+
+        assert code == 2
+        assert "takes more than 1 s or 128 MB, which only the scheduler computes" in errors
+        assert megabytes < 300
 
     def test_a_numa_node_that_does_not_exist_is_noted(self, manifest):
         slices = manifest(

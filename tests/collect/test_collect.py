@@ -1,7 +1,10 @@
 """``alignup collect`` against an API server: what is sent, what is in the archive, and what why makes of it."""
 
+import base64
+import gzip
 import io
 import json
+import re
 import signal
 import stat
 import tarfile
@@ -16,7 +19,7 @@ from alignup.documents.decisions import to_document
 from alignup.machines import load_machine
 from alignup.testing.api_server import ApiFault, ServedResource
 from tests.align.hosts import pod
-from tests.cli.commands import in_process, start
+from tests.cli.commands import in_process, measured, start
 from tests.collect.clusters import NODE, SECRET, NodeServer, busy_kubelet, put_node, rejected_pod
 from tests.observe.api_objects import api_pod, running_server, state_of
 from tests.observe.kubelets import SimulatedKubelet
@@ -351,6 +354,35 @@ def test_a_log_is_never_trusted(cluster, collect):
         done = collect("web", "--yes")
         assert done.returncode == 1
         assert "the log of the reader is " in done.stderr
+
+
+def bomb(size):
+    """The log of a reader whose content decompresses to *size* bytes."""
+    content = base64.encodebytes(gzip.compress(bytes(size)))
+    return b"-----BEGIN ALIGNUP RECORDING-----\n" + content + b"-----END ALIGNUP RECORDING-----\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "configuration", "expected"),
+    [
+        pytest.param(b"A" * 75 + b"\n", b"{}", "machine and state files of the kubelet: .*larger than 4 MiB", id="log"),
+        pytest.param(bomb(1 << 28), b"{}", "the log of the reader has more than 16 MiB", id="compressed log"),
+        pytest.param(b"", b"[" * 76, "configuration of the kubelet: .*larger than 4 MiB", id="configuration"),
+    ],
+)
+def test_a_hostile_node_costs_little_memory(cluster, tmp_path, log, configuration, expected):
+    large = 1 << 20  # times 76 bytes
+    cluster.log = log * large if len(log) == 76 else log
+    cluster.respond(f"/api/v1/nodes/{NODE}/proxy/configz", configuration * (large if len(configuration) == 76 else 1))
+    config = tmp_path / "config"
+    cluster.write_kubeconfig(config)
+
+    archive = str(tmp_path / "case.tar.gz")
+    code, megabytes, errors = measured("collect", "web", "--yes", "--kubeconfig", str(config), "--archive", archive)
+
+    assert code == 1, errors
+    assert re.search(expected, errors)
+    assert megabytes <= 100
 
 
 # Archives

@@ -468,6 +468,12 @@ class TestMemory:
         assert "dropped: pod b, 2Gi of memory on NUMA node 0" in checked.repairs[0].done
 
 
+LATE_PLUGIN_NOTE = (
+    "pods hold devices of x/gpu; a defect of the kubelet: when it restarts, it admits pods again whose containers do "
+    "not run yet, and rejects those whose device plugin has not registered by then"
+)
+
+
 class TestDevices:
     """``kubelet_internal_checkpoint``, which a kubelet can start without."""
 
@@ -511,7 +517,11 @@ class TestDevices:
         checked = check_file(DEVICE_PATH, state_files.dump_device_state(shared), config())
 
         assert not checked.repairs
-        assert [finding.summary for finding in about(checked, DEVICE_PATH)] == ["devices held by 1 pod"]
+        assert [finding.summary for finding in about(checked, DEVICE_PATH)] == [
+            "devices held by 1 pod",
+            LATE_PLUGIN_NOTE,
+        ]
+        assert about(checked, DEVICE_PATH)[1].advice.startswith("before a restart or a reboot, taint the node until ")
 
     def test_unhealthy_devices_are_noted(self):
         checked = check_file(
@@ -519,7 +529,8 @@ class TestDevices:
         )
 
         assert [finding.summary for finding in by_severity(Severity.NOTE, checked.findings)] == [
-            "pod b container app holds x/gpu g1, which was not among the healthy devices"
+            "pod b container app holds x/gpu g1, which was not among the healthy devices",
+            LATE_PLUGIN_NOTE,
         ]
 
     def test_more_devices_than_the_machine_has_are_noted(self):
@@ -528,7 +539,8 @@ class TestDevices:
         checked = check_file(DEVICE_PATH, state_files.dump_device_state(self.STATE), on)
 
         assert [finding.summary for finding in by_severity(Severity.NOTE, checked.findings)] == [
-            "2 devices of x/gpu are held, but the machine has 1"
+            "2 devices of x/gpu are held, but the machine has 1",
+            LATE_PLUGIN_NOTE,
         ]
 
     def test_incomplete_entries_are_dropped(self):

@@ -7,15 +7,16 @@ import pytest
 from alignup.align import bits
 from alignup.align.errors import Problem, StateError
 from alignup.align.machine import Device
-from alignup.align.workload import Container, Pod
+from alignup.align.workload import Container, Pod, Resources
 from alignup.kubernetes import configuration
 from alignup.kubernetes.api.known_pods import KnownPod
 from alignup.kubernetes.kubelet_files.state_files import KubeletFiles
+from alignup.kubernetes.plugins.pod_resources import ListedResources
 from alignup.observe.observation import AdmittingError, ForeignFilesError, UnsettledError, join
 from alignup.placement.host_report import PodStage
 from tests.align.hosts import pod
 from tests.observe.kubelets import GPU, SimulatedKubelet
-from tests.strategies_pods import container, guaranteed
+from tests.strategies_pods import amounts, container, guaranteed
 
 SHARED = Pod(name="shared", uid="s", containers=(container("app", {"cpu": "1500m", "memory": "1Gi"}),))
 
@@ -265,6 +266,43 @@ def test_other_cpus_in_podresources_than_in_the_file_are_reported(kubelet):
     observation = join(kubelet.sources(listed=listed), settled=False)
 
     assert observation.contradictions == ("pod default/a container app holds CPUs 7, but 1-2 in the state file",)
+
+
+@pytest.fixture
+def pooled():
+    """A kubelet with a pod that holds CPUs as a whole, and what PodResources lists of it: only exclusive ones."""
+    kubelet = SimulatedKubelet(featureGates={"PodLevelResourceManagers": True}, topologyManagerScope="pod")
+    requests = amounts({"cpu": "3", "memory": "3Gi"})
+    containers = (guaranteed("a", {"cpu": "2", "memory": "1Gi"}), Container("b"), Container("c"))
+    kubelet.admit(Pod(name="p", uid="p", containers=containers, resources=Resources(requests, requests)))
+    (listed,) = kubelet.listed
+    ledger = kubelet.host.ledger
+    return kubelet, replace(
+        listed,
+        containers={**listed.containers, "b": ListedResources(), "c": ListedResources()},
+        cpus=ledger.cpus.pod_held["p"],
+        memory=ledger.memory.pod_held["p"],
+    )
+
+
+@pytest.mark.parametrize("api_server", [True, False])
+def test_containers_that_share_cpus_of_their_pod_are_listed_without_any(pooled, api_server):
+    kubelet, listed = pooled
+    pods = kubelet.pods if api_server else None
+
+    observation = join(kubelet.sources(listed=(listed,), pods=pods), settled=False)
+
+    assert observation.contradictions == ()
+    assert observation.host.ledger.pod_name("p") == "default/p"
+    assert observation.host.ledger.cpus.pod_held == kubelet.host.ledger.cpus.pod_held
+
+
+def test_other_cpus_of_a_pod_as_a_whole_are_reported(pooled):
+    kubelet, listed = pooled
+
+    observation = join(kubelet.sources(listed=(replace(listed, cpus=bits.of([1])),)), settled=False)
+
+    assert "pod default/p container b holds CPUs none, but 3 in the state file" in observation.contradictions
 
 
 def test_a_changed_configuration_that_the_kubelet_does_not_run_with_is_reported(kubelet):

@@ -730,6 +730,19 @@ class TestCausesOfRejections:
 
         assert self.cause(cluster) is Cause.KUBELET_RESTART
 
+    @pytest.mark.parametrize("reported", [True, False])
+    def test_a_restarted_kubelet_that_rejects_a_pod_that_it_had_admitted(self, reported):
+        """The report about the restarted kubelet can come before or after the new status of the pod."""
+        cluster, host = self.assumed(), host_with(make_pod("ours"))
+        cluster.observe(make_pod("ours"), "a", PodStage.RUNNING)
+        (confirmed,) = cluster.confirm(report("a", host, 2))
+        assert confirmed.as_predicted
+        if reported:
+            cluster.confirm(report("a", make_host(), 3, kubelet="again"))
+            cluster.confirm(report("a", make_host(), 4, kubelet="again"))
+
+        assert self.cause(cluster, "UnexpectedAdmissionError") is Cause.READMISSION
+
     def test_another_configuration(self):
         cluster = self.assumed()
         cluster.confirm(report("a", make_host(Policy.RESTRICTED), 2, kubelet="again"))

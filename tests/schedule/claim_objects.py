@@ -19,7 +19,7 @@ from alignup.kubernetes.manifests.claims import (
     slices_from,
     template_from,
 )
-from alignup.kubernetes.manifests.device_selectors import class_selectors
+from alignup.kubernetes.manifests.device_selectors import FileSelectors
 from alignup.kubernetes.manifests.pod_decoder import read_pod
 from alignup.testing.api_server import ApiServer
 
@@ -145,7 +145,7 @@ class DraPlugin:
         if any(each.allocated is not None and each.host not in ("", node) for each in claims):
             return None
         wanting = [each for each in claims if each.allocated is None]
-        devices = allocate(wanting, self.devices(node), matches=class_selectors(objects), taken=objects.taken())
+        devices = allocate(wanting, self.devices(node), matches=FileSelectors(objects), taken=objects.taken())
         if devices is None:
             return None
         chosen = {each.name: given for each, given in zip(wanting, devices, strict=True)}

@@ -1,5 +1,6 @@
 """What the cluster service knows of claims: devices of nodes, allocations, and objects that are wrong or missing."""
 
+import itertools
 from dataclasses import replace
 from functools import partial
 
@@ -213,3 +214,36 @@ async def test_a_selector_that_fails_leaves_the_choice_to_the_scheduler(server, 
     asked = replace(WANTING, claims=(replace(WANTING.claims[0], template="other"),))
     await until(lambda: not live.claim_fit(asked, "a").certain)
     assert live.claim_fit(asked, "a").possible
+
+
+async def test_selectors_that_take_long_do_not_block_the_service(server, live, claims):
+    """A decision computes one slice; the rest is computed in the background, and then decisions are made again."""
+    serials = [{"name": f"d{number}", "attributes": {"serial": {"int": number}}} for number in range(30)]
+    server.put(resource_slice("b", devices=serials))
+    server.put(template(selector=f'device.attributes["{DRIVER}"].serial == 29'))
+    await until(lambda: len(device_names(live, "b")) == 30)
+    await until(lambda: claims.objects.templates["default", "gpus"].requests[0][0].selectors)
+    times = itertools.count(step=0.01)
+    claims.selectors.clock = lambda: next(times)
+
+    fit = live.claim_fit(WANTING, "b")
+
+    assert fit == ClaimFit(possible=True, reason="the selectors of its claims are still being evaluated", certain=False)
+    assert next(times) < 0.3
+    await until(lambda: live.claim_fit(WANTING, "b") == ClaimFit(possible=True))
+
+
+async def test_selectors_over_budget_leave_the_choice_to_the_scheduler(server, live, claims):
+    times = itertools.count(step=20.0)
+    claims.selectors.clock = lambda: next(times)
+    server.put(template(selector="device.allowMultipleAllocations || true"))
+    await until(lambda: claims.objects.templates["default", "gpus"].requests[0][0].selectors)
+
+    with capture_logs() as logs:
+        live.claim_fit(WANTING, "a")
+        fits = {live.claim_fit(WANTING, "a") for _ in range(3)}
+
+    (fit,) = fits
+    assert (fit.possible, fit.certain) == (True, False)
+    assert "take more than 10 s of computing in 10 minutes; only the scheduler can tell" in fit.reason
+    assert len([entry for entry in logs if entry["event"] == "selectors take too long"]) == 1

@@ -77,6 +77,42 @@ async def test_a_cause_that_cannot_be_recorded_is_logged(http, nodes, service):
     assert (entry["pod"], entry["cause"]) == ("default/other", "foreign_pod")
 
 
+async def test_a_rejection_after_the_admission_is_logged_counted_and_has_its_cause(http, nodes, service):
+    """The kubelet restarts before the container runs, and its device plugin has not registered (k#125579)."""
+    nodes.create(OTHER)
+    await until(lambda: service.live.find_pod("default", "other"))
+    assert (await filtered(http, OTHER, "b"))["NodeNames"] == ["b"]
+    assert await bound(http, OTHER, "b") == ""
+    nodes.admit("b", OTHER)
+    await until(lambda: service.live.cluster.record("b").ledger.pods.get("other"))
+
+    with capture_logs() as log:
+        nodes.reject(OTHER, "b", "UnexpectedAdmissionError")
+        await until(lambda: (annotation(nodes) or "").startswith("readmission: the kubelet had admitted the pod"))
+
+    (entry,) = [entry for entry in log if entry["event"] == "pod rejected"]
+    assert (entry["pod"], entry["cause"]) == ("default/other", Cause.READMISSION)
+    assert 'outcome="rejected"' in (counted := (await http.get("/metrics")).text)
+    assert 'cause="readmission"' in counted
+    assert "taint the node until its device plugins have registered" in annotation(nodes)
+
+
+def test_why_names_the_defect_and_the_remedy_where_no_plugin_had_registered():
+    document = failed()
+    document["status"] |= {
+        "reason": "UnexpectedAdmissionError",
+        "message": "Pod was rejected: Allocate failed due to no healthy devices present; cannot allocate unhealthy "
+        "devices example.com/gpu, which is unexpected",
+    }
+    asked = ask_about_pod(view({"b": kubelet()}), convert(document, PODS.type), seconds=0)
+
+    (note,) = asked.notes
+    assert "(cause: no device plugin had registered; perhaps a defect of the kubelet: when it restarts, " in note
+    assert (
+        "issues/125579); before a restart or a reboot, taint the node until its device plugins have registered" in note
+    )
+
+
 @pytest.mark.parametrize("cause", ["", CAUSE])
 def test_why_tells_the_reason_of_then_for_a_node_whose_state_is_unknown_now(cause):
     snapshot = view({"b": kubelet(FOREIGN), "a": kubelet()}, api_pod(FOREIGN, "b", deleting=True))

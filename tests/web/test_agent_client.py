@@ -48,6 +48,15 @@ def answer(*parts, wait=False):
     return handle
 
 
+def flood(connection, head):
+    """Send a body until the client has enough of it."""
+    connection.recv(1 << 16)
+    with suppress(OSError):
+        connection.sendall(OK + head)
+        while True:
+            connection.sendall(b"[" * (1 << 20))
+
+
 @pytest.mark.parametrize(
     "handle",
     [
@@ -97,11 +106,32 @@ def test_a_connection_that_is_closed_early_is_an_error(tmp_path, handle):
         pytest.param(answer(OK, b"\r\n<html>"), id="a web page"),
         pytest.param(answer(OK, b"\r\n\xff"), id="no text"),
         pytest.param(answer(OK, b"\r\n[]"), id="a JSON array"),
+        pytest.param(lambda connection: flood(connection, b"\r\n"), id="a document without an end"),
+        pytest.param(lambda connection: flood(connection, b"Content-Length: 9999999999\r\n\r\n"), id="a huge document"),
     ],
 )
 def test_a_server_that_is_not_an_agent_is_an_error(tmp_path, handle):
     with serve(tmp_path / "sock", handle) as agent, pytest.raises(AgentError, match="is not an agent"):
         agent.get("/v1/x")
+
+
+def test_a_server_that_answers_byte_by_byte_is_an_error_in_the_end(tmp_path):
+    def trickle(connection):
+        connection.recv(1 << 16)
+        with suppress(OSError):
+            connection.sendall(OK + b"\r\n")
+            while True:
+                connection.sendall(b" ")
+
+    with serve(tmp_path / "sock", trickle, timeout=0.2) as agent, pytest.raises(AgentError, match="did not answer"):
+        agent.get("/v1/x")
+
+
+def test_an_event_without_an_end_is_an_error(tmp_path):
+    with serve(tmp_path / "sock", lambda connection: flood(connection, b"\r\ndata: ")) as agent:
+        events = agent.events()
+        with pytest.raises(AgentError, match="is not an agent"):
+            next(events)
 
 
 def test_a_server_that_does_not_answer_is_an_error(tmp_path):

@@ -11,7 +11,7 @@ from alignup.cli import inputs, terminal
 from alignup.cli.app import NOWHERE, InputError
 from alignup.cli.layout import paragraph, section
 from alignup.kubernetes.manifests.claims import read_objects
-from alignup.kubernetes.manifests.device_selectors import FailingSelectorError, LongSelectorError, class_selectors
+from alignup.kubernetes.manifests.device_selectors import FailingSelectorError, FileSelectors, LongSelectorError
 from alignup.kubernetes.manifests.workloads import LoadedWorkloads
 from alignup.picture.text_format import Line
 from alignup.simulate.cluster_hosts import HostGroup
@@ -32,7 +32,7 @@ def read_claims(loaded: LoadedWorkloads, machine: Machine) -> HostClaims:
     notes = list(read.notes)
     devices = _usable(read.slices, machine, notes)
     terminal.print_notes(notes)
-    return HostClaims(read.objects, devices, class_selectors(read.objects))
+    return HostClaims(read.objects, devices, FileSelectors(read.objects))
 
 
 def with_valid_selectors(claims: HostClaims) -> HostClaims:
@@ -68,7 +68,7 @@ def claims_of_groups(loaded: LoadedWorkloads, groups: Sequence[HostGroup]) -> tu
     for group in groups:
         wanted = {"", group.name, *(hosts if len(groups) == 1 else ())}
         devices = _usable(tuple(slice_ for slice_ in read.slices if slice_.host in wanted), group.machine, notes)
-        described.append(replace(group, claims=HostClaims(read.objects, devices, class_selectors(read.objects))))
+        described.append(replace(group, claims=HostClaims(read.objects, devices, FileSelectors(read.objects))))
     terminal.print_notes(tuple(dict.fromkeys(notes)))
     return tuple(described)
 

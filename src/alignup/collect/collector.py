@@ -26,6 +26,7 @@ from alignup.kubernetes.api.claim_resources import (
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
 )
+from alignup.kubernetes.api.configz import MAX_CONFIGZ
 from alignup.kubernetes.api.errors import ApiError, ForbiddenError, NotFoundError
 from alignup.kubernetes.api.host_states import HOST_STATES, host_state_reader
 from alignup.kubernetes.api.known_pods import kubelet_uid
@@ -229,7 +230,7 @@ async def _read_node(client: ApiClient, subject: Subject, _report: Report) -> Pa
 
 
 async def _read_configz(client: ApiClient, subject: Subject, _report: Report) -> Parts:
-    body = await client.get_raw(f"{NODES.at(subject.node).path}/proxy/configz")
+    body = await client.get_raw(f"{NODES.at(subject.node).path}/proxy/configz", max_bytes=MAX_CONFIGZ)
     try:
         document = json.loads(body)
         configuration = document["kubeletconfig"]

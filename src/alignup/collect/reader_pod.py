@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from alignup.align.errors import AlignError, SourceError
-from alignup.collect.collection import MAX_PART_BYTES, Part
+from alignup.collect.collection import Part
 from alignup.kubernetes.api import ApiClient, Resource
 from alignup.kubernetes.api.errors import ApiError, NotFoundError
 from alignup.kubernetes.api.objects import ObjectMeta
@@ -38,6 +38,7 @@ SECONDS = 120.0  #: for the image and the reader itself
 PREFIX = "alignup-reader-"  #: of its name
 MOUNT = "/kubelet"
 POLL_SECONDS = 0.5
+MAX_LOG, MAX_CONTENT = 4 << 20, 16 << 20  #: bytes; large machines have a hundredth of it
 
 _BEGIN, _END = "-----BEGIN ALIGNUP RECORDING-----", "-----END ALIGNUP RECORDING-----"
 #: Reasons why a container waits that do not pass by themselves.
@@ -171,7 +172,7 @@ async def run_reader(client: ApiClient, reader: Reader, report: Callable[[str], 
         await client.create(_PODS, reader.manifest(), namespace=reader.namespace)
         created = True
         await _wait(client, reader)
-        return await client.get_raw(f"{ref.path}/log", {"container": "reader"})
+        return await client.get_raw(f"{ref.path}/log", {"container": "reader"}, max_bytes=MAX_LOG)
     finally:
         await _delete(client, reader, report, created=created)
 
@@ -228,9 +229,9 @@ def read_log(log: bytes) -> dict[str, bytes]:
     try:
         packed = base64.b64decode("".join(lines[begin + 1 : end]), validate=True)
         with gzip.GzipFile(fileobj=io.BytesIO(packed)) as compressed:
-            content = compressed.read(2 * MAX_PART_BYTES + 1)
-        if len(content) > 2 * MAX_PART_BYTES:
-            raise SourceError(f"the log of the reader has more than {2 * MAX_PART_BYTES >> 20} MiB")
+            content = compressed.read(MAX_CONTENT + 1)
+        if len(content) > MAX_CONTENT:
+            raise SourceError(f"the log of the reader has more than {MAX_CONTENT >> 20} MiB")
         parts = {}
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
             for member in archive:

@@ -17,6 +17,7 @@ from alignup.align.bits import CpuSet, NodeSet, quote
 from alignup.align.cpus.options import CpuPolicy
 from alignup.align.cpus.provider import CpuProvider
 from alignup.align.errors import ParseError, StateError
+from alignup.align.explain.defects import LATE_PLUGIN, TAINT_UNTIL_READY
 from alignup.align.explain.sentences import format_quantity
 from alignup.align.memory.ledger import Block, MemoryLedger
 from alignup.align.memory.provider import MemoryPolicy
@@ -341,6 +342,9 @@ def _check_devices(text: bytes, path: str, config: ManagerConfig, pods: PodNames
     findings += _missing_devices(state, config, pods)
     if not findings:
         findings.append(ok(Area.STATE, f"devices held by {pluralize(len(kept), 'pod')}", where=DEVICE_PATH))
+    if resources := sorted({entry.resource for entry in state.entries}):
+        summary = f"pods hold devices of {', '.join(resources)}; a defect of the kubelet: {LATE_PLUGIN.sentence}"
+        findings.append(note(Area.STATE, summary, advice=TAINT_UNTIL_READY, where=DEVICE_PATH))
     after = state_files.dump_device_state(state)
     broken = any(finding.severity is Severity.WARNING for finding in findings)
     return StateCheck(tuple(findings), (FileRepair(DEVICE_PATH, text, after, tuple(done)),) if broken else ())

@@ -291,16 +291,17 @@ def _disagreements(sources: Sources, pods: "LivePods", held: "Holdings", host: H
 
 def _container_disagreements(listed: ListedPod, uid: str, files: KubeletFiles, held: "Holdings") -> Iterator[str]:
     for name, container in listed.containers.items():
-        stored = held.get(uid, {}).get(name)
+        stored = held.get(uid, {}).get(name, ContainerHoldings())
         owner = f"pod {listed.namespace}/{listed.name} container {name}"
-        cpus = stored.cpus if stored else 0
-        if files.cpu is not None and files.cpu.policy == CpuPolicy.STATIC and container.cpus != cpus:
-            have, want = bits.show(container.cpus) or "none", bits.show(cpus) or "none"
+        other_cpus = not stored.lists_cpus(container.cpus, listed.cpus)
+        if files.cpu is not None and files.cpu.policy == CpuPolicy.STATIC and other_cpus:
+            have, want = bits.show(container.cpus) or "none", bits.show(stored.cpus) or "none"
             yield f"{owner} holds CPUs {have}, but {want} in the state file"
-        other_memory = _sizes(container.memory) != _sizes(stored.memory if stored else ())
+        in_pod = files.memory is not None and uid in files.memory.pod_entries and not container.memory
+        other_memory = not in_pod and _sizes(container.memory) != _sizes(stored.memory)
         if files.memory is not None and files.memory.policy == MemoryPolicy.STATIC and other_memory:
             yield f"{owner} holds other memory than in the state file"
-        if device_ids(container) != (stored.devices if stored else {}):
+        if device_ids(container) != stored.devices:
             yield f"{owner} holds other devices than in the state file"
 
 
@@ -325,6 +326,11 @@ class ContainerHoldings:
     cpus: CpuSet = 0
     memory: tuple[Block, ...] = ()
     devices: dict[str, frozenset[str]] = field(default_factory=dict)  #: by resource
+    pod_cpus: CpuSet = 0  #: of its pod as a whole
+
+    def lists_cpus(self, cpus: CpuSet, pod_cpus: CpuSet) -> bool:
+        """Return whether PodResources lists *cpus*: none for a container that shares the CPUs of its pod."""
+        return cpus == self.cpus or (not cpus and self.pod_cpus != 0 and pod_cpus in (0, self.pod_cpus))
 
 
 Holdings = dict[str, dict[str, ContainerHoldings]]  #: pod uid → container
@@ -350,6 +356,7 @@ def holdings(files: KubeletFiles) -> Holdings:
     for uid, cpus_by_container in files.cpu.entries.items() if files.cpu else ():
         for name, cpus in cpus_by_container.items():
             container(uid, name).cpus = cpus
+            container(uid, name).pod_cpus = files.cpu.pod_entries.get(uid, 0) if files.cpu else 0
     for uid, blocks_by_container in files.memory.entries.items() if files.memory else ():
         for name, blocks in blocks_by_container.items():
             container(uid, name).memory = blocks
@@ -436,8 +443,9 @@ def _match(
 def _agrees(listed: ListedPod, held: Mapping[str, ContainerHoldings]) -> bool:
     nothing = ContainerHoldings()
     return all(
-        container.cpus == held.get(name, nothing).cpus and device_ids(container) == held.get(name, nothing).devices
+        stored.lists_cpus(container.cpus, listed.cpus) and device_ids(container) == stored.devices
         for name, container in listed.containers.items()
+        for stored in (held.get(name, nothing),)
     )
 
 

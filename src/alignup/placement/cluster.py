@@ -240,7 +240,9 @@ class Cluster:
         record = self._records.get(host)
         binding = record.forget(uid) if record else None
         self._enter_stage(record, uid, PodStage.ENDED)
-        if record is not None and binding is not None:
+        if record is not None and (uid in record.ledger.pods or uid in record.lost_at_restart):
+            self._note_rejection(RejectedPrediction(uid, host, Cause.READMISSION))
+        elif record is not None and binding is not None:
             if not binding.foreign:
                 record.rejected.append(RejectedBinding(binding, reason))
                 self._explain_rejections(record)
@@ -256,7 +258,7 @@ class Cluster:
         self.observe(pod, host, PodStage.ENDED)
 
     def take_rejections(self) -> list[RejectedPrediction]:
-        """Return the rejections of pods that were predicted to be admitted, with their causes, since the last call.
+        """Return the rejections of pods that were predicted to be admitted, or were, with causes, since the last call.
 
         A cause can be in a report that arrives after the rejection, so a rejection without a known cause is returned
         only after ``MAX_REPORTS`` further reports.
@@ -491,6 +493,7 @@ class Cluster:
             record.disturb(Cause.CONFIGURATION)
         if report.kubelet != record.report.kubelet:
             record.disturb(Cause.KUBELET_RESTART)
+            record.lost_at_restart = frozenset(record.ledger.pods.keys() - report.ledger.pods.keys())
         if report.ledger.devices.inventories != record.ledger.devices.inventories:
             record.disturb(Cause.DEVICES)
         if foreign:
@@ -513,12 +516,14 @@ class Cluster:
                 causes = [Cause.APPROXIMATE]
             if not causes:
                 causes = [Cause.HOST_RESOURCES if rejected.reason.startswith("OutOf") else Cause.UNEXPLAINED]
-            prediction = RejectedPrediction(rejected.binding.uid, record.name, causes[0])
-            self._rejections.append(prediction)
-            self.rejected[prediction.uid] = prediction
-            while len(self.rejected) > MAX_REJECTED:
-                self.rejected.popitem(last=False)
+            self._note_rejection(RejectedPrediction(rejected.binding.uid, record.name, causes[0]))
         record.rejected = waiting
+
+    def _note_rejection(self, prediction: RejectedPrediction) -> None:
+        self._rejections.append(prediction)
+        self.rejected[prediction.uid] = prediction
+        while len(self.rejected) > MAX_REJECTED:
+            self.rejected.popitem(last=False)
 
     def _ended_before(self, binding: Binding, record: HostRecord) -> bool:
         """Return whether a rejection is explained by pods that ended after the prediction."""

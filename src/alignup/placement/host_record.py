@@ -100,6 +100,7 @@ class HostRecord:
         self._log: list[LogEntry] = []
         self._states: PossibleStates | None = None
         self.rejected: list[RejectedBinding] = []
+        self.lost_at_restart: frozenset[str] = frozenset()  #: pods that only reports before a restart contain
         self._skipped: dict[str, Binding] = {}  #: pods of which a report says that they were not admitted
         self._steps: dict[tuple[str, int], _Step] = {}  #: by what happened and the identity of the ledger before
 

@@ -66,6 +66,7 @@ class Cause(StrEnum):
     PREEMPTION = "preemption"  #: the kubelet ended pods for a critical one
     POD_END = "pod_end"  #: a pod ended between the prediction and the admission
     STEERING = "steering"  #: the kubelet did not have the markers of one NUMA node only when it admitted a steered pod
+    READMISSION = "readmission"  #: a kubelet that restarted rejected a pod that it had admitted
     HOST_RESOURCES = "host_resources"  #: the host as a whole had no room (OutOfcpu and so on)
     APPROXIMATE = "approximate"  #: the report about the host was not exact
     UNEXPLAINED = "unexplained"  #: none of these: a defect of the prediction

@@ -25,7 +25,7 @@ def explain_claims(
     if record is None:
         return ()
     host = record.model.at(record.ledger)
-    host_claims = claims.host_claims(record.name, host.machine, fresh)
+    host_claims = claims.host_claims(pod, record.name, host.machine, fresh)
     if record.ledger.claims is not None:
         # The observer knows the PCI devices of the machine, and so more NUMA nodes than attributes tell.
         observed = {device.id: device.nodes for device in record.ledger.claims.devices}

@@ -21,6 +21,9 @@ from alignup.kubernetes.api.errors import ApiError
 from alignup.kubernetes.api.objects import ApiNode
 from alignup.kubernetes.manifests.claims import ResourceClaim, ResourceSlice
 from alignup.schedule.known_claims import ClaimChange, KnownClaims, object_label
+from alignup.schedule.selector_results import SLICE_SECONDS
+
+_BETWEEN_CHANGES = 1.0  #: seconds between notifications that selectors were computed
 
 _log = structlog.get_logger()
 
@@ -34,8 +37,9 @@ class ClusterClaims(KnownClaims):
         nodes: Informer[ApiNode],
         changed: Callable[[ClaimChange], object] = lambda _change: None,
     ) -> None:
-        super().__init__(nodes.get, changed)
-        self._nodes = nodes
+        self._pending = asyncio.Event()
+        super().__init__(nodes.get, changed, pended=self._pending.set)
+        self._nodes, self._sleep = nodes, client.timing.sleep
         self._device_classes = Informer(client, DEVICE_CLASSES)
         self._slices = Informer(client, RESOURCE_SLICES, trim=lambda each: ResourceSlice(metadata=each.metadata))
         self._claims = Informer(client, RESOURCE_CLAIMS, trim=lambda each: ResourceClaim(metadata=each.metadata))
@@ -59,9 +63,20 @@ class ClusterClaims(KnownClaims):
         self._templates.subscribe(self.template_changed)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._device_classes.run())
+            tasks.create_task(self._compute_selectors())
             await self._device_classes.wait_synced()
             for informer in self._informers[1:]:
                 tasks.create_task(informer.run())
+
+    async def _compute_selectors(self) -> None:
+        """Compute slice by slice what decisions did not wait for, and have these made again."""
+        while True:
+            await self._pending.wait()
+            self._pending.clear()
+            while not self.selectors.compute():
+                await self._sleep(SLICE_SECONDS)
+            self._changed(ClaimChange(None))
+            await self._sleep(_BETWEEN_CHANGES)
 
     def _report(self, event: str, **details: object) -> None:
         _log.warning(event, **details)

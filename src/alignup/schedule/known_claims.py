@@ -10,7 +10,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from alignup.align.claims.alignment import HostClaims, place_devices
-from alignup.align.claims.allocation import allocate
+from alignup.align.claims.allocation import Matches, allocate
 from alignup.align.claims.resource_claims import (
     Claim,
     ClaimObjects,
@@ -36,17 +36,16 @@ from alignup.kubernetes.manifests.claims import (
     slices_from,
     template_from,
 )
-from alignup.kubernetes.manifests.device_selectors import SelectorError, relevant_values, select
 from alignup.kubernetes.manifests.node_selectors import NodeSelector
 from alignup.placement.host_record import HostRecord
 from alignup.placement.pod_shape import shape_key
 from alignup.placement.scheduling.facts import ClaimFit
 from alignup.schedule.node_selection import selects_node
+from alignup.schedule.selector_results import Payer, SelectorResults
 
 MAX_SLICE_DEVICES = 4_096  #: of one slice; the API server accepts 128
 MAX_DEVICES = 500_000  #: of all slices
 MAX_REQUESTS = 256  #: of one claim; the API server accepts 32
-MAX_SELECTED = 100_000  #: results of selectors that are kept
 _MAX_NOTES = 3  #: problems in a health check
 
 ObjectName = tuple[str, str]  #: namespace and name
@@ -79,15 +78,18 @@ class _NodeObjects(ClaimObjects):
 class KnownClaims:
     """All that is known of claims at one time; *find_node* returns a node of the cluster by its name.
 
-    *changed* is called after every change.
+    *changed* is called after every change. *pended* is called when selectors are to be computed in the background.
     """
 
     def __init__(
         self,
         find_node: Callable[[str], ApiNode | None],
         changed: Callable[[ClaimChange], object] = lambda _change: None,
+        *,
+        pended: Callable[[], object] | None = None,
     ) -> None:
         self._find_node, self._changed = find_node, changed
+        self.selectors = SelectorResults(self._report_budget, pended=pended)
         self._classes_by_name: dict[str, DeviceClass] = {}
         self._claims_by_name: dict[ObjectName, Claim] = {}
         self._templates_by_name: dict[ObjectName, Claim] = {}
@@ -100,8 +102,6 @@ class KnownClaims:
         self._shared: set[PoolName] = set()  #: the other pools
         self.devices = 0  #: the number of devices of all slices
         self._devices: dict[str, tuple[Machine | None, tuple[SliceDevice, ...], tuple[str, ...]]] = {}  #: by node
-        #: selector and what it depends on → whether it matches, or why that is not known
-        self._selected: dict[Hashable, bool | str] = {}
         self._wrong: dict[str, str] = {}  #: kind and name of an object → why it is not read
         self._problem = ""  #: why claims are not known
 
@@ -146,14 +146,14 @@ class KnownClaims:
         return self._place(node, machine)[1]
 
     def host_claims(
-        self, node: str, machine: Machine | None, fresh: Mapping[ObjectName, Claim] | None = None
+        self, pod: Pod, node: str, machine: Machine | None, fresh: Mapping[ObjectName, Claim] | None = None
     ) -> HostClaims:
-        """Return what is known of claims on a node; *fresh* claims were read later than the others."""
+        """Return what is known of claims on a node, for *pod*; *fresh* claims were read later than the others."""
         devices = self.devices_of(node, machine)
         held = frozenset(device.id for device in devices if device.id in self._holders)
         claims = ChainMap(dict(fresh or {}), self._claims_by_name)
         objects = _NodeObjects(self._classes_by_name, claims, self._templates_by_name, held)
-        return HostClaims(objects, devices, self._matches)
+        return HostClaims(objects, devices, self._matching(pod, node, devices))
 
     def kind(self, pod: Pod) -> Hashable:
         """Return a key that is equal for pods that the same nodes suit: of one shape, with claims for equal devices."""
@@ -191,7 +191,7 @@ class KnownClaims:
             return ClaimFit(possible=False, reason=f"DeviceClass {', '.join(missing)} is not known")
         devices = self.devices_of(node, machine)
         taken = set() if idle else {device.id for device in devices if device.id in self._holders}
-        return self._fit_devices(without_devices, devices, taken)
+        return self._fit_devices(without_devices, devices, taken, self._matching(pod, node, devices))
 
     def fit_on(self, pod: Pod, node: str, record: HostRecord | None, *, idle: bool = False) -> ClaimFit:
         """Return the same as ``fit``, from what is known of a host."""
@@ -203,10 +203,12 @@ class KnownClaims:
         claims = [claim for _, claim in self.objects.claims_of(pod, capacity={})]
         return not self.known or any(isinstance(claim, str) or claim.allocated is None for claim in claims)
 
-    def _fit_devices(self, claims: list[Claim], devices: tuple[SliceDevice, ...], taken: set[DeviceId]) -> ClaimFit:
+    def _fit_devices(
+        self, claims: list[Claim], devices: tuple[SliceDevice, ...], taken: set[DeviceId], matches: Matches
+    ) -> ClaimFit:
         partial = any(request.capacity for claim in claims for each in claim.requests for request in each)
         try:
-            fits = allocate(claims, devices, matches=self._matches, taken=taken) is not None
+            fits = allocate(claims, devices, matches=matches, taken=taken) is not None
         except AlignError as error:
             return ClaimFit(possible=True, reason=str(error), certain=False)
         if fits and (partial or any(device.shared or device.counted for device in devices)):
@@ -244,26 +246,21 @@ class KnownClaims:
         known = self._find_node(node)
         return known is not None and selects_node(selector.node_selector_terms, node, known.metadata.labels)
 
-    def _matches(self, request: ClaimRequest, device: SliceDevice) -> bool:
-        device_class = self._classes_by_name.get(request.device_class)
-        if device_class is None:
-            return False
-        known = self._selected
-        for selector in (*device_class.selectors, *request.selectors):
-            key = (selector, relevant_values(selector, device))
-            if key not in known:
-                if len(known) >= MAX_SELECTED:
-                    known.clear()
-                try:
-                    known[key] = select(selector, device)
-                except SelectorError as error:  # it takes a millisecond to fail, on thousands of nodes
-                    known[key] = str(error)
-            result = known[key]
-            if isinstance(result, str):
-                raise SelectorError(result)
-            if not result:
+    def _matching(self, pod: Pod, node: str, devices: tuple[SliceDevice, ...]) -> Matches:
+        """Return how a device of *node* is matched with a request of the claims of *pod*, which pay for it."""
+        payer = (pod.namespace, tuple([named.claim or named.template for named in pod.claims]))
+
+        def matches(request: ClaimRequest, device: SliceDevice) -> bool:
+            device_class = self._classes_by_name.get(request.device_class)
+            if device_class is None:
                 return False
-        return True
+            selectors = (*device_class.selectors, *request.selectors)
+            return self.selectors.match(payer, selectors, device, node=node, devices=devices)
+
+        return matches
+
+    def _report_budget(self, payer: Payer) -> None:
+        self._report("selectors take too long", namespace=payer[0], claims=payer[1])
 
     def _is_shared(self, id_: DeviceId) -> bool:
         parts = (part for parts in self._pools.get(id_[:2], {}).values() for part in parts)

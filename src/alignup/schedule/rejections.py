@@ -10,6 +10,7 @@ from collections.abc import Collection
 
 import structlog
 
+from alignup.align.explain.defects import ISSUES, LATE_PLUGIN, TAINT_UNTIL_READY
 from alignup.kubernetes.api import PODS, ApiClient, Change, EventType
 from alignup.kubernetes.api.errors import ApiError
 from alignup.kubernetes.api.known_pods import kubelet_uid, was_rejected
@@ -27,10 +28,13 @@ CAUSES = {
     Cause.PREEMPTION: "the kubelet ended pods for a critical one",
     Cause.POD_END: "another pod ended between the prediction and the admission, so containers were placed elsewhere",
     Cause.STEERING: "the markers of NUMA nodes changed between the steering of the pod and its admission",
+    Cause.READMISSION: "the kubelet had admitted the pod, was restarted, and rejected it; if its device plugin had not "
+    f"registered again ({ISSUES}/{LATE_PLUGIN.issue}): {TAINT_UNTIL_READY}",
     Cause.HOST_RESOURCES: "the node as a whole had no room",
     Cause.APPROXIMATE: "the report about the node was not exact",
     Cause.UNEXPLAINED: "no cause was found; please report it",
 }
+_NO_PLUGIN = "no healthy devices present"  #: in the kubelet's message
 
 _log = structlog.get_logger()
 
@@ -40,6 +44,9 @@ def rejection_text(pod: ApiPod) -> str:
     if not was_rejected(pod):
         return ""
     cause = pod.metadata.annotations.get(ANNOTATION, "")
+    if not cause and _NO_PLUGIN in pod.status.message:
+        defect = f"a defect of the kubelet: {LATE_PLUGIN.sentence} ({ISSUES}/{LATE_PLUGIN.issue})"
+        cause = f"no device plugin had registered; perhaps {defect}; {TAINT_UNTIL_READY}"
     return f"{pod.status.reason}: {pod.status.message}" + (f" (cause: {cause})" if cause else "")
 
 

@@ -7,6 +7,7 @@ A server sends no chunks to an HTTP/1.0 client, and closes the connection after 
 import json
 import re
 import socket
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from enum import StrEnum
@@ -25,6 +26,8 @@ Document = dict[str, Any]
 
 TIMEOUT = 65.0  #: seconds; slightly longer than the agent takes to answer at most
 _MAX_LINE, _MAX_HEADERS = 65536, 100
+_SLOWEST = 5  #: timeouts for a whole document
+_MAX_BODY = 64 << 20  #: bytes of a document or an event
 _LIST_ATTEMPTS = 3  #: if the agent no longer has the moment of the first page
 
 
@@ -124,14 +127,16 @@ class AgentClient:
 
     def events(self) -> Iterator[Document]:
         with self._open("GET", "/v1/events", endless=True) as (_, body, _length):
-            for line in body:
+            while line := body.readline(_MAX_BODY):
+                if len(line) == _MAX_BODY:
+                    raise ValueError("an event is too large")
                 if line.startswith(b"data: "):
                     yield json.loads(line.removeprefix(b"data: "))
 
     def _request(self, method: str, target: str, *, body: object = None, accept: int = 0) -> tuple[int, Document]:
         """Return the status and the document of the response; raise error statuses other than *accept*."""
         with self._open(method, target, body=body, accept=accept) as (status, response, length):
-            return status, _read_document(response, length)
+            return status, _read_document(response, length, self._last_moment())
 
     @contextmanager
     def _open(
@@ -153,7 +158,7 @@ class AgentClient:
                     connection.sendall(head.encode("ascii", "replace") + content)
                 status, length = _read_head(response)
                 if status >= 400 and status != accept:
-                    document = _read_document(response, length)
+                    document = _read_document(response, length, self._last_moment())
                     errors = document.get("errors", ())
                     problems = [": ".join(filter(None, (error["field"], error["message"]))) for error in errors]
                     problems = problems or [str(document.get("detail", status))]
@@ -167,7 +172,7 @@ class AgentClient:
         except OSError as error:
             message = f"the agent at {self.address} closed the connection: {error.strerror or error}"
             raise self._error(AgentErrorKind.CLOSED, message) from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             message = f"the server at {self.address} is not an agent"
             raise self._error(AgentErrorKind.NOT_AN_AGENT, message) from error
 
@@ -209,6 +214,10 @@ class AgentClient:
             message = f"the server at {self.address} does not speak HTTPS"
             raise self._error(AgentErrorKind.NOT_TLS, message) from error
 
+    def _last_moment(self) -> float:
+        """Return when the whole response must be there, however slowly it comes."""
+        return time.monotonic() + _SLOWEST * self._timeout
+
     def _error(self, kind: AgentErrorKind, *problems: str, status: int = 0) -> AgentError:
         return AgentError(kind, *problems, address=self._address, status=status)
 
@@ -248,11 +257,17 @@ def _read_line(response: BufferedReader) -> bytes:
     return line.rstrip(b"\r\n")
 
 
-def _read_document(body: BufferedReader, length: int | None) -> Document:
-    content = body.read(-1 if length is None else length)
+def _read_document(body: BufferedReader, length: int | None, end: float) -> Document:
+    content = bytearray()
+    while (length is None or len(content) < length) and (chunk := body.read1(1 << 16)):
+        content += chunk
+        if len(content) > _MAX_BODY:
+            raise ValueError("the document is too large")
+        if time.monotonic() > end:
+            raise TimeoutError
     if len(content) < (length or 0):
         raise ConnectionError("incomplete response")
-    document = json.loads(content)
+    document = json.loads(content if length is None else content[:length])
     if isinstance(document, dict):
         return document
     raise ValueError("not a JSON object")

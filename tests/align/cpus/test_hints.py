@@ -1,5 +1,7 @@
 """Where CPUs could come from."""
 
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -93,3 +95,26 @@ def test_cpus_near_a_node(by_socket, cpus):
 
 def test_an_empty_family_is_none():
     assert [merge_input.hints for merge_input in provider_inputs("cpu", {"cpu": NO_HINTS})] == [IMPOSSIBLE]
+
+
+def test_hints_do_not_depend_on_other_threads():
+    """Another thread may ask about another ledger between any two lines."""
+    nodes = CpuNodes(VIEW, by_socket=False)
+    free, other = nodes.count(bits.parse("0-3")), nodes.count(bits.parse("4-7"))
+
+    def interrupt(frame, event, _):
+        if frame.f_code is not CpuNodes.hints.__code__:
+            return None
+        sys.settrace(None)
+        nodes.hints(4, free=other)
+        sys.settrace(interrupt)
+        return interrupt
+
+    before = sys.gettrace()
+    sys.settrace(interrupt)
+    try:
+        first, second = nodes.hints(4, free=free), nodes.hints(4, free=other)
+    finally:
+        sys.settrace(before)
+
+    assert [hints.amounts for hints in (first, second)] == [free, other]

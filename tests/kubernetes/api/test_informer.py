@@ -399,6 +399,7 @@ class ScriptedWatch:
     def __init__(self, lists, watches, timing):
         self.timing = timing
         self.lists, self.watches = list(lists), list(watches)
+        self.resumed = []
 
     async def version(self):
         return ServerVersion("1", "30")
@@ -410,19 +411,23 @@ class ScriptedWatch:
     @asynccontextmanager
     async def watch(self, resource, query, *, resource_version, initial):
         events = self.watches.pop(0)
+        self.resumed.append(resource_version)
 
         async def send():
             for type_, name in events:
                 obj = scripted_pod(*name.split())
                 version = obj.metadata.resource_version
-                yield WatchEvent(EventType(type_), obj, "default", obj.metadata.name, version)
+                if type_ == "BOOKMARK":
+                    yield WatchEvent(EventType.BOOKMARK, None, "", "", version)
+                else:
+                    yield WatchEvent(EventType(type_), obj, "default", obj.metadata.name, version)
             if not self.watches:
                 await asyncio.Event().wait()
 
         yield send()
 
 
-def scripted_pod(name, version, uid=""):
+def scripted_pod(name, version="", uid=""):
     return ApiPod(metadata=ObjectMeta(name=name, namespace="default", uid=uid or name, resource_version=version))
 
 
@@ -449,6 +454,27 @@ async def test_events_out_of_order_lead_to_a_new_list(timing, follow):
 
     assert changes == ["ADDED a", "DELETED a", "ADDED b", "ADDED c"]
     assert informer.error is None
+
+
+@pytest.mark.parametrize("version", ["5", "", "opaque"])
+async def test_a_late_bookmark_does_not_bring_a_deleted_object_back(timing, follow, version):
+    events = [("ADDED", "a 6"), ("DELETED", "a 7"), ("BOOKMARK", f"- {version}"), ("ADDED", "a 6")]
+    client: Any = ScriptedWatch([([], "4"), ([], "8")], [events, [("ADDED", "c 9")]], timing)
+    informer = Informer(client, PODS)
+    changes = recorded(informer)
+    follow(informer.run())
+    await until(lambda: len(changes) >= 3)
+
+    assert changes == ["ADDED a", "DELETED a", "ADDED c"]
+
+
+async def test_bookmarks_of_a_server_whose_versions_are_no_numbers_are_taken(timing, follow):
+    client: Any = ScriptedWatch([([], "x")], [[("BOOKMARK", "- y"), ("ADDED", "a y")], []], timing)
+    informer = Informer(client, PODS)
+    follow(informer.run())
+    await until(lambda: not client.watches)
+
+    assert client.resumed == ["x", "y"]
 
 
 class Mirror:

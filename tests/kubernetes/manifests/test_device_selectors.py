@@ -1,5 +1,6 @@
 """CEL selectors of devices."""
 
+import pickle
 import subprocess
 import sys
 
@@ -9,7 +10,14 @@ from hypothesis import strategies as st
 
 from alignup.align.claims.resource_claims import ClaimObjects, ClaimRequest, DeviceClass, DeviceId, SliceDevice
 from alignup.align.quantity import Quantity
-from alignup.kubernetes.manifests.device_selectors import SelectorError, class_selectors, relevant_values, select
+from alignup.kubernetes.manifests.device_selectors import (
+    FailingSelectorError,
+    FileSelectors,
+    LongSelectorError,
+    SelectorError,
+    relevant_values,
+    select,
+)
 from tests.schedule.claim_objects import ENDLESS_SELECTOR
 
 GPU = SliceDevice(
@@ -78,11 +86,54 @@ def test_an_expression_that_does_not_say_is_an_error(expression, message):
 
 def test_the_selectors_of_the_class_count_as_well():
     classes = {"h100": DeviceClass("h100", ('device.attributes["gpu.example.com"].model == "h100"',))}
-    matches = class_selectors(ClaimObjects(classes))
+    matches = FileSelectors(ClaimObjects(classes))
 
     assert matches(ClaimRequest("gpu", "h100"), GPU)
     assert not matches(ClaimRequest("gpu", "h100", selectors=("false",)), GPU)
     assert not matches(ClaimRequest("gpu", "gone"), GPU)
+
+
+def bind_bomb(levels):
+    """A short selector that makes a string of ten to the power of *levels* characters."""
+    text = f"v{levels}.size() > 0"
+    for level in range(levels, 0, -1):
+        text = f"cel.bind(v{level}, {' + '.join([f'v{level - 1}'] * 10)}, {text})"
+    return f'cel.bind(v0, "x", {text})'
+
+
+ITEMS = str(list(range(21)))
+BOMBS = {
+    "bind": bind_bomb(12),
+    "replace": "'" + "x" * 99 + "'" + ".replace('x', 'xxxxxxxxxxxxxxxxxxxx')" * 9 + ".size() > 0",
+    "comment": bind_bomb(12).replace("cel.bind(", "cel.bind // a comment\n("),
+    "time": f"{ITEMS}.all(a, {ITEMS}.all(b, {ITEMS}.all(c, '{'x' * 999}'.replace('x', 'yyyyyyyyyyyyyyyy') != '')))",
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_a_selector_of_a_file_has_limits_of_memory_and_time(bomb):
+    matches = FileSelectors(ClaimObjects({"any": DeviceClass("any")}))
+
+    with pytest.raises(LongSelectorError, match="takes more than 1 s or 128 MB, which only the scheduler computes"):
+        matches(ClaimRequest("gpu", "any", selectors=(BOMBS[bomb],)), GPU)
+
+
+def test_selectors_of_a_file_that_repeat_something_are_evaluated_as_others_are():
+    matches = FileSelectors(ClaimObjects({"any": DeviceClass("any")}))
+    repeating = 'device.attributes["gpu.example.com"].all(name, name.replace("x", "y") != "") && '
+
+    def outcome(expression):
+        return matches(ClaimRequest("gpu", "any", selectors=(repeating + expression,)), GPU)
+
+    assert (outcome("true"), outcome("false"), outcome('device.driver == "gpu.example.com"')) == (True, False, True)
+    with pytest.raises(FailingSelectorError, match=r'fails for device gpu.example.com/node-a/gpu-0: .*"size"'):
+        outcome('device.attributes["gpu.example.com"].size == 1')
+    assert pickle.loads(pickle.dumps(matches))(ClaimRequest("gpu", "any"), GPU)  # noqa: S301 - for other processes
+
+
+def test_a_selector_that_no_api_server_accepts_is_too_long():
+    with pytest.raises(FailingSelectorError, match="has more than 10240 characters"):
+        select("true" + " " * 10_240, GPU)
 
 
 VALUES = st.sampled_from([0, 1, False, True, "1", "1.0.0"])

@@ -82,8 +82,6 @@ class CpuNodes:
         self._sockets = tuple(view.socket_cpus.values()) if by_socket else ()
         self._nodes_of_socket = tuple(map(self.touched, self._sockets))
         self._nodes_per_socket = view.num_nodes // max(view.num_sockets, 1)
-        #: the free CPUs that hints were last requested for, and these hints: all waiting pods are retried on one ledger
-        self._latest: tuple[Mapping[int, int], dict[int, AmountFamily]] = ({}, {})
 
     def touched(self, cpus: CpuSet) -> NodeSet:
         return bits.of(node for node, node_cpus in self._cpus.items() if node_cpus & cpus)
@@ -101,21 +99,16 @@ class CpuNodes:
 
     def hints(self, request: int, *, free: Mapping[int, int], reusable: CpuSet = 0) -> AmountFamily:
         """Return hints for *request* CPUs; as in the kubelet, a CPU both *reusable* and *free* counts twice."""
-        if self._latest[0] is not free:
-            self._latest = (free, {})
-        known = {} if reusable else self._latest[1]
-        if request not in known:
-            width = min(bisect_left(self._largest, request) + 1, len(self._largest))
-            by_socket = bool(self._sockets) and self._nodes_per_socket > 0
-            known[request] = AmountFamily(
-                free,
-                request - reusable.bit_count(),
-                preferred_width=width,
-                required=self.touched(reusable) if reusable else 0,
-                sockets=self._nodes_of_socket if by_socket else (),
-                preferred_sockets=-(-width // self._nodes_per_socket) if by_socket else 0,
-            )
-        return known[request]
+        width = min(bisect_left(self._largest, request) + 1, len(self._largest))
+        by_socket = bool(self._sockets) and self._nodes_per_socket > 0
+        return AmountFamily(
+            free,
+            request - reusable.bit_count(),
+            preferred_width=width,
+            required=self.touched(reusable) if reusable else 0,
+            sockets=self._nodes_of_socket if by_socket else (),
+            preferred_sockets=-(-width // self._nodes_per_socket) if by_socket else 0,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

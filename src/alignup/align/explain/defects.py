@@ -51,4 +51,12 @@ CLAIMED_HINTS = Defect(
     "none found",
     first=35,
 )
-DEFECTS = (CPUS_NOT_FREE, OTHER_NODES, ENDLESS_LOOP, SPLIT_GROUP, CLAIMED_HINTS)
+LATE_PLUGIN = Defect(
+    "Admitted pods that are rejected",
+    "when it restarts, it admits pods again whose containers do not run yet, and rejects those whose device plugin has "
+    "not registered by then",
+    125579,
+    "open",
+)
+TAINT_UNTIL_READY = "before a restart or a reboot, taint the node until its device plugins have registered"
+DEFECTS = (CPUS_NOT_FREE, OTHER_NODES, ENDLESS_LOOP, SPLIT_GROUP, CLAIMED_HINTS, LATE_PLUGIN)

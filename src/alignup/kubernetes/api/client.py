@@ -12,7 +12,7 @@ import msgspec
 import structlog
 
 from alignup.kubernetes.api.access import Access
-from alignup.kubernetes.api.connection import ApiRequest, Connection
+from alignup.kubernetes.api.connection import MAX_BODY, ApiRequest, Connection
 from alignup.kubernetes.api.errors import GoneError, NotFoundError, UnreadableError, status_error
 from alignup.kubernetes.api.objects import ApiPod, Metadata, ObjectMeta, PartialObject
 from alignup.kubernetes.api.resource import ALL, Object, ObjectRef, Query, Resource
@@ -261,9 +261,16 @@ class ApiClient:
         )
         await self._connection.send(request)
 
-    async def get_raw(self, path: str, parameters: Mapping[str, str] | None = None) -> bytes:
-        """Return the body of any path, such as ``/api/v1/nodes/NAME/proxy/configz``."""
-        request = ApiRequest(description=f"get {path}", path=path, parameters=parameters or {}, accept="*/*")
+    async def get_raw(
+        self, path: str, parameters: Mapping[str, str] | None = None, *, max_bytes: int = MAX_BODY
+    ) -> bytes:
+        """Return the body of any path, such as ``/api/v1/nodes/NAME/proxy/configz``.
+
+        :class:`UnreadableError` if it has more than *max_bytes*: not every path is that of an API server.
+        """
+        request = ApiRequest(
+            description=f"get {path}", path=path, parameters=parameters or {}, accept="*/*", max_bytes=max_bytes
+        )
         return await self._connection.send(request)
 
     async def version(self) -> ServerVersion:

@@ -15,6 +15,7 @@ from alignup.kubernetes.api.objects import ApiNode
 from alignup.kubernetes.api.timing import Timing
 from alignup.kubernetes.configuration import Configuration, ConfigurationText
 
+MAX_CONFIGZ = 4 << 20  #: bytes, from a kubelet that nobody vouches for
 _KUBELET_PORT = 10250
 _KUBELET_CERTIFICATE = "pki/kubelet.crt"  #: which the kubelet signs itself if nobody else does
 
@@ -42,7 +43,7 @@ async def configz_reader(
         source="the kubelet",
     )
     async with ApiClient(kubelet, timing=Timing(attempts=1)) as client:
-        yield lambda: client.get_raw("/configz")
+        yield lambda: client.get_raw("/configz", max_bytes=MAX_CONFIGZ)
 
 
 async def read_configuration(

@@ -15,13 +15,15 @@ from alignup.kubernetes.api.errors import (
     ServerFailureError,
     TooManyRequestsError,
     UnreachableError,
+    UnreadableError,
     status_error,
 )
 from alignup.kubernetes.api.http_client import HttpClient
-from alignup.kubernetes.api.http_connection import HttpError, HttpResponse
+from alignup.kubernetes.api.http_connection import BodyTooLargeError, HttpError, HttpResponse
 from alignup.kubernetes.api.timing import RetryDelay, Timing
 
 _USER = re.compile(r"^([a-z0-9]+://)?.*@", re.IGNORECASE)  #: and a password, in a URL
+MAX_BODY = 1 << 30  #: bytes of a response: all pods of a large cluster
 _PASSING = frozenset({429, 502, 503, 504})  #: status codes of failures that pass
 
 
@@ -37,6 +39,7 @@ class ApiRequest:
     content_type: str = "application/json"
     accept: str = "application/json"
     repeat: bool = True  #: whether to repeat it when the API server throttles it
+    max_bytes: int = MAX_BODY  #: of the response, after decompression
     idempotent: bool = False  #: whether carrying it out twice does no harm; always true for GET
 
 
@@ -63,7 +66,7 @@ class Connection:
         for attempt in range(self.timing.attempts):
             try:
                 response = await self._response(request, self.timing.response)
-                return await self._read(response)
+                return await self._read(response, request.max_bytes)
             except (ApiStatusError, UnreachableError) as error:
                 if attempt + 1 == self.timing.attempts or not _repeatable(request, error):
                     raise
@@ -109,7 +112,7 @@ class Connection:
                 response = await self._send_once(request, another, seconds)
         if 200 <= response.status < 300:
             return response
-        body = await self._read(response)
+        body = await self._read(response, request.max_bytes)
         user = f" as {self.access.source}" if response.status == 401 and self.access.source else ""
         retry_after = response.headers.get(b"retry-after", b"").decode("latin-1")
         raise status_error(request.description + user, code=response.status, body=body, retry_after=retry_after)
@@ -151,9 +154,11 @@ class Connection:
                 await oldest.close()
         return self._client
 
-    async def _read(self, response: HttpResponse) -> bytes:
+    async def _read(self, response: HttpResponse, limit: int) -> bytes:
         try:
-            return await response.read()
+            return await response.read(limit)
+        except BodyTooLargeError as error:  # it would be as large again
+            raise UnreadableError(f"{_shown(self.access.server)}: {error}") from None
         except HttpError as error:
             raise self._unreachable(error) from error
         finally:

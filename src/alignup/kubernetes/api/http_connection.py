@@ -42,6 +42,13 @@ class HttpError(Exception):
         super().__init__(message)
 
 
+class BodyTooLargeError(HttpError):
+    """The body of a response is larger than its caller accepts."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"the response is larger than {limit >> 20} MiB")
+
+
 class ClientConnection(asyncio.Protocol):
     """One connection, with one request at a time."""
 
@@ -163,17 +170,19 @@ class HttpResponse:
         while not self.status:
             await self._wait()
 
-    async def read(self) -> bytes:
-        """Return the body."""
+    async def read(self, limit: int = 1 << 40) -> bytes:
+        """Return the body; :class:`BodyTooLargeError` if it has more than *limit* bytes, also after decompression."""
         self._reads_all = True
-        while not self._complete:
+        while not self._complete and self._unread <= limit:
             self._resume()
             await self._wait()
+        if self._unread > limit:
+            raise BodyTooLargeError(limit)
         body = b"".join(self._chunks)
         self.close()
         if self._compressed:
             decoder = _GzipDecoder()
-            body = decoder.decode(body)
+            body = decoder.decode(body, limit)
             decoder.finish()
         return body
 
@@ -290,14 +299,17 @@ class _GzipDecoder:
     def __init__(self) -> None:
         self._member: zlib._Decompress | None = None  #: that has begun
 
-    def decode(self, data: bytes) -> bytes:
-        parts = []
+    def decode(self, data: bytes, limit: int = 0) -> bytes:
+        """Return the next part of the body, of at most *limit* bytes; 0: of any size."""
+        parts: list[bytes] = []
         while data:
             self._member = self._member or zlib.decompressobj(16 + zlib.MAX_WBITS)
             try:
-                parts.append(self._member.decompress(data))
+                parts.append(self._member.decompress(data, limit and limit + 1))
             except zlib.error as error:
                 raise HttpError(f"the body cannot be decompressed: {error}") from None
+            if limit and sum(map(len, parts)) > limit:
+                raise BodyTooLargeError(limit)
             data = self._member.unused_data
             if self._member.eof:
                 self._member = None

@@ -225,7 +225,13 @@ class Informer(Generic[Object]):
 
     def _apply(self, event: WatchEvent[Object]) -> None:
         key = (event.namespace, event.name)
-        if event.type is not EventType.BOOKMARK and self._is_old(key, event.resource_version):
+        if event.type is EventType.BOOKMARK:
+            # With an older version, events that come twice would pass for new.
+            last = _number(self._version)
+            if event.resource_version and (not last or _number(event.resource_version) > last):
+                self._version = event.resource_version
+            return
+        if self._is_old(key, event.resource_version):
             return
         if event.type is EventType.DELETED or event.problem:
             self._remove(key, event.object)

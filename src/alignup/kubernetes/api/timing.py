@@ -42,8 +42,8 @@ class RetryDelay:
         self._failures = 0
 
     async def wait(self, *, at_least: float = 0.0) -> None:
-        """Wait before the next attempt; *at_least* is the server's wish."""
+        """Wait before the next attempt; *at_least* is the server's wish, which counts up to the longest delay."""
         timing = self._timing
         delay = min(timing.retry * 2 ** min(self._failures, 32), timing.longest_retry)
         self._failures += 1
-        await timing.sleep(max(timing.spread(delay), at_least))
+        await timing.sleep(max(timing.spread(delay), min(at_least, timing.longest_retry)))

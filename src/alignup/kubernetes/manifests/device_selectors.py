@@ -1,15 +1,23 @@
 """CEL selectors of device classes and claims, evaluated on devices of slices.
 
 As in Kubernetes, attributes of a domain that the device does not have are an empty map.
+
+An API server refuses selectors that cost too much time or memory. Nobody has checked those of a file, so
+:class:`FileSelectors` evaluates them in a process with limits, except for those that repeat and enlarge nothing.
 """
 
+import json
 import re
+import resource
+import signal
+import subprocess
+import sys
+import weakref
 from collections.abc import Hashable, Mapping
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from alignup.align.bits import quote
-from alignup.align.claims.allocation import Matches
 from alignup.align.claims.resource_claims import ClaimObjects, ClaimRequest, SliceDevice
 from alignup.align.errors import AlignError
 
@@ -20,6 +28,21 @@ _DOMAIN = re.compile(r"""(?:attributes|capacity)\s*\[\s*(?:"([^"]*)"|'([^']*)')\
 _ACCESS = re.compile(rf"{_DOMAIN.pattern}\s*\.\s*\??\s*(\w+)")  #: to one attribute or capacity
 _MAPS = re.compile(r"\b(?:attributes|capacity)\b")
 _TOO_LONG = "Iteration budget exceeded"  #: in an error of the library
+MAX_LENGTH = 10 * 1024  #: characters of an expression, as an API server accepts
+MAX_SECONDS, MAX_MEGABYTES = 1.0, 128  #: for all selectors of files that are evaluated in a process
+_CALL = re.compile(r"(\w+)\s*\(")
+#: Functions whose results are not larger than their arguments, and the operator ``in``.
+_SIMPLE_CALLS = frozenset(
+    (
+        *("has", "in", "quantity", "isQuantity", "semver", "compareTo", "isGreaterThan", "isLessThan", "asInteger"),
+        *("sign", "major", "minor", "patch", "orValue", "hasValue", "value", "startsWith", "endsWith", "contains"),
+        *("lowerAscii", "upperAscii", "trim", "size", "int", "string", "bool"),
+    )
+)
+_PROGRAM = """import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+from alignup.kubernetes.manifests.device_selectors import serve
+serve()"""
 _QUANTITY, _VERSION = "quantity", "version"  #: as in ``cel_environment``
 
 
@@ -35,28 +58,116 @@ class LongSelectorError(SelectorError):
     """A selector that takes more steps than are computed here; a scheduler computes more."""
 
 
-def class_selectors(objects: ClaimObjects) -> Matches:
-    """Return the function that matches a device with the selectors of a request and of its class."""
-    return partial(_matches, {name: device_class.selectors for name, device_class in objects.classes.items()})
+class FileSelectors:
+    """Whether a device matches the selectors of a request and of its class, for objects of files.
+
+    Results are kept. All selectors together have ``MAX_SECONDS`` and ``MAX_MEGABYTES``.
+    """
+
+    def __init__(self, objects: ClaimObjects) -> None:
+        self._objects = objects
+        self._results: dict[Hashable, bool | SelectorError] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __reduce__(self) -> tuple[type["FileSelectors"], tuple[ClaimObjects]]:
+        return type(self), (self._objects,)
+
+    def __call__(self, request: ClaimRequest, device: SliceDevice) -> bool:
+        device_class = self._objects.classes.get(request.device_class)
+        if device_class is None:
+            return False
+        return all(self._select(text, device) for text in (*device_class.selectors, *request.selectors))
+
+    def _select(self, expression: str, device: SliceDevice) -> bool:
+        key = (expression, relevant_values(expression, device))
+        if key not in self._results:
+            try:
+                self._results[key] = (
+                    select(expression, device) if _is_simple(expression) else self._ask(expression, device)
+                )
+            except SelectorError as error:
+                self._results[key] = error
+        result = self._results[key]
+        if isinstance(result, SelectorError):
+            raise result
+        return result
+
+    def _ask(self, expression: str, device: SliceDevice) -> bool:
+        """Return the answer of the process, which the kernel ends at its limits."""
+        _compile(expression)  # a missing library, or an invalid expression, costs no process
+        if self._process is None:
+            command = [sys.executable, "-I", "-c", _PROGRAM, json.dumps(sys.path)]
+            process = subprocess.Popen(  # noqa: S603 - this program
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            )
+            self._process = process
+            weakref.finalize(self, _end, process)
+        question = [expression, _variables(device, _domains(expression)), str(device.id)]
+        answer = b""
+        if self._process.stdin is not None and self._process.stdout is not None:
+            try:
+                self._process.stdin.write(json.dumps(question).encode() + b"\n")
+                self._process.stdin.flush()
+                answer = self._process.stdout.readline()
+            except BrokenPipeError:
+                pass
+        if not answer:
+            raise _beyond_limits(expression)
+        selected, failure, long = json.loads(answer)
+        if failure:
+            raise (LongSelectorError if long else FailingSelectorError)(failure)
+        return bool(selected)
 
 
-def _matches(classes: Mapping[str, tuple[str, ...]], request: ClaimRequest, device: SliceDevice) -> bool:
-    selectors = classes.get(request.device_class)
-    return selectors is not None and all(select(text, device) for text in (*selectors, *request.selectors))
+def _beyond_limits(expression: str) -> LongSelectorError:
+    limits = f"{MAX_SECONDS:g} s or {MAX_MEGABYTES} MB, which only the scheduler computes"
+    return LongSelectorError(f"selector {quote(expression)} takes more than {limits}")
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    process.kill()
+    process.communicate()
+
+
+def serve() -> None:
+    """Answer the questions of :class:`FileSelectors` on the standard input, within the limits."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_DATA, (MAX_MEGABYTES << 20, MAX_MEGABYTES << 20))
+    signal.setitimer(signal.ITIMER_PROF, MAX_SECONDS)  # of CPU time; its signal ends the process
+    for line in sys.stdin.buffer:
+        selected, failure = False, None
+        try:
+            selected = _evaluate(*json.loads(line))
+        except SelectorError as error:
+            failure = error
+        answer = [selected, str(failure or ""), isinstance(failure, LongSelectorError)]
+        sys.stdout.buffer.write(json.dumps(answer).encode() + b"\n")
+        sys.stdout.buffer.flush()
+
+
+def _is_simple(expression: str) -> bool:
+    """Return whether evaluating *expression* takes little time and memory: it repeats and enlarges nothing."""
+    return "//" not in expression and _SIMPLE_CALLS.issuperset(_CALL.findall(expression))
 
 
 def select(expression: str, device: SliceDevice) -> bool:
     """Return whether *expression* selects *device*; ``SelectorError`` if that is not known."""
-    values, compiled = _variables(device, _domains(expression)), _compile(expression)
+    return _evaluate(expression, _variables(device, _domains(expression)), str(device.id))
+
+
+def _evaluate(expression: str, values: Mapping[str, Any], device: str) -> bool:
+    compiled = _compile(expression)
     try:
         value = compiled.eval(data={"device": values}).value()
+    except MemoryError:
+        raise _beyond_limits(expression) from None
     except Exception as error:  # noqa: BLE001 - the library raises errors of many types
         if _TOO_LONG in str(error):  # a scheduler allows more
             reason = "takes more than 10,000 steps, which only the scheduler computes"
             raise LongSelectorError(f"selector {quote(expression)} {reason}") from None
         value = error
     if not isinstance(value, bool):
-        raise FailingSelectorError(f"selector {quote(expression)} fails for device {device.id}: {value}")
+        raise FailingSelectorError(f"selector {quote(expression)} fails for device {device}: {value}")
     return value
 
 
@@ -93,6 +204,8 @@ def _compile(expression: str) -> "cel.Expression":
         from alignup.kubernetes.manifests.cel_environment import device_environment  # noqa: PLC0415 - an extra
     except ImportError:
         raise SelectorError("selectors of claims need the library cel-expr-python; install alignup[claims]") from None
+    if len(expression) > MAX_LENGTH:
+        raise FailingSelectorError(f"selector {quote(expression)} has more than {MAX_LENGTH} characters")
     try:
         return device_environment().compile(expression)
     except Exception as error:  # noqa: BLE001 - a TypeError, for example, for text that is not valid Unicode

@@ -1,0 +1,152 @@
+"""Results of selectors: each is computed once for equal devices, in slices, and within budgets.
+
+An API server accepts selectors that take milliseconds for one device, and a claim can have dozens of them. Nobody waits
+for those of others: a slice ends early, the rest is computed in the background, and a claim or namespace that has used
+up its time counts as unknown. All budgets fill up again.
+"""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from math import inf
+
+from alignup.align.claims.resource_claims import SliceDevice
+from alignup.kubernetes.manifests.device_selectors import SelectorError, relevant_values, select
+
+SLICE_SECONDS = 0.05  #: of computing at once; it takes twice as long until the next whole slice
+CLAIM_SECONDS, NAMESPACE_SECONDS, PERIOD = 10.0, 60.0, 600.0  #: of computing in a period
+MAX_RESULTS = 100_000  #: that are kept
+MAX_PAYERS = 4_096  #: claims and namespaces whose budgets are remembered
+MAX_PENDING = 10_000  #: selectors on devices of nodes that wait for their slice
+
+Payer = tuple[str, Hashable]  #: the namespace, and the claims of a pod
+
+
+class PendingSelectorError(SelectorError):
+    """A selector is still being evaluated."""
+
+
+class SelectorBudgetError(SelectorError):
+    """The claims, or their namespace, have used up their time."""
+
+
+@dataclass(slots=True)
+class _Budget:
+    size: float
+    rate: float  #: seconds that are added in a second
+    remaining: float
+    updated: float
+    reported: bool = False  #: since it was last full
+
+    def has_time(self, now: float) -> bool:
+        self.remaining = min(self.size, self.remaining + (now - self.updated) * self.rate)
+        self.updated = now
+        self.reported = self.reported and self.remaining < self.size
+        return self.remaining > 0
+
+
+class SelectorResults:
+    """*report* is called with a payer that has used up its time, once until it has all of it again.
+
+    With *pended*, computing is in slices; it is called when something is to be computed in the background.
+    """
+
+    def __init__(self, report: Callable[[Payer], object], *, pended: Callable[[], object] | None = None) -> None:
+        self.clock: Callable[[], float] = time.monotonic
+        self._report, self._pended = report, pended
+        self._results: OrderedDict[Hashable, bool | str] = OrderedDict()
+        self._budgets: OrderedDict[Payer, _Budget] = OrderedDict()
+        size = inf if pended is None else SLICE_SECONDS
+        self._slice = _Budget(size, 0.5, size, 0.0)
+        #: payer, selectors and a node → its devices, and how many of them are done
+        self._pending: OrderedDict[tuple[Payer, tuple[str, ...], str], tuple[tuple[SliceDevice, ...], int]]
+        self._pending = OrderedDict()
+
+    def match(
+        self,
+        payer: Payer,
+        selectors: tuple[str, ...],
+        device: SliceDevice,
+        *,
+        node: str = "",
+        devices: tuple[SliceDevice, ...] = (),
+    ) -> bool:
+        """Return whether all *selectors* match; ``SelectorError`` if that is not known.
+
+        When a slice has ended, the results for all *devices* of a *node* are computed in the background.
+        """
+        try:
+            return all(self._result(payer, selector, device) for selector in selectors)
+        except PendingSelectorError:
+            if len(self._pending) < MAX_PENDING and self._pended is not None:
+                self._pending.setdefault((payer, selectors, node), (devices, 0))
+                self._pended()
+            raise
+
+    def compute(self) -> bool:
+        """Compute one slice of what is pending; return whether all is done."""
+        end = self.clock() + SLICE_SECONDS
+        while self._pending:
+            key, (devices, done) = next(iter(self._pending.items()))
+            for index in range(done, len(devices)):
+                try:
+                    all(self._result(key[0], selector, devices[index]) for selector in key[1])
+                except SelectorBudgetError:
+                    break
+                except PendingSelectorError:
+                    end = -inf
+                except SelectorError:  # the next decision gets the reason
+                    continue
+                if self.clock() > end:  # results that are there take time, too
+                    self._pending[key] = (devices, index)
+                    return False
+            del self._pending[key]
+        return True
+
+    def _result(self, payer: Payer, selector: str, device: SliceDevice) -> bool:
+        key = (selector, relevant_values(selector, device))
+        result = self._results.get(key)
+        if result is None:
+            started = self.clock()
+            budgets = self._budgets_with_time(payer, started)
+            try:
+                result = select(selector, device)
+            except SelectorError as error:  # it takes a millisecond to fail, on thousands of nodes
+                result = str(error)
+            ended = self.clock()
+            for budget in budgets:
+                budget.remaining -= ended - started
+                budget.updated = ended
+            if len(self._results) >= MAX_RESULTS:
+                self._results.popitem(last=False)
+            self._results[key] = result
+        if isinstance(result, str):
+            raise SelectorError(result)
+        return result
+
+    def _budgets_with_time(self, payer: Payer, now: float) -> tuple[_Budget, ...]:
+        claim, namespace = (
+            self._budget(payer, CLAIM_SECONDS, now),
+            self._budget((payer[0], None), NAMESPACE_SECONDS, now),
+        )
+        for budget, owner in ((claim, "these claims"), (namespace, f"the claims of namespace {payer[0]}")):
+            if not budget.has_time(now):
+                if not budget.reported:
+                    budget.reported = True
+                    self._report(payer)
+                limit = f"{budget.size:g} s of computing in {PERIOD / 60:g} minutes"
+                raise SelectorBudgetError(
+                    f"the selectors of {owner} take more than {limit}; only the scheduler can tell"
+                )
+        if not self._slice.has_time(now):
+            raise PendingSelectorError("the selectors of its claims are still being evaluated")
+        return claim, namespace, self._slice
+
+    def _budget(self, payer: Payer, size: float, now: float) -> _Budget:
+        if payer not in self._budgets:
+            self._budgets[payer] = _Budget(size, size / PERIOD, size, now)
+            if len(self._budgets) > MAX_PAYERS:
+                self._budgets.popitem(last=False)
+        self._budgets.move_to_end(payer)
+        return self._budgets[payer]
