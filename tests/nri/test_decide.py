@@ -248,6 +248,18 @@ def test_a_store_that_is_lost_or_corrupt_is_rebuilt_from_what_runs(node):
     play(scenario())
 
 
+def test_a_store_that_is_removed_while_the_plugin_runs_is_written_anew(node):
+    async def scenario():
+        await node.start()
+        await node.run(make_pod("a", cpu="2"))
+        node.store.path.unlink()
+        await node.run(make_pod("b", cpu="2"))
+        node.load()
+        assert list(node.durable.host.ledger.pods) == ["a", "b"]
+
+    play(scenario())
+
+
 def test_a_pod_whose_cpus_are_gone_after_a_reboot_is_decided_on_anew(node):
     async def scenario():
         await node.start()
@@ -267,7 +279,7 @@ def test_a_decision_that_cannot_be_stored_does_not_count(node, monkeypatch):
     async def scenario():
         await node.start()
 
-        def fail(_change):
+        def fail(_state, _decisions):
             raise StoreError("the disk is full", where="state.db", advice="free some", kind=StoreProblem.UNWRITABLE)
 
         monkeypatch.setattr(node.store, "save", fail)
