@@ -151,6 +151,26 @@ def test_a_log_without_its_database_is_refused(directory):
     assert StateStore(directory).set_aside() == (f"{NAME}.aside-1-wal",)
 
 
+def test_a_database_that_is_gone_is_not_started_anew(directory):
+    (directory / NAME).unlink()
+
+    error = load_error(directory)
+
+    assert (error.kind, error.message) == (
+        StoreProblem.UNUSABLE,
+        "the database is missing, but change 1 was acknowledged",
+    )
+    assert StateStore(directory).set_aside() == ()
+    assert load(directory) is None
+
+
+@pytest.mark.parametrize("contents", [b"", b"\0" * 21, b"7", b"99999999999999999999"])
+def test_a_counter_that_a_power_failure_left_is_ignored(directory, contents):
+    (directory / f"{NAME}-acknowledged").write_bytes(contents)
+
+    assert len(load(directory).pods) == 2
+
+
 def link_to_file(path):
     path.rename(path.with_name("target"))
     path.symlink_to(path.with_name("target"))
@@ -219,7 +239,7 @@ def test_only_the_owner_has_access(tmp_path):
         store.save(state())
         modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "root").iterdir()}
 
-    assert modes == {NAME: 0o600, f"{NAME}-shm": 0o600, f"{NAME}-wal": 0o600}
+    assert modes == {NAME: 0o600, f"{NAME}-acknowledged": 0o600, f"{NAME}-shm": 0o600, f"{NAME}-wal": 0o600}
     assert stat.S_IMODE((tmp_path / "root").stat().st_mode) == 0o700
 
 
@@ -302,10 +322,10 @@ def test_a_directory_that_is_away_for_a_while_is_used_again(directory, tmp_path)
     with closing(StateStore(directory)) as store:
         store.save(state(*"abc", number=1))
         directory.rename(tmp_path / "away")
-        assert "cannot be set aside" in save_error(store, state(number=2)).message
         directory.touch()
         assert save_error(store, state(number=2)).kind is StoreProblem.UNWRITABLE
         directory.unlink()
+        assert "cannot be set aside" in save_error(store, state(number=2)).message
         with pytest.raises(StoreError, match="cannot be set aside"):
             store.set_aside()
         assert save_error(store, state(number=2)).kind is StoreProblem.UNWRITABLE

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from alignup.align.errors import StoreError
+from alignup.align.errors import StoreError, StoreProblem
 from alignup.store.database import NAME
 from alignup.store.state_store import StateStore
 from tests.effort import SEED, did, rounds
 from tests.store import processes, programs
 from tests.store.programs import number_in, save_numbered
 
-LOG = f"{NAME}-wal"
+LOG, COUNTER = f"{NAME}-wal", f"{NAME}-acknowledged"
 
 
 def copy(directory: Path, to: Path) -> Path:
@@ -63,6 +63,41 @@ def test_a_torn_log_loses_only_what_was_not_acknowledged(tmp_path):
             assert number_in(there) in (last, last + 1)
     did("logs torn", torn)
     assert torn
+
+
+def test_a_log_that_is_gone_or_cut_is_noticed(tmp_path):
+    """Acknowledged changes are there, or the store is refused until the loss is accepted."""
+    root, there = tmp_path / "root", tmp_path / "copy"
+    refused = 0
+    with closing(StateStore(root)) as store:
+        for number in range(1, 4):
+            save_numbered(store, number)
+        store.prepare_for_more()
+        backup = (root / NAME).read_bytes()
+        for number in range(4, 12):
+            save_numbered(store, number)
+        whole = (root / LOG).read_bytes()
+        for length in (None, 0, 31, 32, *range(100, len(whole) + 1, 4096 + 24)):
+            copy(root, there)
+            shutil.copy(root / COUNTER, there / COUNTER)
+            (there / LOG).unlink() if length is None else (there / LOG).write_bytes(whole[:length])
+            (there / NAME).write_bytes(backup)
+            try:
+                assert programs.number_of(StateStore(there).load()) == 11
+            except StoreError as error:
+                assert error.kind is StoreProblem.INCOMPLETE
+                refused += 1
+                store_there = StateStore(there)
+                last = programs.number_of(store_there.load(accept_loss=True))
+                assert last < 11
+                missing = "1 acknowledged change" if last == 10 else f"{11 - last} acknowledged changes"
+                assert f"it lacks {missing} after change {last}: " in error.message
+                assert error.message in store_there.lost_changes()
+                save_numbered(store_there, last + 1)
+                store_there.close()
+                assert number_in(there) == last + 1
+    did("cut logs noticed", refused)
+    assert refused > 10
 
 
 def test_the_number_of_changes_that_a_damaged_log_may_have_lost_is_told(tmp_path):

@@ -100,6 +100,7 @@ def test_a_database_without_a_state_is_empty(store, tmp_path):
     store.save(state())
     with opened(tmp_path) as connection:
         connection.execute("DELETE FROM parts")
+    (tmp_path / f"{NAME}-acknowledged").unlink()
 
     assert loaded(store) is None
 

@@ -32,7 +32,9 @@ class DurableHost:
         The runtime says which pods run, and those that are missing here are decided on anew.
         """
         try:
-            stored = self._store.load()
+            stored = self._store.load(accept_loss=True)
+            if lost := self._store.lost_changes():
+                _log.warning("changes of the stored state are lost", problem=lost)
             entries = [] if stored is None else [pod.entry for pod in stored.pods]
             while stored is not None:
                 try:

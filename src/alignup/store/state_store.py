@@ -157,8 +157,11 @@ class StateStore:
         self._free_pages = 0  #: of the database, at least
         self._saved: DurableState | None = None  #: the last one, of which the database has everything
 
-    def load(self) -> StoredState | None:
-        """Return the state; ``None`` if nothing was ever stored here. No file is changed."""
+    def load(self, *, accept_loss: bool = False) -> StoredState | None:
+        """Return the state; ``None`` if nothing was ever stored here. No file is changed.
+
+        ``StoreError`` if acknowledged changes are missing, unless that is accepted: the next save accepts it for good.
+        """
         self._forget()
         try:
             state = self._database.read(self._read)
@@ -167,11 +170,16 @@ class StateStore:
                 raise
             message = f"missing {error}" if isinstance(error, KeyError) else str(error)
             raise self._database.unusable(f"its contents are invalid: {message}") from error
+        if not accept_loss and self._database.acknowledged > self._serial:
+            raise self._database.incomplete(self._serial)
         self._loaded = True
         return state
 
     def lost_changes(self) -> str:
-        """Return how many changes a damaged log may have lost; empty if it is not damaged. Call it before a save."""
+        """Return which changes are lost, or may be lost with a damaged log; empty if none. Call it before a save."""
+        if self._database.acknowledged > self._serial:
+            error = self._database.incomplete(self._serial)
+            return f"{error.where}: {error.message}; compare the pods with those that run"
         if not (count := self._database.count_lost()):
             return ""
         changes = "1 change" if count == 1 else f"up to {count} changes"
@@ -252,6 +260,7 @@ class StateStore:
         self._parts |= plan.part_digests
         self._digest, self._ledger_bytes, self._next_number = plan.digest, plan.ledger_bytes, plan.next_number
         self._serial += 1
+        self._database.acknowledge(self._serial)
         self._saved = state
         return problem
 
@@ -296,7 +305,7 @@ class StateStore:
             changed = {*self._pods, *state.pods, *waiting}
         else:
             changed = _changed_pods(state, saved) | (set() if is_same else _changed_waiting(state, saved))
-        plan.remove(uid for uid in changed if uid not in state.pods and uid not in waiting)
+        plan.remove({uid for uid in changed if uid not in state.pods and uid not in waiting})
         plan.place(Stage.ADMITTED, state.pods, changed, partial(_admitted_document, state))
         plan.place(Stage.WAITING, waiting, changed, lambda uid: _waiting_document(waiting[uid]))
         if saved is None:  # what a program has already can always be written
@@ -349,10 +358,9 @@ class _Plan:
     written: list[tuple[int, str, str, str]] = field(default_factory=list)  #: new rows, and new documents of others
     pods: dict[str, _StoredRow | None] = field(default_factory=dict)  #: that change, by uid; ``None``: removed
 
-    def remove(self, uids: Iterable[str]) -> None:
-        for uid in uids:
-            if uid in self.rows:
-                self._delete(uid, self.rows[uid])
+    def remove(self, uids: set[str]) -> None:
+        for uid in self.rows.keys() & uids:
+            self._delete(uid, self.rows[uid])
 
     def place(
         self, stage: Stage, pods: Mapping[str, object], changed: set[str], document: Callable[[str], bytes]
