@@ -451,9 +451,8 @@ def _by_pod(ledger: Ledger) -> tuple[Mapping[str, object], ...]:
 
 def _changed_waiting(state: DurableState, saved: DurableState) -> set[str]:
     """Return the uids of pods that wait or waited, if that changed; a new decision about a pod is not stored."""
-    before, after = (
-        {record.pod.uid: (id(record.pod), record.since) for record in each.waiting} for each in (saved, state)
-    )
+    before = {record.pod.uid: (id(record.pod), record.since) for record in saved.waiting}
+    after = {record.pod.uid: (id(record.pod), record.since) for record in state.waiting}
     moved = [uid for uid in before if uid in after] != [uid for uid in after if uid in before]
     return {uid for uid in {*before, *after} if moved or before.get(uid) != after.get(uid)}
 
