@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from statistics import median
@@ -12,16 +11,15 @@ from time import perf_counter, time
 
 import structlog
 
+from alignup.agent.event_history import EventHistory
 from alignup.agent.state import AgentState, Clock
-from alignup.agent.state_saver import StateSaver
 from alignup.agent.transaction import Transaction
 from alignup.align.host import Host
 from alignup.align.settings import Policy
 from alignup.documents import codec
 from alignup.documents.decisions import decision_document
-from alignup.documents.ledgers import pod_entry, residue, restore_ledger
-from alignup.store.fingerprint import machine_fingerprint, settings_fingerprint
-from alignup.store.state_store import HeldPodDocument, LedgerParts, PodRow, Stage, StateChange, StateStore
+from alignup.documents.ledgers import pod_entry, restore_ledger
+from alignup.store.state_store import DurableState, HeldPodDocument, StateStore
 from bench.bench_admit import host, pod
 from bench.harness import Figure, best, best_cpu
 
@@ -69,16 +67,15 @@ class Resident:
         self.state = transaction.state()
         assert len(self.state.admitted) == pods
         self.store = StateStore(directory)
-        self.saver = StateSaver(self.store, idle, structlog.get_logger())
-        self.saver.save(self.state)
+        self.history = EventHistory(self.store, structlog.get_logger())
+        self.history.save(self.state)
         self.numbers = count()
 
     def run(self, job: Callable[[Transaction], object]) -> None:
         transaction = Transaction(self.state, self.clock)
         job(transaction)
-        state = transaction.state()
-        self.saver.save(state, transaction.events)
-        self.state = replace(state, unsaved=frozenset())
+        self.state = transaction.state()
+        self.history.save(self.state, transaction.events)
 
     def admit_and_release(self) -> None:
         uid = f"new-{next(self.numbers)}"
@@ -127,16 +124,10 @@ def starting() -> Iterator[Figure]:
     full = crowded(500)
     newest = list(full.ledger.pods)[-1]
     yield Figure("one pod encoded", best(lambda: encode_pod(full, newest)))
-    ledger = LedgerParts(
-        machine=machine_fingerprint(full.machine),
-        settings=settings_fingerprint(full.settings),
-        residue=residue(full.ledger),
-    )
-    pods = [PodRow(uid, Stage.ADMITTED, encode_pod(full, uid)) for uid in full.ledger.pods]
     idle = Host(full.machine, full.settings).ledger
     with TemporaryDirectory() as directory:
         with closing(StateStore(Path(directory) / "root")) as store:
-            store.save(StateChange(parts=ledger, pods=pods, whole=True))
+            store.save(DurableState(host=full))
 
         def start() -> object:
             state = StateStore(Path(directory) / "root").load()

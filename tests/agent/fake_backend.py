@@ -5,6 +5,7 @@ import itertools
 import json
 from collections.abc import Sequence
 from contextlib import asynccontextmanager
+from copy import copy
 from dataclasses import replace
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ import yaml
 from alignup.agent.app import RequestLimits, build_app
 from alignup.agent.metrics import Metrics
 from alignup.agent.state import AdmissionResult, AdmissionStatus, PodView
+from alignup.agent.transaction import Transaction
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.decision import Decision
 from alignup.align.errors import PodError, Problem
@@ -88,26 +90,43 @@ class FakeBackend:
         self.event_bus = EventBus(now=lambda: float(next(self.clock)), capacity=4)
         self.known: dict[str, PodView] = {}
         self.stored: list[StoredDecision] = []
-        self.rejected: dict[str, Pod] = {}
+        self.rejected_pods: dict[str, Pod] = {}
+        self.notes = ("web.yaml cannot be used",)
+        self.plugins = {GPU}
+        self.queue = self.allocator = self.probe = self  # as the parts of an agent
         self.metrics = Metrics(
             lambda: self.host, waiting=lambda: sum(view.position is not None for view in self.known.values())
         )
 
     @property
+    def state(self) -> "FakeBackend":
+        """What does not change any more."""
+        snapshot = copy(self)
+        snapshot.known = dict(self.known)
+        return snapshot
+
+    @property
     def waiting(self) -> list[PodView]:
         return [view for view in self.known.values() if view.status is AdmissionStatus.WAITING]
+
+    @property
+    def admitted(self) -> list[PodView]:
+        return [view for view in self.known.values() if view.status is AdmissionStatus.ADMITTED]
 
     async def problems(self) -> tuple[str, ...]:
         return self.not_ready
 
-    def notes(self) -> tuple[str, ...]:
-        return ("web.yaml cannot be used",)
+    def shown_host(self) -> Host:
+        return self.host
 
-    def pod_views(self) -> Sequence[PodView]:
-        return sorted(self.known.values(), key=lambda entry: entry.position or 0)
+    def pod_views(self, start: int = 0, stop: int | None = None) -> Sequence[PodView]:
+        return sorted(self.known.values(), key=lambda entry: entry.position or 0)[start:stop]
 
     def pod_view(self, uid: str) -> PodView | None:
         return self.known.get(uid)
+
+    async def dry_run(self, pod: Pod) -> AdmissionResult:
+        return await self.admit(pod, dry_run=True)
 
     async def admit(self, pod: Pod, *, dry_run: bool = False) -> AdmissionResult:
         self.arrived.set()
@@ -134,7 +153,7 @@ class FakeBackend:
         is_waiting = not decision.admitted and self.wait_enabled
         self.event_bus.publish("waiting" if is_waiting else str(decision.outcome), {"uid": pod.uid})
         if not decision.admitted and not is_waiting:
-            self.rejected[pod.uid] = pod
+            self.rejected_pods[pod.uid] = pod
             return AdmissionResult(decision, None)
         return AdmissionResult(decision, self.remember(pod, decision, is_waiting=is_waiting))
 
@@ -153,7 +172,8 @@ class FakeBackend:
         )
         return self.known[pod.uid]
 
-    async def release(self, uid: str) -> PodView | None:
+    async def run(self, action: Any, uid: str) -> PodView | None:
+        assert action is Transaction.release
         if self.error:
             raise self.error
         return self.remove(uid)
@@ -166,11 +186,8 @@ class FakeBackend:
             self.event_bus.publish("released", {"uid": uid})
         return entry
 
-    def plugins(self) -> dict[str, bool]:
-        return {GPU: True}
-
-    def pod(self, uid: str) -> Pod | None:
-        return self.known[uid].pod if uid in self.known else self.rejected.get(uid)
+    def serves(self, resource: str) -> bool:
+        return resource == GPU
 
     async def decisions(self, query: DecisionQuery) -> Sequence[StoredDecision]:
         if self.error:
@@ -184,9 +201,6 @@ class FakeBackend:
 
     async def decision(self, id_: int) -> StoredDecision | None:
         return next((decision for decision in self.stored if decision.id == id_), None)
-
-    def events(self):
-        return self.event_bus.subscribe()
 
 
 def app_of(agent, *, token: bytes | None = None, access: AccessRules | None = None, **options):

@@ -7,9 +7,8 @@ from typing import Any
 
 import structlog
 
+from alignup.agent.event_history import EventHistory
 from alignup.agent.state import AgentState, Clock, WaitingPods
-from alignup.agent.state_saver import StateSaver
-from alignup.align.host import Host
 from alignup.store.state_store import StateStore, StoredState
 from tests.align.hosts import host, pod
 
@@ -35,9 +34,9 @@ def empty_state(
     )
 
 
-def saver(store: StateStore, of: Host) -> StateSaver:
-    """Return what saves states of a host, without a log."""
-    return StateSaver(store, of, structlog.wrap_logger(None, processors=[drop]))
+def quiet_history(store: StateStore) -> EventHistory:
+    """Return what saves states and events, without a log."""
+    return EventHistory(store, structlog.wrap_logger(None, processors=[drop]))
 
 
 def drop(*_: object) -> Any:
@@ -47,9 +46,8 @@ def drop(*_: object) -> Any:
 def save_states(directory: Path, *states: AgentState) -> None:
     """Save states one after the other, as one agent does."""
     with closing(StateStore(directory)) as store:
-        save = saver(store, states[0].host).save
         for state in states:
-            save(state)
+            store.save(state.durable())
 
 
 def stored(directory: Path) -> StoredState:

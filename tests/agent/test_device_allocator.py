@@ -24,7 +24,7 @@ from alignup.wire import pod_resources_pb2 as wire
 from tests.agent.agents import run_until_exit, running
 from tests.agent.load import kill_plugins_too
 from tests.agent.plugin_rig import GPUS, PATIENT, start_rig, wait_for_devices
-from tests.agent.states import empty_state, saver, stored
+from tests.agent.states import empty_state, quiet_history, stored
 from tests.align.hosts import GPU, NIC, host, pod
 from tests.deadlines import until, wait_for
 from tests.effort import SEED, did, rounds
@@ -465,7 +465,7 @@ async def test_an_admission_that_cannot_be_saved_is_undone(directory):
 async def test_a_pending_pod_is_not_on_disk(directory):
     root = directory / "root"
     store = StateStore(root)
-    saving = start_rig(directory, now=empty_state(wait_enabled=True), save=saver(store, host()).save)
+    saving = start_rig(directory, now=empty_state(wait_enabled=True), save=quiet_history(store).save)
     async with saving as rig, rig.plugin() as plugin:
         await rig.admit(pod("kept", cpu="1", gpu="1"))
         plugin.inject("Allocate", Fault(hang=True))

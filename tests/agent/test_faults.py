@@ -1,6 +1,9 @@
 """Faults that an agent must survive; ``e2e/test_agent_faults.py`` has longer versions."""
 
+import os
+import shutil
 import time
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +15,7 @@ from alignup.agent.transaction import Transaction
 from alignup.documents.decisions import decision_document
 from alignup.store.database import NAME
 from alignup.store.state_store import StateStore
-from tests.agent.agents import CONFIG, pod, running
+from tests.agent.agents import CONFIG, pod, run_until_exit, running
 from tests.agent.load import PODS_PER_KILL, come_and_go, kill_again_and_again, memory_of, nonsense
 from tests.agent.states import clock, empty_state, save_states, stored
 from tests.align.hosts import host
@@ -59,6 +62,59 @@ def test_a_full_disk_stops_only_admissions(tmp_path):
     assert shown.keys() == promised.keys()
     assert (released.status_code, again.status_code) == (200, 201)
     assert {uid: shown["placements"] for uid, shown in after.items()} == promised
+
+
+def remove_log(root):
+    (root / f"{NAME}-wal").unlink()
+
+
+def cut_log(root, *, pages):
+    os.truncate(root / f"{NAME}-wal", 32 + pages * (24 + 4096))
+
+
+def restore_backup(root):
+    root.with_name("backup").rename(root / NAME)
+    remove_log(root)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [remove_log, partial(cut_log, pages=0), partial(cut_log, pages=2), partial(cut_log, pages=20), restore_backup],
+)
+def test_an_agent_that_lost_acknowledged_changes_is_read_only_until_that_is_accepted(tmp_path, damage):
+    root = tmp_path / "root"
+    with running(root) as agent:
+        shutil.copy(root / NAME, tmp_path / "backup")
+        for number in range(5):
+            assert agent.admit(f"pod-{number}", cpu="1").status_code == 201
+            assert agent.release(f"pod-{number}").status_code == 200
+        assert agent.admit("last", cpu="1").status_code == 201
+        acknowledged = agent.pods()
+        agent.kill()
+    (tmp_path / "backup").chmod(0o600)
+    damage(root)
+
+    with running(root) as agent:
+        answer, shown = agent.http.get("/readyz"), agent.pods()
+        if answer.status_code == 200:  # the agent had moved the log into the database
+            assert shown == acknowledged
+            return
+        refused = agent.admit("new", cpu="1")
+        agent.kill()
+    code, exported = run_until_exit(root, "--export", tmp_path / "kubelet")
+    with running(root, "--recover", "accept-loss") as agent:
+        accepted, rest, log = agent.ready(), agent.pods(), agent.log()
+        agent.kill()
+    with running(root) as agent:
+        again = agent.ready()
+
+    assert (answer.status_code, refused.status_code, code) == (503, 503, 1)
+    for said in (answer.json()["errors"][0]["message"], exported):
+        assert "it lacks " in said
+        assert "start with --recover accept-loss to do so" in said
+    assert (accepted, again) == (True, True)
+    assert rest != acknowledged
+    assert any("it lacks " in line.get("detail", "") for line in log)
 
 
 def test_the_agent_recovers_when_the_disk_is_writable_again(tmp_path):

@@ -14,7 +14,7 @@ from alignup.documents import codec
 from alignup.store.state_store import StateStore
 from alignup.web.responses import LedgerFullError, service_problem
 from tests.agent.plugin_rig import start_rig
-from tests.agent.states import clock, empty_state, saver, stored
+from tests.agent.states import clock, empty_state, quiet_history, stored
 from tests.align.hosts import host, pod
 from tests.deadlines import wait_for
 
@@ -28,7 +28,7 @@ class LimitedAgent:
         self.directory = directory
         state = state or empty_state(wait_enabled=True)
         self.store = StateStore(directory, limit=size)
-        save = saver(self.store, state.host).save
+        save = quiet_history(self.store).save
         self.queue = AdmissionQueue(state, save, clock=clock(), dispatch=lambda _: None, retry_seconds=0.01)
         wait_for(lambda: not self.queue.problems())
 

@@ -125,9 +125,9 @@ async def test_a_decision_says_what_happened_afterwards():
     await agent.admit_document(manifest("second", cpu="8", memory="1Gi"))
     async with client_of(agent) as client:
         waiting = text_of(await client.get("/decisions/2"))
-        await agent.release("default-first")
+        agent.remove("default-first")
         free = text_of(await client.get("/decisions/2"))
-        await agent.release("default-second")
+        agent.remove("default-second")
         await agent.admit_document(manifest("second", cpu="8", memory="1Gi"))
         admitted = await client.get("/decisions/2")
 

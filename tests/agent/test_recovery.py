@@ -17,7 +17,7 @@ from alignup.align.machine import Device
 from alignup.align.quantity import Quantity
 from alignup.store.database import NAME
 from alignup.store.state_store import StateStore
-from tests.agent.states import clock, empty_state, save_states, saver, stored
+from tests.agent.states import clock, empty_state, quiet_history, save_states, stored
 from tests.align.hosts import GPU, host, pod
 from tests.effort import examples
 from tests.store.rewriting import rewrite
@@ -36,7 +36,7 @@ def save_after(directory, *pods, release=()) -> AgentState:
         transaction = Transaction(state, clock())
         job(transaction)
         states.append(transaction.state())
-        state = replace(states[-1], unsaved=frozenset())
+        state = states[-1]
     save_states(directory, *states)
     return state
 
@@ -364,10 +364,10 @@ def test_a_restored_wait_queue_may_exceed_a_lowered_capacity(tmp_path):
 def test_pods_whose_devices_moved_are_written_again(tmp_path):
     states = [empty_state()]
     for uid in ("a", "b"):
-        transaction = Transaction(replace(states[-1], unsaved=frozenset()), clock())
+        transaction = Transaction(states[-1], clock())
         transaction.admit(pod(uid, cpu="1", gpu="1"))
         states.append(transaction.state())
-    transaction = Transaction(replace(states[-1], unsaved=frozenset()), clock())
+    transaction = Transaction(states[-1], clock())
     transaction.set_devices(GPU, [Device(GPU, "gpu-0", nodes=2), Device(GPU, "gpu-1", nodes=1)])
 
     save_states(tmp_path, *states, transaction.state())
@@ -382,7 +382,7 @@ def test_a_restored_agent_continues_like_the_original(tmp_path_factory, jobs):
     directory = tmp_path_factory.mktemp("root")
     now = empty_state(wait_enabled=True, max_overtakes=3)
     store = StateStore(directory)
-    save = saver(store, now.host).save
+    save = quiet_history(store).save
     save(now)
     for uid, cpu, comes in jobs:
         transaction = Transaction(now, clock())

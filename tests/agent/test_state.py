@@ -2,15 +2,21 @@
 
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alignup.agent.pending_admission import WAITS_ITS_TURN
-from alignup.agent.service import AgentService
-from alignup.agent.state import AdmissionResult, AdmissionStatus, AgentState, EventKind, PodRecord, WaitingPods
+from alignup.agent.state import (
+    AdmissionResult,
+    AdmissionStatus,
+    AgentState,
+    EventKind,
+    PodRecord,
+    PodViews,
+    WaitingPods,
+)
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import PodError
 from alignup.align.machine import Device
@@ -347,9 +353,8 @@ def test_the_ledger_and_the_records_agree_after_any_sequence(jobs, wait, patienc
 def test_a_list_of_pods_is_a_snapshot_with_slices():
     """Admitted pods come first, then waiting ones with their positions; later changes do not show."""
     state = after(empty_state(wait_enabled=True), *(admits(name, cpu="4") for name in "abcd"))
-    queue = SimpleNamespace(state=state)
-    views = AgentService(queue, *[None] * 4).pod_views()  # type: ignore[arg-type] # needs only the state
-    queue.state = after(state, releases("a"))
+    views = PodViews(state)
+    after(state, releases("a"))
 
     listed = list(views)
 

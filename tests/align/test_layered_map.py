@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.align import layered_map
-from alignup.align.layered_map import MAX_LAYER, MAX_PLAIN, LayeredMap, with_item, without_item
+from alignup.align.layered_map import MAX_LAYER, MAX_PLAIN, LayeredMap, changed_keys, with_item, without_item
 
 LARGE: Mapping[str, int] = {f"pod-{number}": number for number in range(MAX_PLAIN)}
 
@@ -39,6 +39,37 @@ def test_a_layered_map_is_a_dict_after_any_changes(steps, layer):
             contents.get("new"),
             "pod-0" in contents,
         )
+
+
+@given(changes, changes, st.integers(1, 4))
+def test_changed_keys_are_those_with_other_objects(first, second, layer):
+    def change(mapping, steps):
+        for key, value in steps:
+            if value is not None:
+                mapping = with_item(mapping, key, [value])
+            elif key in mapping:
+                mapping = without_item(mapping, key)
+        return mapping
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layered_map, "MAX_LAYER", layer)
+        patch.setattr(layered_map, "MAX_PLAIN", 2)
+        before = change({key: [value] for key, value in LARGE.items()}, first)
+        after = change(before, second)
+
+        changed = changed_keys(before, after)
+
+    assert changed == {key for key in {*before, *after} if before.get(key) is not after.get(key)}
+    assert changed_keys(after, after) == set()
+
+
+def test_changed_keys_of_a_large_map_are_found_in_its_layer(monkeypatch):
+    before = with_item(LARGE, "new", 1)
+    after = without_item(with_item(before, "newer", 2), "pod-7")
+    monkeypatch.setattr(LayeredMap, "to_dict", lambda _: pytest.fail("the whole map was read"))
+
+    assert changed_keys(before, after) == {"newer", "pod-7"}
+    assert changed_keys(LARGE, before) == {"new"}
 
 
 def test_small_maps_are_dicts():

@@ -248,6 +248,34 @@ def test_a_store_that_is_lost_or_corrupt_is_rebuilt_from_what_runs(node):
     play(scenario())
 
 
+def test_a_store_that_is_removed_while_the_plugin_runs_is_written_anew(node):
+    async def scenario():
+        await node.start()
+        await node.run(make_pod("a", cpu="2"))
+        node.store.path.unlink()
+        await node.run(make_pod("b", cpu="2"))
+        node.load()
+        assert list(node.durable.host.ledger.pods) == ["a", "b"]
+
+    play(scenario())
+
+
+def test_a_store_from_a_backup_is_completed_with_what_runs(node, capsys):
+    async def scenario():
+        await node.start()
+        await node.run(make_pod("a", cpu="2"))
+        node.store.prepare_for_more()
+        backup = node.store.path.read_bytes()
+        await node.run(make_pod("b", cpu="2"))
+        node.store.close()
+        node.store.path.write_bytes(backup)
+        await node.start()
+        assert list(node.durable.host.ledger.pods) == ["a", "b"]
+        assert "it lacks 1 acknowledged change" in capsys.readouterr().out
+
+    play(scenario())
+
+
 def test_a_pod_whose_cpus_are_gone_after_a_reboot_is_decided_on_anew(node):
     async def scenario():
         await node.start()
@@ -267,7 +295,7 @@ def test_a_decision_that_cannot_be_stored_does_not_count(node, monkeypatch):
     async def scenario():
         await node.start()
 
-        def fail(_change):
+        def fail(_state, _decisions):
             raise StoreError("the disk is full", where="state.db", advice="free some", kind=StoreProblem.UNWRITABLE)
 
         monkeypatch.setattr(node.store, "save", fail)

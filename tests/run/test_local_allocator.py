@@ -17,6 +17,7 @@ from alignup.run.cgroup import Cpuset
 from alignup.run.local_allocator import LocalAllocator, build_host, build_pod, restrict_memory
 from alignup.run.process import NodeMap
 from alignup.run.request import RunRequest, build_environment, resolve_placement, run_name
+from alignup.store.database import NAME
 
 TWO = synthetic.parse("pack:2 numa:1(memory=16GiB) core:4 pu:1")
 ONE = synthetic.parse("pack:1 numa:1(memory=1GiB) core:1 pu:1")
@@ -115,6 +116,27 @@ def test_a_ledger_of_an_earlier_version_is_an_error_with_advice(tmp_path):
         allocator.load(active=("b",))
 
     assert "move these files elsewhere to start empty" in caught.value.advice
+
+
+def test_a_ledger_from_a_backup_is_an_error_with_advice(tmp_path):
+    """What runs that were started later hold would be given to others."""
+    allocator = allocator_of(build_host(TWO, PolicyOverrides()), TWO.kubelet_view().all_cpus, tmp_path)
+    for uid in "ab":
+        allocator.load(active=["a"])
+        allocator.admit(request(uid, cpu="2"))
+        allocator.save()
+        if uid == "a":
+            backup = (tmp_path / NAME).read_bytes()
+    (tmp_path / NAME).write_bytes(backup)
+
+    with pytest.raises(
+        StoreError, match=r"it lacks 1 acknowledged change .*remove alignup\.sqlite-acknowledged to go on"
+    ):
+        allocator.load(active=["a", "b"])
+
+    (tmp_path / f"{NAME}-acknowledged").unlink()
+    allocator.load(active=["a", "b"])
+    assert list(allocator.host.ledger.pods) == ["a"]
 
 
 def test_a_ledger_with_other_settings_is_an_error_with_advice(tmp_path):

@@ -1,55 +1,68 @@
 """Writers of databases that ``processes`` runs."""
 
 import random
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import replace
+from functools import cache
 from itertools import count
 from pathlib import Path
 
 import msgspec
 
-from alignup.align.workload import QoS
-from alignup.documents import codec
+from alignup.align.host import Host
+from alignup.align.ledger import AdmittedPod
+from alignup.align.workload import Pod, QoS
+from alignup.align.workload.demand import FitRequest
 from alignup.documents.decisions import DecidedPodDocument
-from alignup.documents.ledgers import (
-    CpuResidue,
-    DeviceResidue,
-    MemoryResidue,
-    PodEntryDocument,
-    ResidueDocument,
-    UsageDocument,
-)
-from alignup.documents.pod_documents import PodDocument
-from alignup.store.fingerprint import fingerprint_of
+from alignup.machines.synthetic import parse
 from alignup.store.history import DecisionQuery
-from alignup.store.state_store import HeldPodDocument, LedgerParts, PodRow, Stage, StateChange, StateStore, StoredState
+from alignup.store.state_store import DurablePod, DurableState, SaveResult, StateStore, StoredState
 from tests.store.processes import Report, kill_writer, main
 
-RESIDUE = ResidueDocument(CpuResidue(None, ""), MemoryResidue(None, {}), DeviceResidue(None, {}), {})
-NOTHING = fingerprint_of({})
+_NOTHING: dict[str, int] = {}
+_NO_TEXTS: dict[str, str] = {}
+IDLE = Host(parse("pack:1 numa:1 core:1 pu:1"))
 
 
-def parts(number: int = 0) -> LedgerParts:
-    return LedgerParts(machine=NOTHING, settings=NOTHING, residue=RESIDUE, plugins=[str(number)])
+@cache
+def durable_pod(uid: str, text: str = "") -> DurablePod:
+    """Return a pod with some *text*; the same object each time, as long as it does not change."""
+    pod = Pod(name=uid, namespace="default", uid=uid, annotations={"text": text})
+    return DurablePod(pod=pod, since=1.5, source="api")
 
 
-def row(uid: str, text: str = "", *, last: bool = True) -> PodRow:
-    """Return an admitted pod with some *text*."""
-    pod = PodDocument(name=uid, namespace="default", uid=uid, annotations={"text": text})
-    entry = PodEntryDocument(pod=pod, uses=UsageDocument(0, 0, 0, {}))
-    return PodRow(uid, Stage.ADMITTED, codec.encode(HeldPodDocument(entry=entry)), last)
+@cache
+def admitted(uid: str, text: str) -> AdmittedPod:
+    return AdmittedPod(durable_pod(uid, text).pod, {}, FitRequest(0, 0, 0, {}))
 
 
-def numbered(number: int, *, size: int = 400) -> StateChange:
-    """Return a change that leaves its number in many places, so that a mixture of two is detected.
+@cache
+def plugins(number: int) -> frozenset[str]:
+    return frozenset({str(number)})
+
+
+def state(*uids: str, number: int = 0, waiting: str = "", texts: Mapping[str, str] = _NO_TEXTS) -> DurableState:
+    """Return a state with these pods, in order; *texts* of some of them, and letters as waiting pods."""
+    host = copy(IDLE)
+    pods = {uid: admitted(uid, texts.get(uid, "")) for uid in uids}
+    host.ledger = replace(IDLE.ledger, pods=pods)
+    return DurableState(
+        host=host,
+        admitted={uid: durable_pod(uid, texts.get(uid, "")) for uid in uids},
+        waiting=tuple(durable_pod(uid) for uid in waiting),
+        overtaken=_NOTHING,
+        plugins=plugins(number),
+    )
+
+
+def save_numbered(store: StateStore, number: int, *, size: int = 400) -> SaveResult:
+    """Save a change that leaves its number in many places, so that a mixture of two is detected.
 
     Pods with the last three numbers stay.
     """
-    return StateChange(
-        parts=parts(number),
-        removed=[f"pod-{number - 3}"],
-        pods=[row(f"pod-{number}", str(number) * size)],
-        has_new_pods=True,
-        decisions=[(decided(f"pod-{number}"), float(number))],
-    )
+    texts = {f"pod-{other}": str(other) * size for other in range(max(1, number - 2), number + 1)}
+    return store.save(state(*texts, number=number, texts=texts), [(decided(f"pod-{number}"), float(number))])
 
 
 def number_of(state: StoredState | None) -> int:
@@ -78,7 +91,7 @@ def kill_writers(directory: str, rounds: int, seed: int) -> None:
     def write(report: Report) -> None:
         store = StateStore(Path(directory))
         for number in count(number_of(store.load()) + 1):
-            assert store.save(numbered(number)) == ""
+            assert save_numbered(store, number).history_problem == ""
             report(number)
 
     for _ in range(rounds):

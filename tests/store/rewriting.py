@@ -54,7 +54,7 @@ def replace_contents(directory: Path, everything: Contents) -> None:
             text = as_text(pod["document"])
             digest ^= row_digest(pod["number"], pod["uid"], pod["stage"], text.encode())
             connection.execute("INSERT INTO pods VALUES (?, ?, ?, ?)", (pod["number"], pod["uid"], pod["stage"], text))
-        check = {"serial": 1, "digest": f"{digest:016x}"}
+        check = {"serial": everything["parts"]["check"]["serial"], "digest": f"{digest:016x}"}
         connection.execute("INSERT INTO parts VALUES ('check', ?)", (json.dumps(check),))
 
 

@@ -15,10 +15,10 @@ import pytest
 from alignup.align.errors import StoreError, StoreProblem
 from alignup.store import database
 from alignup.store.database import EARLIER_FILES, MAX_SET_ASIDE, NAME
-from alignup.store.state_store import StateChange, StateStore
+from alignup.store.state_store import StateStore
 from tests.effort import SEED, did, rounds
 from tests.store.faults import private_directory, small_disk
-from tests.store.programs import decided, numbered, parts, row
+from tests.store.programs import decided, save_numbered, state
 
 ROOT = os.geteuid() == 0
 
@@ -27,7 +27,7 @@ ROOT = os.geteuid() == 0
 def directory(tmp_path):
     """A directory with a closed database that has two pods."""
     with closing(StateStore(tmp_path / "root")) as store:
-        store.save(StateChange(parts=parts(), pods=[row("a"), row("b")]))
+        store.save(state(*"ab"))
     return tmp_path / "root"
 
 
@@ -42,9 +42,9 @@ def load_error(directory):
     return caught.value
 
 
-def save_error(store, change):
+def save_error(store, durable_state):
     with pytest.raises(StoreError) as caught:
-        store.save(change)
+        store.save(durable_state)
     return caught.value
 
 
@@ -85,7 +85,7 @@ def test_a_corrupt_or_foreign_database_is_refused_and_can_be_set_aside(directory
     store = StateStore(directory)
 
     error = load_error(directory)
-    refused = save_error(store, StateChange(parts=parts(), whole=True))
+    refused = save_error(store, state())
 
     assert message in error.message
     assert (error.kind, error.where) == (StoreProblem.UNUSABLE, str(directory / NAME))
@@ -96,7 +96,7 @@ def test_a_corrupt_or_foreign_database_is_refused_and_can_be_set_aside(directory
     assert store.set_aside()[0] == f"{NAME}.aside-1"
     assert files(directory)[f"{NAME}.aside-1"] == before[NAME]
     assert not (directory / NAME).exists()
-    store.save(StateChange(parts=parts(), pods=[row("c")], whole=True))
+    store.save(state("c"))
     store.close()
     assert [held.entry.pod.uid for held in load(directory).pods] == ["c"]
 
@@ -110,7 +110,7 @@ def test_state_of_an_earlier_version_is_refused_and_can_be_set_aside(directory, 
 
     assert error.message == f"it has state of an earlier version, which this version does not read: {name}"
     assert (error.kind, error.where) == (StoreProblem.UNUSABLE, str(directory))
-    assert save_error(store, StateChange(parts=parts())).message == error.message
+    assert save_error(store, state()).message == error.message
     assert store.set_aside() == (f"{name}.aside-1",)
     assert (directory / f"{name}.aside-1").read_bytes() == b"old"
     assert len(load(store.path.parent).pods) == 2
@@ -149,6 +149,26 @@ def test_a_log_without_its_database_is_refused(directory):
 
     assert load_error(directory).message == "the database is missing, but its write-ahead log exists"
     assert StateStore(directory).set_aside() == (f"{NAME}.aside-1-wal",)
+
+
+def test_a_database_that_is_gone_is_not_started_anew(directory):
+    (directory / NAME).unlink()
+
+    error = load_error(directory)
+
+    assert (error.kind, error.message) == (
+        StoreProblem.UNUSABLE,
+        "the database is missing, but change 1 was acknowledged",
+    )
+    assert StateStore(directory).set_aside() == ()
+    assert load(directory) is None
+
+
+@pytest.mark.parametrize("contents", [b"", b"\0" * 21, b"7", b"99999999999999999999"])
+def test_a_counter_that_a_power_failure_left_is_ignored(directory, contents):
+    (directory / f"{NAME}-acknowledged").write_bytes(contents)
+
+    assert len(load(directory).pods) == 2
 
 
 def link_to_file(path):
@@ -216,10 +236,10 @@ def test_a_directory_that_others_can_read_is_closed(tmp_path):
 
 def test_only_the_owner_has_access(tmp_path):
     with closing(StateStore(tmp_path / "root")) as store:
-        store.save(StateChange(parts=parts()))
+        store.save(state())
         modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "root").iterdir()}
 
-    assert modes == {NAME: 0o600, f"{NAME}-shm": 0o600, f"{NAME}-wal": 0o600}
+    assert modes == {NAME: 0o600, f"{NAME}-acknowledged": 0o600, f"{NAME}-shm": 0o600, f"{NAME}-wal": 0o600}
     assert stat.S_IMODE((tmp_path / "root").stat().st_mode) == 0o700
 
 
@@ -228,7 +248,7 @@ def test_what_a_killed_creator_left_is_replaced(tmp_path):
         (tmp_path / f".{NAME}.new{tail}").write_bytes(b"half a database")
 
     with closing(StateStore(tmp_path)) as store:
-        store.save(StateChange(parts=parts(3)))
+        store.save(state(number=3))
 
         assert load(store.path.parent).plugins == ["3"]
         assert not list(tmp_path.glob(".*"))
@@ -267,25 +287,23 @@ def test_every_truncation_is_detected(directory):
     assert len(load(directory).pods) == 2
 
 
-def test_a_removed_database_is_missing_and_written_anew_with_the_whole_state(directory):
+def test_a_removed_database_is_written_anew_with_the_whole_state(directory):
     with closing(StateStore(directory)) as store:
-        store.save(StateChange(parts=parts(), pods=[row("c")]))
+        assert store.save(state(*"abc")).replaced == ""
         for name in (NAME, f"{NAME}-wal"):
             (directory / name).unlink()
-            assert save_error(store, StateChange(parts=parts())).kind is StoreProblem.MISSING
-            store.set_aside()
-            store.save(StateChange(parts=parts(), pods=[row("c")], whole=True))
+            assert f"{name} was removed; " in store.save(state(*"bc")).replaced
 
-    assert [held.entry.pod.uid for held in load(directory).pods] == ["c"]
+    assert [held.entry.pod.uid for held in load(directory).pods] == ["b", "c"]
 
 
 def test_nothing_is_acknowledged_while_the_files_are_elsewhere(directory, tmp_path):
     with closing(StateStore(directory)) as store:
-        store.save(StateChange(parts=parts(1)))
+        store.save(state(number=1))
         directory.rename(tmp_path / "away")
         directory.mkdir()
         (directory / NAME).mkdir()
-        error = save_error(store, StateChange(parts=parts(2)))
+        error = save_error(store, state(number=2))
         (directory / NAME).rmdir()
         directory.rmdir()
         (tmp_path / "away").rename(directory)
@@ -294,25 +312,25 @@ def test_nothing_is_acknowledged_while_the_files_are_elsewhere(directory, tmp_pa
             f"the state cannot be written: {NAME} was replaced by another file",
         )
         assert load(directory).plugins == ["1"]
-        store.save(StateChange(parts=parts(3)))
+        store.save(state(number=3))
 
     assert load(directory).plugins == ["3"]
 
 
 def test_a_directory_that_is_away_for_a_while_is_used_again(directory, tmp_path):
-    """The caller may try to set the files aside meanwhile, as if they were gone for good."""
+    """The store tries to set the files aside meanwhile, as if they were gone for good."""
     with closing(StateStore(directory)) as store:
-        store.save(StateChange(parts=parts(1), pods=[row("c")]))
+        store.save(state(*"abc", number=1))
         directory.rename(tmp_path / "away")
-        assert save_error(store, StateChange(parts=parts(2))).kind is StoreProblem.MISSING
         directory.touch()
-        assert save_error(store, StateChange(parts=parts(2))).kind is StoreProblem.UNWRITABLE
+        assert save_error(store, state(number=2)).kind is StoreProblem.UNWRITABLE
         directory.unlink()
+        assert "cannot be set aside" in save_error(store, state(number=2)).message
         with pytest.raises(StoreError, match="cannot be set aside"):
             store.set_aside()
-        assert save_error(store, StateChange(parts=parts(2))).kind is StoreProblem.UNWRITABLE
+        assert save_error(store, state(number=2)).kind is StoreProblem.UNWRITABLE
         (tmp_path / "away").rename(directory)
-        store.save(StateChange(parts=parts(3), removed=["a"], pods=[row("d")]))
+        store.save(state(*"bcd", number=3))
 
     assert [held.entry.pod.uid for held in load(directory).pods] == ["b", "c", "d"]
 
@@ -321,7 +339,7 @@ def test_a_change_that_fails_halfway_changes_nothing(directory):
     with closing(StateStore(directory)) as store:
         store.load()
         execute(directory / NAME, "INSERT INTO pods VALUES (77, 'c', 'admitted', '{}')")
-        error = save_error(store, StateChange(parts=parts(5), pods=[row("d"), row("c")]))
+        error = save_error(store, state(*"abdc", number=5))
         execute(directory / NAME, "DELETE FROM pods WHERE number = 77")
 
         assert (error.kind, error.message) == (
@@ -329,15 +347,15 @@ def test_a_change_that_fails_halfway_changes_nothing(directory):
             "the state cannot be written: UNIQUE constraint failed: pods.uid",
         )
         assert load(directory).plugins == ["0"]
-        store.save(StateChange(parts=parts(5), pods=[row("d")]))
+        store.save(state(*"abd", number=5))
         assert [held.entry.pod.uid for held in load(directory).pods] == ["a", "b", "d"]
 
 
 def test_a_disk_that_is_too_small_for_a_database_is_an_error(tmp_path):
     with closing(StateStore(tmp_path)) as store:
         with small_disk(5_000):
-            assert save_error(store, StateChange(parts=parts())).kind is StoreProblem.UNWRITABLE
-        store.save(StateChange(parts=parts(2)))
+            assert save_error(store, state()).kind is StoreProblem.UNWRITABLE
+        store.save(state(number=2))
         assert load(tmp_path).plugins == ["2"]
 
 
@@ -361,7 +379,7 @@ def test_a_file_system_without_shared_memory_is_an_error(tmp_path, monkeypatch):
     with closing(StateStore(tmp_path)) as store:
         monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=WithoutLog))
 
-        error = save_error(store, StateChange(parts=parts()))
+        error = save_error(store, state())
 
     assert error.message == "the state cannot be written: the file system does not support SQLite's write-ahead log"
 
@@ -369,17 +387,18 @@ def test_a_file_system_without_shared_memory_is_an_error(tmp_path, monkeypatch):
 def test_an_unreadable_list_of_free_pages_is_an_error(directory, monkeypatch):
     with closing(StateStore(directory)) as store:
         monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=WithoutCount))
+        store.save(state(*"ab"))
 
-        error = save_error(store, StateChange(parts=parts(), pods=[row("c")], has_new_pods=True))
+        error = save_error(store, state(*"abc"))
 
     assert error.message == "the state cannot be written: disk I/O error"
 
 
 def test_a_file_that_is_larger_than_its_pages_is_not_cut(directory):
     with closing(StateStore(directory)) as store:
-        store.save(StateChange(parts=parts()))
+        store.save(state(*"ab"))
         os.truncate(directory / NAME, 16 << 20)
-        store.save(StateChange(parts=parts(), pods=[row("c")], has_new_pods=True))
+        store.save(state(*"abc"))
 
         assert [held.entry.pod.uid for held in load(directory).pods] == ["a", "b", "c"]
 
@@ -393,51 +412,47 @@ def test_a_file_that_disappears_while_it_is_checked_is_an_error(tmp_path, monkey
 def test_on_a_full_disk_pods_are_removed_but_not_added(tmp_path):
     """A limit on the size of files fails like a full disk."""
     with closing(StateStore(tmp_path)) as store:
-        admitted = []
+        admitted: dict[str, str] = {}
         with small_disk(3 << 20):
+            store.save(state())
             for number in range(2_000):
+                new = admitted | {f"p{number}": "x" * 4_000}
                 try:
-                    store.save(
-                        StateChange(
-                            parts=parts(number),
-                            pods=[row(f"p{number}", "x" * 4_000)],
-                            has_new_pods=True,
-                            decisions=[(decided(f"p{number}"), 0.0)],
-                        )
-                    )
+                    store.save(state(*new, number=number, texts=new), [(decided(f"p{number}"), 0.0)])
                 except StoreError as caught:
                     error = caught
                     break
-                admitted.append(f"p{number}")
+                admitted = new
             assert (error.kind, error.message) == (
                 StoreProblem.UNWRITABLE,
                 f"the state cannot be written: {os.strerror(errno.EFBIG)}",
             )
-            assert [held.entry.pod.uid for held in load(tmp_path).pods] == admitted
-            removed, kept = admitted[::2], admitted[1::2]
-            for uid in removed:
-                store.save(StateChange(parts=parts(), removed=[uid]))
-            assert [held.entry.pod.uid for held in load(tmp_path).pods] == kept
-            store.save(StateChange(parts=parts(), pods=[row("again", "x" * 4_000)], has_new_pods=True))
-        assert len(admitted) > 100
-    assert [held.entry.pod.uid for held in load(tmp_path).pods] == [*kept, "again"]
+            assert [held.entry.pod.uid for held in load(tmp_path).pods] == list(admitted)
+            assert len(admitted) > 100
+            for uid in list(admitted)[::2]:
+                del admitted[uid]
+                store.save(state(*admitted, texts=admitted))
+            assert [held.entry.pod.uid for held in load(tmp_path).pods] == list(admitted)
+            admitted["again"] = "x" * 4_000
+            store.save(state(*admitted, texts=admitted))
+    assert [held.entry.pod.uid for held in load(tmp_path).pods] == list(admitted)
 
 
 def test_a_disk_without_space_takes_no_new_pods(tmp_path, monkeypatch):
     disk = os.statvfs(tmp_path)
     with closing(StateStore(tmp_path)) as store:
-        store.save(StateChange(parts=parts(), pods=[row("a")]))
+        store.save(state("a"))
         monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result((*disk[:4], 0, *disk[5:])))
 
-        error = save_error(store, StateChange(parts=parts(), pods=[row("b")], has_new_pods=True))
-        problem = store.save(StateChange(parts=parts(), removed=["a"], decisions=[(decided(), 0.0)]))
+        error = save_error(store, state(*"ab"))
+        problem = store.save(state(), [(decided(), 0.0)]).history_problem
         store.prepare_for_more()
 
         assert error.message == f"the state cannot be written: {os.strerror(errno.ENOSPC)}"
         assert problem.startswith("cannot write the history: ")
         assert load(store.path.parent).pods == []
         monkeypatch.undo()
-        store.save(StateChange(parts=parts(), pods=[row("b")], has_new_pods=True))
+        store.save(state("b"))
         assert len(load(store.path.parent).pods) == 1
 
 
@@ -445,10 +460,10 @@ def test_a_read_only_directory_leaves_the_last_state():
     with private_directory() as directory, closing(StateStore(directory)) as store:
         directory.chmod(0o500)
         for _ in range(2):
-            error = save_error(store, numbered(1))
+            error = save_error(store, state("a", number=1))
             assert error.kind is StoreProblem.UNWRITABLE
         directory.chmod(0o700)
-        store.save(numbered(1))
+        save_numbered(store, 1)
         assert load(store.path.parent).plugins == ["1"]
 
 
@@ -459,9 +474,9 @@ def test_a_database_that_another_program_writes_is_not_refused_as_corrupt(direct
     ):
         store.load()
         other.execute("BEGIN IMMEDIATE")
-        error = save_error(store, StateChange(parts=parts(2)))
+        error = save_error(store, state(number=2))
         other.execute("ROLLBACK")
-        store.save(StateChange(parts=parts(2)))
+        store.save(state(number=2))
 
         assert (error.kind, error.message) == (
             StoreProblem.UNWRITABLE,
@@ -484,32 +499,28 @@ def test_a_locked_database_cannot_be_opened(directory):
     )
 
 
-def test_damage_under_an_open_database_is_an_error_and_can_be_set_aside(tmp_path):
+def test_a_database_that_is_damaged_after_it_was_loaded_is_set_aside_and_written_anew(tmp_path):
     with closing(StateStore(tmp_path)) as store:
-        pods = [row(f"p{number}", "x" * 3_000, last=False) for number in range(200)]
-        store.save(StateChange(parts=parts(), pods=pods, whole=True))
-        store.close()
-        store.save(StateChange(parts=parts()))
+        pods = {f"p{number}": "x" * 3_000 for number in range(200)}
+        store.save(state(*pods, texts=pods))
         store.close()
         store.load()
         with (tmp_path / NAME).open("r+b") as file:
             file.seek(4096)
             file.write(b"\xa5" * ((tmp_path / NAME).stat().st_size - 4096))
 
-        error = save_error(store, StateChange(parts=parts(2), removed=["p7"]))
-        store.set_aside()
-        store.save(StateChange(parts=parts(2), pods=pods, whole=True))
+        del pods["p7"]
+        result = store.save(state(*pods, number=2, texts=pods))
 
-        assert error.kind is StoreProblem.UNUSABLE
-        assert len(load(store.path.parent).pods) == 200
+        assert "it is corrupt: " in result.replaced
+        assert f"{NAME}.aside-1 was set aside" in result.replaced
+        assert len(load(store.path.parent).pods) == 199
 
 
 def test_an_idle_store_prepares_for_more(directory):
     with closing(StateStore(directory)) as store:
-        store.save(StateChange(parts=parts()))
-        with small_disk(1 << 20):
-            for number in range(20):
-                store.save(StateChange(parts=parts(), pods=[row(f"p{number}", "x" * 20_000)]))
+        pods = {f"p{number}": "x" * 20_000 for number in range(20)}
+        store.save(state(*pods, texts=pods))
         size = (directory / NAME).stat().st_size
 
         store.prepare_for_more()

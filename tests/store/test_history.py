@@ -13,11 +13,11 @@ from alignup.align.errors import StateError
 from alignup.documents.decisions import decision_document, from_document, to_document
 from alignup.store.database import MAX_LOG_PAGES, NAME
 from alignup.store.history import DecisionQuery, NewDecision
-from alignup.store.state_store import StateChange, StateStore
+from alignup.store.state_store import StateStore
 from tests.align.hosts import host
 from tests.align.hosts import pod as small
 from tests.store.faults import private_directory, small_disk
-from tests.store.programs import decided, parts
+from tests.store.programs import decided, state
 
 
 def ids(entries):
@@ -73,7 +73,7 @@ def test_decisions_that_cannot_be_stored_are_left_out(open_store):
 def test_a_decision_that_cannot_be_stored_does_not_fail_the_change(store):
     odd: Any = msgspec.defstruct("NoPod", ["outcome"])("admitted")
 
-    problem = store.save(StateChange(parts=parts(7), decisions=[(odd, 0.0), (decided(), 0.0)]))
+    problem = store.save(state(number=7), [(odd, 0.0), (decided(), 0.0)]).history_problem
 
     assert "cannot write the history" in problem
     assert store.load().plugins == ["7"]
@@ -83,7 +83,7 @@ def test_a_decision_that_cannot_be_stored_does_not_fail_the_change(store):
 def test_an_empty_history_has_no_decisions(store):
     assert store.history.latest() == ()
     assert store.history.get(1) is None
-    store.save(StateChange(parts=parts()))
+    store.save(state())
     assert store.history.latest() == ()
 
 
@@ -160,7 +160,7 @@ def test_bounds_hold_across_restarts(open_store):
     for number in range(10):
         store = open_store(max_decisions=4)
         if number == 0:
-            store.save(StateChange(parts=parts()))
+            store.save(state())
         assert add(store, decided(f"pod-{number}")) == ""
         store.close()
 
@@ -258,7 +258,7 @@ def test_an_unreadable_database_is_an_error_when_reading(tmp_path):
 
 
 def test_a_full_disk_is_a_problem_not_an_error(store):
-    store.save(StateChange(parts=parts()))
+    store.save(state())
 
     with small_disk(3_000_000):
         problems = [add(store, decided(text="x" * 200_000)) for _ in range(40)]

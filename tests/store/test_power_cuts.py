@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from alignup.align.errors import StoreError
+from alignup.align.errors import StoreError, StoreProblem
 from alignup.store.database import NAME
 from alignup.store.state_store import StateStore
 from tests.effort import SEED, did, rounds
 from tests.store import processes, programs
-from tests.store.programs import number_in, numbered
+from tests.store.programs import number_in, save_numbered
 
-LOG = f"{NAME}-wal"
+LOG, COUNTER = f"{NAME}-wal", f"{NAME}-acknowledged"
 
 
 def copy(directory: Path, to: Path) -> Path:
@@ -35,7 +35,7 @@ def copy(directory: Path, to: Path) -> Path:
 def test_every_acknowledged_change_is_on_disk(tmp_path):
     with closing(StateStore(tmp_path / "root")) as store:
         for number in range(1, 30):
-            store.save(numbered(number))
+            save_numbered(store, number)
 
             assert number_in(copy(tmp_path / "root", tmp_path / "copy")) == number
 
@@ -47,7 +47,7 @@ def test_a_torn_log_loses_only_what_was_not_acknowledged(tmp_path):
     root, there = tmp_path / "root", tmp_path / "copy"
     with closing(StateStore(root)) as store:
         for number in range(1, 6):
-            store.save(numbered(number))
+            save_numbered(store, number)
     with closing(StateStore(root)) as store:  # with a new log
         acknowledged = dict(enumerate(sizes(store, root), start=6))
         whole = (root / LOG).read_bytes()
@@ -65,16 +65,51 @@ def test_a_torn_log_loses_only_what_was_not_acknowledged(tmp_path):
     assert torn
 
 
+def test_a_log_that_is_gone_or_cut_is_noticed(tmp_path):
+    """Acknowledged changes are there, or the store is refused until the loss is accepted."""
+    root, there = tmp_path / "root", tmp_path / "copy"
+    refused = 0
+    with closing(StateStore(root)) as store:
+        for number in range(1, 4):
+            save_numbered(store, number)
+        store.prepare_for_more()
+        backup = (root / NAME).read_bytes()
+        for number in range(4, 12):
+            save_numbered(store, number)
+        whole = (root / LOG).read_bytes()
+        for length in (None, 0, 31, 32, *range(100, len(whole) + 1, 4096 + 24)):
+            copy(root, there)
+            shutil.copy(root / COUNTER, there / COUNTER)
+            (there / LOG).unlink() if length is None else (there / LOG).write_bytes(whole[:length])
+            (there / NAME).write_bytes(backup)
+            try:
+                assert programs.number_of(StateStore(there).load()) == 11
+            except StoreError as error:
+                assert error.kind is StoreProblem.INCOMPLETE
+                refused += 1
+                store_there = StateStore(there)
+                last = programs.number_of(store_there.load(accept_loss=True))
+                assert last < 11
+                missing = "1 acknowledged change" if last == 10 else f"{11 - last} acknowledged changes"
+                assert f"it lacks {missing} after change {last}: " in error.message
+                assert error.message in store_there.lost_changes()
+                save_numbered(store_there, last + 1)
+                store_there.close()
+                assert number_in(there) == last + 1
+    did("cut logs noticed", refused)
+    assert refused > 10
+
+
 def test_the_number_of_changes_that_a_damaged_log_may_have_lost_is_told(tmp_path):
     rng, root, there = random.Random(SEED), tmp_path / "root", tmp_path / "copy"
     for numbers in (range(1, 6), range(6, 11)):  # the second log is in the file of the first one
         with closing(StateStore(root)) as store:
             for number in numbers:
-                store.save(numbered(number, size=2_000))
+                save_numbered(store, number, size=2_000)
                 store.prepare_for_more()
     with closing(StateStore(root)) as store:
         for number in range(11, 21):
-            store.save(numbered(number))
+            save_numbered(store, number)
         whole = (root / LOG).read_bytes()
         assert lost(copy(root, there)) == ""
         for _ in range(rounds(40, soak=2_000)):
@@ -102,7 +137,7 @@ def sizes(store: StateStore, root: Path) -> list[int]:
     """Save further changes, and return the size of the log after each."""
     log_sizes = []
     for number in range(6, 16):
-        store.save(numbered(number))
+        save_numbered(store, number)
         log_sizes.append((root / LOG).stat().st_size)
     return log_sizes
 
@@ -116,7 +151,7 @@ def test_a_machine_that_continues_after_a_power_cut_loses_nothing_either(tmp_pat
             assert programs.number_of(store.load()) == number
             for _ in range(rng.randrange(1, 12)):
                 number += 1
-                store.save(numbered(number, size=rng.choice((1, 400, 3_000))))
+                save_numbered(store, number, size=rng.choice((1, 400, 3_000)))
                 if rng.random() < 0.2:
                     store.prepare_for_more()
             copy(root, there)
@@ -137,7 +172,7 @@ def test_killed_writers_leave_the_last_change_they_reported(tmp_path):
 
 def test_a_log_that_cannot_be_read_is_an_error(tmp_path):
     with closing(StateStore(tmp_path / "root")) as store:
-        store.save(numbered(1))
+        save_numbered(store, 1)
     (tmp_path / "root" / LOG).write_bytes(b"short")
     assert lost(tmp_path / "root") == ""
     (tmp_path / "root" / LOG).unlink()

@@ -1,30 +1,22 @@
-"""The state that was saved is loaded again, whole and in order, and only what changed is written."""
+"""The state that was saved is loaded again, whole and in order, and only what changed is encoded and written."""
 
 import random
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from alignup.align.errors import StoreError, StoreFullError, StoreProblem
 from alignup.documents import codec
-from alignup.documents.ledgers import pod_entry, residue, restore_ledger
-from alignup.documents.pod_documents import pod_document
+from alignup.documents.ledgers import restore_ledger
 from alignup.store.database import NAME
 from alignup.store.fingerprint import machine_fingerprint, settings_fingerprint
-from alignup.store.state_store import (
-    HeldPodDocument,
-    LedgerParts,
-    PodRow,
-    Stage,
-    StateChange,
-    StateStore,
-    WaitingPodDocument,
-)
+from alignup.store.state_store import DurablePod, DurableState, StateStore, row_digest
 from tests.align.hosts import host, pod
 from tests.effort import SEED, did, rounds
-from tests.store.programs import RESIDUE, decided, parts, row
+from tests.store.programs import decided, durable_pod, state
 from tests.store.rewriting import opened, rewrite
 
 
@@ -34,15 +26,10 @@ def store(tmp_path):
         yield store
 
 
-def uids(state, stage="pods"):
+def uids(stored, stage="pods"):
     if stage == "pods":
-        return [held.entry.pod.uid for held in state.pods]
-    return [waiting.pod.uid for waiting in state.waiting]
-
-
-def waiting(uid, *, last=True):
-    document = WaitingPodDocument(pod=pod_document(pod(uid)), since=1.5, source="api")
-    return PodRow(uid, Stage.WAITING, codec.encode(document), last)
+        return [held.entry.pod.uid for held in stored.pods]
+    return [waiting.pod.uid for waiting in stored.waiting]
 
 
 def loaded(store):
@@ -51,27 +38,55 @@ def loaded(store):
         return other.load()
 
 
+def rows(directory):
+    with opened(directory) as connection:
+        return dict(connection.execute("SELECT uid, number FROM pods").fetchall())
+
+
+@pytest.fixture
+def encoded(monkeypatch):
+    """The documents that are encoded, by the names of their types."""
+    names: list[str] = []
+    encode = codec.encode
+
+    def noted(value: object) -> bytes:
+        names.append(type(value).__name__)
+        return encode(value)
+
+    monkeypatch.setattr(codec, "encode", noted)
+    return names
+
+
 def test_a_saved_state_is_loaded(store):
     here = host()
     here.admit(pod("a", gpu="1"))
-    held = HeldPodDocument(entry=pod_entry(here.ledger, "a"), since=2.5, source="api")
-    ledger = LedgerParts(
-        machine=machine_fingerprint(here.machine),
-        settings=settings_fingerprint(here.settings),
-        residue=residue(here.ledger),
-        plugins=["gpu"],
-        overtaken={"b": 2},
+    held = DurablePod(pod=here.ledger.pods["a"].pod, since=2.5, source="api", grants={"app": {"gpu": {"envs": {}}}})
+
+    store.save(
+        DurableState(
+            host=here, admitted={"a": held}, waiting=[durable_pod("b")], plugins=frozenset({"gpu"}), overtaken={"b": 2}
+        )
     )
+    stored = loaded(store)
 
-    store.save(StateChange(parts=ledger, pods=[PodRow("a", Stage.ADMITTED, codec.encode(held)), waiting("b")]))
-    state = loaded(store)
+    assert stored.machine == machine_fingerprint(here.machine)
+    assert stored.settings == settings_fingerprint(here.settings)
+    assert (stored.plugins, stored.overtaken) == (["gpu"], {"b": 2})
+    (admitted,) = stored.pods
+    assert (admitted.since, admitted.source, admitted.grants) == (held.since, held.source, held.grants)
+    assert uids(stored, "waiting") == ["b"]
+    assert restore_ledger([admitted.entry], stored.residue, idle=host().ledger) == here.ledger
 
-    assert (state.machine, state.settings) == (ledger.machine, ledger.settings)
-    assert (state.plugins, state.overtaken) == (["gpu"], {"b": 2})
-    assert state.pods == [held]
-    assert uids(state, "waiting") == ["b"]
-    idle = host().ledger
-    assert restore_ledger([held.entry for held in state.pods], state.residue, idle=idle) == here.ledger
+
+def test_the_ledger_of_a_program_without_records_is_stored_in_its_order(store):
+    here = host()
+    for uid in "ba":
+        here.admit(pod(uid))
+
+    store.save(DurableState(host=here))
+
+    assert uids(loaded(store)) == ["b", "a"]
+    assert loaded(store).pods[0].since is None
 
 
 def test_nothing_is_created_by_loading(store, tmp_path):
@@ -82,50 +97,106 @@ def test_nothing_is_created_by_loading(store, tmp_path):
 def test_a_database_without_a_state_is_empty(store, tmp_path):
     """The process that created it was killed before it saved anything."""
     store.add_decisions([])
-    store.save(StateChange(parts=parts()))
+    store.save(state())
     with opened(tmp_path) as connection:
         connection.execute("DELETE FROM parts")
+    (tmp_path / f"{NAME}-acknowledged").unlink()
 
     assert loaded(store) is None
 
 
-def test_pods_are_appended_replaced_removed_and_moved(store):
-    store.save(StateChange(parts=parts(), pods=[row(uid) for uid in "abcd"]))
-    store.save(StateChange(parts=parts(), removed=["b", "unknown"], pods=[row("c", "new", last=False), row("a")]))
+def test_pods_are_appended_replaced_removed_and_moved(store, tmp_path):
+    store.save(state(*"abcd"))
+    before = rows(tmp_path)
 
-    state = loaded(store)
+    store.save(state(*"cda", texts={"c": "new", "a": "again"}))
 
-    assert uids(state) == ["c", "d", "a"]
-    assert state.pods[0].entry.pod.annotations == {"text": "new"}
+    assert uids(loaded(store)) == ["c", "d", "a"]
+    assert loaded(store).pods[0].entry.pod.annotations == {"text": "new"}
+    after = rows(tmp_path)
+    assert [after[uid] == before[uid] for uid in "cda"] == [True, True, False]
+
+
+def test_a_pod_that_is_removed_and_added_again_is_the_last_one(store):
+    store.save(state(*"abc"))
+    store.save(state(*"bca", texts={"a": "again"}))
+
+    assert uids(loaded(store)) == ["b", "c", "a"]
 
 
 def test_a_waiting_pod_that_is_admitted_becomes_the_last_one(store):
-    store.save(StateChange(parts=parts(), pods=[waiting("w"), row("a"), waiting("x")]))
-    store.save(StateChange(parts=parts(), pods=[row("w", last=False)]))
+    store.save(state("a", waiting="wx"))
+    store.save(state("a", "w", waiting="x"))
 
-    state = loaded(store)
-
-    assert (uids(state), uids(state, "waiting")) == (["a", "w"], ["x"])
+    assert (uids(loaded(store)), uids(loaded(store), "waiting")) == (["a", "w"], ["x"])
 
 
-def test_a_whole_change_removes_other_pods_and_keeps_the_order(store):
-    store.save(StateChange(parts=parts(), pods=[row(uid) for uid in "abcd"]))
+def test_an_admitted_pod_that_waits_is_not_stored_twice(store):
+    store.save(state(*"ab", waiting="x"))
+    store.save(state("b", waiting="xa"))
 
-    store.save(StateChange(parts=parts(), pods=[row(uid, last=False) for uid in "xdca"], whole=True))
-
-    assert uids(loaded(store)) == ["x", "d", "c", "a"]
+    assert (uids(loaded(store)), uids(loaded(store), "waiting")) == (["b"], ["x", "a"])
 
 
-def test_only_what_changed_is_written(store, tmp_path):
-    pods = [row(f"p{number}", last=False) for number in range(500)]
-    store.save(StateChange(parts=parts(), pods=pods, whole=True))
+def test_another_order_is_stored(store):
+    store.save(state(*"abcd", waiting="xyz"))
+
+    store.save(state(*"edca", waiting="zy", texts={"d": "new"}))
+
+    assert uids(loaded(store)) == ["e", "d", "c", "a"]
+    assert uids(loaded(store), "waiting") == ["z", "y"]
+
+
+def test_a_start_writes_nothing_that_is_stored(store, tmp_path):
+    pods = [f"p{number}" for number in range(500)]
+    store.save(state(*pods))
+    store.close()
+    before = rows(tmp_path)
+
+    with closing(StateStore(tmp_path)) as other:
+        other.save(state(*pods))
+        written = (tmp_path / f"{NAME}-wal").stat().st_size
+
+    assert written < 40_000
+    assert rows(tmp_path) == before
+
+
+def test_only_what_changed_is_encoded_and_written(store, tmp_path, encoded):
+    pods = [f"p{number}" for number in range(500)]
+    store.save(state(*pods))
     log = tmp_path / f"{NAME}-wal"
     before = log.stat().st_size
+    encoded.clear()
+    store.save(state(*pods))
+    unchanged = [*encoded]
+    encoded.clear()
+    store.save(state(*pods, texts={"p7": "new"}))
 
-    store.save(StateChange(parts=parts(), pods=pods, whole=True))
-    store.save(StateChange(parts=parts(), pods=[row("p7", "new", last=False)]))
-
+    assert unchanged == ["CheckDocument"]
+    assert encoded == ["HeldPodDocument", "CheckDocument"]
     assert log.stat().st_size - before < 40_000
+
+
+def test_what_a_pod_holds_is_written_when_it_changes(store):
+    """In decide mode, a pod that keeps its record gives back CPUs when a container ends."""
+    here = host()
+    here.admit(pod("a"))
+    here.admit(pod("b"))
+    store.save(DurableState(host=replace_ledger(here, here.ledger)))
+    ledger = here.ledger
+    assert loaded(store).pods[0].entry.cpus.containers["app"]
+
+    less = replace(ledger, cpus=replace(ledger.cpus, held={"b": ledger.cpus.held["b"]}))
+    store.save(DurableState(host=replace_ledger(here, less)))
+
+    assert loaded(store).pods[0].entry.cpus.containers == {}
+    assert uids(loaded(store)) == ["a", "b"]
+
+
+def replace_ledger(here, ledger):
+    other = host()
+    other.ledger = ledger
+    return other
 
 
 @pytest.mark.soak
@@ -133,45 +204,51 @@ def test_random_changes_lead_to_the_same_state_as_the_whole(tmp_path):
     rng, tries = random.Random(SEED), rounds(3, soak=300)
     for turn in range(tries):
         with closing(StateStore(tmp_path / str(turn))) as store:
-            expected: dict[str, PodRow] = {}
-            for _ in range(30):
-                removed = rng.sample("abcdefgh", rng.randrange(3))
-                added = rng.sample("abcdefgh", rng.randrange(4))
-                for uid in removed:
-                    expected.pop(uid, None)
-                new = [rng.choice((row, waiting))(uid) for uid in added]
-                for added_row in new:
-                    expected.pop(added_row.uid, None)
-                    expected[added_row.uid] = added_row
-                store.save(StateChange(parts=parts(rng.randrange(3)), removed=removed, pods=new))
-                state = loaded(store)
-                assert uids(state) == [pod.uid for pod in expected.values() if pod.stage is Stage.ADMITTED]
-                assert uids(state, "waiting") == [pod.uid for pod in expected.values() if pod.stage is Stage.WAITING]
+            admitted: dict[str, str] = {}
+            waiting: list[str] = []
+            for step in range(30):
+                for uid in rng.sample("abcdefgh", rng.randrange(3)):
+                    admitted.pop(uid, None)
+                    waiting = [other for other in waiting if other != uid]
+                for uid in rng.sample("abcdefgh", rng.randrange(4)):
+                    admitted.pop(uid, None)
+                    waiting = [other for other in waiting if other != uid]
+                    if rng.random() < 0.5:
+                        admitted[uid] = f"{turn}-{step}"
+                    else:
+                        waiting.append(uid)
+                store.save(state(*admitted, waiting="".join(waiting), number=rng.randrange(3), texts=admitted))
+                stored = loaded(store)
+                assert uids(stored) == list(admitted)
+                assert [held.entry.pod.annotations["text"] for held in stored.pods] == list(admitted.values())
+                assert uids(stored, "waiting") == waiting
     did("states compared", 30 * tries)
 
 
 def test_another_process_continues_where_the_first_one_stopped(store, tmp_path):
-    store.save(StateChange(parts=parts(1), pods=[row("a")], decisions=[(decided(), 0.0)]))
+    store.save(state("a", number=1), [(decided(), 0.0)])
     store.close()
 
     with closing(StateStore(tmp_path)) as other:
-        other.save(StateChange(parts=parts(2), pods=[row("b")], decisions=[(decided(), 0.0)]))
+        other.save(state("a", "b", number=2), [(decided(), 0.0)])
 
-    state = loaded(store)
-    assert (uids(state), state.plugins) == (["a", "b"], ["2"])
+    stored = loaded(store)
+    assert (uids(stored), stored.plugins) == (["a", "b"], ["2"])
     assert [entry.id for entry in store.history.latest()] == [2, 1]
 
 
 def test_a_full_ledger_takes_no_new_pods_but_any_other_change(tmp_path):
-    size = len(row("a").document)
+    with closing(StateStore(tmp_path)) as store:
+        store.save(state("a"))
+        size = store._ledger_bytes  # noqa: SLF001 - of one pod
     with closing(StateStore(tmp_path, limit=2 * size)) as store:
-        for uid in "ab":
-            store.save(StateChange(parts=parts(), pods=[row(uid)], limited=True))
+        store.save(state())
+        store.save(state(*"ab"))
         with pytest.raises(StoreFullError) as caught:
-            store.save(StateChange(parts=parts(), pods=[row("c")], limited=True))
-        store.save(StateChange(parts=parts(), pods=[row("b", "larger", last=False)]))
-        store.save(StateChange(parts=parts(), removed=["a", "b"]))
-        store.save(StateChange(parts=parts(), pods=[row("c")], limited=True))
+            store.save(state(*"abc"))
+        store.save(state(*"ab", texts={"b": "larger"}))
+        store.save(state())
+        store.save(state("c"))
 
         expected = f"the ledger is full: it would have {3 * size:,} bytes, and the limit is {2 * size:,} bytes"
         assert (caught.value.message, caught.value.kind) == (expected, StoreProblem.FULL)
@@ -179,21 +256,20 @@ def test_a_full_ledger_takes_no_new_pods_but_any_other_change(tmp_path):
 
 
 def test_values_that_json_cannot_represent_are_not_written(store):
-    store.save(StateChange(parts=parts(1)))
-    unknown: Any = [object()]
-    odd = LedgerParts(machine=parts().machine, settings=parts().settings, residue=RESIDUE, plugins=unknown)
+    store.save(state(number=1))
+    unknown: Any = {"a": object()}
 
     with pytest.raises(StoreError, match="Encoding objects of type object is unsupported"):
-        store.save(StateChange(parts=odd, pods=[row("a")]))
+        store.save(replace(state("a"), overtaken=unknown))
 
     assert loaded(store).pods == []
-    store.save(StateChange(parts=parts(2)))
+    store.save(state(number=2))
     assert loaded(store).plugins == ["2"]
 
 
 def test_lone_surrogates_survive(store):
     """JSON manifests can contain them as escapes, and UTF-8 cannot represent them."""
-    store.save(StateChange(parts=parts(), pods=[row("a", "web \udcff")]))
+    store.save(state("a", texts={"a": "web \udcff"}))
 
     assert loaded(store).pods[0].entry.pod.annotations == {"text": "web \udcff"}
 
@@ -216,7 +292,7 @@ def test_lone_surrogates_survive(store):
     ],
 )
 def test_changed_rows_are_detected(store, tmp_path, statement):
-    store.save(StateChange(parts=parts(), pods=[row("a"), row("b")]))
+    store.save(state(*"ab"))
     with opened(tmp_path) as connection:
         connection.execute(statement)
 
@@ -244,7 +320,7 @@ def test_changed_rows_are_detected(store, tmp_path, statement):
     ],
 )
 def test_invalid_contents_with_a_valid_checksum_are_rejected(store, tmp_path, change, message):
-    store.save(StateChange(parts=parts(), pods=[row("a"), row("b")]))
+    store.save(state(*"ab"))
     rewrite(tmp_path, change)
 
     with pytest.raises(StoreError) as caught:
@@ -253,8 +329,12 @@ def test_invalid_contents_with_a_valid_checksum_are_rejected(store, tmp_path, ch
     assert caught.value.message.startswith(f"its contents are invalid: {message}")
 
 
+def test_the_digest_of_a_row_stays_what_released_versions_wrote():
+    assert row_digest(7, "uid-1", "admitted", b'{"entry":{}}') == 0xDB109069BEC771DD
+
+
 def test_the_database_synchronizes_every_commit(store):
-    store.save(StateChange(parts=parts()))
+    store.save(state())
     connection = store._database._connection  # noqa: SLF001 - what is promised depends on it
     assert isinstance(connection, sqlite3.Connection)
 

@@ -167,7 +167,7 @@ async def test_other_tasks_run_while_a_list_is_built(monkeypatch):
 async def test_lone_surrogates_survive_in_lists(monkeypatch):
     agent = FakeBackend()
     await admit(agent, "a")
-    monkeypatch.setattr(agent, "notes", lambda: ("\udcff.yaml cannot be used",))
+    monkeypatch.setattr(agent, "notes", ("\udcff.yaml cannot be used",))
     async with client_of(agent) as client:
         document = (await client.get("/v1/pods")).json()
 

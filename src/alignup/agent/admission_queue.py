@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -25,6 +25,7 @@ from alignup.web.responses import BusyError, LedgerFullError, NotReadyError
 MAX_JOBS = 1_024  #: in the queue
 MAX_BATCH = 32  #: jobs in one transaction of the database
 READY_SECONDS = 5.0  #: that a probe may take
+FLUSH_SECONDS = 5.0  #: that a reader of the history waits for earlier events
 
 #: Python runs one thread at a time, so clients come first: events wait for some idle seconds, or until they are many.
 #: Before many are dispatched, the event loop gets the time to send the answers.
@@ -136,6 +137,11 @@ class AdmissionQueue:
                 self._hand_over(job)
             raise
 
+    async def flush_events(self) -> None:
+        """Wait until all earlier events are in the history and on the streams, unless that takes long."""
+        with suppress(TimeoutError, BusyError, NotReadyError):
+            await asyncio.wait_for(self.run(Transaction.flush_events), FLUSH_SECONDS)
+
     def close(self, *, seconds: float = 10.0) -> None:
         """Finish the jobs in the queue within *seconds*, and accept no more."""
         self._problems = (*self._problems, "the agent is stopping; start it again")
@@ -205,7 +211,7 @@ class AdmissionQueue:
                 job.result, job.error = None, NotReadyError(self._save_error)
             self._deliver(*failed)
             state, batch = self._run_all(job for job, transaction in batch if transaction.always)
-        self.state = replace(state, unsaved=frozenset()) if saved else state
+        self.state = state
         events = [event for _, transaction in batch for event in transaction.events]
         if not saved:
             self._unrecorded += events

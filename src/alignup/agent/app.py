@@ -21,8 +21,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from alignup import __version__
 from alignup.agent import api, routes
 from alignup.agent.metrics import Metrics
-from alignup.agent.service import AgentService
-from alignup.agent.state import PodView
+from alignup.agent.parts import AgentParts
+from alignup.agent.state import PodView, PodViews
+from alignup.agent.transaction import Transaction
 from alignup.align.errors import AlignError, ParseError, PodError, Problem
 from alignup.align.host import Host
 from alignup.align.workload import Pod, validation
@@ -60,7 +61,7 @@ class RequestLimits:
 
 
 def build_app(
-    service: AgentService,
+    agent: AgentParts,
     metrics: Metrics,
     *,
     access: AccessRules,
@@ -70,9 +71,12 @@ def build_app(
     """Build the application: the API and the pages. Event streams end when *stopping* is set."""
     limits = limits or RequestLimits()
     streams = EventStreams(
-        service.events, limit=limits.streams, heartbeat=limits.heartbeat_seconds, stopping=stopping or asyncio.Event()
+        agent.event_bus.subscribe,
+        limit=limits.streams,
+        heartbeat=limits.heartbeat_seconds,
+        stopping=stopping or asyncio.Event(),
     )
-    handlers = _Handlers(service, metrics, limits, streams, access)
+    handlers = _Handlers(agent, metrics, limits, streams, access)
     by_path = defaultdict[str, dict[str, tuple[Operation, Handler]]](dict)
     for operation, handler in handlers.operations():
         by_path[operation.path][operation.method] = operation, handler
@@ -83,7 +87,7 @@ def build_app(
     def pages() -> ASGIApp:
         from alignup.agent.pages import page_app  # noqa: PLC0415 - takes 4 MB, and few agents are asked for a page
 
-        return page_app(service, access, search_seconds=limits.search_seconds)
+        return page_app(agent, access, search_seconds=limits.search_seconds)
 
     async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
@@ -125,7 +129,7 @@ class _LatestPicture:
 class _Handlers:
     """The handlers of the API's operations."""
 
-    service: AgentService
+    agent: AgentParts
     metrics: Metrics
     limits: RequestLimits
     streams: EventStreams
@@ -157,20 +161,23 @@ class _Handlers:
     async def list_pods(self, _request: Request, parameters: ParameterValues) -> Response:
         token = parameters.get("continue")
         try:
-            page = await self.pod_pages.page(self.service.pod_views, limit=int(parameters["limit"]), token=token)
+            page = await self.pod_pages.page(
+                lambda: PodViews(self.agent.queue.state), limit=int(parameters["limit"]), token=token
+            )
         except TokenExpiredError:
             raise ProblemError(410, "The token has expired; list the pods again without it.") from None
         except InvalidTokenError:
             problem = Problem("continue", "must be metadata.continue of a page")
             raise ProblemError(400, f"{problem.field}: {problem.message}", errors=[problem]) from None
         metadata = api.ListMetadata(continue_=page.token, remaining_item_count=page.remaining)
-        return list_response(api.PodListDocument([], self.service.notes(), metadata), page.items)
+        return list_response(api.PodListDocument([], self.agent.notes, metadata), page.items)
 
     async def admit_pod(self, request: Request, parameters: ParameterValues) -> Response:
         dry_run = bool(parameters["dryRun"])
         content = await receive_body(request, limit=self.limits.body_bytes, seconds=self.limits.body_seconds)
         pod = await _decode_pod(content)
-        result = await self._within_deadline(self.service.admit(pod, dry_run=dry_run))
+        allocator = self.agent.allocator
+        result = await self._within_deadline(allocator.dry_run(pod) if dry_run else allocator.admit(pod))
         document = api.admission_document(result, dry_run=dry_run)
         if dry_run:
             return json_response(document)
@@ -180,13 +187,13 @@ class _Handlers:
         return json_response(document, status=_STATUS[document.outcome], headers=headers)
 
     async def get_pod(self, _request: Request, parameters: ParameterValues) -> Response:
-        view = self.service.pod_view(str(parameters["uid"]))
+        view = self.agent.queue.state.pod_view(str(parameters["uid"]))
         if view is None:
             raise _no_pod(parameters["uid"])
         return json_response(api.pod_detail_document(view))
 
     async def release_pod(self, _request: Request, parameters: ParameterValues) -> Response:
-        view = await self._within_deadline(self.service.release(str(parameters["uid"])))
+        view = await self._within_deadline(self.agent.queue.run(Transaction.release, str(parameters["uid"])))
         if view is None:
             raise _no_pod(parameters["uid"])
         return json_response(api.ReleaseDocument(api.pod_view_document(view)))
@@ -200,23 +207,23 @@ class _Handlers:
 
     async def list_decisions(self, _request: Request, parameters: ParameterValues) -> Response:
         query = DecisionQuery(**parameters)
-        stored = await self.service.decisions(query)
+        stored = await self.agent.decisions(query)
         items = await encode_items(stored, lambda entry: codec.encode(api.stored_decision(entry)), limit=query.limit)
         is_last = len(items) == len(stored) < query.limit
         document = api.DecisionPageDocument([], None if is_last or not items else stored[len(items) - 1].id)
         return list_response(document, items)
 
     async def get_decision(self, _request: Request, parameters: ParameterValues) -> Response:
-        stored = await self.service.decision(int(parameters["id"]))
+        stored = await self.agent.decision(int(parameters["id"]))
         if stored is None:
             raise ProblemError(404, f"The history has no decision {parameters['id']}.")
         return json_response(api.stored_decision_detail(stored))
 
     async def get_machine(self, _request: Request, _parameters: ParameterValues) -> Response:
-        return json_response(await asyncio.to_thread(machine_to_document, self.service.host.machine))
+        return json_response(await asyncio.to_thread(machine_to_document, self.agent.queue.state.shown_host().machine))
 
     async def get_picture(self, _request: Request, _parameters: ParameterValues) -> Response:
-        drawn = await self.picture.draw(self.service.host)
+        drawn = await self.picture.draw(self.agent.queue.state.shown_host())
         return Response(drawn, media_type=SVG, headers=HEADERS | _SVG_POLICY)
 
     async def listen_to_events(self, request: Request, _parameters: ParameterValues) -> ASGIApp:
@@ -226,7 +233,7 @@ class _Handlers:
         return Response("ok\n", media_type=TEXT, headers=HEADERS)
 
     async def is_ready(self, _request: Request, _parameters: ParameterValues) -> Response:
-        problems = await self.service.problems()
+        problems = await self.agent.probe.problems()
         if problems:
             errors = [Problem("", problem) for problem in problems]
             raise ProblemError(503, "The agent cannot decide on pods now.", errors=errors, headers=RETRY_LATER)

@@ -21,12 +21,12 @@ from alignup.agent.admission_queue import AdmissionQueue, QueueProbe
 from alignup.agent.app import build_app
 from alignup.agent.device_allocator import serve_plugins
 from alignup.agent.event_dispatcher import EventDispatcher
+from alignup.agent.event_history import EventHistory
 from alignup.agent.manifest_dir import ManifestDir, ManifestWatcher
 from alignup.agent.metrics import Metrics
+from alignup.agent.parts import AgentParts
 from alignup.agent.recovery import ImportedState, RecoveryOptions, RecoveryResult, recover
-from alignup.agent.service import AgentService
 from alignup.agent.state import API_SOURCE, Clock
-from alignup.agent.state_saver import StateSaver
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import ListenError, TlsRequiredError
 from alignup.align.host import Host
@@ -189,9 +189,9 @@ async def _main(
         if options.manifests is not None and not recovered.problems:
             watcher = ManifestWatcher(ManifestDir(options.manifests), queue, log)
         probe = QueueProbe(queue)
-        service = AgentService(queue, probe, allocator, store.history, events.event_bus, watcher)
+        agent = AgentParts(queue, probe, allocator, store.history, events.event_bus, watcher)
         events.metrics.show_dropped_log_lines(lambda: log_queue.dropped)
-        address = await stack.enter_async_context(_serve_api(options, service, events.metrics))
+        address = await stack.enter_async_context(_serve_api(options, agent, events.metrics))
         stack.push_async_callback(allocator.close)  # before shutdown waits for requests that wait for plugins
         await stack.enter_async_context(background_tasks(watcher, queue, probe, notifier))
         pods, waiting = len(queue.state.admitted), len(queue.state.waiting)
@@ -200,14 +200,14 @@ async def _main(
         await stop.wait()
         notifier.send("STOPPING=1")
         log.info("stopping")
-        await service.flush_events()  # event streams end with what has happened so far
+        await queue.flush_events()  # event streams end with what has happened so far
     log.info("stopped")
 
 
 def _start_queue(
     options: DaemonOptions, store: StateStore, recovered: RecoveryResult, *, log: FilteringBoundLogger
 ) -> tuple[AdmissionQueue, EventDispatcher]:
-    saver, garbage = StateSaver(store, options.host, log), GarbageCollection()
+    history, garbage = EventHistory(store, log), GarbageCollection()
     garbage.start()
 
     def when_idle() -> None:
@@ -216,32 +216,32 @@ def _start_queue(
 
     queue = AdmissionQueue(
         recovered.state,
-        saver.save,
+        history.save,
         clock=options.clock,
         dispatch=lambda batch: events(batch),  # noqa: PLW0108 - it does not exist yet
-        record=saver.record,
+        record=history.record,
         problems=recovered.messages(options.recovery),
         when_idle=when_idle,
     )
     metrics = Metrics(lambda: queue.state.settled_host(), waiting=lambda: len(queue.state.waiting))  # noqa: PLW0108
     bus = EventBus(now=options.clock.now)
-    events = EventDispatcher(asyncio.get_running_loop(), log, metrics, bus, saver.decision_id)
+    events = EventDispatcher(asyncio.get_running_loop(), log, metrics, bus, history.decision_id)
     return queue, events
 
 
 @asynccontextmanager
-async def _serve_api(options: DaemonOptions, service: AgentService, metrics: Metrics) -> AsyncIterator[Address]:
+async def _serve_api(options: DaemonOptions, agent: AgentParts, metrics: Metrics) -> AsyncIterator[Address]:
     """Yield the address, with the port that the system chose for port 0."""
     token = None if options.token_file is None else sockets.read_token(options.token_file)
     sessions = Sessions()
     access = AccessRules(everyone=token is None, token=token, sessions=sessions)
     stopping = asyncio.Event()
     async with AsyncExitStack() as stack:
-        app = build_app(service, metrics, access=access, stopping=stopping)
+        app = build_app(agent, metrics, access=access, stopping=stopping)
         bound = pages = await stack.enter_async_context(_listen(options, options.address, app, access, stopping))
         if options.web_address is not None:  # browsers sign in, even if others need no token
             access = replace(access, everyone=False)
-            app = build_app(service, metrics, access=access, stopping=stopping)
+            app = build_app(agent, metrics, access=access, stopping=stopping)
             pages = await stack.enter_async_context(_listen(options, options.web_address, app, access, stopping))
         if isinstance(pages, TcpAddress):
             sessions.base_url = str(pages.for_clients())

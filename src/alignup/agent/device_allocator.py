@@ -31,6 +31,7 @@ from alignup.web.responses import BusyError, NotReadyError
 
 MAX_PREFERENCE_ROUNDS = 4  #: how often plugins are asked again because the devices have changed
 MAX_BACKOFF = 30.0  #: seconds
+MAX_REJECTED = 64  #: pods that are remembered
 
 _STOPPING = "the agent is stopping; start it again"
 
@@ -44,6 +45,8 @@ class DeviceAllocator:
     queue: AdmissionQueue
     plugins: DevicePluginManager
     log: FilteringBoundLogger
+    #: the last pods that were rejected, by uid: pages decide on them again
+    rejected_pods: dict[str, Pod] = field(default_factory=dict)
     backoff: float = 0.5  #: seconds before a pod is retried; they double with each failure
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     _tasks: dict[str, tuple[Pod, asyncio.Task[AdmissionResult]]] = field(default_factory=dict)  #: by uid
@@ -64,7 +67,13 @@ class DeviceAllocator:
         if pending is not None and same_workload(pending[0], pod):
             return await self._finished(pending[1])
         step = await self.queue.run(Transaction.admit, pod)
-        return step if isinstance(step, AdmissionResult) else await self._finished(self._start(step))
+        result = step if isinstance(step, AdmissionResult) else await self._finished(self._start(step))
+        if result.pod_view is None:
+            self.rejected_pods.pop(pod.uid, None)
+            self.rejected_pods[pod.uid] = pod
+            if len(self.rejected_pods) > MAX_REJECTED:
+                del self.rejected_pods[next(iter(self.rejected_pods))]
+        return result
 
     async def dry_run(self, pod: Pod) -> AdmissionResult:
         """Decide on a pod; plugins state their preferences, but allocate nothing."""

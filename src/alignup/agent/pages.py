@@ -16,8 +16,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from alignup.agent.service import AgentService
-from alignup.agent.state import AdmissionStatus
+from alignup.agent.parts import AgentParts
+from alignup.agent.state import AdmissionStatus, PodViews
 from alignup.align import bits
 from alignup.align.admit import effective_policy
 from alignup.align.decision import Decision, ResourceHints, shown_hints
@@ -48,9 +48,9 @@ MAX_AMOUNTS = 64  #: of a pod that can be changed in the form
 AMOUNT = "amount-"  #: the fields of amounts: this, and their position among all of the pod
 
 
-def page_app(service: AgentService, access: AccessRules, *, search_seconds: float) -> Starlette:
+def page_app(agent: AgentParts, access: AccessRules, *, search_seconds: float) -> Starlette:
     """Build the pages; *search_seconds* limit the search for changes that would admit a pod."""
-    pages = _AgentPages(service, search_seconds)
+    pages = _AgentPages(agent, search_seconds)
     guard = pages.templates.guard
     routes: list[BaseRoute] = [
         *static_routes(),
@@ -69,7 +69,7 @@ def page_app(service: AgentService, access: AccessRules, *, search_seconds: floa
 class _AgentPages:
     """The handlers of the pages."""
 
-    def __init__(self, service: AgentService, search_seconds: float) -> None:
+    def __init__(self, agent: AgentParts, search_seconds: float) -> None:
         functions = {
             "sentences": sentences,
             "placed_nodes": placed_nodes,
@@ -83,24 +83,24 @@ class _AgentPages:
             "summary": summarize_decision,
         }
         self.templates = Pages("alignup.agent", links=LINKS, subject=platform.node(), functions=functions)
-        self._service = service
+        self._agent = agent
         self._search_seconds = search_seconds
         self._computing = asyncio.Semaphore(1)  #: one search at a time: each takes up to a second of a CPU
 
     async def node(self, _request: Request) -> Response:
-        service = self._service
-        views = service.pod_views()
+        agent, state = self._agent, self._agent.queue.state
+        views = PodViews(state)
         shown = views[:MAX_PODS]
         values: dict[str, Any] = {
             "admitted": [view for view in shown if view.status is AdmissionStatus.ADMITTED],
             "waiting": [view for view in shown if view.status is AdmissionStatus.WAITING],
             "more_pods": len(views) - len(shown),
-            "decisions": await service.decisions(DecisionQuery(limit=RECENT)),
-            "plugins": service.plugins(),
-            "problems": await service.problems(),
-            "notes": service.notes(),
+            "decisions": await agent.decisions(DecisionQuery(limit=RECENT)),
+            "plugins": {name: agent.allocator.serves(name) for name in sorted(state.plugins)},
+            "problems": await agent.probe.problems(),
+            "notes": agent.notes,
         }
-        host = service.host
+        host = state.shown_host()
 
         def build() -> Response:
             values["node"] = describe_machine(host)
@@ -115,22 +115,23 @@ class _AgentPages:
         before = request.query_params.get("before", "")
         pod = request.query_params.get("pod", "") or None
         number = int(before) if before.isascii() and before.isdigit() and len(before) < 19 else None
-        stored = await self._service.decisions(DecisionQuery(pod=pod, before=number, limit=PAGE_DECISIONS))
+        stored = await self._agent.decisions(DecisionQuery(pod=pod, before=number, limit=PAGE_DECISIONS))
         older = stored[-1].id if len(stored) == PAGE_DECISIONS else None
         values: dict[str, Any] = {"decisions": stored, "pod": pod, "older": older}
         return await asyncio.to_thread(lambda: self.templates.response("decisions.html", **values))
 
     async def decision(self, request: Request) -> Response:
         id_ = request.path_params["id"]
-        stored = await self._service.decision(id_) if id_ < 1 << 63 else None
+        stored = await self._agent.decision(id_) if id_ < 1 << 63 else None
         if stored is None:
             raise ProblemError(404, f"The history has no decision {id_}.")
         try:
             decision = from_document(stored.document)
         except ParseError as error:
             raise ProblemError(410, f"This decision was stored by a version that cannot be read: {error}") from error
-        pod, view = self._service.pod(decision.uid), self._service.pod_view(decision.uid)
-        later = await self._service.decisions(DecisionQuery(pod=decision.uid, limit=MAX_LATER))
+        view = self._agent.queue.state.pod_view(decision.uid)
+        pod = view.pod if view else self._agent.allocator.rejected_pods.get(decision.uid)
+        later = await self._agent.decisions(DecisionQuery(pod=decision.uid, limit=MAX_LATER))
         values: dict[str, Any] = {
             "stored": stored,
             "later": [other for other in later if other.id > stored.id],
@@ -140,10 +141,10 @@ class _AgentPages:
 
     async def pod(self, request: Request) -> Response:
         uid = request.path_params["uid"]
-        view = self._service.pod_view(uid)
+        view = self._agent.queue.state.pod_view(uid)
         if view is None:
             raise ProblemError(404, f"No pod has the uid {uid}.")
-        latest = await self._service.decisions(DecisionQuery(pod=uid, limit=1))
+        latest = await self._agent.decisions(DecisionQuery(pod=uid, limit=1))
         return await self._respond("pod.html", request, view.decision, view.pod, view=view, latest=latest)
 
     async def _respond(
@@ -155,7 +156,8 @@ class _AgentPages:
         **values: Any,  # noqa: ANN401 - of the template
     ) -> Response:
         """Return a page about a decision; *pod* is ``None`` if the agent no longer knows it."""
-        host, view = self._service.host, self._service.pod_view(decision.uid)
+        state = self._agent.queue.state
+        host, view = state.shown_host(), state.pod_view(decision.uid)
 
         def build() -> Response:
             form = None

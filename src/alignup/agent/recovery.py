@@ -39,7 +39,12 @@ class RecoveryMode(StrEnum):
     """What may be lost if not everything can be restored."""
 
     SET_ASIDE = "set-aside"  #: rename a database that cannot be used, and start without pods
+    ACCEPT_LOSS = "accept-loss"  #: go on without acknowledged changes that the database has lost
     DROP_MISFITS = "drop-misfits"  #: release pods that cannot keep their resources
+
+
+#: What may be lost, by what is wrong with the database.
+_MODES = {StoreProblem.UNUSABLE: RecoveryMode.SET_ASIDE, StoreProblem.INCOMPLETE: RecoveryMode.ACCEPT_LOSS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +96,7 @@ def recover(
     if result is not None and any(problem.mode is RecoveryMode.SET_ASIDE for problem in result.problems):
         if RecoveryMode.SET_ASIDE not in options.modes:
             return result
-        names = ", ".join(store.set_aside())
+        names = ", ".join(store.set_aside()) or "nothing"
         notes = (*(problem.text for problem in result.problems), f"starting without its pods; set aside: {names}")
         result = None
     if result is None:
@@ -104,13 +109,12 @@ def recover(
 def _load(store: StateStore, empty: AgentState, *, options: RecoveryOptions, now: float) -> RecoveryResult | None:
     """Return the stored state on this host, or why it cannot be used; ``None`` if nothing is stored."""
     try:
-        stored = store.load()
+        stored = store.load(accept_loss=RecoveryMode.ACCEPT_LOSS in options.modes)
         lost = store.lost_changes()
     except StoreError as error:
-        mode = RecoveryMode.SET_ASIDE if error.kind is StoreProblem.UNUSABLE else None
-        return RecoveryResult(state=empty, problems=(RecoveryProblem(str(error), mode),))
+        return RecoveryResult(state=empty, problems=(RecoveryProblem(str(error), _MODES.get(error.kind)),))
     if stored is None:
-        return None
+        return RecoveryResult(state=empty, notes=(lost,)) if lost else None
     host = empty.host
     machine = stored.machine.differences(machine_fingerprint(host.machine))
     settings = stored.settings.differences(settings_fingerprint(host.settings))

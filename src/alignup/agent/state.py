@@ -3,27 +3,26 @@
 ``agent.transaction`` makes the next state.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import chain, islice
-from typing import Any, Self
+from typing import Any, Self, overload
 
-from alignup.agent.pending_admission import PendingAdmission, assume_no_preferences
+from alignup.agent.pending_admission import PendingAdmission, assume_no_preferences, with_announced_devices
 from alignup.align.bits import quote
 from alignup.align.decision import Decision
 from alignup.align.errors import PodError, Problem
 from alignup.align.host import Host
-from alignup.align.layered_map import LayeredMap
 from alignup.align.ledger import Ledger
 from alignup.align.overtaking import competes
 from alignup.align.workload import Pod
 from alignup.align.workload.names import POLICY_ANNOTATION, SCOPE_ANNOTATION
 from alignup.documents.codec import build
-from alignup.documents.pod_documents import PodGrants
 from alignup.picture.text_format import pluralize
 from alignup.placement.wait_queue import WaitQueue
+from alignup.store.state_store import DurablePod, DurableState
 from alignup.web.responses import BusyError
 
 Document = Mapping[str, Any]  #: JSON values
@@ -46,12 +45,8 @@ class AdmissionStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodRecord:
-    pod: Pod
-    since: float  #: seconds since 1970
-    source: str  #: ``api``, or the path of the manifest file
+class PodRecord(DurablePod):
     decision: Decision  #: the latest, without its ledgers, which would stay in memory
-    grants: PodGrants = field(default_factory=dict)
 
     def with_decision(self, decision: Decision) -> "PodRecord":
         latest = decision.without_ledgers()
@@ -169,9 +164,7 @@ class AgentState:
 
     host: Host
     idle_ledger: Ledger  #: of the host without pods, with all devices healthy
-    admitted: dict[str, PodRecord] | LayeredMap[str, PodRecord] = field(default_factory=dict)  #: in admission order
-    #: uids that were added to ``admitted``, replaced or removed since it was last saved
-    unsaved: frozenset[str] = field(default=frozenset(), compare=False)
+    admitted: Mapping[str, PodRecord] = field(default_factory=dict)  #: in admission order
     waiting: WaitingPods = field(default_factory=WaitingPods)
     wait_enabled: bool = False  #: whether pods from the API wait if they do not fit; pods from manifests always do
     plugins: frozenset[str] = frozenset()  #: resources that device plugins serve or have served
@@ -187,6 +180,20 @@ class AgentState:
         for uid in self.pending:
             host.release(uid)
         return host
+
+    def shown_host(self) -> Host:
+        """Return the settled host for readers: its machine has the devices that plugins listed."""
+        return with_announced_devices(self.settled_host())
+
+    def durable(self) -> DurableState:
+        """Return what must survive a crash."""
+        return DurableState(
+            host=self.settled_host(),
+            admitted=self.admitted,
+            waiting=self.waiting,
+            overtaken=self.waiting.overtakes,
+            plugins=self.plugins,
+        )
 
     def fits_empty_host(self, pod: Pod) -> bool:
         """Whether the host without other pods, and with healthy devices, would admit the pod."""
@@ -212,6 +219,29 @@ class AgentState:
 
     def all_records(self) -> Iterator[PodRecord]:
         return chain(self.admitted.values(), self.waiting)
+
+
+class PodViews(Sequence[PodView]):
+    """The pods of *state*; views are created when they are read."""
+
+    def __init__(self, state: AgentState) -> None:
+        self._state = state
+
+    def __len__(self) -> int:
+        return len(self._state.admitted) + len(self._state.waiting)
+
+    @overload
+    def __getitem__(self, index: int) -> PodView: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[PodView]: ...
+    def __getitem__(self, index: int | slice) -> PodView | Sequence[PodView]:
+        if isinstance(index, int):
+            return self[range(len(self))[index] :][0]
+        start, stop, step = index.indices(len(self))
+        return self._state.pod_views(start, max(start, stop))[::step]
+
+    def __iter__(self) -> Iterator[PodView]:
+        return iter(self._state.pod_views())
 
 
 def check_uid(uid: str) -> None:

@@ -49,7 +49,6 @@ class Transaction:
         self._clock = clock
         self._host = copy(state.host)  # its ledger is a value, so the copy can change independently
         self._admitted = state.admitted
-        self._unsaved: set[str] = set()  # uids that were added to them or removed
         self._waiting = state.waiting
         self._pending = dict(state.pending)
         self._backing_off = set(state.backing_off)
@@ -69,7 +68,6 @@ class Transaction:
             self._before,
             host=self._host,
             admitted=self._admitted,
-            unsaved=self._before.unsaved | self._unsaved,
             waiting=self._waiting,
             pending=self._pending,
             backing_off=frozenset(self._backing_off),
@@ -182,7 +180,6 @@ class Transaction:
         if uid in self._admitted:
             self._host.release(uid)
             self._admitted = without_item(self._admitted, uid)
-            self._unsaved.add(uid)
         else:
             self._change_waiting().remove(uid)
             self._backing_off.discard(uid)
@@ -375,7 +372,6 @@ class Transaction:
         else:
             uid = decided.pod.uid
             self._admitted = with_item(self._admitted, uid, record)
-            self._unsaved.add(uid)
             if self._waiting:
                 self._change_waiting().count_overtakes(uid)
                 self._waiting.remove(uid)

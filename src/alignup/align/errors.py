@@ -182,6 +182,7 @@ class StoreProblem(StrEnum):
     """What is wrong with a database: what a program can offer to do about it depends on it."""
 
     UNUSABLE = "unusable"  #: corrupt, foreign, or of another version; it can be set aside
+    INCOMPLETE = "incomplete"  #: changes that were acknowledged are missing; the rest can be used
     MISSING = "missing"  #: removed while it was open
     IN_USE = "in use"  #: by another process
     UNTRUSTED = "untrusted"  #: other users can change it

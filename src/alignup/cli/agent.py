@@ -61,8 +61,9 @@ class AgentCommandOptions:
     history: int = count_option(10_000, "How many past decisions to keep", minimum=1)
     recover: tuple[str, ...] = option(
         "",
-        "set-aside: rename an unusable database and start empty. drop-misfits: release pods that no longer fit",
-        type=click.Choice(["set-aside", "drop-misfits"]),
+        "set-aside: rename an unusable database and start empty. accept-loss: go on without changes that the database "
+        "has lost. drop-misfits: release pods that no longer fit",
+        type=click.Choice(["set-aside", "accept-loss", "drop-misfits"]),
         multiple=True,
     )
     export: Path | None = path_option("DIR", "Write the kubelet's state files for the current pods to DIR, and exit")
@@ -132,6 +133,7 @@ def _daemon_options(host: HostOptions, options: AgentCommandOptions) -> "DaemonO
             modes=frozenset(map(recovery.RecoveryMode, options.recover)),
             hints={
                 recovery.RecoveryMode.SET_ASIDE: "start with --recover set-aside to rename it and start empty",
+                recovery.RecoveryMode.ACCEPT_LOSS: "start with --recover accept-loss to do so",
                 recovery.RecoveryMode.DROP_MISFITS: "start with --recover drop-misfits to release only these pods",
             },
         ),

@@ -2,19 +2,17 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from copy import copy
 
 import structlog
 
 from alignup.align.decision import Decision
 from alignup.align.errors import ParseError, RestoreError, StateError, StoreError, StoreProblem
 from alignup.align.host import Host
-from alignup.documents import codec
 from alignup.documents.decisions import DecisionDocument, decision_document
-from alignup.documents.ledgers import pod_entry, residue, restore_ledger
+from alignup.documents.ledgers import restore_ledger
 from alignup.nri.coalesced import Coalesced
-from alignup.store.fingerprint import machine_fingerprint, settings_fingerprint
-from alignup.store.state_store import HeldPodDocument, LedgerParts, PodRow, Stage, StateChange, StateStore
+from alignup.store.state_store import DurableState, StateStore
 
 _log = structlog.get_logger()
 
@@ -34,7 +32,9 @@ class DurableHost:
         The runtime says which pods run, and those that are missing here are decided on anew.
         """
         try:
-            stored = self._store.load()
+            stored = self._store.load(accept_loss=True)
+            if lost := self._store.lost_changes():
+                _log.warning("changes of the stored state are lost", problem=lost)
             entries = [] if stored is None else [pod.entry for pod in stored.pods]
             while stored is not None:
                 try:
@@ -57,22 +57,9 @@ class DurableHost:
         self._decisions.append((decision_document(decision), time.time()))
 
     async def _save(self) -> None:
-        host, decisions = self.host, self._decisions
-        self._decisions = []
-        change = _change(host, decisions)
-        problem = await asyncio.to_thread(self._store.save, change)
-        if problem:
-            _log.warning("decisions are missing in the history", problem=problem)
-
-
-def _change(host: Host, decisions: Sequence[tuple[DecisionDocument, float]]) -> StateChange:
-    ledger = host.ledger
-    parts = LedgerParts(
-        machine=machine_fingerprint(host.machine),
-        settings=settings_fingerprint(host.settings),
-        residue=residue(ledger, providers=host.providers),
-    )
-    pods = [
-        PodRow(uid, Stage.ADMITTED, codec.encode(HeldPodDocument(entry=pod_entry(ledger, uid)))) for uid in ledger.pods
-    ]
-    return StateChange(parts=parts, pods=pods, whole=True, decisions=decisions)
+        decisions, self._decisions = self._decisions, []
+        result = await asyncio.to_thread(self._store.save, DurableState(host=copy(self.host)), decisions)
+        if result.replaced:
+            _log.error("the stored state was replaced", problem=result.replaced)
+        if result.history_problem:
+            _log.warning("decisions are missing in the history", problem=result.history_problem)

@@ -31,16 +31,14 @@ from alignup.align.settings import Policy, TopologySettings
 from alignup.align.workload import Amounts, Container, Pod, QoS, Resources
 from alignup.align.workload.demand import FitRequest
 from alignup.align.workload.names import CPU, MEMORY
-from alignup.documents import codec
-from alignup.documents.ledgers import check_holders, pod_entry, residue, restore_ledger
+from alignup.documents.ledgers import restore_ledger
 from alignup.run import cgroup, process, registry
 from alignup.run.cgroup import Cpuset
 from alignup.run.process import NodeMap
 from alignup.run.registry import RunRegistry
 from alignup.run.request import CONTAINER, NO_DEVICE, RunPlacement, RunRejectedError, RunRequest, resolve_placement
 from alignup.run.run_claims import RunClaims
-from alignup.store.fingerprint import machine_fingerprint, settings_fingerprint
-from alignup.store.state_store import HeldPodDocument, LedgerParts, PodRow, Stage, StateChange, StateStore
+from alignup.store.state_store import DurableState, StateStore
 
 _MIB = 1 << 20
 _RESERVED_SHARE = 32  #: one part in this many of the memory is reserved
@@ -226,19 +224,8 @@ class LocalAllocator:
         host = Host(self._idle.machine, self._idle.settings, ledger=self.host.ledger) if self._others else self.host
         for uid in self._others:
             host.release(uid)
-        ledger = host.ledger
-        check_holders(ledger)
-        parts = LedgerParts(
-            machine=machine_fingerprint(self.host.machine),
-            settings=settings_fingerprint(self.host.settings),
-            residue=residue(ledger, providers=self.host.providers),
-        )
-        pods = [
-            PodRow(uid, Stage.ADMITTED, codec.encode(HeldPodDocument(entry=pod_entry(ledger, uid))))
-            for uid in ledger.pods
-        ]
         with closing(self._store or StateStore(self._directory)) as store:
-            store.save(StateChange(parts=parts, pods=pods, whole=True))
+            store.save(DurableState(host=host))
         self.changed = False
 
 

@@ -4,10 +4,15 @@ It is in WAL mode with full synchronization: a committed transaction is on disk,
 the log into the database from time to time. That must not need more space, or a full disk would stop even the release
 of pods: before something is added, the database gets free pages (:meth:`Database.grow`), and a transaction that finds
 no space in the log is repeated after the log was moved.
+
+SQLite ignores a log that was removed or cut, and then returns to an earlier state without an error. So the number of
+the last acknowledged change is also in a file of its own, written after the commit and not synced: it is complete after
+a crash of the process, and never ahead of the log after a power failure.
 """
 
 import errno
 import os
+import re
 import sqlite3
 import stat
 import struct
@@ -18,6 +23,7 @@ from typing import BinaryIO, TypeVar
 
 from alignup import atomic_files
 from alignup.align.errors import StoreError, StoreProblem
+from alignup.picture.text_format import pluralize
 
 NAME = "alignup.sqlite"
 #: Files in which earlier versions kept their state.
@@ -38,7 +44,8 @@ APPLICATION_ID = 0x616C7570  # "alup"; SQLite stores it in the file header
 VERSION = 1
 _PAGE = 4096
 _ROWS_AT_ONCE = 64  #: in one statement
-_TAILS = ("", "-wal", "-shm")  #: of the files that SQLite keeps
+_COUNTER = "-acknowledged"  #: the tail of the file with the number of the last acknowledged change
+_TAILS = (_COUNTER, "", "-wal", "-shm")  #: of all files; a database without its counter is complete, as far as is known
 _LOG_HEAD = struct.Struct(">8I")  #: magic, version, page size, number, two salts, two checksums
 _FRAME_HEAD = struct.Struct(">6I")  #: page, size of the database if it is the last of a commit, salts, checksums
 _WRAP, _MAX_AGE = 1 << 32, 1 << 24
@@ -92,6 +99,9 @@ class Database:
             where = directory if error.filename is None else error.filename
             raise _untrusted(directory, f"cannot be created or read: {where}: {error.strerror}") from error
         self.path, self._log = directory / NAME, directory / f"{NAME}-wal"
+        self._counter_path = directory / f"{NAME}{_COUNTER}"
+        self._counter = -1  #: its descriptor; -1: not open
+        self.acknowledged = 0  #: the number of the last acknowledged change, before the last read; 0: unknown
         self._connection: sqlite3.Connection | None = None
         self._files: tuple[os.stat_result, os.stat_result] | None = None  #: the database and its log when opened
 
@@ -109,6 +119,11 @@ class Database:
                 return read(connection)
         except sqlite3.Error as error:
             raise self._failure(error, opening=True) from error
+
+    def acknowledge(self, number: int) -> None:
+        """Note the number of the last change; a loss of what cannot be noted is not noticed."""
+        with suppress(OSError):
+            os.pwrite(self._counter, b"%020d\n" % number, 0)
 
     def count_lost(self) -> int:
         """Return how many transactions are in the log from a damaged place on: SQLite ignores them without an error.
@@ -161,6 +176,9 @@ class Database:
         except sqlite3.Error as error:
             raise self._failure(error) from error
         self._connection = connection
+        with suppress(OSError):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._counter = os.open(self._counter_path, flags, 0o600)
         return connection
 
     def _create(self) -> None:
@@ -215,8 +233,12 @@ class Database:
                 if not stat.S_ISREG(status.st_mode):
                     raise _untrusted(path, "it is not a regular file")
                 _check_owner(path, status)
+            text = self._counter_path.read_bytes() if self._counter_path.exists() else b""
+            self.acknowledged = int(text) if re.fullmatch(rb"[0-9]{20}\n", text) else 0
             if not self.path.exists() and self._log.exists() and self._log.stat().st_size:
                 raise self.unusable("the database is missing, but its write-ahead log exists")
+            if not self.path.exists() and self.acknowledged:
+                raise self.unusable(f"the database is missing, but change {self.acknowledged} was acknowledged")
         except OSError as error:
             raise _untrusted(self.path, error.strerror or str(error)) from error
 
@@ -282,7 +304,9 @@ class Database:
         if self._connection is not None:
             with suppress(sqlite3.Error):
                 self._connection.close()
-        self._connection = self._files = None
+            with suppress(OSError):
+                os.close(self._counter)
+        self._connection, self._files, self._counter = None, None, -1
 
     def set_aside(self) -> tuple[str, ...]:
         """Rename the database, or the files of an earlier version, to unused names; return these names.
@@ -302,7 +326,7 @@ class Database:
             for path in paths:
                 os.link(path, _aside(path, number), follow_symlinks=False)
             atomic_files.sync_directory(self.path.parent)
-            for path in earlier or self._paths():  # the index of the log is not worth keeping
+            for path in earlier or self._paths():  # the index of the log and the counter are not worth keeping
                 path.unlink()
             atomic_files.sync_directory(self.path.parent)
         except OSError as error:
@@ -322,8 +346,16 @@ class Database:
         return StoreError(message, where=str(self.path), advice=self._start_empty(), kind=StoreProblem.UNUSABLE)
 
     def _start_empty(self) -> str:
-        names = f"{NAME}, {NAME}-wal and {NAME}-shm"
+        names = f"{NAME}, {NAME}-wal, {NAME}-shm and {NAME}{_COUNTER}"
         return f"move {names} out of {self.path.parent} to start empty: what its pods hold is then free"
+
+    def incomplete(self, number: int) -> StoreError:
+        """Return the error for a database whose last change is the one with this *number*."""
+        missing = pluralize(self.acknowledged - number, "acknowledged change")
+        cause = f"{self._log.name} was removed or damaged, or the database is from a backup"
+        message = f"it lacks {missing} after change {number}: {cause}"
+        advice = f"restore {self._log.name}, or remove {self._counter_path.name} to go on with the pods that are left"
+        return StoreError(message, where=str(self.path), advice=advice, kind=StoreProblem.INCOMPLETE)
 
     def unwritable(self, message: str) -> StoreError:
         advice = "nothing has changed; make sure that the disk is writable and not full, and try again"

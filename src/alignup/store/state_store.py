@@ -1,36 +1,78 @@
-"""The state of an agent, or of the runs of a user, in its database: the ledger with its pods, and the history.
+"""The ledger of a host and the history of its decisions in a database: the one module that saves and loads them.
 
-Each pod is a row with a JSON document, and so is each part of the rest. Only what changed is written, so a change costs
-the same however many pods there are. A row has a digest, and the database stores the exclusive or of all digests:
-changed, lost and repeated rows are detected when the state is loaded, which SQLite alone would not do.
+Each pod is a row with a JSON document, and so is each part of the rest. A :class:`DurableState` and all that it refers
+to are immutable values, so what changed since the last save is what is not the same object. Only that is encoded and
+written: a change costs the same however many pods there are. A row has a digest, and the database stores the exclusive
+or of all digests: changed, lost and repeated rows are detected when the state is loaded, which SQLite alone would not
+do.
 """
 
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from hashlib import blake2b
+from operator import is_not
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast, get_type_hints
 
 import msgspec
 
 from alignup.align.errors import ParseError, StoreError, StoreFullError, StoreProblem
+from alignup.align.host import Host
+from alignup.align.layered_map import changed_keys
+from alignup.align.ledger import Ledger
+from alignup.align.workload import Pod
 from alignup.documents import codec
 from alignup.documents.codec import Count, Document
-from alignup.documents.ledgers import PodEntryDocument, ResidueDocument
-from alignup.documents.pod_documents import PodDocument, PodGrants
+from alignup.documents.ledgers import PodEntryDocument, ResidueDocument, check_holders, pod_entry, residue
+from alignup.documents.pod_documents import PodDocument, PodGrants, pod_document
 from alignup.store import history
 from alignup.store.database import FREE_PAGES, LOCK_SECONDS, MIN_FREE_PAGES, Database, insert_rows
-from alignup.store.fingerprint import Fingerprint
+from alignup.store.fingerprint import Fingerprint, machine_fingerprint, settings_fingerprint
 from alignup.store.history import DecisionRow, History, HistorySize
 
 MAX_LEDGER_BYTES = 48 << 20  #: of the documents of all pods, with a new one
 
 _CHECK = "check"  #: the part with the digest of all rows
 _BYTES_PER_PAGE, _PAGES_PER_CHANGE = 2_000, 1  #: what documents take at most, and what is added for each change
-_REPLACE = "ON CONFLICT (name) DO UPDATE SET document = excluded.document"
+_REPLACE = "ON CONFLICT ({}) DO UPDATE SET document = excluded.document"
+#: What is wrong with a database that is replaced by a new one, because the program that saves has the whole state.
+_REPLACED = frozenset({StoreProblem.UNUSABLE, StoreProblem.MISSING})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DurablePod:
+    """What is stored about a pod besides what it holds."""
+
+    pod: Pod
+    since: float  #: seconds since 1970
+    source: str  #: ``api``, or the path of the manifest file
+    grants: PodGrants = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DurableState:
+    """What a restart must not lose; nothing in it may be changed."""
+
+    host: Host  #: a copy, if its ledger may be replaced
+    #: by uid, in the order to restore; ``None``: nothing but what pods hold is stored
+    admitted: Mapping[str, DurablePod] | None = None
+    waiting: Iterable[DurablePod] = ()  #: in order
+    overtaken: Mapping[str, int] = field(default_factory=dict)  #: uids of waiting pods → how many have overtaken them
+    plugins: Collection[str] = frozenset()  #: resources that device plugins serve
+
+    @property
+    def pods(self) -> Mapping[str, object]:
+        """The admitted pods, by uid and in order."""
+        return self.host.ledger.pods if self.admitted is None else self.admitted
+
+
+class SaveResult(NamedTuple):
+    history_problem: str  #: why decisions are missing in the history; empty if none is
+    replaced: str = ""  #: what was wrong with the database that was set aside, and its new names; empty if it was not
 
 
 class HeldPodDocument(Document, frozen=True, omit_defaults=True, kw_only=True):
@@ -60,51 +102,21 @@ class Stage(StrEnum):
     WAITING = "waiting"
 
 
-class PodRow(NamedTuple):
-    uid: str
-    stage: Stage
-    document: bytes  #: a ``HeldPodDocument`` or a ``WaitingPodDocument``
-    last: bool = False  #: whether it comes after all other pods of its stage, else it keeps its place
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerParts:
-    """What the ledger consists of besides its pods."""
+class StoredState:
+    """What was saved, as documents."""
 
     machine: Fingerprint
     settings: Fingerprint
     residue: ResidueDocument
-    plugins: Sequence[str] = ()  #: resources that device plugins serve
-    overtaken: Mapping[str, int] = field(default_factory=dict)  #: uids of waiting pods → how many have overtaken them
-
-
-#: The types of the documents of ``LedgerParts``.
-_PARTS: dict[str, Any] = {
-    "machine": Fingerprint,
-    "settings": Fingerprint,
-    "residue": ResidueDocument,
-    "plugins": list[str],
-    "overtaken": dict[str, Count],
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateChange:
-    """What to write in one transaction."""
-
-    parts: LedgerParts
-    removed: Iterable[str] = ()  #: uids of pods; those that are not stored are ignored
-    pods: Iterable[PodRow] = ()  #: that are new or changed
-    whole: bool = False  #: whether *pods* are all pods, in order: others are removed
-    has_new_pods: bool = False  #: whether it fails if the disk has no space for more
-    limited: bool = False  #: whether the limit on the size of the ledger applies
-    decisions: Sequence[history.Entry] = ()  #: for the history
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredState(LedgerParts):
-    pods: list[HeldPodDocument]  #: in order of admission
+    plugins: list[str]
+    overtaken: dict[str, Count]
+    pods: list[HeldPodDocument]  #: in the order to restore
     waiting: list[WaitingPodDocument]  #: in order
+
+
+#: The types of the parts that belong to no pod.
+_PARTS = {name: type_ for name, type_ in get_type_hints(StoredState).items() if name not in {"pods", "waiting"}}
 
 
 class _StoredRow(NamedTuple):
@@ -143,9 +155,13 @@ class StateStore:
         self._serial = self._next_number = self._ledger_bytes = self._digest = 0
         self._history_size = HistorySize(0, 0)
         self._free_pages = 0  #: of the database, at least
+        self._saved: DurableState | None = None  #: the last one, of which the database has everything
 
-    def load(self) -> StoredState | None:
-        """Return the state; ``None`` if nothing was ever stored here. No file is changed."""
+    def load(self, *, accept_loss: bool = False) -> StoredState | None:
+        """Return the state; ``None`` if nothing was ever stored here. No file is changed.
+
+        ``StoreError`` if acknowledged changes are missing, unless that is accepted: the next save accepts it for good.
+        """
         self._forget()
         try:
             state = self._database.read(self._read)
@@ -154,11 +170,16 @@ class StateStore:
                 raise
             message = f"missing {error}" if isinstance(error, KeyError) else str(error)
             raise self._database.unusable(f"its contents are invalid: {message}") from error
+        if not accept_loss and self._database.acknowledged > self._serial:
+            raise self._database.incomplete(self._serial)
         self._loaded = True
         return state
 
     def lost_changes(self) -> str:
-        """Return how many changes a damaged log may have lost; empty if it is not damaged. Call it before a save."""
+        """Return which changes are lost, or may be lost with a damaged log; empty if none. Call it before a save."""
+        if self._database.acknowledged > self._serial:
+            error = self._database.incomplete(self._serial)
+            return f"{error.where}: {error.message}; compare the pods with those that run"
         if not (count := self._database.count_lost()):
             return ""
         changes = "1 change" if count == 1 else f"up to {count} changes"
@@ -197,25 +218,37 @@ class StateStore:
             waiting=[codec.decode(text, WaitingPodDocument) for text in pods[Stage.WAITING]],
         )
 
-    def save(self, change: StateChange) -> str:
-        """Write *change* durably in one transaction; return why decisions are missing in the history, if they are.
+    def save(self, state: DurableState, decisions: Sequence[history.Entry] = ()) -> SaveResult:
+        """Write what changed since the last save, and *decisions*, durably in one transaction.
 
-        After an error nothing has changed. :class:`StoreFullError` if it is limited and the ledger would be too large.
+        After an error nothing has changed. :class:`StoreFullError` if the ledger would be too large with new pods. A
+        database that was removed or damaged since it was loaded is set aside, and everything is written to a new one.
         """
+        loaded = self._loaded
+        try:
+            return SaveResult(self._save(state, decisions))
+        except StoreError as error:
+            if not loaded or error.kind not in _REPLACED:
+                raise
+            names = ", ".join(self.set_aside()) or "nothing"
+            remedy = f"{names} was set aside, and all pods are written to a new database"
+            return SaveResult(self._save(state, decisions), f"{error.where}: {error.message}; {remedy}")
+
+    def _save(self, state: DurableState, decisions: Sequence[history.Entry]) -> str:
         if not self._loaded:
             self.load()
         try:
-            plan = self._plan(change)
+            plan = self._plan(state)
         except (TypeError, ValueError, ArithmeticError, RecursionError) as error:  # of a provider from outside
             raise self._database.unwritable(str(error)) from error
-        if change.limited and plan.ledger_bytes > self._limit:
+        if plan.limited and plan.ledger_bytes > self._limit:
             raise StoreFullError(str(self.path), size=plan.ledger_bytes, limit=self._limit)
-        rows, problem = history.decision_rows(change.decisions, max_bytes=self._history_limit.bytes)
-        if change.has_new_pods or rows:
+        rows, problem = history.decision_rows(decisions, max_bytes=self._history_limit.bytes)
+        if plan.needs_space or rows:
             try:
                 self._reserve(plan.added_bytes + sum(len(row[-1]) for row in rows))
             except StoreError as error:
-                if change.has_new_pods or error.kind is not StoreProblem.UNWRITABLE:
+                if plan.needs_space or error.kind is not StoreProblem.UNWRITABLE:
                     raise
                 rows, problem = [], f"cannot write the history: {error}"
         self._history_size = self._database.transact(lambda connection: self._write(connection, plan, rows))
@@ -227,6 +260,8 @@ class StateStore:
         self._parts |= plan.part_digests
         self._digest, self._ledger_bytes, self._next_number = plan.digest, plan.ledger_bytes, plan.next_number
         self._serial += 1
+        self._database.acknowledge(self._serial)
+        self._saved = state
         return problem
 
     @property
@@ -254,55 +289,39 @@ class StateStore:
             self._free_pages = self._database.grow(pages=least + FREE_PAGES, least=least)
         self._free_pages -= needed
 
-    def _plan(self, change: StateChange) -> "_Plan":
-        plan = _Plan(self._digest, self._ledger_bytes, self._next_number)
-        for name in _PARTS:
-            document = codec.encode(getattr(change.parts, name))
+    def _plan(self, state: DurableState) -> "_Plan":
+        saved, plan = self._saved, _Plan(self._pods, self._digest, self._ledger_bytes, self._next_number)
+        for name, part in _changed_parts(state, saved):
+            document = codec.encode(part)
             before, digest = self._parts.get(name), row_digest(0, name, "", document)
             if digest != before:
                 plan.digest ^= digest ^ (before or 0)
                 plan.part_digests[name] = digest
                 plan.parts.append((name, document.decode()))
-        pods, removed = change.pods, change.removed
-        if change.whole:
-            pods = tuple(pods)
-            removed = self._pods.keys() - {row.uid for row in pods}
-        for uid in removed:
-            if (known := self._pods.get(uid)) is not None:
-                plan.remove(uid, known)
-        last_numbers = dict.fromkeys(Stage, -1)  # of the pods of each stage that were put before
-        for uid, stage, document, last in pods:
-            known, size = plan.pods.get(uid, self._pods.get(uid)), len(document)
-            misplaced = known and (known.stage != stage or (change.whole and known.number < last_numbers[stage]))
-            if known is not None and (last or misplaced):
-                plan.remove(uid, known)
-                known = None
-            number = plan.next_number if known is None else known.number
-            last_numbers[stage] = number
-            digest = row_digest(number, uid, stage, document)
-            if known is None:
-                plan.inserted.append((number, uid, stage, document.decode()))
-                plan.next_number += 1
-                plan.digest ^= digest
-                plan.ledger_bytes += size
-            elif digest != known.digest:
-                plan.updated.append((document.decode(), number))
-                plan.digest ^= digest ^ known.digest
-                plan.ledger_bytes += size - known.size
-            else:
-                continue
-            plan.added_bytes += size
-            plan.pods[uid] = _StoredRow(number, stage, digest, size)
+        is_same = saved is not None and state.waiting is saved.waiting
+        waiting = {} if is_same else {record.pod.uid: record for record in state.waiting}
+        if saved is None:
+            check_holders(state.host.ledger)
+            changed = {*self._pods, *state.pods, *waiting}
+        else:
+            changed = _changed_pods(state, saved) | (set() if is_same else _changed_waiting(state, saved))
+        plan.remove({uid for uid in changed if uid not in state.pods and uid not in waiting})
+        plan.place(Stage.ADMITTED, state.pods, changed, partial(_admitted_document, state))
+        plan.place(Stage.WAITING, waiting, changed, lambda uid: _waiting_document(waiting[uid]))
+        if saved is None:  # what a program has already can always be written
+            plan.limited = plan.needs_space = False
+        elif state.admitted is not None:
+            # Pods that were waiting are stored already: they need no space on the disk, unless they got devices.
+            plan.needs_space |= any(state.admitted[uid].grants for uid in plan.promoted)
         return plan
 
     def _write(self, connection: sqlite3.Connection, plan: "_Plan", rows: Sequence[DecisionRow]) -> HistorySize:
         check = codec.encode(CheckDocument(self._serial + 1, f"{plan.digest:016x}"))
-        insert_rows(connection, "parts (name, document)", [*plan.parts, (_CHECK, check.decode())], _REPLACE)
+        parts = [*plan.parts, (_CHECK, check.decode())]
+        insert_rows(connection, "parts (name, document)", parts, _REPLACE.format("name"))
         if plan.deleted:
             connection.executemany("DELETE FROM pods WHERE number = ?", plan.deleted)
-        if plan.updated:
-            connection.executemany("UPDATE pods SET document = ? WHERE number = ?", plan.updated)
-        insert_rows(connection, "pods (number, uid, stage, document)", plan.inserted)
+        insert_rows(connection, "pods (number, uid, stage, document)", plan.written, _REPLACE.format("number"))
         return history.insert(connection, rows, self._history_size, self._history_limit)
 
     def prepare_for_more(self) -> None:
@@ -312,7 +331,7 @@ class StateStore:
         self._database.move_log()
 
     def set_aside(self) -> tuple[str, ...]:
-        """Rename the files of the state to unused names, and return these; the next change must be whole."""
+        """Rename the files of the state to unused names, and return these; the next save writes everything."""
         names = self._database.set_aside()
         self._forget()
         return names
@@ -323,24 +342,132 @@ class StateStore:
 
 @dataclass(slots=True)
 class _Plan:
-    """The rows that a change writes, and what the store contains then."""
+    """The rows that a save writes, and what the store contains then."""
 
+    rows: Mapping[str, _StoredRow]  #: that are stored, by uid
     digest: int
     ledger_bytes: int
     next_number: int
     added_bytes: int = 0
+    needs_space: bool = False  #: whether the save fails if the disk has no space for more
+    limited: bool = False  #: whether the limit on the size of the ledger applies
     parts: list[tuple[str, str]] = field(default_factory=list)
     part_digests: dict[str, int] = field(default_factory=dict)
+    promoted: list[str] = field(default_factory=list)  #: uids of pods that were waiting and are admitted
     deleted: list[tuple[int]] = field(default_factory=list)
-    updated: list[tuple[str, int]] = field(default_factory=list)
-    inserted: list[tuple[int, str, str, str]] = field(default_factory=list)
+    written: list[tuple[int, str, str, str]] = field(default_factory=list)  #: new rows, and new documents of others
     pods: dict[str, _StoredRow | None] = field(default_factory=dict)  #: that change, by uid; ``None``: removed
 
-    def remove(self, uid: str, known: _StoredRow) -> None:
-        self.digest ^= known.digest
-        self.ledger_bytes -= known.size
-        self.deleted.append((known.number,))
+    def remove(self, uids: set[str]) -> None:
+        for uid in self.rows.keys() & uids:
+            self._delete(uid, self.rows[uid])
+
+    def place(
+        self, stage: Stage, pods: Mapping[str, object], changed: set[str], document: Callable[[str], bytes]
+    ) -> None:
+        """Put the pods of a stage that *changed*; those that were added are usually the last ones."""
+        last, added = -1, list[str]()
+        for uid in reversed(cast("dict[str, object]", pods)):  # or a layered map
+            if uid not in changed:
+                last = self.rows[uid].number
+                break
+            added.append(uid)
+        if len(added) < sum(uid in pods for uid in changed):  # some are among others
+            last, added = -1, [*pods][::-1]
+        for uid in reversed(added):
+            last = self._put(uid, stage, document, changed=uid in changed, after=last)
+
+    def _put(self, uid: str, stage: Stage, document: Callable[[str], bytes], *, changed: bool, after: int) -> int:
+        """Put a pod behind the row with the number *after*; return the number of its row."""
+        row = self.rows.get(uid)
+        if row is None:
+            self.needs_space = self.limited = True
+        elif row.stage != stage or row.number <= after:
+            if row.stage != stage and stage is Stage.ADMITTED:
+                self.promoted.append(uid)
+                self.limited = True  # an admitted pod takes more space than a waiting one
+            self._delete(uid, row)
+            row = None
+        elif not changed:
+            return row.number
+        text = document(uid)
+        number = self.next_number if row is None else row.number
+        digest = row_digest(number, uid, stage, text)
+        if row is None:
+            self.next_number += 1
+        elif digest == row.digest:
+            return number
+        else:
+            self._forget(row)
+        self.digest ^= digest
+        self.ledger_bytes += len(text)
+        self.added_bytes += len(text)
+        self.written.append((number, uid, stage, text.decode()))
+        self.pods[uid] = _StoredRow(number, stage, digest, len(text))
+        return number
+
+    def _delete(self, uid: str, row: _StoredRow) -> None:
+        self._forget(row)
+        self.deleted.append((row.number,))
         self.pods[uid] = None
+
+    def _forget(self, row: _StoredRow) -> None:
+        self.digest ^= row.digest
+        self.ledger_bytes -= row.size
+
+
+def _changed_parts(state: DurableState, saved: DurableState | None) -> Iterator[tuple[str, object]]:
+    """Yield the name and the document of each part that may have changed."""
+    host, before = state.host, None if saved is None else saved.host
+    if before is None or host.machine is not before.machine:
+        yield "machine", machine_fingerprint(host.machine)
+    if before is None or host.settings is not before.settings:
+        yield "settings", settings_fingerprint(host.settings)
+    if before is None or any(map(is_not, _resources(host.ledger), _resources(before.ledger))):
+        yield "residue", residue(host.ledger, providers=host.providers)
+    if saved is None or state.plugins is not saved.plugins:
+        yield "plugins", sorted(state.plugins)
+    if saved is None or state.overtaken is not saved.overtaken:
+        yield "overtaken", state.overtaken
+
+
+def _resources(ledger: Ledger) -> tuple[object, ...]:
+    return ledger.cpus, ledger.memory, ledger.devices, ledger.others
+
+
+def _changed_pods(state: DurableState, saved: DurableState) -> set[str]:
+    """Return the uids of admitted pods that were added, replaced or removed, or hold something else."""
+    before, after = saved.host.ledger, state.host.ledger
+    changed = changed_keys(saved.pods, state.pods).union(*map(changed_keys, _by_pod(before), _by_pod(after)))
+    if after.devices.inventories is not before.devices.inventories:
+        changed |= after.devices.held.keys()  # they may be on other NUMA nodes now
+    return changed
+
+
+def _by_pod(ledger: Ledger) -> tuple[Mapping[str, object], ...]:
+    cpus, memory = ledger.cpus, ledger.memory
+    return ledger.pods, cpus.held, cpus.pod_held, memory.held, memory.pod_held, ledger.devices.held
+
+
+def _changed_waiting(state: DurableState, saved: DurableState) -> set[str]:
+    """Return the uids of pods that wait or waited, if that changed; a new decision about a pod is not stored."""
+    before = {record.pod.uid: (id(record.pod), record.since) for record in saved.waiting}
+    after = {record.pod.uid: (id(record.pod), record.since) for record in state.waiting}
+    moved = [uid for uid in before if uid in after] != [uid for uid in after if uid in before]
+    return {uid for uid in {*before, *after} if moved or before.get(uid) != after.get(uid)}
+
+
+def _admitted_document(state: DurableState, uid: str) -> bytes:
+    entry = pod_entry(state.host.ledger, uid)
+    if state.admitted is None:
+        return codec.encode(HeldPodDocument(entry=entry))
+    record = state.admitted[uid]
+    return codec.encode(HeldPodDocument(entry=entry, since=record.since, source=record.source, grants=record.grants))
+
+
+def _waiting_document(record: DurablePod) -> bytes:
+    document = WaitingPodDocument(pod=pod_document(record.pod), since=record.since, source=record.source)
+    return codec.encode(document)
 
 
 def row_digest(number: int, name: str, stage: str, document: bytes) -> int:

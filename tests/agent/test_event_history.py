@@ -14,7 +14,7 @@ from alignup.align.machine import Device
 from alignup.store.database import NAME
 from alignup.store.state_store import StateStore
 from alignup.web.responses import BusyError, NotReadyError
-from tests.agent.states import clock, empty_state, save_states, saver, stored
+from tests.agent.states import clock, empty_state, quiet_history, save_states, stored
 from tests.align.hosts import GPU, pod
 from tests.deadlines import wait_for
 from tests.effort import SEED, did, rounds
@@ -29,7 +29,7 @@ def store(tmp_path):
 
 @pytest.fixture
 def save(store):
-    return saver(store, empty_state().host).save
+    return quiet_history(store).save
 
 
 def after(state: AgentState, job, *args, **kwargs) -> AgentState:
@@ -61,7 +61,7 @@ def test_changes_lead_to_the_same_database_as_the_whole_state(tmp_path):
     for turn in range(tries):
         state = empty_state(wait_enabled=True, max_overtakes=3)
         with closing(StateStore(tmp_path / f"{turn}")) as store:
-            save = saver(store, state.host).save
+            save = quiet_history(store).save
             save(state)
             for step in range(20):
                 for _ in range(rng.randrange(1, 4)):
@@ -69,7 +69,6 @@ def test_changes_lead_to_the_same_database_as_the_whole_state(tmp_path):
                     with suppress(AlignError, BusyError, NotReadyError):
                         state = after(state, job, *args, **kwargs)
                 save(state)
-                state = replace(state, unsaved=frozenset()) if rng.random() < 0.7 else state
                 save_states(tmp_path / f"{turn}-{step}", state)
                 assert stored(tmp_path / f"{turn}") == stored(tmp_path / f"{turn}-{step}")
     did("states saved by their changes", 20 * tries)
@@ -80,22 +79,20 @@ def test_a_change_does_not_write_the_other_pods(save, tmp_path):
     for number in range(60):
         state = after(state, Transaction.admit, pod(f"p{number}", cpu="1m", memory="1Mi"))
     save(state)
-    state = replace(state, unsaved=frozenset())
     log = tmp_path / f"{NAME}-wal"
     state = after(state, Transaction.release, "p0")
     save(state)
     before = log.read_bytes()
 
-    save(after(replace(state, unsaved=frozenset()), Transaction.release, "p1"))
+    save(after(state, Transaction.release, "p1"))
 
     assert len(log.read_bytes()) - len(before) < 12 * 4096
     assert len(uids(tmp_path)) == 58
 
 
-def test_a_state_with_unnamed_changes_is_written_as_a_whole(save, tmp_path):
-    """``AgentState.unsaved`` must name what changed; a state from elsewhere does not."""
+def test_a_state_from_elsewhere_is_written_too(save, tmp_path):
     save(empty_state())
-    other = replace(after(empty_state(), Transaction.admit, pod("a")), unsaved=frozenset())
+    other = after(empty_state(), Transaction.admit, pod("a"))
 
     save(other)
 
@@ -109,7 +106,7 @@ def test_a_removed_database_is_written_anew(save, tmp_path, names):
     for name in names:
         (tmp_path / name).unlink()
 
-    save(after(replace(state, unsaved=frozenset()), Transaction.admit, pod("b", cpu="1")))
+    save(after(state, Transaction.admit, pod("b", cpu="1")))
 
     assert uids(tmp_path) == ["a", "b"]
 
@@ -125,7 +122,7 @@ def test_a_database_that_is_damaged_meanwhile_is_set_aside_and_written_anew(save
         file.write(b"\xa5" * ((tmp_path / NAME).stat().st_size - 4096))
     damaged = (tmp_path / NAME).read_bytes()
 
-    save(after(replace(state, unsaved=frozenset()), Transaction.release, "p7"))
+    save(after(state, Transaction.release, "p7"))
 
     assert len(uids(tmp_path)) == 59
     assert (tmp_path / f"{NAME}.aside-1").read_bytes() == damaged
@@ -140,7 +137,7 @@ def test_on_a_full_disk_pods_are_released_but_not_admitted(save, tmp_path):
                 number += 1
                 new = after(state, Transaction.admit, large)
                 save(new)
-                state = replace(new, unsaved=frozenset())
+                state = new
         kept = list(state.admitted)
         assert caught.value.kind is StoreProblem.UNWRITABLE
         assert uids(tmp_path) == kept
@@ -148,7 +145,6 @@ def test_on_a_full_disk_pods_are_released_but_not_admitted(save, tmp_path):
         for uid in kept[::2]:
             state = after(state, Transaction.release, uid)
             save(state)
-            state = replace(state, unsaved=frozenset())
 
     assert uids(tmp_path) == kept[1::2]
 
@@ -171,7 +167,7 @@ def test_the_queue_calls_when_idle_once_after_a_save():
 
 
 def test_events_get_the_ids_of_their_decisions_once(store):
-    saving = saver(store, empty_state().host)
+    saving = quiet_history(store)
     transaction = Transaction(replace(empty_state(), wait_enabled=True), clock())
     for wanted in (pod("a", cpu="4"), pod("b", cpu="4"), pod("c", cpu="2")):
         transaction.admit(wanted)
