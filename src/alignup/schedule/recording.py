@@ -12,7 +12,8 @@ form of values. Recorded files name pods and nodes.
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, KeysView, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -246,10 +247,14 @@ def _copied(answer: object, name: str) -> object:
     """Return an answer as it is now, in its present order: collections may change later."""
     if isinstance(answer, Mapping) and name == "excluded":
         return dict(answer)
+    if isinstance(answer, AbstractSet | Mapping):
+        return dict.fromkeys(answer).keys()
     return tuple(answer) if isinstance(answer, Collection) and not isinstance(answer, str | tuple) else answer
 
 
 def _same(answer: object, other: object) -> bool:
     if isinstance(answer, Exception):
         return type(answer) is type(other) and str(answer) == str(other)
+    if isinstance(answer, KeysView) and isinstance(other, KeysView):
+        return list(answer) == list(other)
     return type(answer) is type(other) and answer == other
