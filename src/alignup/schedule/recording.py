@@ -7,6 +7,9 @@
 ``facts`` are answers to questions of the state that the file does not have yet, or that have changed. The first file of
 a process begins with an empty state. ``alignup.testing.replay`` reads the files, ``documents.recorded_values`` has the
 form of values. Recorded files name pods and nodes.
+
+Not recorded is what front ends do with the state between two events. Questions there can decide which of equally good
+nodes comes first, and whether the rejection of a pod of others is counted. Options must not change after the start.
 """
 
 import os
@@ -57,7 +60,7 @@ class DecisionRecorder:
         self._failed = failed
         self._file: BinaryIO | None = None
         self._left = 0  #: bytes that the file may still get
-        self._tries = 0  #: to begin the next file, in vain
+        self._tries = 0  #: to begin the next file that failed
         self.stopped = False
         self._writer = ValueWriter()
         self._questions = _Questions()
