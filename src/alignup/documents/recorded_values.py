@@ -15,7 +15,6 @@ import math
 import pkgutil
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache
@@ -51,6 +50,7 @@ _COLLECTIONS: dict[str, Callable[[Any], Any]] = {
     "set": set,
     "frozenset": frozenset,
     "deque": deque,
+    "dict_keys": lambda keys: dict.fromkeys(keys).keys(),
     "dict": dict,
     "OrderedDict": OrderedDict,
     "Counter": lambda pairs: Counter(dict(pairs)),
@@ -144,10 +144,8 @@ class ValueWriter:
             )
         if isinstance(value, Mapping):
             return self._write_mapping
-        if isinstance(value, Collection) and not isinstance(value, AbstractSet | deque | str | bytes | tuple):
-            return lambda members: [self.write(member) for member in members]
-        if isinstance(value, AbstractSet | deque):
-            kind = type_.__name__ if type_ in {set, deque} else "frozenset"
+        if isinstance(value, Collection) and not isinstance(value, str | bytes | tuple):
+            kind = type_.__name__ if type_.__name__ in _COLLECTIONS else "tuple"
             return lambda members: {"$": kind, "=": self._write_members(members)}
         if isinstance(value, Exception):
             return _write_error
@@ -189,7 +187,7 @@ class ValueWriter:
 
     def _write_members(self, members: Collection[Any]) -> list[Any]:
         written = [self.write(member) for member in members]
-        return sorted(written, key=encode) if self._alone and not isinstance(members, deque) else written
+        return sorted(written, key=encode) if self._alone and isinstance(members, set | frozenset) else written
 
     def _write_mapping(self, mapping: Mapping[Any, Any]) -> dict[str, Any]:
         if all(type(key) is str and key[:1] not in {"$", "#"} for key in mapping) and type(mapping) is dict:

@@ -7,12 +7,16 @@
 ``facts`` are answers to questions of the state that the file does not have yet, or that have changed. The first file of
 a process begins with an empty state. ``alignup.testing.replay`` reads the files, ``documents.recorded_values`` has the
 form of values. Recorded files name pods and nodes.
+
+Not recorded is what front ends do with the state between two events. Questions there can decide which of equally good
+nodes comes first, and whether the rejection of a pod of others is counted. Options must not change after the start.
 """
 
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, KeysView, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -56,7 +60,7 @@ class DecisionRecorder:
         self._failed = failed
         self._file: BinaryIO | None = None
         self._left = 0  #: bytes that the file may still get
-        self._tries = 0  #: to begin the next file, in vain
+        self._tries = 0  #: to begin the next file that failed
         self.stopped = False
         self._writer = ValueWriter()
         self._questions = _Questions()
@@ -236,10 +240,14 @@ def _copied(answer: object, name: str) -> object:
     """Return an answer as it is now, in its present order: collections may change later."""
     if isinstance(answer, Mapping) and name == "excluded":
         return dict(answer)
+    if isinstance(answer, AbstractSet | Mapping):
+        return dict.fromkeys(answer).keys()
     return tuple(answer) if isinstance(answer, Collection) and not isinstance(answer, str | tuple) else answer
 
 
 def _same(answer: object, other: object) -> bool:
     if isinstance(answer, Exception):
         return type(answer) is type(other) and str(answer) == str(other)
+    if isinstance(answer, KeysView) and isinstance(other, KeysView):
+        return list(answer) == list(other)
     return type(answer) is type(other) and answer == other
