@@ -353,7 +353,7 @@ def _repeatable(request: ApiRequest, error: ApiError) -> bool:
 
 
 def _describe(error: Exception, limits: aiohttp.ClientTimeout) -> str:
-    """Say why there is no response, in the words of the operating system if there are any."""
+    """Say why there is no response."""
     match error:
         case aiohttp.ConnectionTimeoutError():
             return f"no connection within {limits.connect:g} seconds"
@@ -369,6 +369,12 @@ def _describe(error: Exception, limits: aiohttp.ClientTimeout) -> str:
             return f"the response is incomplete or damaged: {error.__cause__ or error}"
         case aiohttp.ServerDisconnectedError():
             return "the connection was closed before the response was complete"
+        case _:
+            return _system_reason(error)
+
+
+def _system_reason(error: Exception) -> str:
+    """Return the reason in the words of the operating system, if there are any."""
     reason: BaseException = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
     if isinstance(error.__cause__, TypeError):
         reason = error.__cause__.__context__ or error
