@@ -952,7 +952,7 @@ async def test_random_faults_and_cancellations_lose_no_slot_and_no_connection(se
     slots, requests = 3, rounds(100, soak=5_000)
     monkeypatch.setattr(connection, "MAX_CONNECTIONS", slots)
     async with FaultyServer(dice, tls=server_tls if with_tls else None) as server:
-        async with connected(server.url, authority=pem, response=0.02) as client:
+        async with connected(server.url, authority=pem, response=0.02, total=0.05) as client:
             for first in range(0, requests, 5):
                 tasks = [asyncio.create_task(request_amid_faults(client, first + add, dice)) for add in range(5)]
                 await asyncio.gather(*(cancel_at_random(task, dice) for task in tasks))
