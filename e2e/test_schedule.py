@@ -16,9 +16,10 @@ import pytest
 
 from alignup.align import bits
 from alignup.kubernetes.api import NODES, PODS, ApiClient, PatchType, Resource, find_access
-from alignup.kubernetes.api.connection import ApiRequest, Connection
+from alignup.kubernetes.api.connection import Connection
 from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.kubernetes.api.objects import PartialObject
+from alignup.kubernetes.api.resource import ApiRequest
 from alignup.schedule.cluster_facts import PLACEMENT_ANNOTATION
 from e2e import control_plane
 from e2e.control_plane import ControlPlane, extenders, free_ports

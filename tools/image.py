@@ -37,7 +37,7 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _NONROOT = 65532
 #: Imports all libraries of the image, and with them the shared libraries that they need.
 _CHECK = "import alignup.cli.agent, alignup.cli.observe, alignup.cli.schedule, alignup.agent.daemon, alignup.observe, \
-cryptography.x509, grpc, httptools, sqlite3, ssl, xxhash, yaml; yaml.CSafeLoader"
+aiohttp, cryptography.x509, grpc, httptools, sqlite3, ssl, xxhash, yaml; yaml.CSafeLoader"
 _SCRIPT = """#!/{place}/bin/python3
 import sys
 from {module} import {function}

@@ -14,6 +14,7 @@ from alignup import cli
 from alignup.align.claims.alignment import NUMA_NODE
 from alignup.align.claims.resource_claims import DeviceId, Slice, SliceDevice
 from alignup.align.workload.names import DEVICE_CLASS_PREFIX
+from alignup.cli.installation import install_advice
 from alignup.testing.api_server import ApiFault, ApiServer, ServedResource
 from tests.align.hosts import pod
 from tests.cli.commands import in_process, python
@@ -461,6 +462,17 @@ def test_kubectl_shows_the_version_and_its_own_name_in_errors(capsys):
     assert python("-c", script).stderr == (
         "alignup: no such command 'nods'; did you mean nodes?\n  Try 'kubectl alignup --help' for help.\n"
     )
+
+
+def test_a_missing_http_library_is_reported_with_what_to_install(server, tmp_path):
+    server.write_kubeconfig(tmp_path / "config")
+    words = ["cluster", "nodes", "--kubeconfig", str(tmp_path / "config")]
+    script = f"import sys; sys.modules['aiohttp'] = None; from alignup.cli import main; main({words})"
+
+    run = python("-c", script)
+
+    assert run.returncode == 1
+    assert run.stderr.splitlines() == ["alignup: aiohttp is not installed", f"  {install_advice('cluster')}"]
 
 
 def test_kubectl_gets_completions(server, capsys, monkeypatch, tmp_path):

@@ -9,7 +9,7 @@ from alignup.cli.app import FailureError
 #: Extra → the modules of its libraries.
 EXTRAS = {
     "agent": ("google", "grpc", "h11", "httptools", "jinja2", "prometheus_client", "starlette", "structlog"),
-    "cluster": ("cryptography", "httptools", "structlog", "xxhash"),
+    "cluster": ("aiohttp", "cryptography", "structlog", "xxhash", "yarl"),
     "claims": ("cel_expr_python",),
     "fleet": ("dask", "distributed"),
     "gpu": ("pynvml",),

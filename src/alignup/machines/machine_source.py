@@ -77,10 +77,9 @@ def load(source: Path | str) -> Machine:
             is_archive = head.startswith((GZIP, BZIP2, XZ, ZSTD)) or head[257:262] == b"ustar"
             text = b"" if is_archive else head + file.read(MAX_TEXT_BYTES + 1)
         if is_archive:
-            from alignup.machines import archive, system  # noqa: PLC0415 - see the top of the module
-            from alignup.machines.file_reader import FileReader  # noqa: PLC0415 - as above
+            from alignup.machines import archive, file_reader, system  # noqa: PLC0415 - see the top of the module
 
-            return system.read_machine(FileReader(archive.read_archive(path)), name=str(path))
+            return system.read_machine(file_reader.FileReader(archive.read_archive(path)), name=str(path))
         if len(text) > MAX_TEXT_BYTES:
             raise SourceError(f"{path} is not an archive, and longer than a description of {MAX_TEXT_BYTES >> 20} MiB")
         return _parse_text(text.decode(), path)

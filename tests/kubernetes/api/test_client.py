@@ -37,6 +37,7 @@ from alignup.kubernetes.api.errors import (
 )
 from alignup.kubernetes.api.objects import ObjectMeta
 from alignup.testing.api_server import ApiFault, ServedResource
+from tests.cli.commands import python
 from tests.kubernetes.api.objects import node, pod
 
 pytestmark = pytest.mark.anyio
@@ -48,6 +49,17 @@ def names(page):
 
 def sent(server, method):
     return [request for request in server.requests if request.method == method]
+
+
+def test_only_a_client_imports_the_http_library():
+    """It takes 90 ms and 10 MB, and the agent and commands without a cluster need not have it."""
+    modules = "alignup.kubernetes.api, alignup.cli.why, alignup.cli.simulate, alignup.nri.node_pods"
+
+    run = python("-c", f"import sys, {modules}; print(*sys.modules)")
+
+    loaded = set(run.stdout.split())
+    assert "alignup.kubernetes.api.client" in loaded
+    assert loaded.isdisjoint({"aiohttp", "yarl"})
 
 
 async def test_get_decodes_the_fields_of_the_struct(server, client):
@@ -230,6 +242,27 @@ async def test_an_object_with_another_uid_is_not_deleted(server, client):
 
     with pytest.raises(ConflictError, match="Precondition failed: UID"):
         await client.delete(PODS.of(old))
+
+
+async def test_a_lost_deletion_of_a_uid_is_repeated(server, client):
+    made = await client.create(PODS, pod(), namespace="default")
+    server.inject(ApiFault(disconnect=True, done=True), verb="delete")
+
+    await client.delete(PODS.of(made))
+
+    assert server.objects("pods") == []
+    assert len(sent(server, "DELETE")) == 2
+
+
+async def test_a_lost_deletion_of_a_name_is_not_repeated(server, client):
+    """Another object may have the name by then."""
+    server.put(pod())
+    server.inject(ApiFault(disconnect=True, done=True), verb="delete")
+
+    with pytest.raises(UnreachableError):
+        await client.delete(PODS.at("web", namespace="default"))
+
+    assert len(sent(server, "DELETE")) == 1
 
 
 async def test_a_merge_patch_changes_the_given_fields(server, client):
@@ -524,7 +557,7 @@ async def test_a_rejected_credential_that_cannot_be_replaced_keeps_no_connection
         def reject(self, credential):
             self.rejected = True
 
-    monkeypatch.setattr("alignup.kubernetes.api.http_client.MAX_CONNECTIONS", 1)
+    monkeypatch.setattr("alignup.kubernetes.api.connection.MAX_CONNECTIONS", 1)
     server.tokens = {"new"}
     access = Access(server=server.url, credentials=FailingCredentials())
     async with ApiClient(access, timing=Timing(attempts=1, connect=1.0)) as client:

@@ -14,7 +14,11 @@ class AccessError(ApiError):
 
 
 class UnreachableError(ApiError):
-    """The API server cannot be reached; it may have carried out the request nevertheless."""
+    """The API server cannot be reached; it may have carried out the request nevertheless if that was ``sent``."""
+
+    def __init__(self, message: str, *, sent: bool = True) -> None:
+        self.sent = sent
+        super().__init__(message)
 
 
 class UnreadableError(ApiError):

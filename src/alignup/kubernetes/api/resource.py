@@ -1,6 +1,7 @@
-"""Resources of the API (pods, nodes, custom resources) and queries for their objects."""
+"""Resources of the API (pods, nodes, custom resources), queries for their objects, and requests."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 from urllib.parse import quote
 
@@ -83,6 +84,25 @@ class Query:
     def parameters(self) -> dict[str, str]:
         selectors = {"labelSelector": self.labels, "fieldSelector": self.fields}
         return {name: selector for name, selector in selectors.items() if selector}
+
+
+MAX_BODY = 1 << 30  #: bytes of a response after decompression, watches excepted: all pods of a large cluster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiRequest:
+    """One request; ``description`` is for messages."""
+
+    description: str
+    path: str
+    method: str = "GET"
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    body: bytes | None = None
+    content_type: str = "application/json"
+    accept: str = "application/json"
+    repeat: bool = True  #: whether to repeat it when the API server throttles it
+    max_bytes: int = MAX_BODY  #: of the response, after decompression
+    idempotent: bool = False  #: whether carrying it out twice does no harm; always true for GET
 
 
 ALL = Query()

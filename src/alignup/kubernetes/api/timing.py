@@ -13,6 +13,7 @@ class Timing:
 
     connect: float = 10.0  #: to connect, including the TLS handshake
     response: float = 60.0  #: without a byte of a response; watches excepted
+    total: float = 300.0  #: for a whole response; watches excepted
     watch: float = 300.0  #: after which the server ends a watch; each asks for up to twice as long
     credentials: float = 60.0  #: for a credential plugin
     retry: float = 0.5  #: the first delay after a failure; it doubles with every further one
