@@ -84,7 +84,6 @@ _log = structlog.get_logger()
 ChangeListener = Callable[[Collection[str]], object]
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
-InstructionListener = Callable[[Instruction], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +149,17 @@ class LiveCluster:
         self._heard: dict[str, float] = {}  #: node → when its HostState was written last, by our clock
         self._changed: dict[str, None] = {}  #: nodes about which listeners are not notified yet
         self._listeners: list[ChangeListener] = []
-        self._instruction_listeners: list[InstructionListener] = []
+        self._instruction_listeners: dict[type[Instruction], list[Callable[[Any], object]]] = {}
+        self.on_instruction(
+            self._follow_instruction,
+            instructions.KeepNode,
+            instructions.GiveNodeBack,
+            instructions.ChangeHosts,
+            instructions.ReadPod,
+            instructions.CountPrediction,
+            instructions.DecideLargePod,
+            instructions.Report,
+        )
         self._event_listeners: list[Callable[[Event], object]] = []
         self.ready = asyncio.Event()  #: set when everything was listed once
         self._decoded: dict[tuple[str, str], Pod] = {}  #: by uid and resource version
@@ -241,9 +250,10 @@ class LiveCluster:
 
     # The scheduling state
 
-    def on_instruction(self, listener: InstructionListener) -> None:
-        """Call *listener* with each instruction of the scheduling state."""
-        self._instruction_listeners.append(listener)
+    def on_instruction(self, listener: Callable[[Any], object], *types: type[Instruction]) -> None:
+        """Call *listener* with each instruction of these *types*."""
+        for type_ in types:
+            self._instruction_listeners.setdefault(type_, []).append(listener)
 
     def on_event(self, listener: Callable[[Event], object]) -> None:
         """Call *listener* after the scheduling state has handled an event."""
@@ -266,10 +276,11 @@ class LiveCluster:
 
     def _carry_out(self, todo: Sequence[Instruction]) -> None:
         for instruction in todo:
-            self._follow_instruction(instruction)
-            for listener in self._instruction_listeners:
-                with self.guard.guarded(ServiceStep.FOLLOW, type(instruction).__name__):
+            for listener in self._instruction_listeners.get(type(instruction), ()):
+                try:
                     listener(instruction)
+                except Exception as error:  # noqa: BLE001 - whatever it is, all others are carried out
+                    self.guard.report(step=ServiceStep.FOLLOW, name=type(instruction).__name__, error=error, retry=0.0)
 
     def _follow_instruction(self, instruction: Instruction) -> None:  # noqa: C901 - a case for each
         match instruction:

@@ -31,7 +31,7 @@ from alignup.placement.scheduling.events import (
     SteeringWritten,
     TimePassed,
 )
-from alignup.placement.scheduling.instructions import Instruction, WriteEvent
+from alignup.placement.scheduling.instructions import WriteEvent
 from alignup.placement.scheduling.options import ExtenderOptions
 from alignup.placement.scheduling.scheduling_state import CHECK_SECONDS
 from alignup.placement.steered import STEERED_ANNOTATION, count_markers
@@ -122,7 +122,7 @@ class ScheduleService:
         self.client, self.metrics = client, ScheduleMetrics()
         self.live = LiveCluster(client, options=live, metrics=self.metrics)
         self.live.schedule(ExtenderOpened(self._options, keeps_nodes=serves_extender))
-        self.live.on_instruction(self._carry_out)
+        self.live.on_instruction(self._write_event, WriteEvent)
         self._events = PodEvents(client, "alignup-schedule")
         self.steering = SteeringWriter(client, self.live, hold=self._options.steer_hold)
         self.filter = FilterVerb(self.live)
@@ -196,11 +196,10 @@ class ScheduleService:
                     continue
             self.live.schedule(TimePassed())
 
-    def _carry_out(self, instruction: Instruction) -> None:
-        if isinstance(instruction, WriteEvent) and not instruction.gate:
-            pod = self.live.find_by_uid(instruction.uid)
-            if pod is not None:
-                self._events.note(pod, instruction.reason, instruction.message, same=instruction.same)
+    def _write_event(self, event: WriteEvent) -> None:
+        pod = None if event.gate else self.live.find_by_uid(event.uid)
+        if pod is not None:
+            self._events.note(pod, event.reason, event.message, same=event.same)
 
     # Answers to HTTP requests
 

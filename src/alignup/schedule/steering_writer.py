@@ -65,7 +65,7 @@ class SteeringWriter:
         self.metrics = PodSteeringMetrics(live.metrics.registry)
         self._waiting: dict[str, deque[WriteSteering]] = {}  #: by node, while one is being written
         live.steering_instructions.subscribe(self._instruction_changed)
-        live.on_instruction(self._carry_out)
+        live.on_instruction(self._carry_out, WriteSteering, Report)
 
     def _carry_out(self, instruction: Instruction) -> None:
         match instruction:

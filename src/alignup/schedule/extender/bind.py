@@ -52,7 +52,7 @@ class BindVerb:
         self._requests: dict[int, _Request] = {}
         self.idle = asyncio.Event()  #: set while no binding is asked for
         self.idle.set()
-        live.on_instruction(self._carry_out)
+        live.on_instruction(self._carry_out, WriteBinding, ReadPodClaims, AnswerBinding)
 
     async def respond(self, args: BindingArgs) -> BindingResult:
         pod, uid, node = f"{args.pod_namespace}/{args.pod_name}", args.pod_uid, args.node

@@ -12,7 +12,7 @@ import structlog
 from alignup.kubernetes.api import PODS, ApiClient
 from alignup.kubernetes.api.errors import ApiError, NotFoundError
 from alignup.placement.scheduling.events import PodGone, WakeNext
-from alignup.placement.scheduling.instructions import Instruction, WakePod
+from alignup.placement.scheduling.instructions import WakePod
 from alignup.schedule.live_cluster import LiveCluster
 
 ANNOTATION = "alignup.dev/room-found"
@@ -27,12 +27,8 @@ class WakeUpWriter:
         self._changed = asyncio.Event()
         self._writes: deque[WakePod] = deque()
         self.woken = 0
-        live.on_instruction(self._carry_out)
+        live.on_instruction(self._writes.append, WakePod)
         live.on_event(self._handled)
-
-    def _carry_out(self, instruction: Instruction) -> None:
-        if isinstance(instruction, WakePod):
-            self._writes.append(instruction)
 
     def _handled(self, _event: object) -> None:
         if self._live.scheduling.wake_ups.due:

@@ -56,7 +56,6 @@ class GateController:
         self._running = False
         self.options = options or GateOptions()
         self.gate = live.scheduling.build_gate(self.options)  #: another one from each start of :meth:`run` on
-        live.on_instruction(self._carry_out)
         live.on_event(self._handled)
         self._handlers: dict[type[Instruction], Callable[[Any], object]] = {
             instructions.WriteRelease: lambda release: self._start(self._release(release), release.pod.uid),
@@ -65,6 +64,7 @@ class GateController:
             instructions.EvictPod: lambda evict: self._start(self._evict(evict.uid), ""),
             instructions.Report: self._report,
         }
+        live.on_instruction(self._carry_out, *self._handlers)
         states = {
             "queued": lambda: len(self.gate.queue) - self.gate.count_blocked(),
             "blocked": self.gate.count_blocked,
@@ -138,9 +138,8 @@ class GateController:
     # Instructions
 
     def _carry_out(self, instruction: Instruction) -> None:
-        handler = self._handlers.get(type(instruction)) if self._running else None
-        if handler is not None:
-            handler(instruction)
+        if self._running:
+            self._handlers[type(instruction)](instruction)
 
     def _write_event(self, event: instructions.WriteEvent) -> None:
         pod = self._live.find_by_uid(event.uid) if event.gate else None
