@@ -366,8 +366,8 @@ async def test_speed(plane: ControlPlane, client: ApiClient, residents: int) -> 
             kubelet = SimulatedKubelet(devices=())
             for number in range(residents):
                 containers = [{"name": "app", "image": "app:1", "resources": {"requests": {"cpu": "10m"}}}]
-                resident = {"metadata": {"name": f"{name}-{number}"}, "spec": {"containers": containers}}
-                resident["spec"]["nodeName"] = name
+                spec = {"containers": containers, "nodeName": name}
+                resident = {"metadata": {"name": f"{name}-{number}"}, "spec": spec}
                 kubelet.admit(known_pod(await client.create(PODS, resident, namespace="default")).pod)
             state = to_object(host_state(join(kubelet.sources())).replace(generation=1))
             await client.apply(HOST_STATES.at(name), state)
