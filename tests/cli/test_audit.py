@@ -108,7 +108,8 @@ def test_json_holds_the_runs_and_the_drift(bench, web):
 
 
 def test_a_run_that_is_not_in_the_ledger_is_drift(bench, web):
-    (bench.directory / "alignup.sqlite").unlink()
+    for path in bench.directory.glob("alignup.sqlite*"):
+        path.unlink()
 
     code, out, _ = bench.run("audit", "--fix")
 

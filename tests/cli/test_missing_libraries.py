@@ -1,6 +1,7 @@
 """An installation without extras: every command names the extra that it needs, and how to install it."""
 
 import json
+import re
 import tomllib
 from pathlib import Path
 
@@ -84,7 +85,8 @@ def test_every_library_of_an_extra_is_known():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
 
     for extra in EXTRAS:
-        modules = {MODULES.get(name, name.replace("-", "_")) for name in extras[extra]}
+        names = [re.split("[<>=]", requirement)[0] for requirement in extras[extra]]
+        modules = {MODULES.get(name, name.replace("-", "_")) for name in names}
         assert modules <= {module for known in EXTRAS.values() for module in known}, extra
 
 

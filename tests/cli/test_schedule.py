@@ -95,4 +95,4 @@ def test_a_run_answers_schedulers_and_records_decisions_until_it_is_ended(tmp_pa
     (recording,) = folder.iterdir()
     result = replay(recording)
     assert (result.difference, result.warning) == (None, "")
-    assert '"$":"SchedulerAsked"' in recording.read_text("utf-8")
+    assert '"$":"NodesAsked"' in recording.read_text("utf-8")
