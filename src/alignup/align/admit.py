@@ -173,7 +173,10 @@ class _Admission:
             try:
                 ledgers[name] = provider.allocate(ledgers[name], self.pod, container, affinity=affinity)
             except ProviderError as error:
-                raise _RejectedError(self._not_allocated(provider, container, error)) from error
+                rejection = self._not_allocated(provider, container, error)
+                if error.residue is not None:
+                    ledgers[name] = error.residue
+                raise _RejectedError(rejection) from error
 
     def decision(
         self,

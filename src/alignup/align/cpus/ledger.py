@@ -88,7 +88,7 @@ class CpuLedger:
         return replace(
             self,
             shared=self.shared & ~cpus,
-            held=with_item(self.held, uid, dict(containers)),
+            held=with_item(self.held, uid, dict(containers)) if containers else self.held,
             pod_held=with_item(self.pod_held, uid, cpus),
             lost=self.lost | self.owned(uid),
             last_owner=None,

@@ -274,7 +274,12 @@ class CpuProvider(Provider[CpuLedger]):
         if self.options.full_pcpus_only:
             self._check_smt(ledger, count)
         cpus = self._select(ledger.available, count, affinity=affinity)
-        parts = self._divide(pod, cpus)
+        try:
+            parts = self._divide(pod, cpus)
+        except ProviderError as error:
+            if self.kubelet_faults:
+                error.residue = ledger.give_pod(pod.uid, cpus, containers={}, checked=False)
+            raise
         return ledger.give_pod(pod.uid, cpus, containers=parts, checked=not self.kubelet_faults)
 
     def release(self, ledger: CpuLedger, uid: str) -> CpuLedger:
