@@ -64,8 +64,18 @@ class Release:
     hints_device_nodes_only: bool = False
     #: With align-by-socket, distribute-cpus-across-numa prefers nodes on few sockets.
     distributes_by_socket: bool = False
-    #: A core is taken as a whole only if all its CPUs are free; before, if as many are as the average core has.
-    takes_whole_cores: bool = False
+    #: A socket or core is whole if all its CPUs are free; before, if as many are as the average one has.
+    takes_groups_by_size: bool = False
+    #: distribute-cpus-across-numa copies the combination it chooses; before, later combinations overwrite it.
+    copies_combinations: bool = False
+    #: distribute-cpus-across-numa uses as many NUMA nodes as the hint has, if it can; before, as few as possible.
+    keeps_hint_width: bool = False
+    #: distribute-cpus-across-cores takes a CPU of each core in turn; before, CPUs by their number.
+    goes_round_cores: bool = False
+    #: A pod placed as a whole keeps its resources at a restart, and leaves none behind if it is rejected.
+    restores_pods: bool = False
+    #: The gauges of the CPU manager show its state; before, they add up what is allocated and released.
+    gauges_show_state: bool = False
     #: The remainder of distributed CPUs is given in whole groups only; before, an attempt at it may not end.
     distributes_in_groups: bool = False
     #: An odd number of CPUs in one cache takes a part of a core; before, it is not taken from one cache.
@@ -188,8 +198,19 @@ _37 = _36.after(
     wraps_state_files=True,
     reads_corrupt_cpus_as_v1=False,
 )
-#: Not released when this was written: of what is known to change in it, only these two are implemented.
-_38 = _37.after(gates={}, options={}, complete=False, takes_whole_cores=True, distributes_in_groups=True)
+#: Not released when this was written.
+_38 = _37.after(
+    gates={},
+    options={},
+    complete=False,
+    takes_groups_by_size=True,
+    copies_combinations=True,
+    distributes_in_groups=True,
+    keeps_hint_width=True,
+    goes_round_cores=True,
+    restores_pods=True,
+    gauges_show_state=True,
+)
 
 RELEASES = (_33, _34, _35, _36, _37, _38)
 NEWEST = _37  #: the newest release of which all differences are known

@@ -103,6 +103,8 @@ class MemoryProvider(Provider[MemoryLedger]):
         else:
             if pod.has_pod_level_resources and _empty_shared_pool(pod, need):
                 return dict.fromkeys(need, ())
+            if self.settings.release.restores_pods and pod.uid in ledger.pod_held:
+                return _hints_for_held(ledger.pod_held[pod.uid], need)
             held = ledger.held.get(pod.uid, {})
             for other in pod.all_containers:
                 if other.name in held:
@@ -141,7 +143,8 @@ class MemoryProvider(Provider[MemoryLedger]):
     def _allocate_pod(self, ledger: MemoryLedger, pod: Pod, affinity: Hint) -> MemoryLedger:
         """Allocate pod-level memory as a whole: containers with requests get their share, all others share the rest."""
         budget = self.need(pod, None)
-        placed = pod.uid in ledger.pod_held and not self.settings.kubelet_faults
+        keeps = self.settings.release.restores_pods or not self.settings.kubelet_faults
+        placed = keeps and pod.uid in ledger.pod_held
         if not budget or not pod.has_pod_level_resources or placed:
             return ledger
         problem = _empty_shared_pool(pod, budget)
