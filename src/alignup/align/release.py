@@ -74,6 +74,8 @@ class Release:
     goes_round_cores: bool = False
     #: A pod placed as a whole keeps its resources at a restart, and leaves none behind if it is rejected.
     restores_pods: bool = False
+    #: Amounts beyond 64 bits become the largest one, and are rounded away from zero; before, they may wrap around.
+    exact_quantities: bool = False
     #: The gauges of the CPU manager show its state; before, they add up what is allocated and released.
     gauges_show_state: bool = False
     #: The remainder of distributed CPUs is given in whole groups only; before, an attempt at it may not end.
@@ -209,6 +211,7 @@ _38 = _37.after(
     keeps_hint_width=True,
     goes_round_cores=True,
     restores_pods=True,
+    exact_quantities=True,
     gauges_show_state=True,
 )
 

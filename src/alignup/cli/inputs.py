@@ -266,7 +266,8 @@ def read_manifests(files: tuple[str, ...], gates: FeatureGates) -> LoadedWorkloa
     advice = "Give manifests as kubectl takes them: files, directories, or - for standard input."
     with input_errors(NOWHERE, advice=advice):
         standard = standard_input() if "-" in files else None
-        accept = partial(validation.accept, fix_pod_level=gates.on("PodLevelResourcesFixDefaulting"))
+        fixed = gates.on("PodLevelResourcesFixDefaulting")
+        accept = partial(validation.accept, fix_pod_level=fixed, release=gates.release)
         lenient = session.ignore_unknown_fields
         return manifests.read_paths(files, standard, accept=accept, ignore_unknown_fields=lenient)
 

@@ -169,7 +169,7 @@ class ManagerInputs:
             return None
         try:
             options = CpuOptions.parse(self.valid_options, gates=self.option_gates)
-            count = self.cpu_settings.reserved_count()
+            count = self.cpu_settings.reserved_count(self.gates.release)
             reserved = select_reserved_cpus(
                 self.view, options, count=count, explicit=self.cpu_settings.explicit, release=self.gates.release
             )
@@ -352,7 +352,7 @@ def _check_reserved_cpus(inputs: ManagerInputs) -> Iterator[Finding]:
         advice = "reserve CPUs for system daemons, such as the first core"
         yield _cpu_error(message, advice, where="systemReserved[cpu]", paste=to_yaml(paste))
         return
-    count = settings.reserved_count()
+    count = settings.reserved_count(inputs.gates.release)
     select = partial(select_reserved_cpus, view, CpuOptions(), count=count, explicit=settings.explicit)
     if message := error_message(select):
         advice = f"reserve at most the {view.num_cpus} CPUs of the machine"

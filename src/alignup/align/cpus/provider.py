@@ -162,7 +162,7 @@ class CpuProvider(Provider[CpuLedger]):
         if CpuPolicy(settings.policy) is CpuPolicy.NONE:
             settings.check_none()
             return cls(view=view, policy=CpuPolicy.NONE, kubelet_release=gates.release)
-        count = settings.reserved_count()
+        count = settings.reserved_count(gates.release)
         try:
             options = CpuOptions.parse(settings.options, gates=gates)
             options.check_machine(topology, sockets=view.num_sockets, nodes=view.num_nodes)
