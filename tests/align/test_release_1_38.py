@@ -359,7 +359,7 @@ def test_pod_level_memory_after_a_restart(release, message):
     host = Host(machine, settings)
     assert host.admit(asked).admitted
 
-    changes = restart(host, host.ledger, [asked])
+    changes = restart(host, host.ledger, [asked]).changes
 
     assert [message in change.message for change in changes.values()] == ([True] if message else [])
 
