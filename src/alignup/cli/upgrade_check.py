@@ -60,6 +60,8 @@ def command(*, archive: str | None, options: UpgradeOptions, host: HostOptions, 
     """
     if host.kubernetes_version is not None:
         raise click.UsageError("--kubernetes-version: give --from and --to instead")
+    if options.etc is not None and not options.etc.is_dir():
+        raise InputError(f"{options.etc}: no such directory", place=Place("--etc"), advice="Give a node's /etc.")
     if archive is None:
         report = _check(options, host)
     else:
