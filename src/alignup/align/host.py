@@ -168,6 +168,19 @@ class Host:
         settings = replace(self.settings, kubelet_faults=False)
         return Host(self.machine, settings, ledger=self.ledger, others=self.others)
 
+    def during_allocation(self, *uids: str) -> "Host":
+        """Return the host at a moment when device plugins still answer for these pods, and PodResources is asked.
+
+        Up to 1.37, a kubelet forgets the devices of unfinished allocations then, and may give them to another pod.
+        """
+        if self.settings.release.remembers_unfinished_devices or not self.settings.kubelet_faults:
+            return self
+        devices = self.ledger.devices
+        for uid in uids:
+            devices = self.devices.release(devices, uid)
+        ledger = replace(self.ledger, devices=devices)
+        return Host(self.machine, self.settings, ledger=ledger, others=self.others)
+
     def missing_devices(self, pod: Pod) -> tuple[str, ...]:
         """Return the extended resources that *pod* requests and neither a device plugin nor a DeviceClass provides.
 

@@ -75,6 +75,8 @@ class Release:
     goes_round_cores: bool = False
     #: A pod placed as a whole keeps its resources at a restart, and leaves none behind if it is rejected.
     restores_pods: bool = False
+    #: Devices for which a plugin has not answered yet stay in use; before, the kubelet may forget them meanwhile.
+    remembers_unfinished_devices: bool = False
     #: Amounts beyond 64 bits become the largest one, and are rounded away from zero; before, they may wrap around.
     exact_quantities: bool = False
     #: The kubelet does not start if its subordinate IDs end with the largest 32-bit number.
@@ -231,6 +233,7 @@ _38 = _37.after(
     keeps_hint_width=True,
     goes_round_cores=True,
     restores_pods=True,
+    remembers_unfinished_devices=True,
     exact_quantities=True,
     checks_sub_ids=True,
     gauges_show_state=True,

@@ -348,7 +348,7 @@ def describe_defects(decision: Decision, safe: Decision) -> Iterator[str]:
     elif given != expected and decision.admitted:
         defect = defects.OTHER_NODES
     upstream = f"{defects.ISSUES}/{defect.issue}" if defect.issue else "no upstream issue was found"
-    yield f"a defect of the kubelet: {detail}{defect.sentence} ({upstream})"
+    yield f"a defect of the kubelet, {defect.fix}: {detail}{defect.sentence} ({upstream})"
 
 
 def _device_resources(decision: Decision) -> set[str]:
