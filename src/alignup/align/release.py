@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cache
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -55,6 +56,7 @@ class Release:
 
     minor: int  #: 37 for 1.37
     version: str  #: 1.37
+    previews: tuple[str, ...] = ()  #: plans that are added to it
     gates: Mapping[str, FeatureGate] = field(repr=False, compare=False)
     options: Mapping[str, FeatureStage] = field(repr=False, compare=False)  #: of the CPU and the topology manager
     #: the last prerelease of which all public changes are known, and its date; empty: the release is known as a whole
@@ -121,12 +123,14 @@ class Release:
         return f"{self} is not released; known up to {self.known_up_to}" if self.known_up_to else ""
 
     def describe(self) -> str:
-        return f"{self} (not released; known up to {self.known_up_to})" if self.known_up_to else self.version
+        known = f" (not released; known up to {self.known_up_to})" if self.known_up_to else ""
+        return f"{self}{known}" + "".join(f", {PREVIEWS[name]}: {name}" for name in self.previews)
 
-    def to_document(self) -> dict[str, str]:
+    def to_document(self) -> dict[str, str | list[str]]:
         """Return the fields of JSON documents about answers of this release."""
         known = {"knownUpTo": self.known_up_to} if self.known_up_to else {}
-        return {"kubernetes": self.version, **known}
+        previews = {"previews": list(self.previews)} if self.previews else {}
+        return {"kubernetes": self.version, **known, **previews}
 
     def after(
         self,
@@ -239,6 +243,11 @@ _38 = _37.after(
     gauges_show_state=True,
 )
 
+#: A plan (KEP-6007) that is in no prerelease up to the date of knowledge: which of equally fit NUMA nodes wins.
+STRATEGY_PREVIEW = "numa-allocation-strategy"
+PREVIEWS: Mapping[str, str] = {STRATEGY_PREVIEW: "preview of a plan, as of 2026-10"}
+_FIRST_PREVIEWED = _38
+
 RELEASES = (_33, _34, _35, _36, _37, _38)
 NEWEST = _37  #: the newest release of which all differences are known
 
@@ -250,6 +259,15 @@ def find_release(version: str) -> Release:
     """
     minor = _parse_minor(version)
     return min(RELEASES, key=lambda release: abs(release.minor - minor))
+
+
+@cache
+def with_preview(release: Release, name: str) -> Release:
+    """Return a release as if it had a plan; ``SettingsError`` if it is too old for that."""
+    if release.minor < _FIRST_PREVIEWED.minor:
+        raise SettingsError(f"the preview {name} is for Kubernetes {_FIRST_PREVIEWED} and later, not {release}")
+    options = {**release.options, STRATEGY_PREVIEW: FeatureStage.ALPHA, "numa-score-weights": FeatureStage.ALPHA}
+    return replace(release, options=MappingProxyType(options), previews=(name,))
 
 
 def release_note(version: str) -> str:

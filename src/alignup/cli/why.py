@@ -24,6 +24,7 @@ from alignup.cli.options import (
     HostOptions,
     WorkloadSelection,
     output_option,
+    preview_option,
     search_option,
     with_options,
     workload_argument,
@@ -51,6 +52,7 @@ _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yam
 @workload_argument
 @workload_option
 @with_options("host", HostOptions)
+@preview_option
 @with_options("selection", WorkloadSelection)
 @search_option("a rejected pod")
 @click.option("--resize", is_flag=True, help="Say what becomes of a resize of running pods to those in FILE.")

@@ -215,6 +215,11 @@ class CpuProvider(Provider[CpuLedger]):
         count = self.exclusive_cpus(pod, container)
         return {CPU: Need(count, ledger.free)} if count else {}
 
+    def allocated_share(self, ledger: CpuLedger, resource: str, nodes: NodeSet) -> tuple[int, int]:
+        del resource
+        cpus = self.allocatable & bits.union(self.view.node_cpus.get(node, 0) for node in bits.members(nodes))
+        return (cpus & ~ledger.shared).bit_count(), cpus.bit_count()
+
     def hints(self, ledger: CpuLedger, pod: Pod, container: Container | None) -> HintsByResource:
         count = self.exclusive_cpus(pod, container)
         if not count:

@@ -100,8 +100,8 @@ OTHER_DEFECTS = (
     ),
     Defect(
         "One device for two pods",
-        "a call of PodResources, or hints for another pod, while a plugin answers, make the kubelet forget which devices "
-        "it has just chosen",
+        "a call of PodResources, or hints for another pod, while a plugin answers, make the kubelet forget which "
+        "devices it has just chosen",
         137534,
         last=37,
     ),

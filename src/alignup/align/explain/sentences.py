@@ -109,6 +109,11 @@ def describe_choice(step: MergeStep) -> str:
     if step.rule is MergeRule.PREFERRED:
         chosen = "the only NUMA node" if step.hint.nodes is None else format_hint(step.hint)
         return f"{chosen} is preferred by {every_resource}{_runners_up(step)}"
+    if step.rule is MergeRule.STRATEGY:
+        others = ", ".join(map(format_nodes, step.runners_up))
+        return (
+            f"{format_hint(step.hint)} is preferred by {every_resource}, as {others}; numa-allocation-strategy chose it"
+        )
     return f"{format_hint(step.hint)}, not preferred by {every_resource}: {_second_best(step)}"
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Self
 
-from alignup.align.bits import NodeSet, quote
+from alignup.align.bits import NodeSet, members, quote
 from alignup.align.errors import ProviderError, SettingsError
 from alignup.align.hint import Hint, HintList, HintsByResource, Need, Provider
 from alignup.align.machine import NumaNode
@@ -87,6 +87,12 @@ class MemoryProvider(Provider[MemoryLedger]):
             type_: Need(size, {id_: node.tables.get(type_, EMPTY_TABLE).free for id_, node in ledger.nodes.items()})
             for type_, size in need.items()
         }
+
+    def allocated_share(self, ledger: MemoryLedger, resource: str, nodes: NodeSet) -> tuple[int, int]:
+        tables = [
+            ledger.nodes[node].tables.get(resource, EMPTY_TABLE) for node in members(nodes) if node in ledger.nodes
+        ]
+        return sum(table.reserved for table in tables), sum(table.allocatable for table in tables)
 
     def hints(self, ledger: MemoryLedger, pod: Pod, container: Container | None) -> HintsByResource:
         """Return hints by type; ``None``: no preference, an empty mapping: impossible."""
