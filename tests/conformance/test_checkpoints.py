@@ -110,7 +110,7 @@ def restored(
 ) -> Any:
     """What the file says; nothing when it is rejected, which must be in the words expected."""
     text = (folder / case["file"]).read_bytes()
-    gates = gates_of(case["gates"])
+    gates = gates_of(case["gates"], case["release"])
     path = f"<DIR>/{format_.file_name}"
     if case["written_by_kubelet"]:
         legacy, data = checksum_texts(format_, text)

@@ -1,9 +1,12 @@
 """The replay of vectors itself: it follows traces that our own set does not have, and takes other sets."""
 
 import copy
+import gzip
+import json
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -130,14 +133,46 @@ def test_an_answer_that_no_known_fault_explains_is_a_failure():
         follow(case, {"c0": "2-5", "c1": "6-8,14"})
 
 
+def run_tests(file: str, vectors: Path) -> subprocess.CompletedProcess[str]:
+    """Run the tests of one *file*, never of this one."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", file, "--vectors", vectors]
+    return subprocess.run(  # noqa: S603 - our own tests
+        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
 def test_a_set_can_have_only_the_answers_of_other_releases(tmp_path):
     (tmp_path / "releases").mkdir()
     (tmp_path / "releases/v1.36.4").symlink_to(OWN_VECTORS / "releases/v1.36.4")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/conformance/test_checkpoints.py"]
-
-    run = subprocess.run(  # noqa: S603 - our own tests
-        [*command, "--vectors", tmp_path], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
-    )
+    run = run_tests("tests/conformance/test_checkpoints.py", tmp_path)
 
     assert run.returncode == 0, run.stdout + run.stderr
     assert "2 passed, 2 skipped" in run.stdout
+
+
+@pytest.mark.parametrize(("result", "code"), [("2-3,16-27", 0), ("0-1,16-27", 1)])
+def test_answers_of_a_new_kubelet_are_compared(tmp_path, result, code):
+    """An i7-14700 whose CPU 0 is reserved."""
+    cores = [[cpu, cpu - cpu % 2 if cpu < 16 else cpu, 0, 0, 0] for cpu in range(28)]
+    topology = {"shape": "i7-14700", "num_sockets": 1, "num_cores": 20, "num_numa": 1, "num_uncore": 1, "cpus": cores}
+    case = {"id": 1, "topology": topology, "options": [], "available": "1-27", "count": 14, "result": result}
+    folder = tmp_path / "releases" / "v1.38.0"
+    folder.mkdir(parents=True)
+    with gzip.open(folder / "cpu_take.jsonl.gz", "wt") as file:
+        file.write(json.dumps({"kubernetes": "v1.38.0"}) + "\n" + json.dumps({**case, "error": None}) + "\n")
+
+    run = run_tests("tests/conformance/test_cpu_take.py", tmp_path)
+
+    assert run.returncode == code, run.stdout + run.stderr
+    assert "releases/v1.38.0/cpu_take" in run.stdout
+
+
+def test_make_takes_the_directory_of_such_answers():
+    """It leaves out the tests of this file, which start others."""
+    command = ["make", "--dry-run", "-o", ".venv/.ready", "check-release", "ANSWERS=/answers"]
+
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)  # noqa: S603
+
+    words = run.stdout.replace("\\\n", "").split()
+    assert words[words.index("--vectors") + 1].strip('"') == "/answers"
+    assert "tests/conformance/test_harness.py" in words[words.index("--ignore") + 1 :]
