@@ -148,7 +148,7 @@ def test_cpus_follow_gpus_to_all_numa_nodes(release, nodes):
     settings = Settings(cpus=cpus, topology=topology, release=release, kubelet_faults=True, fit_check=False)
     host = Host(replace(machine, devices=gpus), settings)
 
-    host.admit(pod("p", cpu="176", **{GPU: "8"}))
+    host.admit(pod("p", cpu="176", gpu="8"))
 
     taken = host.ledger.cpus.owned("p")
     assert sum(1 for node_cpus in host.view.node_cpus.values() if node_cpus & taken) == nodes

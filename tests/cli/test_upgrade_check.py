@@ -245,6 +245,7 @@ def test_state_files_in_which_cpus_were_lost_stop_both_kubelets(full_node, tmp_p
     machine = parse(MACHINE)
     host = Host(machine, configuration.host_settings(configuration.read(json.dumps(CONFIGURATION)), machine))
     files = export_ledger(host)
+    assert files.cpu is not None
     lost = replace(files, cpu=replace(files.cpu, default=0b11, entries={"old": {"app": 0b1100}}))
     write_state_files(tmp_path / "state", lost, gates=host.settings.gates)
     assert state.exists()

@@ -135,7 +135,7 @@ def test_an_answer_that_no_known_fault_explains_is_a_failure():
 
 def run_tests(file: str, vectors: Path) -> subprocess.CompletedProcess[str]:
     """Run the tests of one *file*, never of this one."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", file, "--vectors", vectors]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", file, "--vectors", str(vectors)]
     return subprocess.run(  # noqa: S603 - our own tests
         command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
     )

@@ -153,7 +153,7 @@ async def test_steering_has_the_permissions_that_it_uses():
                     ApiClient(Access(server=server.url)) as client,
                     steering_observer(kubelet, client, PATIENT),
                 ):
-                    await until(lambda: kubelet.at_rest)
+                    await until(lambda: kubelet.at_rest)  # noqa: B023 - awaited in this round
                     generation = service.instruct(marker_pod("any"), "1")
                     await service.reached(generation, "Ready")
                 await kubelet.stop()

@@ -113,11 +113,11 @@ def test_sub_ids_of_a_node_are_checked():
 
 def test_pods_that_wait_and_get_another_answer_are_named():
     """1.38 takes a CPU of each core in turn."""
-    options = {
-        "cpuManagerPolicyOptions": {"distribute-cpus-across-cores": "true"},
-        "featureGates": {"CPUManagerPolicyAlphaOptions": True},
-    }
-    kubelet = SimulatedKubelet(shape="pack:1 numa:1 core:4 pu:2", **options)
+    kubelet = SimulatedKubelet(
+        shape="pack:1 numa:1 core:4 pu:2",
+        cpuManagerPolicyOptions={"distribute-cpus-across-cores": "true"},
+        featureGates={"CPUManagerPolicyAlphaOptions": True},
+    )
     nodes = [convert({**node("a"), "status": {"nodeInfo": {"kubeletVersion": "v1.37.0"}}}, ApiNode)]
     waiting = [api_pod(pod(name, cpu="3", memory="1Gi"), "") for name in ("one", "two")]
 
