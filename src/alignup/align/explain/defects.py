@@ -67,67 +67,16 @@ CLAIMED_HINTS = Defect(
 )
 DEFECTS = (CPUS_NOT_FREE, OTHER_NODES, ENDLESS_LOOP, SPLIT_GROUP, CLAIMED_HINTS)
 
-#: Those that no decision of :func:`describe_defects` shows: they need a restart, two pods at once, or a rare machine.
+#: Those that no decision shows: they need a restart, two pods at once, or a rare machine. The page describes them.
 OTHER_DEFECTS = (
-    Defect(
-        "Restarts of pods with pod-level CPUs",
-        "with `PodLevelResourceManagers`, a restarted kubelet rejects such a pod, or gives it other CPUs and loses the "
-        "first ones",
-        140989,
-        last=37,
-        first=36,
-    ),
-    Defect(
-        "Restarts of pods with pod-level memory",
-        "with `PodLevelResourceManagers`, a restarted kubelet rejects such a pod, or charges its memory twice",
-        140906,
-        last=37,
-        first=36,
-    ),
-    Defect(
-        "CPUs of a rejected pod with pod-level resources",
-        "if the containers request more than the pod, the CPUs of the pod are never released",
-        141041,
-        last=37,
-        first=36,
-    ),
-    Defect(
-        "Pod-level memory without that of containers",
-        "a state file of a kubelet that stopped in between counts as complete",
-        141993,
-        "open",
-        first=36,
-    ),
-    Defect(
-        "One device for two pods",
-        "a call of PodResources, or hints for another pod, while a plugin answers, make the kubelet forget which "
-        "devices it has just chosen",
-        137534,
-        last=37,
-    ),
-    Defect(
-        "Devices of a failed preferred allocation",
-        "if GetPreferredAllocation fails, the devices stay in use until the kubelet restarts",
-        130172,
-        "open",
-    ),
-    Defect(
-        "Gauges that drift",
-        "`cpu_manager_exclusive_cpu_allocation_count` and others count reused CPUs of init containers twice",
-        141262,
-        last=37,
-    ),
-    Defect(
-        "Memory that changes at a reboot",
-        "the kubelet does not start if a NUMA node has a few bytes more or less than in the state file",
-        131253,
-        "open; an option is planned for 1.38",
-    ),
-    Defect(
-        "No start without shared CPUs",
-        "with `strict-cpu-reservation`, the kubelet does not start while all CPUs are exclusive",
-        None,
-        "none found",
-    ),
-    Defect("Stalls on many NUMA nodes", "the time of an admission doubles with each NUMA node", 135541, "open"),
+    Defect("Restarts of pods with pod-level CPUs", "", 140989, last=37, first=36),
+    Defect("Restarts of pods with pod-level memory", "", 140906, last=37, first=36),
+    Defect("CPUs of a rejected pod with pod-level resources", "", 141041, last=37, first=36),
+    Defect("Pod-level memory without that of containers", "", 141993, "open", first=36),
+    Defect("One device for two pods", "", 137534, last=37),
+    Defect("Devices of a failed preferred allocation", "", 130172, "open"),
+    Defect("Gauges that drift", "", 141262, last=37),
+    Defect("Memory that changes at a reboot", "", 131253, "open; an option is planned for 1.38"),
+    Defect("No start without shared CPUs", "", None, "none found"),
+    Defect("Stalls on many NUMA nodes", "", 135541, "open"),
 )
