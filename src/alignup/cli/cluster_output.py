@@ -112,8 +112,16 @@ def _state_notes(pod: ApiPod) -> Iterator[str]:
         yield f"The pod is bound to node {host}, where it keeps what it holds"
 
 
+def incomplete_release(view: ClusterView) -> Release | None:
+    """Return the release of a node that is not known as a whole, if there is one."""
+    releases = (report.settings.release for report in view.reports.values())
+    return next((release for release in releases if release.caveat), None)
+
+
 def doubt_notes(view: ClusterView) -> Iterator[str]:
     """Yield what the observers could not find out, for the first nodes."""
+    if release := incomplete_release(view):
+        yield f"Kubernetes {release.caveat}"
     lines = [f"node {node}: {problem}" for node, problem in sorted(view.stale.items())]
     lines += [f"node {node}: {problem}" for node, problems in sorted(view.doubts.items()) for problem in problems]
     yield from lines[:_MAX_DOUBTS]
@@ -277,8 +285,10 @@ def _amounts(amounts: Amounts) -> str:
 # Documents
 
 
-def answers_document(asked: Sequence[AskedPod]) -> dict[str, Any]:
-    return {"version": VERSION, "answers": [_answer_document(question) for question in asked]}
+def answers_document(asked: Sequence[AskedPod], release: Release | None = None) -> dict[str, Any]:
+    """Return the answers; *release* is one that is not known as a whole."""
+    known = {"knownUpTo": release.known_up_to} if release else {}
+    return {"version": VERSION, **known, "answers": [_answer_document(question) for question in asked]}
 
 
 def _answer_document(question: AskedPod) -> dict[str, Any]:
