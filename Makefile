@@ -3,11 +3,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help setup run test soak coverage dist image bundle sbom audit version docs schemas recording krew lint bench e2e browser screenshots format lock clean again
+.PHONY: help setup run test check-release soak coverage dist image bundle sbom audit version docs schemas recording krew lint bench e2e browser screenshots format lock clean again
 
 help:
 	@echo "make run       run an agent on an example machine, with pods; stop it with Ctrl-C (ONCE=1: exit when done)"
 	@echo "make test      run all tests"
+	@echo "make check-release  compare with answers of a new kubelet (ANSWERS=DIR with releases/v1.38.0/*.jsonl.gz; CONTRIBUTING.md)"
 	@echo "make soak      run the tests that scale for half an hour, with a new seed (SEED=1: with this one)"
 	@echo "make coverage  measure which lines of align/ and store/ the tests run"
 	@echo "make lint      run ruff, mypy and the import rules"
@@ -48,6 +49,10 @@ test soak: export PYTHONDONTWRITEBYTECODE :=
 # One worker more than CPUs: tests of processes and sockets wait now and then.
 test: $(READY)
 	$(BIN)/python -m pytest -n $$(($$(nproc) + 1)) --dist worksteal
+
+check-release: $(READY)
+	$(BIN)/python -m pytest -q tests/conformance --ignore tests/conformance/test_harness.py --ignore tests/conformance/test_release_1_38.py \
+	  --vectors "$(or $(ANSWERS),$(error say where the answers are: make check-release ANSWERS=DIR))"
 
 soak: SEED := $(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '))
 soak: $(READY)

@@ -48,7 +48,9 @@ async def _measure() -> tuple[float, float]:
         live = LiveCluster(client)
         following = asyncio.ensure_future(live.run())
         await live.ready.wait()
-        gate = live.open_gate(GateOptions(parallel=BLOCKED))
+        live.open_gate(GateOptions(parallel=BLOCKED))
+        gate = live.scheduling.gate
+        assert gate
         while _try_next(live):
             pass
         assert len(gate.queue.blocked) == BLOCKED

@@ -11,8 +11,8 @@ from alignup.align.workload import Pod
 from alignup.placement.host_report import PodStage
 from alignup.placement.scheduling import events
 from alignup.placement.scheduling.facts import PodFacts
-from alignup.placement.scheduling.gate import GateOptions
 from alignup.placement.scheduling.instructions import WriteRelease
+from alignup.placement.scheduling.options import GateOptions
 from alignup.placement.scheduling.scheduling_state import SchedulingState
 from alignup.schedule.recording import DecisionRecorder, RecordedState
 from bench.bench_reports import Follower, ReportingNode

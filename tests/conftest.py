@@ -70,7 +70,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     vectors: Path = config.getoption("--vectors")
-    if not any((*vectors.glob("*.jsonl.gz"), *vectors.glob("*/index-*.jsonl"))):
+    patterns = ("*.jsonl.gz", "*/index-*.jsonl", "releases/*/*.jsonl.gz")
+    if not any(any(vectors.glob(pattern)) for pattern in patterns):
         raise pytest.UsageError(f"--vectors {vectors}: no such directory, or no vectors (*.jsonl.gz) in it")
     machines: Path = config.getoption("--machines")
     if not any(machines.glob("*.tar.gz")):

@@ -51,9 +51,12 @@ class CountedCourse(Course):
         rules = self.host.cpus
         ledger = decision.before.cpus
         hints = {step.container: step.hint for step in decision.steps}
+        if None in hints and not decision.admitted:  # scope pod: nothing was allocated
+            return
         for container in pod.all_containers:
+            hint = hints.get(container.name, hints.get(None, NO_AFFINITY))  # None: scope pod
             try:
-                ledger = rules.allocate(ledger, pod, container, affinity=hints.get(container.name, NO_AFFINITY))
+                ledger = rules.allocate(ledger, pod, container, affinity=hint)
             except ProviderError:
                 return
             yield ledger.holds(pod.uid, container.name) or 0

@@ -116,7 +116,7 @@ def test_nothing_is_allocated_for_a_claimed_request_but_its_plugin_aligns_the_po
     assert (kubelet.placements[0].devices, kubelet.placements[0].cpus) == ({}, 0b110000)
     assert (safe.placements[0].devices, safe.placements[0].cpus) == ({}, 0b110)
     (sentence,) = describe_defects(kubelet, safe)
-    assert sentence.startswith(f"a defect of the kubelet: {GPU}: it aligns the pod with devices of a plugin")
+    assert sentence.startswith(f"a defect of the kubelet, not fixed: {GPU}: it aligns the pod with devices of a plugin")
     assert sentence.endswith("(no upstream issue was found)")
 
 

@@ -15,6 +15,7 @@ from alignup.align.host import Host, Settings, node_allocatable
 from alignup.align.machine import CadvisorNode, CadvisorReport, Cpu, Device, HugePages, Machine, NumaNode
 from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity
+from alignup.align.release import find_release
 from alignup.align.settings import FeatureGates, Policy, TopologyOptions, TopologySettings
 from alignup.align.workload import Container, Pod, Resources
 from alignup.align.workload.validation import accept
@@ -568,3 +569,24 @@ def test_reservations_may_be_text():
     assert host.memory.reserved[0] == {"memory": 64 << 20}
     with pytest.raises(QuantityError, match=r'reservation: "1 core": .*; write 1'):
         CpuSettings(**{**cpus, "reservation": "1 core"})
+
+
+@pytest.mark.parametrize(
+    ("version", "faults", "devices"), [("1.37", True, ("dev0",)), ("1.38", True, None), ("1.37", False, None)]
+)
+def test_a_device_may_go_to_two_pods_while_a_plugin_answers(version, faults, devices):
+    """A call of PodResources between the choice of a plugin's device and its answer, as in kubernetes#137534."""
+    machine = replace(parse("pack:1 numa:1(memory=8GiB) core:4 pu:1"), devices=(Device(GPU, "dev0", nodes=1),))
+    settings = Settings(release=find_release(version), kubelet_faults=faults, fit_check=False)
+    host = Host(machine, settings)
+    first, second = (replace(make_pod(name, cpu="1", gpu="1"), uid=name) for name in ("first", "second"))
+    host.admit(first)
+
+    decision = host.during_allocation("first").decide_without_plugins(second)
+
+    if devices is None:
+        assert decision.rejection is not None
+        assert "requested number of devices unavailable for" in decision.rejection.message
+    else:
+        assert decision.placements[0].devices == {GPU: devices}
+    assert not host.decide_without_plugins(second).admitted

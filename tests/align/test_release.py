@@ -25,14 +25,14 @@ def test_other_texts_are_not_versions(version):
 def test_unknown_releases_are_answered_by_the_nearest_and_noted():
     assert find_release("1.99") is RELEASES[-1]
     assert release_note("1.99") == (
-        "Kubernetes 1.99 is not known: the answers are those of 1.38, of which not all changes are known"
+        "Kubernetes 1.99 is not known: the answers are those of 1.38 (not released; known up to alpha.2, 2026-10-07)"
     )
     assert find_release("1.20") is RELEASES[0]
     assert release_note("1.20") == "Kubernetes 1.20 is not known: the answers are those of 1.33"
 
 
 def test_a_release_that_is_not_out_yet_is_noted():
-    assert release_note("1.38") == "not all changes of Kubernetes 1.38 are known"
+    assert release_note("1.38") == "Kubernetes 1.38 is not released; known up to alpha.2, 2026-10-07"
     assert NEWEST.complete
 
 

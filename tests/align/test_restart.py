@@ -26,7 +26,7 @@ def running(**settings):
 def test_pods_keep_what_they_have():
     host = running()
 
-    assert restart(host, host.ledger, PODS) == {}
+    assert restart(host, host.ledger, PODS).changes == {}
 
 
 def test_up_to_1_36_a_full_node_rejects_its_pods_under_full_pcpus_only():
@@ -51,7 +51,7 @@ def test_a_pod_that_is_placed_elsewhere_is_named():
     placed = replace(pod("placed", cpu="2", memory="1Gi"), resources=Resources(whole, whole))
     assert host.admit(placed).admitted
 
-    (change,) = restart(host, host.ledger, [placed]).values()
+    (change,) = restart(host, host.ledger, [placed]).changes.values()
 
     assert change.reason == ""
     assert change.describe(host.settings.release) == (
@@ -65,8 +65,8 @@ def test_containers_that_run_keep_devices_whose_plugin_is_not_back():
     assert host.admit(holder).admitted
     host.update_devices(GPU, ())
 
-    assert restart(host, host.ledger, [holder]) == {}
-    assert restart(host, host.ledger, [replace(holder, uid="new")])["new"].reason == "UnexpectedAdmissionError"
+    assert restart(host, host.ledger, [holder]).changes == {}
+    assert restart(host, host.ledger, [replace(holder, uid="new")]).changes["new"].reason == "UnexpectedAdmissionError"
 
 
 def test_a_kubelet_leaves_nothing_of_a_rejected_pod_but_the_spread_of_memory():

@@ -293,6 +293,20 @@ def test_pod_level_resources_have_the_defaults_of_the_release(tmp_path, version,
     assert f"Admitted: 1 node\n  a\n  {place}\n" in run.stdout
 
 
+@pytest.mark.parametrize(("version", "known"), [("v1.37.0", None), ("v1.38.0-alpha.2", "alpha.2, 2026-10-07")])
+def test_answers_of_nodes_whose_release_is_not_out_say_so(tmp_path, version, known):
+    manifest = MANIFEST.format(api="apps/v1", kind="Deployment", more="")
+    with running_server(ApiServer()) as server:
+        server.serve(SERVED)
+        server.put({**node("a"), "status": {"nodeInfo": {"kubeletVersion": version}}})
+        server.put(state_of("a", SimulatedKubelet()))
+        server.write_kubeconfig(tmp_path / "config")
+        run = in_process("cluster", "why", "-f", "-", "--kubeconfig", tmp_path / "config", "-o", "json", stdin=manifest)
+
+    assert json.loads(run.stdout).get("knownUpTo") == known
+    assert ("Kubernetes 1.38 is not released; known up to alpha.2" in run.stderr) is bool(known)
+
+
 def test_nodes_are_listed_with_what_is_free_and_what_fits(ask):
     run = ask("nodes")
 
@@ -493,7 +507,9 @@ def test_the_upgrade_of_a_cluster_is_checked(ask):
 
     assert run.returncode == 1
     text = " ".join(run.stdout.split())
-    assert "2 running pods on 4 nodes checked for Kubernetes 1.36: 1 node would break or cannot be checked" in text
+    assert text.startswith(
+        "1 node would break or cannot be checked 2 running pods on 4 nodes checked for Kubernetes 1.36"
+    )
     assert "cannot be checked: no HostState" in run.stdout
     document = json.loads(ask("upgrade-check", "--to", "1.36", "-o", "json").stdout)
     assert {upgrade["node"]: upgrade["safe"] for upgrade in document["nodes"]} == {

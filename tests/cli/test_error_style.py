@@ -92,8 +92,8 @@ def test_files_that_are_missing_or_garbage(words, option, tmp_path):
     garbage.write_bytes(b"\x00\xff\x1b[31m{[: \n\t- %")
     (tmp_path / "empty").mkdir()
     unusable = ["missing", "missing\x1b[31m\nx"]
-    # A kubelet takes a directory without drop-ins, and why it refuses a file is the answer of these commands.
-    unusable += [] if option == "--config-dir" else ["empty"]
+    # A kubelet takes a directory without such files, and why it refuses a file is the answer of these commands.
+    unusable += [] if option in {"--config-dir", "--etc"} else ["empty"]
     unusable += [] if words in {("doctor",), ("upgrade-check",)} and option == "--config" else ["garbage"]
     for value in unusable:
         needed = NEEDED.get(words, [])

@@ -1,6 +1,7 @@
 """``alignup upgrade-check``."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,9 @@ CONFIGURATION = {
     "cpuManagerPolicyOptions": {"full-pcpus-only": "true"},
     "reservedSystemCPUs": "0-1",
 }
+
+
+NOT_RELEASED = "1.38 is not released; known up to alpha.2, 2026-10-07"
 
 
 def upgrade_check(old: str, new: str, *words: str | Path):
@@ -52,7 +56,7 @@ def test_a_setting_that_the_new_kubelet_refuses_breaks_the_upgrade(change, findi
 
     assert run.returncode == 1
     assert finding in " ".join(run.stdout.split())
-    assert "the upgrade breaks something" in run.stdout
+    assert run.stdout.startswith("the upgrade breaks something\n")
 
 
 @pytest.mark.parametrize("change", ["featureGates.MemoryManager=true", "cpuManagerPolicy=nonsense"])
@@ -62,8 +66,8 @@ def test_what_both_kubelets_refuse_is_named_and_no_pod_counts_as_checked(change)
     run = upgrade_check("1.36", "1.37", *words)
 
     assert run.returncode == 1
-    assert "What both kubelets refuse: neither starts" in run.stdout
-    assert run.stdout.endswith("0 running pods checked: no kubelet starts\n")
+    assert run.stdout.startswith("no kubelet starts\nFrom Kubernetes 1.36 to 1.37: 0 running pods checked\n")
+    assert "the present kubelet does not start either" in " ".join(run.stdout.split())
 
 
 def test_a_file_that_cannot_be_read_is_no_safe_upgrade(tmp_path):
@@ -78,7 +82,7 @@ def test_a_file_that_cannot_be_read_is_no_safe_upgrade(tmp_path):
 def test_a_setting_that_only_the_present_kubelet_refuses_breaks_nothing():
     run = upgrade_check("1.35", "1.36", *ON_NODE, "--set", "featureGates.PodLevelResourceManagers=true")
 
-    assert (run.returncode, run.stdout.splitlines()[-1]) == (0, "0 running pods checked: nothing breaks")
+    assert (run.returncode, run.stdout.splitlines()[0]) == (0, "nothing breaks")
 
 
 @pytest.mark.parametrize("change", ["KubeletTracing=true", "EnvFiles=false"])
@@ -86,7 +90,9 @@ def test_gates_that_1_38_removes_or_locks_break_the_upgrade(change):
     run = upgrade_check("1.37", "1.38", *ON_NODE, "--set", f"featureGates.{change}")
 
     assert run.returncode == 1
-    assert run.stdout.endswith("0 running pods checked: the upgrade breaks something\n")
+    assert " ".join(run.stdout.split()).startswith(
+        f"the upgrade breaks something ({NOT_RELEASED}) From Kubernetes 1.37"
+    )
 
 
 def test_pods_of_the_state_files_that_are_not_listed_are_not_checked(tmp_path):
@@ -100,13 +106,12 @@ def test_pods_of_the_state_files_that_are_not_listed_are_not_checked(tmp_path):
     some = upgrade_check("1.35", "1.37", *words, "--pods", tmp_path / "pods.yaml")
 
     assert run.returncode == 1
-    assert run.stdout.endswith("0 running pods checked, 4 not checked: add them to --pods\n")
+    assert run.stdout.splitlines()[0] == "not all pods are checked"
+    assert run.stdout.splitlines()[1] == "From Kubernetes 1.35 to 1.37: 0 running pods checked, 4 not checked"
     assert all(uid.format(number) in run.stdout for number in (1, 2, 3, 5))
     assert (document["safe"], document["uncheckedPods"]) == (False, [uid.format(number) for number in (1, 2, 3, 5)])
-    assert (some.returncode, some.stdout.splitlines()[-1].split(":")[0]) == (
-        1,
-        "4 running pods checked, 1 not checked",
-    )
+    assert some.returncode == 1
+    assert some.stdout.splitlines()[1].endswith(": 4 running pods checked, 1 not checked")
 
 
 @pytest.fixture
@@ -159,3 +164,95 @@ def test_unusable_input_is_refused(words, message):
 
     assert run.returncode == 2
     assert message in run.stderr
+
+
+@pytest.mark.parametrize("change", ["InPlacePodVerticalScaling=true", "SELinuxMount=false", "JobManagedBy=true"])
+def test_gates_that_are_due_are_a_warning(change):
+    run = upgrade_check("1.37", "1.38", *ON_NODE, "--set", f"featureGates.{change}")
+
+    assert run.returncode == 0
+    assert run.stdout.splitlines()[0] == f"nothing known breaks ({NOT_RELEASED})"
+    assert f"{change.partition('=')[0]} is due to be" in " ".join(run.stdout.split())
+    assert "remove it before the upgrade" in " ".join(run.stdout.split())
+
+
+@pytest.mark.parametrize("change", ["SELinuxMount=true", "PodLevelResources=true"])
+def test_other_gates_are_no_warning(change):
+    run = upgrade_check("1.37", "1.38", *ON_NODE, "--set", f"featureGates.{change}")
+
+    assert run.stdout.splitlines()[1:] == ["From Kubernetes 1.37 to 1.38: 0 running pods checked"]
+
+
+def test_every_answer_about_1_38_has_the_date_of_knowledge():
+    document = json.loads(upgrade_check("1.37", "1.38", *ON_NODE, "-o", "json").stdout)
+
+    assert document["knownUpTo"] == "alpha.2, 2026-10-07"
+    assert "knownUpTo" not in json.loads(upgrade_check("1.36", "1.37", *ON_NODE, "-o", "json").stdout)
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [("kubelet:65536:4294901760", 1), ("kubelet:65536:4294901759", 0), ("other:65536:4294901760", 0), ("kubelet:x", 0)],
+)
+def test_sub_ids_that_end_with_the_largest_number_stop_the_kubelet(tmp_path, line, code):
+    (tmp_path / "subuid").write_text(f"root:0:1\n{line}\n")
+
+    run = upgrade_check("1.37", "1.38", *ON_NODE, "--etc", tmp_path)
+
+    assert run.returncode == code
+    assert ("/etc/subuid: a kubelet 1.38 does not start" in " ".join(run.stdout.split())) == bool(code)
+    assert upgrade_check("1.36", "1.37", *ON_NODE, "--etc", tmp_path).returncode == 0
+
+
+def pod_manifest(name, cpu, **spec):
+    amounts = {"cpu": cpu, "memory": "1Gi"}
+    containers = [{"name": "app", "image": "none", "resources": {"requests": amounts, "limits": amounts}}]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {"containers": containers, **spec}}
+
+
+def test_pods_that_wait_and_get_another_answer_are_named(tmp_path):
+    """A kubelet up to 1.37 does not return from this selection of CPUs, so it counts as rejected."""
+    example = NODE.parent / "defects"
+    words = ("--machine", "pack:2 numa:4(memory=8GiB) core:4 pu:2", "--config", example / "distribute-cores.yaml")
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(pod_manifest("small", "2")))
+
+    up = upgrade_check("1.37", "1.38", *words, "-f", example / "twenty-two-cpus.yaml", "-f", tmp_path / "small.yaml")
+    down = upgrade_check("1.38", "1.37", *words, "-f", example / "twenty-two-cpus.yaml")
+
+    assert up.returncode == 0
+    assert "2 waiting pods asked about" in up.stdout
+    text = " ".join(up.stdout.split())
+    assert "default/twenty-two-cpus, which waits, would be admitted by a kubelet 1.38, and is rejected now" in text
+    assert down.returncode == 1
+    assert down.stdout.splitlines()[0] == "the rollback breaks something"
+    assert "would be rejected by a kubelet 1.37: KubeletHangs" in " ".join(down.stdout.split())
+
+
+def test_the_worst_comes_first(full_node, tmp_path):
+    (tmp_path / "wide.yaml").write_text(yaml.safe_dump(pod_manifest("wide", "2")))
+
+    words = (*full_node, "--set", "featureGates.EnvFiles=true", "-f", tmp_path / "wide.yaml")
+    run = upgrade_check("1.37", "1.36", *words)
+
+    rejected = [line for line in run.stdout.splitlines() if line.startswith("  - ")]
+    assert [" is rejected when " in line for line in rejected[:2]] == [True, True]
+    assert run.stdout.count("→ drain the node before") == 2
+
+
+def test_state_files_in_which_cpus_were_lost_stop_both_kubelets(full_node, tmp_path):
+    """As a kubelet up to 1.37 leaves them behind when a pod with pod-level resources is admitted twice."""
+    state = tmp_path / "state" / "cpu_manager_state"
+    machine = parse(MACHINE)
+    host = Host(machine, configuration.host_settings(configuration.read(json.dumps(CONFIGURATION)), machine))
+    files = export_ledger(host)
+    assert files.cpu is not None
+    lost = replace(files, cpu=replace(files.cpu, default=0b11, entries={"old": {"app": 0b1100}}))
+    write_state_files(tmp_path / "state", lost, gates=host.settings.gates)
+    assert state.exists()
+
+    run = upgrade_check("1.37", "1.38", *full_node)
+
+    text = " ".join(run.stdout.split())
+    assert run.returncode == 1
+    assert text.startswith("no kubelet starts")
+    assert "doesn't match with CPUs in state" in text

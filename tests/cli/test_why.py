@@ -105,7 +105,7 @@ def test_feature_gates_are_those_of_the_release(manifest):
     ("version", "note"),
     [
         ("1.99", "Kubernetes 1.99 is not known: the answers are those of 1.38"),
-        ("1.38", "not all changes of Kubernetes 1.38 are known"),
+        ("1.38", "Kubernetes 1.38 is not released; known up to alpha.2, 2026-10-07"),
     ],
 )
 def test_an_unknown_release_is_answered_with_a_note(manifest, version, note):

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from alignup.collect.reader_pod import MOUNT, PREFIX
+from alignup.collect.reader_pod import ETC_MOUNT, MOUNT, PREFIX
 from alignup.testing.api_server import ApiServer
 from tests.align.hosts import pod
 from tests.observe.api_objects import SERVED, api_pod, node
@@ -44,7 +44,8 @@ class NodeServer(ApiServer):
             status["containerStatuses"] = [{"name": "reader", "state": {"waiting": self.waiting}}]
         elif self.state is not None:
             shell, flag, script = container["command"]
-            command = [shell, flag, script.replace(f"{MOUNT}/", f"{self.state}/")]
+            script = script.replace(f"{MOUNT}/", f"{self.state}/").replace(f"{ETC_MOUNT}/", f"{self.state}/etc/")
+            command = [shell, flag, script]
             log = subprocess.run(command, capture_output=True, check=True).stdout if self.log is None else self.log  # noqa: S603
             path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/log"
             self.respond(path, log)

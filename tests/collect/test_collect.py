@@ -476,3 +476,46 @@ def test_an_existing_archive_becomes_private(cluster, collect, tmp_path):
     target.chmod(0o644)
     assert collect("web", "--yes", "--archive", target).returncode == 0
     assert stat.S_IMODE(target.stat().st_mode) == 0o600
+
+
+def test_an_archive_is_checked_before_an_upgrade(cluster, collect, tmp_path):
+    observed(cluster)
+    configuration = {**json.loads(cluster.kubelet.text), "featureGates": {"KubeletTracing": True}}
+    body = json.dumps({"kubeletconfig": configuration}).encode()
+    cluster.respond(f"/api/v1/nodes/{NODE}/proxy/configz", body)
+    assert collect("web", "--yes").returncode == 0
+    archive = tmp_path / "default-web.tar.gz"
+
+    breaks = in_process("upgrade-check", archive, "--to", "1.38")
+    passes = in_process("upgrade-check", archive, "--to", "1.37", "-o", "json")
+
+    assert breaks.returncode == 1
+    assert "unrecognized feature gate: KubeletTracing" in " ".join(breaks.stdout.split())
+    assert passes.returncode == 0, passes.stderr
+    document = json.loads(passes.stdout)
+    assert (document["from"], document["checkedPods"], document["waitingPods"]) == ("1.36", 2, 1)
+
+
+@pytest.mark.parametrize("by_observer", [True, False])
+def test_sub_ids_are_in_the_archive(cluster, collect, tmp_path, by_observer):
+    if by_observer:
+        cluster.put({**state_of(NODE, cluster.kubelet), "subIds": {"subuid": "65536:4294901760"}})
+    (cluster.state / "etc").mkdir()
+    (cluster.state / "etc/subuid").write_text("root:1:65536\nkubelet:65536:4294901760\n")
+
+    assert collect("web", "--yes", "--sub-ids").returncode == 0
+
+    archive = tmp_path / "default-web.tar.gz"
+    assert archives.read(archive).parts[Part.SUBUID] == b"kubelet:65536:4294901760\n"
+    if by_observer:  # a reader records the machine of this test, which is another one than that of the state files
+        run = in_process("upgrade-check", archive, "--to", "1.38")
+        assert run.returncode == 1
+        assert "kubelet:65536:4294901760 ends at 4294967295" in " ".join(run.stdout.split())
+
+
+def test_a_reader_mounts_etc_only_if_it_may(cluster, collect):
+    assert collect("web", "--yes").returncode == 0
+    assert collect("web", "--yes", "--sub-ids", "--archive", "other.tar.gz").returncode == 0
+
+    mounted = [{volume["name"] for volume in reader["spec"]["volumes"]} for reader in cluster.readers]
+    assert [("etc" in names) for names in mounted] == [False, True]

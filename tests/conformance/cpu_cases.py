@@ -10,6 +10,7 @@ from alignup.align.bits import CpuSet
 from alignup.align.cpus.options import CpuOptions
 from alignup.align.cpus.provider import CpuHints
 from alignup.align.hint import HintList
+from alignup.align.release import NEWEST, Release
 from alignup.align.settings import FeatureGates
 from alignup.align.workload import Pod, Resources
 from tests.vector_types import list_of, pod_of
@@ -31,8 +32,8 @@ def seen_pod(case: Json, pod: Json) -> Pod:
     )
 
 
-def gates_of(names: Sequence[str]) -> FeatureGates:
-    return FeatureGates(dict.fromkeys(names, True))
+def gates_of(names: Sequence[str], release: Release = NEWEST) -> FeatureGates:
+    return FeatureGates(dict.fromkeys(names, True), release)
 
 
 def held_of(assignments: Json | None) -> dict[str, dict[str, CpuSet]]:

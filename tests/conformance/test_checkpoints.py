@@ -24,7 +24,7 @@ from alignup.kubernetes.kubelet_files.state_files import (
 )
 from tests.conformance import memory_cases
 from tests.conformance.cpu_cases import gates_of, held_of, sets_of
-from tests.conformance.harness import Case, run_index, run_releases
+from tests.conformance.harness import OWN_VECTORS, Case, run_index, run_releases
 
 #: A list of CPUs that cannot be parsed: the file is the kubelet's, but there is no state to write again.
 UNREADABLE = {"bad-default-cpuset", "bad-container-cpuset"}
@@ -47,10 +47,14 @@ def test_kubelets_of_other_releases_read_and_rewrite_the_files_of_memory(request
 
 
 def run_reads(request: pytest.FixtureRequest, file: str, parse: Callable[..., Any], dump: Callable[..., bytes]) -> None:
-    """What each release makes of the files: rejects them in these words, or writes them back."""
+    """What each release makes of the files: rejects them in these words, or writes them back.
+
+    A set that has only answers of other releases answers for our own files.
+    """
+    folders = [vectors / "checkpoints" for vectors in (request.config.getoption("--vectors"), OWN_VECTORS)]
 
     def check(case: Case) -> None:
-        text = (request.config.getoption("--vectors") / "checkpoints" / case["file"]).read_bytes()
+        text = next(folder / case["file"] for folder in folders if (folder / case["file"]).exists()).read_bytes()
         unknown = case.get("gates_unknown_here", ())
         gates = FeatureGates({name: True for name in case["gates"] if name not in unknown}, case["release"])
         name = CPU_FORMAT.file_name if case["manager"] == "cpu" else MEMORY_FORMAT.file_name
@@ -106,7 +110,7 @@ def restored(
 ) -> Any:
     """What the file says; nothing when it is rejected, which must be in the words expected."""
     text = (folder / case["file"]).read_bytes()
-    gates = gates_of(case["gates"])
+    gates = gates_of(case["gates"], case["release"])
     path = f"<DIR>/{format_.file_name}"
     if case["written_by_kubelet"]:
         legacy, data = checksum_texts(format_, text)

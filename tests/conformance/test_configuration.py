@@ -44,7 +44,7 @@ def test_configuration(request: pytest.FixtureRequest):
 
 def check_case(case: Case) -> None:
     try:
-        configuration = read(case["text"], name="CONFIG")
+        configuration = read(case["text"], name="CONFIG", release=case["release"])
     except ConfigurationError as error:
         assert error.stage == case["stage"], f"{error.stage}: {error}"
         CHECKS[StartupStage(error.stage)](case, error)

@@ -38,9 +38,11 @@ def created(case: Case) -> CpuProvider:
             reservation=None if case["reservation"] == "unset" else Quantity.parse(case["reservation"]),
             explicit=explicit,
         )
-        gates = gates_of(["CPUManagerPolicyAlphaOptions"])
+        gates = gates_of(["CPUManagerPolicyAlphaOptions"], case["release"])
         return CpuProvider.create(view, settings, topology=Policy.NONE, gates=gates)
     options = options_of(case["options"])
     options.check_machine(Policy.NONE, sockets=view.num_sockets, nodes=view.num_nodes)
-    reserved = select_reserved_cpus(view, options, count=case["num_reserved"], explicit=explicit)
+    reserved = select_reserved_cpus(
+        view, options, count=case["num_reserved"], explicit=explicit, release=case["release"]
+    )
     return CpuProvider(view=view, policy=CpuPolicy.STATIC, options=options, reserved=reserved)

@@ -187,7 +187,7 @@ class Trace:
 
     def start(self, event: Case, where: str) -> None:
         pod = self.pods.get(event["uid"])
-        if pod:
+        if pod and pod.uid in self.host.ledger.pods:  # it may have been rejected after a restart
             for container in pod.all_containers:
                 self.host.start_container(pod.uid, container.name)
         self.compare_state(event["expect"]["state"], where)

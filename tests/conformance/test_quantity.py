@@ -31,7 +31,7 @@ def check(case: Case) -> str | None:
 
 def check_text(case: Case, read) -> str | None:
     try:
-        quantity = read(case["text"])
+        quantity = read(case["text"]).under(case["release"])
     except QuantityError as error:
         assert not case["ok"], f"{case['text']!r} rejected: {error}"
         assert str(error) == case["error"]
@@ -78,7 +78,7 @@ def amount_of(document: Case) -> Quantity:
 
 
 def check_pair(case: Case) -> None:
-    a, b = Quantity.parse(case["a"]), Quantity.parse(case["b"])
+    a, b = (Quantity.parse(case[name]).under(case["release"]) for name in ("a", "b"))
 
     assert (a > b) - (a < b) == case["cmp"]
     assert (a == b) == case["equal"]

@@ -37,6 +37,7 @@ CHANGED: dict[str, Any] = {
         "kubeletDir": "/data/kubelet",
         "extraArgs": ["--fingerprint=all", 'a"b'],
         "steer": True,
+        "subIds": True,
         "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "1Gi"}},
         "nodeSelector": {"numa": "true"},
         "tolerations": [{"key": "dedicated", "operator": "Exists", "effect": "NoSchedule"}],
@@ -170,12 +171,12 @@ def test_values_change_the_observer():
 
     assert container["image"] == "registry.example.com/alignup:1"
     assert container["imagePullPolicy"] == "Always"
-    words = ["observe", "--listen=:9184", "--kubelet-dir=/data/kubelet", "--steer"]
+    words = ["observe", "--listen=:9184", "--kubelet-dir=/data/kubelet", "--steer", "--etc=/etc-of-node"]
     assert container["args"] == [*words, *values["extraArgs"]]
     assert container["resources"] == values["resources"]
     assert container["securityContext"]["seLinuxOptions"] == {"type": "spc_t"}
     assert {mount["mountPath"].removeprefix("/data/kubelet") for mount in container["volumeMounts"]} == {
-        *("", "/pods", "/plugins", "/device-plugins")
+        *("", "/pods", "/plugins", "/device-plugins", "/etc-of-node")
     }
     assert pod["volumes"][0]["hostPath"]["path"] == "/data/kubelet"
     assert pod["nodeSelector"] == {"kubernetes.io/os": "linux", "numa": "true"}

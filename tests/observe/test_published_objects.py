@@ -163,3 +163,13 @@ def test_many_problems_are_shortened():
 
     assert problems("a", "b") == ["a", "b"]
     assert problems(*(str(number) for number in range(25)))[-2:] == ["19", "and 5 more"]
+
+
+def test_a_host_state_has_all_gates_and_the_ranges_of_ids():
+    kubelet = SimulatedKubelet(featureGates={"JobManagedBy": True, "AllBeta": True})
+    sources = replace(kubelet.sources(), sub_ids={"subuid": "65536:1048576"})
+
+    state = host_state(join(sources, settled=False))
+
+    assert state.configuration["featureGates"] == {"JobManagedBy": True, "AllBeta": True}
+    assert state.sub_ids == {"subuid": "65536:1048576"}

@@ -54,7 +54,7 @@ def test_a_configuration_that_new_kubelets_refuse_is_named():
 
     (a, _) = check("1.35", gates)
 
-    assert "unrecognized feature gate: PodLevelResourceManagers" in a.refused
+    assert "unrecognized feature gate: PodLevelResourceManagers" in a.refused[0]
     assert a.to_document()["safe"] is False
 
 
@@ -74,3 +74,57 @@ def test_a_node_with_a_pod_that_cannot_be_read_cannot_be_checked():
 
     assert not a.safe
     assert a.unknown.startswith("pod default/large cannot be read: ")
+
+
+def test_all_gates_that_are_set_are_checked():
+    gates = {"featureGates": {"KubeletTracing": True, "JobManagedBy": True, "PodLevelResources": True}}
+
+    (a, _) = check("1.38", gates)
+
+    assert a.refused == ("featureGates[KubeletTracing]: unrecognized feature gate: KubeletTracing",)
+    assert [warning.partition(" ")[0] for warning in a.warnings] == ["JobManagedBy"]
+    assert not a.safe
+    assert "a kubelet 1.38 does not start" in a.items(find_release("1.38"))[0].text
+
+
+def test_a_gate_that_we_do_not_know_is_no_reason_not_to_answer():
+    (a, _) = check("1.38", {"featureGates": {"GateOfADistribution": True}})
+
+    assert a.unknown == ""
+    assert "unrecognized feature gate: GateOfADistribution" in a.refused[0]
+
+
+def test_gates_that_are_due_are_a_warning():
+    (a, _) = check("1.38", {"featureGates": {"JobManagedBy": True}})
+
+    assert a.safe
+    assert a.warnings
+
+
+def test_sub_ids_of_a_node_are_checked():
+    kubelet = SimulatedKubelet()
+    nodes = [convert({**node("a"), "status": {"nodeInfo": {"kubeletVersion": "v1.37.0"}}}, ApiNode)]
+    states = [received({**state_of("a", kubelet), "subIds": {"subgid": "65536:4294901760"}})]
+
+    (a,) = check_nodes(nodes, states, [], find_release("1.38"))
+
+    assert a.refused == ("/etc/subgid: kubelet:65536:4294901760 ends at 4294967295, which is out of range",)
+
+
+def test_pods_that_wait_and_get_another_answer_are_named():
+    """1.38 takes a CPU of each core in turn."""
+    kubelet = SimulatedKubelet(
+        shape="pack:1 numa:1 core:4 pu:2",
+        cpuManagerPolicyOptions={"distribute-cpus-across-cores": "true"},
+        featureGates={"CPUManagerPolicyAlphaOptions": True},
+    )
+    nodes = [convert({**node("a"), "status": {"nodeInfo": {"kubeletVersion": "v1.37.0"}}}, ApiNode)]
+    waiting = [api_pod(pod(name, cpu="3", memory="1Gi"), "") for name in ("one", "two")]
+
+    (a,) = check_nodes(
+        nodes, [received(state_of("a", kubelet))], [convert(each, ApiPod) for each in waiting], find_release("1.38")
+    )
+
+    (change,) = a.pods  # both have the same requests
+    assert (change.waits, change.reason, change.message) == (True, "", "would get other resources from a kubelet 1.38")
+    assert a.safe

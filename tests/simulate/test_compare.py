@@ -16,6 +16,7 @@ import pytest
 
 from alignup.align.errors import SettingsError, WorkLimitError
 from alignup.align.host import Host
+from alignup.align.release import STRATEGY_PREVIEW, find_release, with_preview
 from alignup.align.settings import FeatureGates, Policy, Scope
 from alignup.simulate.arrivals import arrivals
 from alignup.simulate.compare import DIMENSIONS, build_grid, columns, compare, rows, to_document
@@ -389,9 +390,15 @@ def test_the_scope_matters_if_pods_may_choose_a_policy():
 
 @pytest.mark.parametrize("name", DIMENSIONS)
 def test_every_dimension_has_several_values(name):
-    lenient = replace(BASE, topology=replace(BASE.topology, policy=Policy.RESTRICTED))
+    plan = with_preview(find_release("1.38"), STRATEGY_PREVIEW)
+    lenient = replace(BASE, topology=replace(BASE.topology, policy=Policy.RESTRICTED), release=plan)
 
     assert len(build_grid(lenient, [name], machine=MACHINE)) > 1
+
+
+def test_a_plan_needs_its_preview():
+    with pytest.raises(SettingsError, match="add --preview numa-allocation-strategy"):
+        build_grid(BASE, [STRATEGY_PREVIEW], machine=MACHINE)
 
 
 @pytest.mark.parametrize("name", DIMENSIONS)

@@ -32,7 +32,8 @@ from alignup.align.hint import DONT_CARE, Hint, HintsByResource, MergeInput, Pro
 from alignup.align.ledger import AdmittedPod, Ledger
 from alignup.align.machine import Distances
 from alignup.align.merging.merge import apply_policy
-from alignup.align.settings import Policy, Scope, TopologySettings
+from alignup.align.merging.strategy import apply_strategy, score_share
+from alignup.align.settings import AllocationStrategy, Policy, Scope, TopologySettings
 from alignup.align.workload import Container, Pod, demand
 from alignup.align.workload.names import POLICY_ANNOTATION, SCOPE_ANNOTATION
 
@@ -153,9 +154,13 @@ class _Admission:
             provider_merge_inputs = provider_inputs(provider.name, hints)
             inputs += provider_merge_inputs
             considered.append((provider, ledger, hints, provider_merge_inputs))
-        hint, accepted, (_, _, width, rule, runners_up) = apply_policy(
-            self.policy, inputs, nodes=self.rules.nodes, distances=self.rules.distances
-        )
+        nodes, distances = self.rules.nodes, self.rules.distances
+        result = apply_policy(self.policy, inputs, nodes=nodes, distances=distances)
+        options = self.rules.topology.options
+        if options.strategy is not AllocationStrategy.NONE and self.policy is not Policy.NONE:
+            scores = partial(_score, considered)
+            result = apply_strategy(result, inputs, scores, options=options, nodes=nodes, distances=distances)
+        hint, accepted, (_, _, width, rule, runners_up) = result
         container_name = None if container is None else container.name
         resources = CollectedResources(partial(_collect_resources, self.pod, container, considered))
         step = MergeStep(container_name, resources, width, rule, hint, runners_up, accepted)
@@ -173,7 +178,10 @@ class _Admission:
             try:
                 ledgers[name] = provider.allocate(ledgers[name], self.pod, container, affinity=affinity)
             except ProviderError as error:
-                raise _RejectedError(self._not_allocated(provider, container, error)) from error
+                rejection = self._not_allocated(provider, container, error)
+                if error.residue is not None:
+                    ledgers[name] = error.residue
+                raise _RejectedError(rejection) from error
 
     def decision(
         self,
@@ -230,6 +238,15 @@ class _Admission:
 
 #: A provider, its ledger, and what it answered; the hints also as inputs of the merge.
 _ProviderHints = tuple[Provider[Any], Any, HintsByResource, list[MergeInput]]
+
+
+def _score(considered: Sequence[_ProviderHints], number: int, nodes: NodeSet) -> int:
+    """Return how much of the resource of a merge input is allocated on *nodes*, in percent."""
+    for provider, ledger, _, inputs in considered:
+        if number < len(inputs):
+            return score_share(*provider.allocated_share(ledger, inputs[number][0] or "", nodes))
+        number -= len(inputs)
+    return 0
 
 
 def _collect_resources(

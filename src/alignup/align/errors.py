@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 #: Ends the message of an error that Kubernetes would not report: the input exceeds a limit of this package.
 OWN_LIMIT = "(a limit of alignup)"
@@ -239,8 +240,11 @@ class ProviderError(AlignError):
     """A request that a provider cannot serve, so that the pod is rejected.
 
     ``reason`` and ``message`` are the kubelet's, for the pod's status; ``str(error)`` is the provider's own text. As in
-    the kubelet, an error without a reason is wrapped.
+    the kubelet, an error without a reason is wrapped. ``residue`` is the provider's ledger afterwards where a kubelet
+    keeps a part of what it allocated; ``None``: it keeps nothing.
     """
+
+    residue: Any = None
 
     def __init__(self, text: str, *, reason: str | None = None) -> None:
         super().__init__(text)

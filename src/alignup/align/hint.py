@@ -429,6 +429,11 @@ class Provider(Protocol[ProviderLedger]):
         del ledger, pod, container
         return {}
 
+    def allocated_share(self, ledger: ProviderLedger, resource: str, nodes: NodeSet) -> tuple[int, int]:
+        """Return how much of a resource is allocated on *nodes*, and how much can be; (0, 0): unknown."""
+        del ledger, resource, nodes
+        return 0, 0
+
     def capacity(self, ledger: ProviderLedger, uid: str) -> Mapping[str, int]:
         """Return the host's capacity by resource for the fit check of a pod; empty for cpu, memory and huge pages."""
         del ledger, uid

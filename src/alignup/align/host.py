@@ -58,6 +58,8 @@ class Settings:
             if not isinstance(value := getattr(self, name), expected):
                 raise TypeError(f"Settings.{name} needs a {expected.__name__}, not {type(value).__name__}")
         read_amounts(self, "reservation")
+        evaluated = {name: amount.under(self.release) for name, amount in self.reservation.items()}
+        object.__setattr__(self, "reservation", evaluated)
         if self.gates.release is not self.release:
             object.__setattr__(self, "gates", replace(self.gates, release=self.release))
 
@@ -154,6 +156,8 @@ class Host:
     def decide(self, pod: Pod, answers: PreferenceAnswers | None = None) -> Decision:
         """Decide on *pod*; *answers* are those to the ``preference_requests`` of an earlier decision."""
         check_pod(pod)
+        if pod.depends_on_release:
+            pod = validation.evaluated_by(pod, self.settings.release)
         if pod.has_pod_level_resources and not self.settings.gates.on("PodLevelResources"):
             pod = pod.without_pod_level_resources()
         providers = (replace(self.devices, answers=answers), *self.providers[1:]) if answers else self.providers
@@ -163,6 +167,19 @@ class Host:
         """Return this host as it would be without the defects of the kubelet: it does the safe thing."""
         settings = replace(self.settings, kubelet_faults=False)
         return Host(self.machine, settings, ledger=self.ledger, others=self.others)
+
+    def during_allocation(self, *uids: str) -> "Host":
+        """Return the host at a moment when device plugins still answer for these pods, and PodResources is asked.
+
+        Up to 1.37, a kubelet forgets the devices of unfinished allocations then, and may give them to another pod.
+        """
+        if self.settings.release.remembers_unfinished_devices or not self.settings.kubelet_faults:
+            return self
+        devices = self.ledger.devices
+        for uid in uids:
+            devices = self.devices.release(devices, uid)
+        ledger = replace(self.ledger, devices=devices)
+        return Host(self.machine, self.settings, ledger=ledger, others=self.others)
 
     def missing_devices(self, pod: Pod) -> tuple[str, ...]:
         """Return the extended resources that *pod* requests and neither a device plugin nor a DeviceClass provides.

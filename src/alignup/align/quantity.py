@@ -4,17 +4,21 @@ Kubernetes stores most amounts in a 64-bit integer and the rest in an arbitrary 
 the decimal form is rounded away from zero to billionths when it is parsed, and is never accepted as a 64-bit integer.
 Where Kubernetes would compute for hours, a :class:`QuantityError` is raised: for numbers of more than ``MAX_DIGITS``
 digits, and for sums of amounts more than ``MAX_DIGITS`` digits apart.
+
+A parsed amount follows the rules up to Kubernetes 1.37. :meth:`Quantity.under` returns it by those of another release:
+since 1.38, overflows saturate, rounding is away from zero always, and more numbers have the 64-bit form.
 """
 
 import re
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import ClassVar
 
 from alignup.align.bits import quote
 from alignup.align.errors import OWN_LIMIT, QuantityError
+from alignup.align.release import Release
 
 MAX_DIGITS = 10_000  #: of a number, and between two numbers that are added
 
@@ -29,6 +33,7 @@ _MISSPELLED = re.compile(
 _INT64 = range(-(1 << 63), 1 << 63)
 _MAX = (1 << 63) - 1
 _SHORT = 24  # characters; the pods of a cluster have few different amounts
+_PLAIN = _MAX // 1000  # smaller numbers have thousandths in 64 bits
 _NANO = -9  # the finest power of ten
 _MILLI = -3
 
@@ -83,6 +88,9 @@ class Quantity:
     format: QuantityFormat = QuantityFormat.DECIMAL_SI
     dec: bool = False  #: stored as a decimal, not as a 64-bit integer
     text: str | None = None  #: the original text, if it is printed unchanged
+    exact: bool = False  #: whether the rules since 1.38 apply
+    #: the form by the rules that do not apply, if it is another one; a text: the error by these rules
+    other_form: "Quantity | str | None" = None
 
     @classmethod
     def of(cls, value: int, format: QuantityFormat = QuantityFormat.DECIMAL_SI) -> "Quantity":  # noqa: A002 - Kubernetes' word
@@ -112,6 +120,10 @@ class Quantity:
 
         if not text[: match.start(4)].strip("+-."):
             raise QuantityError(_NUMBER)
+        other: Quantity | str | None = _SUFFIX if exponent == -(1 << 31) else None
+        if len(digits) == most + 1 and power >= _NANO and factor == 1 and (long := int(sign + digits)) in _INT64:
+            as_written = power % 3 == 0 and digits[0] != "0" and digits[-3:] != "000"
+            other = cls(long, power, format=form, text=text if as_written else None, exact=True)
         number = _number(digits) * factor
         if number and power <= MAX_DIGITS:  # zero and very large numbers keep their power
             number, power = _rescale(number, power, _NANO), _NANO
@@ -120,7 +132,29 @@ class Quantity:
                 number, power = _MAX, 0
             elif 0 < number < 10**9:
                 form = QuantityFormat.DECIMAL_SI
-        return cls(-number if sign == "-" else number, power, format=form, dec=True)
+        return cls(-number if sign == "-" else number, power, format=form, dec=True, other_form=other)
+
+    @property
+    def depends_on_release(self) -> bool:
+        """Whether :meth:`under` may change the amount; a quick test that ordinary amounts pass."""
+        return self.dec or self.exact or self.power > 0 or not -_PLAIN < self.unscaled < _PLAIN
+
+    def under(self, release: Release) -> "Quantity":
+        """Return the amount as this release evaluates it; :class:`QuantityError` if it cannot read its text."""
+        if release.exact_quantities == self.exact or not self.depends_on_release:
+            return self
+        if isinstance(self.other_form, str):
+            raise QuantityError(self.other_form)
+        if self.other_form is not None:
+            return replace(self.other_form, other_form=self)
+        return replace(self, exact=release.exact_quantities)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether Kubernetes finds no fraction; before 1.38, it looks at thousandths in 64 bits."""
+        if not self.exact:
+            return not self.milli() % 1000
+        return self.power >= 0 or not self.unscaled % 10**-self.power
 
     @property
     def is_zero(self) -> bool:
@@ -154,7 +188,7 @@ class Quantity:
         if self.power >= _MILLI and (not self.dec or self.power > MAX_DIGITS):
             return self
         number = _rescale(self.unscaled, self.power, _MILLI)
-        return Quantity(number, _MILLI, format=self.format, dec=self.dec)
+        return Quantity(number, _MILLI, format=self.format, dec=self.dec, exact=self.exact)
 
     def canonical(self) -> str:
         """Return the amount in canonical form, ignoring the original text."""
@@ -164,12 +198,14 @@ class Quantity:
             whole, rest = divmod(self.unscaled * 10 ** max(self.power, 0), 10 ** max(-self.power, 0))
             if not rest and abs(whole) >= 1024:
                 number, times = _without_factor(whole, 1024)
+                if self.exact and times not in _BINARY_NAMES and times:
+                    return _spell(whole)
                 return _spell(number) + _BINARY_NAMES.get(times, "")
         number, times = _without_factor(self.unscaled, 10)
         power = self.power + times
         number *= 10 ** (power % 3)
         power -= power % 3
-        if self.format is QuantityFormat.DECIMAL_EXPONENT:
+        if self.format is QuantityFormat.DECIMAL_EXPONENT or (self.exact and power not in _DECIMAL_NAMES):
             return f"{_spell(number)}e{power}" if power else _spell(number)
         return _spell(number) + _DECIMAL_NAMES.get(power, "")
 
@@ -217,26 +253,30 @@ class Quantity:
         a = self.unscaled
         form = self.format if a else other.format
         dec = self.dec or other.dec
+        exact = self.exact or other.exact
         power = min(self.power, other.power)
         if not dec and not (a and b):
             power = self.power if a or not b else other.power
-            return Quantity(a + b, power, format=form, dec=a + b not in _INT64)
+            return Quantity(a + b, power, format=form, dec=a + b not in _INT64, exact=exact)
         gap = abs(self.power - other.power)
         if gap > MAX_DIGITS:
             if a and b:
                 raise QuantityError(f"amounts {gap} digits apart cannot be added {OWN_LIMIT}")
-            return Quantity(a + b, self.power if a else other.power, format=form, dec=True)
+            return Quantity(a + b, self.power if a else other.power, format=form, dec=True, exact=exact)
         a *= 10 ** (self.power - power)
         b *= 10 ** (other.power - power)
         # If a term overflows, the result is a decimal even if the sum does not overflow.
         fits = a in _INT64 and b in _INT64 and a + b in _INT64
-        return Quantity(a + b, power, format=form, dec=dec or not fits)
+        return Quantity(a + b, power, format=form, dec=dec or not fits, exact=exact)
 
     def _in_units_of(self, power: int) -> int:
         """Return the amount in units of ten to the *power*, in 64 bits."""
         finer = self.power - power
         if not self.unscaled:
             return 0
+        if self.exact:
+            number = self.unscaled * 10**19 if finer >= 19 else _rescale(self.unscaled, self.power, power)
+            return max(_INT64.start, min(number, _MAX))
         if self.dec:
             if finer < 0:
                 return _divide_dec(self.unscaled, -finer)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cache
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -55,17 +56,35 @@ class Release:
 
     minor: int  #: 37 for 1.37
     version: str  #: 1.37
+    previews: tuple[str, ...] = ()  #: plans that are added to it
     gates: Mapping[str, FeatureGate] = field(repr=False, compare=False)
     options: Mapping[str, FeatureStage] = field(repr=False, compare=False)  #: of the CPU and the topology manager
-    complete: bool = True  #: whether all its differences are known
+    #: the last prerelease of which all public changes are known, and its date; empty: the release is known as a whole
+    known_up_to: str = ""
     #: A device that a pod holds and no plugin lists any more crashes the kubelet; before, it is one without nodes.
     crashes_on_gone_devices: bool = False
     #: Hints for devices name only NUMA nodes with devices of the resource; before, all nodes of the machine.
     hints_device_nodes_only: bool = False
     #: With align-by-socket, distribute-cpus-across-numa prefers nodes on few sockets.
     distributes_by_socket: bool = False
-    #: A core is taken as a whole only if all its CPUs are free; before, if as many are as the average core has.
-    takes_whole_cores: bool = False
+    #: A socket or core is whole if all its CPUs are free; before, if as many are as the average one has.
+    takes_groups_by_size: bool = False
+    #: distribute-cpus-across-numa copies the combination it chooses; before, later combinations overwrite it.
+    copies_combinations: bool = False
+    #: distribute-cpus-across-numa uses as many NUMA nodes as the hint has, if it can; before, as few as possible.
+    keeps_hint_width: bool = False
+    #: distribute-cpus-across-cores takes a CPU of each core in turn; before, CPUs by their number.
+    goes_round_cores: bool = False
+    #: A pod placed as a whole keeps its resources at a restart, and leaves none behind if it is rejected.
+    restores_pods: bool = False
+    #: Devices for which a plugin has not answered yet stay in use; before, the kubelet may forget them meanwhile.
+    remembers_unfinished_devices: bool = False
+    #: Amounts beyond 64 bits become the largest one, and are rounded away from zero; before, they may wrap around.
+    exact_quantities: bool = False
+    #: The kubelet does not start if its subordinate IDs end with the largest 32-bit number.
+    checks_sub_ids: bool = False
+    #: The gauges of the CPU manager show its state; before, they add up what is allocated and released.
+    gauges_show_state: bool = False
     #: The remainder of distributed CPUs is given in whole groups only; before, an attempt at it may not end.
     distributes_in_groups: bool = False
     #: An odd number of CPUs in one cache takes a part of a core; before, it is not taken from one cache.
@@ -93,6 +112,25 @@ class Release:
 
     def __str__(self) -> str:
         return self.version
+
+    @property
+    def complete(self) -> bool:
+        return not self.known_up_to
+
+    @property
+    def caveat(self) -> str:
+        """Say how far the release is known; empty if it is known as a whole."""
+        return f"{self} is not released; known up to {self.known_up_to}" if self.known_up_to else ""
+
+    def describe(self) -> str:
+        known = f" (not released; known up to {self.known_up_to})" if self.known_up_to else ""
+        return f"{self}{known}" + "".join(f", {PREVIEWS[name]}: {name}" for name in self.previews)
+
+    def to_document(self) -> dict[str, str | list[str]]:
+        """Return the fields of JSON documents about answers of this release."""
+        known = {"knownUpTo": self.known_up_to} if self.known_up_to else {}
+        previews = {"previews": list(self.previews)} if self.previews else {}
+        return {"kubernetes": self.version, **known, **previews}
 
     def after(
         self,
@@ -188,8 +226,27 @@ _37 = _36.after(
     wraps_state_files=True,
     reads_corrupt_cpus_as_v1=False,
 )
-#: Not released when this was written: of what is known to change in it, only these two are implemented.
-_38 = _37.after(gates={}, options={}, complete=False, takes_whole_cores=True, distributes_in_groups=True)
+#: Not released when this was written. Read its changes again after the code freeze, and move the date of knowledge.
+_38 = _37.after(
+    gates={},
+    options={},
+    known_up_to="alpha.2, 2026-10-07",
+    takes_groups_by_size=True,
+    copies_combinations=True,
+    distributes_in_groups=True,
+    keeps_hint_width=True,
+    goes_round_cores=True,
+    restores_pods=True,
+    remembers_unfinished_devices=True,
+    exact_quantities=True,
+    checks_sub_ids=True,
+    gauges_show_state=True,
+)
+
+#: A plan (KEP-6007) that is in no prerelease up to the date of knowledge: which of equally fit NUMA nodes wins.
+STRATEGY_PREVIEW = "numa-allocation-strategy"
+PREVIEWS: Mapping[str, str] = {STRATEGY_PREVIEW: "preview of a plan, as of 2026-10"}
+_FIRST_PREVIEWED = _38
 
 RELEASES = (_33, _34, _35, _36, _37, _38)
 NEWEST = _37  #: the newest release of which all differences are known
@@ -204,13 +261,21 @@ def find_release(version: str) -> Release:
     return min(RELEASES, key=lambda release: abs(release.minor - minor))
 
 
+@cache
+def with_preview(release: Release, name: str) -> Release:
+    """Return a release as if it had a plan; ``SettingsError`` if it is too old for that."""
+    if release.minor < _FIRST_PREVIEWED.minor:
+        raise SettingsError(f"the preview {name} is for Kubernetes {_FIRST_PREVIEWED} and later, not {release}")
+    options = {**release.options, STRATEGY_PREVIEW: FeatureStage.ALPHA, "numa-score-weights": FeatureStage.ALPHA}
+    return replace(release, options=MappingProxyType(options), previews=(name,))
+
+
 def release_note(version: str) -> str:
     """Say how far the answers for a *version* are known to be those of its kubelet; empty if they are."""
     minor, release = _parse_minor(version), find_release(version)
     if minor != release.minor:
-        doubt = "" if release.complete else ", of which not all changes are known"
-        return f"Kubernetes 1.{minor} is not known: the answers are those of {release}{doubt}"
-    return "" if release.complete else f"not all changes of Kubernetes {release} are known"
+        return f"Kubernetes 1.{minor} is not known: the answers are those of {release.describe()}"
+    return f"Kubernetes {release.caveat}" if release.caveat else ""
 
 
 def _parse_minor(version: str) -> int:

@@ -1,32 +1,74 @@
 """The restart of a kubelet: the pods that run are admitted once more, with what their containers hold already.
 
-A kubelet of another release, or one with other settings, may reject a running pod then, or place it elsewhere.
+A kubelet of another release, or one with other settings, may reject a running pod then, or place it elsewhere. Pods
+that wait may get another answer from it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import NamedTuple
 
+from alignup.align.decision import Decision
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.release import Release
 from alignup.align.workload import Pod
 
 
+class UpgradeSeverity(IntEnum):
+    """What becomes of a node with another kubelet, the worst first; everything up to ``UNCHECKED`` needs a person."""
+
+    NOT_STARTED = 0  #: the kubelet does not start
+    REJECTED = 1  #: a running pod is rejected
+    MOVED = 2  #: a running pod gets other resources
+    WAITING = 3  #: a pod that waits is rejected, and was not before
+    UNCHECKED = 4  #: it is not known
+    WARNING = 5
+    NOTE = 6  #: a pod that waits is admitted, or placed otherwise
+
+
+class UpgradeItem(NamedTuple):
+    """One line of a report on an upgrade: what happens, and what to do."""
+
+    severity: UpgradeSeverity
+    text: str
+    advice: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class PodChange:
-    """A running pod that a restarted kubelet rejects, or gives other resources than it has."""
+    """A pod that a restarted kubelet rejects, or gives other resources than it has, or would have got before."""
 
     pod: str  #: NAMESPACE/NAME
     uid: str
     reason: str  #: of the kubelet; empty: the pod is admitted, but placed elsewhere
     message: str
     also_now: bool = False  #: whether a restart of the present kubelet does the same
+    waits: bool = False  #: whether it does not run yet
 
     def describe(self, release: Release) -> str:
+        if self.waits:
+            rejected = f"would be rejected by a kubelet {release}: {self.reason}: {self.message}"
+            return f"{self.pod}, which waits, {rejected if self.reason else self.message}"
         rejected = f"is rejected when a kubelet {release} starts: {self.reason}: {self.message}"
         moved = f"gets other resources when a kubelet {release} starts: {self.message}"
         now = "; a restart of the present kubelet does the same" if self.also_now else ""
         return f"{self.pod} {rejected if self.reason else moved}{now}"
+
+    @property
+    def severity(self) -> UpgradeSeverity:
+        if self.waits:
+            return UpgradeSeverity.WAITING if self.reason else UpgradeSeverity.NOTE
+        return UpgradeSeverity.REJECTED if self.reason else UpgradeSeverity.MOVED
+
+    def item(self, release: Release) -> UpgradeItem:
+        advice = {
+            UpgradeSeverity.REJECTED: "drain the node before, or delete the pod: its owner creates it anew",
+            UpgradeSeverity.MOVED: "drain the node before: the containers run elsewhere than the kubelet believes",
+            UpgradeSeverity.WAITING: "ask 'alignup why' with the new release what would admit it",
+        }
+        return UpgradeItem(self.severity, self.describe(release), advice.get(self.severity, ""))
 
     def to_document(self) -> dict[str, str | bool]:
         return {
@@ -35,11 +77,17 @@ class PodChange:
             "reason": self.reason,
             "message": self.message,
             "alsoNow": self.also_now,
+            "waits": self.waits,
         }
 
 
-def restart(host: Host, ledger: Ledger, pods: Iterable[Pod]) -> dict[str, PodChange]:
-    """Admit *pods* on *host* once more, in this order, and return the changes by uid; *ledger* is what they hold."""
+class Restart(NamedTuple):
+    changes: dict[str, PodChange]  #: by uid
+    host: Host  #: afterwards
+
+
+def restart(host: Host, ledger: Ledger, pods: Iterable[Pod]) -> Restart:
+    """Admit *pods* on *host* once more, in this order; *ledger* is what they hold."""
     started = Host(host.machine, host.settings, ledger=ledger, others=host.others, starting=True)
     changes = {}
     for pod in pods:
@@ -53,7 +101,7 @@ def restart(host: Host, ledger: Ledger, pods: Iterable[Pod]) -> dict[str, PodCha
         before, after = _held(ledger, pod.uid), _held(started.ledger, pod.uid)
         if changed := [kind for kind in before if before[kind] != after[kind]]:
             changes[pod.uid] = PodChange(name, pod.uid, "", f"its {' and '.join(changed)} change")
-    return changes
+    return Restart(changes, Host(host.machine, host.settings, ledger=started.ledger, others=host.others))
 
 
 def _held(ledger: Ledger, uid: str) -> dict[str, object]:
@@ -65,6 +113,28 @@ def _held(ledger: Ledger, uid: str) -> dict[str, object]:
     }
 
 
-def compare_restarts(old: dict[str, PodChange], new: dict[str, PodChange]) -> tuple[PodChange, ...]:
-    """Return the changes of a *new* kubelet, with those marked that a restart of the *old* one brings as well."""
-    return tuple(replace(change, also_now=change == old.get(uid)) for uid, change in new.items())
+def compare_restarts(old: Restart, new: Restart, waiting: Iterable[Pod] = ()) -> tuple[PodChange, ...]:
+    """Return the changes of a *new* kubelet, with those marked that a restart of the *old* one brings as well.
+
+    Pods that are *waiting* are asked about afterwards, each alone.
+    """
+    running = (replace(change, also_now=change == old.changes.get(uid)) for uid, change in new.changes.items())
+    return *running, *_waiting_changes(old.host, new.host, waiting)
+
+
+def _waiting_changes(old: Host, new: Host, pods: Iterable[Pod]) -> Iterator[PodChange]:
+    for pod in pods:
+        before, after = old.decide_without_plugins(pod), new.decide_without_plugins(pod)
+        reason, message = "", ""
+        if before.rejection is None and after.rejection is not None:
+            reason, message = after.rejection.reason, after.rejection.message
+        elif after.rejection is None and before.rejection is not None:
+            message = f"would be admitted by a kubelet {new.settings.release}, and is rejected now"
+        elif after.rejection is None and _placed(before) != _placed(after):
+            message = f"would get other resources from a kubelet {new.settings.release}"
+        if message:
+            yield PodChange(f"{pod.namespace}/{pod.name}", pod.uid, reason, message, waits=True)
+
+
+def _placed(decision: Decision) -> list[object]:
+    return [(placement.cpus, placement.memory, placement.devices) for placement in decision.placements]

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from alignup.align.bits import parse_integer, quote
 from alignup.align.errors import ParseError, SettingsError
-from alignup.align.release import NEWEST, FeatureStage, Release
+from alignup.align.release import NEWEST, STRATEGY_PREVIEW, FeatureStage, Release
 
 
 class Policy(StrEnum):
@@ -65,6 +65,14 @@ class FeatureGates:
         return self.release.gates[name].default
 
 
+class AllocationStrategy(StrEnum):
+    """Which of equally fit sets of NUMA nodes wins; a preview."""
+
+    NONE = "none"
+    MOST_ALLOCATED = "most-allocated"
+    LEAST_ALLOCATED = "least-allocated"
+
+
 KUBELET_MAX_NODES = 8  #: the kubelet's default limit on the number of NUMA nodes
 
 
@@ -72,16 +80,18 @@ KUBELET_MAX_NODES = 8  #: the kubelet's default limit on the number of NUMA node
 class TopologyOptions:
     prefer_closest: bool = False  #: of sets of one width, prefer the one whose nodes are closest together
     max_nodes: int = KUBELET_MAX_NODES  #: the largest number of NUMA nodes allowed
+    strategy: AllocationStrategy = AllocationStrategy.NONE
+    weights: tuple[tuple[str, int], ...] = ()  #: of resources in the strategy; others weigh 1
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, gates: FeatureGates, base: Self | None = None) -> Self:
         """Parse ``topologyManagerPolicyOptions``; missing options keep the values of *base*."""
         values: dict[str, Any] = {}
         for name, value in sorted(options.items()):
-            stage = gates.release.options.get(name) if name in TOPOLOGY_OPTIONS else None
-            check_stage(name, stage, gates, manager="Topology")
-            option = TOPOLOGY_OPTIONS[name]
-            values[option.field] = option.parse(name, value)
+            option = TOPOLOGY_OPTIONS.get(name) or _PREVIEWED_OPTIONS.get(name)
+            check_stage(name, gates.release.options.get(name) if option else None, gates, manager="Topology")
+            if option:
+                values[option.field] = option.parse(name, value)
         return replace(base or cls(), **values)
 
 
@@ -153,10 +163,41 @@ def _parse_max_nodes(option: str, value: str) -> int:
     return most
 
 
+def _parse_strategy(option: str, value: str) -> AllocationStrategy:
+    if value and value not in set(AllocationStrategy):
+        known = " ".join(map(quote, sorted(AllocationStrategy)))
+        raise SettingsError(f"bad value for option {quote(option)}: {quote(value)} must be one of [{known}]")
+    return AllocationStrategy(value or AllocationStrategy.NONE)
+
+
+def _parse_weights(option: str, value: str) -> tuple[tuple[str, int], ...]:
+    try:
+        weights = dict(map(_parse_weight, filter(None, map(str.strip, value.split(",")))))
+    except ParseError as error:
+        raise SettingsError(f"bad value for option {quote(option)}: {error}") from None
+    for name, weight in sorted(weights.items()):
+        if not 0 <= weight <= 100:
+            problem = f"weight for {quote(name)} must be in range [0, 100], got {weight}"
+            raise SettingsError(f"bad value for option {quote(option)}: {problem}")
+    return tuple(sorted(weights.items()))
+
+
+def _parse_weight(part: str) -> tuple[str, int]:
+    name, equals, weight = map(str.strip, part.partition("="))
+    if not equals:
+        raise ParseError(f"invalid weight entry {quote(part)}: expected resource=weight")
+    if not name:
+        raise ParseError(f"empty resource name in weight entry {quote(part)}")
+    try:
+        return name, parse_integer(weight)
+    except ParseError as error:
+        raise ParseError(f"invalid weight value for {quote(name)}: {error}") from None
+
+
 @dataclass(frozen=True, slots=True)
 class TopologyOption:
     field: str  #: of :class:`TopologyOptions`
-    parse: Callable[[str, str], bool | int] = parse_bool
+    parse: Callable[[str, str], Any] = parse_bool
     values: str = "true or false"  #: for messages
 
 
@@ -167,6 +208,13 @@ TOPOLOGY_OPTIONS: Mapping[str, TopologyOption] = MappingProxyType(
         "max-allowable-numa-nodes": TopologyOption(
             "max_nodes", _parse_max_nodes, values=f"{KUBELET_MAX_NODES} or more"
         ),
+    }
+)
+#: Options that only a release with a preview has.
+_PREVIEWED_OPTIONS: Mapping[str, TopologyOption] = MappingProxyType(
+    {
+        STRATEGY_PREVIEW: TopologyOption("strategy", _parse_strategy),
+        "numa-score-weights": TopologyOption("weights", _parse_weights),
     }
 )
 TOPOLOGY_SWITCHES = tuple(name for name, option in TOPOLOGY_OPTIONS.items() if option.parse is parse_bool)

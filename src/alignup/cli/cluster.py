@@ -98,20 +98,20 @@ def why(*, names: tuple[str, ...], pod_options: PodOptions, access: AccessOption
     from alignup.cli import cluster_output, inputs  # noqa: PLC0415 - not needed for --help
 
     version = pod_options.kubernetes_version
-    if version is not None:
-        terminal.print_notes(inputs.read_release(version)[1])
+    notes = () if version is None else inputs.read_release(version)[1]
     workloads, skipped = inputs.read_workloads(pod_options.files) if pod_options.files else ((), ())
     if pod_options.files:
         workloads = tuple(inputs.select_workloads(workloads, files=pod_options.files))
     with api_errors(), terminal.waiting_message("Reading the cluster"):
         view, pods, stored = ask(access, partial(_read_asked, words=names, options=pod_options))
-    terminal.print_notes((*skipped, *view.notes, *cluster_output.doubt_notes(view)))
+    terminal.print_notes(dict.fromkeys((*notes, *skipped, *view.notes, *cluster_output.doubt_notes(view))))
     with terminal.waiting_message("Searching for changes that would admit it"):
         asked = list(cluster_output.ask_about_workloads(view, (*workloads, *stored), seconds=search))
         for pod, reported in pods:
             asked.append(cluster_output.ask_about_pod(view, pod, seconds=search, reported=reported))
     if output in terminal.DOCUMENTS:
-        terminal.print_as(output, cluster_output.answers_document(asked))
+        release = cluster_output.incomplete_release(view)
+        terminal.print_as(output, cluster_output.answers_document(asked, release))
     elif output == "wide":
         cluster_output.print_wide_answers(asked)
     elif output == "name":

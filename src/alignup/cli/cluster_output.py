@@ -12,6 +12,7 @@ from alignup.cli import inputs, terminal
 from alignup.cli.app import Place
 from alignup.cli.claims_output import claim_lines
 from alignup.cli.layout import paragraph, print_table, section
+from alignup.cli.upgrade_output import upgrade_lines
 from alignup.kubernetes.api.known_pods import known_pod
 from alignup.kubernetes.api.objects import ApiPod, ApiPodSpec
 from alignup.kubernetes.manifests.workloads import Workload
@@ -111,8 +112,16 @@ def _state_notes(pod: ApiPod) -> Iterator[str]:
         yield f"The pod is bound to node {host}, where it keeps what it holds"
 
 
+def incomplete_release(view: ClusterView) -> Release | None:
+    """Return the release of a node that is not known as a whole, if there is one."""
+    releases = (report.settings.release for report in view.reports.values())
+    return next((release for release in releases if release.caveat), None)
+
+
 def doubt_notes(view: ClusterView) -> Iterator[str]:
     """Yield what the observers could not find out, for the first nodes."""
+    if release := incomplete_release(view):
+        yield f"Kubernetes {release.caveat}"
     lines = [f"node {node}: {problem}" for node, problem in sorted(view.stale.items())]
     lines += [f"node {node}: {problem}" for node, problems in sorted(view.doubts.items()) for problem in problems]
     yield from lines[:_MAX_DOUBTS]
@@ -276,8 +285,10 @@ def _amounts(amounts: Amounts) -> str:
 # Documents
 
 
-def answers_document(asked: Sequence[AskedPod]) -> dict[str, Any]:
-    return {"version": VERSION, "answers": [_answer_document(question) for question in asked]}
+def answers_document(asked: Sequence[AskedPod], release: Release | None = None) -> dict[str, Any]:
+    """Return the answers; *release* is one that is not known as a whole."""
+    known = {"knownUpTo": release.known_up_to} if release else {}
+    return {"version": VERSION, **known, "answers": [_answer_document(question) for question in asked]}
 
 
 def _answer_document(question: AskedPod) -> dict[str, Any]:
@@ -351,25 +362,18 @@ def _node_document(summary: NodeSummary) -> dict[str, Any]:
 def upgrades_document(upgrades: Sequence[NodeUpgrade], release: Release) -> dict[str, Any]:
     nodes = [upgrade.to_document() for upgrade in upgrades]
     safe = all(upgrade.safe for upgrade in upgrades)
-    return {"version": cluster_upgrade.VERSION, "to": release.version, "safe": safe, "nodes": nodes}
+    known = {"knownUpTo": release.known_up_to} if release.known_up_to else {}
+    return {"version": cluster_upgrade.VERSION, "to": release.version, **known, "safe": safe, "nodes": nodes}
 
 
 def print_upgrades(upgrades: Sequence[NodeUpgrade], release: Release) -> None:
-    terminal.print_lines(_upgrade_lines(upgrades, release))
-
-
-def _upgrade_lines(upgrades: Sequence[NodeUpgrade], release: Release) -> Iterator[Line]:
-    broken = [upgrade for upgrade in upgrades if not upgrade.safe]
-    for upgrade in broken:
-        yield from section(f"{upgrade.node} ({upgrade.version or 'unknown version'})")
-        if upgrade.unknown:
-            yield from paragraph(f"cannot be checked: {upgrade.unknown}", prefix="  - ")
-        if upgrade.refused:
-            yield from paragraph(f"a kubelet {release} does not start: {upgrade.refused}", prefix="  - ")
-        for change in upgrade.pods:
-            yield from paragraph(change.describe(release), prefix="  - ")
+    items = [
+        item._replace(text=f"{upgrade.node} ({upgrade.version or 'unknown version'}): {item.text}")
+        for upgrade in upgrades
+        for item in upgrade.items(release)
+    ]
     pods = pluralize(sum(upgrade.checked for upgrade in upgrades), "running pod")
     checked = f"{pods} on {pluralize(len(upgrades), 'node')} checked for Kubernetes {release}"
-    verdict = f"{pluralize(len(broken), 'node')} would break or cannot be checked" if broken else "nothing breaks"
-    yield from ([()] if broken else [])
-    yield from paragraph(f"{checked}: {verdict}", style="warn" if broken else "title")
+    broken = sum(not upgrade.safe for upgrade in upgrades)
+    verdict = f"{pluralize(broken, 'node')} would break or cannot be checked" if broken else ""
+    terminal.print_lines(upgrade_lines(items, release, verdict=verdict, checked=checked))

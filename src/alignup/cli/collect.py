@@ -56,6 +56,7 @@ class CollectOptions:
     kubelet_dir: str = option("DIR", "Directory of the kubelet on the node", default="/var/lib/kubelet")
     timeout: float = option("SECONDS", "Wait for the reader so long", type=NumberRange(1, 3600), default=120)
     no_reader: bool = flag_option("Never create a reader")
+    sub_ids: bool = flag_option("Have the reader mount /etc, and read the kubelet's lines of subuid and subgid there")
     yes: bool = flag_option("Do not ask", "-y", "--yes")
     dry_run: bool = flag_option(
         "Print the requests and the manifest of the reader, and send no more than needed for it"
@@ -159,9 +160,11 @@ def _print_plan(subject: "Subject", path: Path, say: "Callable[[str], None]") ->
         lines += [f"  {request}" for request in step.requests]
     reader = subject.reader
     if subject.host_state is None and reader is not None:
+        etc = ", the kubelet's lines of /etc/subuid and /etc/subgid" if reader.sub_ids else ""
         lines.append(
             f"Since {subject.why_not}, it creates pod {reader.namespace}/{reader.name} with image {reader.image} on "
-            f"that node; the pod prints /sys, /proc and the state files in {reader.kubelet_dir}, and is deleted then."
+            f"that node; the pod prints /sys, /proc{etc} and the state files in {reader.kubelet_dir}, and is deleted "
+            "then."
         )
     lines.append(f"It writes {path}, without {LEFT_OUT}.")
     for line in lines:
@@ -187,6 +190,7 @@ async def _find_subject(
         namespace=options.reader_namespace,
         kubelet_dir=options.kubelet_dir,
         seconds=options.timeout,
+        sub_ids=options.sub_ids,
     ).named()
     return Subject(
         pod=pod, node=node, host_state=state, why_not=why_not, reader=None if options.no_reader or state else reader

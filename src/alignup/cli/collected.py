@@ -1,9 +1,11 @@
 """The inputs in an archive of ``alignup collect``: its parts are read as the files that options name."""
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 from alignup.align.errors import SettingsError
 from alignup.align.release import find_release
@@ -12,7 +14,7 @@ from alignup.cli.app import InputError, Place
 from alignup.cli.inputs import HostInput
 from alignup.cli.options import HostOptions
 from alignup.collect import collection as archives
-from alignup.collect.collection import STATE, Collection, Part, missing_inputs
+from alignup.collect.collection import ETC, STATE, Collection, Part, missing_inputs
 from alignup.kubernetes.manifests.workloads import LoadedWorkloads
 
 _COLLECT = "Give an archive that 'alignup collect' has written, or manifests."
@@ -20,19 +22,37 @@ _COLLECT = "Give an archive that 'alignup collect' has written, or manifests."
 
 def read(options: HostOptions, file: str) -> tuple[HostInput, LoadedWorkloads]:
     """Return the host and the pod in an archive; what *options* give counts instead of its parts."""
+    with unpacked(options, file) as archive:
+        node = inputs.read_host(archive.options, kubelet_faults=True)
+        loaded = inputs.read_manifests(archive.files(Part.POD, Part.CLAIMS), node.host.settings.gates)
+    name = str(archive.directory)
+    notes = (*_describe(archive.collection, file), *(note.replace(name, file) for note in node.notes))
+    return node._replace(notes=notes), _renamed(loaded, name, file)
+
+
+class UnpackedArchive(NamedTuple):
+    collection: Collection
+    directory: Path  #: with its parts
+    options: HostOptions  #: with the files of the archive where nothing is given
+
+    def files(self, *parts: Part) -> tuple[str, ...]:
+        return tuple(str(self.directory / part) for part in parts if part in self.collection.parts)
+
+
+@contextmanager
+def unpacked(options: HostOptions, file: str) -> Iterator[UnpackedArchive]:
+    """Unpack an archive for a moment; input errors name the archive."""
     with inputs.input_errors(Place(file=file), advice=_COLLECT):
         collection = archives.read(Path(file))
     _check_parts(options, collection, file)
     with TemporaryDirectory(prefix="alignup-") as name:
         directory = Path(name)
-        (directory / STATE).mkdir()
+        for folder in (STATE, ETC):
+            (directory / folder).mkdir()
         for part, content in collection.parts.items():  # known names only
             (directory / part).write_bytes(content)
         try:
-            node = inputs.read_host(_with_parts(options, collection, directory), kubelet_faults=True)
-            parts = (Part.POD, Part.CLAIMS)
-            files = tuple(str(directory / part) for part in parts if part in collection.parts)
-            loaded = inputs.read_manifests(files, node.host.settings.gates)
+            yield UnpackedArchive(collection, directory, _with_parts(options, collection, directory))
         except InputError as error:
             error.problems = tuple(problem.replace(name, file) for problem in error.problems)
             place = error.place._replace(
@@ -40,8 +60,6 @@ def read(options: HostOptions, file: str) -> tuple[HostInput, LoadedWorkloads]:
             )
             error.place = place if place.option in _given(options) else Place(file=place.file or file, line=place.line)
             raise
-    notes = (*_describe(collection, file), *(note.replace(name, file) for note in node.notes))
-    return node._replace(notes=notes), _renamed(loaded, name, file)
 
 
 def _given(options: HostOptions) -> set[str]:

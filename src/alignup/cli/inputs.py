@@ -28,13 +28,13 @@ from alignup.align.errors import (
 )
 from alignup.align.host import Host
 from alignup.align.machine import Machine
-from alignup.align.release import NEWEST, Release, find_release, release_note
+from alignup.align.release import NEWEST, PREVIEWS, RELEASES, Release, find_release, release_note, with_preview
 from alignup.align.settings import FeatureGates
 from alignup.align.workload import validation
 from alignup.atomic_files import open_input
 from alignup.cli.app import NOWHERE, InputError, Place, Session
 from alignup.cli.machine import load_machine, machine_place
-from alignup.cli.options import HostOptions, NodeOptions, WorkloadSelection
+from alignup.cli.options import PREVIEW, HostOptions, NodeOptions, WorkloadSelection
 from alignup.documents.line_numbers import find_line
 from alignup.kubernetes import configuration
 from alignup.kubernetes.configuration import Configuration, ConfigurationText, StartupStage
@@ -136,10 +136,18 @@ def read_configuration(
 
 def read_release(version: str | None, *, option: str = "--kubernetes-version") -> tuple[Release, tuple[str, ...]]:
     """Return the release that an option names, and a note if it is not known."""
-    if version is None:
+    context = click.get_current_context(silent=True)
+    preview = context.meta.get(PREVIEW) if context else None
+    if version is None and preview is None:
         return NEWEST, ()
+    version = version or str(RELEASES[-1])
     with input_errors(Place(option)):
-        return find_release(version), tuple(filter(None, [release_note(version)]))
+        release, notes = find_release(version), [release_note(version)]
+    if preview is not None:
+        with input_errors(Place("--preview"), advice="Give --kubernetes-version 1.38, or omit it."):
+            release = with_preview(release, preview)
+        notes.append(f"{preview}: {PREVIEWS[preview]}")
+    return release, tuple(filter(None, notes))
 
 
 def node_release(options: NodeOptions, machine: Machine) -> tuple[Release, tuple[str, ...]]:
@@ -147,7 +155,8 @@ def node_release(options: NodeOptions, machine: Machine) -> tuple[Release, tuple
 
     A note says where it is from, unless it is from the options.
     """
-    if options.kubernetes_version is not None:
+    context = click.get_current_context(silent=True)
+    if options.kubernetes_version is not None or (context and context.meta.get(PREVIEW)):
         return read_release(options.kubernetes_version)
     version, place = machine.kubelet_version, f"in {options.machine}"
     if options.machine is None:
@@ -266,7 +275,8 @@ def read_manifests(files: tuple[str, ...], gates: FeatureGates) -> LoadedWorkloa
     advice = "Give manifests as kubectl takes them: files, directories, or - for standard input."
     with input_errors(NOWHERE, advice=advice):
         standard = standard_input() if "-" in files else None
-        accept = partial(validation.accept, fix_pod_level=gates.on("PodLevelResourcesFixDefaulting"))
+        fixed = gates.on("PodLevelResourcesFixDefaulting")
+        accept = partial(validation.accept, fix_pod_level=fixed, release=gates.release)
         lenient = session.ignore_unknown_fields
         return manifests.read_paths(files, standard, accept=accept, ignore_unknown_fields=lenient)
 

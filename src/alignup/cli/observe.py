@@ -40,6 +40,7 @@ class ObserveCommandOptions:
     kubeconfig: Path | None = path_option("FILE", "Access to the API server", "kubectl's, or that of this pod")
     context: str = option("NAME", "Context in the kubeconfig", "the current one", default="")
     host_root: Path = path_option("DIR", "Directory with the host's sys and proc", default=Path("/"))
+    etc: Path | None = path_option("DIR", "The host's /etc, whose subuid and subgid 'cluster upgrade-check' needs")
     kubelet_dir: Path = path_option("DIR", "Directory of the kubelet, its --root-dir", default=_KUBELET_DIR)
     config: Path | None = path_option(
         "FILE", "KubeletConfiguration, for when the kubelet does not answer", "config.yaml in the kubelet's directory"
@@ -130,7 +131,7 @@ def _observe_options(options: ObserveCommandOptions) -> "ObserveOptions":
             place=Place("--kubelet-dir"),
             advice="Give the kubelet's --root-dir, as it is mounted here.",
         )
-    check_exists(options, "host_root")
+    check_exists(options, "host_root", "etc")
     if options.dry_run or not options.configz:  # else it is for when the kubelet does not answer
         check_exists(options, "config", "config_dir")
     return ObserveOptions(
@@ -140,6 +141,7 @@ def _observe_options(options: ObserveCommandOptions) -> "ObserveOptions":
             directory=options.kubelet_dir.absolute(),
             config_file=None if options.config is None else options.config.absolute(),
             config_dir=None if options.config_dir is None else options.config_dir.absolute(),
+            etc=options.etc,
         ),
         configz=options.configz,
         kubelet_address=options.kubelet_address,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from alignup.align.errors import ParseError
-from alignup.align.release import NEWEST
+from alignup.align.release import NEWEST, PREVIEWS
 from alignup.cli.app import InputError, Place
 from alignup.cli.completers import complete_files, complete_machines
 
@@ -197,6 +197,17 @@ def output_option(*formats: str) -> Decorator:
     """Add ``-o``. The first of *formats* is the default."""
     help_text = f"Output format (default: {formats[0]})."
     return click.option("-o", "--output", type=click.Choice(formats), default=formats[0], help=help_text)
+
+
+PREVIEW = "alignup.preview"  #: in the context of a command: the plan that releases have in addition
+
+preview_option: Decorator = click.option(
+    "--preview",
+    type=click.Choice(tuple(PREVIEWS)),
+    expose_value=False,
+    callback=lambda context, _, value: context.meta.update({PREVIEW: value}),
+    help="Decide as if Kubernetes 1.38 had this plan.",
+)
 
 
 def search_option(rejected: str) -> Decorator:

@@ -16,6 +16,7 @@ from alignup.cli.options import (
     option,
     output_option,
     path_option,
+    preview_option,
     with_options,
     workload_field,
 )
@@ -92,6 +93,7 @@ class SimulateOptions:
 )
 @with_options("options", SimulateOptions)
 @with_options("host", HostOptions)
+@preview_option
 @output_option("text", "json", "yaml", "csv")
 def command(*, host: HostOptions, options: SimulateOptions, output: str) -> None:
     """Simulate a workload on a node: which pods are admitted and where, which are rejected and why, how full it gets.

@@ -12,7 +12,7 @@ from functools import partial
 from itertools import groupby, islice
 from math import prod
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
@@ -21,6 +21,7 @@ from alignup.align.errors import SettingsError
 from alignup.align.explain import sentences
 from alignup.align.host import Host
 from alignup.align.machine import Machine
+from alignup.align.release import Release
 from alignup.align.settings import FeatureGates
 from alignup.cli import claims_output, inputs, terminal
 from alignup.cli.app import InputError, Place
@@ -99,8 +100,9 @@ def run(host: HostOptions, options: SimulateOptions, output: str) -> None:
     comparison = None if options.compare is None else _compare(node.host, events, options, claims)
     defaults = node.defaults if output == "text" else ""
     terminal.print_lines(paragraph(defaults, style="dim") if defaults else ())
+    release = node.host.settings.release
     if comparison is not None and options.html is None:
-        _print_comparison(comparison, output)
+        _print_comparison(comparison, output, release)
         return
     with inputs.input_errors(Place(detail="in the workload")), terminal.progress("Simulating", "events") as progress:
         lenient = options.ignore_missing_devices
@@ -119,21 +121,31 @@ def run(host: HostOptions, options: SimulateOptions, output: str) -> None:
         from alignup.simulate import html_reports  # noqa: PLC0415 - only for --html
 
         compared = "" if comparison is None else ", and a comparison of settings"
-        title = f"Simulation of {pluralize(len(result.outcomes), 'pod')}{compared}"
+        title = f"Simulation of {pluralize(len(result.outcomes), 'pod')}{compared}{title_caveat([release])}"
         write_html(options.html, html_reports.render_node(result, events, title=title, comparison=comparison))
     if comparison is not None:
-        _print_comparison(comparison, output)
+        _print_comparison(comparison, output, release)
     elif output in terminal.DOCUMENTS:
-        terminal.print_as(output, node_report.to_document(result))
+        terminal.print_as(output, node_report.to_document(result) | caveat_document([release]))
     elif output == "csv":
         node_report.write_rows(node_report.COLUMNS, node_report.rows(result), sys.stdout)
     else:
         terminal.print_lines(_node_lines(result, timed=not options.files))
 
 
-def _print_comparison(comparison: Comparison, output: str) -> None:
+def title_caveat(releases: Iterable[Release]) -> str:
+    """Return what a title says of releases that are not known as a whole."""
+    return "".join(f" · Kubernetes {release.describe()}" for release in dict.fromkeys(releases) if release.caveat)
+
+
+def caveat_document(releases: Iterable[Release]) -> dict[str, Any]:
+    """Return what a document says of a release that is not known as a whole."""
+    return next((release.to_document() for release in releases if release.caveat), {})
+
+
+def _print_comparison(comparison: Comparison, output: str, release: Release) -> None:
     if output in terminal.DOCUMENTS:
-        terminal.print_as(output, compare.to_document(comparison))
+        terminal.print_as(output, compare.to_document(comparison) | caveat_document([release]))
     elif output == "csv":
         node_report.write_rows(compare.columns(comparison), compare.rows(comparison), sys.stdout)
     else:
@@ -423,6 +435,7 @@ def run_cluster(host: HostOptions, options: SimulateOptions, output: str) -> Non
         raise InputError("-o csv is for one strategy", advice="Give one --strategy, or use -o json.")
     inputs.check_writable("--html", options.html)
     groups, submissions = _read_cluster(host, options)
+    releases = [group.settings.release for group in groups]
     if options.save:
         _save(submissions, options.save)
     results: list[FleetResult] = []
@@ -439,10 +452,10 @@ def run_cluster(host: HostOptions, options: SimulateOptions, output: str) -> Non
     if options.html:
         from alignup.simulate import html_reports  # noqa: PLC0415 - only for --html
 
-        title = f"Simulation of {_pods_on_nodes(results[0])}"
+        title = f"Simulation of {_pods_on_nodes(results[0])}{title_caveat(releases)}"
         write_html(options.html, html_reports.render_cluster(report, title=title))
     if output in terminal.DOCUMENTS:
-        terminal.print_as(output, json.loads(codec.encode(report)))
+        terminal.print_as(output, json.loads(codec.encode(report)) | caveat_document(releases))
     elif output == "text":
         terminal.print_lines(_cluster_lines(results))
 
@@ -495,7 +508,10 @@ def _read_groups(host: HostOptions, options: SimulateOptions) -> tuple[HostGroup
             return openb.read_nodes(path, lambda machine: configuration.host_settings(kubelet, machine))
     with inputs.input_errors(place, advice=_GIVE_CLUSTER):
         cluster, top = cluster_files.read_cluster(path)
-    return tuple(map(partial(resolve_group, host), cluster.groups, top.children("groups")))
+    groups = tuple(map(partial(resolve_group, host), cluster.groups, top.children("groups")))
+    for release in dict.fromkeys(group.settings.release for group in groups):
+        terminal.print_notes([f"Kubernetes {release.describe()}"] if release.caveat else ())
+    return groups
 
 
 def resolve_group(host: HostOptions, group: GroupDocument, source: ObjectReader) -> HostGroup:

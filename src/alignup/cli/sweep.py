@@ -14,6 +14,7 @@ from alignup.cli.options import (
     option,
     output_option,
     path_option,
+    preview_option,
     with_options,
 )
 
@@ -40,6 +41,7 @@ class SweepOptions:
 @define_command("sweep", "alignup sweep examples/fleet/sweep.yaml --engine serial --html sweep.html")
 @click.argument("spec", type=click.Path(path_type=Path))
 @with_options("options", SweepOptions)
+@preview_option
 @output_option("text", "json", "yaml", "csv")
 def command(*, spec: Path, options: SweepOptions, output: str) -> None:
     """Simulate a cluster for every combination of machines, configurations, strategies and seeds.

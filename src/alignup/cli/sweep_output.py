@@ -16,7 +16,7 @@ from alignup.cli.app import FailureError, InputError, Place
 from alignup.cli.installation import MissingLibraryError
 from alignup.cli.layout import paragraph, section, table
 from alignup.cli.options import HostOptions
-from alignup.cli.simulate_output import name_field, resolve_group, write_html
+from alignup.cli.simulate_output import name_field, resolve_group, title_caveat, write_html
 from alignup.cli.sweep import SweepOptions
 from alignup.kubernetes.manifests.object_reader import ObjectReader
 from alignup.machines import machine_file
@@ -52,6 +52,12 @@ def run(spec: Path, options: SweepOptions, output: str) -> None:
         terminal.print_notes(inputs.read_release(version)[1])
         named = (each.replace(kubernetes_version=each.kubernetes_version or version) for each in sweep.configurations)
         sweep = sweep.replace(configurations=tuple(named))
+    releases = []
+    versions = [each.kubernetes_version for each in sweep.configurations]
+    for version in dict.fromkeys([*versions, *(machine.kubernetes_version for machine in sweep.machines)]):
+        release, notes = inputs.read_release(version or None)
+        releases.append(release)
+        terminal.print_notes(notes if version != options.kubernetes_version else ())
     tasks = build_tasks(sweep, top)
     path = options.results or Path(spec.name).with_suffix(".csv")
     with inputs.input_errors(
@@ -76,7 +82,7 @@ def run(spec: Path, options: SweepOptions, output: str) -> None:
     if options.html:
         from alignup.simulate import html_reports  # noqa: PLC0415 - only for --html
 
-        title = f"Sweep of {pluralize(len(rows), 'simulation')}"
+        title = f"Sweep of {pluralize(len(rows), 'simulation')}{title_caveat(releases)}"
         write_html(options.html, html_reports.render_sweep(rows, title=title))
     if output in terminal.DOCUMENTS:
         terminal.print_as(output, rows)

@@ -24,6 +24,7 @@ from alignup.cli.options import (
     HostOptions,
     WorkloadSelection,
     output_option,
+    preview_option,
     search_option,
     with_options,
     workload_argument,
@@ -51,6 +52,7 @@ _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yam
 @workload_argument
 @workload_option
 @with_options("host", HostOptions)
+@preview_option
 @with_options("selection", WorkloadSelection)
 @search_option("a rejected pod")
 @click.option("--resize", is_flag=True, help="Say what becomes of a resize of running pods to those in FILE.")
@@ -132,13 +134,13 @@ def _explain_resizes(host: Host, workloads: Sequence[Workload], output: str) -> 
     release = host.settings.release
     if output == "text":
         for running, verdict in verdicts:
-            terminal.print_lines(paragraph(f"{verdict.describe(running)} (Kubernetes {release})"))
+            terminal.print_lines(paragraph(f"{verdict.describe(running)} (Kubernetes {release.describe()})"))
     else:
         resizes = [
             {"pod": f"{running.namespace}/{running.name}", "outcome": str(verdict.outcome), "message": verdict.message}
             for running, verdict in verdicts
         ]
-        document = {"version": VERSION, "kubernetes": release.version, "resizes": resizes}
+        document = {"version": VERSION, **release.to_document(), "resizes": resizes}
         terminal.print_as(output, document)
     if any(verdict.outcome is not ResizeOutcome.DONE for _, verdict in verdicts):
         raise click.exceptions.Exit(REJECTED)
@@ -194,7 +196,7 @@ def print_text(
     host: Host, explanations: Sequence[Explanation], *, kubelet: bool = True, say: Callable[[str], str] = str
 ) -> None:
     """Print what a kubelet decides, or without *kubelet*, what we decide ourselves; *say* changes sentences."""
-    release = f" · Kubernetes {host.settings.release.version}" if kubelet else ""
+    release = f" · Kubernetes {host.settings.release.describe()}" if kubelet else ""
     lines: list[Line] = []
     for explanation in explanations:
         lines += [(), (Cell("─" * terminal.width(), "frame"),), ()] if lines else []
@@ -277,4 +279,4 @@ def to_document(node: HostInput, explanations: Sequence[Explanation]) -> dict[st
         }
         for explanation in explanations
     ]
-    return {"version": VERSION, "kubernetes": node.host.settings.release.version, "answers": answers}
+    return {"version": VERSION, **node.host.settings.release.to_document(), "answers": answers}

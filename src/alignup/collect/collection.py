@@ -36,10 +36,12 @@ class Part(StrEnum):
     CPU_STATE = "state/cpu_manager_state"
     MEMORY_STATE = "state/memory_manager_state"
     DEVICE_STATE = "state/kubelet_internal_checkpoint"
+    SUBUID = "etc/subuid"  #: the lines of the kubelet
+    SUBGID = "etc/subgid"
 
 
-#: The directory of the kubelet's state files.
-STATE = "state"
+#: The directories of the kubelet's state files, and of its ranges of IDs.
+STATE, ETC = "state", "etc"
 STATE_PARTS = (Part.CPU_STATE, Part.MEMORY_STATE, Part.DEVICE_STATE)
 
 
@@ -107,7 +109,7 @@ def read(path: Path) -> Collection:
         raise SourceError(f"{path}: {INDEX}: {error}") from error
     if index.alignup != FORMAT:
         raise SourceError(f"{path}: {INDEX}: the format {index.alignup[:40]!r} is unknown: expected {FORMAT!r}")
-    parts = {name: content for name, content in contents.items() if name != f"{STATE}/"}
+    parts = {name: content for name, content in contents.items() if name not in {f"{STATE}/", f"{ETC}/"}}
     if unknown := sorted(parts.keys() - set(Part)):
         raise SourceError(f"{path} is rejected: {unknown[0]!r} is not a part of such an archive")
     if large := [name for name, content in parts.items() if len(content) > MAX_PART_BYTES]:

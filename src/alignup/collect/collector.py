@@ -310,6 +310,10 @@ async def _read_state(client: ApiClient, subject: Subject, _report: Report) -> P
     host.ledger = known.ledger
     files, gates = export_ledger(host), known.settings.gates
     parts: dict[str, bytes] = {Part.MACHINE: encode(machine_to_document(known.machine))}
+    ranges = {Part.SUBUID: "subuid", Part.SUBGID: "subgid"}
+    for part, name in ranges.items():
+        if name in subject.host_state.sub_ids:
+            parts[part] = f"kubelet:{subject.host_state.sub_ids[name]}\n".encode()
     if files.cpu is not None:
         parts[Part.CPU_STATE] = dump_cpu_state(files.cpu, gates=gates)
     if files.memory is not None:

@@ -36,7 +36,7 @@ NAMESPACE = "kube-system"
 KUBELET_DIR = "/var/lib/kubelet"
 SECONDS = 120.0  #: for the image and the reader itself
 PREFIX = "alignup-reader-"  #: of its name
-MOUNT = "/kubelet"
+MOUNT, ETC_MOUNT = "/kubelet", "/etc-of-node"
 POLL_SECONDS = 0.5
 MAX_LOG, MAX_CONTENT = 4 << 20, 16 << 20  #: bytes; large machines have a hundredth of it
 
@@ -50,11 +50,12 @@ _HOPELESS = {
     "InvalidImageName",
 }
 _SCRIPT = f"""
-t=$(mktemp -d) && mkdir "$t/state" || exit 1
+t=$(mktemp -d) && mkdir "$t/state" "$t/etc" || exit 1
 (
 {{record}}) > "$t/{Part.RECORDING}"
 for f in {CPU_FILE} {MEMORY_FILE} {DEVICE_PATH}; do [ -f "{MOUNT}/$f" ] && cp "{MOUNT}/$f" "$t/state/"; done
-cd "$t" && echo "{_BEGIN}" && tar -cf - {Part.RECORDING} state | gzip -c | base64 && echo "{_END}"
+for f in subuid subgid; do [ -f "{ETC_MOUNT}/$f" ] && grep '^kubelet:' "{ETC_MOUNT}/$f" > "$t/etc/$f"; done
+cd "$t" && echo "{_BEGIN}" && tar -cf - {Part.RECORDING} state etc | gzip -c | base64 && echo "{_END}"
 """.lstrip()
 
 
@@ -99,6 +100,7 @@ class Reader:
     namespace: str = NAMESPACE
     kubelet_dir: str = KUBELET_DIR
     seconds: float = SECONDS
+    sub_ids: bool = False  #: whether it may read the node's ``/etc/subuid`` and ``/etc/subgid``; it mounts ``/etc``
     name: str = ""
 
     def named(self) -> Self:
@@ -124,6 +126,7 @@ class Reader:
                 {"name": "empty", "mountPath": f"{MOUNT}/pods", "readOnly": True},
                 {"name": "empty", "mountPath": f"{MOUNT}/plugins", "readOnly": True},
                 {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108
+                *([{"name": "etc", "mountPath": ETC_MOUNT, "readOnly": True}] if self.sub_ids else ()),
             ],
             "securityContext": {
                 "runAsUser": 0,
@@ -154,6 +157,7 @@ class Reader:
                     {"name": "kubelet", "hostPath": {"path": self.kubelet_dir, "type": "Directory"}},
                     {"name": "empty", "emptyDir": {"sizeLimit": "1Mi"}},
                     {"name": "tmp", "emptyDir": {"medium": "Memory", "sizeLimit": "128Mi"}},
+                    *([{"name": "etc", "hostPath": {"path": "/etc", "type": "Directory"}}] if self.sub_ids else ()),
                 ],
             },
         }

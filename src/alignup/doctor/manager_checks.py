@@ -169,7 +169,7 @@ class ManagerInputs:
             return None
         try:
             options = CpuOptions.parse(self.valid_options, gates=self.option_gates)
-            count = self.cpu_settings.reserved_count()
+            count = self.cpu_settings.reserved_count(self.gates.release)
             reserved = select_reserved_cpus(
                 self.view, options, count=count, explicit=self.cpu_settings.explicit, release=self.gates.release
             )
@@ -352,7 +352,7 @@ def _check_reserved_cpus(inputs: ManagerInputs) -> Iterator[Finding]:
         advice = "reserve CPUs for system daemons, such as the first core"
         yield _cpu_error(message, advice, where="systemReserved[cpu]", paste=to_yaml(paste))
         return
-    count = settings.reserved_count()
+    count = settings.reserved_count(inputs.gates.release)
     select = partial(select_reserved_cpus, view, CpuOptions(), count=count, explicit=settings.explicit)
     if message := error_message(select):
         advice = f"reserve at most the {view.num_cpus} CPUs of the machine"
@@ -427,6 +427,7 @@ def find_warnings(inputs: ManagerInputs) -> Iterator[Finding]:
     """Yield warnings and notes, only where they are certain."""
     yield from _eviction_thresholds(inputs)
     yield from _ignored_fields(inputs)
+    yield from _gates_that_are_due(inputs)
     if inputs.policy is not None and not inputs.has_dropped("cpuManagerPolicy", "memoryManagerPolicy"):
         yield from _pointless_policies(inputs, inputs.policy)
         yield from _topology_options(inputs, inputs.policy)
@@ -437,6 +438,13 @@ def find_warnings(inputs: ManagerInputs) -> Iterator[Finding]:
         summary = f"{excess}: the kubelet does not check this, and assumes almost 2⁶⁴ bytes there"
         advice, paste = "reserve memory on nodes that have enough", reserved_memory_yaml(inputs)
         yield warning(Area.MEMORY, summary, advice=advice, where="reservedMemory", paste=paste)
+
+
+def _gates_that_are_due(inputs: ManagerInputs) -> Iterator[Finding]:
+    release = inputs.gates.release
+    for problem in feature_gates.expected_problems(inputs.configuration.feature_gates, release):
+        advice = f"remove it before the upgrade: a kubelet {release} may not start with it"
+        yield warning(Area.CONFIGURATION, problem.message, advice=advice, where=problem.field)
 
 
 def _eviction_thresholds(inputs: ManagerInputs) -> Iterator[Finding]:

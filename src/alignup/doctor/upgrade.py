@@ -2,23 +2,25 @@
 
 A new kubelet reads the configuration, then the state files, then it admits the pods that run already once more, the
 oldest first. Each can fail: a feature gate is gone, a file is not understood, a container is checked by another rule.
+Pods that wait may get another answer from it.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from alignup.align.host import Host
 from alignup.align.machine import Machine
 from alignup.align.release import Release
-from alignup.align.restart import PodChange, compare_restarts, restart
+from alignup.align.restart import PodChange, Restart, UpgradeItem, UpgradeSeverity, compare_restarts, restart
 from alignup.align.workload import Pod
 from alignup.doctor.diagnosis import diagnose
-from alignup.doctor.findings import Finding, Severity
+from alignup.doctor.findings import Area, Finding, Severity, error
 from alignup.kubernetes.configuration import ConfigurationText, host_settings
 from alignup.kubernetes.kubelet_files.ledger import restore_ledger
 from alignup.kubernetes.kubelet_files.state_files import read_state_files
+from alignup.kubernetes.kubelet_files.sub_ids import SubIds, sub_id_problems
 
 VERSION = 1  #: of the JSON document
 
@@ -29,72 +31,110 @@ class UpgradeReport:
     new: Release
     findings: tuple[Finding, ...]  #: of the new kubelet, which the old one does not have
     shared: tuple[Finding, ...]  #: errors with which neither kubelet starts
-    pods: tuple[PodChange, ...]
-    checked: int  #: running pods; none if the new kubelet does not start
+    pods: tuple[PodChange, ...] = ()  #: those that run, then those that wait
+    checked: int = 0  #: running pods; none if the new kubelet does not start
+    waiting: int = 0  #: pods that wait and were asked about
     unchecked: tuple[str, ...] = ()  #: uids of pods that hold resources in the state files and are not listed
 
     @property
-    def breaks(self) -> bool:
-        return bool(self.pods or self.shared or any(map(_is_error, self.findings)))
+    def safe(self) -> bool:
+        return all(item.severity > UpgradeSeverity.UNCHECKED for item in self.items)
 
     @property
-    def safe(self) -> bool:
-        return not self.breaks and not self.unchecked
+    def items(self) -> list[UpgradeItem]:
+        """Everything that happens, the worst first."""
+        items = [
+            *(_item(finding) for finding in self.findings),
+            *(_item(finding, "; the present kubelet does not start either") for finding in self.shared),
+            *(change.item(self.new) for change in self.pods),
+            *(
+                UpgradeItem(
+                    UpgradeSeverity.UNCHECKED, f"pod {uid} of the state files is not checked", "add it to --pods"
+                )
+                for uid in self.unchecked
+            ),
+        ]
+        return sorted(items, key=lambda item: item.severity)
 
     def to_document(self) -> dict[str, Any]:
         return {
             "version": VERSION,
             "from": self.old.version,
             "to": self.new.version,
+            **({"knownUpTo": self.new.known_up_to} if self.new.known_up_to else {}),
             "safe": self.safe,
             "findings": [finding.to_document() for finding in self.findings],
             "sharedErrors": [finding.to_document() for finding in self.shared],
             "checkedPods": self.checked,
+            "waitingPods": self.waiting,
             "uncheckedPods": list(self.unchecked),
             "pods": [pod.to_document() for pod in self.pods],
         }
 
 
-def check_upgrade(
-    source: ConfigurationText,
-    machine: Machine,
-    *,
-    directory: Path | None,
-    pods: Sequence[Pod],
-    releases: Sequence[Release],
-) -> UpgradeReport:
-    """Compare kubelets of two *releases*, the present one first, on a node; *pods* run there, the oldest first.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpgradedNode:
+    """A node whose kubelet is replaced."""
 
-    ``FileError`` if the *directory* of state files does not exist, ``AlignError`` if its files do not fit the machine.
+    source: ConfigurationText
+    machine: Machine
+    directory: Path | None = None  #: of the state files; ``None``: the node is empty
+    pods: Sequence[Pod] = ()  #: that run there, the oldest first
+    waiting: Sequence[Pod] = ()
+    sub_ids: SubIds = field(default_factory=dict)
+
+
+def check_upgrade(node: UpgradedNode, releases: Sequence[Release]) -> UpgradeReport:
+    """Compare kubelets of two *releases*, the present one first, on a node.
+
+    ``FileError`` if the directory of state files does not exist, ``AlignError`` if its files do not fit the machine.
     """
     old, new = releases
-    names = {pod.uid: f"{pod.namespace}/{pod.name}" for pod in pods}
-    reports = [
-        diagnose(replace(source, release=release), machine, directory=directory, pods=names).report
+    names = {pod.uid: f"{pod.namespace}/{pod.name}" for pod in node.pods}
+    before, after = (
+        (
+            *diagnose(
+                replace(node.source, release=release), node.machine, directory=node.directory, pods=names
+            ).report.findings,
+            *_sub_id_findings(node.sub_ids, release),
+        )
         for release in releases
-    ]
-    known = {_identity(finding) for finding in reports[0].findings}
-    findings = tuple(
-        finding
-        for finding in reports[1].findings
-        if finding.severity in {Severity.ERROR, Severity.WARNING} and _identity(finding) not in known
     )
-    shared = tuple(finding for finding in filter(_is_error, reports[1].findings) if _identity(finding) in known)
-    if directory is None or any(map(_is_error, reports[1].findings)):
-        return UpgradeReport(old=old, new=new, findings=findings, shared=shared, pods=(), checked=0)
-    before: dict[str, PodChange] = {}
-    if not any(map(_is_error, reports[0].findings)):
-        before, _ = _restart(source, machine, directory, pods, old)
-    after, unchecked = _restart(source, machine, directory, pods, new)
-    return UpgradeReport(
+    present = {_identity(finding) for finding in before}
+    report = UpgradeReport(
         old=old,
         new=new,
-        findings=findings,
-        shared=shared,
-        pods=compare_restarts(before, after),
-        checked=len(pods),
+        findings=tuple(
+            finding
+            for finding in after
+            if finding.severity in {Severity.ERROR, Severity.WARNING} and _identity(finding) not in present
+        ),
+        shared=tuple(finding for finding in filter(_is_error, after) if _identity(finding) in present),
+    )
+    if any(map(_is_error, after)):
+        return report
+    restarted, unchecked = _restart(node, new)
+    previous = Restart({}, restarted.host) if any(map(_is_error, before)) else _restart(node, old)[0]
+    return replace(
+        report,
+        pods=compare_restarts(previous, restarted, node.waiting),
+        checked=0 if node.directory is None else len(node.pods),
+        waiting=len(node.waiting),
         unchecked=unchecked,
     )
+
+
+def _item(finding: Finding, more: str = "") -> UpgradeItem:
+    severity = UpgradeSeverity.NOT_STARTED if _is_error(finding) else UpgradeSeverity.WARNING
+    where = f"{finding.where}: " if finding.where else ""
+    return UpgradeItem(severity, f"{where}{finding.kubelet_message or finding.summary}{more}", finding.advice)
+
+
+def _sub_id_findings(sub_ids: SubIds, release: Release) -> Iterator[Finding]:
+    advice = "give the user kubelet a range that ends below 4294967295"
+    for problem in sub_id_problems(sub_ids, release):
+        summary = f"a kubelet {release} does not start: {problem.message}"
+        yield error(Area.CONFIGURATION, summary, advice=advice, where=problem.field)
 
 
 def _is_error(finding: Finding) -> bool:
@@ -105,15 +145,15 @@ def _identity(finding: Finding) -> tuple[str, str, str]:
     return finding.area, finding.where, finding.kubelet_message or finding.summary
 
 
-def _restart(
-    source: ConfigurationText, machine: Machine, directory: Path, pods: Iterable[Pod], release: Release
-) -> tuple[dict[str, PodChange], tuple[str, ...]]:
-    """Return the changes when a kubelet of *release* starts, by uid, and the uids in the files that *pods* lack.
+def _restart(node: UpgradedNode, release: Release) -> tuple[Restart, tuple[str, ...]]:
+    """Return what happens when a kubelet of *release* starts, and the uids in the files that are no running pods.
 
     ``AlignError`` if it does not start.
     """
-    settings = host_settings(replace(source, release=release).read(), machine)
-    host = Host(machine, replace(settings, kubelet_faults=True))
-    files = read_state_files(directory, gates=settings.gates, devices_optional=True)
-    restored = restore_ledger(host, files, pods)
-    return restart(host, restored.ledger, pods), restored.unknown
+    settings = host_settings(replace(node.source, release=release).read(), node.machine)
+    host = Host(node.machine, replace(settings, kubelet_faults=True))
+    if node.directory is None:
+        return Restart({}, host), ()
+    files = read_state_files(node.directory, gates=settings.gates, devices_optional=True)
+    restored = restore_ledger(host, files, node.pods)
+    return restart(host, restored.ledger, node.pods), restored.unknown

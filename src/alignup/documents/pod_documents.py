@@ -20,6 +20,7 @@ class QuantityDocument(Document, frozen=True):
     format: QuantityFormat
     dec: bool
     text: str | None
+    exact: bool = False
 
 
 AmountsDocument = dict[str, str | QuantityDocument]
@@ -70,7 +71,7 @@ class PodDocument(Document, frozen=True, omit_defaults=True, kw_only=True):
 
 
 #: Every field: equal quantities can have different formats.
-_QUANTITY_FIELDS = attrgetter("unscaled", "power", "format", "dec", "text")
+_QUANTITY_FIELDS = attrgetter("unscaled", "power", "format", "dec", "text", "exact")
 
 
 def pod_document(pod: Pod) -> PodDocument:
@@ -142,6 +143,6 @@ def _amounts(document: AmountsDocument) -> dict[str, Quantity]:
     return {
         name: Quantity.parse(amount)
         if isinstance(amount, str)
-        else build(Quantity, amount, unscaled=int(amount.unscaled, 16))
+        else build(Quantity, amount, unscaled=int(amount.unscaled, 16), other_form=None)
         for name, amount in document.items()
     }

@@ -25,6 +25,7 @@ from alignup.kubernetes.configuration import Configuration, feature_gates
 from alignup.kubernetes.kubelet_files import state_files
 from alignup.kubernetes.kubelet_files.allocated_pods import ALLOCATED_PODS_FILE, AllocatedPods, read_allocated_pods
 from alignup.kubernetes.kubelet_files.state_files import KnownFiles, KubeletFiles
+from alignup.kubernetes.kubelet_files.sub_ids import SubIds, read_sub_ids
 from alignup.kubernetes.plugins.pod_resources import ListedPod, ListedResources, PodResourcesClient
 from alignup.machines import machine_source
 from alignup.observe.observation import Sources
@@ -50,6 +51,7 @@ class KubeletPaths:
     directory: Path = Path("/var/lib/kubelet")
     config_file: Path | None = None  #: ``None``: ``config.yaml`` in the directory
     config_dir: Path | None = None  #: of drop-in files
+    etc: Path | None = None  #: the host's ``/etc``, for the IDs of user namespaces; ``None``: they stay unknown
 
     @cached_property
     def state_files(self) -> tuple[Path, ...]:
@@ -103,6 +105,7 @@ class _Known:
     machine: Machine
     configuration: Configuration
     gaps: tuple[str, ...]  #: about the configuration
+    sub_ids: SubIds
 
 
 Registered = Mapping[str, tuple[str, ...] | None] | None  #: the devices in the kubelet's file
@@ -153,7 +156,9 @@ class KubeletReader:
         self.forget_allocatable()
         machine, paths = await asyncio.to_thread(self._discover, self.paths.host_root), self.paths
         self._known = _Known(
-            replace(machine, devices=()), *await read_configuration(paths.config, paths.config_dir, self._configz)
+            replace(machine, devices=()),
+            *await read_configuration(paths.config, paths.config_dir, self._configz),
+            await asyncio.to_thread(read_sub_ids, paths.etc) if paths.etc else {},
         )
 
     def forget_allocatable(self) -> None:
@@ -187,6 +192,7 @@ class KubeletReader:
         return Sources(
             machine=known.machine,
             configuration=known.configuration,
+            sub_ids=known.sub_ids,
             files=files,
             allocated=allocated,
             listed=listed,

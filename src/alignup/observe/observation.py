@@ -41,6 +41,7 @@ from alignup.kubernetes.kubelet_files.state_files import (
     KubeletFiles,
     MemoryState,
 )
+from alignup.kubernetes.kubelet_files.sub_ids import SubIds
 from alignup.kubernetes.plugins.pod_resources import ListedPod, ListedResources
 from alignup.observe.claim_devices import PlacedDevices, join_claims, place_slices
 from alignup.placement.host_report import PodStage
@@ -74,6 +75,7 @@ class Sources:
     slices: tuple[Slice, ...] | None = None  #: ResourceSlices of this node
     kubelet: str = ""  #: changes when the kubelet restarts
     gaps: tuple[str, ...] = ()  #: why a source is missing, one sentence each
+    sub_ids: SubIds = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +84,7 @@ class Observation:
 
     host: Host  #: with its ledger; pods without a known name have an empty namespace and their uid as name
     configuration: Configuration
+    sub_ids: SubIds = field(default_factory=dict)
     kubelet: str = ""  #: changes when the kubelet restarts
     ended: tuple[str, ...] = ()  #: uids of pods that only the state files still have
     gaps: tuple[str, ...] = ()  #: what no source contains, one sentence each
@@ -169,6 +172,7 @@ def join(sources: Sources, *, settled: bool = True, unchanged: UnchangedParts | 
     return Observation(
         host=host,
         configuration=sources.configuration,
+        sub_ids=sources.sub_ids,
         kubelet=sources.kubelet,
         ended=pods.ended,
         gaps=(*sources.gaps, *gaps, *unnamed, *claims.gaps),

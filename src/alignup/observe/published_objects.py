@@ -34,6 +34,7 @@ def host_state(observation: Observation, *, machine: dict[str, Any] | None = Non
         kubelet=observation.kubelet,
         machine=machine or machine_document(host.machine),
         configuration=kubelet_configuration.alignment_fields(observation.configuration),
+        sub_ids=dict(observation.sub_ids),
         ledger=ledger_document(host.ledger),
         problems=[*problems[:MAX_PROBLEMS], f"and {more} more"] if more > 0 else problems,
     )
@@ -47,6 +48,7 @@ def unknown_host_state(sources: Sources | None, problem: str) -> HostStateDocume
         kubelet=sources.kubelet,
         machine=machine_document(sources.machine),
         configuration=kubelet_configuration.alignment_fields(sources.configuration),
+        sub_ids=dict(sources.sub_ids),
         problems=[problem],
     )
 

@@ -26,7 +26,15 @@ from alignup.align.host import Host, Settings
 from alignup.align.machine import KubeletView, Machine
 from alignup.align.memory.provider import MemoryPolicy
 from alignup.align.memory.reserved_memory import propose_reserved_memory
-from alignup.align.settings import TOPOLOGY_OPTIONS, TOPOLOGY_SWITCHES, Policy, Scope, TopologyOptions
+from alignup.align.release import STRATEGY_PREVIEW
+from alignup.align.settings import (
+    TOPOLOGY_OPTIONS,
+    TOPOLOGY_SWITCHES,
+    AllocationStrategy,
+    Policy,
+    Scope,
+    TopologyOptions,
+)
 from alignup.simulate.arrivals import WorkloadEvent, ordered
 from alignup.simulate.executors import Engine, SerialEngine, pack, raise_if_cancelled, unpack
 from alignup.simulate.node_report import score_document
@@ -41,6 +49,7 @@ DIMENSIONS: Mapping[str, str] = {
     "policy": "topology",
     "scope": "topology",
     "topology-options": "topology",
+    STRATEGY_PREVIEW: "topology",
     "cpu-policy": "cpu",
     "cpu-options": "cpu",
     "memory-policy": "memory",
@@ -51,6 +60,7 @@ _KNOWN_VALUES: Mapping[str, Sequence[str]] = {
     "policy": tuple(Policy),
     "scope": tuple(Scope),
     "topology-options": TOPOLOGY_SWITCHES,
+    STRATEGY_PREVIEW: tuple(AllocationStrategy),
     "cpu-policy": tuple(CpuPolicy),
     "cpu-options": tuple(OPTION_STAGES),
     "memory-policy": tuple(MemoryPolicy),
@@ -161,7 +171,9 @@ def _options(value: str) -> dict[str, str]:
 
 def _values(settings: Settings, name: str) -> Iterable[str]:
     unmerged = settings.topology.policy is Policy.NONE and not settings.pod_policy_annotations
-    if unmerged and name in {"scope", "topology-options"}:
+    if name == STRATEGY_PREVIEW and name not in settings.release.options:
+        raise SettingsError(f"{name} is a plan: add --preview {name} --kubernetes-version 1.38")
+    if unmerged and name in {"scope", "topology-options", STRATEGY_PREVIEW}:
         return (NOT_APPLICABLE,)
     if name == "topology-options":
         return _option_sets(TOPOLOGY_SWITCHES)
@@ -194,8 +206,12 @@ def _change(settings: Settings, name: str, value: str, view: KubeletView) -> Set
         case "scope":
             return replace(settings, topology=replace(topology, scope=Scope(value)))
         case "topology-options":
-            off = replace(topology.options, **{TOPOLOGY_OPTIONS[name].field: False for name in TOPOLOGY_SWITCHES})
+            switched_off: dict[str, Any] = {TOPOLOGY_OPTIONS[switch].field: False for switch in TOPOLOGY_SWITCHES}
+            off = replace(topology.options, **switched_off)
             options = TopologyOptions.parse(_options(value), gates=gates, base=off)
+            return replace(settings, topology=replace(topology, options=options))
+        case _ if name == STRATEGY_PREVIEW:  # without its feature gate: it is a preview
+            options = replace(topology.options, strategy=AllocationStrategy(value))
             return replace(settings, topology=replace(topology, options=options))
         case "cpu-policy":
             return replace(settings, cpus=replace(cpus, policy=value))

@@ -14,7 +14,6 @@ from alignup.align.cpus.selection import (
 )
 from alignup.align.errors import ProviderError
 from alignup.align.machine import Cpu, KubeletView, NumaNode
-from alignup.align.release import NEWEST
 from alignup.machines import synthetic
 from tests.align.cpus import naive
 from tests.strategies import cpu_sets, machines
@@ -157,12 +156,12 @@ class TestDefects:
 
     def test_a_perfect_combination_ends_the_search(self):
         free = bits.parse("0,6-10,12,18-22")  # 1, 5, 1 and 5 CPUs of the nodes: 4 of the large ones leave 1 each
-        selection = DistributedSelection(self.VIEW, group=2, faults_of=NEWEST)
+        selection = DistributedSelection(self.VIEW, group=2, kubelet_faults=True)
 
         assert selection.take(free, 8) == DistributedSelection(self.VIEW, group=2).take(free, 8)
 
     def test_turns_that_give_nothing_do_not_end(self):
-        selection = DistributedSelection(self.VIEW, group=2, faults_of=NEWEST)
+        selection = DistributedSelection(self.VIEW, group=2, kubelet_faults=True)
 
         with pytest.raises(ProviderError, match=ENDLESS):
             selection._take_in_turns(0, [0b1], 2)  # noqa: SLF001 - no combination with this effect is known

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from alignup.align.cpus.selection import PackedSelection
 from alignup.align.release import NEWEST
 from tests.align.cpus.kubelet_traces import Json, KubeletModel, names, pod_json, pod_jsons
-from tests.conformance.test_cpu_trace import Trace, check, create
+from tests.conformance.test_cpu_trace import Trace, check, compare, create
 from tests.effort import examples
 from tests.vector_types import pod_of, view_of
 
@@ -87,8 +87,8 @@ def test_cpus_of_a_removed_init_container_that_another_pod_owns_are_not_reused()
 
     started = [of("allocate", first, "i0"), of("remove", first, "i0")]
     again = [of("hints", first, "c0"), of("allocate", first, "c0")]
-    full = check(trace([first, second], [*started, *admissions(second), *again]))
-    room = check(trace([first, third], [*started, *admissions(third), *again]))
+    full = compare(trace([first, second], [*started, *admissions(second), *again]))
+    room = compare(trace([first, third], [*started, *admissions(third), *again]))
 
     assert (full, room) == ("CPUs given that were not available", "CPUs given that were not available")
 

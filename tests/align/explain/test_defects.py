@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from alignup.align import bits
 from alignup.align.cpus.options import CpuSettings
-from alignup.align.explain.defects import DEFECTS, ISSUES
+from alignup.align.explain.defects import DEFECTS, OTHER_DEFECTS
 from alignup.align.explain.sentences import describe_defects
 from alignup.align.host import Host, Settings
 from alignup.align.machine import Device
@@ -111,15 +111,30 @@ def test_a_node_that_leaves_its_memory_group_is_named():
 
 
 def test_the_page_of_defects_has_all_of_them():
-    rows = []
-    for defect in DEFECTS:
-        anchor = defect.title.lower().replace(" ", "-")
-        releases = f"1.{defect.first} to 1.{defect.last}" if defect.last else f"1.{defect.first} and later"
-        issue = f"[#{defect.issue}]({ISSUES}/{defect.issue}): " if defect.issue else ""
-        upstream = f"{issue}{defect.status}"
-        rows.append(f"| [{defect.title}](#{anchor}) | {releases} | {upstream} |")
-
+    rows = [
+        f"| [{defect.title}](#{defect.title.lower().replace(' ', '-')}) | {defect.releases} | {defect.upstream} |"
+        for defect in DEFECTS
+    ]
     page = (ROOT / "docs" / "kubelet-defects.md").read_text("utf-8")
 
-    assert [line for line in page.splitlines() if line.startswith("| [")] == rows
+    listed = [line for line in page.splitlines() if line.startswith("| ") and not line.startswith("| defect |")]
+    assert listed[: len(rows)] == rows
+    for defect, row in zip(OTHER_DEFECTS, listed[len(rows) :], strict=True):
+        assert row.startswith(f"| {defect.title}: ")
+        assert row.endswith(f" | {defect.releases} | {defect.upstream} |")
     assert all(f"\n## {defect.title}\n" in page for defect in DEFECTS)
+
+
+def test_the_release_with_the_fix_is_named():
+    host, asked = Host(HYBRID, STATIC), pod("asked", cpu="2")
+
+    (sentence,) = describe_defects(host.decide(asked), host.without_faults().decide(asked))
+
+    assert sentence.startswith("a defect of the kubelet, fixed in 1.38: ")
+    assert {defect.title: defect.fix for defect in DEFECTS} == {
+        "CPUs that are not free": "fixed in 1.38",
+        "CPUs on other NUMA nodes than chosen": "fixed in 1.38",
+        "An endless loop": "fixed in 1.38",
+        "Memory of a part of a group": "not fixed",
+        "Hints for devices of a claim": "not fixed",
+    }

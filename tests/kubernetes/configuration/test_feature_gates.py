@@ -173,3 +173,10 @@ def test_1_38_has_locked_a_gate(name):
     assert not feature_gates.problems({name: True}, find_release("1.38"))
     (problem,) = feature_gates.problems({name: False}, find_release("1.38"))
     assert problem.message == f"cannot set feature gate {name} to false, feature is locked to true"
+
+
+def test_1_38_has_added_a_gate():
+    chosen = {"ManagedFieldsOptOut": True}
+
+    assert feature_gates.problems(chosen)
+    assert not feature_gates.problems(chosen, find_release("1.38"))

@@ -88,7 +88,7 @@ class CpuLedger:
         return replace(
             self,
             shared=self.shared & ~cpus,
-            held=with_item(self.held, uid, dict(containers)),
+            held=with_item(self.held, uid, dict(containers)) if containers else self.held,
             pod_held=with_item(self.pod_held, uid, cpus),
             lost=self.lost | self.owned(uid),
             last_owner=None,
@@ -119,6 +119,19 @@ class CpuLedger:
             reusable=self.reusable,
             lost=self.lost,
         )
+
+    def forget(self, uid: str) -> Self:
+        """Release all CPUs of a pod, also those that no container of it has."""
+        ledger = self.take_back_all(uid)
+        if uid not in ledger.pod_held:
+            return ledger
+        return replace(ledger, shared=ledger.shared | ledger.pod_held[uid], pod_held=without_item(ledger.pod_held, uid))
+
+    def with_parts(self, uid: str, containers: Mapping[str, CpuSet]) -> Self:
+        """Divide the CPUs that a pod has as a whole among its containers."""
+        if containers == self.held.get(uid):
+            return self
+        return replace(self, held=with_item(self.held, uid, dict(containers)), last_owner=None)
 
     def only(self, containers: Collection[tuple[str, str]]) -> Self:
         """Release the CPUs of all containers that are not among these (pod uid, name)."""

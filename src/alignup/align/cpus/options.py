@@ -9,7 +9,7 @@ from typing import Self
 from alignup.align.bits import CpuSet, quote
 from alignup.align.errors import SettingsError
 from alignup.align.quantity import Quantity, read_amount
-from alignup.align.release import NEWEST, FeatureStage
+from alignup.align.release import NEWEST, FeatureStage, Release
 from alignup.align.settings import TOPOLOGY_OPTIONS, FeatureGates, Policy, check_stage, parse_bool
 
 
@@ -92,7 +92,7 @@ class CpuSettings:
             listed = " ".join(f"{name}:{value}" for name, value in sorted(self.options.items()))
             raise SettingsError(f"new none policy error: None policy: received unsupported options=map[{listed}]")
 
-    def reserved_count(self) -> int:
+    def reserved_count(self, release: Release = NEWEST) -> int:
         """Return the number of reserved CPUs, rounded up; the static policy requires at least one."""
         if self.reservation is None:
             raise SettingsError("[cpumanager] unable to determine reserved CPU resources for static policy")
@@ -100,4 +100,4 @@ class CpuSettings:
             raise SettingsError(
                 "[cpumanager] the static policy requires systemreserved.cpu + kubereserved.cpu to be greater than zero"
             )
-        return -(-self.reservation.milli() // 1000)
+        return -(-self.reservation.under(release).milli() // 1000)

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
+from types import MappingProxyType
 from typing import Self
 
 from alignup.align import bits
@@ -30,22 +31,24 @@ CpuHints = AmountFamily | HintList
 
 #: The hints for a request that cannot be satisfied.
 NO_HINTS = HintList((), preferred=frozenset())
+_NOTHING: Mapping[str, CpuSet] = MappingProxyType({})
 
 
 def create_selection(
     view: KubeletView, options: CpuOptions, release: Release = NEWEST, *, kubelet_faults: bool = False
 ) -> CpuSelection:
-    faults_of = release if kubelet_faults else None
     if options.distribute_cpus_across_numa:
         group = view.cpus_per_core if options.full_pcpus_only else 1
         by_socket = options.align_by_socket and release.distributes_by_socket
-        return DistributedSelection(view, group=max(group, 1), by_socket=by_socket, faults_of=faults_of)
+        return DistributedSelection(
+            view, group=max(group, 1), by_socket=by_socket, release=release, kubelet_faults=kubelet_faults
+        )
     return PackedSelection(
         view,
         spread=options.distribute_cpus_across_cores,
         by_cache=options.prefer_align_cpus_by_uncorecache,
-        splits_cores=release.splits_cores_in_cache,
-        faults_of=faults_of,
+        release=release,
+        kubelet_faults=kubelet_faults,
     )
 
 
@@ -152,7 +155,7 @@ class CpuProvider(Provider[CpuLedger]):
         if CpuPolicy(settings.policy) is CpuPolicy.NONE:
             settings.check_none()
             return cls(view=view, policy=CpuPolicy.NONE, kubelet_release=gates.release)
-        count = settings.reserved_count()
+        count = settings.reserved_count(gates.release)
         try:
             options = CpuOptions.parse(settings.options, gates=gates)
             options.check_machine(topology, sockets=view.num_sockets, nodes=view.num_nodes)
@@ -205,6 +208,11 @@ class CpuProvider(Provider[CpuLedger]):
         count = self.exclusive_cpus(pod, container)
         return {CPU: Need(count, ledger.free)} if count else {}
 
+    def allocated_share(self, ledger: CpuLedger, resource: str, nodes: NodeSet) -> tuple[int, int]:
+        del resource
+        cpus = self.allocatable & bits.union(self.view.node_cpus.get(node, 0) for node in bits.members(nodes))
+        return (cpus & ~ledger.shared).bit_count(), cpus.bit_count()
+
     def hints(self, ledger: CpuLedger, pod: Pod, container: Container | None) -> HintsByResource:
         count = self.exclusive_cpus(pod, container)
         if not count:
@@ -217,6 +225,10 @@ class CpuProvider(Provider[CpuLedger]):
         return {CPU: self._nodes.hints(count, free=ledger.free, reusable=ledger.reusable_by(pod.uid))}
 
     def _pod_hints(self, ledger: CpuLedger, pod: Pod, count: int) -> CpuHints:
+        if self._restores(ledger, pod):
+            if not self._is_stale(ledger, pod):
+                return self._hints_for_owned(ledger.pod_held[pod.uid], count)
+            ledger = ledger.forget(pod.uid)
         if self.pod_level and pod.has_pod_level_resources and self._empty_shared_pool(pod):
             return NO_HINTS
         # The CPUs allocated to the pod as a whole, which it keeps; the kubelet does not check.
@@ -248,7 +260,7 @@ class CpuProvider(Provider[CpuLedger]):
         if cpus is not None:
             return ledger.with_reusable(pod.uid, reusable | cpus if ends else reusable & ~cpus)
         # Released CPUs can belong to another pod by now; the kubelet does not check.
-        again = reusable & ledger.owned(pod.uid) if reusable else 0
+        again = reusable if self.kubelet_faults or not reusable else reusable & ledger.owned(pod.uid)
         cpus = self._select(ledger.available | again, count, affinity=affinity.nodes)
         left = reusable | cpus if ends else reusable & ~cpus
         checked = not self.kubelet_faults
@@ -258,8 +270,13 @@ class CpuProvider(Provider[CpuLedger]):
         """Allocate pod-level CPUs as a whole, and divide them among the containers."""
         count = self.exclusive_cpus(pod)
         as_whole = self.pod_level and pod.has_pod_level_resources
-        keeps = not self.kubelet_faults and ledger.owned(pod.uid)  # also what its containers got one by one
-        if not count or not as_whole or keeps:
+        if not count or not as_whole:
+            return ledger
+        if self._restores(ledger, pod):
+            if not self._is_stale(ledger, pod):
+                return self._restore_pod(ledger, pod)
+            ledger = ledger.forget(pod.uid)
+        elif not self.kubelet_faults and ledger.owned(pod.uid):  # also what its containers got one by one
             return ledger
         problem = self._empty_shared_pool(pod)
         if problem:
@@ -267,8 +284,34 @@ class CpuProvider(Provider[CpuLedger]):
         if self.options.full_pcpus_only:
             self._check_smt(ledger, count)
         cpus = self._select(ledger.available, count, affinity=affinity)
-        parts = self._divide(pod, cpus)
+        try:
+            parts = self._divide(pod, cpus)
+        except ProviderError as error:
+            if self.kubelet_release.restores_pods:
+                error.residue = ledger
+            elif self.kubelet_faults:
+                error.residue = ledger.give_pod(pod.uid, cpus, containers={}, checked=False)
+            raise
         return ledger.give_pod(pod.uid, cpus, containers=parts, checked=not self.kubelet_faults)
+
+    def _restores(self, ledger: CpuLedger, pod: Pod) -> bool:
+        """Return whether the CPUs that are stored for the pod as a whole count when it is admitted again."""
+        return self.kubelet_release.restores_pods and pod.uid in ledger.pod_held and pod.has_pod_level_resources
+
+    def _is_stale(self, ledger: CpuLedger, pod: Pod) -> bool:
+        """Return whether the CPUs of the pod are partly shared, or a container has some and one before it has none."""
+        stored = ledger.held.get(pod.uid, {})
+        missing = [container.name not in stored for container in pod.all_containers]
+        return bool(ledger.pod_held[pod.uid] & ledger.shared) or missing != sorted(missing)
+
+    def _restore_pod(self, ledger: CpuLedger, pod: Pod) -> CpuLedger:
+        """Let the pod keep its CPUs; containers without any get theirs. If these are too few, all are released."""
+        try:
+            parts = self._divide(pod, ledger.pod_held[pod.uid], stored=ledger.held.get(pod.uid, {}))
+        except ProviderError as error:
+            error.residue = ledger.forget(pod.uid)
+            raise
+        return ledger.with_parts(pod.uid, parts)
 
     def release(self, ledger: CpuLedger, uid: str) -> CpuLedger:
         ledger = ledger.take_back_all(uid)
@@ -338,7 +381,10 @@ class CpuProvider(Provider[CpuLedger]):
             return self._selection.take(pool, count)
         aligned = pool & self._nodes.near(affinity)
         near = min(count, aligned.bit_count())
-        first = self._selection.take(aligned, near)
+        if isinstance(self._selection, DistributedSelection):
+            first = self._selection.take(aligned, near, width=affinity.bit_count())
+        else:
+            first = self._selection.take(aligned, near)
         return first if near == count else first | self._selection.take(pool & ~first, count - near)
 
     def _empty_shared_pool(self, pod: Pod) -> str:
@@ -359,8 +405,8 @@ class CpuProvider(Provider[CpuLedger]):
             )
         return ""
 
-    def _divide(self, pod: Pod, cpus: CpuSet) -> dict[str, CpuSet]:
-        """Divide the pod's CPUs among its containers.
+    def _divide(self, pod: Pod, cpus: CpuSet, stored: Mapping[str, CpuSet] = _NOTHING) -> dict[str, CpuSet]:
+        """Divide the pod's CPUs among its containers, of which some may have *stored* parts.
 
         Sidecars keep theirs. Other init containers run one after the other on the rest at that time, then the
         containers run side by side on the rest. Containers without exclusive CPUs share what the others leave.
@@ -369,9 +415,11 @@ class CpuProvider(Provider[CpuLedger]):
         pool = cpus
         for container in pod.all_containers:
             count = self.exclusive_cpus(pod, container)
-            part = self._selection.take(pool, count) if count else None
+            part = stored.get(container.name)
+            if part is None and count:
+                part = self._selection.take(pool, count)
             ordinary_init = pod.is_ordinary_init(container.name)
-            if not ordinary_init:
+            if count and not ordinary_init:
                 pool &= ~(part or 0)
             parts[container.name] = pool if part is None and ordinary_init else part
         return {name: pool if part is None else part for name, part in parts.items()}

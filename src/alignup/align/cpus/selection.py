@@ -4,10 +4,10 @@
 groups, inner groups, cores, CPUs. Outer and inner groups are NUMA nodes and sockets, the larger kind being the outer
 one. On every level, inside its parent, the group with the fewest free CPUs comes first, so partly used groups are used
 up before a whole one is split. Selection walks down the tree: whole outer groups that fit into the request, whole inner
-groups, optionally whole caches, whole cores, single CPUs. A socket or a core counts as whole only if it has the
-machine's *average* number of CPUs, as in the kubelet; this matters on uneven machines. (The kubelet compares the number
-of *free* CPUs with the average and therefore, on such machines, sometimes takes CPUs that are not free; here all of
-them must be free too, unless its defects are to be copied.)
+groups, optionally whole caches, whole cores, single CPUs. Up to 1.37, a socket or a core counts as whole only if it has
+the machine's *average* number of CPUs, as in the kubelet; this matters on uneven machines. (The kubelet compares the
+number of *free* CPUs with the average and therefore, on such machines, sometimes takes CPUs that are not free; here all
+of them must be free too, unless its defects are to be copied.)
 
 In a *distributed* selection, a request goes to as few nodes as can hold it on an empty machine, or to more if
 necessary. Each node of a *combination* gives the same share; the remainder is given in rounds, one group of CPUs at a
@@ -35,18 +35,14 @@ from typing import NamedTuple
 from alignup.align.bits import Bits, CpuSet, union
 from alignup.align.errors import ProviderError
 from alignup.align.machine import KubeletView
-from alignup.align.release import Release
+from alignup.align.release import NEWEST, Release
 
 #: Takes at most this many of the free CPUs; not called for fewer than the number before it.
 TakeStep = tuple[int, Callable[[CpuSet, int], CpuSet]]
 
 
 class PackedSelection:
-    """Packed selection on one machine; with *spread*, no whole cores; with *by_cache*, in one cache if possible.
-
-    Without *splits_cores*, only whole cores are taken from a cache that is not taken as a whole. The defects of the
-    release *faults_of* are copied.
-    """
+    """Packed selection on one machine; with *spread*, no whole cores; with *by_cache*, in one cache if possible."""
 
     def __init__(
         self,
@@ -54,38 +50,36 @@ class PackedSelection:
         *,
         spread: bool = False,
         by_cache: bool = False,
-        splits_cores: bool = True,
-        faults_of: Release | None = None,
+        release: Release = NEWEST,
+        kubelet_faults: bool = False,
     ) -> None:
         nodes, sockets = tuple(view.node_cpus.values()), tuple(view.socket_cpus.values())
         cores, caches = tuple(view.core_cpus.values()), tuple(view.cache_cpus.values())
-        even_sockets = frozenset(cpus for cpus in sockets if cpus.bit_count() == view.cpus_per_socket)
-        core_size, socket_size = max(view.cpus_per_core, 1), view.cpus_per_socket
-        # A kubelet takes any socket of which the average number of CPUs is free, and most releases such cores.
-        average_cores = cores if faults_of and not faults_of.takes_whole_cores else ()
-        large_sockets, self._large_cores = (
-            {group: size for group in groups if group.bit_count() > size > 0}
-            for groups, size in ((sockets if faults_of else (), socket_size), (average_cores, core_size))
+        core_size = max(view.cpus_per_core, 1)
+        whole_sockets, large_sockets = _whole_by_size(
+            sockets, view.cpus_per_socket, release, kubelet_faults=kubelet_faults
         )
-        even_sockets |= large_sockets.keys()
+        whole_cores, self._large_cores = _whole_by_size(cores, core_size, release, kubelet_faults=kubelet_faults)
         self._nodes_first = view.num_sockets >= view.num_nodes
         self._outer, self._inner = (nodes, sockets) if self._nodes_first else (sockets, nodes)
         whole: tuple[tuple[frozenset[CpuSet], Mapping[CpuSet, int]], ...]
-        whole = ((frozenset(nodes), {}), (even_sockets, large_sockets))
+        whole = ((frozenset(nodes), {}), (whole_sockets, large_sockets))
         whole_outer, whole_inner = whole if self._nodes_first else whole[::-1]
         self._inner_of = _children(self._outer, self._inner)
         self._cores_of = _children(self._inner, cores)
         self._caches_of = _children(nodes, caches)
         self._cores_in_cache = _children(caches, cores)
         self._core_size = core_size
+        self._smallest_core = min(map(self._free_if_whole, whole_cores), default=0)
         self._whole_cores_of = {
-            inner: tuple(core for core in inside if core.bit_count() == self._core_size or core in self._large_cores)
+            inner: tuple(sorted(filter(whole_cores.__contains__, inside), key=self._free_if_whole))
             for inner, inside in self._cores_of.items()
         }
-        self._cache_size, self._splits_cores = view.cpus_per_cache, splits_cores
+        self._cache_size, self._splits_cores = view.cpus_per_cache, release.splits_cores_in_cache
         self._all = view.all_cpus
-        whole_cores: TakeStep = (self._core_size, self._whole_cores)
-        last: tuple[TakeStep, ...] = ((1, self._single_spread),) if spread else (whole_cores, (1, self._single))
+        self._cores_of_socket = _children(sockets, cores) if spread and release.goes_round_cores else {}
+        take_cores: TakeStep = (self._smallest_core, self._whole_cores)
+        last: tuple[TakeStep, ...] = ((1, self._single_spread),) if spread else (take_cores, (1, self._single))
         cached: tuple[TakeStep, ...] = ((1, self._caches),) if by_cache else ()
         self._steps: tuple[TakeStep, ...] = (
             self._whole_groups(*whole_outer, self._order),
@@ -133,9 +127,11 @@ class PackedSelection:
 
         return min(map(int.bit_count, whole - {0}), default=0), step
 
+    def _free_if_whole(self, core: CpuSet) -> int:
+        return self._large_cores.get(core, core.bit_count())
+
     def _whole_cores(self, free: CpuSet, need: int) -> CpuSet:
-        # Whole cores have the same number of CPUs, so inside their parent they are in ascending order.
-        size = self._core_size
+        size = self._smallest_core
         taken, used = 0, ~free
         for inner in self._order(free, inner=True):
             for core in self._whole_cores_of[inner]:
@@ -164,7 +160,11 @@ class PackedSelection:
     def _single_spread(self, free: CpuSet, need: int) -> CpuSet:
         taken = 0
         for socket in self._order(free, inner=self._nodes_first):
-            taken |= lowest_cpus(socket & free & ~taken, need - taken.bit_count())
+            inside = socket & free & ~taken
+            if self._cores_of_socket and inside.bit_count() > need - taken.bit_count():
+                cores = _most_used_first(self._cores_of_socket[socket], within=inside, free=inside)
+                return taken | _in_rounds([core & inside for core in cores], need - taken.bit_count())
+            taken |= lowest_cpus(inside, need - taken.bit_count())
         return taken
 
     def _caches(self, free: CpuSet, need: int) -> CpuSet:
@@ -207,6 +207,32 @@ def lowest_cpus(cpus: CpuSet, count: int) -> CpuSet:
     for _ in range(count):
         rest &= rest - 1
     return cpus ^ rest
+
+
+def _in_rounds(cores: Sequence[CpuSet], need: int) -> CpuSet:
+    """Return the lowest CPU of each of *cores*, then the second lowest of each, and so on: *need* of them."""
+    taken = 0
+    while need:
+        for core in cores:
+            lowest = core & ~taken & -(core & ~taken)
+            if lowest and need:
+                taken |= lowest
+                need -= 1
+    return taken
+
+
+def _whole_by_size(
+    groups: Sequence[CpuSet], average: int, release: Release, *, kubelet_faults: bool
+) -> tuple[frozenset[CpuSet], Mapping[CpuSet, int]]:
+    """Return the groups that can be taken as a whole.
+
+    To some, a kubelet with defects gives an average size: it takes such a group if that many of its CPUs are free.
+    """
+    if release.takes_groups_by_size:
+        return frozenset(groups), {}
+    even = frozenset(group for group in groups if group.bit_count() == average)
+    large = {group: average for group in groups if group.bit_count() > average > 0} if kubelet_faults else {}
+    return even | large.keys(), large
 
 
 def _most_used_first(groups: Iterable[CpuSet], *, within: CpuSet, free: CpuSet) -> list[CpuSet]:
@@ -285,16 +311,25 @@ class DistributedSelection:
     """Distributed selection on one machine, *group* CPUs at a time; with *by_socket*, on one socket if possible."""
 
     def __init__(
-        self, view: KubeletView, *, group: int = 1, by_socket: bool = False, faults_of: Release | None = None
+        self,
+        view: KubeletView,
+        *,
+        group: int = 1,
+        by_socket: bool = False,
+        release: Release = NEWEST,
+        kubelet_faults: bool = False,
     ) -> None:
-        self._packed = PackedSelection(view, faults_of=faults_of)
-        self._faults_of = faults_of
+        self._packed = PackedSelection(view, release=release, kubelet_faults=kubelet_faults)
+        self._may_be_endless = group > 1 and kubelet_faults and not release.distributes_in_groups
+        self._overwrites = kubelet_faults and not release.copies_combinations
+        self._keeps_width = release.keeps_hint_width
         self._group = group
         self._groups_per_node = _ceil(_ceil(view.num_cpus, group), view.num_nodes)
         self._all = view.all_cpus
         self._sockets = tuple(view.socket_cpus.values()) if by_socket else ()
 
-    def take(self, free: CpuSet, count: int) -> CpuSet:
+    def take(self, free: CpuSet, count: int, *, width: int = 0) -> CpuSet:
+        """Select CPUs; *width* is the number of nodes of the hint, of which the release may use all it can."""
         if count <= 0 or count % self._group:
             return self._packed.take(free, count)
         if count > (free & self._all).bit_count():
@@ -302,8 +337,11 @@ class DistributedSelection:
         order = tuple(dict.fromkeys(self._packed.nodes(free)))  # a node on two sockets occurs twice
         nodes = [node & free for node in order]
         fewest = _ceil(count // self._group, self._groups_per_node)
+        if self._keeps_width and fewest < width <= min(count // self._group, len(nodes)):
+            fewest = width
+        sizes = [node.bit_count() for node in nodes]
         plan = plan_distribution(
-            [node.bit_count() for node in nodes],
+            sizes,
             count,
             group=self._group,
             fewest=fewest,
@@ -311,17 +349,15 @@ class DistributedSelection:
         )
         if plan is None:
             return self._packed.take(free, count)
-        if self._faults_of is not None:
-            sizes = [node.bit_count() for node in nodes]
-            widths = range(fewest, len(plan.nodes) + 1)
-            endless = self._group > 1 and not self._faults_of.distributes_in_groups
-            if endless and _is_endless(sizes, count, plan, group=self._group, widths=widths):
-                raise ProviderError(ENDLESS, reason=ENDLESS_REASON)
+        widths = range(fewest, len(plan.nodes) + 1)
+        if self._may_be_endless and _is_endless(sizes, count, plan, group=self._group, widths=widths):
+            raise ProviderError(ENDLESS, reason=ENDLESS_REASON)
+        if self._overwrites:
             plan = plan.overwritten(sizes, count, group=self._group)
         taken = 0
         for index in plan.nodes:
             taken |= self._packed.take(nodes[index], plan.share)
-        if self._faults_of is not None:
+        if self._overwrites:
             return self._take_in_turns(taken, [nodes[index] for index in plan.turns], count)
         for index in plan.extra:
             taken |= self._packed.take(nodes[index] & ~taken, self._group)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
 
+from alignup.align import bits
 from alignup.align.bits import NodeSet, quote
 from alignup.align.devices.hints import DeviceInventory, DeviceSet, device_family
 from alignup.align.devices.ledger import DeviceLedger
@@ -101,6 +102,13 @@ class DeviceProvider(Provider[DeviceLedger]):
             else Need(count, {})
             for resource, count in requested.items()
         }
+
+    def allocated_share(self, ledger: DeviceLedger, resource: str, nodes: NodeSet) -> tuple[int, int]:
+        inventory = ledger.inventories.get(resource)
+        if inventory is None:
+            return 0, 0
+        devices = inventory.healthy & bits.union(inventory.on.get(node, 0) for node in bits.members(nodes))
+        return (devices & ~ledger.free[resource]).bit_count(), devices.bit_count()
 
     def hints(self, ledger: DeviceLedger, pod: Pod, container: Container | None) -> Mapping[str, AnyHints]:
         """Return hints by resource; ``None`` for a resource without topology, an empty tuple for an impossible one."""

@@ -109,6 +109,11 @@ def describe_choice(step: MergeStep) -> str:
     if step.rule is MergeRule.PREFERRED:
         chosen = "the only NUMA node" if step.hint.nodes is None else format_hint(step.hint)
         return f"{chosen} is preferred by {every_resource}{_runners_up(step)}"
+    if step.rule is MergeRule.STRATEGY:
+        others = ", ".join(map(format_nodes, step.runners_up))
+        return (
+            f"{format_hint(step.hint)} is preferred by {every_resource}, as {others}; numa-allocation-strategy chose it"
+        )
     return f"{format_hint(step.hint)}, not preferred by {every_resource}: {_second_best(step)}"
 
 
@@ -348,7 +353,7 @@ def describe_defects(decision: Decision, safe: Decision) -> Iterator[str]:
     elif given != expected and decision.admitted:
         defect = defects.OTHER_NODES
     upstream = f"{defects.ISSUES}/{defect.issue}" if defect.issue else "no upstream issue was found"
-    yield f"a defect of the kubelet: {detail}{defect.sentence} ({upstream})"
+    yield f"a defect of the kubelet, {defect.fix}: {detail}{defect.sentence} ({upstream})"
 
 
 def _device_resources(decision: Decision) -> set[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Self
 
-from alignup.align.bits import NodeSet, quote
+from alignup.align.bits import NodeSet, members, quote
 from alignup.align.errors import ProviderError, SettingsError
 from alignup.align.hint import Hint, HintList, HintsByResource, Need, Provider
 from alignup.align.machine import NumaNode
@@ -88,6 +88,12 @@ class MemoryProvider(Provider[MemoryLedger]):
             for type_, size in need.items()
         }
 
+    def allocated_share(self, ledger: MemoryLedger, resource: str, nodes: NodeSet) -> tuple[int, int]:
+        tables = [
+            ledger.nodes[node].tables.get(resource, EMPTY_TABLE) for node in members(nodes) if node in ledger.nodes
+        ]
+        return sum(table.reserved for table in tables), sum(table.allocatable for table in tables)
+
     def hints(self, ledger: MemoryLedger, pod: Pod, container: Container | None) -> HintsByResource:
         """Return hints by type; ``None``: no preference, an empty mapping: impossible."""
         try:
@@ -103,6 +109,8 @@ class MemoryProvider(Provider[MemoryLedger]):
         else:
             if pod.has_pod_level_resources and _empty_shared_pool(pod, need):
                 return dict.fromkeys(need, ())
+            if self.settings.release.restores_pods and pod.uid in ledger.pod_held:
+                return _hints_for_held(ledger.pod_held[pod.uid], need)
             held = ledger.held.get(pod.uid, {})
             for other in pod.all_containers:
                 if other.name in held:
@@ -141,7 +149,8 @@ class MemoryProvider(Provider[MemoryLedger]):
     def _allocate_pod(self, ledger: MemoryLedger, pod: Pod, affinity: Hint) -> MemoryLedger:
         """Allocate pod-level memory as a whole: containers with requests get their share, all others share the rest."""
         budget = self.need(pod, None)
-        placed = pod.uid in ledger.pod_held and not self.settings.kubelet_faults
+        keeps = self.settings.release.restores_pods or not self.settings.kubelet_faults
+        placed = keeps and pod.uid in ledger.pod_held
         if not budget or not pod.has_pod_level_resources or placed:
             return ledger
         problem = _empty_shared_pool(pod, budget)

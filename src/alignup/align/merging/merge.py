@@ -32,6 +32,7 @@ WORK_LIMIT = 300_000  #: steps of a merge above that: some tenths of a second
 
 class MergeRule(StrEnum):
     PREFERRED = "preferred by every resource"
+    STRATEGY = "preferred by every resource; chosen by numa-allocation-strategy"
     AT_TARGET = "not preferred by all; as many nodes as the target width"
     NARROWER = "not preferred by all; narrower than the target width, as wide as possible"
     WIDER = "not preferred by all; wider than the target width, as narrow as possible"

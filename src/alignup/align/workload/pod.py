@@ -171,16 +171,24 @@ class Pod:
         return repr(replace(self, name="", namespace="", uid="", labels={}))
 
     @cached_property
+    def _amounts(self) -> tuple[Quantity, ...]:
+        lists = [self.overhead, self.resources.requests, self.resources.limits]
+        for container in self.all_containers:
+            lists += (container.resources.requests, container.resources.limits)
+        return tuple([amount for amounts in lists for amount in amounts.values()])
+
+    @cached_property
+    def depends_on_release(self) -> bool:
+        """Whether it has amounts that releases of Kubernetes may evaluate differently."""
+        return any(amount.depends_on_release for amount in self._amounts)
+
+    @cached_property
     def is_consistent(self) -> bool:
         """Whether ledgers can hold the pod: each container has a name of its own, and no amount is negative."""
         containers = self.all_containers
-        lists = [self.overhead, self.resources.requests, self.resources.limits]
-        for container in containers:
-            lists += (container.resources.requests, container.resources.limits)
-        for amounts in lists:
-            for amount in amounts.values():
-                if amount.unscaled < 0:
-                    return False
+        for amount in self._amounts:
+            if amount.unscaled < 0:
+                return False
         return len(containers) == 1 or len({container.name for container in containers}) == len(containers)
 
     def without_requests(self, requests: Collection[tuple[str, str]]) -> Self:

@@ -18,6 +18,7 @@ from operator import is_
 from alignup.align.bits import quote
 from alignup.align.errors import PodError, Problem, QuantityError
 from alignup.align.quantity import Quantity
+from alignup.align.release import NEWEST, Release
 from alignup.align.workload import Pod, PodClaim, Resources, demand, names
 from alignup.align.workload.names import CPU, MEMORY
 
@@ -33,14 +34,22 @@ class PodSource(StrEnum):
     STATIC = "static"
 
 
-def accept(pod: Pod, *, source: PodSource = PodSource.API, host: str = "", fix_pod_level: bool = True) -> Pod:
+def accept(
+    pod: Pod,
+    *,
+    source: PodSource = PodSource.API,
+    host: str = "",
+    fix_pod_level: bool = True,
+    release: Release = NEWEST,
+) -> Pod:
     """Return the pod with defaults; a :class:`PodError` with all problems if it is invalid.
 
+    The API server, or the kubelet of a static pod, has this *release*.
     *host* becomes part of a static pod's name. *fix_pod_level* is the feature gate PodLevelResourcesFixDefaulting. An
     API server that has stored a pod, which then has a uid and a QoS class, has set its pod-level defaults.
     """
     try:
-        pod = apply_defaults(pod, source=source, fix_pod_level=fix_pod_level)
+        pod = apply_defaults(evaluated_by(pod, release), source=source, fix_pod_level=fix_pod_level)
         if source is PodSource.STATIC:
             pod = _on_host(pod, host)
         problems = tuple(dict.fromkeys(validation_problems(pod)))
@@ -51,10 +60,22 @@ def accept(pod: Pod, *, source: PodSource = PodSource.API, host: str = "", fix_p
         if source is PodSource.STATIC:
             return pod
         # The API server stores rewritten amounts and the QoS class.
-        stored = _with_amounts(pod, lambda amount: amount if amount.text is not None else Quantity.parse(str(amount)))
+        stored = _with_amounts(
+            pod, lambda amount: amount if amount.text is not None else Quantity.parse(str(amount)).under(release)
+        )
         return replace(stored, recorded_qos=stored.qos)
     except QuantityError as error:
         raise PodError([Problem("spec", f"cannot add up the amounts: {error}")]) from error
+
+
+def evaluated_by(pod: Pod, release: Release) -> Pod:
+    """Return *pod* with its amounts as this release evaluates them; :class:`PodError` if it cannot read one."""
+    if not pod.depends_on_release:
+        return pod
+    try:
+        return _with_amounts(pod, lambda amount: amount.under(release))
+    except QuantityError as error:
+        raise PodError([Problem("spec", f"an amount is not valid in Kubernetes {release}: {error}")]) from error
 
 
 def apply_defaults(pod: Pod, *, source: PodSource = PodSource.API, fix_pod_level: bool = True) -> Pod:
@@ -181,7 +202,7 @@ def _resource_problems(
             yield _invalid(where, name, problem)
         if amount.unscaled < 0:
             yield _invalid(where, amount, "must be greater than or equal to 0")
-        if names.is_counted(name) and amount.milli() % 1000:
+        if names.is_counted(name) and not amount.is_whole:
             yield _invalid(where, amount, "must be an integer")
         if names.is_hugepages(name):
             size = names.page_size(name)

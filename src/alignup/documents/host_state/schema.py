@@ -114,6 +114,8 @@ class _HostStateHead(Document, frozen=True, omit_defaults=True, kw_only=True):
     machine_generation: Count = 0  #: the generation in which the machine or the configuration changed last
     kubelet: str = ""  #: changes when the kubelet restarts
     problems: list[str] = []  #: what is unknown, and where the kubelet contradicts itself
+    #: ``subuid``, ``subgid`` → the range of the kubelet for user namespaces, ``FIRST:COUNT``; absent: none, or unknown
+    sub_ids: dict[str, str] = {}
 
 
 class HostStateDocument(_HostStateHead, frozen=True, omit_defaults=True, kw_only=True):

@@ -5,7 +5,8 @@ dependencies are disabled. So all gates are listed, not only those that matter t
 ``AllAlpha`` and ``AllBeta`` set every gate of that stage that is not set itself.
 
 In the table, a gate has an entry for each minor release that changes it: ``[33, "alpha", false, false]`` has its stage,
-its default and whether it is locked from 1.33 on, and ``[36]`` says that 1.36 has removed it.
+its default and whether it is locked from 1.33 on, and ``[36]`` says that 1.36 has removed it. ``due`` has the gates
+that a release is expected to remove or lock, as its developers wrote, where that was not seen done.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import Any
 
 from alignup.align.errors import Problem, ProblemKind
 from alignup.align.release import NEWEST, FeatureGate, FeatureStage, Release
-from alignup.align.settings import FeatureGates
+from alignup.align.settings import FEATURE_GATES, FeatureGates
 from alignup.kubernetes.configuration.fields import KUBELET_TABLES
 
 _ALL = {"AllAlpha": FeatureStage.ALPHA, "AllBeta": FeatureStage.BETA}
@@ -71,6 +72,17 @@ def unsettable(chosen: Mapping[str, bool], release: Release = NEWEST) -> Iterato
             yield Problem(field, message, ProblemKind.LOCKED_GATE)
 
 
+def expected_problems(chosen: Mapping[str, bool], release: Release) -> Iterator[Problem]:
+    """Yield what the final *release* may refuse: gates that are due for removal, or to be locked to another value."""
+    due = KUBELET_TABLES["due"].get(str(release.minor), {})
+    for name, on in sorted(chosen.items()):
+        gate = kubelet_gates(release).get(name)
+        state = next((state for state, names in due.items() if name in names), "")
+        if gate and (state == "removed" or (state and on is not gate.default)):
+            message = f"{name} is due to be {state} in {release}; this was not seen done up to {release.known_up_to}"
+            yield Problem(f"featureGates[{name}]", message)
+
+
 def resolve(chosen: Mapping[str, bool], release: Release = NEWEST) -> FeatureGates:
     """Return the gates that matter to alignment; *chosen* must have no problems."""
     if not chosen:
@@ -78,6 +90,10 @@ def resolve(chosen: Mapping[str, bool], release: Release = NEWEST) -> FeatureGat
     changed = {name: is_enabled(name, chosen, release) for name in release.gates}
     defaults = release.gates
     return FeatureGates({name: on for name, on in changed.items() if on is not defaults[name].default}, release)
+
+
+def affects_alignment(name: str) -> bool:
+    return name in FEATURE_GATES or name in _ALL
 
 
 def is_enabled(name: str, chosen: Mapping[str, bool], release: Release = NEWEST) -> bool:

@@ -16,7 +16,7 @@ from alignup.align.errors import ConfigurationError, DocumentError, FieldError, 
 from alignup.align.memory import reserved_memory
 from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.release import NEWEST, Release
-from alignup.align.settings import FEATURE_GATES, Policy, Scope
+from alignup.align.settings import Policy, Scope
 from alignup.kubernetes.configuration import feature_gates
 from alignup.kubernetes.configuration.fields import (
     DEFAULT_EVICTION_HARD,
@@ -170,7 +170,10 @@ def parse_override(change: str) -> tuple[str, str, object]:
 
 
 def alignment_fields(configuration: Configuration) -> dict[str, Any]:
-    """Return the fields that affect alignment and differ from the kubelet's defaults, as a KubeletConfiguration."""
+    """Return the fields that affect alignment and differ from the kubelet's defaults, as a KubeletConfiguration.
+
+    All feature gates are in it: with some, a kubelet of another release does not start.
+    """
     document: dict[str, Any] = {"apiVersion": VERSION, "kind": KIND}
     defaults = {
         field.name: field.default_factory() if field.default_factory is not MISSING else field.default
@@ -180,9 +183,7 @@ def alignment_fields(configuration: Configuration) -> dict[str, Any]:
         value = getattr(configuration, USED_FIELDS[name])
         if value == defaults[USED_FIELDS[name]]:
             continue
-        if name == "featureGates":  # others do not affect alignment
-            value = {gate: on for gate, on in value.items() if gate in FEATURE_GATES}
-        elif name == "reservedMemory":
+        if name == "reservedMemory":
             value = reserved_memory_document(value)
         document[name] = dict(value) if isinstance(value, dict) else value
     return document

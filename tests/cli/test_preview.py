@@ -1,0 +1,98 @@
+"""``--preview``: plans of Kubernetes, in commands that predict."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import in_process
+
+NODE = Path(__file__).parents[2] / "examples" / "node"
+ON_NODE = ("--machine", NODE / "machine.yaml", "--config", NODE / "kubelet.yaml")
+PLAN = "numa-allocation-strategy"
+PREVIEW = ("--preview", PLAN)
+GATE = ("--set", "featureGates.TopologyManagerPolicyAlphaOptions=true")
+
+
+def strategy(value: str) -> tuple[str, ...]:
+    return ("--set", f"topologyManagerPolicyOptions.{PLAN}={value}", *GATE)
+
+
+def why(*words):
+    state = ("--state", NODE / "state", "--pods", NODE / "running.yaml")
+    return in_process("why", NODE / "trainer.yaml", *ON_NODE, *state, "--search", "0", *words)
+
+
+def test_why_says_that_it_is_a_preview():
+    run = why(*PREVIEW, *strategy("most-allocated"), "-o", "json")
+    text = why(*PREVIEW, *strategy("most-allocated"))
+
+    document = json.loads(run.stdout)
+    assert (document["kubernetes"], document["knownUpTo"], document["previews"]) == (
+        "1.38",
+        "alpha.2, 2026-10-07",
+        [PLAN],
+    )
+    assert "preview of a plan, as of 2026-10" in text.stderr
+    assert f"preview of a plan, as of 2026-10: {PLAN}" in " ".join(text.stdout.split())
+
+
+@pytest.mark.parametrize("words", [(), ("--kubernetes-version", "1.38")])
+def test_without_the_preview_the_option_is_refused(words):
+    run = why(*strategy("most-allocated"), *words)
+
+    assert run.returncode == 2
+    assert f'unknown Topology Manager Policy option: "{PLAN}"' in run.stderr
+
+
+def test_a_preview_needs_a_release_that_can_have_it():
+    run = why(*PREVIEW, "--kubernetes-version", "1.37")
+
+    assert run.returncode == 2
+    assert "is for Kubernetes 1.38 and later, not 1.37" in run.stderr
+
+
+def test_doctor_and_upgrade_check_have_no_previews():
+    assert in_process("doctor", *ON_NODE, *PREVIEW).returncode == 2
+    assert in_process("upgrade-check", *ON_NODE, "--from", "1.37", "--to", "1.38", *PREVIEW).returncode == 2
+
+
+def test_strategies_are_compared():
+    words = ("simulate", "--generate", "mixed", "--count", "40", *ON_NODE, "--compare", PLAN)
+
+    run = in_process(*words, *PREVIEW, "-o", "json")
+
+    document = json.loads(run.stdout)
+    strategies = {"none", "most-allocated", "least-allocated"}
+    assert {variant["choices"][PLAN] for variant in document["ranked"]} == strategies
+    assert (document["kubernetes"], document["knownUpTo"]) == ("1.38", "alpha.2, 2026-10-07")
+    assert in_process(*words).returncode == 2
+
+
+def test_a_cluster_is_simulated_and_swept_with_a_plan(tmp_path):
+    words = ("simulate", "--nodes", "2", "--generate", "mixed", "--count", "20", *ON_NODE)
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(
+        f"""
+apiVersion: alignup.dev/v1
+kind: Sweep
+machines: [{{name: m, count: 1, machine: "pack:2 numa:1(memory=16GiB) core:4 pu:1"}}]
+configurations:
+- name: packed
+  set:
+  - topologyManagerPolicy=restricted
+  - topologyManagerPolicyOptions.{PLAN}=most-allocated
+  - featureGates.TopologyManagerPolicyAlphaOptions=true
+strategies: [alignup]
+workload: {{generate: telco, pods: 4, load: 1}}
+"""
+    )
+    sweep = ("sweep", spec, "--engine", "serial", "--results", tmp_path / "r.csv", "-o", "csv")
+
+    assert in_process(*words, *PREVIEW, *strategy("least-allocated")).returncode == 0
+    run = in_process(*sweep, *PREVIEW)
+    refused = in_process(*sweep[:-3], tmp_path / "other.csv", "-o", "csv")
+
+    assert run.returncode == 0, run.stderr
+    assert "unknown Topology Manager" not in run.stdout
+    assert "unknown Topology Manager" in refused.stdout + refused.stderr
