@@ -123,7 +123,7 @@ def _read_present(options: UpgradeOptions, host: HostOptions, machine: Machine) 
 
 def _read(version: str, name: str) -> Release:
     release, notes = inputs.read_release(version, option=name)
-    terminal.print_notes(notes)
+    terminal.print_notes(note for note in notes if note != f"Kubernetes {release.caveat}")  # the verdict says so
     return release
 
 

@@ -61,7 +61,7 @@ from alignup.schedule.node_resource_topology import TopologyFallback
 from alignup.schedule.pod_groups import PodGroups, group_of
 from alignup.schedule.pod_trimmer import PodTrimmer
 from alignup.schedule.recording import DecisionRecorder, RecordedState
-from alignup.schedule.schedulable_nodes import NodeCapacity, NodeFilter
+from alignup.schedule.schedulable_nodes import NodeCapacity, NodeFilter, affects_choice
 from alignup.schedule.step_guard import ServiceStep, StepGuard
 
 NO_NODE = unknown("no such node")
@@ -77,6 +77,16 @@ _UNEXPECTED = {
     PredictionOutcome.REJECTED: "pod rejected",
     PredictionOutcome.FOREIGN_REJECTED: "pod of others rejected that predictions counted on",
 }
+#: Instructions that concern both front ends.
+_FOLLOWED: tuple[type[Instruction], ...] = (
+    instructions.KeepNode,
+    instructions.GiveNodeBack,
+    instructions.ChangeHosts,
+    instructions.ReadPod,
+    instructions.CountPrediction,
+    instructions.DecideLargePod,
+    instructions.Report,
+)
 _MAX_WARNING = 300  #: characters about one unreadable object
 
 _log = structlog.get_logger()
@@ -150,16 +160,7 @@ class LiveCluster:
         self._changed: dict[str, None] = {}  #: nodes about which listeners are not notified yet
         self._listeners: list[ChangeListener] = []
         self._instruction_listeners: dict[type[Instruction], list[Callable[[Any], object]]] = {}
-        self.on_instruction(
-            self._follow_instruction,
-            instructions.KeepNode,
-            instructions.GiveNodeBack,
-            instructions.ChangeHosts,
-            instructions.ReadPod,
-            instructions.CountPrediction,
-            instructions.DecideLargePod,
-            instructions.Report,
-        )
+        self.on_instruction(self._follow_instruction, *_FOLLOWED)
         self._event_listeners: list[Callable[[Event], object]] = []
         self.ready = asyncio.Event()  #: set when everything was listed once
         self._decoded: dict[tuple[str, str], Pod] = {}  #: by uid and resource version
@@ -692,15 +693,3 @@ class LiveCluster:
         for listener in tuple(self._listeners):
             with self.guard.guarded(ServiceStep.FOLLOW, "changed nodes"):
                 listener(changed.keys())
-
-
-def affects_choice(change: Change[ApiNode]) -> bool:
-    """Return whether a Node has changed in what the choice of a node depends on: not in its heartbeats."""
-    node, old = change.object, change.old
-    if change.type is not EventType.MODIFIED or old is None:
-        return True
-    return (old.status.allocatable, old.metadata.labels, old.spec) != (
-        node.status.allocatable,
-        node.metadata.labels,
-        node.spec,
-    )

@@ -163,3 +163,15 @@ def read_allocatable(amounts: Mapping[str, Amount]) -> NodeAllocatable:
         pods=quantities.get(fit.PODS, zero).value(),
         scalars={name: amount.value() for name, amount in quantities.items() if names.is_scalar(name)},
     )
+
+
+def affects_choice(change: Change[ApiNode]) -> bool:
+    """Return whether a Node has changed in what the choice of a node depends on: not in its heartbeats."""
+    node, old = change.object, change.old
+    if change.type is not EventType.MODIFIED or old is None:
+        return True
+    return (old.status.allocatable, old.metadata.labels, old.spec) != (
+        node.status.allocatable,
+        node.metadata.labels,
+        node.spec,
+    )

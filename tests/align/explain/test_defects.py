@@ -137,4 +137,5 @@ def test_the_release_with_the_fix_is_named():
         "An endless loop": "fixed in 1.38",
         "Memory of a part of a group": "not fixed",
         "Hints for devices of a claim": "not fixed",
+        "Admitted pods that are rejected": "not fixed",
     }

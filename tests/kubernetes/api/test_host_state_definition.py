@@ -25,6 +25,7 @@ def test_it_has_every_field_of_the_objects():
         kubelet="1",
         machine={"a": 1},
         configuration={"a": 1},
+        sub_ids={"subuid": "kubelet:65536:7208960"},
         problems=["p"],
     ).replace(ledger=HostLedgerDocument(lost_cpus="1"))
 
@@ -47,4 +48,4 @@ def test_maps_are_replaced_as_a_whole():
     (version,) = yaml.safe_load(FILE.read_text("utf-8"))["spec"]["versions"]
     fields = version["schema"]["openAPIV3Schema"]["properties"]
     maps = {name: field.get("x-kubernetes-map-type") for name, field in fields.items() if field["type"] == "object"}
-    assert maps == {"machine": "atomic", "configuration": "atomic", "ledger": "atomic"}
+    assert maps == {"machine": "atomic", "configuration": "atomic", "ledger": "atomic", "subIds": "atomic"}
