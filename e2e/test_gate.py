@@ -395,8 +395,9 @@ async def test_speed(plane: ControlPlane, client: ApiClient, residents: int) -> 
 
     with queued_stderr():  # as the program logs
         async with controlled(client) as controller, asyncio.timeout(SECONDS):
-            started, used = time.monotonic(), time.process_time()
             controller._live.pods.subscribe(note)  # noqa: SLF001 - the pods as the controller sees them
+            await controller._live.ready.wait()  # noqa: SLF001 - what follows are decisions
+            started, used = time.monotonic(), time.process_time()
             others = await cpu_time(programs, all_bound.wait()) / count
             rate = count / (time.monotonic() - started)
             alignup = 1000 * (time.process_time() - used) / count

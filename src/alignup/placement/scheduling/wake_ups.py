@@ -82,6 +82,8 @@ class WakeUps:
         self._put(RefusedPod(facts, self._nodes[1], self._turn.now, before.woken if before else float("-inf")))
 
     def _put(self, waiting: RefusedPod) -> None:
+        if not self._waiting:
+            self._swept = self._turn.now
         self._waiting.put(waiting.facts.uid, waiting, kind=None, order=(-(waiting.pod.priority or 0),))
 
     def seen(self, facts: PodFacts) -> None:
