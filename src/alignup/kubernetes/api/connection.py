@@ -130,8 +130,8 @@ class Connection:
     async def close(self) -> None:
         """Close the connections; requests that are under way fail, and are not sent again."""
         self._closed = True
-        for response in self._responses:
-            response.close()
+        for response in tuple(self._responses):
+            self._finish(response)
         if self._session is not None:
             await self._session.close()
 
@@ -306,8 +306,10 @@ class Connection:
             yield chunk
 
     def _finish(self, response: aiohttp.ClientResponse) -> None:
-        """Close a response; its connection is used again only if all of it was received."""
+        """Close a response; its connection is used again only if all of it was received, and else ends at once."""
         self._responses.discard(response)
+        if response.connection is not None and response.connection.transport is not None:
+            response.connection.transport.abort()  # TLS would wait for the other side
         response.close()
 
     def _failure(self, error: Exception, limits: aiohttp.ClientTimeout) -> UnreachableError:
