@@ -20,6 +20,7 @@ from alignup.kubernetes.api.objects import Amount, ApiNode, ApiPod, ApiPodSpec
 from alignup.schedule.node_selection import exclusions, selection_key
 
 MAX_SELECTIONS = 256  #: different selectors for which nodes are kept
+MAX_ALIKE = 4096  #: kinds of pods whose requests are remembered
 _NO_REQUEST = FitRequest(0, 0, 0, {})
 
 
@@ -78,6 +79,8 @@ class NodeCapacity:
         self._read = read
         self._used: dict[str, UsedResources] = {}
         self._requests: dict[str, FitRequest] = {}  #: uid → what the pod requests
+        #: identities of the parts of pods, which are stored once for pods that are alike → the parts, and the request
+        self._alike: dict[tuple[int, ...], tuple[tuple[object, ...], FitRequest]] = {}
         self._allocatable: dict[str, NodeAllocatable] = {}
 
     def forget_node(self, node: str) -> None:
@@ -89,6 +92,7 @@ class NodeCapacity:
         """Note that all pods were listed again."""
         self._used.clear()
         self._requests.clear()
+        self._alike.clear()
 
     def pod_changed(self, node: str, old: ApiPod | None, pod: ApiPod, *, ended: bool) -> bool:
         """Note that a pod is bound to *node*, has changed there or ended; return whether it was resized."""
@@ -124,8 +128,17 @@ class NodeCapacity:
 
     def _request(self, uid: str, pod: ApiPod) -> FitRequest:
         if uid not in self._requests:
-            decoded = self._read(pod)
-            self._requests[uid] = _NO_REQUEST if decoded is None else _used(decoded)
+            spec, status = pod.spec, pod.status
+            parts: tuple[object, ...] = (spec.containers, spec.init_containers, spec.resources, spec.overhead)
+            parts += (spec.resource_claims, status.container_statuses, status.init_container_statuses)
+            parts += (status.extended_resource_claim_status,)
+            key = tuple(map(id, parts))
+            if key not in self._alike:
+                decoded = self._read(pod)
+                if len(self._alike) >= MAX_ALIKE:
+                    self._alike.clear()
+                self._alike[key] = (parts, _NO_REQUEST if decoded is None else _used(decoded))
+            self._requests[uid] = self._alike[key][1]
         return self._requests[uid]
 
 
