@@ -199,7 +199,7 @@ class Connection:
         retry_after = response.headers.get("Retry-After")
         raise status_error(request.description + user, code=response.status, body=body, retry_after=retry_after)
 
-    async def _send_once(
+    async def _send_once(  # noqa: C901 - a clause for each kind of failure
         self, request: ApiRequest, credential: Credential, limits: aiohttp.ClientTimeout
     ) -> aiohttp.ClientResponse:
         """Return the response when its head is there; it must be finished."""
@@ -230,6 +230,8 @@ class Connection:
             raise self._failure(failed.error, limits) from failed.error
         except TimeoutError as error:
             raise self._failure(error, limits) from error
+        except AttributeError as error:  # TLS within TLS failed, in early releases of Python 3.11 and 3.12
+            raise self._unreachable(str(_first_cause(error)), sent=False) from error
         except ValueError as error:
             raise AccessError(f"{self.access.source}: cannot send a request: {error}") from None
         except asyncio.CancelledError:
@@ -353,6 +355,12 @@ def _repeatable(request: ApiRequest, error: ApiError) -> bool:
     if isinstance(error, TooManyRequestsError):
         return request.repeat
     return isinstance(error, ServerFailureError) and idempotent and error.code in _PASSING
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    while error.__context__ is not None:
+        error = error.__context__
+    return error
 
 
 def _describe(error: Exception, limits: aiohttp.ClientTimeout) -> str:

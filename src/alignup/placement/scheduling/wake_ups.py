@@ -98,6 +98,7 @@ class WakeUps:
         waiting, facts = self._waiting.get(uid), self._facts.pod(uid)
         if facts is not None and facts.state in {WaitState.UNSCHEDULABLE, WaitState.OTHER}:
             self.refused(facts, {*(waiting.nodes or () if waiting else ()), *nodes})
+            self.hosts_changed(nodes)  # they may have room now
 
     def forget(self, uid: str) -> None:
         """Forget a pod that waits no longer: it is bound, or gone."""
