@@ -61,6 +61,7 @@ class WakeUps:
         self.adopts = False  #: whether pods wait that were refused by another process
         self._adopted: set[str] = set()  #: uids of such pods, which are woken once
         self._swept = float("-inf")
+        self._looked = float("-inf")  #: when large pods were looked at last
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -126,6 +127,10 @@ class WakeUps:
                 if now - waiting.since >= UNSEEN_SECONDS and self._facts.pod(waiting.facts.uid) is None:
                     self.forget(waiting.facts.uid)
             self._sweep = deque(waiting.facts.uid for waiting in islice(self._waiting, MAX_PER_SWEEP))
+        elif now - self._looked >= AGAIN_SECONDS and not self._sweep:  # nodes change while others decide
+            self._looked = now
+            large = (waiting.facts.uid for waiting in self._waiting if is_large(waiting.pod) and not waiting.deciding)
+            self._sweep.extend(islice(large, MAX_PER_SWEEP))
 
     def wake_next(self) -> None:
         """Look at the next node that has changed, or at the next pod."""
