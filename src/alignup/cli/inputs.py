@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import click
 
@@ -53,6 +53,7 @@ _GIVE_FILE = "Give a KubeletConfiguration, such as the node's /var/lib/kubelet/c
 _GIVE_DROP_IN = "Give drop-ins of kind KubeletConfiguration, kubelet.config.k8s.io/v1beta1."
 _GIVE_FIELD = "Give a field of KubeletConfiguration v1beta1, such as topologyManagerPolicy=restricted."
 WRITABLE = "Give a file that can be written."
+GIVE_MANIFESTS = "Give manifests as kubectl takes them: files, directories, or - for standard input."
 _FIX_VALUE = "Fix the value there, or try another one with --set."
 _RUN_DOCTOR = "Run 'alignup doctor' to see what the kubelet reports."
 _RAISE_LIMIT = "Raise the kubelet's limit with --set topologyManagerPolicyOptions.max-allowable-numa-nodes={}"
@@ -270,15 +271,22 @@ def build_host(machine: Machine, options: NodeOptions, *, kubelet_faults: bool =
 
 def read_manifests(files: tuple[str, ...], gates: FeatureGates) -> LoadedWorkloads:
     """Return what is in *files*, as an API server with *gates* accepts it, with notes on what was skipped."""
+    with input_errors(NOWHERE, advice=GIVE_MANIFESTS):
+        standard = standard_input() if "-" in files else None
+        return manifests.read_paths(files, standard, **_reading_rules(gates))
+
+
+def read_manifest_text(text: bytes, name: str, gates: FeatureGates) -> LoadedWorkloads:
+    """Like :func:`read_manifests` for the text of one file; ``ManifestError`` lists its problems."""
+    return manifests.read_workloads(text, name=name, **_reading_rules(gates))
+
+
+def _reading_rules(gates: FeatureGates) -> dict[str, Any]:
     context = click.get_current_context(silent=True)
     session = (context.find_object(Session) if context else None) or Session()
-    advice = "Give manifests as kubectl takes them: files, directories, or - for standard input."
-    with input_errors(NOWHERE, advice=advice):
-        standard = standard_input() if "-" in files else None
-        fixed = gates.on("PodLevelResourcesFixDefaulting")
-        accept = partial(validation.accept, fix_pod_level=fixed, release=gates.release)
-        lenient = session.ignore_unknown_fields
-        return manifests.read_paths(files, standard, accept=accept, ignore_unknown_fields=lenient)
+    fixed = gates.on("PodLevelResourcesFixDefaulting")
+    accept = partial(validation.accept, fix_pod_level=fixed, release=gates.release)
+    return {"accept": accept, "ignore_unknown_fields": session.ignore_unknown_fields}
 
 
 def read_workloads(files: tuple[str, ...], release: Release = NEWEST) -> tuple[tuple[Workload, ...], tuple[str, ...]]:

@@ -1,0 +1,79 @@
+"""Findings as documents that other programs read: JSON, SARIF 2.1.0 and GitHub's workflow commands."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import PurePath
+from typing import Any
+from urllib.parse import quote
+
+from alignup import __version__
+from alignup.check.template_check import CheckFinding, FindingLevel
+
+VERSION = 1  #: of the JSON document
+_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+_SARIF_LEVELS = {FindingLevel.REJECTED: "error", FindingLevel.MISALIGNED: "warning", FindingLevel.WARNING: "note"}
+_GITHUB_COMMANDS = {FindingLevel.REJECTED: "error", FindingLevel.MISALIGNED: "warning", FindingLevel.WARNING: "notice"}
+
+
+def describe(finding: CheckFinding) -> str:
+    """Return ``Deployment ml/trainer on gpu-node: …``, with the remedy."""
+    workload, answer = finding.workload, finding.answer
+    nodes = f" on {', '.join(finding.profiles)}" if finding.profiles else ""
+    remedy = f"; {answer.remedy}" if answer.remedy else ""
+    return f"{workload.kind} {workload.namespace}/{workload.title}{nodes}: {answer.message}{remedy}"
+
+
+def to_document(
+    findings: Sequence[CheckFinding], *, workloads: int, profiles: Sequence[str], accepted: int
+) -> dict[str, Any]:
+    return {
+        "version": VERSION,
+        "workloads": workloads,
+        "nodes": list(profiles),
+        "accepted": accepted,
+        "findings": [finding.to_document() for finding in findings],
+    }
+
+
+def to_sarif(findings: Sequence[CheckFinding]) -> dict[str, Any]:
+    rules = {
+        finding.answer.code: {"id": finding.answer.code, "defaultConfiguration": {"level": _level(finding)}}
+        for finding in findings
+    }
+    driver = {"name": "alignup", "version": __version__, "rules": [rules[code] for code in sorted(rules)]}
+    run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": list(map(_result, findings))}
+    return {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
+
+
+def _result(finding: CheckFinding) -> dict[str, Any]:
+    source = finding.workload.source
+    location: dict[str, Any] = {"artifactLocation": {"uri": quote(PurePath(source.file).as_posix())}}
+    if source.line:
+        location["region"] = {"startLine": source.line}
+    return {
+        "ruleId": finding.answer.code,
+        "level": _level(finding),
+        "message": {"text": describe(finding)},
+        "locations": [{"physicalLocation": location}],
+        "partialFingerprints": {"alignupFinding/v1": "/".join(finding.key)},
+    }
+
+
+def _level(finding: CheckFinding) -> str:
+    return _SARIF_LEVELS[finding.answer.level]
+
+
+def to_github(findings: Sequence[CheckFinding]) -> Iterator[str]:
+    """Yield a workflow command for each finding, which GitHub shows at the line of the file."""
+    for finding in findings:
+        source, answer = finding.workload.source, finding.answer
+        line = f",line={source.line}" if source.line else ""
+        place = f"file={_property(source.file)}{line},title={_property(answer.code)}"
+        yield f"::{_GITHUB_COMMANDS[answer.level]} {place}::{_escape(describe(finding))}"
+
+
+def _escape(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _escape(text).replace(":", "%3A").replace(",", "%2C")

@@ -1,0 +1,112 @@
+"""Whether a pod is placed as a policy demands, whatever the policy of its host is."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, reject, settings
+from hypothesis import strategies as st
+
+from alignup.align.cpus.options import CpuSettings
+from alignup.align.decision import Decision
+from alignup.align.demanded_policy import DemandedPolicy, unmet_demand, unplaced_resource
+from alignup.align.devices.provider import PreferenceAnswers, PreferenceRequest
+from alignup.align.errors import SettingsError
+from alignup.align.host import Host, Settings
+from alignup.align.machine import Device
+from alignup.align.quantity import Quantity
+from alignup.align.settings import Policy, Scope, TopologySettings
+from alignup.align.workload import Pod
+from alignup.align.workload.validation import accept
+from alignup.machines.synthetic import parse
+from tests.align.hosts import arrivals, hosts
+from tests.effort import examples
+from tests.strategies_pods import guaranteed
+
+
+def with_policy(host: Host, policy: Policy, scope: Scope) -> Host:
+    topology = replace(host.settings.topology, policy=policy, scope=scope)
+    changed = replace(host.settings, topology=topology, pod_policy_annotations=False)
+    try:
+        return Host(host.machine, changed, ledger=host.ledger)
+    except SettingsError:  # align-by-socket and single-numa-node
+        reject()
+
+
+def decide(host: Host, pod: Pod) -> tuple[Decision, PreferenceAnswers]:
+    """Decide as if device plugins preferred their first devices; return their answers as well."""
+    answers: dict[PreferenceRequest, tuple[str, ...] | str] = {}
+    while (decision := host.decide(pod, answers)).preference_requests:
+        answers |= {request: request.first_devices() for request in decision.preference_requests}
+    return decision, answers
+
+
+@settings(max_examples=examples(100))
+@given(host=hosts(), data=st.data())
+@pytest.mark.parametrize("policy", [Policy.RESTRICTED, Policy.SINGLE_NUMA_NODE])
+@pytest.mark.parametrize("scope", list(Scope))
+def test_a_pod_that_a_policy_places_is_placed_as_it_demands(
+    host: Host, data: st.DataObject, policy: Policy, scope: Scope
+) -> None:
+    strict, loose = with_policy(host, policy, scope), with_policy(host, Policy.BEST_EFFORT, scope)
+    for number in range(2):
+        pod = data.draw(arrivals(f"u{number}"))
+        decision, answers = decide(strict, pod)
+        if decision.admitted:
+            assert not unmet_demand(loose, pod, decision, DemandedPolicy(policy, scope), answers=answers)
+            strict.apply(decision)
+            loose.ledger = strict.ledger
+
+
+STATIC = CpuSettings(policy="static", reservation=Quantity.parse("1"), explicit=1)
+MACHINE = "pack:2 numa:1(memory=8GiB) core:4 pu:1"
+
+
+def node(policy: Policy, cpus: CpuSettings = STATIC) -> Host:
+    """Return a host of two NUMA nodes with four CPUs and two GPUs each."""
+    topology = TopologySettings(policy=policy)
+    gpus = [Device("example.com/gpu", f"gpu-{number}", 1 << number // 2) for number in range(4)]
+    machine = replace(parse(MACHINE), devices=tuple(gpus))
+    return Host(machine, Settings(topology=topology, cpus=cpus))
+
+
+def trainer(cpu: str, gpus: str = "0") -> Pod:
+    amounts = {"cpu": cpu, "memory": "1Gi", **({"example.com/gpu": gpus} if gpus != "0" else {})}
+    return accept(Pod(name="trainer", uid="u", containers=(guaranteed("app", amounts),)))
+
+
+@pytest.mark.parametrize(
+    ("pod", "policy", "problem"),
+    [
+        pytest.param(trainer("3"), Policy.RESTRICTED, "", id="one node holds three CPUs"),
+        pytest.param(trainer("6"), Policy.RESTRICTED, "", id="six CPUs need both nodes"),
+        pytest.param(trainer("6"), Policy.SINGLE_NUMA_NODE, "demands one", id="but not on a single one"),
+        pytest.param(trainer("6"), Policy.BEST_EFFORT, "", id="best-effort demands nothing"),
+    ],
+)
+def test_a_node_without_policy_satisfies_what_it_happens_to_do(pod: Pod, policy: Policy, problem: str) -> None:
+    host = node(Policy.NONE)
+
+    unmet = unmet_demand(host, pod, host.decide(pod), DemandedPolicy(policy, Scope.CONTAINER))
+
+    assert problem in unmet if problem else not unmet
+
+
+def test_devices_and_cpus_on_different_nodes_are_not_restricted() -> None:
+    host = node(Policy.NONE)
+    host.admit(accept(Pod(name="filler", uid="f", containers=(guaranteed("app", {"cpu": "3", "memory": "1Gi"}),))))
+    pod = trainer("4", "2")
+
+    unmet = unmet_demand(host, pod, host.decide(pod), DemandedPolicy(Policy.RESTRICTED, Scope.CONTAINER))
+
+    assert unmet.startswith("container app is on NUMA nodes 0-1, which restricted does not accept for ")
+
+
+@pytest.mark.parametrize(
+    ("cpus", "unplaced"),
+    [
+        (CpuSettings(), "the node places no CPUs (cpuManagerPolicy none)"),
+        (STATIC, "the node places no memory (memoryManagerPolicy None)"),
+    ],
+)
+def test_a_resource_without_a_manager_is_named(cpus: CpuSettings, unplaced: str) -> None:
+    assert unplaced_resource(node(Policy.NONE, cpus), trainer("2")) == unplaced
