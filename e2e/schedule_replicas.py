@@ -159,10 +159,10 @@ def gate_replicas(plane: ControlPlane, api: Api, *, count: int) -> Iterator[Sche
         port = stack.enter_context(_forwarder(lambda: next((replica.webhook for replica in replicas.running), None)))
         _install_webhook(api, port)
         stack.callback(_remove_webhook, api)
+        _install_certificates(plane)
         for _ in range(count):
             replicas.start()
         replicas.wait_leader()
-        until("the API server knows the authority of the webhook", lambda: _has_authority(api))
         _label_namespace(api, "enabled")
         stack.callback(_label_namespace, api, None)
         plane.start_scheduler()
@@ -187,9 +187,11 @@ def _install_webhook(api: Api, port: int) -> None:
     api.request("POST", _WEBHOOKS, configuration)
 
 
-def _has_authority(api: Api) -> bool:
-    configuration = api.request("GET", f"{_WEBHOOKS}/alignup-gate")
-    return all(webhook["clientConfig"].get("caBundle") for webhook in configuration["webhooks"])
+def _install_certificates(plane: ControlPlane) -> None:
+    """Do what the Job of the installation does."""
+    access = plane.kubeconfig(plane.directory / "webhook-certificates.kubeconfig")
+    words = ["webhook-certificates", "--kubeconfig", os.fspath(access), "--namespace", NAMESPACE]
+    subprocess.run([sys.executable, "-m", "alignup", *words], check=True)
 
 
 def _remove_webhook(api: Api) -> None:
