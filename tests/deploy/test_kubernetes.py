@@ -215,7 +215,7 @@ def test_selectors_and_references_match(workload):
         assert budget["spec"]["selector"] == spec["selector"]
         assert budget["spec"]["minAvailable"] < spec["replicas"]
     assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
-    allowed = {port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]}
+    allowed = {port["port"] for rule in policy["spec"].get("ingress", ()) for port in rule["ports"]}
     open_ports = [port for container in containers(workload) for port in container.get("ports", ())]
     assert allowed == {port["containerPort"] for port in open_ports}
 
