@@ -3,13 +3,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help setup run test check-release soak coverage dist image bundle sbom audit version docs schemas recording krew lint bench e2e browser screenshots format lock clean again
+.PHONY: help setup run test check-release soak soak-cluster coverage dist image bundle sbom audit version docs schemas recording krew lint bench e2e browser screenshots format lock clean again
 
 help:
 	@echo "make run       run an agent on an example machine, with pods; stop it with Ctrl-C (ONCE=1: exit when done)"
 	@echo "make test      run all tests"
 	@echo "make check-release  compare with answers of a new kubelet (ANSWERS=DIR with releases/v1.38.0/*.jsonl.gz; CONTRIBUTING.md)"
 	@echo "make soak      run the tests that scale for half an hour, with a new seed (SEED=1: with this one)"
+	@echo "make soak-cluster  kill gate and extender under load for more than an hour, with faults (needs Kubernetes' programs; SEED=1)"
 	@echo "make coverage  measure which lines of align/ and store/ the tests run"
 	@echo "make lint      run ruff, mypy and the import rules"
 	@echo "make bench     run the benchmarks, each beside its budget and the last release"
@@ -44,7 +45,7 @@ run: $(READY)
 	@$(BIN)/python examples/agent_demo.py
 
 # The workers and the processes that tests start share compiled modules, even where the environment says otherwise.
-test soak: export PYTHONDONTWRITEBYTECODE :=
+test soak soak-cluster: export PYTHONDONTWRITEBYTECODE :=
 
 # One worker more than CPUs: tests of processes and sockets wait now and then.
 test: $(READY)
@@ -54,10 +55,13 @@ check-release: $(READY)
 	$(BIN)/python -m pytest -q tests/conformance --ignore tests/conformance/test_harness.py --ignore tests/conformance/test_release_1_38.py \
 	  --vectors "$(or $(ANSWERS),$(error say where the answers are: make check-release ANSWERS=DIR))"
 
-soak: SEED := $(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '))
+soak soak-cluster: SEED := $(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '))
 soak: $(READY)
 	ALIGNUP_SOAK=1 ALIGNUP_SEED=$(SEED) $(BIN)/python -m pytest -n auto --dist worksteal --randomly-seed=$(SEED) --hypothesis-seed=$(SEED) \
 	  -o faulthandler_timeout=3600
+
+soak-cluster: $(READY)
+	ALIGNUP_SOAK=1 ALIGNUP_SEED=$(SEED) $(BIN)/python -m pytest -s e2e/test_cluster_soak.py
 
 coverage: $(READY)
 	$(BIN)/coverage erase

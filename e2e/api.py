@@ -43,16 +43,22 @@ def until(
 
 @dataclass
 class Api:
-    """The API server of *plane*, as its administrator."""
+    """The API server of *plane*, as its administrator unless a request has another token."""
 
     plane: ControlPlane
     _context: ssl.SSLContext | None = field(default=None, init=False)
 
     def request(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, content: str = "application/json"
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | list[Any] | None = None,
+        *,
+        content: str = "application/json",
+        token: str = ADMIN,
     ) -> Document:
         """Send a request; :class:`RefusedError` if it does not succeed."""
-        headers = {"Authorization": f"Bearer {ADMIN}", "Content-Type": content}
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": content}
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(  # noqa: S310 - https
             f"{self.plane.url}{path}", data=data, headers=headers, method=method

@@ -66,13 +66,15 @@ class ScheduleReplicas:
     gate: bool = False
     webhook: bool = True  #: of the gate
     options: tuple[str, ...] = ()  #: more of them
+    program: tuple[str, ...] = ("-m", "alignup")  #: what Python runs
+    access: Path | None = None  #: a kubeconfig; ``None``: that of the administrator
     running: list[Replica] = field(default_factory=list)
     _before: Counter[str] = field(default_factory=Counter)  #: predictions of those that were killed
 
     def start(self) -> None:
         """Start one more, without waiting."""
         port, webhook = free_ports(2)
-        access = self.plane.kubeconfig(self.plane.directory / "alignup-schedule.kubeconfig")
+        access = self.access or self.plane.kubeconfig(self.plane.directory / "alignup-schedule.kubeconfig")
         words = ["--kubeconfig", os.fspath(access), "--listen", f"127.0.0.1:{port}", "--lease-namespace", NAMESPACE]
         words += self.options
         if directory := os.environ.get(RECORD):
@@ -82,7 +84,7 @@ class ScheduleReplicas:
         words += ["--gate"] if self.gate else []
         words += ["--webhook-listen", f"127.0.0.1:{webhook}"] if self.gate and self.webhook else []
         with (self.plane.directory / "alignup-schedule.log").open("ab") as log:
-            command = [sys.executable, "-m", "alignup", "schedule", *words]
+            command = [sys.executable, *self.program, "schedule", *words]
             self.running.append(Replica(port, webhook, subprocess.Popen(command, stdout=log, stderr=log)))
 
     def leader(self) -> Replica | None:
@@ -129,7 +131,7 @@ def extender_replicas(plane: ControlPlane, *, count: int, options: tuple[str, ..
             replicas.start()
         port = replicas.wait_leader().port
         if count > 1:
-            port = stack.enter_context(_forwarder(lambda: leader.port if (leader := replicas.leader()) else None))
+            port = stack.enter_context(forwarder(lambda: leader.port if (leader := replicas.leader()) else None))
         plane.start_scheduler({"percentageOfNodesToScore": 100, **extenders(port)})
         yield replicas
 
@@ -156,13 +158,13 @@ def gate_replicas(plane: ControlPlane, api: Api, *, count: int) -> Iterator[Sche
     replicas = ScheduleReplicas(plane, leader_election=count > 1, gate=True)
     with ExitStack() as stack:
         stack.callback(replicas.close)
-        port = stack.enter_context(_forwarder(lambda: next((replica.webhook for replica in replicas.running), None)))
+        port = stack.enter_context(forwarder(lambda: next((replica.webhook for replica in replicas.running), None)))
         _install_webhook(api, port)
         stack.callback(_remove_webhook, api)
+        _install_certificates(plane)
         for _ in range(count):
             replicas.start()
         replicas.wait_leader()
-        until("the API server knows the authority of the webhook", lambda: _has_authority(api))
         _label_namespace(api, "enabled")
         stack.callback(_label_namespace, api, None)
         plane.start_scheduler()
@@ -187,9 +189,11 @@ def _install_webhook(api: Api, port: int) -> None:
     api.request("POST", _WEBHOOKS, configuration)
 
 
-def _has_authority(api: Api) -> bool:
-    configuration = api.request("GET", f"{_WEBHOOKS}/alignup-gate")
-    return all(webhook["clientConfig"].get("caBundle") for webhook in configuration["webhooks"])
+def _install_certificates(plane: ControlPlane) -> None:
+    """Do what the Job of the installation does."""
+    access = plane.kubeconfig(plane.directory / "webhook-certificates.kubeconfig")
+    words = ["webhook-certificates", "--kubeconfig", os.fspath(access), "--namespace", NAMESPACE]
+    subprocess.run([sys.executable, "-m", "alignup", *words], check=True)
 
 
 def _remove_webhook(api: Api) -> None:
@@ -205,7 +209,7 @@ def _label_namespace(api: Api, value: str | None) -> None:
 
 
 @contextmanager
-def _forwarder(choose: Callable[[], int | None]) -> Iterator[int]:
+def forwarder(choose: Callable[[], int | None]) -> Iterator[int]:
     """Forward each connection to the port that *choose* returns for it; yield the port of the forwarder."""
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
 

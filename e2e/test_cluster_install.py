@@ -18,7 +18,8 @@ from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.observe.service import observe
 from alignup.schedule.cluster_facts import GATE
-from alignup.schedule.gate.certificates import WEBHOOK_CONFIGURATIONS
+from alignup.schedule.gate.authority_installation import WEBHOOK_CONFIGURATIONS, install_authority
+from alignup.schedule.gate.certificates import SECRETS, CertificateKeeper
 from alignup.schedule.gate.release_patch import pinned_nodes, write_release
 from alignup.schedule.gate.service import GateServiceOptions, WebhookOptions, add_gate
 from alignup.schedule.service import LeaseOptions, ScheduleService
@@ -26,6 +27,7 @@ from e2e import control_plane
 from e2e.control_plane import ControlPlane
 from tests.deploy.chart import render_chart
 from tests.deploy.manifests import BASE, SCHEDULE, SCHEDULER, find_program, of_kind, read_kustomization
+from tests.deploy.test_chart import without_hook
 from tests.observe.observed_machine import observe_once
 
 KUBECTL = find_program("kubectl")
@@ -73,7 +75,8 @@ def _observer(kubeconfig: Path, node: str) -> Access:
 
 
 def test_the_chart_makes_the_objects_that_kustomize_has_made(kubeconfig: Path) -> None:
-    text = yaml.safe_dump_all(render_chart({name: {"enabled": True} for name in ("schedule", "scheduler")}))
+    rendered = render_chart({name: {"enabled": True} for name in ("schedule", "scheduler")})
+    text = yaml.safe_dump_all(map(without_hook, rendered))
 
     assert _kubectl(kubeconfig, "apply", "--dry-run=server", "--validate=strict", "-f", "-", stdin=text)
     assert _kubectl(kubeconfig, "diff", "-f", "-", stdin=text) == ""
@@ -116,30 +119,40 @@ async def test_an_observer_can_do_nothing_else(kubeconfig: Path) -> None:
         kubeconfig, "auth", "can-i", "--list", "--as=system:serviceaccount:alignup:alignup-observer", "--no-headers"
     )
     granted = {line.split()[0] for line in can.splitlines() if not line.startswith((" ", "self", "["))}
+    granted.discard("clustertrustbundles.certificates.k8s.io")  # which all service accounts may read
 
     assert granted == {
-        *("nodes", "nodes/configz", "pods", "hoststates.alignup.dev"),
+        *("nodes", "nodes/configz", "pods", "hoststates.alignup.dev", "resourceslices.resource.k8s.io"),
         "noderesourcetopologies.topology.node.k8s.io",
     }
 
 
-async def test_the_permissions_suffice_for_the_gate_controller(kubeconfig: Path) -> None:
-    """It elects a leader, and API servers get the authority of its certificate."""
+async def test_the_permissions_suffice_for_the_gate_controller_and_its_installation(kubeconfig: Path) -> None:
+    """The Job makes the authority, with its account; the service elects a leader, and renews the certificate."""
     lease = LeaseOptions(namespace="alignup", identity="one")
     options = GateServiceOptions(webhook=WebhookOptions(listen=("127.0.0.1", 0), namespace="alignup"))
-    reference = WEBHOOK_CONFIGURATIONS.at("alignup-gate")
+    secret, configuration = (
+        SECRETS.at("alignup-webhook", namespace="alignup"),
+        WEBHOOK_CONFIGURATIONS.at("alignup-gate"),
+    )
+    async with ApiClient(_account(kubeconfig, "alignup-certificates")) as job:
+        for _ in range(2):
+            made = await install_authority(job, secret=secret, configuration=configuration, names=("other.svc",))
     async with ApiClient(_account(kubeconfig, "alignup-schedule")) as client, asyncio.timeout(SECONDS):
         service = ScheduleService(client, lease=lease)
-        with add_gate(service, options):
+        with add_gate(service, options) as webhook:
+            assert webhook is not None
+            assert isinstance(webhook.certificate, CertificateKeeper)
             running = asyncio.ensure_future(service.run())
-            async with ApiClient(find_access(kubeconfig)) as admin:
-                while not service.leading or not all(
-                    webhook.client_config.ca_bundle for webhook in (await admin.get(reference)).webhooks
-                ):
-                    assert not running.done(), running.exception()
-                    await asyncio.sleep(0.1)
+            while not service.leading or not webhook.certificate.ready.is_set():
+                assert not running.done(), running.exception()
+                await asyncio.sleep(0.1)
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
+            renewed = webhook.certificate.current
+    assert renewed is not None
+    assert renewed.authorities == made.authorities
+    assert renewed.serving != made.serving  # it had another name
 
 
 #: Those that the API server gives every pod, and one more.

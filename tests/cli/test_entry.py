@@ -197,6 +197,7 @@ TESTED_ELSEWHERE = tuple(
         "watch",
         "web",
         "schedule",
+        "webhook-certificates",
         "nri",
     )
 )

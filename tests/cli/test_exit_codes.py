@@ -76,6 +76,7 @@ def test_every_command_ends_with_0_for_help_and_2_for_an_unknown_option(command)
         (["nri", "--kubelet-dir", "missing"], exit_codes.USAGE),
         (["nri", "--index", "x", "--kubelet-dir", "."], exit_codes.USAGE),
         (["schedule", "--kubeconfig", "missing.config"], exit_codes.USAGE),
+        (["webhook-certificates", "--kubeconfig", "missing.config"], exit_codes.USAGE),
         (["agent", "--config", "missing.yaml"], exit_codes.USAGE),
         (["agent", "--token-file", ".", *MACHINE], exit_codes.USAGE),
         (["completion", "tcsh"], exit_codes.USAGE),

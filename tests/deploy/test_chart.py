@@ -1,7 +1,9 @@
 """The chart renders the objects of the kustomizations, and its values change what they say."""
 
 import json
+import os
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
@@ -18,6 +20,7 @@ from tests.deploy.manifests import (
     SCHEDULE,
     SCHEDULER,
     STEER,
+    Manifest,
     by_name,
     find_program,
     of_kind,
@@ -26,6 +29,7 @@ from tests.deploy.manifests import (
 )
 
 HELM = find_program("helm")
+KUBECTL = find_program("kubectl")
 SCHEMA = json.loads((CHART / "values.schema.json").read_text("utf-8"))
 
 #: Every value, other than its default.
@@ -49,7 +53,10 @@ CHANGED: dict[str, Any] = {
         "replicas": 3,
         "extraArgs": ["--gate-patience=10"],
         "replaceStuck": True,
+        "certificates": "cert-manager",
+        "failurePolicy": "Fail",
         "kueue": True,
+        "kueueCheck": "numa",
         "resources": {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2Gi"}},
     },
     "scheduler": {
@@ -94,7 +101,88 @@ def test_all_programs_render_all_kustomizations():
     expected = by_name(manifest for directory in directories for manifest in read_kustomization(directory))
     del expected["Namespace /alignup"]
 
-    assert by_name(render_chart(ALL)) == expected
+    assert by_name(map(without_hook, render_chart(ALL))) == expected
+
+
+def without_hook(manifest: Manifest) -> Manifest:
+    """Return an object without the annotations by which Helm runs it after an installation, and removes it."""
+    metadata = {name: value for name, value in manifest["metadata"].items() if name != "annotations"}
+    annotations = manifest["metadata"].get("annotations", {})
+    others = {name: value for name, value in annotations.items() if not name.startswith("helm.sh/")}
+    return {**manifest, "metadata": {**metadata, **({"annotations": others} if others else {})}}
+
+
+def test_helm_removes_everything_that_may_write_webhook_configurations_after_the_job():
+    hooks = {
+        key: manifest["metadata"]["annotations"]
+        for key, manifest in by_name(render_chart(ALL)).items()
+        if "helm.sh/hook" in manifest["metadata"].get("annotations", {})
+    }
+    job = hooks.pop(f"Job alignup/alignup-certificates-{alignup.__version__.replace('.', '-')}")
+
+    assert {key.rpartition("/")[2] for key in hooks} == {"alignup-certificates"}
+    assert {key.split()[0] for key in hooks} >= {"ServiceAccount", "Role", "ClusterRole", "ClusterRoleBinding"}
+    assert {annotations["helm.sh/hook"] for annotations in (job, *hooks.values())} == {"post-install,post-upgrade"}
+    assert {annotations["helm.sh/hook-delete-policy"] for annotations in (job, *hooks.values())} == {
+        "before-hook-creation,hook-succeeded"
+    }
+    assert all(int(item["helm.sh/hook-weight"]) < int(job["helm.sh/hook-weight"]) for item in hooks.values())
+
+
+CERT_MANAGER = {"schedule": {"enabled": True, "certificates": "cert-manager"}}
+
+
+def test_with_cert_manager_the_service_has_no_right_to_secrets_and_there_is_no_job():
+    objects = render_chart(CERT_MANAGER)
+    roles = of_kind(objects, "Role", "ClusterRole")
+    deployment = by_name(objects)["Deployment alignup/alignup-schedule"]["spec"]["template"]["spec"]
+    (container,) = deployment["containers"]
+    (patch,) = read_documents((KUBERNETES / "cert-manager" / "deployment.yaml").read_text("utf-8"))
+    patched = patch["spec"]["template"]["spec"]
+    (annotated,) = read_documents((KUBERNETES / "cert-manager" / "webhook.yaml").read_text("utf-8"))
+    (configuration,) = of_kind(objects, "MutatingWebhookConfiguration")
+    resources = {resource for role in roles for rule in role["rules"] for resource in rule["resources"]}
+    certificates = read_documents((KUBERNETES / "cert-manager" / "certificate.yaml").read_text("utf-8"))
+
+    assert not resources & {"secrets", "mutatingwebhookconfigurations"}
+    assert not of_kind(objects, "Job")
+    assert {key: container[key] for key in ("args", "volumeMounts")} == {
+        key: patched["containers"][0][key] for key in ("args", "volumeMounts")
+    }
+    assert deployment["volumes"] == patched["volumes"]
+    assert configuration["metadata"]["annotations"] == annotated["metadata"]["annotations"]
+    assert by_name(of_kind(objects, "Certificate", "Issuer")) == by_name(certificates)
+
+
+@pytest.mark.skipif(KUBECTL is None, reason="not installed: kubectl")
+def test_the_component_of_cert_manager_makes_the_objects_of_the_chart(tmp_path):
+    place = Path(os.path.relpath(KUBERNETES, tmp_path))
+    kustomization = {"resources": [str(place / "schedule")], "components": [str(place / "cert-manager")]}
+    (tmp_path / "kustomization.yaml").write_text(json.dumps(kustomization))
+    words = [KUBECTL or "", "kustomize", tmp_path]
+    built = subprocess.run(words, check=True, capture_output=True, text=True).stdout  # noqa: S603
+    base = by_name(read_kustomization(BASE))
+
+    rendered = {key: value for key, value in by_name(render_chart(CERT_MANAGER)).items() if key not in base}
+    assert by_name(read_documents(built)) == rendered
+
+
+def test_the_failure_policy_of_all_webhooks_is_a_value():
+    for policy in ("Ignore", "Fail"):
+        objects = render_chart({"schedule": {"enabled": True, "failurePolicy": policy}})
+        (configuration,) = of_kind(objects, "MutatingWebhookConfiguration")
+        assert {webhook["failurePolicy"] for webhook in configuration["webhooks"]} == {policy}
+
+
+def test_another_name_of_the_admission_check_is_the_one_that_the_service_may_write():
+    objects = by_name(render_chart(CHANGED))
+    kueue = by_name(read_kustomization(KUBERNETES / "kueue"))
+    del kueue["AdmissionCheck /alignup"]
+
+    assert "AdmissionCheck /numa" in objects
+    for key, manifest in kueue.items():
+        renamed = json.dumps(manifest).replace('\\"alignup\\"', '\\"numa\\"').replace('["alignup"]', '["numa"]')
+        assert objects[key] == json.loads(renamed)
 
 
 def test_only_a_gate_that_replaces_stuck_pods_may_evict_pods():
@@ -184,7 +272,9 @@ def test_values_change_the_observer():
     assert (pod["priorityClassName"], pod["imagePullSecrets"]) == ("system-node-critical", [{"name": "key"}])
     assert not of_kind(objects, "PriorityClass")
     policies = of_kind(objects, "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
-    assert {policy["metadata"]["name"] for policy in policies} == {"alignup-annotations", "alignup-gate"}
+    assert {policy["metadata"]["name"] for policy in policies} == {
+        *("alignup-annotations", "alignup-gate", "alignup-kueue")
+    }
     ports = [
         [port["port"] for port in policy["spec"]["egress"][0]["ports"]] for policy in of_kind(objects, "NetworkPolicy")
     ]

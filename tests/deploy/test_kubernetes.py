@@ -9,6 +9,7 @@ import alignup
 from alignup.cli import nri as nri_command
 from alignup.cli import observe as observe_command
 from alignup.cli import schedule as schedule_command
+from alignup.cli import webhook_certificates as certificates_command
 from alignup.observe.app import ObserverMetrics, observer_app
 from alignup.observe.observation import join
 from alignup.observe.published_objects import node_topology
@@ -34,6 +35,7 @@ OBJECTS = [manifest for directory in DIRECTORIES for manifest in read_kustomizat
 OBSERVER, NRI = of_kind(OBJECTS, "DaemonSet")
 ASSIST = read_kustomization(NRI_ASSIST)
 WORKLOADS = of_kind(OBJECTS, "DaemonSet", "Deployment")
+JOBS = of_kind(OBJECTS, "Job")
 CLUSTER_SCOPED = {
     *("Namespace", "CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding", "PriorityClass"),
     *("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "MutatingWebhookConfiguration"),
@@ -63,7 +65,10 @@ def test_every_file_belongs_to_a_kustomization():
         (directory / name).resolve()
         for directory in (path.parent for path in KUBERNETES.rglob("kustomization.yaml"))
         for kustomization in read_documents((directory / "kustomization.yaml").read_text("utf-8"))
-        for name in (*kustomization["resources"], *(patch["path"] for patch in kustomization.get("patches", ())))
+        for name in (
+            *kustomization["resources"],
+            *(patch["path"] for patch in kustomization.get("patches", ()) if "path" in patch),
+        )
     }
 
     assert {path for path in KUBERNETES.rglob("*.yaml") if path.name != "kustomization.yaml"} == {
@@ -85,14 +90,26 @@ def test_objects_that_need_a_namespace_have_that_of_the_base():
 
 
 def test_the_image_is_that_of_this_version():
-    images = {container["image"] for workload in WORKLOADS for container in containers(workload) if "args" in container}
+    all_containers = [container for workload in (*WORKLOADS, *JOBS) for container in containers(workload)]
+    images = {container["image"] for container in all_containers if "args" in container}
 
     assert images == {f"alignup:{alignup.__version__}"}
 
 
-@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload["metadata"]["name"])
+def test_a_job_has_the_version_in_its_name_because_it_cannot_be_changed():
+    name = f"alignup-certificates-{alignup.__version__.replace('.', '-')}"
+
+    assert [job["metadata"]["name"] for job in JOBS] == [name]
+
+
+@pytest.mark.parametrize("workload", [*WORKLOADS, *JOBS], ids=lambda workload: workload["metadata"]["name"])
 def test_the_programs_take_their_options(workload):
-    commands = {"observe": observe_command.command, "schedule": schedule_command.command, "nri": nri_command.command}
+    commands = {
+        "observe": observe_command.command,
+        "schedule": schedule_command.command,
+        "nri": nri_command.command,
+        "webhook-certificates": certificates_command.command,
+    }
     ((name, *words),) = [container["args"] for container in containers(workload) if "args" in container]
 
     assert commands[name].make_context(name, words).params["kubeconfig"] is None
@@ -118,7 +135,7 @@ def test_probes_ask_paths_that_exist():
     assert f":{container['ports'][0]['containerPort']}" in container["args"][1]
 
 
-@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload["metadata"]["name"])
+@pytest.mark.parametrize("workload", [*WORKLOADS, *JOBS], ids=lambda workload: workload["metadata"]["name"])
 def test_containers_have_no_privilege_that_they_do_not_need(workload):
     pod = workload["spec"]["template"]["spec"]
 
@@ -178,7 +195,7 @@ def test_each_mode_of_nri_has_its_nodes_and_assist_mode_no_access_to_the_api_ser
     assert policy["spec"]["egress"] == []
 
 
-@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload["metadata"]["name"])
+@pytest.mark.parametrize("workload", [*WORKLOADS, *JOBS], ids=lambda workload: workload["metadata"]["name"])
 def test_selectors_and_references_match(workload):
     objects = by_name(OBJECTS)
     spec, template = workload["spec"], workload["spec"]["template"]
@@ -189,7 +206,8 @@ def test_selectors_and_references_match(workload):
         if policy["spec"]["podSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
     ]
 
-    assert spec["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    if workload["kind"] != "Job":
+        assert spec["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
     assert f"ServiceAccount alignup/{account}" in objects
     assert f"PriorityClass /{template['spec']['priorityClassName']}" in objects
     if workload["kind"] == "Deployment":
@@ -197,8 +215,9 @@ def test_selectors_and_references_match(workload):
         assert budget["spec"]["selector"] == spec["selector"]
         assert budget["spec"]["minAvailable"] < spec["replicas"]
     assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
-    allowed = {port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]}
-    assert allowed == {port["containerPort"] for container in containers(workload) for port in container["ports"]}
+    allowed = {port["port"] for rule in policy["spec"].get("ingress", ()) for port in rule["ports"]}
+    open_ports = [port for container in containers(workload) for port in container.get("ports", ())]
+    assert allowed == {port["containerPort"] for port in open_ports}
 
 
 def test_bindings_refer_to_roles_and_accounts():

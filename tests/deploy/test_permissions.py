@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from alignup.nri.decide_service import DecideOptions
 from alignup.nri.decide_service import decide as nri_decide
 from alignup.nri.service import NriOptions
 from alignup.observe.service import observe
+from alignup.schedule.gate.authority_installation import WEBHOOK_CONFIGURATIONS, install_authority
+from alignup.schedule.gate.certificates import renew_authority, secret_data
 from alignup.schedule.gate.service import GateServiceOptions, WebhookOptions, add_gate
 from alignup.schedule.pod_groups import RESOURCES
 from alignup.schedule.service import LeaseOptions, ScheduleService
@@ -22,11 +25,13 @@ from tests.align.hosts import pod
 from tests.deadlines import until
 from tests.deploy.manifests import (
     BASE,
+    KUBERNETES,
     NRI_DECIDE,
     SCHEDULE,
     SCHEDULER,
     STEER,
     by_name,
+    of_kind,
     read_documents,
     read_kustomization,
 )
@@ -39,7 +44,8 @@ from tests.observe.steered_kubelet import PATIENT, ClusterService, SteeredKubele
 from tests.schedule.claim_objects import claim, claiming, device_class, resource_slice, template
 from tests.schedule.conftest import http, service
 from tests.schedule.gate.conftest import cluster
-from tests.schedule.gate.test_certificate_keeper import configuration
+from tests.schedule.gate.test_authority_installation import SECRET, configuration
+from tests.schedule.gate.test_authority_installation import secret as webhook_secret
 from tests.schedule.nodes import SimulatedNodes
 from tests.schedule.test_extender import WIDE, bound, filtered, occupy, post
 from tests.short_paths import short_directory
@@ -52,13 +58,13 @@ OBJECTS = by_name(
     manifest for directory in (BASE, SCHEDULE, SCHEDULER, NRI_DECIDE) for manifest in read_kustomization(directory)
 )
 AGENT = "alignup-schedule"
+NAMES = ("alignup-webhook.alignup.svc",)
 
 #: What the gate controller does only in cases that the test below does not bring about.
-STEERING = {(verb, "alignup.dev", "steeringinstructions") for verb in ("create", "patch")}  #: of pods with markers
+STEERING = {("patch", "alignup.dev", "steeringinstructions")}  #: of pods with markers
 SELDOM = STEERING | {
     ("get", "", "pods"),  # after a lost response
     ("patch", "", "events"),  # a reason that comes again
-    ("patch", "", "secrets"),  # a renewed certificate
 }
 
 
@@ -155,6 +161,7 @@ async def test_steering_has_the_permissions_that_it_uses():
                     steering_observer(kubelet, client, PATIENT),
                 ):
                     await until(partial(getattr, kubelet, "at_rest"))
+                    await until(partial(getattr, service, "object"))  # which the observer has created
                     generation = service.instruct(marker_pod("any"), "1")
                     await service.reached(generation, "Ready")
                 await kubelet.stop()
@@ -163,11 +170,11 @@ async def test_steering_has_the_permissions_that_it_uses():
 
 
 async def test_the_gate_controller_has_the_permissions_that_it_uses(server, cluster, timing, follow):
-    server.put(configuration())
+    server.put(webhook_secret(secret_data(renew_authority(None, names=(), now=datetime.now(UTC)))))
     server.streamed_lists = False
     serve_pod_groups(server)
     lease = LeaseOptions(namespace="alignup", identity="one")
-    options = GateServiceOptions(webhook=WebhookOptions(listen=("127.0.0.1", 0), namespace="alignup"))
+    options = GateServiceOptions(webhook=WebhookOptions(listen=("127.0.0.1", 0), namespace=SECRET.namespace))
     async with ApiClient(Access(server=server.url, user_agent=AGENT), timing=timing) as client:
         service = ScheduleService(client, lease=lease)
         with add_gate(service, options):
@@ -184,6 +191,70 @@ async def test_the_gate_controller_has_the_permissions_that_it_uses(server, clus
     needed = used([server], AGENT)
     assert not needed & SELDOM
     assert granted(*roles) == needed | SELDOM
+
+
+async def test_the_installation_of_the_webhook_has_the_permissions_that_it_uses(server, client):
+    """It creates the Secret, and replaces an authority that expires."""
+    server.put(configuration())
+    webhooks = WEBHOOK_CONFIGURATIONS.at("alignup-gate")
+    await install_authority(client, secret=SECRET, configuration=webhooks, names=NAMES)
+    old = renew_authority(None, names=(), now=datetime.now(UTC) - timedelta(days=3600))
+    server.put(webhook_secret(secret_data(old)))
+    await install_authority(client, secret=SECRET, configuration=webhooks, names=NAMES)
+
+    roles = [OBJECTS["ClusterRole /alignup-certificates"], OBJECTS["Role alignup/alignup-certificates"]]
+    assert granted(*roles) == used([server])
+
+
+#: What a stolen token must not be able to write: with any of it, one has other accounts, or every object.
+DANGEROUS = {
+    *("secrets", "serviceaccounts/token", "pods/exec", "pods/attach", "pods/ephemeralcontainers", "nodes/proxy"),
+    *("nodes", "configmaps", "namespaces", "serviceaccounts", "daemonsets", "deployments", "jobs"),
+    *("roles", "rolebindings", "clusterroles", "clusterrolebindings", "customresourcedefinitions"),
+    *("mutatingwebhookconfigurations", "validatingwebhookconfigurations", "validatingadmissionpolicies"),
+    *("mutatingadmissionpolicies", "certificatesigningrequests", "pods/eviction"),
+}
+#: Role → what it may write of these all the same, and to which names only; see SECURITY.md.
+NAMED = {
+    ("alignup-gate", "secrets", "patch"): ["alignup-webhook"],
+    ("alignup-certificates", "secrets", "patch"): ["alignup-webhook"],
+    ("alignup-certificates", "secrets", "create"): None,  # names cannot be required
+    ("alignup-certificates", "mutatingwebhookconfigurations", "patch"): ["alignup-gate"],
+}
+READING = {"get", "list", "watch"}
+
+
+def test_no_account_but_that_of_the_installation_may_write_what_gives_away_the_cluster():
+    component = by_name(read_documents((STEER / "access.yaml").read_text("utf-8")))
+    kueue = read_kustomization(KUBERNETES / "kueue")
+    writes = {
+        (role["metadata"]["name"], resource, verb): rule.get("resourceNames")
+        for role in of_kind([*OBJECTS.values(), *component.values(), *kueue], "Role", "ClusterRole")
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+        if verb not in READING and resource in DANGEROUS
+    }
+    wildcards = [
+        role["metadata"]["name"]
+        for role in of_kind(OBJECTS.values(), "Role", "ClusterRole")
+        for rule in role["rules"]
+        if "*" in (*rule["verbs"], *rule["resources"], *rule["apiGroups"])
+    ]
+
+    assert writes == NAMED
+    assert wildcards == []
+
+
+def test_only_the_secret_of_the_webhook_is_readable():
+    readable = [
+        (role["metadata"]["name"], rule.get("resourceNames"))
+        for role in of_kind(OBJECTS.values(), "Role", "ClusterRole")
+        for rule in role["rules"]
+        if "secrets" in rule["resources"] and READING & {*rule["verbs"]}
+    ]
+
+    assert readable == [("alignup-gate", ["alignup-webhook"]), ("alignup-certificates", ["alignup-webhook"])]
 
 
 async def test_the_extender_has_the_permissions_that_it_uses(server, nodes, http, service):

@@ -222,6 +222,26 @@ async def test_markers_are_restored_when_the_instruction_is_taken_back(observer,
     await until(lambda: count(registry, "Replaced") == 2)
 
 
+async def test_the_observer_creates_the_object_of_its_node_and_again_when_it_is_deleted(observer, service):
+    """Without instructions: those are of the cluster service, which has no right to create objects."""
+    await observer()
+    await until(lambda: service.object)
+    created = service.object
+    assert (created["metadata"]["name"], "spec" in created) == ("host-a", False)
+
+    service.server.remove("steeringinstructions", "host-a", namespace="")
+    await until(lambda: service.object and service.object["metadata"]["uid"] != created["metadata"]["uid"])
+    generation = service.instruct(marker_pod("any"), "1")
+    await service.reached(generation, "Ready")
+
+
+async def test_an_object_that_cannot_be_created_is_tried_again(observer, service):
+    fault = ApiFault(status=403, message="forbidden", times=2)
+    service.server.inject(fault, verb="create", resource="steeringinstructions")
+    await observer()
+    await until(lambda: service.object)
+
+
 async def test_a_newer_instruction_replaces_one_that_is_carried_out(observer, kubelet, service):
     await observer()
     first = service.instruct(marker_pod("first"), "1")

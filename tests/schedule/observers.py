@@ -7,7 +7,7 @@ from alignup.align.bits import NodeSet
 from alignup.align.machine import Device
 from alignup.align.workload import Pod
 from alignup.align.workload.names import MARKER
-from alignup.documents.steering import SteeringInstruction
+from alignup.documents.steering import SteeringInstruction, SteeringSpec
 from alignup.kubernetes.api import ApiClient, Change, EventType, Informer
 from alignup.kubernetes.api.steering_instructions import STEERING_INSTRUCTIONS
 from alignup.kubernetes.manifests.pod_decoder import read_pod
@@ -25,12 +25,17 @@ def marked(pod: Pod) -> Pod:
 
 
 def add_marked_node(nodes: SimulatedNodes, name: str) -> SimulatedKubelet:
-    """Add a node with 8 markers on each of its NUMA nodes, or give them to one that has none."""
+    """Add a node with 8 markers on each of its NUMA nodes, or give them to one that has none.
+
+    Its observer has created its SteeringInstruction.
+    """
     nodes.kubelets[name] = kubelet = SimulatedKubelet(devices=(*DEVICES, *MARKERS))
     if name not in {each["metadata"]["name"] for each in nodes.server.objects("nodes")}:
         nodes.add(name)
         nodes.kubelets[name] = kubelet
     nodes.report(name)
+    kind = {"apiVersion": STEERING_INSTRUCTIONS.api_version, "kind": STEERING_INSTRUCTIONS.kind}
+    nodes.server.put({**kind, "metadata": {"name": name}})
     return kubelet
 
 
@@ -49,7 +54,7 @@ class ScriptedObserver:
     def _changed(self, change: Change[SteeringInstruction]) -> None:
         instruction = change.object
         node, pod = instruction.metadata.name, instruction.spec.pod
-        if change.old is not None and change.old.spec == instruction.spec:
+        if instruction.spec == (change.old.spec if change.old is not None else SteeringSpec()):
             return
         self.withdrawn.pop(node, None)
         if pod is None or change.type is EventType.DELETED:

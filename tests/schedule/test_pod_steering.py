@@ -102,7 +102,7 @@ async def test_a_pod_is_bound_when_its_numa_node_is_the_only_choice(http, nodes,
     assert await bound(http, SMALL, "a") == ""
 
     assert observer.specs == [("a", "small", "1")]
-    (instruction,) = nodes.server.objects("steeringinstructions")
+    instruction, _ = nodes.server.objects("steeringinstructions")
     assert instruction["spec"] == {
         "pod": {"namespace": "default", "name": "small", "uid": "small"},
         "numaNodes": "1",
@@ -141,7 +141,7 @@ async def test_pods_without_the_request_and_nodes_without_markers_are_left_alone
     assert await bound(http, SMALL, "c") == ""  # its kubelet ignores a resource that it does not know
 
     assert observer.specs == []
-    assert nodes.server.objects("steeringinstructions") == []
+    assert not any("spec" in each for each in nodes.server.objects("steeringinstructions"))
 
 
 async def test_a_second_pod_waits_until_the_first_is_confirmed(http, nodes, service, steering, observer):
@@ -229,6 +229,17 @@ async def test_an_instruction_that_cannot_be_written_stops_no_pod(
     assert counted(service, outcome) == 1
     await confirmed(service, observer, "a", "small")
     assert predictions(service, "as_predicted") == 1
+
+
+async def test_the_service_creates_no_instruction_where_the_observer_has_not(http, nodes, service, steering, observer):
+    """It has no right to: the observer of the node creates the object."""
+    nodes.server.remove("steeringinstructions", "a", namespace="")
+    await create(nodes, service, SMALL)
+
+    assert await bound(http, SMALL, "a") == ""
+
+    assert counted(service, "not_written") == 1
+    assert [each["metadata"]["name"] for each in nodes.server.objects("steeringinstructions")] == ["b"]
 
 
 async def test_an_instruction_that_disappears_counts_as_late(http, nodes, service, steering, observer):

@@ -82,7 +82,7 @@ async def together(anyio_backend):
                 service.live.scheduling.steering.ready_seconds = service.steering.write_seconds = SECONDS
                 follow(service.run())
                 made = Together(server, kubelet, service)
-                await until(lambda: service.leading and service.live.steering_instructions.synced)
+                await until(lambda: service.leading and service.live.steering_instructions.get(HOST))
                 await made.publish()
                 yield made
         await kubelet.stop()

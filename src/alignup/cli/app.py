@@ -32,6 +32,7 @@ COMMANDS = {
     "observe": "Publish what the kubelet of this node holds",
     "nri": "Place containers on NUMA nodes beside a kubelet",
     "schedule": "Tell schedulers which nodes will admit a pod",
+    "webhook-certificates": "Create the authority of the webhook of 'schedule --gate'",
     "machine": "Show or record the topology of a machine",
     "schema": "Print the JSON Schema of a kind of file, for editors",
     "completion": "Print the shell completion script",

@@ -68,14 +68,19 @@ class PodSelection:
         return self.all_namespaces or self.selector is not None
 
 
-def ask(access: AccessOptions, read: "Callable[[ApiClient, str], Coroutine[Any, Any, Answer]]") -> Answer:
-    """Return what *read* makes of the API server and the namespace of the context."""
+def ask(
+    access: AccessOptions,
+    read: "Callable[[ApiClient, str], Coroutine[Any, Any, Answer]]",
+    *,
+    log_level: str = "warning",
+) -> Answer:
+    """Return what *read* makes of the API server and the namespace of the context, or of this pod."""
     import asyncio  # noqa: PLC0415 - slow to import
 
     from alignup.kubernetes.api import ApiClient, Timing, find_access  # noqa: PLC0415
     from alignup.web.log import log_to_stderr  # noqa: PLC0415
 
-    log_to_stderr(level="warning")
+    log_to_stderr(level=log_level)
 
     async def connect() -> Answer:
         server = find_access(access.kubeconfig, context=access.context or "")

@@ -22,6 +22,7 @@ NEEDED_EXTRAS = {
     "nri": ("agent",),
     "observe": ("agent", "cluster"),
     "schedule": ("agent", "cluster"),
+    "webhook-certificates": ("cluster",),
 }
 
 

@@ -13,7 +13,7 @@ markers are not withdrawn while such a pod waits, and restored when one comes.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,7 +35,7 @@ from alignup.documents.steering import (
     marker_id,
 )
 from alignup.kubernetes.api import ApiClient, Change, EventType, Informer, PatchType, Query
-from alignup.kubernetes.api.errors import ApiError, NotFoundError, UnreachableError
+from alignup.kubernetes.api.errors import AlreadyExistsError, ApiError, NotFoundError, UnreachableError
 from alignup.kubernetes.api.known_pods import KnownPod
 from alignup.kubernetes.api.steering_instructions import STEERING_INSTRUCTIONS
 from alignup.kubernetes.configuration import Configuration
@@ -227,6 +227,7 @@ class Steering:
     holdings: MarkerHoldings
     pods: Callable[[], Mapping[str, KnownPod] | None]  #: of the node, as the API server has them
     metrics: SteeringMetrics
+    owners: Sequence[Mapping[str, str]] = ()  #: of the object: the Node, so that both end together
     timing: SteeringTiming = field(default_factory=SteeringTiming)
     _informer: Informer[SteeringInstruction] = field(init=False)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -269,16 +270,35 @@ class Steering:
 
     async def _follow(self) -> None:
         self.markers.shown()
+        await self._informer.wait_synced()
         while True:
             self._changed.clear()
             instruction = self._informer.get(self.host)
-            if instruction is None or instruction.spec.pod is None or _key(instruction) == self._answered:
+            if instruction is None:
+                await self._create()
+                continue
+            if instruction.spec.pod is None or _key(instruction) == self._answered:
                 await self._changed.wait()
                 continue
             self._answered = _key(instruction)
             if instruction.phase in (None, SteeringPhase.READY):
                 phase, message = await self._carry_out(instruction)
                 await self._finish(instruction, phase, message)
+
+    async def _create(self) -> None:
+        """Create the object of this node, in which the cluster service writes instructions, and wait until it is seen.
+
+        The service may not create any: with its token, one could make objects of any name.
+        """
+        document = {"metadata": {"name": self.host, "ownerReferences": self.owners}}
+        try:
+            with suppress(AlreadyExistsError):  # the watch will show it
+                await self.client.create(STEERING_INSTRUCTIONS, document)
+        except ApiError as error:
+            _log.warning("cannot create the SteeringInstruction", host=self.host, problem=str(error))
+            await asyncio.sleep(10 * self.timing.retry)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), self.timing.retry)
 
     async def _carry_out(self, instruction: SteeringInstruction) -> tuple[SteeringPhase | None, str]:
         """Steer the pod of an instruction; return the phase to report, ``None`` if the instruction was replaced."""

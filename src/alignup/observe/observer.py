@@ -60,8 +60,8 @@ class Publisher:
         self.sizes: dict[str, int] = {}  #: bytes of the last objects, by resource
         self.missing: set[str] = set()  #: resources that the API server does not have
         self._client = client
-        owner = {"apiVersion": "v1", "kind": "Node", "name": host, "uid": uid}
-        self._metadata = {"ownerReferences": [owner]} if uid else {}
+        #: of all objects: the Node
+        self.owners = [{"apiVersion": "v1", "kind": "Node", "name": host, "uid": uid}] if uid else []
         self._state: HostStateDocument | None = None  #: as last written, with its generations
         self._topology: Mapping[str, Any] | None = None
         self._topology_written_at = float("-inf")
@@ -103,7 +103,7 @@ class Publisher:
 
     async def _apply(self, resource: Resource[Any], document: Mapping[str, Any]) -> bool:
         """Apply one object; return whether the API server has such a resource."""
-        whole = {"metadata": self._metadata, **document}
+        whole = {"metadata": {"ownerReferences": self.owners} if self.owners else {}, **document}
         self.sizes[resource.plural] = len(encode(whole))
         try:
             await self._client.apply(resource.at(self.host), whole, manager=MANAGER)

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
@@ -69,7 +70,13 @@ async def observe(access: Access, options: ObserveOptions) -> tuple[str, ...]:
         steering = None
         if options.steer is not None:
             steering = _steering(
-                client, options, reader=reader, pod_resources=pod_resources, pods=pods, metrics=metrics
+                client,
+                options,
+                reader=reader,
+                pod_resources=pod_resources,
+                pods=pods,
+                metrics=metrics,
+                owners=publisher.owners,
             )
 
         def pods_changed() -> None:
@@ -105,6 +112,7 @@ def _steering(  # noqa: PLR0913 - the parts that it shares with the observer
     pod_resources: PodResourcesClient,
     pods: PodTable,
     metrics: ObserverMetrics,
+    owners: Sequence[Mapping[str, str]],
 ) -> Steering:
     steering_metrics = SteeringMetrics(metrics.registry)
 
@@ -122,5 +130,6 @@ def _steering(  # noqa: PLR0913 - the parts that it shares with the observer
         holdings=MarkerHoldings(options.paths.directory),
         pods=pods.known,
         metrics=steering_metrics,
+        owners=owners,
         timing=options.steer or SteeringTiming(),
     )

@@ -11,8 +11,8 @@ from alignup.align import bits
 from alignup.align.errors import ParseError
 from alignup.documents.codec import to_builtins
 from alignup.documents.steering import SteeredPod, SteeringInstruction, SteeringSpec
-from alignup.kubernetes.api import ApiClient, Change, EventType
-from alignup.kubernetes.api.errors import ApiError, ServerFailureError, UnreachableError
+from alignup.kubernetes.api import ApiClient, Change, EventType, PatchType
+from alignup.kubernetes.api.errors import ApiError, NotFoundError, ServerFailureError, UnreachableError
 from alignup.kubernetes.api.steering_instructions import STEERING_INSTRUCTIONS
 from alignup.placement.scheduling.events import SteeringFailed, SteeringObserved, SteeringWritten
 from alignup.placement.scheduling.instructions import Instruction, Report, WriteSteering
@@ -55,6 +55,7 @@ class PodSteeringMetrics:
 class SteeringWriter:
     """The instructions of one cluster service, those to one observer in their order.
 
+    Observers create the objects of their nodes; the service has no right to that.
     Observers wait *hold* seconds for a pod. What depends on their speed may take longer in proportion to that.
     """
 
@@ -103,6 +104,8 @@ class SteeringWriter:
             problem = str(error) or "no response"
         except ApiError as error:
             problem = str(error)
+            if isinstance(error, NotFoundError):
+                problem += f": the observer of {node} creates it if it runs with --steer"
             self._live.schedule(SteeringFailed(node, uid, problem))
         else:
             self._live.schedule(SteeringWritten(node, uid, written.metadata.generation))
@@ -115,8 +118,9 @@ class SteeringWriter:
         empty = SteeringSpec()
         specs = (empty, spec) if spec.pod and followed is not None and followed.spec == spec else (spec,)
         for each in specs:  # the same again would be no new instruction
+            patch = [{"op": "add", "path": "/spec", "value": to_builtins(each)}]
             async with asyncio.timeout(self.write_seconds):
-                written = await self._client.apply(STEERING_INSTRUCTIONS.at(node), {"spec": to_builtins(each)})
+                written = await self._client.patch(STEERING_INSTRUCTIONS.at(node), patch, patch_type=PatchType.JSON)
         return written
 
     def _instruction_changed(self, change: Change[SteeringInstruction]) -> None:

@@ -12,12 +12,15 @@ from cryptography.x509.oid import NameOID
 from alignup.align.errors import ParseError
 from alignup.schedule.gate.certificates import (
     AUTHORITY_LIFE,
+    AUTHORITY_RENEWAL,
     CLOCK_DIFFERENCE,
     SERVING_LIFE,
     SETTLING,
     WebhookCertificates,
+    authority_expiry,
     expiry,
-    renew,
+    renew_authority,
+    renew_serving,
     server_context,
 )
 
@@ -28,9 +31,15 @@ _NO_CHECK_TIME = 0x200000  #: of OpenSSL; Python has no name for it
 
 
 def first(now=START):
-    made = renew(None, names=NAMES, published=b"", now=now)
-    assert made is not None
-    return made
+    return renew_authority(None, names=NAMES, now=now)
+
+
+def serving(certificates, now, names=NAMES):
+    return renew_serving(certificates, names=names, now=now)
+
+
+def installed(certificates, now):
+    return renew_authority(certificates, names=NAMES, now=now)
 
 
 def handshake(server: ssl.SSLContext, bundle: bytes, name=NAMES[0], *, ignore_time=False):
@@ -71,89 +80,108 @@ def test_nothing_is_renewed_before_time():
     made = first()
 
     for days in (0, 1, 30, 59):
-        assert renew(made, names=NAMES, published=made.bundle, now=START + days * DAY) is None
+        assert serving(made, START + days * DAY) == made
+    for years in range(7):
+        assert installed(made, START + years * 365 * DAY) == made
 
 
 def test_a_serving_certificate_is_renewed_a_month_before_it_expires_and_the_authority_stays():
     made = first()
-    renewed = renew(made, names=NAMES, published=made.bundle, now=START + 61 * DAY)
+    renewed = serving(made, START + 61 * DAY)
 
-    assert renewed is not None
     assert renewed.authorities == made.authorities
     assert expiry(made) == START + SERVING_LIFE
     assert expiry(renewed) == START + 61 * DAY + SERVING_LIFE
 
 
 def test_authorities_are_replaced_without_a_moment_in_which_a_replica_is_not_trusted():
-    """Two replicas, of which one has not seen the latest change, and so have not some API servers."""
+    """Two replicas, of which one has not seen the latest change, and so have not some API servers.
+
+    The installation runs every 90 days, and publishes an authority before it writes the Secret.
+    """
     history = [first()]
     published = history[0].bundle
-    for days in range(0, 3 * 365, 4):
+    for days in range(0, 21 * 365, 10):
         now = START + days * DAY
-        changed = renew(history[-1], names=NAMES, published=published, now=now)
-        if changed is None:
-            published = history[-1].bundle  # the configuration was written after the last change
+        changed = installed(history[-1], now) if days % 90 == 0 else serving(history[-1], now)
+        if changed == history[-1]:
             continue
         for certificates in (history[-1], changed):  # replicas
             for bundle in (published, changed.bundle):  # API servers
                 assert any(part in bundle for part in _issuers(certificates)), now
+        published = changed.bundle
         history.append(changed)
+        assert expiry(changed) > now
 
     authorities = {certificates.authorities[0] for certificates in history}
-    assert len(authorities) == 5  # in three years, one every eight months
+    assert len(authorities) == 4  # in 21 years, one every 6.7 years
     assert max(len(certificates.authorities) for certificates in history) == 2
 
 
 def _issuers(certificates):
     """The authorities that have signed the serving certificate."""
-    serving = x509.load_pem_x509_certificate(certificates.serving)
-    known = [(encoded, x509.load_pem_x509_certificate(encoded)) for encoded in certificates.authorities]
-    return [pem for pem, authority in known if authority.subject == serving.issuer]
+    certificate = x509.load_pem_x509_certificate(certificates.serving)
+    parsed = [(encoded, x509.load_pem_x509_certificate(encoded)) for encoded in certificates.authorities]
+    return [pem for pem, authority in parsed if authority.subject == certificate.issuer]
 
 
-def test_a_new_authority_signs_only_once_it_is_published_and_settled():
-    made = first()
-    now = START + 250 * DAY
-    fresh = renew(made, names=NAMES, published=made.bundle, now=START + 200 * DAY)
-    assert fresh is not None
+def test_a_new_authority_signs_only_once_it_is_settled():
+    now = START + AUTHORITY_LIFE - AUTHORITY_RENEWAL + DAY
+    fresh = serving(first(), now)
 
-    both = renew(fresh, names=NAMES, published=fresh.bundle, now=now)
-    assert both is not None
+    both = installed(fresh, now)
     assert (len(both.authorities), both.serving) == (2, fresh.serving)
+    assert authority_expiry(both) == now + AUTHORITY_LIFE
+    assert installed(both, now) == both
 
-    assert renew(both, names=NAMES, published=both.bundle, now=now + SETTLING / 2) is None
-    assert renew(both, names=NAMES, published=fresh.bundle, now=now + 2 * SETTLING) is None, "not published"
-    signed = renew(both, names=NAMES, published=both.bundle, now=now + 2 * SETTLING)
-    assert signed is not None
+    assert serving(both, now + SETTLING / 2) == both
+    signed = serving(both, now + 2 * SETTLING)
     assert (signed.authorities, signed.serving != both.serving) == (both.authorities, True)
+    assert _issuers(signed) == [both.authorities[0]]
 
-    later = renew(signed, names=NAMES, published=both.bundle, now=START + AUTHORITY_LIFE + DAY)
-    assert later is not None
-    assert later.authorities == both.authorities[:1]
+    assert installed(signed, START + AUTHORITY_LIFE + DAY).authorities == both.authorities[:1]
 
 
 @pytest.mark.parametrize(
     "now",
     [
-        pytest.param(START + SERVING_LIFE + DAY, id="only the serving certificate has expired"),
-        pytest.param(START + AUTHORITY_LIFE + DAY, id="everything has expired"),
+        pytest.param(START + SERVING_LIFE + DAY, id="it has expired"),
         pytest.param(START - CLOCK_DIFFERENCE - DAY, id="the clock was stepped back"),
     ],
 )
-def test_certificates_that_are_not_valid_now_are_replaced_at_once(now):
+def test_a_serving_certificate_that_is_not_valid_now_is_replaced_at_once(now):
     made = first()
-    renewed = renew(made, names=NAMES, published=made.bundle, now=now)
+    renewed = serving(made, now)
 
-    assert renewed is not None
     assert now < expiry(renewed) <= now + SERVING_LIFE
+    assert renewed.authorities == made.authorities
     assert _issuers(renewed)
+
+
+def test_an_expired_authority_signs_nothing_and_an_installation_replaces_it():
+    made, now = first(), START + AUTHORITY_LIFE + DAY
+
+    assert serving(made, now) == made
+    replaced = installed(made, now)
+    assert replaced.authorities[0] != made.authorities[0]
+    assert len(replaced.authorities) == 1
+    assert _issuers(replaced)
+    assert now < expiry(replaced)
+
+
+def test_an_authority_that_an_earlier_version_made_for_a_year_is_replaced_and_trusted_until_it_expires():
+    made = first(START + 365 * DAY - AUTHORITY_LIFE)  # it expires in a year
+    upgraded = installed(made, START)
+
+    assert upgraded.authorities[1:] == made.authorities
+    assert upgraded.serving == made.serving
+    assert authority_expiry(upgraded) == START + AUTHORITY_LIFE
 
 
 def test_another_name_needs_another_certificate():
     made = first()
-    renewed = renew(made, names=("other.svc",), published=made.bundle, now=START + DAY)
+    renewed = serving(made, START + DAY, names=("other.svc",))
 
-    assert renewed is not None
     assert renewed.serving != made.serving
     assert renewed.authorities == made.authorities
 

@@ -4,12 +4,14 @@ from pathlib import Path
 
 import yaml
 
+from alignup.cli import webhook_certificates
 from alignup.schedule.gate.admission import LABEL, OPT_IN, OPT_OUT
 from alignup.schedule.gate.marker_admission import DO_NOT_STEER, STEER, STEER_LABEL
 from alignup.schedule.gate.service import STEER_PATH, WEBHOOK_PATH, WebhookOptions
 
 DIRECTORY = Path(__file__).parents[3] / "deploy" / "kubernetes" / "gate"
 OPTIONS = WebhookOptions(listen=("", 8443), namespace="alignup")
+INSTALLED = {option.name: option.default for option in webhook_certificates.command.params}
 
 
 def objects(name):
@@ -32,7 +34,7 @@ def test_each_new_pod_that_opted_in_is_asked_about_once():
     configuration = objects("webhook.yaml")["MutatingWebhookConfiguration"]
     webhooks = configuration["webhooks"]
 
-    assert configuration["metadata"]["name"] == OPTIONS.configuration
+    assert configuration["metadata"]["name"] == INSTALLED["configuration"]
     for webhook, path in zip(webhooks, (WEBHOOK_PATH, WEBHOOK_PATH, STEER_PATH, STEER_PATH), strict=True):
         service = {"name": OPTIONS.service, "namespace": OPTIONS.namespace, "path": path}
         assert webhook["clientConfig"] == {"service": service}
@@ -50,14 +52,17 @@ def test_each_new_pod_that_opted_in_is_asked_about_once():
     ]
 
 
-def test_permissions_name_the_objects_that_are_used():
-    access = objects("access.yaml")
-    named = {
-        resource: rule["resourceNames"]
-        for kind in ("ClusterRole", "Role")
-        for rule in access[kind]["rules"]
-        if "resourceNames" in rule
-        for resource in rule["resources"]
-    }
+def named_objects(name):
+    """Return the names of objects that roles in a file are limited to, by resource."""
+    roles = [obj for obj in yaml.safe_load_all((DIRECTORY / name).read_text("utf-8")) if obj["kind"].endswith("Role")]
+    rules = [rule for role in roles for rule in role["rules"] if "resourceNames" in rule]
+    return {resource: rule["resourceNames"] for rule in rules for resource in rule["resources"]}
 
-    assert named == {"mutatingwebhookconfigurations": [OPTIONS.configuration], "secrets": [OPTIONS.secret]}
+
+def test_permissions_name_the_objects_that_are_used():
+    assert (INSTALLED["service"], INSTALLED["secret"]) == (OPTIONS.service, OPTIONS.secret)
+    assert named_objects("access.yaml") == {"secrets": [OPTIONS.secret]}
+    assert named_objects("certificates.yaml") == {
+        "secrets": [OPTIONS.secret],
+        "mutatingwebhookconfigurations": [INSTALLED["configuration"]],
+    }

@@ -5,6 +5,7 @@ import base64
 import json
 import ssl
 from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import count
 
 import httpx2
@@ -13,6 +14,7 @@ import pytest
 from alignup.placement.scheduling.options import GateOptions
 from alignup.schedule.cluster_facts import GATE
 from alignup.schedule.gate.admission import LABEL, OPT_IN
+from alignup.schedule.gate.certificates import CertificateKeeper, renew_authority, secret_data
 from alignup.schedule.gate.service import WEBHOOK_PATH, GateServiceOptions, WebhookOptions, add_gate
 from alignup.schedule.service import ScheduleService
 from alignup.web.metrics import metrics_lines
@@ -23,7 +25,7 @@ from tests.kubernetes.api.tasks import running
 from tests.observe.api_objects import api_pod
 from tests.schedule.gate.test_admission import pod as new_pod
 from tests.schedule.gate.test_admission import review
-from tests.schedule.gate.test_certificate_keeper import bundles, configuration
+from tests.schedule.gate.test_authority_installation import secret, stored
 
 pytestmark = pytest.mark.anyio
 NAME = "alignup-webhook.alignup-system.svc"
@@ -37,17 +39,20 @@ async def service(client):
 @pytest.fixture
 async def webhook(server, cluster, service):
     """The webhook of a cluster service with a gate."""
-    server.put(configuration())
+    server.put(secret(secret_data(renew_authority(None, names=(NAME,), now=datetime.now(UTC)))))
     address = WebhookOptions(listen=("127.0.0.1", 0), namespace="alignup-system")
     options = GateServiceOptions(webhook=address, controller=GateOptions(patience=0.0))
     with add_gate(service, options) as served:
         async with running() as start:  # it ends before its socket is closed
             start(service.run())
+            assert served is not None
+            assert isinstance(served.certificate, CertificateKeeper)
+            await served.certificate.ready.wait()
             yield served
 
 
 async def ask(server, webhook, document):
-    trusting = ssl.create_default_context(cadata=bundles(server)[0].decode())
+    trusting = ssl.create_default_context(cadata=stored(server).bundle.decode())
     port = webhook.listener.getsockname()[1]
     async with httpx2.AsyncClient(verify=trusting, trust_env=False) as http:
         return await http.post(
@@ -59,7 +64,6 @@ async def ask(server, webhook, document):
 
 
 async def test_a_pod_is_gated_by_the_webhook_and_released_by_the_leader(server, webhook, cluster, service):
-    await until(lambda: bundles(server)[0])
     answered = await ask(server, webhook, review(new_pod()))
     assert answered.status_code == 200
     patch = json.loads(base64.b64decode(answered.json()["response"]["patch"]))
@@ -76,6 +80,7 @@ async def test_a_pod_is_gated_by_the_webhook_and_released_by_the_leader(server, 
     ):
         assert f"{line}\n" in text
     assert "alignup_gate_certificate_expiry_timestamp_seconds 1" in text
+    assert "alignup_gate_authority_expiry_timestamp_seconds 2" in text
 
 
 async def test_an_explanation_names_the_pod_that_a_node_is_kept_for(webhook, cluster, service):
@@ -91,7 +96,6 @@ async def test_an_explanation_names_the_pod_that_a_node_is_kept_for(webhook, clu
 
 
 async def test_a_malformed_review_is_answered_with_the_reason(server, webhook):
-    await until(lambda: bundles(server)[0])
     answered = await ask(server, webhook, {"kind": "AdmissionReview"})
 
     assert (answered.status_code, answered.text) == (400, "not a review: object missing required field `apiVersion`\n")
@@ -106,8 +110,7 @@ async def test_the_api_server_is_the_one_to_close_idle_connections(webhook):
 
 async def test_the_limits_of_the_webhook_are_those_of_its_listener(server, webhook):
     """The connection ends when it was idle for a moment, since this test says so."""
-    await until(lambda: bundles(server)[0])
-    trusting = ssl.create_default_context(cadata=bundles(server)[0].decode())
+    trusting = ssl.create_default_context(cadata=stored(server).bundle.decode())
     with tcp_socket(0) as listener:
         listener.listen()  # the kernel lets the connection wait until the webhook runs
         short = webhook._replace(listener=listener, limits=replace(webhook.limits, idle=0.01))

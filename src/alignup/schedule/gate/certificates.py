@@ -1,11 +1,15 @@
 """The webhook's certificates: an authority of our own, a serving certificate that it signs, and when to renew them.
 
+The installation makes authorities (``authority_installation``), because only it may write the webhook configuration.
+The replicas of the service renew the serving certificate, with the key of the authority in the Secret.
+
 Authorities overlap. A new one is trusted (its certificate is in the bundle of the webhook configuration) for a while
 before it signs a serving certificate, and the old one stays trusted until it expires. So at every moment, each replica
-has a serving certificate that each API server trusts, even if one of them has not seen the latest change.
+has a serving certificate that each API server trusts, even if one of them has not seen the latest change. An authority
+is in the configuration before it is in the Secret: what the replicas find there can sign.
 
-Every replica keeps the certificates, which are in a Secret. Writes have the resource version of what was read, so of
-two replicas one wins, and the other uses what that one has written.
+Writes have the resource version of what was read, so of two replicas one wins, and the other uses what that one has
+written.
 """
 
 import asyncio
@@ -28,20 +32,24 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from alignup.align.errors import ParseError
-from alignup.kubernetes.api import ApiClient, Informer, ObjectRef, PatchType, Query, Resource
+from alignup.kubernetes.api import ApiClient, Informer, ObjectRef, Query, Resource
 from alignup.kubernetes.api.errors import ApiError, ConflictError
 from alignup.kubernetes.api.objects import ObjectMeta
 from alignup.kubernetes.manifests.pod_decoder import Labels, ObjectPart
 
-AUTHORITY_LIFE = timedelta(days=365)
+AUTHORITY_LIFE = timedelta(days=3650)
+AUTHORITY_RENEWAL = AUTHORITY_LIFE / 3  #: before its end, when an installation adds another authority
+AUTHORITY_WARNING = timedelta(days=365)  #: before its end, when the service asks for another
 SERVING_LIFE = timedelta(days=90)
 SETTLING = timedelta(hours=1)  #: before a new authority signs
 CLOCK_DIFFERENCE = timedelta(hours=1)  #: certificates are valid from this long before they are made
-_RENEWED = 2 / 3  #: of its life, after which a certificate is renewed
+_RENEWED = 2 / 3  #: of its life, after which a serving certificate is renewed
 CHECK_SECONDS = 600.0  #: between checks whether a certificate must be renewed
 RETRY_SECONDS = 10.0  #: after a failed write
 
 _AUTHORITIES, _AUTHORITY_KEY, _SERVING, _SERVING_KEY = "ca.crt", "ca.key", "tls.crt", "tls.key"
+
+_INSTALL = "run 'alignup webhook-certificates', as the installation does (docs/gate.md)"
 
 _log = structlog.get_logger()
 
@@ -82,22 +90,24 @@ class WebhookCertificates:
         return cls(authorities, data[_AUTHORITY_KEY], data[_SERVING], data[_SERVING_KEY])
 
 
-def renew(
-    current: WebhookCertificates | None, *, names: Sequence[str], published: bytes, now: datetime
-) -> WebhookCertificates | None:
-    """Return what must replace *current* now (``None``: nothing must).
+def renew_authority(current: WebhookCertificates | None, *, names: Sequence[str], now: datetime) -> WebhookCertificates:
+    """Return *current* with an authority that lasts, and without those that have expired.
 
-    *names* are those by which API servers call the webhook; *published* is the bundle in the webhook configuration.
+    *names* are those by which API servers call the webhook.
     """
-    if current is None or not _valid(current.authorities[0], now):
+    trusted = tuple(pem for pem in current.authorities if not _expired(pem, now)) if current else ()
+    if current is None or current.authorities[0] not in trusted:
         return _issue(_with_authority((), now), names, now)
-    trusted = tuple(authority for authority in current.authorities if _valid(authority, now))
-    renewed = replace(current, authorities=trusted)
-    if _old(trusted[0], now):
-        renewed = _with_authority(trusted, now, serving=current.serving, serving_key=current.serving_key)
-    if _needs_serving(renewed, names, published, now):
-        renewed = _issue(renewed, names, now)
-    return None if renewed == current else renewed
+    if _certificate(trusted[0]).not_valid_after_utc - now < AUTHORITY_RENEWAL:
+        return _with_authority(trusted, now, serving=current.serving, serving_key=current.serving_key)
+    return replace(current, authorities=trusted)
+
+
+def renew_serving(current: WebhookCertificates, *, names: Sequence[str], now: datetime) -> WebhookCertificates:
+    """Return *current* with a serving certificate for *names* that lasts; an expired authority signs none."""
+    if _expired(current.authorities[0], now) or not _needs_serving(current, names, now):
+        return current
+    return _issue(current, names, now)
 
 
 def server_context(certificates: WebhookCertificates) -> ssl.SSLContext:
@@ -118,13 +128,18 @@ def expiry(certificates: WebhookCertificates) -> datetime:
     return _certificate(certificates.serving).not_valid_after_utc
 
 
-def _needs_serving(current: WebhookCertificates, names: Sequence[str], published: bytes, now: datetime) -> bool:
+def authority_expiry(certificates: WebhookCertificates) -> datetime:
+    """Return when the newest authority expires."""
+    return _certificate(certificates.authorities[0]).not_valid_after_utc
+
+
+def _needs_serving(current: WebhookCertificates, names: Sequence[str], now: datetime) -> bool:
     serving, newest = _certificate(current.serving), current.authorities[0]
     if not _valid(current.serving, now) or not any(_signed(serving, authority) for authority in current.authorities):
         return True
     due = _old(current.serving, now) or _names(current.serving) != sorted(names) or not _signed(serving, newest)
     made = _certificate(newest).not_valid_before_utc + CLOCK_DIFFERENCE
-    return due and (len(current.authorities) == 1 or (newest in published and now >= made + SETTLING))
+    return due and (len(current.authorities) == 1 or now >= made + SETTLING)
 
 
 def _with_authority(
@@ -192,6 +207,10 @@ def _valid(pem: bytes, now: datetime) -> bool:
     return certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc
 
 
+def _expired(pem: bytes, now: datetime) -> bool:
+    return now >= _certificate(pem).not_valid_after_utc
+
+
 def _old(pem: bytes, now: datetime) -> bool:
     start, end = _certificate(pem).not_valid_before_utc, _certificate(pem).not_valid_after_utc
     return now >= start + _RENEWED * (end - start)
@@ -253,7 +272,7 @@ def _pem_key(key: ec.EllipticCurvePrivateKey) -> bytes:
     )
 
 
-# The Secret, and the webhook configuration that has the authorities
+# The Secret
 
 
 class Secret(ObjectPart, frozen=True):
@@ -261,37 +280,37 @@ class Secret(ObjectPart, frozen=True):
     data: Labels = msgspec.field(default_factory=dict)  #: each value in base64
 
 
-class WebhookClient(ObjectPart, frozen=True):
-    """How the API server reaches a webhook."""
-
-    ca_bundle: str = ""  #: PEM certificates in base64
-
-
-class Webhook(ObjectPart, frozen=True):
-    name: str
-    client_config: WebhookClient = WebhookClient()
-
-
-class WebhookConfiguration(ObjectPart, frozen=True):
-    """A ``MutatingWebhookConfiguration``."""
-
-    metadata: ObjectMeta = ObjectMeta()
-    webhooks: tuple[Webhook, ...] = ()
-
-
 SECRETS = Resource(type=Secret, kind="Secret", plural="secrets", namespaced=True)
-WEBHOOK_CONFIGURATIONS = Resource(
-    type=WebhookConfiguration,
-    kind="MutatingWebhookConfiguration",
-    plural="mutatingwebhookconfigurations",
-    group="admissionregistration.k8s.io",
-)
+
+
+def read_secret(secret: Secret) -> WebhookCertificates:
+    """Read certificates; ``ParseError`` if the Secret has none."""
+    return WebhookCertificates.from_data({name: decoded(text) for name, text in secret.data.items()})
+
+
+async def patch_secret(
+    client: ApiClient, ref: ObjectRef[Secret], old: Secret, certificates: WebhookCertificates
+) -> None:
+    """Replace the certificates in a Secret; ``ConflictError`` if it has changed since it was read."""
+    metadata = {"resourceVersion": old.metadata.resource_version}
+    await client.patch(ref, {"metadata": metadata, "data": secret_data(certificates)})
+
+
+def secret_data(certificates: WebhookCertificates) -> dict[str, str]:
+    return {name: base64.b64encode(value).decode() for name, value in certificates.to_data().items()}
+
+
+def decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        return b""
 
 
 class CertificateKeeper:
-    """The certificates of one webhook, which API servers call by *names*.
+    """The serving certificate of one replica's webhook, which API servers call by *names*.
 
-    *renewed* is called with the time when a new certificate expires.
+    *loaded* is called with the times when a new serving certificate and its authority expire.
     """
 
     def __init__(
@@ -299,17 +318,16 @@ class CertificateKeeper:
         client: ApiClient,
         *,
         secret: ObjectRef[Secret],
-        configuration: ObjectRef[WebhookConfiguration],
         names: Sequence[str],
-        renewed: Callable[[datetime], object] = lambda _expiry: None,
+        loaded: Callable[[datetime, datetime], object] = lambda _serving, _authority: None,
     ) -> None:
-        self.problems: tuple[str, ...] = ()  #: why API servers may not trust the certificate
+        self.problem = ""  #: why API servers may not trust the certificate, now or before long
         self._client = client
-        self._secret_ref, self._configuration_ref = secret, configuration
-        self._names, self._renewed = tuple(names), renewed
-        named, configured = (f"metadata.name={ref.name}" for ref in (secret, configuration))
-        self.secrets = Informer(client, secret.resource, Query(namespace=secret.namespace, fields=named))
-        self.configurations = Informer(client, configuration.resource, Query(fields=configured))
+        self._secret_ref = secret
+        self._names = tuple(names)
+        self._loaded = loaded
+        query = Query(namespace=secret.namespace, fields=f"metadata.name={secret.name}")
+        self.secrets = Informer(client, secret.resource, query)
         self.current: WebhookCertificates | None = None  #: as last loaded
         self._context: ssl.SSLContext | None = None
         self._changed = asyncio.Event()
@@ -327,15 +345,11 @@ class CertificateKeeper:
         return expiry(self.current) if self.current else None
 
     async def run(self) -> None:
-        """Keep the certificates valid until cancelled."""
-        informers = (self.secrets, self.configurations)
-        for informer in informers:
-            informer.subscribe(lambda _change: self._changed.set())
+        """Keep the serving certificate valid until cancelled."""
+        self.secrets.subscribe(lambda _change: self._changed.set())
         async with asyncio.TaskGroup() as tasks:
-            for informer in informers:
-                tasks.create_task(informer.run())
-            for informer in informers:
-                await informer.wait_synced()
+            tasks.create_task(self.secrets.run())
+            await self.secrets.wait_synced()
             while True:
                 self._changed.clear()
                 seconds = CHECK_SECONDS if await self.check() else RETRY_SECONDS
@@ -344,83 +358,41 @@ class CertificateKeeper:
                         await self._changed.wait()
 
     async def check(self) -> bool:
-        """Load, renew and publish the certificates; return whether that succeeded."""
+        """Load and renew the serving certificate; return whether that succeeded."""
+        written = True
         try:
-            await self._check_secret()
-            problem = await self._publish()
+            problem = await self._check_secret()
         except ConflictError:  # another replica was faster; its change will arrive
             problem = ""
         except ApiError as error:
-            problem = str(error)
-        problems = (problem,) if problem else ()
-        if problem and problems != self.problems:
-            _log.warning("webhook certificate not published", problem=problem)
-        self.problems = problems
-        return not problem
+            problem, written = str(error), False
+        if problem and problem != self.problem:
+            _log.warning("problem with the webhook certificate", secret=str(self._secret_ref), problem=problem)
+        self.problem = problem
+        return written
 
-    async def _check_secret(self) -> None:
+    async def _check_secret(self) -> str:
+        """Return what an operator has to do about the Secret."""
         secret = self.secrets.get(self._secret_ref.name, namespace=self._secret_ref.namespace)
-        stored = None
-        if secret is not None:
-            try:
-                stored = read_secret(secret)
-            except ParseError as error:
-                _log.warning("invalid webhook certificate replaced", secret=str(self._secret_ref), problem=str(error))
+        if secret is None:
+            return f"the Secret does not exist: {_INSTALL}"
+        try:
+            stored = read_secret(secret)
+        except ParseError as error:
+            return f"the Secret is unusable, {error}: {_INSTALL}"
         now = datetime.fromtimestamp(self._client.timing.time_of_day(), UTC)
-        renewed = renew(stored, names=self._names, published=self.published(), now=now)
-        if renewed is not None:
-            await self._write(secret, renewed)
-            stored = renewed
-            _log.info("webhook certificate renewed", secret=str(self._secret_ref), expires=expiry(renewed).isoformat())
-        if stored is not None and stored != self.current:
-            self._context = server_context(stored)
-            self.current = stored
-            self._renewed(expiry(stored))
+        certificates = renew_serving(stored, names=self._names, now=now)
+        if certificates != stored:
+            await patch_secret(self._client, self._secret_ref, secret, certificates)
+            expires = expiry(certificates).isoformat()
+            _log.info("webhook certificate renewed", secret=str(self._secret_ref), expires=expires)
+        authority_end = authority_expiry(certificates)
+        if certificates != self.current:
+            self._context = server_context(certificates)
+            self.current = certificates
+            self._loaded(expiry(certificates), authority_end)
             self.ready.set()
-
-    async def _write(self, old: Secret | None, certificates: WebhookCertificates) -> None:
-        data = {name: base64.b64encode(value).decode() for name, value in certificates.to_data().items()}
-        ref = self._secret_ref
-        if old is None:
-            document = {"metadata": {"name": ref.name}, "type": "Opaque", "data": data}
-            await self._client.create(ref.resource, document, namespace=ref.namespace)
-        else:
-            metadata = {"resourceVersion": old.metadata.resource_version}
-            await self._client.patch(ref, {"metadata": metadata, "data": data})
-
-    def published(self) -> bytes:
-        """Return the authorities that every webhook of the configuration has."""
-        configuration = self.configurations.get(self._configuration_ref.name)
-        bundles = {webhook.client_config.ca_bundle for webhook in configuration.webhooks} if configuration else set()
-        return b"" if len(bundles) != 1 else _decoded(bundles.pop())
-
-    async def _publish(self) -> str:
-        """Write the authorities to the webhook configuration; return why that is not possible."""
-        configuration = self.configurations.get(self._configuration_ref.name)
-        if configuration is None:
-            return f"there is no {self._configuration_ref}: create it (docs/gate.md)"
-        if self.current is None:
-            return ""
-        bundle = base64.b64encode(self.current.bundle).decode()
-        operations: list[dict[str, object]] = [
-            {"op": "add", "path": f"/webhooks/{number}/clientConfig/caBundle", "value": bundle}
-            for number, webhook in enumerate(configuration.webhooks)
-            if webhook.client_config.ca_bundle != bundle
-        ]
-        if operations:
-            version = configuration.metadata.resource_version
-            operations.insert(0, {"op": "replace", "path": "/metadata/resourceVersion", "value": version})
-            await self._client.patch(self._configuration_ref, operations, patch_type=PatchType.JSON)
+        if authority_end - now < AUTHORITY_WARNING:
+            expired = "has expired" if authority_end <= now else "expires"
+            return f"the authority {expired} on {authority_end:%Y-%m-%d}: {_INSTALL}"
         return ""
-
-
-def read_secret(secret: Secret) -> WebhookCertificates:
-    """Read certificates; ``ParseError`` if the Secret has none."""
-    return WebhookCertificates.from_data({name: _decoded(text) for name, text in secret.data.items()})
-
-
-def _decoded(text: str) -> bytes:
-    try:
-        return base64.b64decode(text, validate=True)
-    except binascii.Error:
-        return b""

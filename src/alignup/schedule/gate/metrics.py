@@ -35,6 +35,11 @@ class GateMetrics:
             "When the certificate of the webhook expires.",
             registry=registry,
         )
+        self._authority_expiry = Gauge(
+            "alignup_gate_authority_expiry_timestamp_seconds",
+            "When the authority of the webhook's certificate expires.",
+            registry=registry,
+        )
 
     def reviewed(self, outcome: str) -> None:
         self._reviews.labels(outcome).inc()
@@ -54,5 +59,6 @@ class GateMetrics:
             self._pods.labels(state).set_function(count)
         self._reserved.set_function(reserved_nodes)
 
-    def certificate(self, expiry: datetime) -> None:
+    def certificate(self, expiry: datetime, authority_expiry: datetime) -> None:
         self._expiry.set(expiry.timestamp())
+        self._authority_expiry.set(authority_expiry.timestamp())

@@ -17,7 +17,7 @@ import structlog
 from alignup.kubernetes.api import Access, Timing
 from alignup.placement.scheduling.options import GateOptions
 from alignup.schedule.gate.admission import answer_review, webhook_app
-from alignup.schedule.gate.certificates import SECRETS, WEBHOOK_CONFIGURATIONS, CertificateKeeper
+from alignup.schedule.gate.certificates import SECRETS, CertificateKeeper
 from alignup.schedule.gate.controller import GateController
 from alignup.schedule.gate.marker_admission import MarkerReviews
 from alignup.schedule.gate.metrics import GateMetrics
@@ -39,8 +39,7 @@ class WebhookOptions:
     namespace: str  #: of the Service and the Secret
     service: str = "alignup-webhook"
     secret: str = "alignup-webhook"  # noqa: S105 - the name of an object
-    configuration: str = "alignup-gate"  #: the MutatingWebhookConfiguration
-    certificate: Path | None = None  #: of others, in files; ``None``: our own, in the Secret
+    certificate: Path | None = None  #: such as cert-manager's, in files; ``None``: our own, in the Secret
     private_key: Path | None = None
 
 
@@ -103,9 +102,8 @@ def add_gate(service: ScheduleService, options: GateServiceOptions) -> Iterator[
         certificate = CertificateKeeper(
             client,
             secret=SECRETS.at(webhook.secret, namespace=webhook.namespace),
-            configuration=WEBHOOK_CONFIGURATIONS.at(webhook.configuration),
             names=(f"{webhook.service}.{webhook.namespace}.svc",),
-            renewed=metrics.certificate,
+            loaded=metrics.certificate,
         )
     with tcp_socket(webhook.listen[1], webhook.listen[0]) as listener:
         served = WebhookServer(listener, certificate, answers, kubernetes_limits())

@@ -1,0 +1,172 @@
+"""Long runs of gate and extender under load and faults: no kubelet rejects a pod, and nothing is promised twice.
+
+A real API server and scheduler, simulated kubelets, and ``alignup schedule`` as processes that are killed. ``make
+soak-cluster`` runs it at full length, which takes more than an hour. These variables choose other lengths:
+
+    ALIGNUP_SOAK_KILLS     kills without election          ALIGNUP_SOAK_RATE      pods a second
+    ALIGNUP_SOAK_STANDBY   kills of a leader with standby  ALIGNUP_SOAK_MINUTES   of churn
+    ALIGNUP_SOAK_OUTAGE    seconds without API server
+"""
+# ruff: noqa: S101
+
+import asyncio
+import os
+import random
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from e2e import control_plane
+from e2e.cluster_load import ClusterLoad, loaded_cluster
+from e2e.control_plane import ControlPlane, extenders
+from e2e.schedule_replicas import ScheduleReplicas, forwarder
+from e2e.watch_faults import WatchFaults, disturbed
+from tests.effort import SEED, rounds
+
+WHY = control_plane.missing(("kube-apiserver", "kube-scheduler"))
+pytestmark = [pytest.mark.skipif(WHY is not None, reason=WHY or ""), pytest.mark.anyio]
+
+KILLS = int(os.environ.get("ALIGNUP_SOAK_KILLS", rounds(2, soak=90)))
+STANDBY_KILLS = int(os.environ.get("ALIGNUP_SOAK_STANDBY", rounds(1, soak=10)))
+RATE = float(os.environ.get("ALIGNUP_SOAK_RATE", "10"))
+MINUTES = float(os.environ.get("ALIGNUP_SOAK_MINUTES", rounds(1, soak=20)))
+OUTAGE_SECONDS = float(os.environ.get("ALIGNUP_SOAK_OUTAGE", rounds(5, soak=60)))
+NODES = 24
+FLAGS = ("--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",)
+PODS_BETWEEN_KILLS = 8
+JUMPS = (3600.0, -3600.0, 0.0)  #: seconds by which the time of day of the service is wrong
+SETTLED = 0.25  #: of the churn, after which memory is flat: five of twenty minutes
+GROWTH = 1.05
+
+
+@pytest.fixture
+def plane(tmp_path: Path) -> Iterator[ControlPlane]:
+    with ControlPlane(tmp_path, nodes=("none",), flags=FLAGS) as control:
+        yield control
+
+
+@asynccontextmanager
+async def running(
+    plane: ControlPlane, replicas: ScheduleReplicas, *, count: int, extender: bool, gated: float
+) -> AsyncIterator[ClusterLoad]:
+    """Run load, *count* replicas, and a scheduler."""
+    load = loaded_cluster(plane, nodes=NODES, rate=RATE, gated=gated, seed=SEED)
+    async with load as running_load, AsyncExitStack() as stack:
+        stack.callback(replicas.close)
+        for _ in range(count):
+            replicas.start()
+        await asyncio.to_thread(replicas.wait_leader)
+
+        def port() -> int | None:
+            serving = replicas.leader() if count > 1 else next(iter(replicas.running), None)
+            return serving.port if serving else None
+
+        configuration = extenders(stack.enter_context(forwarder(port))) if extender else {}
+        plane.start_scheduler({"percentageOfNodesToScore": 100, **configuration})
+        yield running_load
+
+
+def check(load: ClusterLoad, work: str) -> None:
+    nodes = load.nodes
+    print(f"{work}: {load.created} pods, {nodes.deviations} with other CPUs than promised")  # noqa: T201
+    assert nodes.rejected == []
+    assert nodes.promised_twice == []
+    assert nodes.admitted == load.created
+
+
+@pytest.mark.parametrize("standby", [False, True], ids=["alone", "with a standby"])
+@pytest.mark.parametrize("front", ["gate", "extender"])
+async def test_no_pod_is_rejected_however_often_the_service_is_killed(
+    plane: ControlPlane, *, front: str, standby: bool
+) -> None:
+    gate = front == "gate"
+    replicas = ScheduleReplicas(plane, leader_election=standby, gate=gate, webhook=False)
+    chance, count = random.Random(SEED), 2 if standby else 1  # noqa: S311
+    detail = lambda: plane.log("alignup-schedule", 4000)  # noqa: E731
+    kills = STANDBY_KILLS if standby else KILLS
+    async with running(plane, replicas, count=count, extender=not gate, gated=float(gate)) as load:
+        for _ in range(kills):
+            await load.admitted(chance.randint(1, PODS_BETWEEN_KILLS), detail)
+            await asyncio.sleep(chance.random())  # at any moment
+            serving = await asyncio.to_thread(replicas.leader) if standby else replicas.running[0]
+            if serving is not None:
+                await asyncio.to_thread(replicas.kill, serving)
+            replicas.start()
+            if standby:
+                await asyncio.to_thread(replicas.wait_leader)
+        await load.finish(detail)
+        check(load, f"{front} killed {kills} times{' with a standby' if standby else ''}")
+
+
+async def test_churn_wrong_clocks_and_disturbed_watches_reject_no_pod_and_take_no_memory(
+    plane: ControlPlane,
+) -> None:
+    """Gate and extender in one process; the API server is away for a while. Nodes come and go, under new names."""
+    clock = plane.directory / "clock"
+    clock.write_text("0")
+    faults = WatchFaults()
+    seconds = MINUTES * 60
+    async with AsyncExitStack() as stack:
+        access = await stack.enter_async_context(disturbed(plane, faults))
+        program = ("-m", "e2e.shifted_clock", str(clock))
+        replicas = ScheduleReplicas(
+            plane, leader_election=False, gate=True, webhook=False, program=program, access=access
+        )
+        load = await stack.enter_async_context(running(plane, replicas, count=1, extender=True, gated=0.5))
+        (replica,) = replicas.running
+        memory: list[tuple[float, float]] = []  #: time, MiB
+        tasks = [
+            asyncio.create_task(_replace_nodes(load)),
+            asyncio.create_task(_shift_clock(clock, seconds / 12)),
+            asyncio.create_task(_measure(replica.process.pid, memory)),
+        ]
+        await asyncio.sleep(seconds / 3)
+        plane.kill()
+        await asyncio.sleep(OUTAGE_SECONDS)
+        await asyncio.to_thread(plane.start)
+        await asyncio.sleep(max(0.0, seconds * 2 / 3 - OUTAGE_SECONDS))
+        for task in tasks:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [result for result in results if not isinstance(result, asyncio.CancelledError)] == []
+        assert replica.process.poll() is None, plane.log("alignup-schedule")
+        await load.finish(lambda: plane.log("alignup-schedule", 4000))
+        names = load.nodes.names
+        check(load, f"{MINUTES:g} minutes of churn, {names} names of nodes, watches {dict(faults.done)}")
+    settled = median(size for at, size in memory if SETTLED <= at / seconds < SETTLED + 0.1)
+    end = median(size for at, size in memory if at / seconds >= 0.9)
+    print(f"memory: {settled:.1f} MiB after {SETTLED:.0%}, {end:.1f} MiB at the end")  # noqa: T201
+    if MINUTES >= 10:
+        assert end < settled * GROWTH
+    assert names > NODES
+    assert faults.done["repeated"]
+
+
+async def _replace_nodes(load: ClusterLoad) -> None:
+    """Replace the oldest node by one with a new name, again and again."""
+    nodes, number = load.nodes, NODES
+    while True:
+        await nodes.add(f"node-{number}")
+        number += 1
+        await nodes.remove(next(iter(nodes.kubelets)))
+
+
+async def _shift_clock(file: Path, seconds: float) -> None:
+    while True:
+        for jump in JUMPS:
+            await asyncio.sleep(seconds)
+            file.write_text(str(jump))  # noqa: ASYNC240 - small
+
+
+async def _measure(pid: int, memory: list[tuple[float, float]]) -> None:
+    """Note the resident memory of a process once a second."""
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    while True:
+        found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())  # noqa: ASYNC240
+        memory.append((loop.time() - started, int(found[1]) / 1024 if found else 0.0))
+        await asyncio.sleep(1.0)
