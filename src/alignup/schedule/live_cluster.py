@@ -1,4 +1,4 @@
-"""A ``placement.Cluster`` that follows the API server: nodes, pods, and the HostState objects of the observers.
+"""A ``placement.cluster.Cluster`` that follows the API server: nodes, pods, and the HostState objects of the observers.
 
     live = LiveCluster(client)
     task = asyncio.create_task(live.run())
