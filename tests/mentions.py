@@ -32,7 +32,7 @@ COMMENT = re.compile(r"(?:^|\s)#.*", re.MULTILINE)
 SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 PLACEHOLDER = re.compile(r"(?<![A-Z])(?<![A-Z]_)(NAME|PACKAGE|MODULE)(?![A-Z])|…")
 PATH = re.compile(rf"(?:{'|'.join(map(re.escape, FOLDERS))}|\.\.)/[\w./*-]*")
-FILE = re.compile(r"[\w/]*\w+\.(py|md|toml)")
+FILE = re.compile(r"[\w/]*\w+\.(pyi?|md|toml)")
 DOTTED = re.compile(r"([A-Za-z_]\w*(?:\.\w+)+)(?:\(.*\))?")
 #: A name of two words or more: ``snake_case``, ``CamelCase``, ``camelCase`` or ``UPPER_CASE``.
 NAME = re.compile(r"([A-Za-z]\w*_\w*\w|[A-Za-z]+[a-z0-9][A-Z]\w*|[A-Z][a-z]\w*[A-Z]\w*)(?:\(.*\))?")
@@ -101,7 +101,8 @@ def read(path: Path) -> str:
 
 @cache
 def parse(path: Path) -> ast.Module:
-    return ast.parse(read(path))
+    stub = path.with_suffix(".pyi")
+    return ast.parse(read(stub if stub.exists() else path))
 
 
 def mentions_in_markdown(file: Path, text: str) -> Iterator[Mention]:
