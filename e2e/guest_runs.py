@@ -1,4 +1,4 @@
-"""Guest side of ``test_run_guest``: run commands one after the other, and print all observations as one JSON object.
+"""Guest side of ``test_run_guest.py``: run commands one after the other, and print all observations as one JSON object.
 
 Importing modules takes seconds under emulation, so this process imports them once and every ``alignup`` is a fork. The
 command of a run is this file with ``probe``: it allocates memory, prints its placement, and waits.

@@ -21,8 +21,7 @@ import pytest
 import structlog
 
 import alignup
-from alignup import Host, Provider, align
-from alignup.align import admit
+from alignup import Host, align
 from alignup.documents.decisions import to_document
 from tests.documents.test_decisions import MAKERS
 
@@ -208,23 +207,10 @@ def test_the_architecture_names_programs_and_modules_that_exist():
     for program, story in rows("The programs"):
         (package,) = SPAN.findall(program)
         for name in SPAN.findall(story):
-            assert name in alignup.__all__ or resolve(name if "." in name else f"{package}.{name}")
+            assert hasattr(alignup, name) or resolve(name if "." in name else f"{package}.{name}")
 
 
-def test_contributing_names_files_and_arguments_that_exist():
-    paths = [path for path in SPAN.findall(CONTRIBUTING) if re.match(r"(src|tests|docs|e2e|examples)/[\w/.]+$", path)]
+def test_contributing_names_arguments_that_exist():
     (call,) = (span for span in SPAN.findall(CONTRIBUTING) if span.startswith("Host("))
 
-    assert len(paths) > 10
-    missing = [path for path in paths if not (ROOT / path).exists() and not re.search("NAME|PACKAGE|MODULE", path)]
-    assert missing == []
     assert set(re.findall(r"(\w+)=", call)) <= inspect.signature(Host).parameters.keys()
-
-
-def test_the_head_of_the_admission_names_functions_that_exist():
-    names = re.findall("``([^`]+)``", admit.__doc__ or "")
-
-    assert len(names) == 4
-    for name in names:
-        package, _, member = name.partition(".")
-        assert hasattr(Provider, member) if package == "provider" else resolve(f"align.{name}")

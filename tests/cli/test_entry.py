@@ -291,6 +291,21 @@ def test_a_misspelled_command_gets_a_proposal():
     assert run.stderr == "alignup: no such command 'wyh'; did you mean why?\n  Try 'alignup --help' for help.\n"
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        pytest.param(("why", "--machin", "x"), "no such option '--machin'; did you mean --machine?", id="misspelled"),
+        pytest.param(("why", "--machine"), "--machine: needs a value", id="no value"),
+        pytest.param(("why", "--debug=1"), "--debug: takes no value", id="a value of a flag"),
+        pytest.param(("schema",), "missing argument KIND: choose from machine, cluster, sweep, trace", id="choices"),
+    ],
+)
+def test_wrong_arguments_are_described_in_our_words(words, message):
+    run = in_process(*words)
+
+    assert (run.returncode, run.stderr.splitlines()[0]) == (2, f"alignup: {message}")
+
+
 @pytest.mark.parametrize("words", [("why",), ("admit",)])
 def test_a_command_without_a_file_says_what_is_missing(words):
     run = in_process(*words)

@@ -18,7 +18,7 @@ from alignup.agent.metrics import Metrics
 from alignup.nri.metrics import NriMetrics
 from alignup.observe.app import ObserverMetrics
 from alignup.observe.observation import join
-from alignup.observe.published_objects import node_topology
+from alignup.observe.published_objects import numa_amounts
 from alignup.schedule.service import VERBS
 from alignup.web.metrics import metrics_lines
 from tests.agent.fake_backend import GPU, host
@@ -94,7 +94,7 @@ def registries() -> Iterator[CollectorRegistry]:
     yield agent.registry
     observer = ObserverMetrics("host-a")
     observation = join(SimulatedKubelet().sources())
-    observer.state(gaps=0, contradictions=0, topology=node_topology(observation))
+    observer.state(gaps=0, contradictions=0, amounts=numa_amounts(observation.host))
     observer.published(seconds=0.1, sizes={"hoststates": 1})
     yield observer.registry
     yield NriMetrics().registry

@@ -3,15 +3,9 @@
 from starlette.testclient import TestClient
 
 from alignup.observe.app import ObserverMetrics, observer_app
+from alignup.observe.published_objects import ResourceAmounts
 
-TOPOLOGY = {
-    "zones": [
-        {
-            "name": "node-3",
-            "resources": [{"name": "cpu", "capacity": "8", "allocatable": "7", "available": "2"}],
-        }
-    ]
-}
+AMOUNTS = {3: [ResourceAmounts("cpu", capacity=8, allocatable=7, available=2)]}
 
 
 def client(*, alive=True, problems=()):
@@ -33,7 +27,7 @@ def test_metrics_show_what_was_observed_and_written():
     metrics.observations.labels("ok").inc()
     metrics.published(seconds=0.03, sizes={"hoststates": 900})
     metrics.writes.labels("error").inc()
-    metrics.state(gaps=1, contradictions=2, topology=TOPOLOGY)
+    metrics.state(gaps=1, contradictions=2, amounts=AMOUNTS)
 
     text = served.get("/metrics").text
 

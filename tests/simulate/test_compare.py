@@ -113,7 +113,7 @@ def test_progress_is_reported_per_variant():
 
 
 class Simulating(SerialEngine):
-    """Runs the jobs of a comparison with another function instead of ``simulate.run``."""
+    """Runs the jobs of a comparison with another function instead of ``node_simulation.run``."""
 
     def __init__(self, simulate):
         self.simulate = simulate

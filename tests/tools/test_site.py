@@ -1,4 +1,4 @@
-"""The documentation as a site: every page is in its navigation, links lead somewhere, and the reference is complete."""
+"""The documentation as a site: every page is in its navigation, and the reference is complete."""
 # ruff: noqa: SLF001 - the tables of field names
 
 import re
@@ -22,7 +22,6 @@ from tools.reference import TOP
 
 PAGES = [ROOT / name for name in TOP] + sorted((ROOT / "docs").rglob("*.md"))
 CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text("utf-8")
-LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
 def nav_paths(entry):
@@ -51,27 +50,12 @@ def test_every_page_is_in_the_navigation_once_and_the_tutorial_comes_first(gener
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_to_files(page: Path):
-    targets = [target for target in LINK.findall(page.read_text("utf-8")) if "://" not in target]
-
-    assert [target for target in targets if not (page.parent / target).exists()] == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_code_fences_are_rendered_as_code(page: Path):
     fences = [line for line in page.read_text("utf-8").splitlines() if "```" in line]
 
     assert [fence for fence in fences if not re.fullmatch(r"```[\w-]*", fence)] == [], "the site shows them literally"
     assert all(not closing.strip("`") for closing in fences[1::2])
     assert len(fences) % 2 == 0
-
-
-def test_the_contributing_guide_names_paths_that_exist():
-    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
-    paths = re.findall(r"`((?:bench|docs|e2e|examples|src|tests)/[\w./-]+)`", text)
-
-    assert [path for path in paths if not re.search("NAME|PACKAGE", path) and not (ROOT / path).exists()] == []
-    assert len(paths) > 20
 
 
 def test_the_reference_has_every_command_option_metric_and_object(generated):

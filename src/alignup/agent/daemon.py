@@ -1,22 +1,21 @@
 """The agent as a process: restore the state, then serve until a signal arrives."""
 
 import asyncio
-import gc
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import structlog
 from starlette.types import ASGIApp
 from structlog.typing import FilteringBoundLogger
 
+from alignup import garbage_collection
 from alignup.agent.admission_queue import AdmissionQueue, QueueProbe
 from alignup.agent.app import build_app
 from alignup.agent.device_allocator import serve_plugins
@@ -43,15 +42,6 @@ from alignup.web.responses import BusyError, NotReadyError
 #: Defaults in the root directory.
 PLUGIN_DIR, POD_RESOURCES_DIR, POD_RESOURCES_SOCKET = "device-plugins", "pod-resources", "kubelet.sock"
 
-FULL_COLLECTION_SECONDS = 3600.0  #: between full collections
-
-#: New objects before a collection, and such collections before the survivors are frozen: about 10 ms of work at most.
-#: Python's default of 700 takes a tenth of all CPU time.
-_THRESHOLDS = 5_000, 3
-_NEVER = 1 << 30
-
-_SWITCH_SECONDS = 0.001  #: that a thread computes while another one waits; Python's default adds 5 ms to a request
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonOptions:
@@ -72,41 +62,6 @@ class DaemonOptions:
     imported: Callable[[], ImportedState] | None = None  #: a kubelet's state, for an empty root directory
     notes: tuple[str, ...] = ()  #: to log first
     clock: Clock = field(default_factory=lambda: Clock(now=time.time, monotonic=time.perf_counter))
-
-
-class GarbageCollection:
-    """The garbage collection of this process from :meth:`start` on, without pauses that grow with the number of pods.
-
-    Python's full collection scans every object while nothing else runs: with 5,000 pods that takes a fifth of a second.
-    The pods of an agent stay, so what survives two collections is frozen instead: it is not scanned again, and still
-    freed at once when the last reference to it goes. Only reference cycles that were frozen before they became garbage
-    stay. So everything is scanned after all, rarely, when the agent is idle. *monotonic* returns a time in seconds.
-    """
-
-    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._monotonic = monotonic
-        self._last_full = monotonic()
-
-    def start(self) -> None:
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(*_THRESHOLDS, _NEVER)
-        if _freeze_survivors not in gc.callbacks:
-            gc.callbacks.append(_freeze_survivors)
-
-    def collect_if_due(self) -> None:
-        """Scan everything, frozen objects too, if that was long ago; nothing else runs meanwhile."""
-        if self._monotonic() - self._last_full >= FULL_COLLECTION_SECONDS:
-            gc.unfreeze()
-            gc.collect()
-            gc.freeze()
-            self._last_full = self._monotonic()
-
-
-def _freeze_survivors(phase: str, info: Mapping[str, Any]) -> None:
-    """Freeze what survived; Python calls this before and after each collection."""
-    if phase == "stop" and info["generation"] == 1:
-        gc.freeze()
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +116,6 @@ def run(options: DaemonOptions) -> None:
             log.warning("recovered", detail=detail)
         for problem in recovered.messages(options.recovery):
             log.error("not ready", detail=problem)
-        sys.setswitchinterval(_SWITCH_SECONDS)
         asyncio.run(_main(options, store, recovered, log, log_queue))
 
 
@@ -207,13 +161,8 @@ async def _main(
 def _start_queue(
     options: DaemonOptions, store: StateStore, recovered: RecoveryResult, *, log: FilteringBoundLogger
 ) -> tuple[AdmissionQueue, EventDispatcher]:
-    history, garbage = EventHistory(store, log), GarbageCollection()
-    garbage.start()
-
-    def when_idle() -> None:
-        store.prepare_for_more()
-        garbage.collect_if_due()
-
+    history = EventHistory(store, log)
+    garbage_collection.set_for_service()
     queue = AdmissionQueue(
         recovered.state,
         history.save,
@@ -221,7 +170,7 @@ def _start_queue(
         dispatch=lambda batch: events(batch),  # noqa: PLW0108 - it does not exist yet
         record=history.record,
         problems=recovered.messages(options.recovery),
-        when_idle=when_idle,
+        when_idle=store.prepare_for_more,
     )
     metrics = Metrics(lambda: queue.state.settled_host(), waiting=lambda: len(queue.state.waiting))  # noqa: PLW0108
     bus = EventBus(now=options.clock.now)

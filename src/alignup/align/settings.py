@@ -99,8 +99,8 @@ class TopologyOptions:
 class TopologySettings:
     """All settings of the topology manager; text becomes a policy or scope, ``SettingsError`` if it is none.
 
-    ``limit_nodes`` rejects machines with more than ``options.max_nodes`` NUMA nodes, as the kubelet does. It can be
-    turned off, since merging here is fast even on 64 nodes.
+    ``limit_nodes`` rejects machines with more than ``TopologyOptions.max_nodes`` NUMA nodes, as the kubelet does. It
+    can be turned off, since merging here is fast even on 64 nodes.
     """
 
     policy: Policy = Policy.NONE

@@ -4,25 +4,22 @@
 wrong, where, and what to do, and with an exit code of ``exit_codes``. Use ``--debug`` for Python tracebacks.
 """
 
-import gc
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-#: New objects before garbage is collected. Imports create many, and none of them is garbage: with Python's default,
-#: searching them takes a tenth of a short command.
-GARBAGE_THRESHOLD = 100_000
+from alignup import garbage_collection
 
 
 def main(arguments: Sequence[str] | None = None, *, program: str = "alignup") -> NoReturn:
     """Run the command given by *arguments* (default: those of the process), and exit; usage lines name *program*."""
-    gc.set_threshold(GARBAGE_THRESHOLD)
+    garbage_collection.set_for_short_command()
     try:
         from alignup.cli.entry import run  # noqa: PLC0415 - so that Ctrl-C during the import is handled too
     except KeyboardInterrupt:
         sys.exit(130)
     code = run(sys.argv[1:] if arguments is None else arguments, program=program)
-    gc.freeze()  # before it exits, Python would search everything for garbage, which takes as long again
+    garbage_collection.skip_at_exit()
     sys.exit(code)
 
 

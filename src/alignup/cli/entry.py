@@ -1,7 +1,6 @@
 """The entry point: run a command, and turn every failure into a message and an exit code."""
 
 import os
-import re
 import sys
 from collections.abc import Iterable, Sequence
 
@@ -52,7 +51,7 @@ def run(arguments: Sequence[str], *, program: str = "alignup") -> int:
 
             traceback.print_exception(error)
         described = _describe(error, ["cluster"] if program == KUBECTL else arguments)
-        _report(described, session, _help_command(program, arguments))
+        _report(described, session, *_find_command(program, arguments))
         _discard_output()
         return session.failure_code or getattr(described, "exit_code", FAILED)
     return code
@@ -70,19 +69,21 @@ def _describe(error: Exception, arguments: Sequence[str]) -> Exception:
     return input_error(error) if isinstance(error, AgentError) else error
 
 
-def _help_command(program: str, arguments: Sequence[str]) -> str:
-    """Return the command whose help concerns *arguments*, as far as its name is there."""
-    command: click.Command | None = app
+def _find_command(program: str, arguments: Sequence[str]) -> tuple[click.Command, str]:
+    """Return the command that *arguments* name, as far as they name one, and its name in usage lines."""
+    command: click.Command = app
     words = [program]
     for word in (["cluster"] if program == KUBECTL else []) + [*arguments]:
-        if not isinstance(command, click.Group) or word not in command.list_commands(click.Context(command)):
+        if not isinstance(command, click.Group):
             break
-        command = command.get_command(click.Context(command), word)
+        if not (subcommand := command.get_command(click.Context(command), word)):
+            break
+        command = subcommand
         words += [word] if word in arguments else []
-    return f"Try '{' '.join(words)} --help' for help."
+    return command, " ".join(words)
 
 
-def _report(error: Exception, session: Session, help_advice: str) -> None:
+def _report(error: Exception, session: Session, command: click.Command, name: str) -> None:
     match error:
         case click.BadParameter(param=click.Option() as option) if not isinstance(error, click.MissingParameter):
             advice = f"Try '{error.ctx.command_path} --help' for help." if error.ctx else ""
@@ -90,8 +91,8 @@ def _report(error: Exception, session: Session, help_advice: str) -> None:
         case click.exceptions.NoArgsIsHelpError():
             error.show()
         case click.UsageError():
-            advice = f"Try '{error.ctx.command_path} --help' for help." if error.ctx else help_advice
-            _print_error(_describe_usage(error), details=(advice,))
+            path = error.ctx.command_path if error.ctx else name
+            _print_error(_describe_usage(error, command), details=(f"Try '{path} --help' for help.",))
         case InputError():
             _print_error(*error.place.put_before(error.problems), details=(error.place.detail, error.advice))
         case StoreError():
@@ -114,23 +115,29 @@ def _report(error: Exception, session: Session, help_advice: str) -> None:
             )
 
 
-def _describe_usage(error: click.UsageError) -> str:
-    """Return the message of *error*; a misspelled command gets a proposal."""
-    match error:  # click lists choices on lines of their own
-        case click.MissingParameter(param=click.Parameter(type=click.Choice() as type_) as parameter):
+def _describe_usage(error: click.UsageError, command: click.Command) -> str:
+    """Return the message of *error* in our words; a misspelled name gets a proposal."""
+    match error:
+        case click.MissingParameter(param=click.Parameter() as parameter):
             name = parameter.opts[-1] if isinstance(parameter, click.Option) else parameter.human_readable_name
-            return f"missing {parameter.param_type_name} {name}: choose from {', '.join(type_.choices)}"
-    message = error.format_message()
-    if isinstance(error, click.BadOptionUsage) and "requires an argument" in message:
-        return f"{error.option_name}: needs a value"
-    command = re.match(r"No such command '(.*?)'\.", message)
-    if command and error.ctx and isinstance(error.ctx.command, click.Group):
-        from difflib import get_close_matches  # noqa: PLC0415 - only for errors
+            choices = parameter.type.choices if isinstance(parameter.type, click.Choice) else ()
+            advice = f": choose from {', '.join(choices)}" if choices else ""
+            return f"missing {parameter.param_type_name} {name}{advice}"
+        case click.BadOptionUsage():
+            flags = [option for option in command.params if isinstance(option, click.Option) and option.is_flag]
+            is_flag = any(error.option_name in flag.opts for flag in flags)
+            return f"{error.option_name}: {'takes no value' if is_flag else 'needs a value'}"
+        case click.NoSuchOption(option_name=name):
+            return f"no such option {name!r}{_propose(error.possibilities or [])}"
+        case click.NoSuchCommand(command_name=name, ctx=click.Context(command=click.Group() as group) as context):
+            from difflib import get_close_matches  # noqa: PLC0415 - only for errors
 
-        if near := get_close_matches(command[1], error.ctx.command.list_commands(error.ctx), n=1):
-            return f"no such command {command[1]!r}; did you mean {near[0]}?"
-    lower = message.startswith(("No such", "Missing", "Got "))
-    return message[0].lower() + message[1:].removesuffix(".") if lower else message
+            return f"no such command {name!r}{_propose(get_close_matches(name, group.list_commands(context), n=1))}"
+    return error.format_message()
+
+
+def _propose(names: Sequence[str]) -> str:
+    return f"; did you mean {names[0]}?" if names else ""
 
 
 def _print_error(*messages: str, details: Iterable[str] = ()) -> None:

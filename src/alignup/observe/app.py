@@ -2,12 +2,11 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.applications import Starlette
 
-from alignup.align.quantity import Quantity
+from alignup.observe.published_objects import NumaAmounts
 from alignup.web.metrics import health_app
 
 _BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  #: seconds
@@ -46,21 +45,21 @@ class ObserverMetrics:
         for resource, size in sizes.items():
             self._bytes.labels(resource).set(size)
 
-    def state(self, *, gaps: int, contradictions: int, topology: dict[str, Any]) -> None:
-        """Set what the last observation shows; *topology* is a NodeResourceTopology."""
+    def state(self, *, gaps: int, contradictions: int, amounts: NumaAmounts) -> None:
+        """Set what the last observation shows."""
         self._gaps.set(gaps)
         self._contradictions.set(contradictions)
-        amounts = {
-            (self._host, zone["name"].removeprefix("node-"), resource["name"], state): resource[state]
-            for zone in topology["zones"]
-            for resource in zone["resources"]
-            for state in ("allocatable", "available")
+        values = {
+            (self._host, str(node), resource.resource, state): value
+            for node, resources in amounts.items()
+            for resource in resources
+            for state, value in (("allocatable", resource.allocatable), ("available", resource.available))
         }
-        if amounts.keys() != self._shown.keys():
+        if values.keys() != self._shown.keys():
             self._resources.clear()
-            self._shown = {labels: self._resources.labels(*labels) for labels in amounts}
-        for labels, amount in amounts.items():
-            self._shown[labels].set(Quantity.parse(amount).value())
+            self._shown = {labels: self._resources.labels(*labels) for labels in values}
+        for labels, value in values.items():
+            self._shown[labels].set(value)
 
 
 def observer_app(

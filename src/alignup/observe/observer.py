@@ -15,17 +15,23 @@ import structlog
 
 from alignup.align.errors import AlignError
 from alignup.align.machine import Machine
-from alignup.documents.codec import encode
 from alignup.documents.host_state.schema import HEARTBEAT_SECONDS, HostStateDocument
 from alignup.documents.host_state.writer import format_time, machine_document, to_object
 from alignup.kubernetes.api import NODE_RESOURCE_TOPOLOGIES, ApiClient, Resource
+from alignup.kubernetes.api.client import encode_for_apply
 from alignup.kubernetes.api.errors import ApiError, NotFoundError
 from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.observe.app import ObserverMetrics
 from alignup.observe.kubelet_reader import KubeletReader
 from alignup.observe.linux_calls import DirectoryWatch
 from alignup.observe.observation import AdmittingError, ForeignFilesError, Sources, UnchangedParts, UnsettledError, join
-from alignup.observe.published_objects import FingerprintMethod, host_state, node_topology, unknown_host_state
+from alignup.observe.published_objects import (
+    FingerprintMethod,
+    host_state,
+    node_topology,
+    numa_amounts,
+    unknown_host_state,
+)
 
 _log = structlog.get_logger()
 
@@ -103,10 +109,12 @@ class Publisher:
 
     async def _apply(self, resource: Resource[Any], document: Mapping[str, Any]) -> bool:
         """Apply one object; return whether the API server has such a resource."""
-        whole = {"metadata": {"ownerReferences": self.owners} if self.owners else {}, **document}
-        self.sizes[resource.plural] = len(encode(whole))
+        ref = resource.at(self.host)
+        metadata = {"ownerReferences": self.owners} if self.owners else {}
+        body = encode_for_apply(ref, {"metadata": metadata, **document})
+        self.sizes[resource.plural] = len(body)
         try:
-            await self._client.apply(resource.at(self.host), whole, manager=MANAGER)
+            await self._client.apply_encoded(ref, body, manager=MANAGER)
         except NotFoundError:
             self.missing.add(resource.full_name)
             return False
@@ -245,9 +253,10 @@ class Observer:
             return unknown_host_state(sources, str(error)), None
         self.metrics.observations.labels("ok").inc()
         self._report("reading", "; ".join(observation.contradictions))
-        topology = node_topology(observation, method=self.method)
+        amounts = numa_amounts(observation.host)
+        topology = node_topology(observation, amounts, method=self.method)
         contradictions, gaps = len(observation.contradictions), len(observation.gaps)
-        self.metrics.state(gaps=gaps, contradictions=contradictions, topology=topology)
+        self.metrics.state(gaps=gaps, contradictions=contradictions, amounts=amounts)
         machine = observation.host.machine
         if self._machine is None or self._machine[0] is not machine:
             self._machine = machine, machine_document(machine)

@@ -6,9 +6,9 @@ NUMA nodes is subtracted where the kubelet subtracts it. A resource that no mana
 as a whole in its zone.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from alignup.align import bits
 from alignup.align.cpus.options import CpuPolicy
@@ -61,6 +61,18 @@ _POLICIES = {
 _LEVELS = {Scope.CONTAINER: "ContainerLevel", Scope.POD: "PodLevel"}
 
 
+class ResourceAmounts(NamedTuple):
+    """A resource of one NUMA node, in base units."""
+
+    resource: str
+    capacity: int
+    allocatable: int
+    available: int
+
+
+NumaAmounts = Mapping[int, Sequence[ResourceAmounts]]  #: by NUMA node
+
+
 class FingerprintMethod(StrEnum):
     """Which pods the fingerprint is about; a scheduler plugin has to count the same ones."""
 
@@ -69,9 +81,12 @@ class FingerprintMethod(StrEnum):
 
 
 def node_topology(
-    observation: Observation, *, method: FingerprintMethod = FingerprintMethod.EXCLUSIVE
+    observation: Observation,
+    amounts: NumaAmounts | None = None,
+    *,
+    method: FingerprintMethod = FingerprintMethod.EXCLUSIVE,
 ) -> dict[str, Any]:
-    """Return the object without its metadata."""
+    """Return the object without its metadata; *amounts* are those of the host, if they are computed already."""
     host = observation.host
     topology = host.settings.topology
     level = f"{_POLICIES[topology.policy]}{_LEVELS[topology.scope]}" if topology.policy in _POLICIES else "None"
@@ -88,8 +103,14 @@ def node_topology(
     return {
         "topologyPolicies": [level],
         "attributes": [{"name": name, "value": value} for name, value in attributes.items()],
-        "zones": [_zone(host, node.id) for node in host.view.nodes if node.id >= 0],
+        "zones": [_zone(host, node, resources) for node, resources in (amounts or numa_amounts(host)).items()],
     }
+
+
+def numa_amounts(host: Host) -> NumaAmounts:
+    """Return the resources of each NUMA node, by its id."""
+    nodes = [node.id for node in host.view.nodes if node.id >= 0]
+    return {node: [_cpus(host, node), *_memory(host, node), *_devices(host, node)] for node in nodes}
 
 
 def _policy_attributes(configuration: Configuration, *, max_nodes: int) -> dict[str, str]:
@@ -129,47 +150,51 @@ def _has_exclusive_resources(host: Host, uid: str) -> bool:
     return False
 
 
-def _zone(host: Host, node: int) -> dict[str, Any]:
+def _zone(host: Host, node: int, amounts: Sequence[ResourceAmounts]) -> dict[str, Any]:
     zone: dict[str, Any] = {"name": f"node-{node}", "type": "Node"}
     if (distances := host.machine.distances) is not None:
         others = [other.id for other in host.view.nodes if other.id in distances.ids]
         zone["costs"] = [{"name": f"node-{other}", "value": distances.between(node, other)} for other in others]
     zone["resources"] = [
-        {"name": name, "capacity": str(capacity), "allocatable": str(allocatable), "available": str(available)}
-        for name, capacity, allocatable, available in (_cpus(host, node), *_memory(host, node), *_devices(host, node))
+        {
+            "name": amount.resource,
+            "capacity": str(amount.capacity),
+            "allocatable": str(amount.allocatable),
+            "available": str(amount.available),
+        }
+        for amount in amounts
     ]
     return zone
 
 
-_Amounts = tuple[str, int, int, int]  #: resource, capacity, allocatable, available
-
-
-def _cpus(host: Host, node: int) -> _Amounts:
+def _cpus(host: Host, node: int) -> ResourceAmounts:
     cpus = host.view.node_cpus.get(node, 0)
     ledger = host.ledger.cpus
     capacity = cpus.bit_count()
     if host.settings.cpus.policy != CpuPolicy.STATIC:
-        return CPU, capacity, capacity, capacity
-    return CPU, capacity, (cpus & ~ledger.reserved).bit_count(), ledger.free.get(node, 0)
+        return ResourceAmounts(CPU, capacity, capacity, capacity)
+    allocatable = (cpus & ~ledger.reserved).bit_count()
+    return ResourceAmounts(CPU, capacity, allocatable, ledger.free.get(node, 0))
 
 
-def _memory(host: Host, node: int) -> Iterator[_Amounts]:
+def _memory(host: Host, node: int) -> Iterator[ResourceAmounts]:
     numa_node = next(numa_node for numa_node in host.view.nodes if numa_node.id == node)
     pages = {pages.resource: pages.bytes for pages in numa_node.hugepages}
     managed = host.ledger.memory.nodes.get(node)
     for name, capacity in ((MEMORY, numa_node.memory or 0), *sorted(pages.items())):
         if managed is None:
             unmanaged = capacity - sum(pages.values()) if name == MEMORY else capacity
-            yield name, capacity, unmanaged, unmanaged
+            yield ResourceAmounts(name, capacity, unmanaged, unmanaged)
         elif name in managed.tables:
             table = managed.tables[name]
-            yield name, capacity, table.allocatable, table.free
+            yield ResourceAmounts(name, capacity, table.allocatable, table.free)
 
 
-def _devices(host: Host, node: int) -> Iterator[_Amounts]:
+def _devices(host: Host, node: int) -> Iterator[ResourceAmounts]:
     ledger = host.ledger.devices
     for resource, inventory in sorted(ledger.inventories.items()):
         here = bits.of(index for index, device in enumerate(inventory.devices) if (device.nodes or 0) >> node & 1)
         if inventory.registered and here:
             healthy = (inventory.healthy & here).bit_count()
-            yield resource, here.bit_count(), healthy, (ledger.free[resource] & here).bit_count()
+            available = (ledger.free[resource] & here).bit_count()
+            yield ResourceAmounts(resource, here.bit_count(), healthy, available)

@@ -1,4 +1,4 @@
-"""A ``placement.Cluster`` that follows the API server: nodes, pods, and the HostState objects of the observers.
+"""A ``placement.cluster.Cluster`` that follows the API server: nodes, pods, and the HostState objects of the observers.
 
     live = LiveCluster(client)
     task = asyncio.create_task(live.run())
@@ -10,7 +10,6 @@ moment. Pods of the API server are read only if no report contains them: a repor
 """
 
 import asyncio
-import gc
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import structlog
 
+from alignup import garbage_collection
 from alignup.align.claims.resource_claims import Claim
 from alignup.align.errors import AlignError, PodError
 from alignup.align.workload import Pod
@@ -70,7 +70,6 @@ UNKNOWN_STATE = "unknown state"
 SILENT_SECONDS = 900.0  #: after which an observer that renews its HostState every few minutes counts as dead
 CHECK_SECONDS = 60.0  #: between looking for such observers
 MAX_DECODED = 4096  #: pods that are kept as they were decoded: a scheduler asks about a pod several times
-GARBAGE = (10_000, 20, 20)  #: after how much garbage is collected; answers to schedulers leave little behind
 _LONGEST_RETRY = 60.0  #: seconds
 _UNEXPECTED = {
     PredictionOutcome.PLACED_ELSEWHERE: "pod placed elsewhere",
@@ -198,9 +197,7 @@ class LiveCluster:
             self._pods_wanted = True
             tasks.create_task(self.pods.run())
             await self.pods.wait_synced()
-            gc.collect()
-            gc.freeze()  # collecting garbage among so many objects takes a second
-            gc.set_threshold(*GARBAGE)
+            garbage_collection.set_for_service()
             self.ready.set()
             while True:
                 await asyncio.sleep(CHECK_SECONDS)

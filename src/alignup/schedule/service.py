@@ -300,42 +300,21 @@ class ScheduleService:
         }
 
 
-class _ExtenderApp:
-    """Answers the verbs of the extender itself, and leaves everything else to *others*.
+class _AccessCheck:
+    """Refuses requests of clients without access, with the response of *refuse*, and leaves all others to *app*."""
 
-    A scheduler waits for every answer, and routing a request takes longer than most of them.
-    """
-
-    def __init__(self, service: ScheduleService, others: ASGIApp, max_body: int, access: AccessRules) -> None:
-        self._service, self._others, self._max_body, self._access = service, others, max_body, access
-        self.refuse: Callable[[Request, ProblemError], Response] = lambda _request, problem: problem.response()
-        self._verbs = {f"{EXTENDER}/{verb}": verb for verb in VERBS}
+    def __init__(self, app: ASGIApp, access: AccessRules, refuse: Callable[[Request, ProblemError], Response]) -> None:
+        self._app = app
+        self._access = access
+        self._refuse = refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope.get("path", "")
         is_open = self._access.everyone or path in _OPEN_PATHS or path.startswith("/static/")
-        if not is_open and not self._access.allows(Request(scope)):
-            await self.refuse(Request(scope), self._refusal())(scope, receive, send)
-            return
-        verb = self._verbs.get(path)
-        if verb is None or scope.get("method") != "POST":
-            await self._others(scope, receive, send)
-            return
-        started = time.perf_counter()
-        request = Request(scope, receive)
-        try:
-            answer = await _respond(self._service, verb, request, self._max_body)
-        except Exception as error:  # noqa: BLE001 - a defect must not end the connection without an answer
-            _log.error("request failed", method="POST", path=request.url.path, exc_info=error)
-            answer = await internal_error(request, error)
-        code = 200 if isinstance(answer, bytes) else answer.status_code
-        self._service.metrics.request(verb, code, time.perf_counter() - started)
-        if isinstance(answer, bytes):
-            headers = [(b"content-type", JSON.encode()), (b"content-length", b"%d" % len(answer))]
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
-            await send({"type": "http.response.body", "body": answer})
+        if is_open or self._access.allows(Request(scope)):
+            await self._app(scope, receive, send)
         else:
-            await answer(scope, receive, send)
+            await self._refuse(Request(scope), self._refusal())(scope, receive, send)
 
     def _refusal(self) -> ProblemError:
         detail = "Only root and the user of this program are served here. Others need a token, which it was not given."
@@ -370,7 +349,7 @@ def schedule_app(
     server = service.client.access.server
     pages = ClusterPages(service.live, service.problems, subject=f"cluster at {server}")
     routes = [
-        *(Route(f"{EXTENDER}/{verb}", _not_found, methods=["POST"]) for verb in VERBS),  # other methods are wrong
+        *(_verb_route(service, verb, max_body) for verb in VERBS),
         Route("/v1/explain/{namespace}/{pod}", explain),
         *health_routes(service.metrics.registry, readiness=service.problems, warnings=lambda: service.live.warnings),
         *page_routes(pages, stopping=stopping or asyncio.Event()),
@@ -379,17 +358,29 @@ def schedule_app(
         routes=routes, exception_handlers={404: pages.missing, 405: wrong_method, Exception: internal_error}
     )
     app.router.redirect_slashes = False
-    served = _ExtenderApp(service, app, max_body, access or AccessRules(everyone=True))
-    served.refuse = pages.refuse
-    return served
+    return _AccessCheck(app, access or AccessRules(everyone=True), pages.refuse)
 
 
-async def _respond(service: ScheduleService, verb: str, request: Request, max_body: int) -> bytes | Response:
+def _verb_route(service: ScheduleService, verb: str, max_body: int) -> Route:
+    async def respond(request: Request) -> Response:
+        started = time.perf_counter()
+        try:
+            response = await _respond(service, verb, request, max_body)
+        except Exception as error:  # noqa: BLE001 - a defect must not end the connection without an answer
+            _log.error("request failed", method="POST", path=request.url.path, exc_info=error)
+            response = await internal_error(request, error)
+        service.metrics.request(verb, response.status_code, time.perf_counter() - started)
+        return response
+
+    return Route(f"{EXTENDER}/{verb}", respond, methods=["POST"])
+
+
+async def _respond(service: ScheduleService, verb: str, request: Request, max_body: int) -> Response:
     """Return the answer to a scheduler, or the response to a request that fails."""
     try:
         count_authenticated(request)
         body = await receive_body(request, limit=max_body, seconds=BODY_SECONDS, types=(JSON,), expected=JSON)
-        return await service.respond(verb, body)
+        return Response(await service.respond(verb, body), media_type=JSON)
     except ParseError as error:
         _log.warning("bad request of a scheduler", verb=verb, problem=str(error))
         return ProblemError(413 if isinstance(error, TooLargeError) else 400, str(error)).response()
@@ -397,10 +388,6 @@ async def _respond(service: ScheduleService, verb: str, request: Request, max_bo
         return ProblemError(503, str(error), headers=RETRY_SOON).response()
     except ProblemError as problem:
         return problem.response()
-
-
-async def _not_found(request: Request, _error: Exception | None = None) -> Response:
-    return ProblemError(404, f"There is no {request.url.path}; see docs/scheduling.md for the endpoints.").response()
 
 
 @asynccontextmanager

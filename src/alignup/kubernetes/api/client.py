@@ -209,21 +209,22 @@ class ApiClient:
 
         Without *force*, a field that another manager owns is a :class:`ConflictError`.
         """
-        resource = ref.resource
-        metadata = {**document.get("metadata", {}), "name": ref.name}
-        if ref.namespace:
-            metadata["namespace"] = ref.namespace
-        typed = {"apiVersion": resource.api_version, "kind": resource.kind, **document, "metadata": metadata}
+        return await self.apply_encoded(ref, encode_for_apply(ref, document), manager=manager, force=force)
+
+    async def apply_encoded(
+        self, ref: ObjectRef[Object], body: bytes, *, manager: str = MANAGER, force: bool = True
+    ) -> Object:
+        """Apply what ``encode_for_apply`` returned."""
         request = ApiRequest(
             description=f"apply {ref}",
             path=ref.path,
             method="PATCH",
             parameters={"fieldManager": manager, "force": "true" if force else "false"},
-            body=msgspec.json.encode(typed),
+            body=body,
             content_type="application/apply-patch+yaml",  # JSON is YAML, and older servers know only this name
             idempotent=True,
         )
-        return _decode(await self._connection.send(request), resource.type)
+        return _decode(await self._connection.send(request), ref.resource.type)
 
     async def delete(self, ref: ObjectRef[Object], *, grace_period: int | None = None) -> None:
         """Delete an object; one that has the same name but another uid is a :class:`ConflictError`.
@@ -284,6 +285,17 @@ class ApiClient:
 
     async def version(self) -> ServerVersion:
         return _decode(await self.get_raw("/version"), ServerVersion)
+
+
+def encode_for_apply(ref: ObjectRef[Object], document: Mapping[str, Any]) -> bytes:
+    """Encode the object *document*, with the type and the name that *ref* has."""
+    resource = ref.resource
+    metadata = {**document.get("metadata", {}), "name": ref.name}
+    if ref.namespace:
+        metadata["namespace"] = ref.namespace
+    return msgspec.json.encode(
+        {"apiVersion": resource.api_version, "kind": resource.kind, **document, "metadata": metadata}
+    )
 
 
 def _delete_options(uid: str, grace_period: int | None) -> dict[str, object]:
