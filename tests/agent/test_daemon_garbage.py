@@ -1,6 +1,6 @@
 """Garbage is collected, but not among objects that stay.
 
-Each test has a process of its own: threads of other tests would collect garbage at any time.
+Each script runs in a fork of one process: threads of other tests would collect garbage at any time.
 """
 
 import subprocess
@@ -8,7 +8,7 @@ import sys
 import textwrap
 
 SETUP = """
-import gc, weakref
+import gc, os, sys, weakref
 from alignup.agent import daemon
 from alignup.agent.daemon import FULL_COLLECTION_SECONDS, GarbageCollection
 
@@ -18,20 +18,17 @@ class Node:
         self.itself = self
 
 now = 0.0
-collection = GarbageCollection(lambda: now)
-collection.start()
+for script in sys.argv[1:]:
+    if not os.fork():
+        collection = GarbageCollection(lambda: now)
+        collection.start()
+        exec(script)
+        sys.exit()
+    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
 """
 
-
-def run(script: str) -> None:
-    program = f"{SETUP}\n{textwrap.dedent(script)}"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)  # noqa: S603
-
-    assert done.returncode == 0, done.stderr
-
-
-def test_what_survives_is_not_scanned_again():
-    run("""
+SCRIPTS = {
+    "what survives is not scanned again": """
         kept, before = [Node() for _ in range(100)], gc.get_freeze_count()
 
         gc.collect(0)
@@ -40,22 +37,16 @@ def test_what_survives_is_not_scanned_again():
 
         assert gc.get_freeze_count() >= before + len(kept)
         assert all(kept[0] is not one for one in gc.get_objects())
-    """)
-
-
-def test_new_garbage_is_collected_and_a_full_collection_never_starts_by_itself():
-    run("""
+    """,
+    "new garbage is collected, and a full collection never starts by itself": """
         gone, before = weakref.ref(Node()), gc.get_stats()[2]["collections"]
         kept = [Node() for _ in range(60_000)]
 
         assert gone() is None
         assert gc.get_stats()[2]["collections"] == before
         assert gc.get_freeze_count() >= len(kept) // 2
-    """)
-
-
-def test_frozen_garbage_is_collected_rarely():
-    run("""
+    """,
+    "frozen garbage is collected rarely": """
         node = Node()
         gc.collect(1)
         gone = weakref.ref(node)
@@ -67,18 +58,19 @@ def test_frozen_garbage_is_collected_rarely():
         now += 1
         collection.collect_if_due()
         assert gone() is None
-    """)
-
-
-def test_starting_twice_adds_one_callback():
-    run("""
+    """,
+    "starting twice adds one callback": """
         collection.start()
 
         assert gc.callbacks.count(daemon._freeze_survivors) == 1
-    """)
+    """,
+}
+FAILING = "assert not gc.callbacks"
 
 
-def test_a_failed_check_fails_the_test():
-    done = subprocess.run([sys.executable, "-c", f"{SETUP}\nassert not gc.callbacks"], capture_output=True, check=False)  # noqa: S603
+def test_garbage_is_collected_but_not_among_objects_that_stay():
+    scripts = [*map(textwrap.dedent, SCRIPTS.values()), FAILING]
+    done = subprocess.run([sys.executable, "-c", SETUP, *scripts], capture_output=True, text=True, check=True)  # noqa: S603
 
-    assert b"AssertionError" in done.stderr
+    codes = dict(zip([*SCRIPTS, "a failed check"], done.stdout.split(), strict=True))
+    assert codes == {**dict.fromkeys(SCRIPTS, "0"), "a failed check": "1"}, done.stderr

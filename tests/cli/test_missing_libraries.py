@@ -45,7 +45,7 @@ for number, words in enumerate(commands):
         os.dup2(os.open(f"{number}.err", os.O_WRONLY | os.O_CREAT), 2)
         os.chdir(sys.argv[1])
         main(words)
-    print(os.waitstatus_to_exitcode(os.wait()[1]))
+    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
 """
 
 
