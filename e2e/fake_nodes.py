@@ -22,7 +22,8 @@ async def create_node(client: ApiClient, name: str) -> None:
     """Create a node that is ready, and that pods can be scheduled to."""
     ready = [{"type": "Ready", "status": "True", "reason": "KubeletReady"}]
     status = {"allocatable": ALLOCATABLE, "capacity": ALLOCATABLE, "conditions": ready}
-    await client.create(NODES, {"metadata": {"name": name}, "status": status})
+    labels = {"kubernetes.io/hostname": name}
+    await client.create(NODES, {"metadata": {"name": name, "labels": labels}, "status": status})
     await client.patch(NODES.at(name), {"spec": {"taints": None}})
 
 

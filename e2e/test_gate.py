@@ -23,7 +23,7 @@ from alignup.documents.host_state.writer import to_object
 from alignup.kubernetes.api import NODES, PODS, ApiClient, Change, Resource, find_access
 from alignup.kubernetes.api.errors import ForbiddenError, InvalidObjectError
 from alignup.kubernetes.api.host_states import HOST_STATES
-from alignup.kubernetes.api.known_pods import KnownPod, known_pod
+from alignup.kubernetes.api.known_pods import known_pod
 from alignup.kubernetes.api.objects import ApiPod, PartialObject
 from alignup.observe.observation import join
 from alignup.observe.published_objects import host_state
@@ -42,6 +42,7 @@ from alignup.web.sockets import tcp_socket
 from e2e import control_plane
 from e2e.control_plane import ControlPlane, free_ports
 from e2e.definitions import DEPLOYED, define_host_states
+from e2e.fake_nodes import ALLOCATABLE, FakeNodes
 from e2e.measure_schedule import cpu_milliseconds
 from e2e.test_schedule import get, is_ready, service
 from tests.observe.kubelets import SimulatedKubelet
@@ -55,7 +56,6 @@ NODE_COUNT = int(os.environ.get("ALIGNUP_E2E_NODES", "100"))
 WEBHOOK = DEPLOYED / "gate" / "webhook.yaml"
 NAMESPACES = Resource(type=PartialObject, kind="Namespace", plural="namespaces")
 CONFIGURATION = WEBHOOK_CONFIGURATIONS.at("alignup-gate")
-ALLOCATABLE = {"cpu": "7", "memory": "31Gi", "pods": "110"}
 
 
 @pytest.fixture(scope="module")
@@ -98,49 +98,6 @@ async def running(*coroutines: Any) -> AsyncIterator[None]:  # noqa: ANN401 - of
                 raise outcome
 
 
-class SimulatedNodes:
-    """Nodes whose kubelets admit what is bound to them, in the order of the bindings, and report it."""
-
-    def __init__(self, client: ApiClient) -> None:
-        self.client = client
-        self.kubelets: dict[str, SimulatedKubelet] = {}
-        self.generations: dict[str, int] = {}
-        self.rejected: list[str] = []
-        self.changed: asyncio.Queue[str] = asyncio.Queue()
-        self._seen: set[str] = set()
-
-    async def add(self, name: str, *, report: bool = True, **changes: Any) -> None:  # noqa: ANN401 - of a kubelet
-        self.kubelets[name] = SimulatedKubelet(devices=(), **changes)
-        labels = {"kubernetes.io/hostname": name}
-        status = {"allocatable": ALLOCATABLE, "capacity": ALLOCATABLE}
-        await self.client.create(NODES, {"metadata": {"name": name, "labels": labels}, "status": status})
-        if report:
-            await self.report(name)
-
-    async def report(self, name: str) -> None:
-        generation = self.generations[name] = self.generations.get(name, 0) + 1
-        state = host_state(join(self.kubelets[name].sources())).replace(generation=generation)
-        await self.client.apply(HOST_STATES.at(name), to_object(state))
-
-    def bound(self, change: Change[ApiPod]) -> None:
-        pod = change.object
-        host = pod.spec.node_name
-        if not host or pod.metadata.uid in self._seen:
-            return
-        self._seen.add(pod.metadata.uid)
-        read: KnownPod = known_pod(pod)
-        kubelet = self.kubelets[host]
-        if kubelet.host.decide_without_plugins(read.pod).admitted:
-            kubelet.admit(read.pod)
-        else:
-            self.rejected.append(pod.metadata.name)
-        self.changed.put_nowait(host)
-
-    async def reports(self) -> None:
-        while True:
-            await self.report(await self.changed.get())
-
-
 def pod(name: str, cpus: int, *, gated: bool = True, **spec: Any) -> dict[str, Any]:  # noqa: ANN401 - of a pod
     amounts = {"cpu": str(cpus), "memory": "1Gi"}
     containers = [{"name": "app", "image": "app:1", "resources": {"requests": amounts, "limits": amounts}}]
@@ -149,15 +106,14 @@ def pod(name: str, cpus: int, *, gated: bool = True, **spec: Any) -> dict[str, A
 
 
 @asynccontextmanager
-async def controlled(client: ApiClient, nodes: SimulatedNodes | None = None) -> AsyncIterator[GateController]:
+async def controlled(client: ApiClient, nodes: FakeNodes | None = None) -> AsyncIterator[GateController]:
     """Run the gate controller, and the kubelets of *nodes*."""
     live = LiveCluster(client)
     controller = GateController(client, live, options=GateOptions())
-    work = [live.run(), controller.run()]
-    if nodes is not None:
-        live.pods.subscribe(nodes.bound)
-        work.append(nodes.reports())
-    async with running(*work):
+    async with AsyncExitStack() as stack:
+        if nodes is not None:
+            await stack.enter_async_context(nodes.working())
+        await stack.enter_async_context(running(live.run(), controller.run()))
         await live.ready.wait()
         yield controller
 
@@ -175,7 +131,7 @@ async def until_bound(client: ApiClient, count: int) -> dict[str, str]:
 
 async def test_gated_pods_are_bound_where_kubelets_admit_them(client: ApiClient) -> None:
     """Two nodes with NUMA nodes of 3 and 4 free CPUs; the scheduler alone has the last of these pods rejected."""
-    nodes = SimulatedNodes(client)
+    nodes = FakeNodes(client)
     for name in "ab":
         await nodes.add(name)
     async with controlled(client, nodes) as controller:
@@ -194,7 +150,7 @@ async def test_gated_pods_are_bound_where_kubelets_admit_them(client: ApiClient)
 
 
 async def test_selectors_and_affinity_are_restricted_never_widened(client: ApiClient) -> None:
-    nodes = SimulatedNodes(client)
+    nodes = FakeNodes(client)
     for name in "abc":
         await nodes.add(name)
     required = {
@@ -221,7 +177,7 @@ async def test_selectors_and_affinity_are_restricted_never_widened(client: ApiCl
 
 async def test_a_released_pod_cannot_be_changed(client: ApiClient) -> None:
     """Why a wrong choice can be repaired only by another pod."""
-    nodes = SimulatedNodes(client)
+    nodes = FakeNodes(client)
     await nodes.add("a")
     async with controlled(client):
         await client.create(PODS, pod("one", 4), namespace="default")
@@ -355,7 +311,6 @@ async def test_speed(plane: ControlPlane, client: ApiClient, residents: int) -> 
 
     Each node has so many pods already that share its CPUs.
     """
-    nodes = SimulatedNodes(client)
     status = {"allocatable": ALLOCATABLE, "capacity": ALLOCATABLE}
     slots = asyncio.Semaphore(16)
 
@@ -379,7 +334,6 @@ async def test_speed(plane: ControlPlane, client: ApiClient, residents: int) -> 
             await client.create(PODS, pod(f"p{number:04}", 4), namespace="default")
 
     await asyncio.gather(*(create(number) for number in range(count)))
-    assert nodes.rejected == []
     programs = [plane.process(name) for name in ("kube-apiserver", "kube-scheduler", "etcd")]
     async with asyncio.timeout(SECONDS):  # until they are done with what was created
         while await cpu_time(programs, asyncio.sleep(1)) > 100:

@@ -2,15 +2,15 @@
 
 import json
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
-
-import pytest
 
 from alignup.cli.app import COMMANDS
 from alignup.cli.installation import EXTRAS, NEEDED_EXTRAS, describe_import_error, install_advice
 from alignup.collect.collection import STATE_PARTS, Collection, CollectionIndex, Part, write
-from tests.cli.commands import python
+from tests.cli.commands import environment
 
 ROOT = Path(__file__).parents[2]
 MODULES = {"grpcio": "grpc", "protobuf": "google", "nvidia-ml-py": "pynvml"}
@@ -35,24 +35,49 @@ ARGUMENTS = {
 NEEDED = {**NEEDED_EXTRAS, "sweep": ("fleet",)}
 
 
-def run_without_extras(*words):
-    blocked = json.dumps([module for modules in EXTRAS.values() for module in modules])
-    script = (
-        f"import sys; sys.modules.update(dict.fromkeys({blocked})); from alignup.cli import main; main({list(words)})"
+SCRIPT = """import json, os, sys
+blocked, commands = json.load(sys.stdin)
+sys.modules.update(dict.fromkeys(blocked))
+from alignup.cli import main
+for number, words in enumerate(commands):
+    if not os.fork():
+        os.dup2(os.open(f"{number}.out", os.O_WRONLY | os.O_CREAT), 1)
+        os.dup2(os.open(f"{number}.err", os.O_WRONLY | os.O_CREAT), 2)
+        os.chdir(sys.argv[1])
+        main(words)
+    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+"""
+
+
+def run_without_extras(directory, *commands):
+    """Run commands as forks of one process, with their output in *directory*; return exit code and output of each."""
+    blocked = [module for modules in EXTRAS.values() for module in modules]
+    done = subprocess.run(  # noqa: S603 - our own program
+        [sys.executable, "-c", SCRIPT, ROOT],
+        input=json.dumps([blocked, commands]),
+        env=environment({"KUBECONFIG": "/nonexistent", "ALIGNUP_AGENT": "unix:/nonexistent"}),
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    return python("-c", script, cwd=ROOT, env={"KUBECONFIG": "/nonexistent", "ALIGNUP_AGENT": "unix:/nonexistent"})
+    return [
+        (int(code), *((directory / f"{number}.{end}").read_text("utf-8") for end in ("out", "err")))
+        for number, code in enumerate(done.stdout.split())
+    ]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_no_command_fails_with_an_internal_error(command, tmp_path):
-    run = run_without_extras(command, *[word.format(tmp=tmp_path) for word in ARGUMENTS.get(command, [])])
+def test_no_command_fails_with_an_internal_error(tmp_path):
+    words = {name: [word.format(tmp=tmp_path) for word in ARGUMENTS.get(name, [])] for name in COMMANDS}
+    runs = run_without_extras(tmp_path, *([name, *arguments] for name, arguments in words.items()))
 
-    assert "internal error" not in run.stderr
-    assert "Traceback" not in run.stderr
-    if command in NEEDED:
-        assert run.returncode == 1
-        assert run.stderr.splitlines()[0].endswith(" is not installed")
-        assert install_advice(*NEEDED[command]) in run.stderr
+    for command, (code, _, errors) in zip(COMMANDS, runs, strict=True):
+        assert "internal error" not in errors, command
+        assert "Traceback" not in errors, command
+        if command in NEEDED:
+            assert code == 1, command
+            assert errors.splitlines()[0].endswith(" is not installed"), command
+            assert install_advice(*NEEDED[command]) in errors, command
 
 
 def test_an_archive_needs_no_extra(tmp_path):
@@ -68,17 +93,16 @@ def test_an_archive_needs_no_extra(tmp_path):
     )
     write(tmp_path / "case.tar.gz", Collection(index, parts))
 
-    run = run_without_extras("why", str(tmp_path / "case.tar.gz"), "--search", "0")
+    ((code, output, errors),) = run_without_extras(tmp_path, ["why", str(tmp_path / "case.tar.gz"), "--search", "0"])
 
-    assert run.returncode == 1, run.stderr
-    assert "TopologyAffinityError" in run.stdout
+    assert code == 1, errors
+    assert "TopologyAffinityError" in output
 
 
-@pytest.mark.parametrize("words", [["cluster", "nodes"], ["cluster", "upgrade-check", "--to", "1.37"]])
-def test_every_command_of_a_cluster_names_the_extra(words):
-    run = run_without_extras(*words)
+def test_every_command_of_a_cluster_names_the_extra(tmp_path):
+    runs = run_without_extras(tmp_path, ["cluster", "nodes"], ["cluster", "upgrade-check", "--to", "1.37"])
 
-    assert (run.returncode, run.stderr.splitlines()[1]) == (1, f"  {install_advice('cluster')}")
+    assert [(code, errors.splitlines()[1]) for code, _, errors in runs] == [(1, f"  {install_advice('cluster')}")] * 2
 
 
 def test_every_library_of_an_extra_is_known():

@@ -356,24 +356,36 @@ def test_a_log_is_never_trusted(cluster, collect):
         assert "the log of the reader is " in done.stderr
 
 
-def bomb(size):
-    """The log of a reader whose content decompresses to *size* bytes."""
-    content = base64.encodebytes(gzip.compress(bytes(size)))
+LARGE = 1 << 20  #: times 76 bytes
+
+
+def bomb():
+    """The log of a reader whose content decompresses to 256 MiB, more than the command may use."""
+    content = base64.encodebytes(gzip.compress(bytes(1 << 28), 1))
     return b"-----BEGIN ALIGNUP RECORDING-----\n" + content + b"-----END ALIGNUP RECORDING-----\n"
 
 
 @pytest.mark.parametrize(
     ("log", "configuration", "expected"),
     [
-        pytest.param(b"A" * 75 + b"\n", b"{}", "machine and state files of the kubelet: .*larger than 4 MiB", id="log"),
-        pytest.param(bomb(1 << 28), b"{}", "the log of the reader has more than 16 MiB", id="compressed log"),
-        pytest.param(b"", b"[" * 76, "configuration of the kubelet: .*larger than 4 MiB", id="configuration"),
+        pytest.param(
+            lambda: (b"A" * 75 + b"\n") * LARGE,
+            lambda: b"{}",
+            "machine and state files of the kubelet: .*larger than 4 MiB",
+            id="log",
+        ),
+        pytest.param(bomb, lambda: b"{}", "the log of the reader has more than 16 MiB", id="compressed log"),
+        pytest.param(
+            lambda: b"",
+            lambda: b"[" * 76 * LARGE,
+            "configuration of the kubelet: .*larger than 4 MiB",
+            id="configuration",
+        ),
     ],
 )
 def test_a_hostile_node_costs_little_memory(cluster, tmp_path, log, configuration, expected):
-    large = 1 << 20  # times 76 bytes
-    cluster.log = log * large if len(log) == 76 else log
-    cluster.respond(f"/api/v1/nodes/{NODE}/proxy/configz", configuration * (large if len(configuration) == 76 else 1))
+    cluster.log = log()
+    cluster.respond(f"/api/v1/nodes/{NODE}/proxy/configz", configuration())
     config = tmp_path / "config"
     cluster.write_kubeconfig(config)
 

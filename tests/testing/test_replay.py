@@ -87,7 +87,7 @@ def test_a_recording_does_not_depend_on_the_order_of_sets():
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("number", range(rounds(4, soak=60)))
+@pytest.mark.parametrize("number", range(rounds(2, soak=60)))
 def test_a_random_run_is_replayed_from_its_beginning_and_from_snapshots_in_the_middle(number, tmp_path, monkeypatch):
     monkeypatch.setattr("alignup.schedule.recording.DecisionRecorder.max_bytes", 100_000)
     monkeypatch.setattr("alignup.schedule.recording.DecisionRecorder.max_files", 1000)
