@@ -5,7 +5,7 @@ does. So a node whose kubelet admits a pod may be one to which the scheduler doe
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from alignup.align import fit
@@ -78,6 +78,7 @@ class NodeCapacity:
         self._pods = pods
         self._read = read
         self._used: dict[str, UsedResources] = {}
+        self._used_beside: dict[str, tuple[Sequence[Pod], UsedResources]] = {}  #: with pods that are not bound yet
         self._requests: dict[str, FitRequest] = {}  #: uid → what the pod requests
         #: identities of the parts of pods, which are stored once for pods that are alike → the parts, and the request
         self._alike: dict[tuple[int, ...], tuple[tuple[object, ...], FitRequest]] = {}
@@ -86,11 +87,12 @@ class NodeCapacity:
     def forget_node(self, node: str) -> None:
         """Note that a Node object has changed, or is gone."""
         self._allocatable.pop(node, None)
-        self._used.pop(node, None)
+        self._forget_used(node)
 
     def forget_pods(self) -> None:
         """Note that all pods were listed again."""
         self._used.clear()
+        self._used_beside.clear()
         self._requests.clear()
         self._alike.clear()
 
@@ -103,28 +105,41 @@ class NodeCapacity:
             if uid not in self._requests or _resources(old) == _resources(pod):
                 return False
             resized = self._requests.pop(uid) != self._request(uid, pod)
-        self._used.pop(node, None)
+        self._forget_used(node)
         return resized
 
-    def insufficient(self, name: str, pod: Pod, *, beside: Iterable[Pod] = (), empty: bool = False) -> tuple[str, ...]:
+    def _forget_used(self, node: str) -> None:
+        self._used.pop(node, None)
+        self._used_beside.pop(node, None)
+
+    def insufficient(self, name: str, pod: Pod, *, beside: Sequence[Pod] = (), empty: bool = False) -> tuple[str, ...]:
         """Return the resources of which a node, or an *empty* node like it, has too little for *pod* beside others."""
         node = self._nodes.get(name)
         if node is None:
             return (fit.PODS,)
         if name not in self._allocatable:
             self._allocatable[name] = read_allocatable(node.status.allocatable)
-        if empty:
-            used = UsedResources()
-        elif name in self._used:
-            used = self._used[name]
-        else:
-            used = self._used[name] = _sum(self._request(uid, bound) for uid, bound in self._pods(name).items())
         capacity = self._allocatable[name]
-        for other in beside:
-            used = used.plus(demand.fit_used(demand.without_claimed(other, capacity.scalars)))
+        used = self._plus(UsedResources(), beside, capacity) if empty else self._used_on(name, beside, capacity)
         request = demand.fit_request(demand.without_claimed(pod, capacity.scalars))
         shortages = fit.insufficient_resources(request, used=used, allocatable=capacity)
         return tuple(shortage.resource for shortage in shortages)
+
+    def _used_on(self, name: str, beside: Sequence[Pod], capacity: NodeAllocatable) -> UsedResources:
+        """Return what the pods of a node use, and those *beside* them."""
+        if name not in self._used:
+            self._used[name] = _sum(self._request(uid, bound) for uid, bound in self._pods(name).items())
+        if not beside:
+            return self._used[name]
+        known = self._used_beside.get(name)
+        if known is None or known[0] != beside:
+            known = self._used_beside[name] = (beside, self._plus(self._used[name], beside, capacity))
+        return known[1]
+
+    def _plus(self, used: UsedResources, pods: Iterable[Pod], capacity: NodeAllocatable) -> UsedResources:
+        for pod in pods:
+            used = used.plus(demand.fit_used(demand.without_claimed(pod, capacity.scalars)))
+        return used
 
     def _request(self, uid: str, pod: ApiPod) -> FitRequest:
         if uid not in self._requests:

@@ -325,10 +325,11 @@ class Gate:
         if head is None:
             return None
         pod_class, waiting = head
-        released = [False]
-        with self._isolated("place", waiting):
-            released.append(self._try(waiting, pod_class))
-        return released[-1]
+        try:
+            return self._try(waiting, pod_class)
+        except Exception as error:  # noqa: BLE001 - whatever it is, all others go on
+            self.step_failed("place", waiting.uid, error, waiting)
+            return False
 
     def _try(self, waiting: PodFacts, pod_class: PodClass) -> bool:
         if is_large(pod_class.pod) and not pod_class.prepared:
