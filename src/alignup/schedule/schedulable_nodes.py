@@ -78,7 +78,8 @@ class NodeCapacity:
         self._pods = pods
         self._read = read
         self._used: dict[str, UsedResources] = {}
-        self._used_beside: dict[str, tuple[Sequence[Pod], UsedResources]] = {}  #: with pods that are not bound yet
+        #: node → what its bound pods use, other pods, and what they use together
+        self._used_beside: dict[str, tuple[UsedResources, Sequence[Pod], UsedResources]] = {}
         self._requests: dict[str, FitRequest] = {}  #: uid → what the pod requests
         #: identities of the parts of pods, which are stored once for pods that are alike → the parts, and the request
         self._alike: dict[tuple[int, ...], tuple[tuple[object, ...], FitRequest]] = {}
@@ -87,12 +88,12 @@ class NodeCapacity:
     def forget_node(self, node: str) -> None:
         """Note that a Node object has changed, or is gone."""
         self._allocatable.pop(node, None)
-        self._forget_used(node)
+        self._used.pop(node, None)
+        self._used_beside.pop(node, None)
 
     def forget_pods(self) -> None:
         """Note that all pods were listed again."""
         self._used.clear()
-        self._used_beside.clear()
         self._requests.clear()
         self._alike.clear()
 
@@ -105,12 +106,8 @@ class NodeCapacity:
             if uid not in self._requests or _resources(old) == _resources(pod):
                 return False
             resized = self._requests.pop(uid) != self._request(uid, pod)
-        self._forget_used(node)
-        return resized
-
-    def _forget_used(self, node: str) -> None:
         self._used.pop(node, None)
-        self._used_beside.pop(node, None)
+        return resized
 
     def insufficient(self, name: str, pod: Pod, *, beside: Sequence[Pod] = (), empty: bool = False) -> tuple[str, ...]:
         """Return the resources of which a node, or an *empty* node like it, has too little for *pod* beside others."""
@@ -120,26 +117,22 @@ class NodeCapacity:
         if name not in self._allocatable:
             self._allocatable[name] = read_allocatable(node.status.allocatable)
         capacity = self._allocatable[name]
-        used = self._plus(UsedResources(), beside, capacity) if empty else self._used_on(name, beside, capacity)
+        if empty:
+            used = UsedResources()
+        elif name in self._used:
+            used = self._used[name]
+        else:
+            requests = (self._request(uid, bound) for uid, bound in self._pods(name).items())
+            used = self._used[name] = _sum(UsedResources(), requests)
+        if beside:
+            bound_use, others, together = self._used_beside.get(name, (None, (), used))
+            if bound_use is not used or others != beside:
+                together = _sum(used, (_used(other, capacity.scalars) for other in beside))
+                self._used_beside[name] = (used, beside, together)
+            used = together
         request = demand.fit_request(demand.without_claimed(pod, capacity.scalars))
         shortages = fit.insufficient_resources(request, used=used, allocatable=capacity)
         return tuple(shortage.resource for shortage in shortages)
-
-    def _used_on(self, name: str, beside: Sequence[Pod], capacity: NodeAllocatable) -> UsedResources:
-        """Return what the pods of a node use, and those *beside* them."""
-        if name not in self._used:
-            self._used[name] = _sum(self._request(uid, bound) for uid, bound in self._pods(name).items())
-        if not beside:
-            return self._used[name]
-        known = self._used_beside.get(name)
-        if known is None or known[0] != beside:
-            known = self._used_beside[name] = (beside, self._plus(self._used[name], beside, capacity))
-        return known[1]
-
-    def _plus(self, used: UsedResources, pods: Iterable[Pod], capacity: NodeAllocatable) -> UsedResources:
-        for pod in pods:
-            used = used.plus(demand.fit_used(demand.without_claimed(pod, capacity.scalars)))
-        return used
 
     def _request(self, uid: str, pod: ApiPod) -> FitRequest:
         if uid not in self._requests:
@@ -152,7 +145,7 @@ class NodeCapacity:
                 decoded = self._read(pod)
                 if len(self._alike) >= MAX_ALIKE:
                     self._alike.clear()
-                self._alike[key] = (parts, _NO_REQUEST if decoded is None else _used(decoded))
+                self._alike[key] = (parts, _NO_REQUEST if decoded is None else _used(decoded, {}))
             self._requests[uid] = self._alike[key][1]
         return self._requests[uid]
 
@@ -167,12 +160,11 @@ def _resources(pod: ApiPod) -> tuple[object, ...]:
     return spec.init_containers, spec.containers, spec.resources, reported
 
 
-def _used(pod: Pod) -> FitRequest:
-    return demand.fit_used(demand.without_claimed(pod, {}))
+def _used(pod: Pod, capacity: Mapping[str, int]) -> FitRequest:
+    return demand.fit_used(demand.without_claimed(pod, capacity))
 
 
-def _sum(requests: Iterable[FitRequest]) -> UsedResources:
-    used = UsedResources()
+def _sum(used: UsedResources, requests: Iterable[FitRequest]) -> UsedResources:
     for request in requests:
         used = used.plus(request)
     return used

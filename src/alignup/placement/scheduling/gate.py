@@ -255,9 +255,6 @@ class Gate:
 
     # Changes of nodes, claims and groups
 
-    def nodes_changed(self, nodes: Iterable[str], *, taken: bool = False) -> None:
-        self.queue.nodes_changed(nodes, taken=taken)
-
     def hosts_changed(self, hosts: Collection[str]) -> None:
         """Take note of what hosts hold; they may have been unknown when pods were adopted that are released there."""
         self.queue.nodes_changed(hosts)
