@@ -40,7 +40,7 @@ from tests.observe.kubelets import SimulatedKubelet
 ASKED = pod("asked", cpu="2", memory="1Gi")
 ALLOCATABLE = {"cpu": "7", "memory": "31Gi", "pods": "110"}
 #: functions and modules
-BUDGETS = {"filter, a new shape": (211, 56), "bind": (203, 56), "gated pod, from creation to report": (481, 83)}
+BUDGETS = {"filter, a new shape": (211, 55), "bind": (200, 55), "gated pod, from creation to report": (479, 82)}
 
 
 class PathCounter:

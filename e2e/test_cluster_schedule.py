@@ -35,7 +35,7 @@ MODES = ("extender", "gate")
 FAULTY = ("wide", "wide-2")  #: where plugins, kubelets and observers stop and come again
 EVENTS = "/api/v1/namespaces/default/events"
 #: Why a kubelet may decide otherwise although a prediction was right when it was made; see docs/why/placement.md.
-FAULTS = {"kubelet_restart", "devices", "foreign_pod", "host_resources", "pod_end"}
+FAULTS = {"kubelet_restart", "readmission", "devices", "foreign_pod", "host_resources", "pod_end"}
 
 
 @pytest.fixture(scope="module", params=control_plane.directories() or (None,), ids=control_plane.version)

@@ -173,6 +173,20 @@ class TestVerdicts:
         assert answers == [VerdictKind.ADMITS, VerdictKind.REJECTS] * 2
         assert len(cluster._verdicts._tables) == 1  # noqa: SLF001
 
+    def test_of_many_shapes_the_last_ones_are_kept(self):
+        cluster = Cluster(max_shapes=16)
+        cluster.confirm(report("a", make_host()))
+        pods = [make_pod("new", cpu="2", memory=f"{number + 1}Mi") for number in range(100)]
+
+        for pod in pods:
+            assert cluster.feasible(pod)["a"].admits
+            assert len(cluster._verdicts._tables) <= 16  # noqa: SLF001
+
+        before = cluster.renewed_verdicts
+        for pod in pods[-12:]:
+            assert cluster.feasible(pod)["a"].admits
+        assert cluster.renewed_verdicts == before
+
 
 class TestAssumedPods:
     def test_an_assumed_pod_takes_its_place(self):

@@ -3,6 +3,9 @@
 from typing import Any
 from unittest.mock import Mock
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from alignup.documents.codec import convert
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
 from alignup.kubernetes.manifests.pod_decoder import pod_from
@@ -72,3 +75,17 @@ def test_a_pod_is_read_again_only_if_its_resources_changed():
         assert not node.put(running("2", phase=phase))
         assert node.insufficient() == ()
     assert read.call_count == 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.lists(st.integers(1, 3), max_size=3), st.booleans()), min_size=1))
+def test_pods_beside_the_bound_ones_count_as_they_are_now(steps):
+    """Whatever was asked before: other pods beside it, another bound pod, an empty node."""
+    node = OnePod()
+    beside = [pod(f"beside-{number}", cpu=str(number), memory="1Gi") for number in range(4)]
+    for cpus, others, empty in steps:
+        node.put(running(str(cpus)))
+        taken = sum(others) + 4 + (0 if empty else cpus)
+
+        answer = node.capacity.insufficient("a", ASKED, beside=tuple(beside[cpu] for cpu in others), empty=empty)
+
+        assert answer == (("cpu",) if taken > 8 else ())

@@ -91,7 +91,7 @@ def ask_about_pod(view: ClusterView, pod: ApiPod, *, seconds: float, reported: s
 
 
 def _with_class_resources(view: ClusterView, pod: Pod) -> Pod:
-    return pod if view.claims is None else view.claims.with_class_resources(pod)
+    return pod if view.claims is None else view.claims.objects.with_class_resources(pod)
 
 
 def _claim_notes(view: ClusterView, pod: Pod) -> Iterator[str]:

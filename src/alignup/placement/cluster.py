@@ -180,11 +180,11 @@ class Cluster:
                 self._hosts[binding.uid] = record.name
         self._verdicts.touch(record.name)
 
-    def observe(self, pod: Pod, host: str, stage: PodStage) -> None:
-        """Record that *pod* is bound to *host* and in this stage; call it in the order of the watch."""
-        self._observe(pod, host, stage)
+    def observe(self, pod: Pod, host: str, stage: PodStage, *, listed: int = 0) -> None:
+        """Record that *pod* is bound to *host* and in this stage; call it in the order of the watch.
 
-    def _observe(self, pod: Pod, host: str, stage: PodStage, *, listed: int = 0) -> None:
+        *listed*: the number of the list of pods that shows it; the order of the bindings that it shows is not known.
+        """
         uid = pod.uid
         if self._stages.get(uid) is PodStage.ENDED:
             return
@@ -233,7 +233,7 @@ class Cluster:
                 self._verdicts.touch(record.name)
             if stage is PodStage.TERMINATING:
                 for pod, host, current in listed.values():
-                    self._observe(pod, host, current, listed=self._lists)
+                    self.observe(pod, host, current, listed=self._lists)
 
     def observe_rejection(self, uid: str, host: str, reason: str) -> None:
         """Record that the kubelet rejected a pod with this reason; see ``take_rejections``."""
@@ -271,13 +271,27 @@ class Cluster:
         rejections, self._foreign_rejections = self._foreign_rejections, []
         return rejections
 
-    def assume(self, pod: Pod, host: str, *, or_elsewhere: bool = False) -> Verdict:
+    def assume(
+        self, pod: Pod, host: str, *, beside: AbstractSet[str] = frozenset(), or_elsewhere: bool = False
+    ) -> Verdict:
         """Count on *pod* on *host* from now on, if the host admits it; the verdict says where it will be.
 
         With *or_elsewhere*, it may also be bound to another host where it is assumed: each of them may get it or not,
-        until its binding is observed.
+        until its binding is observed. It does not wait until reports contain the pods *beside* it.
         """
-        return self._assume(pod, host, or_elsewhere=or_elsewhere)
+        record = self._records.get(host)
+        if record is None:
+            return NO_REPORT
+        verdict = self._verdicts.of_one(pod, record, beside)
+        if verdict.admits and not record.holds(pod.uid):
+            if or_elsewhere:
+                self._possible_hosts.setdefault(pod.uid, set()).add(host)
+            else:
+                self._leave_other_host(pod.uid, host)
+            record.assume(pod, verdict, or_elsewhere=or_elsewhere)
+            self._hosts[pod.uid] = host
+            self._verdicts.touch(host)
+        return verdict
 
     def steer(self, pod: Pod, host: str, nodes: NodeSet, *, certain: bool) -> Verdict | None:
         """Count on an assumed pod on these NUMA nodes; ``None``, and nothing changes, if the host may reject it.
@@ -309,7 +323,7 @@ class Cluster:
         new: list[str] = []
         for pod, host in bindings:
             known = self._hosts.get(pod.uid) == host
-            verdicts.append(self._assume(pod, host, beside=beside))
+            verdicts.append(self.assume(pod, host, beside=beside))
             if not verdicts[-1].admits:
                 for uid in reversed(new):
                     self.forget(uid)
@@ -317,23 +331,6 @@ class Cluster:
             if not known:
                 new.append(pod.uid)
         return tuple(verdicts)
-
-    def _assume(
-        self, pod: Pod, host: str, *, beside: AbstractSet[str] = frozenset(), or_elsewhere: bool = False
-    ) -> Verdict:
-        record = self._records.get(host)
-        if record is None:
-            return NO_REPORT
-        verdict = self._verdicts.of_one(pod, record, beside)
-        if verdict.admits and not record.holds(pod.uid):
-            if or_elsewhere:
-                self._possible_hosts.setdefault(pod.uid, set()).add(host)
-            else:
-                self._leave_other_host(pod.uid, host)
-            record.assume(pod, verdict, or_elsewhere=or_elsewhere)
-            self._hosts[pod.uid] = host
-            self._verdicts.touch(host)
-        return verdict
 
     def forget(self, uid: str) -> None:
         """Forget a binding that did not happen; do nothing for an unknown pod or one whose binding was observed."""

@@ -173,6 +173,7 @@ class VerdictCache:
         self._recent: OrderedDict[HostState, None] = OrderedDict()  #: the one asked for last is at the end
         self._states: WeakValueDictionary[Hashable, AlignmentState] = WeakValueDictionary()
         self._shapes: OrderedDict[Hashable, PodShape] = OrderedDict()  #: the one asked for last is at the end
+        self._last: tuple[Pod, PodShape] | None = None  #: what was asked for last, usually once for each of many hosts
         self._anywhere: dict[tuple[HostModel, PodShape], Verdict] = {}
 
     def state(self, model: HostModel, ledger: Ledger, *, approximate: bool) -> HostState:
@@ -193,21 +194,29 @@ class VerdictCache:
 
     def shape(self, pod: Pod) -> PodShape:
         """Return the shape of *pod*; ``PodError`` if no host could decide on it."""
+        if self._last is not None and self._last[0] is pod:
+            return self._last[1]
         key = shape_key(pod)
         shape = self._shapes.get(key)
-        if shape is not None:
-            self._shapes.move_to_end(key)
-            return shape
-        check_pod(pod)
-        shape = self._shapes[key] = build_shape(pod)
-        while len(self._shapes) > self._max_shapes:
-            _, oldest = self._shapes.popitem(last=False)
-            self._anywhere.clear()
-            for alignment in list(self._states.values()):
-                alignment.verdicts.pop(oldest, None)
-                for state in list(alignment.states.values()):
-                    state.forget(oldest)
+        if shape is None:
+            check_pod(pod)
+            shape = self._shapes[key] = build_shape(pod)
+        self._shapes.move_to_end(key)
+        self._last = pod, shape
+        if len(self._shapes) > self._max_shapes:
+            self._forget_oldest()
         return shape
+
+    def _forget_oldest(self) -> None:
+        """Forget the shapes that were asked for longest ago; several, since every state has to be looked at."""
+        oldest = [self._shapes.popitem(last=False)[1] for _ in range(1 + self._max_shapes // 8)]
+        self._anywhere.clear()
+        for alignment in list(self._states.values()):
+            states = list(alignment.states.values())
+            for shape in oldest:
+                alignment.verdicts.pop(shape, None)
+                for state in states:
+                    state.forget(shape)
 
     def forget_models(self) -> None:
         self._anywhere.clear()

@@ -134,9 +134,6 @@ class KnownClaims:
         problem = [f"claims of pods are not known: {self.problem}"] if self.problem else []
         return (*problem, *islice(doubles, _MAX_NOTES), *islice(devices, _MAX_NOTES))
 
-    def with_class_resources(self, pod: Pod) -> Pod:
-        return self.objects.with_class_resources(pod)
-
     def devices_of(self, node: str, machine: Machine | None) -> tuple[SliceDevice, ...]:
         """Return the devices that pods on *node* can get, with their NUMA nodes on its *machine*."""
         return self._place(node, machine)[0]

@@ -260,7 +260,7 @@ class AdmissionChecks:
         meta = ObjectMeta(name=name, namespace=metadata.namespace, labels=labels, annotations=annotations)
         spec = msgspec.structs.replace(template.spec, node_name="")
         pod = apply_defaults(readable_pod(ApiPod(metadata=meta, spec=spec)))  # those of a template are not applied yet
-        pod = self._live.claims.with_class_resources(pod)
+        pod = self._live.claims.objects.with_class_resources(pod)
         check_pod(replace(pod, uid=metadata.uid))
         return pod
 

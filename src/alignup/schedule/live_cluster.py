@@ -367,7 +367,7 @@ class LiveCluster:
         if decoded is None:
             try:
                 check_container_count(len(pod.spec.containers) + len(pod.spec.init_containers))
-                decoded = self.claims.with_class_resources(readable_pod(pod))
+                decoded = self.claims.objects.with_class_resources(readable_pod(pod))
             except PodError as error:
                 self._note_unreadable(pod, str(error))
                 raise

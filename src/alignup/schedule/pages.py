@@ -363,7 +363,7 @@ class ClusterPages:
         if not loaded.workloads:
             raise ParseError("\n".join(loaded.warnings) or "the manifest has no workloads")
         answers: list[AnsweredPod] = []
-        served = self._live.claims.with_class_resources
+        served = self._live.claims.objects.with_class_resources
         accepted = accept_for(self._live.cluster, loaded.workloads[:MAX_WORKLOADS])
         workloads = [replace(workload, pod=served(workload.pod)) for workload in accepted]
         for templates in split_by_object(workloads):
@@ -407,7 +407,7 @@ class ClusterPages:
 
     async def ask_nodes(self, pod: Pod, spec: ApiPodSpec, api_pod: ApiPod | None = None) -> PodAnswers:
         """Ask some nodes at a time: thousands of them can take a second, in which schedulers would wait."""
-        cluster, pod = self._live.cluster, self._live.claims.with_class_resources(pod)
+        cluster, pod = self._live.cluster, self._live.claims.objects.with_class_resources(pod)
         await self._live.large_pods.decide(pod)
         for number, name in enumerate(cluster.hosts, start=1):
             cluster.verdict(pod, name)  # is kept

@@ -5,7 +5,7 @@ does. So a node whose kubelet admits a pod may be one to which the scheduler doe
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from alignup.align import fit
@@ -78,6 +78,8 @@ class NodeCapacity:
         self._pods = pods
         self._read = read
         self._used: dict[str, UsedResources] = {}
+        #: node → what its bound pods use, other pods, and what they use together
+        self._used_beside: dict[str, tuple[UsedResources, Sequence[Pod], UsedResources]] = {}
         self._requests: dict[str, FitRequest] = {}  #: uid → what the pod requests
         #: identities of the parts of pods, which are stored once for pods that are alike → the parts, and the request
         self._alike: dict[tuple[int, ...], tuple[tuple[object, ...], FitRequest]] = {}
@@ -87,6 +89,7 @@ class NodeCapacity:
         """Note that a Node object has changed, or is gone."""
         self._allocatable.pop(node, None)
         self._used.pop(node, None)
+        self._used_beside.pop(node, None)
 
     def forget_pods(self) -> None:
         """Note that all pods were listed again."""
@@ -106,22 +109,27 @@ class NodeCapacity:
         self._used.pop(node, None)
         return resized
 
-    def insufficient(self, name: str, pod: Pod, *, beside: Iterable[Pod] = (), empty: bool = False) -> tuple[str, ...]:
+    def insufficient(self, name: str, pod: Pod, *, beside: Sequence[Pod] = (), empty: bool = False) -> tuple[str, ...]:
         """Return the resources of which a node, or an *empty* node like it, has too little for *pod* beside others."""
         node = self._nodes.get(name)
         if node is None:
             return (fit.PODS,)
         if name not in self._allocatable:
             self._allocatable[name] = read_allocatable(node.status.allocatable)
+        capacity = self._allocatable[name]
         if empty:
             used = UsedResources()
         elif name in self._used:
             used = self._used[name]
         else:
-            used = self._used[name] = _sum(self._request(uid, bound) for uid, bound in self._pods(name).items())
-        capacity = self._allocatable[name]
-        for other in beside:
-            used = used.plus(demand.fit_used(demand.without_claimed(other, capacity.scalars)))
+            requests = (self._request(uid, bound) for uid, bound in self._pods(name).items())
+            used = self._used[name] = _sum(UsedResources(), requests)
+        if beside:
+            bound_use, others, together = self._used_beside.get(name, (None, (), used))
+            if bound_use is not used or others != beside:
+                together = _sum(used, (_used(other, capacity.scalars) for other in beside))
+                self._used_beside[name] = (used, beside, together)
+            used = together
         request = demand.fit_request(demand.without_claimed(pod, capacity.scalars))
         shortages = fit.insufficient_resources(request, used=used, allocatable=capacity)
         return tuple(shortage.resource for shortage in shortages)
@@ -137,7 +145,7 @@ class NodeCapacity:
                 decoded = self._read(pod)
                 if len(self._alike) >= MAX_ALIKE:
                     self._alike.clear()
-                self._alike[key] = (parts, _NO_REQUEST if decoded is None else _used(decoded))
+                self._alike[key] = (parts, _NO_REQUEST if decoded is None else _used(decoded, {}))
             self._requests[uid] = self._alike[key][1]
         return self._requests[uid]
 
@@ -152,12 +160,11 @@ def _resources(pod: ApiPod) -> tuple[object, ...]:
     return spec.init_containers, spec.containers, spec.resources, reported
 
 
-def _used(pod: Pod) -> FitRequest:
-    return demand.fit_used(demand.without_claimed(pod, {}))
+def _used(pod: Pod, capacity: Mapping[str, int]) -> FitRequest:
+    return demand.fit_used(demand.without_claimed(pod, capacity))
 
 
-def _sum(requests: Iterable[FitRequest]) -> UsedResources:
-    used = UsedResources()
+def _sum(used: UsedResources, requests: Iterable[FitRequest]) -> UsedResources:
     for request in requests:
         used = used.plus(request)
     return used

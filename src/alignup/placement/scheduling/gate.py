@@ -255,9 +255,6 @@ class Gate:
 
     # Changes of nodes, claims and groups
 
-    def nodes_changed(self, nodes: Iterable[str], *, taken: bool = False) -> None:
-        self.queue.nodes_changed(nodes, taken=taken)
-
     def hosts_changed(self, hosts: Collection[str]) -> None:
         """Take note of what hosts hold; they may have been unknown when pods were adopted that are released there."""
         self.queue.nodes_changed(hosts)
@@ -325,10 +322,11 @@ class Gate:
         if head is None:
             return None
         pod_class, waiting = head
-        released = [False]
-        with self._isolated("place", waiting):
-            released.append(self._try(waiting, pod_class))
-        return released[-1]
+        try:
+            return self._try(waiting, pod_class)
+        except Exception as error:  # noqa: BLE001 - whatever it is, all others go on
+            self.step_failed("place", waiting.uid, error, waiting)
+            return False
 
     def _try(self, waiting: PodFacts, pod_class: PodClass) -> bool:
         if is_large(pod_class.pod) and not pod_class.prepared:

@@ -318,12 +318,6 @@ class PodQueue(WaitQueue[PodClass, PodFacts]):
         pod_class.version = self._changes.version
         return iter(pod_class)
 
-    def first_blocked(self, condition: Callable[[PodFacts], bool]) -> tuple[PodClass, PodFacts] | None:
-        """Return the blocked class whose first pod comes before all others that meet a condition."""
-        heads = (self._kinds[pod_class][0] for pod_class in self.blocked)
-        first = min((head for head in heads if condition(head.item)), default=None)
-        return None if first is None else (first.kind, first.item)
-
 
 def _class_key(waiting: PodFacts) -> Hashable:
     if isinstance(waiting, WaitingGang):

@@ -181,11 +181,11 @@ class SchedulingState:
                     for pod in pods:
                         self.wake_ups.await_room(pod.uid, (node,))
                     if self.gate:
-                        self.gate.nodes_changed((node,), taken=True)
+                        self.gate.queue.nodes_changed((node,), taken=True)
                 case GiveNodeBack(node):
                     self.wake_ups.hosts_changed((node,))
                     if self.gate:
-                        self.gate.nodes_changed((node,))
+                        self.gate.queue.nodes_changed((node,))
                 case AwaitRoom(uid, nodes):
                     self.wake_ups.await_room(uid, nodes)
                 case ChangeGang(key):
@@ -366,7 +366,7 @@ class SchedulingState:
             if not taken:
                 self.wake_ups.hosts_changed(names)
             if self.gate:
-                self.gate.nodes_changed(names, taken=taken)
+                self.gate.queue.nodes_changed(names, taken=taken)
             self._turn.emit(ChangeHosts(names, taken))
 
     def _check(self) -> None:
