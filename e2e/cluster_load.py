@@ -22,10 +22,12 @@ from alignup.schedule.cluster_facts import GATE, PLACEMENT_ANNOTATION
 from e2e.control_plane import ControlPlane
 from e2e.definitions import define_host_states
 from e2e.fake_nodes import FakeNodes
-from e2e.test_schedule import pod
+from e2e.schedule_replicas import NAMESPACE
+from e2e.test_schedule import NAMESPACES, pod
 from tests.observe.kubelets import SimulatedKubelet
 
 LIFE = (1.0, 4.0)  #: seconds for which a pod runs
+STUCK_SECONDS = 15.0  #: after which a pod that was released to a node that is being removed will not be bound
 MOST_WAITING = 150  #: pods; no more are created until fewer wait
 RETRY_SECONDS = 0.5
 PATIENCE = 300.0  #: seconds for what takes seconds
@@ -63,6 +65,7 @@ class LoadedNodes(FakeNodes):
         super().__init__(client)
         self.ended = 0
         self.names = 0  #: of nodes, so far
+        self.stuck: set[str] = set()  #: pods that were released to a node that was removed
         self.deviations = 0  #: pods that got other CPUs than promised, since a pod ended before they came
         self.promised_twice: list[str] = []
         self._chance = chance
@@ -89,13 +92,22 @@ class LoadedNodes(FakeNodes):
         self._workers[name] = asyncio.create_task(self._serve(name))
 
     async def remove(self, name: str) -> None:
-        """Drain a node, and remove it."""
+        """Drain a node, and remove it.
+
+        A pod that was released to it and not bound cannot go elsewhere: it is deleted, as its controller would.
+        """
         await self._client.patch(NODES.at(name), {"spec": {"unschedulable": True}})
-        async with asyncio.timeout(PATIENCE):
-            quiet = 0
-            while quiet < 20:  # a release that was on its way is seen after that
-                quiet = 0 if any(self._concerns(pod, name) for pod in self.pods) else quiet + 1
-                await asyncio.sleep(0.1)
+        clock = asyncio.get_running_loop().time
+        started, quiet = clock(), 0
+        while quiet < 20:  # a release that was on its way is seen after that
+            pods = [pod for pod in self.pods if self._concerns(pod, name)]
+            quiet = 0 if pods else quiet + 1
+            if clock() > started + STUCK_SECONDS:
+                for pod in pods:
+                    if not pod.spec.node_name:
+                        await self._client.delete(PODS.of(pod), grace_period=0)
+                        self.stuck.add(pod.metadata.uid)
+            await asyncio.sleep(0.1)
         await self._client.delete(NODES.at(name))
         await self._client.delete(HOST_STATES.at(name))
         self._workers.pop(name).cancel()
@@ -117,7 +129,7 @@ class LoadedNodes(FakeNodes):
             item = await queue.get()
             if isinstance(item, ApiPod):
                 await self._end(item)
-            elif item.object.metadata.uid not in self._seen:
+            elif item.object.metadata.uid not in self._seen | self.stuck:
                 self._seen.add(item.object.metadata.uid)
                 promised = self._check_promise(kubelet, item.object)
                 await self._admit(kubelet, item.object)
@@ -188,7 +200,7 @@ class ClusterLoad:
         self._stopping.set()
         try:
             async with asyncio.timeout(PATIENCE):
-                while self.nodes.ended < self.created:  # noqa: ASYNC110 - no event
+                while self.nodes.ended + len(self.nodes.stuck) < self.created:  # noqa: ASYNC110 - no event
                     await asyncio.sleep(0.2)
         except TimeoutError:
             left = [f"{each.metadata.name} on {each.spec.node_name}" for each in self.nodes.pods][:20]
@@ -202,6 +214,7 @@ async def loaded_cluster(
     """Yield the load of *nodes* simulated nodes of *plane*; it has not been started."""
     access = find_access(plane.kubeconfig(plane.directory / "load.json"))
     async with PersistentClient(access, timing=Timing(attempts=1, longest_retry=1.0)) as client:
+        await client.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
         await define_host_states(client)
         simulated = LoadedNodes(client, random.Random(seed))  # noqa: S311
         for number in range(nodes):
