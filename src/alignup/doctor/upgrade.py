@@ -61,7 +61,7 @@ class UpgradeReport:
             "version": VERSION,
             "from": self.old.version,
             "to": self.new.version,
-            **({"knownUpTo": self.new.known_up_to} if self.new.known_up_to else {}),
+            **self.new.date_document(),
             "safe": self.safe,
             "findings": [finding.to_document() for finding in self.findings],
             "sharedErrors": [finding.to_document() for finding in self.shared],
