@@ -301,10 +301,14 @@ def test_answers_of_nodes_whose_release_is_not_out_say_so(tmp_path, version, kno
         server.put({**node("a"), "status": {"nodeInfo": {"kubeletVersion": version}}})
         server.put(state_of("a", SimulatedKubelet()))
         server.write_kubeconfig(tmp_path / "config")
-        run = in_process("cluster", "why", "-f", "-", "--kubeconfig", tmp_path / "config", "-o", "json", stdin=manifest)
+        options = ("--kubeconfig", tmp_path / "config", "-o", "json")
+        answers = in_process("cluster", "why", "-f", "-", *options, stdin=manifest)
+        nodes = in_process("cluster", "nodes", *options)
 
-    assert json.loads(run.stdout).get("knownUpTo") == known
-    assert ("Kubernetes 1.38 is not released; known up to alpha.2" in run.stderr) is bool(known)
+    assert json.loads(answers.stdout).get("knownUpTo") == known
+    assert json.loads(nodes.stdout)["nodes"][0].get("knownUpTo") == known
+    for run in (answers, nodes):
+        assert run.stderr.count("Kubernetes 1.38 is not released; known up to alpha.2") == bool(known)
 
 
 def test_nodes_are_listed_with_what_is_free_and_what_fits(ask):

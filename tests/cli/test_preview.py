@@ -96,3 +96,33 @@ workload: {{generate: telco, pods: 4, load: 1}}
     assert run.returncode == 0, run.stderr
     assert "unknown Topology Manager" not in run.stdout
     assert "unknown Topology Manager" in refused.stdout + refused.stderr
+
+
+def test_why_lists_what_the_plan_may_choose_at_random(tmp_path):
+    """Neither NUMA node suits all resources of the second container, and two orders of its resources differ."""
+    amounts = {"c0": {"cpu": "5"}, "c1": {"cpu": "2", "example.com/gpu": "2", "example.com/nic": "1"}}
+    containers = [
+        {"name": name, "image": "i", "resources": {"limits": limits | {"memory": "1Mi"}}}
+        for name, limits in amounts.items()
+    ]
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": containers}}
+    (tmp_path / "pod.json").write_text(json.dumps(pod))
+    devices = ("example.com/gpu=1@0", "example.com/gpu=2@1", "example.com/nic=1@0", "example.com/nic=1@1")
+    options = ("cpuManagerPolicy=static", "topologyManagerPolicy=best-effort", "reservedSystemCPUs=0")
+    words = (
+        *("why", "-f", tmp_path / "pod.json", "--machine", "pack:2 numa:1(memory=8GiB) core:4 pu:1", *PREVIEW),
+        *(word for device in devices for word in ("--devices", device)),
+        *(word for option in options for word in ("--set", option)),
+    )
+
+    run = in_process(*words, *strategy("most-allocated"), "-o", "json")
+    text = in_process(*words, *strategy("most-allocated"))
+    plain = in_process(*words, *strategy("none"), "-o", "json")
+
+    (answer,) = json.loads(run.stdout)["answers"]
+    steps = [decision["steps"][1] for decision in (answer["decision"], *answer["otherDecisions"])]
+    assert [step["rule"] for step in steps] == ["RANDOM", "RANDOM"]
+    assert sorted(step["hint"]["nodes"] for step in steps) == ["0", "1"]
+    assert "Or, at random, on" in text.stdout
+    assert "{0} or {1}, at random: not preferred by every resource" in " ".join(text.stdout.split())
+    assert not json.loads(plain.stdout)["answers"][0]["otherDecisions"]

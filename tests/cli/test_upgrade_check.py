@@ -1,6 +1,7 @@
 """``alignup upgrade-check``."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -202,6 +203,29 @@ def test_sub_ids_that_end_with_the_largest_number_stop_the_kubelet(tmp_path, lin
     assert run.returncode == code
     assert ("/etc/subuid: a kubelet 1.38 does not start" in " ".join(run.stdout.split())) == bool(code)
     assert upgrade_check("1.36", "1.37", *ON_NODE, "--etc", tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ('{"uidMappings":[{"hostId":4294901760,"containerId":0,"length":65536}],"gidMappings":[]}', 1),
+        ('{"uidMappings":[],"gidMappings":[{"hostId":4294901760,"containerId":0,"length":65536}]}', 1),
+        ('{"uidMappings":[{"hostId":4294836224,"containerId":0,"length":65536}],"gidMappings":[]}', 0),
+        ("not JSON", 0),
+    ],
+)
+def test_a_pod_with_the_last_ids_stops_the_kubelet(tmp_path, text, code):
+    state = shutil.copytree(NODE / "state", tmp_path / "state")
+    (state / "pods" / "uid-1").mkdir(parents=True)
+    (state / "pods" / "uid-1" / "userns").write_text(text)
+    words = (*ON_NODE, "--state", state, "--pods", NODE / "running.yaml")
+
+    run = upgrade_check("1.37", "1.38", *words)
+
+    assert run.returncode == code, run.stdout
+    said = 'pods/uid-1/userns: a kubelet 1.38 does not start: pod "uid-1": id 4294901760 is out of range'
+    assert (said in " ".join(run.stdout.split())) == bool(code)
+    assert upgrade_check("1.36", "1.37", *words).returncode == 0
 
 
 def pod_manifest(name, cpu, **spec):

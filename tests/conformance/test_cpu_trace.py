@@ -69,7 +69,7 @@ def follow(trace: "Trace", events: list[tuple[dict[str, Any], dict[str, Any]]]) 
         assert predicting.play(event) == wanted, f"event {number} {event}: {seen}, with faults {predicting.shown()}"
         fault = fault_of(event, ledger, predicting.ledger)
         if event["op"].startswith("allocate") and trace.ledger is not ledger and predicting.ledger is not ledger:
-            assert trace.gave(event) == predicting.gave(event)
+            assert trace.gave(event) == trace.requested(event)
     return fault
 
 
@@ -171,6 +171,10 @@ class Trace:
 
     def remove(self, event) -> None:
         self.ledger = self.ledger.take_back(event["pod"], event["container"])
+
+    def requested(self, event) -> int:
+        pod = self.pods[event["pod"]]
+        return self.provider.exclusive_cpus(pod, named(pod, event["container"]) if "container" in event else None)
 
     def gave(self, event) -> int:
         """How many CPUs an allocation gave."""

@@ -5,6 +5,7 @@ import gzip
 import json
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -124,6 +125,19 @@ def follow(case: Case, expected: dict[str, str], *, kubelet_faults: bool = False
 def test_faults_inside_a_pod_level_allocation_are_predicted(case, expected, fault):
     assert follow(case, expected, kubelet_faults=True) is None
     assert follow(case, expected) == fault
+
+
+def test_traces_of_pods_placed_as_a_whole_are_predicted():
+    """Answers of the kubelet's own code (1.37.0-rc.1) on uneven machines and with five NUMA nodes or more."""
+    faults: Counter[str | None] = Counter()
+    for _, case in cases(Path(__file__).parent / "pod_level" / "cpu_trace.jsonl.gz"):
+        faults[cpu_traces.compare({**case, "release": NEWEST})] += 1
+
+    assert faults == {
+        "overwritten combinations": 20,
+        "CPUs given that were not available": 3,
+        "a rejected pod keeping CPUs": 3,
+    }
 
 
 def test_an_answer_that_no_known_fault_explains_is_a_failure():

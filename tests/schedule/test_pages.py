@@ -15,6 +15,7 @@ from alignup.align.claims.resource_claims import DeviceId, Slice, SliceDevice
 from alignup.kubernetes.api.objects import ApiPodSpec
 from alignup.kubernetes.manifests.pod_decoder import pod_to_dict
 from alignup.schedule import pages as cluster_pages
+from alignup.schedule.cluster_snapshot import incomplete_release
 from alignup.schedule.metrics import INTERVAL, PredictionHistory
 from alignup.schedule.node_cards import NodeCard, group_unknown, read_query, select_cards
 from alignup.schedule.pages import ROWS, ClusterPages
@@ -68,6 +69,25 @@ async def test_the_page_of_a_cluster_shows_every_node(pages, nodes, service):
     assert "Largest aligned request" in text_of(detail)
     assert (await pages.get("/nodes/dark")).status_code == 200
     assert (await pages.get("/nodes/missing")).status_code == 404
+
+
+async def test_pages_and_answers_say_how_far_the_release_of_a_kubelet_is_known(pages, nodes, service):
+    nodes.create(OTHER)
+    await until(lambda: service.live.find_pod("default", "other") is not None)
+    paths = ("/", "/nodes/a", "/pods/default/other", "/where?m=" + share(EXAMPLES["a pod"]))
+    before = [text_of(await pages.get(path)) for path in paths]
+    nodes.server.put({**node("a"), "status": {"nodeInfo": {"kubeletVersion": "v1.38.0-alpha.2"}}})
+    nodes.report("a")
+    await until(lambda: (release := incomplete_release(service.live.cluster)) is not None and release.minor == 38)
+
+    after = [text_of(await pages.get(path)) for path in paths]
+    answers = (await pages.get("/v1/explain/default/other")).json()
+
+    caveat = "Kubernetes 1.38 is not released; known up to alpha.2, 2026-10-07"
+    assert [caveat in text for text in before] == [False] * 4
+    assert [caveat in text for text in after] == [True] * 4
+    assert caveat not in text_of(await pages.get("/nodes/b"))
+    assert answers["knownUpTo"] == "alpha.2, 2026-10-07"
 
 
 async def test_devices_of_claims_are_on_the_pages_with_their_holders(pages, nodes, service):

@@ -31,8 +31,8 @@ from alignup.align.errors import PodError, Problem, ProviderError
 from alignup.align.hint import DONT_CARE, Hint, HintsByResource, MergeInput, Provider, provider_inputs
 from alignup.align.ledger import AdmittedPod, Ledger
 from alignup.align.machine import Distances
-from alignup.align.merging.merge import apply_policy
-from alignup.align.merging.strategy import apply_strategy, score_share
+from alignup.align.merging.merge import MergeRule, apply_policy
+from alignup.align.merging.strategy import apply_strategy, choose_set, score_share
 from alignup.align.settings import AllocationStrategy, Policy, Scope, TopologySettings
 from alignup.align.workload import Container, Pod, demand
 from alignup.align.workload.names import POLICY_ANNOTATION, SCOPE_ANNOTATION
@@ -55,6 +55,7 @@ class AdmissionRules:
     pod_level: bool = False  #: whether pod-level resources are allocated as a whole
     allocatable: fit.NodeAllocatable | None = None  #: for the fit check; ``None``: skip it
     pod_policy_annotations: bool = False  #: whether pods can choose policy and scope by annotation
+    chosen: tuple[NodeSet, ...] = ()  #: what the first merges choose, where it is random
 
 
 def decide(pod: Pod, ledger: Ledger, *, providers: Sequence[Provider[Any]], rules: AdmissionRules) -> Decision:
@@ -159,7 +160,12 @@ class _Admission:
         options = self.rules.topology.options
         if options.strategy is not AllocationStrategy.NONE and self.policy is not Policy.NONE:
             scores = partial(_score, considered)
-            result = apply_strategy(result, inputs, scores, options=options, nodes=nodes, distances=distances)
+            merge_inputs = [provider_merge_inputs for _, _, _, provider_merge_inputs in considered]
+            result = apply_strategy(result, merge_inputs, scores, options=options, nodes=nodes, distances=distances)
+            if result.merged.rule is MergeRule.RANDOM and len(self.steps) < len(self.rules.chosen):
+                sets = {result.merged.nodes, *result.merged.runners_up}
+                assumed = self.rules.chosen[len(self.steps)]
+                result = choose_set(result, assumed, MergeRule.RANDOM, tuple(sorted(sets - {assumed})))
         hint, accepted, (_, _, width, rule, runners_up) = result
         container_name = None if container is None else container.name
         resources = CollectedResources(partial(_collect_resources, self.pod, container, considered))

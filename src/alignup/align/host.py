@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from alignup.align.admit import AdmissionRules, decide
+from alignup.align.bits import NodeSet
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.cpus.provider import CpuProvider
 from alignup.align.decision import Decision, Outcome
@@ -27,6 +28,7 @@ from alignup.align.machine import Device, KubeletView, Machine
 from alignup.align.memory import reserved_memory
 from alignup.align.memory.provider import MemoryPolicy, MemoryProvider, MemorySettings
 from alignup.align.memory.reserved_memory import ReservedMemory
+from alignup.align.merging.merge import MergeRule
 from alignup.align.quantity import Quantity, read_amounts
 from alignup.align.release import NEWEST, ClaimRule, Release
 from alignup.align.settings import FeatureGates, Policy, TopologySettings
@@ -153,15 +155,31 @@ class Host:
             others={provider.name: provider.initial_ledger() for provider in self.others},
         )
 
-    def decide(self, pod: Pod, answers: PreferenceAnswers | None = None) -> Decision:
-        """Decide on *pod*; *answers* are those to the ``preference_requests`` of an earlier decision."""
+    def decide(
+        self, pod: Pod, answers: PreferenceAnswers | None = None, *, chosen: tuple[NodeSet, ...] = ()
+    ) -> Decision:
+        """Decide on *pod*; *answers* are those to the ``preference_requests`` of an earlier decision.
+
+        *chosen* are the NUMA nodes that the first merges choose, where that is random.
+        """
         check_pod(pod)
         if pod.depends_on_release:
             pod = validation.evaluated_by(pod, self.settings.release)
         if pod.has_pod_level_resources and not self.settings.gates.on("PodLevelResources"):
             pod = pod.without_pod_level_resources()
         providers = (replace(self.devices, answers=answers), *self.providers[1:]) if answers else self.providers
-        return decide(pod, self.ledger, providers=providers, rules=self.rules)
+        rules = replace(self.rules, chosen=chosen) if chosen else self.rules
+        return decide(pod, self.ledger, providers=providers, rules=rules)
+
+    def possible_decisions(self, pod: Pod, chosen: tuple[NodeSet, ...] = ()) -> Iterator[Decision]:
+        """Yield a decision for each set of NUMA nodes that a kubelet may choose at random; usually there is one."""
+        decision = self.decide(pod, chosen=chosen)
+        yield decision
+        sets = tuple(step.hint.nodes or 0 for step in decision.steps)
+        for number, step in enumerate(decision.steps):
+            if step.rule is MergeRule.RANDOM and number >= len(chosen):
+                for nodes in step.runners_up:
+                    yield from self.possible_decisions(pod, (*sets[:number], nodes))
 
     def without_faults(self) -> "Host":
         """Return this host as it would be without the defects of the kubelet: it does the safe thing."""

@@ -128,9 +128,12 @@ class Release:
 
     def to_document(self) -> dict[str, str | list[str]]:
         """Return the fields of JSON documents about answers of this release."""
-        known = {"knownUpTo": self.known_up_to} if self.known_up_to else {}
         previews = {"previews": list(self.previews)} if self.previews else {}
-        return {"kubernetes": self.version, **known, **previews}
+        return {"kubernetes": self.version, **self.date_document(), **previews}
+
+    def date_document(self) -> dict[str, str]:
+        """Return the field of JSON documents that says how far the release is known."""
+        return {"knownUpTo": self.known_up_to} if self.known_up_to else {}
 
     def after(
         self,

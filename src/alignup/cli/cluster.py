@@ -96,6 +96,7 @@ def why(*, names: tuple[str, ...], pod_options: PodOptions, access: AccessOption
     if pod_options.selects and any(name.kind != "Pod" for name in parse_object_names(names)):
         raise click.UsageError("-A and -l select pods: name no workloads with them.")
     from alignup.cli import cluster_output, inputs  # noqa: PLC0415 - not needed for --help
+    from alignup.schedule.cluster_snapshot import incomplete_release  # noqa: PLC0415
 
     version = pod_options.kubernetes_version
     notes = () if version is None else inputs.read_release(version)[1]
@@ -110,8 +111,8 @@ def why(*, names: tuple[str, ...], pod_options: PodOptions, access: AccessOption
         for pod, reported in pods:
             asked.append(cluster_output.ask_about_pod(view, pod, seconds=search, reported=reported))
     if output in terminal.DOCUMENTS:
-        release = cluster_output.incomplete_release(view)
-        terminal.print_as(output, cluster_output.answers_document(asked, release))
+        document = cluster_output.answers_document(asked, incomplete_release(view.cluster))
+        terminal.print_as(output, document)
     elif output == "wide":
         cluster_output.print_wide_answers(asked)
     elif output == "name":

@@ -112,16 +112,8 @@ def _state_notes(pod: ApiPod) -> Iterator[str]:
         yield f"The pod is bound to node {host}, where it keeps what it holds"
 
 
-def incomplete_release(view: ClusterView) -> Release | None:
-    """Return the release of a node that is not known as a whole, if there is one."""
-    releases = (report.settings.release for report in view.reports.values())
-    return next((release for release in releases if release.caveat), None)
-
-
 def doubt_notes(view: ClusterView) -> Iterator[str]:
     """Yield what the observers could not find out, for the first nodes."""
-    if release := incomplete_release(view):
-        yield f"Kubernetes {release.caveat}"
     lines = [f"node {node}: {problem}" for node, problem in sorted(view.stale.items())]
     lines += [f"node {node}: {problem}" for node, problems in sorted(view.doubts.items()) for problem in problems]
     yield from lines[:_MAX_DOUBTS]
@@ -287,7 +279,7 @@ def _amounts(amounts: Amounts) -> str:
 
 def answers_document(asked: Sequence[AskedPod], release: Release | None = None) -> dict[str, Any]:
     """Return the answers; *release* is one that is not known as a whole."""
-    known = {"knownUpTo": release.known_up_to} if release else {}
+    known = release.date_document() if release else {}
     return {"version": VERSION, **known, "answers": [_answer_document(question) for question in asked]}
 
 
@@ -346,6 +338,7 @@ def _node_document(summary: NodeSummary) -> dict[str, Any]:
         "problems": list(filter(None, (summary.stale, *summary.doubts))),
         "restrictions": list(summary.restrictions),
         "kubeletVersion": summary.kubelet_version,
+        **(settings.release.date_document() if settings else {}),
         "topologyManagerPolicy": str(settings.topology.policy) if settings else None,
         "topologyManagerScope": str(settings.topology.scope) if settings else None,
         "cpuManagerPolicy": str(settings.cpus.policy) if settings else None,
@@ -362,8 +355,8 @@ def _node_document(summary: NodeSummary) -> dict[str, Any]:
 def upgrades_document(upgrades: Sequence[NodeUpgrade], release: Release) -> dict[str, Any]:
     nodes = [upgrade.to_document() for upgrade in upgrades]
     safe = all(upgrade.safe for upgrade in upgrades)
-    known = {"knownUpTo": release.known_up_to} if release.known_up_to else {}
-    return {"version": cluster_upgrade.VERSION, "to": release.version, **known, "safe": safe, "nodes": nodes}
+    head = {"version": cluster_upgrade.VERSION, "to": release.version, **release.date_document()}
+    return {**head, "safe": safe, "nodes": nodes}
 
 
 def print_upgrades(upgrades: Sequence[NodeUpgrade], release: Release) -> None:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from alignup.align.claims.alignment import ExplainedClaim, HostClaims
 
 VERSION = 1  #: of the JSON document
+_MAX_DECISIONS = 16  #: of those that a kubelet may make at random
 REJECTED = FAILED
 ARCHIVES = (".tar.gz", ".tgz")  #: how the name of an archive of 'alignup collect' ends
 _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yaml --state examples/node/state"
@@ -155,10 +157,12 @@ class Explanation(NamedTuple):
     lenient: bool = False  #: whether the kubelet's decision counts regardless of missing devices
     defects: tuple[str, ...] = ()  #: known defects of the kubelet that change the decision
     claims: "tuple[ExplainedClaim, ...]" = ()
+    others: tuple[Decision, ...] = ()  #: that the kubelet may make instead, at random
 
     @property
     def admitted(self) -> bool:
-        return self.decision.admitted and (not self.missing or self.lenient)
+        decided = all(decision.admitted for decision in (self.decision, *self.others))
+        return decided and (not self.missing or self.lenient)
 
     @property
     def verdict(self) -> str:
@@ -174,7 +178,7 @@ def explain(
     with inputs.input_errors(Place.at(workload.source)):
         if claims is not None and not workload.host:
             workload = replace(workload, pod=claims.objects.with_class_resources(workload.pod))
-        decision = host.decide(workload.pod)
+        decision, *others = islice(host.possible_decisions(workload.pod), _MAX_DECISIONS)
         missing = host.missing_devices(workload.pod)
         safe = host.without_faults().decide(workload.pod)
         explanation = Explanation(
@@ -184,6 +188,7 @@ def explain(
             lenient=lenient,
             defects=tuple(sentences.describe_defects(decision, safe)),
             claims=claims.explain(workload.pod, decision.placements, host) if claims is not None else (),
+            others=tuple(others),
         )
         if decision.admitted:
             return explanation
@@ -213,6 +218,10 @@ def _lines(host: Host, explanation: Explanation, release: str, say: Callable[[st
         yield from paragraph(_other_verdict(explanation))
     if decision.rejection:
         yield from paragraph(decision.rejection.message)
+    for other in explanation.others:
+        nodes = ", ".join(dict.fromkeys(sentences.format_hint(step.hint) for step in other.steps))
+        given = sentences.describe_allocations(other.placements) if other.admitted else ""
+        yield from paragraph(f"Or, at random, on {nodes}: {': '.join(filter(None, (sentences.verdict(other), given)))}")
     for defect in explanation.defects:
         yield from paragraph(f"This is {defect}", style="warn")
     yield from paragraph(f"{say(sentences.describe_rules(decision))}{release}", style="dim")
@@ -266,6 +275,7 @@ def to_document(node: HostInput, explanations: Sequence[Explanation]) -> dict[st
             "missingDevices": list(explanation.missing),
             "kubeletVerdict": sentences.verdict(explanation.decision),
             "decision": decisions.to_document(explanation.decision),
+            "otherDecisions": [decisions.to_document(decision) for decision in explanation.others],
             "misfits": list(sentences.describe_rejection(explanation.decision)),
             "proposals": [proposal.to_document(node.host.ledger) for proposal in explanation.proposals],
             "unsearched": list(explanation.unsearched),

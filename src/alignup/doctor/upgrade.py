@@ -20,7 +20,7 @@ from alignup.doctor.findings import Area, Finding, Severity, error
 from alignup.kubernetes.configuration import ConfigurationText, host_settings
 from alignup.kubernetes.kubelet_files.ledger import restore_ledger
 from alignup.kubernetes.kubelet_files.state_files import read_state_files
-from alignup.kubernetes.kubelet_files.sub_ids import SubIds, sub_id_problems
+from alignup.kubernetes.kubelet_files.sub_ids import SubIds, pod_problems, sub_id_problems
 
 VERSION = 1  #: of the JSON document
 
@@ -61,7 +61,7 @@ class UpgradeReport:
             "version": VERSION,
             "from": self.old.version,
             "to": self.new.version,
-            **({"knownUpTo": self.new.known_up_to} if self.new.known_up_to else {}),
+            **self.new.date_document(),
             "safe": self.safe,
             "findings": [finding.to_document() for finding in self.findings],
             "sharedErrors": [finding.to_document() for finding in self.shared],
@@ -96,7 +96,7 @@ def check_upgrade(node: UpgradedNode, releases: Sequence[Release]) -> UpgradeRep
             *diagnose(
                 replace(node.source, release=release), node.machine, directory=node.directory, pods=names
             ).report.findings,
-            *_sub_id_findings(node.sub_ids, release),
+            *_sub_id_findings(node, release),
         )
         for release in releases
     )
@@ -130,11 +130,14 @@ def _item(finding: Finding, more: str = "") -> UpgradeItem:
     return UpgradeItem(severity, f"{where}{finding.kubelet_message or finding.summary}{more}", finding.advice)
 
 
-def _sub_id_findings(sub_ids: SubIds, release: Release) -> Iterator[Finding]:
+def _sub_id_findings(node: UpgradedNode, release: Release) -> Iterator[Finding]:
     advice = "give the user kubelet a range that ends below 4294967295"
-    for problem in sub_id_problems(sub_ids, release):
+    pods = pod_problems(node.directory, release) if node.directory else ()
+    problems = [(problem, advice) for problem in sub_id_problems(node.sub_ids, release)]
+    problems += [(problem, "delete the pod before the upgrade") for problem in pods]
+    for problem, remedy in problems:
         summary = f"a kubelet {release} does not start: {problem.message}"
-        yield error(Area.CONFIGURATION, summary, advice=advice, where=problem.field)
+        yield error(Area.CONFIGURATION, summary, advice=remedy, where=problem.field)
 
 
 def _is_error(finding: Finding) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from alignup.align import bits
 from alignup.align.errors import AlignError
 from alignup.align.host import Host, Settings
+from alignup.align.release import Release
 from alignup.align.workload import Pod
 from alignup.align.workload.names import MARKER
 from alignup.documents.host_state import HostStateObject, staleness
@@ -34,7 +35,7 @@ class ClusterView:
     unknown: Mapping[str, str]  #: node → why its state is unknown
     doubts: Mapping[str, tuple[str, ...]]  #: node → gaps and contradictions that its observer reports
     stale: Mapping[str, str]  #: node → since when its observer has not reported
-    notes: tuple[str, ...] = ()  #: objects that were left out
+    notes: tuple[str, ...] = ()  #: objects that were left out, and how far the release of a kubelet is known
     claims: KnownClaims | None = None  #: ``None``: none were read
 
 
@@ -46,6 +47,12 @@ def present_host(cluster: Cluster, node: str) -> Host | None:
     record = cluster.record(node)
     ledgers = record.states().ledgers if record else ()
     return record.model.at(ledgers[0]) if record and ledgers else None
+
+
+def incomplete_release(cluster: Cluster) -> Release | None:
+    """Return the release of a kubelet that is not known as a whole, if there is one."""
+    releases = (record.model.settings.release for host in cluster.hosts if (record := cluster.record(host)))
+    return next((release for release in releases if release.caveat), None)
 
 
 async def read_cluster(client: ApiClient, *, with_claims: bool = False, kubelet_version: str = "") -> ClusterView:
@@ -97,6 +104,8 @@ def build_view(  # noqa: PLR0913 - three have defaults
         if old := staleness(state, now):
             stale[name] = old
     cluster.relist(_bound_pods((pod for pod in pods if pod.spec.node_name in known), reports, notes))
+    if release := incomplete_release(cluster):
+        notes.append(f"Kubernetes {release.caveat}")
     return ClusterView(
         nodes=known,
         cluster=cluster,

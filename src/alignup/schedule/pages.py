@@ -31,7 +31,7 @@ from alignup.picture.sparkline import draw_sparkline
 from alignup.placement.free_capacity import measure_free_capacity
 from alignup.placement.gang import GangAnswer
 from alignup.schedule.best_nodes import PlacedPods, choose_best, describe_score, place_pods
-from alignup.schedule.cluster_snapshot import ClusterView, present_host
+from alignup.schedule.cluster_snapshot import ClusterView, incomplete_release, present_host
 from alignup.schedule.live_cluster import NO_HOST_STATE, LiveCluster
 from alignup.schedule.metrics import OUTCOMES
 from alignup.schedule.node_cards import (
@@ -170,6 +170,7 @@ class ClusterPages:
         return self._templates.response(
             "cluster.html",
             problems=self._problems(),
+            caveats=self._caveats(),
             attention=await self._attention(),
             activity=list(self._activity(cards)),
             figures=_capacity_tiles(capacity),
@@ -259,7 +260,8 @@ class ClusterPages:
 
         def build() -> Response:
             node = None if host is None else describe_machine(host)
-            return self._templates.response("node.html", summary=known, node=node, unknown=unknown)
+            release = None if host is None else host.settings.release
+            return self._templates.response("node.html", summary=known, node=node, unknown=unknown, release=release)
 
         return await asyncio.to_thread(build)
 
@@ -391,7 +393,11 @@ class ClusterPages:
         best = choose_best(answers.groups)
         placed = await self._place(best[0].node, [pod]) if best else None
         present = None if api_pod is None else PodSummary(api_pod)
-        return AnsweredPod(name, answers, notes, best, placed, present=present)
+        return AnsweredPod(name, answers, (*notes, *self._caveats()), best, placed, present=present)
+
+    def _caveats(self) -> tuple[str, ...]:
+        release = incomplete_release(self._live.cluster)
+        return (f"Kubernetes {release.caveat}",) if release else ()
 
     async def _place(self, node: str, pods: Sequence[Pod]) -> PlacedPods | None:
         host = present_host(self._live.cluster, node)

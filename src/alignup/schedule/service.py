@@ -36,6 +36,7 @@ from alignup.placement.scheduling.options import ExtenderOptions
 from alignup.placement.scheduling.scheduling_state import CHECK_SECONDS
 from alignup.placement.steered import STEERED_ANNOTATION, count_markers
 from alignup.placement.verdict import Verdict
+from alignup.schedule.cluster_snapshot import incomplete_release
 from alignup.schedule.extender.bind import BindVerb
 from alignup.schedule.extender.filter import FilterVerb
 from alignup.schedule.extender.messages import BindingArgs, ExtenderArgs, PreemptionArgs, TooLargeError, read_message
@@ -233,6 +234,8 @@ class ScheduleService:
         verdicts = self.live.feasible(read, (node,) if node else None)
         verdicts = {name: recorded_verdict(pod, name, verdict) for name, verdict in verdicts.items()}
         document = answers_document(pod, read, verdicts, partial(self._explain_claims, read))
+        if release := incomplete_release(self.live.cluster):
+            document |= release.date_document()
         if read.uses_claims and (warnings := self.live.claims.warnings):
             document["claimProblems"] = list(warnings)
         for row in document["nodes"][:MAX_CLAIM_ROWS] if count_markers(read) else ():

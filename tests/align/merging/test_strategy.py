@@ -1,7 +1,7 @@
 """The preview of numa-allocation-strategy: which of equally fit sets of NUMA nodes wins."""
 
 from dataclasses import replace
-from itertools import combinations, product
+from itertools import combinations, permutations, product
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from alignup.align import bits
 from alignup.align.errors import SettingsError
 from alignup.align.hint import Hint, HintList, MergeInput
 from alignup.align.machine import Device, Distances
+from alignup.align.merging import strategy as strategy_module
 from alignup.align.merging.merge import MergeRule, apply_policy
 from alignup.align.merging.strategy import apply_strategy, score_share, weigh_scores
 from alignup.align.release import STRATEGY_PREVIEW, find_release, with_preview
@@ -43,7 +44,7 @@ def chosen(inputs, scores, *, nodes, distances=None, policy=Policy.RESTRICTED, *
         table = scores[number]
         return table[mask] if isinstance(table, dict) else table[mask.bit_length() - 1]
 
-    result = apply_strategy(result, inputs, score, options=parsed, nodes=nodes, distances=distances)
+    result = apply_strategy(result, [inputs], score, options=parsed, nodes=nodes, distances=distances)
     return list(bits.members(result.hint.nodes or 0))
 
 
@@ -185,15 +186,39 @@ lists = st.lists(
 )
 
 
+def fold_all(listed, scores, *, chosen, distances, sign):
+    """The winners of all combinations of *listed* hints, one after the other, of those as fit as the *chosen* set."""
+    best = (0, 0)
+    for combination in product(*(hints for _, hints in listed)):
+        mask = NODES
+        for other, _ in combination:
+            mask &= other
+        if mask.bit_count() != chosen.bit_count() or (
+            distances is not None and distances.total(mask) != distances.total(chosen)
+        ):
+            continue
+        points = [scores[number, other] for (number, _), (other, _) in zip(listed, combination, strict=True)]
+        score = sum(points) // len(points)
+        if not best[0]:
+            best = (mask, score)
+        elif mask != best[0]:
+            best = min(best, (mask, score), key=lambda candidate: (sign * candidate[1], candidate[0]))
+    return best[0]
+
+
 @given(
     st.lists(lists, min_size=1, max_size=3),
     st.randoms(use_true_random=False),
     st.sampled_from([MOST, LEAST]),
-    st.booleans(),
-    st.sampled_from([Policy.BEST_EFFORT, Policy.RESTRICTED, Policy.SINGLE_NUMA_NODE]),
+    st.tuples(st.booleans(), st.sampled_from([Policy.BEST_EFFORT, Policy.RESTRICTED, Policy.SINGLE_NUMA_NODE])),
+    st.integers(0, 3),
 )
-def test_the_strategy_is_that_of_all_combinations(listed, random, strategy, closest, policy):
-    """Verdict, width, preference and distance stay; of equally fit preferred sets the best score wins."""
+def test_the_strategy_is_that_of_all_combinations(listed, random, strategy, rules, first):
+    """Verdict, width, preference and distance stay; of equally fit sets the best score wins.
+
+    The *first* inputs are those of one provider, whose order is random.
+    """
+    closest, policy = rules
     rows = {n: [10 + 5 * (abs(n - m) > 1) + 2 * (n != m) for m in range(4)] for n in range(4)}
     distances = Distances.of_rows(rows) if closest and policy is not Policy.SINGLE_NUMA_NODE else None
     inputs = [
@@ -201,10 +226,15 @@ def test_the_strategy_is_that_of_all_combinations(listed, random, strategy, clos
     ]
     scores = {(number, mask): random.randint(1, 100) for number in range(len(listed)) for mask in MASKS}
     plain = apply_policy(policy, inputs, nodes=NODES, distances=distances)
-    options = TopologyOptions(strategy=strategy)
+    sign = -1 if strategy is MOST else 1
 
     result = apply_strategy(
-        plain, inputs, lambda number, mask: scores[number, mask], options=options, nodes=NODES, distances=distances
+        plain,
+        [inputs[:first], *([part] for part in inputs[first:])],
+        lambda number, mask: scores[number, mask],
+        options=TopologyOptions(strategy=strategy),
+        nodes=NODES,
+        distances=distances,
     )
 
     assert (result.admitted, result.hint.preferred, result.merged.width) == (
@@ -212,11 +242,20 @@ def test_the_strategy_is_that_of_all_combinations(listed, random, strategy, clos
         plain.hint.preferred,
         plain.merged.width,
     )
-    if result.hint.nodes != plain.hint.nodes:
-        assert (result.hint.nodes or 0).bit_count() == (plain.hint.nodes or 0).bit_count()
-        assert distances is None or distances.total(result.merged.nodes) == distances.total(plain.merged.nodes)
-    if plain.merged.rule is not MergeRule.PREFERRED or plain.hint.nodes is None:
+    if not plain.admitted or plain.merged.nodes == NODES:
         assert result == plain
+        return
+    assert result.merged.nodes.bit_count() == plain.merged.nodes.bit_count()
+    assert distances is None or distances.total(result.merged.nodes) == distances.total(plain.merged.nodes)
+    if plain.merged.rule is not MergeRule.PREFERRED:
+        numbered = list(enumerate(listed))
+        winners = {
+            fold_all([*order, *numbered[first:]], scores, chosen=plain.merged.nodes, distances=distances, sign=sign)
+            for order in permutations(numbered[:first])
+        }
+        assert (result.merged.rule is MergeRule.RANDOM) is (len(winners) > 1)
+        assert result.hint.nodes == min(winners)
+        assert len(winners) == 1 or {*result.merged.runners_up, result.hint.nodes} == winners
         return
     possible = {}
     for combination in product(*listed):
@@ -224,12 +263,44 @@ def test_the_strategy_is_that_of_all_combinations(listed, random, strategy, clos
         if len(masks) == 1 and all(preferred for _, preferred in combination):
             (mask,) = masks
             possible[mask] = sum(scores[number, mask] for number in range(len(listed))) // len(listed)
-    width = plain.hint.nodes.bit_count()
-    fit = [mask for mask in possible if mask.bit_count() == width]
+    fit = [mask for mask in possible if mask.bit_count() == plain.merged.nodes.bit_count()]
     if distances is not None:
-        fit = [mask for mask in fit if distances.total(mask) == distances.total(plain.hint.nodes)]
-    sign = -1 if strategy is MOST else 1
-    assert result.hint.nodes == min(fit, key=lambda mask: (sign * possible[mask], mask))
+        fit = [mask for mask in fit if distances.total(mask) == distances.total(plain.merged.nodes)]
+    assert result.merged.nodes == min(fit, key=lambda mask: (sign * possible[mask], mask))
+
+
+def random_inputs():
+    """Two resources of one provider; only the first one fits on NUMA node 1."""
+    parts = {"a": {0b01: 50, 0b10: 60, 0b11: 90}, "b": {0b01: 50, 0b11: 50}}
+    inputs = [
+        MergeInput(name, HintList.of([Hint(mask, preferred=False) for mask in masks])) for name, masks in parts.items()
+    ]
+    return inputs, [*parts.values()]
+
+
+def choose_random(monkeypatch=None, steps=None):
+    if monkeypatch:
+        monkeypatch.setattr(strategy_module, "MAX_STEPS", steps)
+    inputs, scores = random_inputs()
+    plain = apply_policy(Policy.BEST_EFFORT, inputs, nodes=0b11)
+    options = TopologyOptions(strategy=MOST)
+    return apply_strategy(
+        plain, [inputs], lambda number, mask: scores[number][mask], options=options, nodes=0b11, distances=None
+    )
+
+
+def test_an_answer_that_depends_on_a_random_order_is_a_set():
+    """Node 0 has a score of 50 or 70, node 1 of 55: node 1 wins if the kubelet meets both of node 0 before it."""
+    result = choose_random()
+
+    assert result.merged.rule is MergeRule.RANDOM
+    assert {result.hint.nodes, *result.merged.runners_up} == {0b01, 0b10}
+
+
+def test_all_equally_fit_sets_are_possible_if_there_are_too_many_combinations(monkeypatch):
+    result = choose_random(monkeypatch, steps=1)
+
+    assert {result.hint.nodes, *result.merged.runners_up} == {0b01, 0b10}
 
 
 def test_devices_and_memory_count():

@@ -109,11 +109,12 @@ class CpuLedger:
         containers = self.held.get(uid)
         if not containers:
             return self
-        # The containers of a pod with CPUs as a whole have parts of these.
+        # The containers of a pod with CPUs as a whole have parts of these; by a defect, perhaps others, which stay.
+        freed = self.pod_held[uid] if uid in self.pod_held else bits.union(containers.values())
         return type(self)(
             node_cpus=self.node_cpus,
             reserved=self.reserved,
-            shared=self.shared | self.pod_held.get(uid, 0) | bits.union(containers.values()),
+            shared=self.shared | freed,
             held=without_item(self.held, uid),
             pod_held=without_item(self.pod_held, uid) if uid in self.pod_held else self.pod_held,
             reusable=self.reusable,

@@ -86,5 +86,10 @@ OTHER_DEFECTS = (
     Defect("Gauges that drift", "", 141262, last=37),
     Defect("Memory that changes at a reboot", "", 131253, "open; an option is planned for 1.38"),
     Defect("No start without shared CPUs", "", None, "none found"),
+    Defect("Distances on machines with gaps", "", None, "none found"),
+    Defect("Devices that are gone", "", None, "none found", first=34),
+    Defect("Huge pages of a missing size", "", None, "none found"),
     Defect("Stalls on many NUMA nodes", "", 135541, "open"),
+    Defect("Restarts of pods with init containers", "", 123971, "open"),
+    Defect("Caches with half used cores", "", 137315, "open"),
 )

@@ -114,6 +114,9 @@ def describe_choice(step: MergeStep) -> str:
         return (
             f"{format_hint(step.hint)} is preferred by {every_resource}, as {others}; numa-allocation-strategy chose it"
         )
+    if step.rule is MergeRule.RANDOM:
+        possible = _format_alternatives(sorted((step.hint.nodes or 0, *step.runners_up)), more=False)
+        return f"{possible}, at random: not preferred by {every_resource}, and equally fit for numa-allocation-strategy"
     return f"{format_hint(step.hint)}, not preferred by {every_resource}: {_second_best(step)}"
 
 
@@ -329,6 +332,8 @@ def _runners_up(step: MergeStep) -> str:
 def _second_best(step: MergeStep) -> str:
     """Return why the chosen set is not one that every resource prefers."""
     needed = "1 node" if step.width == 1 else f"{step.width} nodes"
+    if step.rule is MergeRule.EQUALLY_FIT:
+        return "numa-allocation-strategy chose it among equally fit sets"
     if step.rule is MergeRule.AT_TARGET:
         if step.width == 1:
             return "the best single node, and no request needs more"

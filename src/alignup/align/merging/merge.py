@@ -36,6 +36,8 @@ class MergeRule(StrEnum):
     AT_TARGET = "not preferred by all; as many nodes as the target width"
     NARROWER = "not preferred by all; narrower than the target width, as wide as possible"
     WIDER = "not preferred by all; wider than the target width, as narrow as possible"
+    EQUALLY_FIT = "not preferred by all; chosen by numa-allocation-strategy among equally fit sets"
+    RANDOM = "not preferred by all; numa-allocation-strategy chooses one of several equally fit sets at random"
     NOTHING = "no combination has a node in common; all nodes"
 
 
