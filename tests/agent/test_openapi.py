@@ -46,9 +46,7 @@ LABELS = [
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(
-    "labels", [[label] for label in LABELS] if SOAK else [LABELS]
-)  # few workers import the library
+@pytest.mark.parametrize("labels", [[label] for label in LABELS] if SOAK else [LABELS])  # the library is slow to import
 def test_responses_match_the_description(labels, api_schema):
     from schemathesis.core.result import Ok  # noqa: PLC0415 - see above
     from schemathesis.pytest.lazy import get_all_tests  # noqa: PLC0415
