@@ -40,46 +40,15 @@ def amount(quantity: Quantity) -> Fraction:
 
 
 class TestReading:
-    @pytest.mark.parametrize(
-        ("text", "expected", "printed"),
-        [
-            pytest.param("4", Fraction(4), "4", id="a whole number"),
-            pytest.param("500m", Fraction(1, 2), "500m", id="thousandths"),
-            pytest.param("2Gi", Fraction(2 << 30), "2Gi", id="powers of 1024"),
-            pytest.param("1.5Gi", Fraction(3 << 29), "1536Mi", id="a fraction of a power of 1024"),
-            pytest.param("1E3", Fraction(1000), "1E3", id="E with a number is an exponent"),
-            pytest.param("1E", Fraction(10**18), "1E", id="E alone is exa"),
-            pytest.param("1.5", Fraction(3, 2), "1500m", id="a fraction is printed in thousandths"),
-            pytest.param("-.", Fraction(0), "0", id="no digit at all is zero"),
-            pytest.param("1e4294967299", Fraction(1000), "1e4294967299", id="an exponent wraps at 32 bits"),
-            pytest.param("0.1n", Fraction(1, 10**9), "1n", id="nothing is below a billionth"),
-            pytest.param("-0.1n", Fraction(-1, 10**9), "-1n", id="rounding goes away from zero"),
-            pytest.param("8Ei", Fraction(MAX), "9223372036854775807", id="powers of 1024 stop at 63 bits"),
-            pytest.param("0.5Ki", Fraction(512), "512", id="below 1024 there is no binary suffix"),
-            pytest.param("0.0001Ki", Fraction(1024, 10**4), "102400u", id="below one it is no longer binary"),
-        ],
-    )
-    def test_a_text_is_parsed(self, text, expected, printed):
-        quantity = Quantity.parse(text)
+    """``tests/conformance/test_quantity.py`` has thousands of texts."""
 
-        assert amount(quantity) == expected
-        assert str(quantity) == printed
+    def test_a_text_is_parsed(self):
+        quantity = Quantity.parse("1.5Gi")
 
-    @pytest.mark.parametrize(
-        ("text", "message"),
-        [
-            pytest.param("", FORMAT, id="nothing"),
-            pytest.param(" 1", FORMAT, id="a blank"),
-            pytest.param("1\n", FORMAT, id="a line end"),
-            pytest.param("٣", FORMAT, id="a digit of another script"),
-            pytest.param("1.2.3", FORMAT, id="two points"),
-            pytest.param("1K", SUFFIX, id="a suffix that does not exist"),
-            pytest.param("1e", SUFFIX, id="an exponent without a number"),
-            pytest.param("1e+", SUFFIX, id="an exponent with only a sign"),
-            pytest.param("1e9223372036854775808", SUFFIX, id="an exponent beyond 64 bits"),
-            pytest.param(".Pi", NUMBER, id="no digit where the decimal form is needed"),
-        ],
-    )
+        assert amount(quantity) == 3 << 29
+        assert str(quantity) == "1536Mi"
+
+    @pytest.mark.parametrize(("text", "message"), [("1.2.3", FORMAT), ("1K", SUFFIX), (".Pi", NUMBER)])
     def test_a_malformed_text_raises_the_error_of_kubernetes(self, text, message):
         with pytest.raises(QuantityError) as caught:
             Quantity.parse(text)
@@ -152,13 +121,7 @@ class TestWholeNumbers:
     @pytest.mark.parametrize(
         ("text", "value", "milli"),
         [
-            pytest.param("100m", 1, 100, id="up"),
-            pytest.param("-100m", -1, -100, id="away from zero"),
-            pytest.param("-1.0000000001", 0, -999, id="but up for negatives in the decimal form"),
-            pytest.param("1E", 10**18, 0, id="an overflow by an odd power is zero"),
-            pytest.param("999999999999999999", 999999999999999999, 3875820019684211736, id="an overflow wraps"),
-            pytest.param("8Ei", MAX, -1000, id="an overflow wraps in the decimal form"),
-            pytest.param("1e2147483647", 0, 1, id="powers are subtracted in 32 bits"),
+            pytest.param("-1.0000000001", 0, -999, id="up for negatives in the decimal form"),
             pytest.param(
                 "10000000000000000000.1", -8446744073709551615, 1864712049423024228, id="large decimals keep 64 bits"
             ),

@@ -403,7 +403,7 @@ def test_a_hostile_node_costs_little_memory(cluster, tmp_path, log, configuratio
 def packed(members):
     """Return a tar.gz of names and contents; a content of ``None`` is a link to /etc/passwd."""
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+    with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as archive:
         for name, content in members:
             member = tarfile.TarInfo(name)
             if content is None:

@@ -83,8 +83,10 @@ class ClusterClaims(KnownClaims):
 
     async def wait_settled(self) -> None:
         """Wait until everything was listed, or it is clear that it cannot be."""
-        while not all(informer.synced for informer in self._informers) and not self.problem:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+        for informer in self._informers:
+            await informer.wait_tried()
+            if self.problem:
+                return
 
     @property
     def known(self) -> bool:

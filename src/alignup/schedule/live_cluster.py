@@ -188,6 +188,7 @@ class LiveCluster:
             tasks.create_task(self.claims.run())
             tasks.create_task(self.pod_groups.run())
             for informer in self._informers:
+                await informer.wait_tried()
                 # Those that the API server does not know are not waited for; their informers try again.
                 while not informer.synced and not isinstance(informer.error, NotFoundError):  # noqa: ASYNC110
                     await asyncio.sleep(0.02)

@@ -153,9 +153,7 @@ class ScheduleService:
             for run in (*self.tasks, self.live.run):
                 tasks.create_task(run())
             await self.live.ready.wait()  # before it can lead: a leader has to answer at once
-            instructions = self.live.steering_instructions
-            while not instructions.synced and instructions.error is None:  # noqa: ASYNC110 - it may never be synced
-                await asyncio.sleep(0.02)
+            await self.live.steering_instructions.wait_tried()
             if self._options.chooses_victims is None:
                 with suppress(ApiError):  # unreachable: assume no
                     chooses = (await self.client.version()).number >= CHOOSES_VICTIMS

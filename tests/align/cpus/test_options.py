@@ -1,4 +1,4 @@
-"""The CPU provider's settings: names, gates, values, clashes."""
+"""The CPU provider's settings; ``tests/conformance/test_cpu_options.py`` has gates, values and clashes."""
 
 import pytest
 from hypothesis import given
@@ -7,55 +7,14 @@ from hypothesis import strategies as st
 from alignup.align.cpus.options import OPTION_STAGES, CpuOptions, CpuPolicy, CpuSettings
 from alignup.align.errors import SettingsError
 from alignup.align.quantity import Quantity
-from alignup.align.settings import FeatureGates, Policy
+from alignup.align.settings import FeatureGates
 
 ALPHA = FeatureGates({"CPUManagerPolicyAlphaOptions": True})
-NO_BETA = FeatureGates({"CPUManagerPolicyBetaOptions": False})
-DEFAULT = FeatureGates()
-
-
-@pytest.mark.parametrize(
-    ("options", "gates", "text"),
-    [
-        pytest.param(
-            {"full-pcpus": "true"}, DEFAULT, 'unknown CPU Manager Policy option: "full-pcpus"', id="an unknown name"
-        ),
-        pytest.param(
-            {"align-by-socket": "false"},
-            DEFAULT,
-            'CPU Manager Policy Alpha-level Options not enabled, but option "align-by-socket" provided',
-            id="an alpha option without its gate, even switched off",
-        ),
-        pytest.param(
-            {"distribute-cpus-across-numa": "true"},
-            NO_BETA,
-            'CPU Manager Policy Beta-level Options not enabled, but option "distribute-cpus-across-numa" provided',
-            id="a beta option without its gate",
-        ),
-        pytest.param(
-            {"full-pcpus-only": "yes"},
-            DEFAULT,
-            'bad value for option "full-pcpus-only": strconv.ParseBool: parsing "yes": invalid syntax',
-            id="a value that is no boolean",
-        ),
-        pytest.param(
-            {"full-pcpus-only": "1", "distribute-cpus-across-cores": "t"},
-            ALPHA,
-            "static policy options full-pcpus-only and distribute-cpus-across-cores can not be used at the same time",
-            id="two options that contradict each other",
-        ),
-    ],
-)
-def test_options_the_kubelet_would_not_start_with(options, gates, text):
-    with pytest.raises(SettingsError) as rejected:
-        CpuOptions.parse(options, gates=gates)
-
-    assert str(rejected.value) == text
 
 
 @given(st.dictionaries(st.sampled_from(sorted(OPTION_STAGES)), st.sampled_from(["true", "0", "F", "T"])))
-def test_accepted_pods_keep_their_requests(options):
-    """Every accepted option ends in the field of its name, and options not named are off."""
+def test_accepted_options_end_in_the_field_of_their_name(options):
+    """Options not named are off."""
     try:
         parsed = CpuOptions.parse(options, gates=ALPHA)
     except SettingsError as error:
@@ -64,25 +23,6 @@ def test_accepted_pods_keep_their_requests(options):
 
     for name in OPTION_STAGES:
         assert getattr(parsed, name.replace("-", "_")) == (options.get(name) in {"true", "T"})
-
-
-@pytest.mark.parametrize(
-    ("policy", "sockets", "nodes", "accepted"),
-    [
-        pytest.param(Policy.BEST_EFFORT, 2, 4, True, id="several nodes a socket"),
-        pytest.param(Policy.RESTRICTED, 2, 2, True, id="one node a socket"),
-        pytest.param(Policy.RESTRICTED, 2, 1, False, id="several sockets a node"),
-        pytest.param(Policy.SINGLE_NUMA_NODE, 2, 4, False, id="single-numa-node"),
-    ],
-)
-def test_align_by_socket_needs_the_right_machine_and_policy(policy, sockets, nodes, accepted):
-    CpuOptions().check_machine(policy, sockets=sockets, nodes=nodes)
-
-    if accepted:
-        CpuOptions(align_by_socket=True).check_machine(policy, sockets=sockets, nodes=nodes)
-    else:
-        with pytest.raises(SettingsError):
-            CpuOptions(align_by_socket=True).check_machine(policy, sockets=sockets, nodes=nodes)
 
 
 def test_policies_have_the_kubelets_names():
