@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import combinations, permutations
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from alignup.align import bits
 
@@ -71,6 +71,11 @@ class PciPath:
     root: str | None
     bridges: tuple[str, ...] = ()  #: addresses
 
+    @property
+    def switches(self) -> tuple[str, ...]:
+        """The upstream ports: below a root port, every second bridge with another below it."""
+        return self.bridges if self.root is None else self.bridges[1:-1:2]
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceLink:
@@ -92,7 +97,8 @@ class StatedLevel:
     level: Level
 
 
-class Connection(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Connection:
     """What connects two devices beside PCIe."""
 
     kind: LinkKind
