@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 FLAT = "flat: cannot say"
 NO_TREE = "no PCIe tree recorded"
 
-_DISPLAY, _ACCELERATOR, _NETWORK, _INFINIBAND, _NVME = 0x03, 0x12, 0x02, 0x0C06, 0x0108  #: PCI classes
+_DISPLAY, _ACCELERATOR, _NETWORK, _INFINIBAND, _NVME, _VGA = 0x03, 0x12, 0x02, 0x0C06, 0x0108, 0x0300  #: PCI classes
+#: Vendors of displays for consoles: management controllers (ASPEED, Matrox, XGI, Silicon Motion, HiSilicon) and
+#: hypervisors (QEMU, Cirrus, Red Hat, VMware, VirtualBox, Hyper-V)
+_CONSOLES = {0x1A03, 0x102B, 0x18CA, 0x126F, 0x19E5, 0x1234, 0x1013, 0x1AF4, 0x1B36, 0x15AD, 0x80EE, 0x1414}
 
 
 class Level(StrEnum):
@@ -111,6 +114,8 @@ class Connection:
 def device_kind(device: "PciDevice") -> DeviceKind | None:
     """Return what *device* is by its PCI class; ``None`` if it is none of the kinds whose location matters."""
     kind = device.kind or 0
+    if kind >> 8 == _VGA and device.vendor in _CONSOLES:
+        return None
     if kind >> 16 in {_DISPLAY, _ACCELERATOR}:
         return DeviceKind.GPU
     if kind >> 16 == _NETWORK or kind >> 8 == _INFINIBAND:
@@ -152,8 +157,8 @@ class Locality:
 
     @property
     def note(self) -> str:
-        """Why the tree does not tell the levels of the devices; empty if it does, or there are no such devices."""
-        if self.has_tree or not self.devices:
+        """Why the levels of the devices are unknown; empty if they are known, or there are no such devices."""
+        if self.has_tree or self._stated or not self.devices:
             return ""
         return FLAT if self.flat else NO_TREE
 
@@ -227,14 +232,14 @@ class Locality:
             return between is not None and between.rank <= level.rank
 
         members = tuple(addresses)
-        return _components(members, (pair for pair in combinations(members, 2) if are_near(*pair)))
+        return components(members, (pair for pair in combinations(members, 2) if are_near(*pair)))
 
     def islands(self) -> tuple[tuple[str, ...], ...]:
         """Return the devices that links beside PCIe connect, directly or through others, in groups of two or more."""
         pairs = [(link.devices[0], other) for link in self._links for other in link.devices[1:]]
         linked = {address for pair in pairs for address in pair}
         ordered = (*(address for address in self.pci if address in linked), *sorted(linked - self.pci.keys()))
-        return tuple(group for group in _components(ordered, pairs) if len(group) > 1)
+        return tuple(group for group in components(ordered, pairs) if len(group) > 1)
 
 
 def _below_common(a: Sequence[str], b: Sequence[str]) -> int | None:
@@ -247,7 +252,7 @@ def _below_common(a: Sequence[str], b: Sequence[str]) -> int | None:
     return max(len(a), len(b)) - common if common else None
 
 
-def _components(members: Sequence[str], pairs: Iterable[tuple[str, str]]) -> tuple[tuple[str, ...], ...]:
+def components(members: Sequence[str], pairs: Iterable[tuple[str, str]]) -> tuple[tuple[str, ...], ...]:
     """Return *members* in groups connected by *pairs*, in their order."""
     first = {member: member for member in members}
 

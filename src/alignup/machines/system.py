@@ -138,11 +138,11 @@ def _device(files: FileReader, address: str) -> PciDevice | None:
         node=None if node is None or node < 0 else node,
         cpus=files.cpus(f"{here}/local_cpulist", f"{here}/local_cpus"),
         names=_names(files, here),
-        path=_path(here),
+        path=read_path(here),
     )
 
 
-def _path(directory: str) -> PciPath | None:
+def read_path(directory: str) -> PciPath | None:
     """Return the bridges above the device in *directory*; ``None`` if it is not below its root complex.
 
     A root complex below another one is that of a volume management device, whose NVMe drives are in another domain.
