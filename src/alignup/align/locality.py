@@ -138,7 +138,7 @@ class Locality:
         self.devices: Mapping[str, DeviceKind] = {
             device.address: kind for device in machine.pci if (kind := device_kind(device))
         }
-        self._one_node = len(machine.nodes) == 1
+        self._one_node = len(machine.nodes) == 1 and bool(machine.cpus)  # devices alone may be on others, too
         self._all_cpus = bits.of(cpu.id for cpu in machine.cpus)
         self._stated = {frozenset(stated.devices): stated.level for stated in machine.stated_levels}
         self._links = machine.links

@@ -32,7 +32,7 @@ def command() -> None:
     "alignup machine show",
     _SYNTHETIC,
     "alignup machine show host.tar.gz -o svg > host.svg",
-    "alignup machine show host.tar.gz --links topo.xml --matrix",
+    "alignup machine show host.tar.gz --matrix",
     summary="Show the topology of a machine",
 )
 @click.argument("machine", required=False, shell_complete=complete_machines)

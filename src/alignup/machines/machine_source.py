@@ -26,6 +26,9 @@ MAX_TEXT_BYTES = 16 << 20
 DEVICE_EXAMPLE = "example.com/gpu=4@0,4@1,1@2+3"
 _DEVICE_GROUP = re.compile(r"(?P<count>[0-9]{1,9})(?:@(?P<nodes>[0-9]{1,9}(?:\+[0-9]{1,9})*))?", re.ASCII)
 
+#: The header of ``nvidia-smi topo -m``, or a line of ``ls -l /sys/bus/pci/devices``.
+_DEVICES_ONLY = re.compile(r"\A(?:\x1b\[[0-9;]*m|\s)*GPU[0-9]|[0-9a-f]{2}\.[0-7] -> ")
+
 #: The first bytes of a file that is compressed: with gzip, bzip2, xz or zstd.
 GZIP, BZIP2, XZ, ZSTD = b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd"
 
@@ -110,7 +113,7 @@ def _parse_text(text: str, path: Path | None = None, *, devices_only: bool = Fal
     start = text.lstrip("\ufeff \t\r\n")
     if not start:
         raise SourceError(f"{name} is empty: expected the description of a machine")
-    if start.startswith("<") or "GPU" in start[:200] or " -> " in start[:1000]:
+    if start.startswith("<") or _DEVICES_ONLY.search(start[:10_000]):
         from alignup.machines import device_links  # noqa: PLC0415 - see the top of the module
 
         if described := device_links.parse(text, name=name):

@@ -18,7 +18,7 @@ _Tree = dict[str, "_Tree"]
 
 
 def draw_tree(locality: Locality, devices: Iterable[PciDevice]) -> tuple[str, ...]:
-    """Return root complexes, switches and *devices* below each other, indented; a single one is behind the one above."""
+    """Return root complexes, switches and *devices*, indented; what is alone below another is on its line."""
     islands = {address: number for number, island in enumerate(locality.islands(), 1) for address in island}
     tree: _Tree = {}
     siblings: Counter[tuple[tuple[str, ...], DeviceKind]] = Counter()
