@@ -65,7 +65,7 @@ def record(root: Path, file: Path, *, kubelet_version: str = "") -> None:
     packed = io.BytesIO()
     with (
         gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=packed, mtime=0) as compressed,
-        tarfile.open(fileobj=compressed, mode="w", format=tarfile.USTAR_FORMAT) as archive,
+        tarfile.open(fileobj=compressed, mode="w", format=tarfile.GNU_FORMAT) as archive,
     ):
         for member, content in (*_members(files), *_pci_members(files)):
             archive.addfile(member, io.BytesIO(content))
