@@ -260,3 +260,60 @@ def test_ascii_boxes():
     assert run.returncode == 0
     assert run.stdout.isascii()
     assert "+- Socket 0 . NUMA node 0 -" in run.stdout
+
+
+LOCALITY = RECORDED.parent / "locality"
+DGX2 = LOCALITY / "hwloc-nvidia-dgx2.xml"
+
+
+def test_json_has_every_pair_of_devices_and_reads_back(tmp_path):
+    run = in_process("machine", "show", DGX2, "-o", "json")
+    file = tmp_path / "machine.json"
+    file.write_text(run.stdout, encoding="utf-8")
+
+    pairs = json.loads(run.stdout)["pairs"]
+    assert len(pairs) == 16 * 15 // 2
+    assert pairs[0] == {"devices": ["0000:34:00.0", "0000:36:00.0"], "pcie": "PIX", "link": "NV6"}
+    assert load(file) == load(DGX2)
+
+
+def test_a_flat_machine_says_so_in_json():
+    run = in_process("machine", "show", LOCALITY / "sysfs-h200-1gpu-vm.txt", "-o", "json")
+
+    assert json.loads(run.stdout)["pcie"] == "flat: cannot say"
+
+
+def test_links_are_added_to_a_machine(tmp_path):
+    file = tmp_path / "machine.yaml"
+    file.write_text(
+        "alignup: machine/v1\ncpus:\n- {socket: 0, node: 0, cores: '0 1'}\nnodes:\n- {id: 0}\npci:\n"
+        "- {address: '0000:10:1c.0', class: 0x030200, node: 0}\n- {address: '0000:10:1b.0', class: 0x020000, node: 0}\n"
+    )
+    alone = in_process("machine", "show", file, "--matrix")
+    added = in_process("machine", "show", file, "--matrix", "--links", LOCALITY / "aws-p4d-24xl-topo.xml")
+
+    assert "PCIe: no PCIe tree recorded" in alone.stdout
+    assert "GPU0  X     PIX" in added.stdout
+    assert (added.returncode, added.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param(
+            [SERVER, "--links", LOCALITY / "aws-p4d-24xl-topo.xml"], "has no device of this machine", id="other"
+        ),
+        pytest.param([SERVER, "--links", DGX2], "describes a whole machine", id="a machine as links"),
+        pytest.param([SERVER, "--links", "missing.xml"], "does not exist", id="a missing file"),
+        pytest.param([SERVER, "--matrix", "-o", "json"], "-o json has all pairs", id="a matrix as JSON"),
+        pytest.param(
+            [LOCALITY / "smi-dgx1-v100.txt", "--links", LOCALITY / "smi-dgx1-v100.txt"], "but no CPUs", id="links alone"
+        ),
+    ],
+)
+def test_unusable_links_are_an_error(arguments, message):
+    run = in_process("machine", "show", *arguments)
+
+    assert run.returncode == 2
+    assert message in " ".join(run.stderr.split())
+    assert "Traceback" not in run.stderr

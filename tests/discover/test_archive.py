@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from alignup.align.errors import SourceError
+from alignup.align.locality import PciPath
 from alignup.machines import archive, discover, file_reader, load, record, record_script, synthetic
 from alignup.machines.archive import read_archive
 from alignup.machines.topology import CPU
@@ -18,6 +19,9 @@ from tests.discover import kernel
 from tests.discover.kernel import with_
 
 FILES = kernel.describe(synthetic.parse("pack:2 numa:1 l3:1 core:2 pu:2", distances=(10, 21)))
+
+#: Above one device; two switches below each other make links too long for the oldest form of archives.
+BRIDGES = tuple(f"0001:0{bus}:00.0" for bus in range(7))
 
 #: What a system also tells, and a recording must not.
 PRIVATE = {
@@ -30,6 +34,8 @@ PRIVATE = {
     "sys/devices/vmbus/secret-guid/pci/0000:00:02.0/class": "0x020000",
     "sys/devices/vmbus/secret-guid/pci/0000:00:02.0/numa_node": "1",
     "sys/devices/vmbus/secret-guid/pci/0000:00:02.0/net/secret0/address": "5e:c2:e7:00:00:00",
+    f"sys/devices/vmbus/secret-guid/pci0001:00/{'/'.join(BRIDGES)}/0001:09:00.0/class": "0x030200",
+    f"sys/devices/vmbus/secret-guid/pci0001:00/{'/'.join(BRIDGES)}/0001:09:00.0/numa_node": "0",
 }
 
 
@@ -37,6 +43,8 @@ PRIVATE = {
 def root(tmp_path: Path) -> Path:
     files = with_(FILES, PRIVATE)
     files.links["sys/bus/pci/devices/0000:00:02.0"] = "../../../devices/vmbus/secret-guid/pci/0000:00:02.0"
+    above = "/".join(("vmbus/secret-guid/pci0001:00", *BRIDGES))
+    files.links["sys/bus/pci/devices/0001:09:00.0"] = f"../../../devices/{above}/0001:09:00.0"
     return files.write(tmp_path / "root")
 
 
@@ -47,6 +55,7 @@ def test_a_recording_gives_the_same_machine(root: Path, tmp_path: Path):
 
     assert recorded == load(file) == discover(root)
     assert recorded.pci[0].node == 1
+    assert [device.path for device in recorded.pci] == [None, PciPath("pci0001:00", BRIDGES)]
     assert [path.name for path in tmp_path.iterdir() if path.name != "root"] == ["machine.tar.gz"]
 
 

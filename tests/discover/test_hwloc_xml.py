@@ -4,6 +4,7 @@ import pytest
 
 from alignup.align import bits
 from alignup.align.errors import SourceError
+from alignup.align.locality import DeviceLink, Level, LinkKind, PciPath
 from alignup.align.machine import Distances, HugePages, NumaNode, PciDevice
 from alignup.machines import hwloc_xml, load
 
@@ -168,3 +169,94 @@ def test_too_many_parts_are_an_error(limit, parts, monkeypatch: pytest.MonkeyPat
 
     with pytest.raises(SourceError, match=f"more than 9 {parts}"):
         hwloc_xml.parse(SECOND)
+
+
+#: A switch with two GPUs and a third GPU on a root port of its own, and what links them.
+IO = """
+  <object type="Bridge" gp_index="1" bridge_type="0-1" bridge_pci="0000:[3a-3f]">
+    <object type="Bridge" gp_index="2" bridge_type="1-1" pci_busid="0000:3a:00.0" bridge_pci="0000:[3b-3e]">
+      <object type="Bridge" gp_index="3" bridge_type="1-1" pci_busid="0000:3b:00.0">
+        <object type="Bridge" gp_index="4" bridge_type="1-1" pci_busid="0000:3c:00.0">
+          <object type="PCIDev" gp_index="5" pci_busid="0000:3d:00.0" pci_type="0302 [10de:20b0] [0:0] a1">
+            <object type="OSDev" gp_index="6" name="nvml0"><info name="NVIDIAUUID" value="GPU-a"/></object>
+            <object type="OSDev" gp_index="7" name="cuda0" osdev_type="5"/>
+          </object>
+        </object>
+        <object type="Bridge" gp_index="8" bridge_type="1-1" pci_busid="0000:3c:01.0">
+          <object type="PCIDev" gp_index="9" pci_busid="0000:3e:00.0" pci_type="0302 [10de:20b0] [0:0] a1">
+            <object type="OSDev" gp_index="10" name="nvml1" osdev_type="1"/>
+          </object>
+        </object>
+      </object>
+    </object>
+    <object type="PCIDev" gp_index="11" pci_busid="0000:3f:00.0" pci_type="0000 [0000:0000] [0:0] 0"/>
+  </object>
+  <object type="Bridge" gp_index="12" bridge_type="0-1">
+    <object type="PCIDev" gp_index="13" pci_busid="0000:50:00.0" pci_type="0302 [10de:20b0] [0:0] a1">
+      <object type="OSDev" gp_index="14" name="nvml2" osdev_type="1"/>
+    </object>
+  </object>
+"""
+GPU_A, GPU_B, GPU_C = "0000:3d:00.0", "0000:3e:00.0", "0000:50:00.0"
+
+
+def with_links(*, name: str = "NVLinkBandwidth", indexes: str, values: str, kind: str = "") -> str:
+    tag, type_ = ("distances2", f' type="{kind}"') if kind else ("distances2hetero", "")
+    matrix = (
+        f'<{tag}{type_} nbobjs="9" name="{name}"><indexes>{indexes}</indexes><u64values>{values}</u64values></{tag}>'
+    )
+    before, marker, after = SECOND.partition("</object>\n<distances2")
+    return before + IO + marker + after.replace("</topology>", f"{matrix}</topology>")
+
+
+def test_bridges_around_a_device_are_its_path():
+    machine = hwloc_xml.parse(with_links(indexes="", values=""))
+
+    assert machine.distances is not None
+    paths = {device.address: device.path for device in machine.pci}
+    assert paths[GPU_A] == PciPath("pci0000:3a", ("0000:3a:00.0", "0000:3b:00.0", "0000:3c:00.0"))
+    assert paths[GPU_C] is None  # the host bridge has no bus
+    assert machine.locality.level(GPU_A, GPU_B) is Level.PIX
+    assert machine.locality.find("GPU-a") == GPU_A
+    assert machine.locality.pci[GPU_A].names == ("nvml0", "cuda0")
+
+
+@pytest.mark.parametrize(
+    ("matrix", "links"),
+    [
+        pytest.param(
+            with_links(indexes="OSDev:6 OSDev:10 OSDev:14", values="9 50000 0 50000 9 100000 0 100000 9"),
+            {DeviceLink(LinkKind.NVLINK, (GPU_A, GPU_B), 2), DeviceLink(LinkKind.NVLINK, (GPU_B, GPU_C), 4)},
+            id="links of 25 GB/s",
+        ),
+        pytest.param(
+            with_links(kind="OSDev", indexes="6 10", values="1000000 40000 40000 1000000"),
+            {DeviceLink(LinkKind.NVLINK, (GPU_A, GPU_B), 2)},
+            id="links of 20 GB/s, between objects of one type",
+        ),
+        pytest.param(
+            with_links(indexes="OSDev:6 OSDev:10 PCIDev:11", values="0 0 150000 0 0 150000 150000 150000 0"),
+            {DeviceLink(LinkKind.NVSWITCH, (GPU_A, GPU_B), 6)},
+            id="a switch, which is a PCI device",
+        ),
+        pytest.param(
+            with_links(indexes="OSDev:6 Package:99 OSDev:77", values="0 25000 25000 25000 0 0 25000 0 0"),
+            set(),
+            id="objects that do not exist",
+        ),
+        pytest.param(
+            with_links(
+                name="XGMIBandwidth", indexes="OSDev:6 OSDev:10 OSDev:14", values="0 50000 100000 50000 0 0 100000 0 0"
+            ),
+            {DeviceLink(LinkKind.XGMI, (GPU_A, GPU_B), 1), DeviceLink(LinkKind.XGMI, (GPU_A, GPU_C), 2)},
+            id="XGMI",
+        ),
+        pytest.param(with_links(indexes="OSDev:6 OSDev:10", values="0 1"), set(), id="values missing"),
+        pytest.param(with_links(indexes="OSDev:6 OSDev:10", values="0 x x 0"), set(), id="not numbers"),
+    ],
+)
+def test_links_follow_from_bandwidth(matrix, links):
+    machine = hwloc_xml.parse(matrix)
+
+    assert set(machine.links) == links
+    assert machine.distances is not None

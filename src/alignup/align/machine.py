@@ -16,6 +16,7 @@ from typing import Self, TypeVar
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.errors import MachineError
+from alignup.align.locality import DeviceLink, LinkKind, Locality, PciPath, StatedLevel
 
 #: The largest machine that is read, whatever its source: above every machine that exists. The limits bound the memory
 #: that a short description can take, since a set takes as many bits as its largest member, and distances take the
@@ -26,6 +27,8 @@ MAX_NODES = 1 << 10  #: what Linux supports
 MAX_NODE_ID = 1 << 12  #: exclusive
 MAX_DEVICES = 100_000
 MAX_PCI_DEVICES = 1 << 14
+MAX_BRIDGES = 32  #: above one PCI device
+MAX_LINKS = 1 << 14  #: between devices, and stated levels; of devices in one link, too
 MAX_DISTANCE = 1 << 31  #: exclusive; keeps sums exact in a double
 MAX_NUMBER = 1 << 63  #: exclusive: bytes of memory, counts, and the numbers of cores, sockets and caches
 
@@ -107,6 +110,9 @@ class PciDevice:
     node: int | None = None
     cpus: CpuSet | None = None  #: the local CPUs, which may contradict the node
     names: tuple[str, ...] = field(default=(), compare=False)  #: of the system for it: eth0, mlx5_0, nvme0, GPU 0
+    path: PciPath | None = None  #: the bridges above it
+    rail: int | None = None  #: of the network that a network interface is on, as the user states it
+    uuid: str = field(default="", compare=False)  #: of a GPU, which is its id for device plugins
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +274,8 @@ class Machine:
     model: str = field(default="", compare=False)  #: of the CPUs, for people; empty: unknown
     caches: tuple[tuple[str, int], ...] = field(default=(), compare=False)  #: L1d, L1i, L2 … of a CPU, and their bytes
     kubelet_version: str = field(default="", compare=False)  #: of the kubelet that a recording names; empty: none
+    links: tuple[DeviceLink, ...] = ()  #: between PCI devices, beside PCIe
+    stated_levels: tuple[StatedLevel, ...] = ()  #: of PCI devices, where there is no tree of bridges
 
     def __post_init__(self) -> None:
         if problems := tuple(_missing_nodes(self.devices, {node.id for node in self.nodes})):
@@ -275,6 +283,10 @@ class Machine:
 
     def kubelet_view(self) -> KubeletView:
         return self._view
+
+    @cached_property
+    def locality(self) -> Locality:
+        return Locality(self)
 
     def with_reported(self, devices: Iterable[Device]) -> Self:
         """Return this machine with the devices that the system or a kubelet reports.
@@ -368,6 +380,9 @@ def _machine_problems(machine: Machine) -> Iterator[str]:
         ("NUMA nodes as reported", len(report.nodes or ()) if report else 0, MAX_NODES),
         ("devices", len(machine.devices), MAX_DEVICES),
         ("PCI devices", len(machine.pci), MAX_PCI_DEVICES),
+        ("links between devices", sum(len(link.devices) for link in machine.links), MAX_LINKS),
+        ("stated levels", len(machine.stated_levels), MAX_LINKS),
+        ("bridges above a device", max((len(d.path.bridges) for d in machine.pci if d.path), default=0), MAX_BRIDGES),
     )
     if any(count > most for _, count, most in counts):
         for kind, count, most in counts:
@@ -385,6 +400,7 @@ def _machine_problems(machine: Machine) -> Iterator[str]:
     yield from _device_problems(machine.devices)
     for address, times in _repeated(device.address for device in machine.pci):
         yield f"PCI device {address} is listed {times} times"
+    yield from _link_problems(machine.links)
     yield from _memory_problems(machine)
     if machine.offline >> MAX_CPU_ID:
         yield f"CPU {machine.offline.bit_length() - 1} is not a number from 0 to {MAX_CPU_ID - 1}"
@@ -465,6 +481,13 @@ def _device_problems(devices: Sequence[Device]) -> Iterator[str]:
         elif device.nodes is not None and device.nodes >> MAX_NODE_ID:
             highest, most = device.nodes.bit_length() - 1, MAX_NODE_ID - 1
             yield f"device {device.id} of {device.resource} is on NUMA node {highest}, above {most}"
+
+
+def _link_problems(links: Iterable[DeviceLink]) -> Iterator[str]:
+    for link in links:
+        distinct, most = len(set(link.devices)), MAX_LINKS if link.kind is LinkKind.NVSWITCH else 2
+        if not 0 < link.count < MAX_LINKS or not 0 < distinct == len(link.devices) <= most:
+            yield f"{link.count} links of kind {link.kind} connect {', '.join(link.devices[:4]) or 'no devices'}"
 
 
 def _report_problems(report: CadvisorReport, cpus: CpuSet, nodes: set[int]) -> Iterator[str]:
