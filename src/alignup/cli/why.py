@@ -158,7 +158,9 @@ class Explanation(NamedTuple):
 
     @property
     def admitted(self) -> bool:
-        return self.decision.admitted and (not self.missing or self.lenient)
+        """Whether the pod is admitted, whatever devices are chosen at random."""
+        certain = self.decision.admitted and not self.decision.may_be_rejected
+        return certain and (not self.missing or self.lenient)
 
     @property
     def verdict(self) -> str:
@@ -174,9 +176,10 @@ def explain(
     with inputs.input_errors(Place.at(workload.source)):
         if claims is not None and not workload.host:
             workload = replace(workload, pod=claims.objects.with_class_resources(workload.pod))
-        decision = host.decide(workload.pod)
+        ours = not host.settings.kubelet_faults  # what we do ourselves is certain
+        decision = host.decide(workload.pod) if ours else host.predict(workload.pod)
         missing = host.missing_devices(workload.pod)
-        safe = host.without_faults().decide(workload.pod)
+        safe = decision if ours else host.without_faults().predict(workload.pod)
         explanation = Explanation(
             workload,
             decision,
@@ -213,6 +216,8 @@ def _lines(host: Host, explanation: Explanation, release: str, say: Callable[[st
         yield from paragraph(_other_verdict(explanation))
     if decision.rejection:
         yield from paragraph(decision.rejection.message)
+    if possible := sentences.describe_possible_rejection(decision):
+        yield from paragraph(f"{possible[0].upper()}{possible[1:]}")
     for defect in explanation.defects:
         yield from paragraph(f"This is {defect}", style="warn")
     yield from paragraph(f"{say(sentences.describe_rules(decision))}{release}", style="dim")
