@@ -4,7 +4,6 @@ import gzip
 import json
 from functools import partial
 from itertools import combinations, product
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +24,7 @@ def test_amd_plugin_is_answered_for(request):
 
 
 def topologies(request: pytest.FixtureRequest, name: str) -> Topologies:
-    path: Path = request.config.getoption("--vectors") / f"device_preference/{name}.json.gz"
+    path = request.config.getoption("--vectors") / f"device_preference/{name}.json.gz"
     if not path.exists():
         pytest.skip(f"this set of vectors has no device_preference/{name}.json.gz")
     with gzip.open(path, "rt", encoding="utf-8") as file:

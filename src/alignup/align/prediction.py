@@ -12,7 +12,7 @@ from typing import Any
 
 from alignup.align.admit import AdmissionRules, decide, effective_policy
 from alignup.align.decision import Decision, PossibleDevices, Rejection
-from alignup.align.devices.choices import DeviceChoices, Pool, choose_first
+from alignup.align.devices.choices import DeviceChoices, Pool
 from alignup.align.devices.ledger import DeviceLedger
 from alignup.align.devices.provider import CRASHED
 from alignup.align.errors import ProviderError
@@ -73,13 +73,13 @@ class _Search:
         self._step = 0
         return bool(self._path)
 
-    def choose(self, choices: Sequence[DeviceChoices]) -> _Chosen:
+    def choose(self, _uid: str, choices: Sequence[DeviceChoices]) -> _Chosen:
         for each in choices:
             key = each.container, each.resource
             known = self.choices.get(key)
             self.choices[key] = each if known is None else _merge(known, each)
         if self.last is None or choices[0].container == self.last:
-            return choose_first(choices)
+            return {each.resource: each.first() for each in choices}
         alternatives = self._alternatives(choices)
         if self._step == len(self._path):
             self._path.append(0)

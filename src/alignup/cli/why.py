@@ -10,6 +10,7 @@ import click
 from alignup.align.decision import Decision
 from alignup.align.explain import sentences
 from alignup.align.explain.changes import Proposal
+from alignup.align.explain.device_choices import explain_choices
 from alignup.align.explain.remedies import find_remedies
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
@@ -21,7 +22,7 @@ from alignup.cli.inputs import HostInput
 from alignup.cli.layout import paragraph, section
 from alignup.cli.options import (
     IGNORE_MISSING_HELP,
-    HostOptions,
+    PredictedHostOptions,
     WorkloadSelection,
     output_option,
     preview_option,
@@ -51,7 +52,7 @@ _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yam
 )
 @workload_argument
 @workload_option
-@with_options("host", HostOptions)
+@with_options("host", PredictedHostOptions)
 @preview_option
 @with_options("selection", WorkloadSelection)
 @search_option("a rejected pod")
@@ -60,7 +61,7 @@ _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yam
 @output_option("text", "json", "yaml")
 def command(  # noqa: PLR0913 - options
     *,
-    host: HostOptions,
+    host: PredictedHostOptions,
     paths: tuple[str, ...],
     files: tuple[str, ...],
     selection: WorkloadSelection,
@@ -155,6 +156,7 @@ class Explanation(NamedTuple):
     lenient: bool = False  #: whether the kubelet's decision counts regardless of missing devices
     defects: tuple[str, ...] = ()  #: known defects of the kubelet that change the decision
     claims: "tuple[ExplainedClaim, ...]" = ()
+    device_choices: tuple[str, ...] = ()  #: what random choices of devices mean
 
     @property
     def admitted(self) -> bool:
@@ -187,12 +189,21 @@ def explain(
             lenient=lenient,
             defects=tuple(sentences.describe_defects(decision, safe)),
             claims=claims.explain(workload.pod, decision.placements, host) if claims is not None else (),
+            device_choices=_device_choices(host, decision),
         )
         if decision.admitted:
             return explanation
         end = time.monotonic() + seconds
         remedies = find_remedies(host, workload.pod, should_stop=lambda: time.monotonic() > end)
     return explanation._replace(proposals=remedies.proposals, unsearched=remedies.unsearched)
+
+
+def _device_choices(host: Host, decision: Decision) -> tuple[str, ...]:
+    """Return what is known about devices that are chosen at random; most pods get none, or from one switch."""
+    if not any(placement.choices for placement in decision.placements):
+        return ()
+    meaning = explain_choices(host.machine.locality, decision.placements) if host.machine.pci else ()
+    return (*sentences.describe_choices(decision.placements), *meaning)
 
 
 def print_text(
@@ -223,6 +234,8 @@ def _lines(host: Host, explanation: Explanation, release: str, say: Callable[[st
     yield from paragraph(f"{say(sentences.describe_rules(decision))}{release}", style="dim")
     for line in draw_decision(host, explanation.workload.pod, decision, width=terminal.width()):
         yield (Cell(say(line[0].text), "title"),) if len(line) == 1 and line[0].style == "title" else line
+    if explanation.device_choices:
+        yield from section("Devices that are chosen at random", map(say, explanation.device_choices))
     if explanation.claims:
         from alignup.cli import claims_output  # noqa: PLC0415
 
@@ -276,6 +289,7 @@ def to_document(node: HostInput, explanations: Sequence[Explanation]) -> dict[st
             "unsearched": list(explanation.unsearched),
             "defects": list(explanation.defects),
             "claims": [claim.to_document() for claim in explanation.claims],
+            "deviceChoices": list(explanation.device_choices),
             "notes": [
                 *filter(None, [node.defaults]),
                 *node.notes,

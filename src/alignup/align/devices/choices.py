@@ -8,7 +8,7 @@ as options of pools, "any 2 of these and 1 of those", which stays small where th
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, islice, product
 from math import comb, prod
 from typing import NamedTuple
@@ -82,6 +82,11 @@ class DeviceChoices:
             for option in self.options
         )
 
+    def renamed(self, new_id: Callable[[str], str]) -> "DeviceChoices":
+        """Return the choices with other ids of the same devices."""
+        options = [tuple([Pool(pool.take, tuple(map(new_id, pool.ids))) for pool in option]) for option in self.options]
+        return replace(self, options=tuple(options))
+
     def representatives(self, nodes_of: Callable[[str], NodeSet | None], limit: int) -> list[tuple[str, ...]]:
         """Return a choice for each number of devices by NUMA nodes that is possible, at most *limit* of them."""
         distinct: dict[frozenset[tuple[NodeSet | None, int]], tuple[str, ...]] = {}
@@ -113,12 +118,19 @@ class DeviceChoices:
         return f"one of {self.count} sets of {size} of {format_ids(self.ids)}"
 
 
-#: Chooses for one container: gets what each resource may get, and returns devices by resource.
-DeviceChooser = Callable[[Sequence[DeviceChoices]], Mapping[str, tuple[str, ...]]]
+#: Chooses for one container: gets the uid of the pod and what each resource may get, and returns devices by resource.
+DeviceChooser = Callable[[str, Sequence[DeviceChoices]], Mapping[str, tuple[str, ...]]]
 
 
-def choose_first(choices: Sequence[DeviceChoices]) -> dict[str, tuple[str, ...]]:
-    return {each.resource: each.first() for each in choices}
+@dataclass(frozen=True, slots=True)
+class RandomChooser:
+    """A chooser that draws devices; the same pod gets the same, whatever other pods get."""
+
+    seed: int
+
+    def __call__(self, uid: str, choices: Sequence[DeviceChoices]) -> dict[str, tuple[str, ...]]:
+        source = random.Random(f"{self.seed} {uid} {choices[0].container}")  # noqa: S311 - has to be repeatable
+        return {each.resource: each.draw(source) for each in choices}
 
 
 def format_ids(ids: Sequence[str]) -> str:

@@ -28,6 +28,7 @@ MAY_CRASH = "NVIDIA's device plugin may crash here: a rest of fewer GPUs than re
 OVERWRITTEN = "NVIDIA's device plugin chooses wrongly with so many free GPUs: it overwrites the best sets it found"
 TOO_MANY = f"more than {MAX_OPTIONS} ways to choose"
 _SLOW = 1.0  #: seconds
+_MAX_ANSWERS = 1024  #: that are kept: pods ask the same again and again
 
 
 class PluginRule(StrEnum):
@@ -93,6 +94,8 @@ class PluginRules:
         question = _Question(tuple(every), tuple(available), tuple(required), size)
         key = (rule, question)
         if key not in self._answers:
+            if len(self._answers) >= _MAX_ANSWERS:
+                self._answers.clear()
             self._answers[key] = self._ask(rule, question)
         return self._answers[key]
 

@@ -174,7 +174,7 @@ class DeviceProvider(Provider[DeviceLedger]):
                 for request in requests
                 if _needs_devices(ledger, request)
             ]
-            chosen.update(self.chooser(choices) if choices else {})
+            chosen.update(self.chooser(pod.uid, choices) if choices else {})
             requests = []
         for request in requests:
             picked = devices_to_allocate(ledger, request, affinity=affinity.nodes, answers=self.answers)

@@ -6,6 +6,7 @@ takes more than a decision: see ``align.explain.remedies``.
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from alignup.align import bits
@@ -148,19 +149,17 @@ def describe_possible_rejection(decision: Decision) -> str:
     container = f"container {possible.rejection.container}" if possible.rejection.container else "the pod"
     if CRASHED in possible.rejection.message:
         return f"the device plugin may crash when it chooses devices for {container}"
-    chosen = [placement.container for placement in decision.placements if not placement.is_certain]
-    choosing = f"which devices {_and(chosen)} {'get' if len(chosen) > 1 else 'gets'}" if chosen else "devices"
-    return f"the kubelet chooses at random {choosing}, and some choices leave no place for {container}"
+    rejected = possible.rejection.container
+    earlier = takewhile(lambda placement: placement.container != rejected, decision.placements)
+    chosen = [placement.container for placement in earlier if not placement.is_certain]
+    gets = f"{' and '.join(chosen)} {'get' if len(chosen) > 1 else 'gets'}"
+    return f"the kubelet chooses at random which devices {gets}, and some choices leave no place for {container}"
 
 
 def describe_choices(placements: Sequence[Placement]) -> tuple[str, ...]:
     """Return what else is known about choices of devices that a kubelet or a plugin makes."""
     notes = {note: None for placement in placements for each in placement.choices.values() for note in each.notes}
     return tuple(notes)
-
-
-def _and(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
 
 
 def describe_allocations(placements: Sequence[Placement]) -> str:
