@@ -48,6 +48,7 @@ class Shape:
     nics: tuple[int, ...] = ()  #: one network card on each of these NUMA nodes
     hugepages: Mapping[int, int] = field(default_factory=dict)  #: node → pages of 2 MiB
     offline: tuple[int, ...] = ()
+    devices: tuple[str, ...] = ()  #: further devices, as options of QEMU
 
 
 def missing() -> str | None:
@@ -155,6 +156,8 @@ def qemu_command(shape: Shape, disks: tuple[Path, ...], booted: Path, *, network
         yield from ("-device", f"pxb-pcie,id=pxb{number},bus_nr={0x40 + 8 * number},bus=pcie.0,numa_node={node_id}")
         yield from ("-device", f"pcie-root-port,id=rp{number},bus=pxb{number},chassis={number + 1},slot={number + 1}")
         yield from ("-device", f"e1000e,bus=rp{number}")
+    for device in shape.devices:
+        yield from ("-device", device)
     for number, image in enumerate(disks):
         yield from ("-drive", f"file={image},if=none,id=disk{number},format=raw,snapshot=on")
         yield from ("-device", f"nvme,drive=disk{number},serial=disk{number},bus=pcie.0,addr={0x1A + number:#x}")

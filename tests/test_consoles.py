@@ -24,7 +24,8 @@ PROGRAMS = {"make run": f"{sys.executable} examples/agent_demo.py", " --compare 
 def shell() -> Iterator[Shell]:
     """A shell in a directory with a short path, since socket paths must be short."""
     with tempfile.TemporaryDirectory(prefix="docs-") as directory:
-        shutil.copytree(ROOT / "examples", Path(directory) / "examples")
+        for folder in ("examples", "tests/machines/locality"):
+            shutil.copytree(ROOT / folder, Path(directory) / folder)
         console = Shell(Path(directory), instead=PROGRAMS)
         try:
             yield console

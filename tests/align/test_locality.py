@@ -39,8 +39,8 @@ A, B = "0000:18:00.0", "0000:19:00.0"
 PORT, UP, DOWN_1, DOWN_2 = "0000:10:00.0", "0000:16:00.0", "0000:17:00.0", "0000:17:10.0"
 
 
-def level(a: PciDevice, b: PciDevice, **options: int) -> Level | None:
-    locality = machine(a, b, **options).locality
+def level(a: PciDevice, b: PciDevice, *, nodes: int = 2) -> Level | None:
+    locality = machine(a, b, nodes=nodes).locality
     assert locality.level(b.address, a.address) == locality.level(a.address, b.address)
     return locality.level(a.address, b.address)
 
@@ -144,6 +144,12 @@ def test_devices_on_one_switch_have_the_same_switch_and_root() -> None:
     assert locality.root(A) == "pci0000:10"
     assert locality.root("0000:22:00.0") is None
     assert locality.switch("0000:99:00.0") is locality.level(A, "0000:99:00.0") is None
+
+
+def test_switches_are_upstream_ports() -> None:
+    assert PciPath("pci0000:10", ("port", "up", "down", "up2", "down2")).switches == ("up", "up2")
+    assert PciPath("pci0000:10", ("port", "bridge")).switches == PciPath("pci0000:10", ("port",)).switches == ()
+    assert PciPath(None, ("s", "t")).switches == ("s", "t")
 
 
 def test_groups_follow_levels() -> None:

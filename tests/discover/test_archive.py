@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from alignup.align.errors import SourceError
+from alignup.align.locality import PciPath
 from alignup.machines import archive, discover, file_reader, load, record, record_script, synthetic
 from alignup.machines.archive import read_archive
 from alignup.machines.topology import CPU
@@ -30,6 +31,8 @@ PRIVATE = {
     "sys/devices/vmbus/secret-guid/pci/0000:00:02.0/class": "0x020000",
     "sys/devices/vmbus/secret-guid/pci/0000:00:02.0/numa_node": "1",
     "sys/devices/vmbus/secret-guid/pci/0000:00:02.0/net/secret0/address": "5e:c2:e7:00:00:00",
+    "sys/devices/vmbus/secret-guid/pci0001:00/0001:00:00.0/0001:01:00.0/class": "0x030200",
+    "sys/devices/vmbus/secret-guid/pci0001:00/0001:00:00.0/0001:01:00.0/numa_node": "0",
 }
 
 
@@ -37,6 +40,8 @@ PRIVATE = {
 def root(tmp_path: Path) -> Path:
     files = with_(FILES, PRIVATE)
     files.links["sys/bus/pci/devices/0000:00:02.0"] = "../../../devices/vmbus/secret-guid/pci/0000:00:02.0"
+    bridge = "vmbus/secret-guid/pci0001:00/0001:00:00.0"
+    files.links["sys/bus/pci/devices/0001:01:00.0"] = f"../../../devices/{bridge}/0001:01:00.0"
     return files.write(tmp_path / "root")
 
 
@@ -47,6 +52,7 @@ def test_a_recording_gives_the_same_machine(root: Path, tmp_path: Path):
 
     assert recorded == load(file) == discover(root)
     assert recorded.pci[0].node == 1
+    assert [device.path for device in recorded.pci] == [None, PciPath("pci0001:00", ("0001:00:00.0",))]
     assert [path.name for path in tmp_path.iterdir() if path.name != "root"] == ["machine.tar.gz"]
 
 

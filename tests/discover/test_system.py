@@ -7,6 +7,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from alignup.align.errors import SourceError
+from alignup.align.locality import DeviceLink, LinkKind, PciPath
 from alignup.align.machine import Device, PciDevice
 from alignup.machines import synthetic, system
 from alignup.machines.file_reader import ArchiveFiles, FileReader
@@ -27,7 +28,40 @@ def test_a_fully_described_device():
         **{"class": "0x030200"}, vendor="0x10de", device="0x2335", numa_node="1", local_cpulist="4-7", local_cpus="f"
     )
 
-    assert described == PciDevice("0000:00:04.0", 0x030200, 0x10DE, 0x2335, node=1, cpus=0xF0)
+    path = PciPath("pci0000:00")
+    assert described == PciDevice("0000:00:04.0", 0x030200, 0x10DE, 0x2335, node=1, cpus=0xF0, path=path)
+
+
+@pytest.mark.parametrize(
+    ("target", "path"),
+    [
+        pytest.param(
+            "pci0000:3a/0000:3a:00.0/0000:3b:00.0/", ("pci0000:3a", "0000:3a:00.0", "0000:3b:00.0"), id="bridges"
+        ),
+        pytest.param(
+            "pci0000:00/0000:00:0e.0/pci10000:e0/10000:e0:06.0/",
+            ("pci0000:00", "0000:00:0e.0", "10000:e0:06.0"),
+            id="volume management",
+        ),
+        pytest.param("LNXSYSTM:00/VMBUS:00/47505500-0001/pci0001:00/", ("pci0001:00",), id="a bus of a hypervisor"),
+        pytest.param("platform/soc/", None, id="no root complex"),
+    ],
+)
+def test_the_target_of_a_device_has_its_bridges(target, path):
+    contents = {f"sys/devices/{target}0000:00:04.0/vendor": b"0x10de\n"}
+    links = {f"{BUS}/0000:00:04.0": f"../../../devices/{target}0000:00:04.0"}
+
+    (described,) = system.read_pci_devices(FileReader(ArchiveFiles.of(contents, links)))
+
+    assert described.path == (PciPath(path[0], path[1:]) if path else None)
+
+
+def test_a_copy_that_followed_the_links_has_no_tree():
+    contents = {f"{BUS}/0000:00:04.0/class": b"0x030200\n"}
+
+    (described,) = system.read_pci_devices(FileReader(ArchiveFiles.of(contents, {})))
+
+    assert described.path is None
 
 
 def test_names_of_the_system_for_a_device():
@@ -99,6 +133,14 @@ WITH_CARD = replace(PLAIN, pci=(CARD, PciDevice("0000:00:02.0", kind=0x030000, v
 
 
 class NVMLError(Exception):
+    pass
+
+
+class NVMLError_NotSupported(NVMLError):  # noqa: N801, N818 - NVML's names
+    pass
+
+
+class NVMLError_InvalidArgument(NVMLError):  # noqa: N801, N818
     pass
 
 
@@ -203,3 +245,80 @@ def test_nvml_is_not_used_without_gpus(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", library(fails=True))
 
     assert system.add_gpus(PLAIN, driver()) is PLAIN
+
+
+GPU_TYPE, NPU_TYPE, SWITCH_TYPE, UNKNOWN_TYPE = 0, 1, 2, 255
+TWO_CARDS = replace(WITH_CARD, pci=(CARD, replace(CARD, address="0000:aa:00.0")))
+BUSES = ("00000000:9D:00.0", "00000000:AA:00.0")
+
+
+def linked_library(*ends: dict[int, tuple[int, str]]) -> ModuleType:
+    """NVML with GPUs whose links lead to *ends*: the kind of the remote device, and its address; none is inactive."""
+    made = library()
+
+    def state(gpu: int, link: int) -> int:
+        if not ends[gpu]:
+            raise NVMLError_NotSupported
+        if link > max(ends[gpu]):
+            raise NVMLError_InvalidArgument
+        return int(link in ends[gpu])
+
+    def remote(gpu: int, link: int) -> SimpleNamespace:
+        if ends[gpu][link][0] == SWITCH_TYPE:
+            raise NVMLError("the address of a switch may be invisible")
+        return SimpleNamespace(busId=ends[gpu][link][1].encode())
+
+    made.__dict__.update(
+        NVMLError_NotSupported=NVMLError_NotSupported,
+        NVMLError_InvalidArgument=NVMLError_InvalidArgument,
+        NVML_NVLINK_DEVICE_TYPE_GPU=GPU_TYPE,
+        NVML_NVLINK_DEVICE_TYPE_IBMNPU=NPU_TYPE,
+        NVML_NVLINK_DEVICE_TYPE_SWITCH=SWITCH_TYPE,
+        nvmlDeviceGetNvLinkState=state,
+        nvmlDeviceGetNvLinkRemoteDeviceType=lambda gpu, link: ends[gpu][link][0],
+        nvmlDeviceGetNvLinkRemotePciInfo=remote,
+    )
+    return made
+
+
+@pytest.mark.parametrize(
+    ("ends", "links"),
+    [
+        pytest.param(
+            ({0: (GPU_TYPE, BUSES[1]), 3: (GPU_TYPE, BUSES[1])}, {1: (GPU_TYPE, BUSES[0]), 2: (GPU_TYPE, BUSES[0])}),
+            (DeviceLink(LinkKind.NVLINK, ("0000:9d:00.0", "0000:aa:00.0"), 2),),
+            id="two links, listed from both ends",
+        ),
+        pytest.param(
+            ({0: (SWITCH_TYPE, ""), 1: (UNKNOWN_TYPE, "FFFFFFFF:FF:FF.0")}, {0: (SWITCH_TYPE, "")}),
+            (DeviceLink(LinkKind.NVSWITCH, ("0000:9d:00.0", "0000:aa:00.0"), 1),),
+            id="a fabric gives the fewer links of both",
+        ),
+        pytest.param(
+            ({0: (NPU_TYPE, "00000004:00:01.0")}, {}),
+            (DeviceLink(LinkKind.NVLINK, ("0000:9d:00.0",), 1),),
+            id="a link to the CPU",
+        ),
+        pytest.param(({}, {}), (), id="no NVLink"),
+    ],
+)
+def test_links_of_several_gpus_come_from_nvml(monkeypatch, ends, links):
+    monkeypatch.setitem(sys.modules, "pynvml", linked_library(*ends))
+
+    described = system.add_gpus(TWO_CARDS, driver("GPU-a", "GPU-b"))
+
+    assert described.links == links
+    assert described.gaps == ()
+
+
+def test_unreadable_links_are_a_gap(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", library(fails=True))
+
+    described = system.add_gpus(TWO_CARDS, driver("GPU-a", "GPU-b"))
+
+    assert described.gaps == ("the links between 2 NVIDIA GPUs are unknown: Driver Not Loaded",)
+    assert len(described.devices) == 2
+
+
+def test_a_gpu_is_found_by_its_uuid():
+    assert system.add_gpus(WITH_CARD, driver("GPU-a")).locality.find("GPU-a") == CARD.address

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import combinations, permutations
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from alignup.align import bits
 
@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 FLAT = "flat: cannot say"
 NO_TREE = "no PCIe tree recorded"
 
-_DISPLAY, _ACCELERATOR, _NETWORK, _INFINIBAND, _NVME = 0x03, 0x12, 0x02, 0x0C06, 0x0108  #: PCI classes
+_DISPLAY, _ACCELERATOR, _NETWORK, _INFINIBAND, _NVME, _VGA = 0x03, 0x12, 0x02, 0x0C06, 0x0108, 0x0300  #: PCI classes
+#: Vendors of displays for consoles: management controllers (ASPEED, Matrox, XGI, Silicon Motion, HiSilicon) and
+#: hypervisors (QEMU, Cirrus, Red Hat, VMware, VirtualBox, Hyper-V)
+_CONSOLES = {0x1A03, 0x102B, 0x18CA, 0x126F, 0x19E5, 0x1234, 0x1013, 0x1AF4, 0x1B36, 0x15AD, 0x80EE, 0x1414}
 
 
 class Level(StrEnum):
@@ -71,6 +74,11 @@ class PciPath:
     root: str | None
     bridges: tuple[str, ...] = ()  #: addresses
 
+    @property
+    def switches(self) -> tuple[str, ...]:
+        """The upstream ports: below a root port, every second bridge with another below it."""
+        return self.bridges if self.root is None else self.bridges[1:-1:2]
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceLink:
@@ -92,7 +100,8 @@ class StatedLevel:
     level: Level
 
 
-class Connection(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Connection:
     """What connects two devices beside PCIe."""
 
     kind: LinkKind
@@ -105,6 +114,8 @@ class Connection(NamedTuple):
 def device_kind(device: "PciDevice") -> DeviceKind | None:
     """Return what *device* is by its PCI class; ``None`` if it is none of the kinds whose location matters."""
     kind = device.kind or 0
+    if kind >> 8 == _VGA and device.vendor in _CONSOLES:
+        return None
     if kind >> 16 in {_DISPLAY, _ACCELERATOR}:
         return DeviceKind.GPU
     if kind >> 16 == _NETWORK or kind >> 8 == _INFINIBAND:
@@ -127,7 +138,7 @@ class Locality:
         self.devices: Mapping[str, DeviceKind] = {
             device.address: kind for device in machine.pci if (kind := device_kind(device))
         }
-        self._one_node = len(machine.nodes) == 1
+        self._one_node = len(machine.nodes) == 1 and bool(machine.cpus)  # devices alone may be on others, too
         self._all_cpus = bits.of(cpu.id for cpu in machine.cpus)
         self._stated = {frozenset(stated.devices): stated.level for stated in machine.stated_levels}
         self._links = machine.links
@@ -146,8 +157,8 @@ class Locality:
 
     @property
     def note(self) -> str:
-        """Why the tree does not tell the levels of the devices; empty if it does, or there are no such devices."""
-        if self.has_tree or not self.devices:
+        """Why the levels of the devices are unknown; empty if they are known, or there are no such devices."""
+        if self.has_tree or self._stated or not self.devices:
             return ""
         return FLAT if self.flat else NO_TREE
 
@@ -221,14 +232,14 @@ class Locality:
             return between is not None and between.rank <= level.rank
 
         members = tuple(addresses)
-        return _components(members, (pair for pair in combinations(members, 2) if are_near(*pair)))
+        return components(members, (pair for pair in combinations(members, 2) if are_near(*pair)))
 
     def islands(self) -> tuple[tuple[str, ...], ...]:
         """Return the devices that links beside PCIe connect, directly or through others, in groups of two or more."""
         pairs = [(link.devices[0], other) for link in self._links for other in link.devices[1:]]
         linked = {address for pair in pairs for address in pair}
         ordered = (*(address for address in self.pci if address in linked), *sorted(linked - self.pci.keys()))
-        return tuple(group for group in _components(ordered, pairs) if len(group) > 1)
+        return tuple(group for group in components(ordered, pairs) if len(group) > 1)
 
 
 def _below_common(a: Sequence[str], b: Sequence[str]) -> int | None:
@@ -241,7 +252,7 @@ def _below_common(a: Sequence[str], b: Sequence[str]) -> int | None:
     return max(len(a), len(b)) - common if common else None
 
 
-def _components(members: Sequence[str], pairs: Iterable[tuple[str, str]]) -> tuple[tuple[str, ...], ...]:
+def components(members: Sequence[str], pairs: Iterable[tuple[str, str]]) -> tuple[tuple[str, ...], ...]:
     """Return *members* in groups connected by *pairs*, in their order."""
     first = {member: member for member in members}
 

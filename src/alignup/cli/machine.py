@@ -32,10 +32,25 @@ def command() -> None:
     "alignup machine show",
     _SYNTHETIC,
     "alignup machine show host.tar.gz -o svg > host.svg",
+    "alignup machine show host.tar.gz --matrix",
     summary="Show the topology of a machine",
 )
 @click.argument("machine", required=False, shell_complete=complete_machines)
 @output_option("text", "svg", "yaml", "json")
+@click.option(
+    "--matrix",
+    is_flag=True,
+    help="Show how near GPUs and network interfaces are to each other, as 'nvidia-smi topo -m' does.",
+)
+@click.option(
+    "--links",
+    "files",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="FILE",
+    help="Add the links, levels or PCIe paths of devices in FILE to the machine: XML of NCCL or RCCL, the output of"
+    " 'nvidia-smi topo -m', or of 'ls -l /sys/bus/pci/devices'.",
+)
 @click.option("--kubelet", is_flag=True, help="Show the machine as the kubelet sees it.")
 @click.option(
     "--kubernetes-version",
@@ -43,21 +58,33 @@ def command() -> None:
     metavar="VERSION",
     help="Release of that kubelet, such as 1.35. All known releases see a machine alike.",
 )
-def show(*, machine: str | None, output: str, kubelet: bool, version: str | None) -> None:
-    """Show the sockets, NUMA nodes, caches, cores, CPUs, memory, devices and distances of a machine.
+def show(  # noqa: PLR0913 - options
+    *, machine: str | None, output: str, matrix: bool, files: tuple[Path, ...], kubelet: bool, version: str | None
+) -> None:
+    """Show the sockets, NUMA nodes, caches, cores, CPUs, memory, PCIe tree, devices and distances of a machine.
 
     MACHINE is a recording (alignup machine record), a directory with sys and proc in it, a description in YAML or JSON,
-    hwloc XML, cAdvisor's MachineInfo, or a synthetic machine as one argument (default: this machine). alignup reads the
-    YAML and JSON output back.
+    hwloc XML, cAdvisor's MachineInfo, or a synthetic machine as one argument (default: this machine). A file for
+    --links shows its devices only. alignup reads the YAML and JSON output back.
     """
     from alignup.align.machine import Machine  # noqa: PLC0415 - slow to import
-    from alignup.machines import machine_file  # noqa: PLC0415
+    from alignup.machines import load_links, machine_file  # noqa: PLC0415
 
+    if matrix and (output != "text" or kubelet):
+        raise click.UsageError("--matrix is text, and does not go with --kubelet: -o json has all pairs of devices")
     if version is not None:
         _print_release(version, kubelet=kubelet)
     place = machine_place(machine)
     with terminal.waiting_message(f"Reading {machine or 'this machine'}"), _input_errors(_ADVICE, place):
-        described = load_machine(machine)
+        described = load_machine(machine, devices_only=not files)
+    for file in files:
+        with _input_errors(_ADVICE, Place("--links", file=str(file))):
+            described = load_links(described, file)
+    if matrix:
+        from alignup.picture.pcie_tree import draw_matrix  # noqa: PLC0415 - slow to import
+
+        terminal.print_document("".join(f"{line}\n" for line in draw_matrix(described)))
+        return
     if kubelet:
         view = described.kubelet_view()
         gaps = (f"the kubelet's CPU manager fails to start: {view.discovery_error}",) if view.discovery_error else ()
@@ -164,11 +191,11 @@ def machine_place(machine: str | None, option: str = "") -> Place:
     return Place(option)
 
 
-def load_machine(machine: str | None) -> "Machine":
+def load_machine(machine: str | None, *, devices_only: bool = False) -> "Machine":
     from alignup.machines import discover, load  # noqa: PLC0415 - slow to import
 
     if machine is None:
         return discover()
     # Synthetic levels have colons or are numbers alone; documents have brackets or line breaks.
     is_path = machine.strip() and not re.search(r"[:<{\n\0]", machine) and not re.fullmatch(r"[\d\s]*", machine)
-    return load(Path(machine) if is_path else machine)
+    return load(Path(machine) if is_path else machine, devices_only=devices_only)

@@ -8,13 +8,16 @@
       - {id: 0, memory: 64Gi, hugepages: {2Mi: 512}}
       - {id: 1, memory: 64Gi}
     distances: [[10, 21], [21, 10]]
+    pci:
+      - {address: "0000:3e:00.0", class: 0x030200, node: 0, path: "pci0000:3a/0000:3a:00.0/0000:3b:00.0/0000:3c:04.0"}
 
 The id of a core is its lowest CPU unless ``numbers`` lists other ids. ``report`` holds what cAdvisor reports, in the
-same form; without it the kubelet sees the hardware as described.
+same form; without it the kubelet sees the hardware as described. The path of a PCI device has its root complex and the
+bridges above it; without a root complex each bridge is a whole switch. ``pairs`` are written for other programs only.
 """
 
 from collections.abc import Iterable, Iterator
-from itertools import count
+from itertools import combinations, count
 from typing import Annotated, Any
 
 import msgspec
@@ -22,10 +25,12 @@ from msgspec import Meta
 
 from alignup.align import bits
 from alignup.align.errors import FieldError, ParseError, SourceError
+from alignup.align.locality import DeviceKind, DeviceLink, Level, LinkKind, Locality, PciPath, StatedLevel
 from alignup.align.machine import (
     MAX_CPU_ID,
     MAX_CPUS,
     MAX_DEVICES,
+    MAX_LINKS,
     MAX_NODE_ID,
     MAX_NODES,
     MAX_PCI_DEVICES,
@@ -44,6 +49,7 @@ from alignup.align.quantity import Quantity
 from alignup.documents.codec import Int64, build, convert, show_or_none, to_builtins
 
 FORMAT = "machine/v1"
+MAX_PAIRED_DEVICES = 256  #: with more devices, only pairs of GPUs are written
 
 _List = str | Int64  # YAML reads a list of one CPU as a number
 _PCI_CODES = {"kind": 6, "vendor": 4, "device": 4}  # name → hexadecimal digits
@@ -90,6 +96,36 @@ class PciDeviceDocument(_Strict, rename={"kind": "class"}):
     node: Annotated[Int64 | None, _doc("Number of the NUMA node.")] = None
     cpus: Annotated[_List | None, _doc("CPUs near the device.")] = None
     names: Annotated[list[str], _doc("Names that Linux gives the device, such as eth0 or nvme0n1.")] = []
+    path: Annotated[
+        str | None, _doc("Root complex and bridges above the device, such as pci0000:3a/0000:3a:00.0, as in sysfs.")
+    ] = None
+    rail: Annotated[Int64 | None, _doc("Number of the network that a network interface is on.")] = None
+    uuid: Annotated[str, _doc("UUID of a GPU.")] = ""
+
+
+class DeviceLinkDocument(_Strict):
+    """Links beside PCIe."""
+
+    kind: Annotated[LinkKind, _doc("Kind of the links.")]
+    devices: Annotated[
+        list[str], _doc("Addresses of two devices, of all on one NVSwitch fabric, or of one that is linked to its CPU.")
+    ]
+    count: Annotated[Int64, _doc("Number of links between every two of the devices.")] = 1
+
+
+class StatedLevelDocument(_Strict):
+    """How near two devices are, as nvidia-smi states it."""
+
+    devices: Annotated[tuple[str, str], _doc("Addresses of two PCI devices.")]
+    level: Annotated[Level, _doc("Level, such as PIX.")]
+
+
+class PairDocument(_Strict):
+    """What is computed for two devices."""
+
+    devices: Annotated[tuple[str, str], _doc("Addresses of two PCI devices.")]
+    pcie: Annotated[str | None, _doc("Level by the PCIe tree, such as PIX; null: the machine cannot say.")]
+    link: Annotated[str | None, _doc("Links beside PCIe, such as NV12; null: none.")]
 
 
 class CadvisorReportDocument(_Strict):
@@ -115,10 +151,21 @@ class MachineDocument(_Strict):
     gaps: Annotated[list[str], _doc("What could not be read, for people.")] = []
     model: Annotated[str, _doc("Model of the CPUs, for pictures.")] = ""
     caches: Annotated[dict[str, Int64], _doc("Caches of a CPU in bytes, for pictures: {L1d: 49152, L2: 2097152}.")] = {}
+    links: Annotated[list[DeviceLinkDocument], _doc("Links between PCI devices beside PCIe.")] = []
+    stated_levels: Annotated[list[StatedLevelDocument], _doc("Levels of PCI devices without a path.")] = []
+    pcie: Annotated[str, _doc("Why the level of pairs is unknown. Ignored when read.")] = ""
+    pairs: Annotated[
+        list[PairDocument], _doc("Computed for pairs of GPUs, NICs and NVMe drives. Ignored when read.")
+    ] = []
 
 
-def machine_to_document(machine: Machine) -> dict[str, Any]:
-    """Return *machine* as plain JSON values; fields with default values are left out."""
+def machine_to_document(machine: Machine, *, pairs: bool = False) -> dict[str, Any]:
+    """Return *machine* as plain JSON values; fields with default values are left out.
+
+    With *pairs*, it has levels and links between GPUs, network interfaces and NVMe drives; if they are many, between
+    GPUs.
+    """
+    locality = machine.locality if pairs else None
     report = None
     if (reported := machine.report) is not None:
         nodes = None if reported.nodes is None else list(map(_node_document, reported.nodes))
@@ -138,6 +185,10 @@ def machine_to_document(machine: Machine) -> dict[str, Any]:
             report=report,
             gaps=list(machine.gaps),
             caches=dict(machine.caches),
+            links=[build(DeviceLinkDocument, link, devices=list(link.devices)) for link in machine.links],
+            stated_levels=[build(StatedLevelDocument, stated) for stated in machine.stated_levels],
+            pcie=locality.note if locality else "",
+            pairs=_pairs(locality) if locality else [],
         )
     )
 
@@ -165,6 +216,7 @@ def _machine(document: MachineDocument) -> Machine:
         ("nodes", len(document.nodes), MAX_NODES),
         ("devices", len(document.devices), MAX_DEVICES),
         ("pci", len(document.pci), MAX_PCI_DEVICES),
+        ("links", len(document.links), MAX_LINKS),
     ):
         if entries > most:
             raise FieldError(f"{entries} entries: expected at most {most}", field=field)
@@ -206,6 +258,8 @@ def _machine(document: MachineDocument) -> Machine:
         gaps=(*document.gaps, *repeated),
         model=document.model,
         caches=tuple((name, size) for name, size in document.caches.items() if size > 0),
+        links=tuple(DeviceLink(link.kind, tuple(link.devices), link.count) for link in document.links),
+        stated_levels=tuple(build(StatedLevel, stated) for stated in document.stated_levels),
     ).with_reported(devices)
 
 
@@ -273,13 +327,28 @@ def _pci_device(index: int, device: PciDeviceDocument) -> PciDevice:
             field = "class" if name == "kind" else name
             raise FieldError(message, field=f"pci[{index}].{field}") from None
     cpus = _parse_list(device.cpus, field=f"pci[{index}].cpus")
-    return build(PciDevice, device, **codes, cpus=cpus, names=tuple(device.names))
+    path = None
+    if device.path is not None:
+        first, *others = device.path.split("/")
+        is_root = first.startswith("pci")
+        path = PciPath(first if is_root else None, tuple(filter(None, others if is_root else (first, *others))))
+    return build(PciDevice, device, **codes, cpus=cpus, names=tuple(device.names), path=path)
 
 
 def _pci_document(device: PciDevice) -> PciDeviceDocument:
     codes = {name: getattr(device, name) for name in _PCI_CODES}
     texts = {name: None if code is None else f"0x{code:0{_PCI_CODES[name]}x}" for name, code in codes.items()}
-    return build(PciDeviceDocument, device, **texts, cpus=show_or_none(device.cpus), names=list(device.names))
+    path = None if device.path is None else "/".join(filter(None, (device.path.root, *device.path.bridges)))
+    cpus = show_or_none(device.cpus)
+    return build(PciDeviceDocument, device, **texts, cpus=cpus, names=list(device.names), path=path)
+
+
+def _pairs(locality: Locality) -> list[PairDocument]:
+    devices = list(locality.devices)
+    if len(devices) > MAX_PAIRED_DEVICES:  # virtual functions of network interfaces
+        devices = [device for device in devices if locality.devices[device] is DeviceKind.GPU][:MAX_PAIRED_DEVICES]
+    computed = ((pair, locality.level(*pair), locality.link(*pair)) for pair in combinations(devices, 2))
+    return [PairDocument(pair, level, None if link is None else str(link)) for pair, level, link in computed]
 
 
 def _parse_list(listed: _List | None, *, field: str, below: int = MAX_CPU_ID) -> int | None:

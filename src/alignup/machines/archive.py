@@ -31,7 +31,7 @@ from alignup.align.errors import SourceError
 from alignup.atomic_files import open_input
 from alignup.machines.file_reader import ArchiveFiles, DirectoryFiles, FileReader, max_bytes
 from alignup.machines.machine_source import BZIP2, GZIP, XZ, ZSTD
-from alignup.machines.system import BUS, KUBELET_VERSION
+from alignup.machines.system import BUS, KUBELET_VERSION, PCI_ROOT
 from alignup.machines.topology import CPU, NODE
 
 MAX_ARCHIVE_BYTES = 512 << 20  #: uncompressed; a machine with 2048 CPUs takes about 130 MB with headers
@@ -67,7 +67,7 @@ def record(root: Path, file: Path, *, kubelet_version: str = "") -> None:
         gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=packed, mtime=0) as compressed,
         tarfile.open(fileobj=compressed, mode="w", format=tarfile.USTAR_FORMAT) as archive,
     ):
-        for member, content in _members(files):
+        for member, content in (*_members(files), *_pci_members(files)):
             archive.addfile(member, io.BytesIO(content))
         if kubelet_version:
             member = tarfile.TarInfo(KUBELET_VERSION)
@@ -290,12 +290,7 @@ def _members(files: FileReader) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
 
 
 def _recorded_content(files: FileReader, path: str) -> bytes | None:
-    if path.startswith(BUS):
-        address, _, name = path.removeprefix(f"{BUS}/").partition("/")
-        here = files.resolve(f"{BUS}/{address}")
-        read = files.read(f"{here}/{name}") if here else None
-    else:
-        read = files.read(path)
+    read = files.read(path)
     lines = {"cpuinfo": _CPUINFO, "meminfo": _MEMINFO}.get(path.rpartition("/")[2])
     if read is not None and lines:
         read = "".join(line for line in read.splitlines(keepends=True) if lines.match(line))
@@ -324,8 +319,28 @@ def _recorded_paths(files: FileReader) -> Iterator[str]:
     yield from _hugepage_paths(files, "sys/kernel/mm/hugepages")
     if files.has(BUS):
         yield f"{BUS}/"
+
+
+def _pci_members(files: FileReader) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
+    """Yield the files of PCI devices, and links to those whose bridges are known.
+
+    A path begins at the root complex: what is above may identify the machine.
+    """
     for address in files.names(BUS):
-        yield from (f"{BUS}/{address}/{name}" for name in _PCI)
+        link = f"{BUS}/{address}"
+        source = files.resolve(link)
+        if source is None:
+            continue
+        tree = source[root.start() :] if (root := PCI_ROOT.search(source)) else None
+        if tree:
+            member = tarfile.TarInfo(link)
+            member.type, member.linkname = tarfile.SYMTYPE, f"../../../devices{tree}"
+            yield member, b""
+        for name in _PCI:
+            if (content := files.read(f"{source}/{name}")) is not None:
+                member = tarfile.TarInfo(f"sys/devices{tree}/{name}" if tree else f"{link}/{name}")
+                member.size = len(content)
+                yield member, content.encode("latin-1")
 
 
 def _hugepage_paths(files: FileReader, path: str) -> Iterator[str]:

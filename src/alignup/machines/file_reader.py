@@ -180,7 +180,7 @@ class FileReader:
         """Return the set in the first usable of *paths*: ``…list`` files have lists, all others masks."""
         for path in paths:
             is_list = path.endswith("list")
-            cpus = self.read_cpu_list(path) if is_list else self._parse(path, _parse_mask, "a mask of CPUs")
+            cpus = self.read_cpu_list(path) if is_list else self._parse(path, parse_mask, "a mask of CPUs")
             if cpus is not None:
                 return cpus
         return None
@@ -274,7 +274,7 @@ def _parse_number(text: str) -> int:
     return int(text)
 
 
-def _parse_mask(text: str) -> CpuSet:
+def parse_mask(text: str) -> CpuSet:
     """Return the set of a mask of the form ``00000000,0000ffff``."""
     if len(text) > MAX_CPU_ID // 32 * len("ffffffff,") or not _MASK.fullmatch(text):
         raise ParseError("not a mask")

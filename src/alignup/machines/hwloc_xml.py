@@ -1,18 +1,20 @@
 """A machine from hwloc's XML, as ``lstopo machine.xml`` writes it (formats 1 and 2).
 
-Every object has its set of CPUs, so nesting matters only for devices. hwloc gives memory-only nodes the CPUs near them
-and does not mark them: where nodes share CPUs, the smallest node has them, and of equal ones the first. The report of
-cAdvisor is inferred for an ordinary kernel.
+Every object has its set of CPUs, so nesting matters only for devices: their bridges are around them. hwloc gives
+memory-only nodes the CPUs near them and does not mark them: where nodes share CPUs, the smallest node has them, and of
+equal ones the first. Links between GPUs are matrices of bandwidth, in which a PCI device is a switch, and a GPU is what
+NVML has of it. The report of cAdvisor is inferred for an ordinary kernel.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from xml.parsers import expat
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet
 from alignup.align.errors import SourceError
+from alignup.align.locality import DeviceLink, LinkKind, PciPath
 from alignup.align.machine import (
     MAX_CPU_ID,
     MAX_CPUS,
@@ -28,6 +30,8 @@ from alignup.align.machine import (
     split_repeated_pci,
 )
 from alignup.machines import cadvisor
+from alignup.machines.link_counts import CPU_END, SWITCH_END, LinkCounts
+from alignup.machines.system import MAX_NAMES
 from alignup.machines.topology import number_groups
 
 MAX_XML_OBJECTS = 1 << 17
@@ -37,8 +41,14 @@ MAX_XML_DEPTH = 128
 _WORD = re.compile(r"(0x)?[0-9a-fA-F]{0,8}", re.ASCII)
 _PCI_TYPE = re.compile(r"([0-9a-f]{4}) \[([0-9a-f]{4}):([0-9a-f]{4})\].*", re.ASCII)
 _NO_INDEX = (1 << 32) - 1
-_ATTRIBUTES = {"cpuset", "depth", "local_memory", "os_index", "pci_busid", "pci_type"}
+_HOST_BRIDGE = re.compile(r"([0-9a-f]{4,8}):\[([0-9a-f]{2})-[0-9a-f]{2}\]", re.ASCII)
+_ATTRIBUTES = {
+    *("cpuset", "depth", "local_memory", "os_index", "gp_index", "name"),
+    *("pci_busid", "pci_type", "bridge_type", "bridge_pci"),
+}
 _TYPES = {"Package": "package", "Socket": "package", "NUMANode": "numa", "L3Cache": "l3", "PCIDev": "pci"}
+_LINKS = {"NVLinkBandwidth": LinkKind.NVLINK, "XGMIBandwidth": LinkKind.XGMI}
+_NVLINK_RATES = (25_000, 20_000)  #: MB/s of one link in one direction; the first version was slower
 
 
 @dataclass(slots=True)
@@ -47,6 +57,8 @@ class _Object:
     attributes: dict[str, str]
     parent: "_Object | None"
     pages: list[HugePages] = field(default_factory=list)
+    children: list["_Object"] = field(default_factory=list)  #: of a PCI device: what the system has of it
+    uuid: str = ""
 
     @property
     def type(self) -> str:
@@ -73,29 +85,47 @@ class _Object:
 class _DistanceElement:
     """A ``distances`` element: values as written, over nodes by id or, in format 1, in order."""
 
+    name: str = ""
+    kind: str = "NUMANode"  #: the type of the objects; empty: the indexes name it
     indexes: list[str] = field(default_factory=list)
     values: list[str] = field(default_factory=list)
 
 
 def parse(text: str, *, name: str = "the text") -> Machine:
     reader = _Reader(name)
+    read_xml(text, name=name, start=reader.start, end=reader.end, characters=reader.add_characters)
+    return _machine(reader, name=name)
+
+
+def read_xml(
+    text: str,
+    *,
+    name: str,
+    start: Callable[[str, dict[str, str]], None],
+    end: Callable[[str], None],
+    characters: Callable[[str], None] | None = None,
+) -> None:
+    """Call the functions for each part of *text*; entities are rejected, since they can expand without limit."""
+
+    def reject_entity(entity: str, *_: object) -> None:
+        raise SourceError(f"{name} is rejected: it declares the entity {entity!r}")
+
     parser = expat.ParserCreate()
     parser.buffer_text = True
-    parser.StartElementHandler = reader.start
-    parser.EndElementHandler = reader.end
-    parser.CharacterDataHandler = reader.add_characters
-    parser.EntityDeclHandler = reader.reject_entity
+    parser.StartElementHandler = start
+    parser.EndElementHandler = end
+    parser.CharacterDataHandler = characters
+    parser.EntityDeclHandler = reject_entity
     try:
         # The text is encoded here, so the declared encoding no longer applies.
         parser.Parse(re.sub(r"^\s*<\?xml[^>]*\?>", "", text).encode(), True)  # noqa: FBT003 - expat takes no keywords
     except expat.ExpatError as error:
         message = f"not valid XML: {expat.ErrorString(error.code)}"
         raise SourceError(message, file=name, line=error.lineno) from error
-    return _machine(reader, name=name)
 
 
 class _Reader:
-    """Collects the objects of the file in order; rejects entities, which can expand without limit."""
+    """Collects the objects of the file in order."""
 
     def __init__(self, name: str) -> None:
         self.objects: list[_Object] = []
@@ -104,9 +134,6 @@ class _Reader:
         self._open: list[_Object | None] = []
         self._text: list[str] | None = None
         self._values = 0
-
-    def reject_entity(self, name: str, *_: object) -> None:
-        raise SourceError(f"{self._name} is rejected: it declares the entity {name!r}")
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         if not self._open and tag != "topology":
@@ -119,20 +146,29 @@ class _Reader:
             kept = {name: value for name, value in attributes.items() if name in _ATTRIBUTES}
             self._open[-1] = element = _Object(attributes.get("type", ""), kept, parent)
             self.objects.append(element)
+            if parent and element.kind == "OSDev":
+                parent.children.append(element)
             if len(self.objects) > MAX_XML_OBJECTS:
                 raise SourceError(f"{self._name} is rejected: it has more than {MAX_XML_OBJECTS} objects")
-        elif tag == "page_type" and parent:
-            size, count = _integer(attributes.get("size")), _integer(attributes.get("count"))
+        elif parent and tag in {"page_type", "info"}:
+            self._add_detail(parent, attributes)
+        elif tag in {"distances", "distances2", "distances2hetero"}:
             self._count(1)
-            parent.pages.append(HugePages(size or 0, count or 0))
-        elif tag == "distances" or (tag == "distances2" and attributes.get("type") == "NUMANode"):
-            self._count(1)
-            self.distances.append(_DistanceElement())
+            kind = "NUMANode" if tag == "distances" else attributes.get("type", "")
+            self.distances.append(_DistanceElement(attributes.get("name", ""), kind))
         elif tag == "latency" and self.distances:
             self._count(1)
             self.distances[-1].values.append(attributes.get("value", ""))
         elif tag in {"indexes", "u64values"}:
             self._text = []
+
+    def _add_detail(self, element: _Object, attributes: dict[str, str]) -> None:
+        if "size" in attributes:
+            size, count = _integer(attributes["size"]), _integer(attributes.get("count"))
+            self._count(1)
+            element.pages.append(HugePages(size or 0, count or 0))
+        elif attributes.get("name") in {"NVIDIAUUID", "AMDUUID"}:
+            element.uuid = attributes.get("value", "")
 
     def add_characters(self, text: str) -> None:
         if self._text is not None:
@@ -196,6 +232,7 @@ def _machine(reader: _Reader, *, name: str) -> Machine:
         distances=distances,
         pci=pci,
         gaps=(*gaps, *repeated),
+        links=tuple(_links(reader)),
     ).checked()
     return replace(machine, report=cadvisor.infer_report(machine)).checked()
 
@@ -218,7 +255,7 @@ def _node(node: _Object) -> NumaNode:
 
 
 def _distances(elements: list[_DistanceElement], nodes: list[_Object]) -> Distances | None:
-    for each in elements:
+    for each in (element for element in elements if element.kind == "NUMANode"):
         ids = [_integer(index) for index in each.indexes] or [node.index for node in nodes]
         values = [_integer(value.partition(".")[0]) for value in each.values]
         node_ids = [node for node in ids if node is not None]
@@ -251,7 +288,55 @@ def _pci_devices(devices: Iterable[_Object], node_by_cpu: dict[int, int]) -> Ite
             device=code or None if vendor else None,
             node=node,
             cpus=cpus,
+            names=tuple(filter(None, (child.attributes.get("name") for child in device.children)))[:MAX_NAMES],
+            path=_path(device),
+            uuid=next((child.uuid for child in device.children if child.uuid), ""),
         )
+
+
+def _path(device: _Object) -> PciPath | None:
+    """Return the bridges around *device*; ``None`` if no host bridge is among them."""
+    bridges: list[str] = []
+    bridge = device.parent
+    while bridge and bridge.kind == "Bridge":
+        if bridge.attributes.get("bridge_type", "").startswith("0-"):
+            buses = _HOST_BRIDGE.fullmatch(bridge.attributes.get("bridge_pci", ""))
+            return PciPath(f"pci{buses[1]}:{buses[2]}", tuple(reversed(bridges))) if buses else None
+        bridges.append(bridge.attributes.get("pci_busid", ""))
+        bridge = bridge.parent
+    return None
+
+
+def _links(reader: _Reader) -> Iterator[DeviceLink]:
+    """Yield the links in matrices of bandwidth; their number follows from the bandwidth of one link."""
+    objects = {f"{each.kind}:{each.attributes.get('gp_index')}": each for each in reader.objects}
+    for element in reader.distances:
+        kind = _LINKS.get(element.name)
+        prefix = f"{element.kind}:" if element.kind else ""
+        ends = [objects.get(f"{prefix}{index}") for index in element.indexes]
+        rates = [_integer(value) or 0 for value in element.values]
+        if kind is None or len(rates) != len(ends) ** 2:
+            continue
+        pairs = {
+            (a, b): max(rates[a * len(ends) + b], rates[b * len(ends) + a]) for a in range(len(ends)) for b in range(a)
+        }
+        between = [rate for rate in pairs.values() if rate > 0]
+        usual = _NVLINK_RATES if kind is LinkKind.NVLINK else ()
+        rate = next((each for each in usual if not any(rate % each for rate in between)), min(between, default=1))
+        counts = LinkCounts(kind)
+        for (a, b), between_both in pairs.items():
+            first, second = ends[a], ends[b]
+            if first and second and between_both > 0:
+                counts.add(_link_end(first), _link_end(second), between_both // rate)
+        yield from counts.links()
+
+
+def _link_end(element: _Object) -> str:
+    """Return the address of a GPU, which its object below the PCI device stands for, or the kind of another end."""
+    if element.kind == "PCIDev":
+        return SWITCH_END
+    device = element.parent if element.kind == "OSDev" else None
+    return device.attributes.get("pci_busid", "") if device else CPU_END
 
 
 def _integer(text: str | None) -> int | None:

@@ -74,4 +74,5 @@ def dump(machine: Machine) -> str:
 
 
 def dump_json(machine: Machine) -> str:
-    return json.dumps(machine_to_document(machine), indent=1)
+    """Return *machine* as JSON, with the levels and links of pairs of devices."""
+    return json.dumps(machine_to_document(machine, pairs=True), indent=1)

@@ -26,6 +26,9 @@ MAX_TEXT_BYTES = 16 << 20
 DEVICE_EXAMPLE = "example.com/gpu=4@0,4@1,1@2+3"
 _DEVICE_GROUP = re.compile(r"(?P<count>[0-9]{1,9})(?:@(?P<nodes>[0-9]{1,9}(?:\+[0-9]{1,9})*))?", re.ASCII)
 
+#: The header of ``nvidia-smi topo -m``, or a line of ``ls -l /sys/bus/pci/devices``.
+_DEVICES_ONLY = re.compile(r"\A(?:\x1b\[[0-9;]*m|\s)*GPU[0-9]|[0-9a-f]{2}\.[0-7] -> ")
+
 #: The first bytes of a file that is compressed: with gzip, bzip2, xz or zstd.
 GZIP, BZIP2, XZ, ZSTD = b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd"
 
@@ -59,12 +62,15 @@ def record(root: Path, file: Path, *, kubelet_version: str = "") -> Machine:
     return load(file)
 
 
-def load(source: Path | str) -> Machine:
-    """Return the machine in *source*: a directory, an archive or a description, as a path or as the text itself."""
+def load(source: Path | str, *, devices_only: bool = False) -> Machine:
+    """Return the machine in *source*: a directory, an archive or a description, as a path or as the text itself.
+
+    With *devices_only*, a file that describes only devices gives a machine without CPUs, which can be shown.
+    """
     if isinstance(source, str):
         is_text = "\n" in source or "\0" in source or len(source) > 4096 or not source.strip()
         if is_text or not os.path.lexists(source):
-            return _parse_text(source)
+            return _parse_text(source, devices_only=devices_only)
     path = Path(source)
     if path.is_dir():
         return discover(path)
@@ -82,7 +88,7 @@ def load(source: Path | str) -> Machine:
             return system.read_machine(file_reader.FileReader(archive.read_archive(path)), name=str(path))
         if len(text) > MAX_TEXT_BYTES:
             raise SourceError(f"{path} is not an archive, and longer than a description of {MAX_TEXT_BYTES >> 20} MiB")
-        return _parse_text(text.decode(), path)
+        return _parse_text(text.decode(), path, devices_only=devices_only)
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
@@ -91,12 +97,30 @@ def load(source: Path | str) -> Machine:
         ) from error
 
 
-def _parse_text(text: str, path: Path | None = None) -> Machine:
+def load_links(machine: Machine, file: Path) -> Machine:
+    """Return *machine* with the links, levels and paths in *file*; ``machines.device_links`` has the formats."""
+    from alignup.machines import device_links  # noqa: PLC0415 - see the top of the module
+
+    described = load(file, devices_only=True)
+    if described.cpus:
+        raise SourceError(f"{file} describes a whole machine: expected NCCL's XML or the output of nvidia-smi topo -m")
+    return device_links.add_links(machine, described, name=str(file))
+
+
+def _parse_text(text: str, path: Path | None = None, *, devices_only: bool = False) -> Machine:
     """Return the machine in a text, read from *path* if there is one; the first character shows the format."""
     name = "the text" if path is None else str(path)
     start = text.lstrip("\ufeff \t\r\n")
     if not start:
         raise SourceError(f"{name} is empty: expected the description of a machine")
+    if start.startswith("<") or _DEVICES_ONLY.search(start[:10_000]):
+        from alignup.machines import device_links  # noqa: PLC0415 - see the top of the module
+
+        if described := device_links.parse(text, name=name):
+            if not devices_only:
+                advice = "add it to a machine with 'alignup machine show MACHINE --links FILE'"
+                raise SourceError(f"{name} describes devices, but no CPUs: {advice}")
+            return described
     if start.startswith("<"):
         from alignup.machines import hwloc_xml  # noqa: PLC0415 - see the top of the module
 

@@ -2,21 +2,32 @@
 
 GPUs of the running system come from ``/proc/driver/nvidia``, or where that lacks a UUID, from NVML (``nvidia-ml-py``).
 They become devices as NVIDIA's device plugin announces them, with its UUIDs and the NUMA node of their PCI device. If
-that is unknown, it is the only NUMA node, or that of the CPUs near the GPU. Recordings leave GPUs out, because UUIDs
-identify the machine.
+that is unknown, it is the only NUMA node, or that of the CPUs near the GPU. The links between several GPUs come from
+NVML. Recordings leave GPUs out, because UUIDs identify the machine.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from importlib import import_module
 from types import ModuleType
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from alignup.align.errors import SourceError
-from alignup.align.machine import MAX_NODE_ID, MAX_NODES, MAX_PCI_DEVICES, CadvisorReport, Device, Machine, PciDevice
+from alignup.align.locality import DeviceLink, LinkKind, PciPath, normal_address
+from alignup.align.machine import (
+    MAX_BRIDGES,
+    MAX_NODE_ID,
+    MAX_NODES,
+    MAX_PCI_DEVICES,
+    CadvisorReport,
+    Device,
+    Machine,
+    PciDevice,
+)
 from alignup.machines import cadvisor, topology
 from alignup.machines.file_reader import FileReader
+from alignup.machines.link_counts import CPU_END, SWITCH_END, LinkCounts
 from alignup.picture.text_format import format_size
 
 BUS = "sys/bus/pci/devices"
@@ -26,9 +37,12 @@ NVIDIA = 0x10DE
 _DISPLAY = 0x03  #: the PCI base class of GPUs
 _NAMED = ("block", "infiniband", "net", "nvme")  #: directories of a PCI device whose entries are names
 MAX_NAMES = 8  #: of one PCI device
+MAX_NVLINKS = 36  #: of one GPU, in the newest header of NVML
 KUBELET_VERSION = "kubelet-version"  #: a file of recordings, which no system has
+_Item = TypeVar("_Item")
 _HUGEPAGES = "sys/kernel/mm/hugepages"
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
+PCI_ROOT = re.compile(r"/pci[0-9a-f]{4,8}:[0-9a-f]{2}(?=/)", re.ASCII)
 _KUBELET_VERSION = re.compile(r"v1\.[0-9]{1,4}[0-9A-Za-z.+-]{0,60}", re.ASCII)
 _CODE = re.compile(r"0x[0-9a-f]{1,8}", re.ASCII | re.IGNORECASE)
 
@@ -124,7 +138,20 @@ def _device(files: FileReader, address: str) -> PciDevice | None:
         node=None if node is None or node < 0 else node,
         cpus=files.cpus(f"{here}/local_cpulist", f"{here}/local_cpus"),
         names=_names(files, here),
+        path=read_path(here),
     )
+
+
+def read_path(directory: str) -> PciPath | None:
+    """Return the bridges above the device in *directory*; ``None`` if it is not below its root complex.
+
+    A root complex below another one is that of a volume management device, whose NVMe drives are in another domain.
+    """
+    root = PCI_ROOT.search(directory)
+    if root is None:
+        return None
+    parts = directory[root.start() + 1 :].split("/")
+    return PciPath(parts[0], tuple(part for part in parts[1:-1] if _ADDRESS.fullmatch(part))[:MAX_BRIDGES])
 
 
 def _names(files: FileReader, device: str) -> tuple[str, ...]:
@@ -153,31 +180,30 @@ def add_gpus(machine: Machine, files: FileReader) -> Machine:
         return machine
     gpus, reason = read_driver_gpus(files), "the driver does not list them"
     if not gpus or any("?" in gpu.uuid for gpu in gpus):  # the driver shows question marks until a GPU is first used
-        try:
-            nvml = import_module("pynvml")
-        except ImportError:
-            gpus, reason = (), "run nvidia-smi once, or install the extra gpu (nvidia-ml-py)"
-        else:
-            try:
-                gpus = tuple(_nvml_gpus(nvml))
-            except nvml.NVMLError as error:
-                gpus, reason = (), str(error)
+        gpus, reason = _read_nvml(_nvml_gpus, missing="run nvidia-smi once, or install the extra gpu (nvidia-ml-py)")
     if not gpus:
         shown = "1 NVIDIA GPU is" if len(listed) == 1 else f"{len(listed)} NVIDIA GPUs are"
         gap = f"{shown} on the PCI bus, but the ids are unknown: {reason}"
         return replace(machine, gaps=(*machine.gaps, gap))
-    described = {_bus(gpu.address): (index, gpu) for index, gpu in enumerate(gpus)}
+    described = {normal_address(gpu.address): (index, gpu) for index, gpu in enumerate(gpus)}
     pci, nodes = [], {}
     for device in machine.pci:
-        index, gpu = described.get(_bus(device.address), (0, None))
+        index, gpu = described.get(normal_address(device.address), (0, None))
         if gpu is not None:
             names = tuple(filter(None, (f"GPU {index}", gpu.model)))
-            device = replace(device, names=names, node=_nearest_node(device, machine))  # noqa: PLW2901 - with its names
-            nodes[_bus(device.address)] = device.node
+            node = _nearest_node(device, machine)
+            device = replace(device, names=names, node=node, uuid=gpu.uuid)  # noqa: PLW2901 - with its names
+            nodes[normal_address(device.address)] = device.node
         pci.append(device)
-    placed = [(gpu.uuid, nodes.get(_bus(gpu.address))) for gpu in gpus]
+    placed = [(gpu.uuid, nodes.get(normal_address(gpu.address))) for gpu in gpus]
     devices = [Device(GPU_RESOURCE, uuid, nodes=None if node is None else 1 << node) for uuid, node in placed]
-    return replace(machine, pci=tuple(pci)).with_reported((*machine.devices, *devices)).checked()
+    links: tuple[DeviceLink, ...] = ()
+    gaps = machine.gaps
+    if len(listed) > 1:
+        links, reason = _read_nvml(_nvml_links, missing="install the extra gpu (nvidia-ml-py)")
+        gaps = (*gaps, f"the links between {len(listed)} NVIDIA GPUs are unknown: {reason}") if reason else gaps
+    linked = replace(machine, pci=tuple(pci), links=links, gaps=gaps)
+    return linked.with_reported((*machine.devices, *devices)).checked()
 
 
 def read_driver_gpus(files: FileReader) -> tuple[Gpu, ...]:
@@ -200,23 +226,54 @@ def _nearest_node(device: PciDevice, machine: Machine) -> int | None:
     return next(iter(ids)) if len(ids) == 1 else None
 
 
+def _read_nvml(read: Callable[[ModuleType], Iterator[_Item]], *, missing: str) -> tuple[tuple[_Item, ...], str]:
+    """Return what *read* gets from NVML, and why it gets nothing: *missing* without the library."""
+    try:
+        nvml = import_module("pynvml")
+    except ImportError:
+        return (), missing
+    try:
+        nvml.nvmlInit()
+        try:
+            return tuple(read(nvml)), ""
+        finally:
+            nvml.nvmlShutdown()
+    except nvml.NVMLError as error:
+        return (), str(error)
+
+
 def _nvml_gpus(nvml: ModuleType) -> Iterator[Gpu]:
     """Yield the GPUs in NVML's order."""
-    nvml.nvmlInit()
-    try:
-        for index in range(nvml.nvmlDeviceGetCount()):
-            handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            values = (
-                nvml.nvmlDeviceGetPciInfo(handle).busId,
-                nvml.nvmlDeviceGetUUID(handle),
-                nvml.nvmlDeviceGetName(handle),
-            )
-            yield Gpu(*(value.decode("ascii", "replace") if isinstance(value, bytes) else value for value in values))
-    finally:
-        nvml.nvmlShutdown()
+    for index in range(nvml.nvmlDeviceGetCount()):
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        info = nvml.nvmlDeviceGetPciInfo(handle)
+        yield Gpu(*map(_text, (info.busId, nvml.nvmlDeviceGetUUID(handle), nvml.nvmlDeviceGetName(handle))))
 
 
-def _bus(address: str) -> str:
-    """Return a comparable address: NVML writes the domain with eight digits, the kernel with four."""
-    domain, _, rest = address.lower().partition(":")
-    return f"{int(domain, 16):x}:{rest}"
+def _nvml_links(nvml: ModuleType) -> Iterator[DeviceLink]:
+    handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+    gpus = {normal_address(_text(nvml.nvmlDeviceGetPciInfo(handle).busId)): handle for handle in handles}
+    counts = LinkCounts(LinkKind.NVLINK)
+    for gpu, handle in gpus.items():
+        for link in range(MAX_NVLINKS):
+            try:
+                if nvml.nvmlDeviceGetNvLinkState(handle, link):
+                    counts.add(gpu, _nvml_link_end(nvml, handle, link=link, gpus=gpus))
+            except (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):
+                break  # the GPU has no such link
+    return counts.links()
+
+
+def _nvml_link_end(nvml: ModuleType, handle: object, *, link: int, gpus: Collection[str]) -> str:
+    """Return where a link leads. A switch is often invisible, so its address is not asked for."""
+    kind = nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link)
+    if kind == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
+        return SWITCH_END
+    if kind == nvml.NVML_NVLINK_DEVICE_TYPE_IBMNPU:
+        return CPU_END
+    address = normal_address(_text(nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId))
+    return address if address in gpus or kind == nvml.NVML_NVLINK_DEVICE_TYPE_GPU else SWITCH_END
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("ascii", "replace") if isinstance(value, bytes) else value

@@ -16,9 +16,11 @@ from alignup.align import bits
 from alignup.align.bits import CpuSet
 from alignup.align.devices.hints import natural_sort_key
 from alignup.align.ledger import Ledger
+from alignup.align.locality import Locality
 from alignup.align.machine import Cpu, Device, Distances, Machine, NumaNode, PciDevice
 from alignup.align.workload.names import MARKER
 from alignup.picture.occupancy import Occupancy, group_by, known_devices, read_occupancy
+from alignup.picture.pcie_tree import describe_links, draw_tree
 from alignup.picture.text_format import clean, format_bits, format_ids, format_list, format_size, pluralize, shorten
 
 MAX_SINGLE_ROWS = 8  #: up to this number, each node has its own row
@@ -67,6 +69,7 @@ class NodeBox(NamedTuple):
     core_groups: tuple[CoreGroup, ...] = ()
     device_groups: tuple[DeviceGroup, ...] = ()
     pci: tuple[str, ...] = ()  #: descriptions of its PCI devices
+    tree: tuple[str, ...] = ()  #: lines of its PCIe tree, whose devices are not in the descriptions
     nearest: str = ""  #: the nodes with CPUs near a node without any; empty if unknown
 
     @property
@@ -115,6 +118,8 @@ class MachineLayout:
     nodes_without_cpus: tuple[NodeBox, ...] = ()
     unplaced_devices: tuple[tuple[str, tuple[DeviceGroup, ...]], ...] = ()  #: of several nodes or none, by location
     pci: tuple[str, ...] = ()  #: descriptions of PCI devices of no node
+    tree: tuple[str, ...] = ()  #: lines of their PCIe tree
+    links: tuple[str, ...] = ()  #: between devices, beside PCIe
     table: DistanceTable | None = None
     occupancy: Occupancy = field(default_factory=Occupancy)
     gaps: tuple[str, ...] = ()
@@ -132,7 +137,7 @@ class MachineLayout:
         """Return groups of adjacent *boxes* that can be drawn as one: equal, without devices, and without pods."""
 
         def key(box: NodeBox) -> Hashable:
-            if box.device_groups or box.pci or box.node is None:
+            if box.device_groups or box.pci or box.tree or box.node is None:
                 return box
             states = {self.occupancy.of_cpu(cpu) for cpu in bits.members(box.cpus)}
             bars = self.occupancy.bars(box.node)
@@ -147,7 +152,10 @@ class MachineLayout:
 def layout_machine(machine: Machine, ledger: Ledger | None = None) -> MachineLayout:
     """Return the layout of *machine*; a *ledger* adds what pods hold. Markers of NUMA nodes are not drawn."""
     devices = [device for device in known_devices(machine, ledger) if device.resource != MARKER]
-    near = (group_by(devices, lambda device: device.nodes or 0), group_by(machine.pci, lambda device: device.node))
+    locality = machine.locality
+    near = _NearDevices(
+        group_by(devices, lambda device: device.nodes or 0), group_by(machine.pci, lambda device: device.node), locality
+    )
     frames = tuple(_frames(machine, near))
     with_cpus = {box.node.id for frame in frames for box in frame.boxes if box.node}
     without_cpus = tuple(
@@ -162,16 +170,19 @@ def layout_machine(machine: Machine, ledger: Ledger | None = None) -> MachineLay
         pluralize(len(machine.cpus), "CPU"),
     )
     nodes = {node.id for node in machine.nodes}
+    pci, tree = near.describe(device for device in machine.pci if device.node not in nodes)
     return MachineLayout(
-        title=" · ".join(title),
+        title=" · ".join(title if machine.cpus else ("devices only", *title[1 : 1 + bool(nodes)])),
         facts=tuple(_facts(machine)),
         frames=frames,
         nodes_without_cpus=without_cpus,
         unplaced_devices=tuple(_unplaced_devices(machine, devices)),
-        pci=tuple(_describe_pci(device for device in machine.pci if device.node not in nodes)),
+        pci=pci,
+        tree=tree,
+        links=tuple(describe_links(locality, machine)),
         table=build_distance_table(machine.distances) if machine.distances else None,
         occupancy=read_occupancy(ledger),
-        gaps=machine.gaps,
+        gaps=(*machine.gaps, *([f"PCIe: {locality.note}"] if locality.note else [])),
     )
 
 
@@ -198,11 +209,20 @@ def _facts(machine: Machine) -> Iterator[str]:
         yield f"{pluralize(machine.offline.bit_count(), 'CPU')} switched off ({off})"
 
 
-#: Devices by their nodes as a set, and PCI devices by node.
-_DevicesByNode = tuple[Mapping[int, Sequence[Device]], Mapping[int | None, Sequence[PciDevice]]]
+class _NearDevices(NamedTuple):
+    devices: Mapping[int, Sequence[Device]]  #: by their nodes as a set
+    pci: Mapping[int | None, Sequence[PciDevice]]  #: by node
+    locality: Locality
+
+    def describe(self, pci: Iterable[PciDevice]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return descriptions of PCI devices, and the lines of the tree of those whose place in it matters."""
+        in_tree, others = list[PciDevice](), list[PciDevice]()
+        for device in pci:
+            (in_tree if self.locality.has_tree and device.address in self.locality.devices else others).append(device)
+        return tuple(_describe_pci(others)), draw_tree(self.locality, in_tree)
 
 
-def _frames(machine: Machine, near: _DevicesByNode) -> Iterator[SocketFrame]:
+def _frames(machine: Machine, near: _NearDevices) -> Iterator[SocketFrame]:
     members: dict[int, set[int]] = {}  # socket → the sockets it shares nodes with; they share the set
     first: dict[int, int] = {}  # node → its first socket
     for cpu in machine.cpus:
@@ -225,14 +245,16 @@ def _frames(machine: Machine, near: _DevicesByNode) -> Iterator[SocketFrame]:
         yield SocketFrame(sockets, tuple(inside))
 
 
-def _box(node: NumaNode | None, cpus: Sequence[Cpu], *, near: _DevicesByNode) -> NodeBox:
+def _box(node: NumaNode | None, cpus: Sequence[Cpu], *, near: _NearDevices) -> NodeBox:
     alone = 1 << node.id if node and node.id >= 0 else None
+    pci, tree = near.describe(near.pci.get(node.id, ()) if node else ())
     return NodeBox(
         node=node,
         sockets=tuple(sorted({cpu.socket for cpu in cpus})),
         core_groups=tuple(_core_groups(cpus)),
-        device_groups=tuple(_group_devices(near[0].get(alone, ()))) if alone is not None else (),
-        pci=tuple(_describe_pci(near[1].get(node.id, ()))) if node else (),
+        device_groups=tuple(_group_devices(near.devices.get(alone, ()))) if alone is not None else (),
+        pci=pci,
+        tree=tree,
     )
 
 

@@ -125,13 +125,16 @@ class _Painter:
     def outside_sockets(self) -> Iterator[Drawable]:
         layout = self._layout
         if layout.nodes_without_cpus:
-            yield _section("NUMA nodes without CPUs", flow(self._nodes_without_cpus(), _PAGE_WIDTH * 0.6 - 30, gap=8))
-        if layout.unplaced_devices or layout.pci:
+            name = "NUMA nodes without CPUs" if layout.boxes else "NUMA nodes"
+            yield _section(name, flow(self._nodes_without_cpus(), _PAGE_WIDTH * 0.6 - 30, gap=8))
+        if layout.unplaced_devices or layout.pci or layout.tree:
             parts: list[Drawable] = []
             for where, device_groups in layout.unplaced_devices:
                 parts += [label(where, style="dim"), *self._devices(device_groups)]
-            parts += [label(f"PCI: {text}", 11) for text in layout.pci]
+            parts += [*_tree(layout.tree), *(label(f"PCI: {text}", 11) for text in layout.pci)]
             yield _section("Devices near several NUMA nodes, or none", stack(parts))
+        if layout.links:
+            yield _section("Links between devices", stack([label(shorten(text, 120), 11) for text in layout.links]))
         if layout.table and len(layout.table.groups) != 1:
             yield _section("Distances", _distances(layout.table))
         if layout.gaps:
@@ -178,6 +181,7 @@ class _Painter:
             *([label(first.nearest, 11, style="dim")] if first.nearest else []),
             *([label(first.memory, 11)] if len(group) > 1 else self._memory(first, 110)),
             *self._devices(first.device_groups),
+            *_tree(first.tree),
             *(label(f"PCI: {text}", 11) for text in first.pci),
         ]
         return framed(label(format_ids("node", ids), 12, style="strong"), stack(parts), style="bare", padding=7)
@@ -208,6 +212,7 @@ class _Painter:
             cpus,
             *self._memory(box, most),
             *self._devices(box.device_groups, most),
+            *_tree(box.tree),
             *(flow((label(word, 11) for word in f"PCI: {text}".split()), most, gap=7, across=1) for text in box.pci),
         ]
         element = framed(label(title, 13, style="strong"), stack(parts, 8), style="node")
@@ -286,6 +291,13 @@ def _memory_segments(memory: MemoryBar) -> Iterator[Segment]:
         if rest:
             title = f"{format_size(rest)} held by {pluralize(others, 'other pod')}" if others else "held"
             yield Segment("held", rest / memory.total, {"title": title})
+
+
+def _tree(lines: Sequence[str]) -> Iterator[Drawable]:
+    """Draw a PCIe tree; SVG joins ordinary blanks."""
+    if lines:
+        texts = (shorten(line, 90).replace("  ", "\u00a0\u00a0\u00a0\u00a0") for line in lines)
+        yield stack([label("PCIe", 11, style="dim"), *(label(text, 11) for text in texts)], 1)
 
 
 def _segment(use: UseInfo, share: float) -> Segment:

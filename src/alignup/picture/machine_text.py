@@ -46,7 +46,7 @@ _MAX_NUMBERED, _MAX_NUMBERED_PER_NODE = 160, 64  #: the most CPUs of a machine a
 _MAX_BOXES = 8  #: the most boxes with CPUs that are drawn; more get one line each
 _MAX_LINES = 64  #: the most lines for nodes; with more, equal ones share a line
 _MAX_LIST_PARTS = 16
-_MAX_GAPS = 8
+_MAX_SENTENCES = 8
 _BAR_WIDTH = 20
 
 
@@ -68,13 +68,16 @@ def _picture(layout: MachineLayout, renderer: "_Renderer") -> Iterator[Line]:
         for frame in layout.frames:
             yield from renderer.frame(frame, numbers=numbers)
     if layout.nodes_without_cpus:
-        yield from renderer.boxed("NUMA nodes without CPUs", inside.nodes_without_cpus(layout))
-    if layout.unplaced_devices or layout.pci:
+        title = "NUMA nodes without CPUs" if layout.boxes else "NUMA nodes"
+        yield from renderer.boxed(title, inside.nodes_without_cpus(layout))
+    if layout.unplaced_devices or layout.pci or layout.tree:
         yield from renderer.boxed("Devices near several NUMA nodes, or none", inside.unplaced_devices(layout))
+    if layout.links:
+        yield from renderer.boxed("Links between devices", inside.sentences(layout.links))
     if layout.table and len(layout.table.groups) != 1:
         yield from renderer.boxed("Distances", inside.distances(layout.table))
     if layout.gaps:
-        yield from renderer.boxed("Unknown", inside.gaps(layout.gaps))
+        yield from renderer.boxed("Unknown", inside.sentences(layout.gaps))
     if layout.occupancy.known:
         yield from renderer.boxed("Pods and what they hold", inside.legend(layout))
 
@@ -107,7 +110,7 @@ class _Renderer(NamedTuple):
         if box.node and box.node.memory is None:
             lines += self.field("memory", [(Cell("unknown", "warn"),)])
         lines += self.numbered(box) if numbers else self.folded(box)
-        return lines + self.devices(box.device_groups, box.pci)
+        return lines + self.devices(box.device_groups, box)
 
     def memory(self, bar: MemoryBar) -> list[Line]:
         chunks: list[Line] = [(Cell(bar.name),)]
@@ -154,10 +157,14 @@ class _Renderer(NamedTuple):
             lines += self.field(use.label, [head, *_list_chunks(cpus, use.style)], between=" ")
         return lines
 
-    def devices(self, device_groups: Iterable[DeviceGroup], pci: Sequence[str]) -> list[Line]:
+    def devices(self, device_groups: Iterable[DeviceGroup], place: NodeBox | MachineLayout) -> list[Line]:
+        """Draw devices of resources, and the PCI devices of *place*."""
         lines: list[Line] = []
         for group in device_groups:
             lines += self.field("" if lines else "devices", self._devices(group))
+        for index, text in enumerate(place.tree):
+            lines += self.field("" if index else "PCIe", [(Cell(text),)])
+        pci = place.pci
         return lines + (self.field("PCI", [(Cell(text),) for text in pci], between=" · ") if pci else [])
 
     def _devices(self, group: DeviceGroup) -> Iterator[Line]:
@@ -179,8 +186,8 @@ class _Renderer(NamedTuple):
     def unplaced_devices(self, layout: MachineLayout) -> list[Line]:
         lines: list[Line] = []
         for where, device_groups in layout.unplaced_devices:
-            lines += [(Cell(shorten(where, self.width), "label"),), *self.devices(device_groups, ())]
-        return lines + self.devices((), layout.pci)
+            lines += [(Cell(shorten(where, self.width), "label"),), *self.devices(device_groups, NodeBox(None))]
+        return lines + self.devices((), layout)
 
     def rows(self, layout: MachineLayout) -> list[Line]:
         boxes = layout.boxes
@@ -203,7 +210,7 @@ class _Renderer(NamedTuple):
         for use, use_cpus in self.occupancy.split(bits.members(cpus)).items() if self.occupancy.known else ():
             chunks.append((Cell(f"{use.label} {use_cpus.bit_count()}", use.style),))
         lines = self.field(format_ids("node", ids) if ids else "no node", chunks, between=" ", column=11)
-        return lines + self.devices(first.device_groups, first.pci)
+        return lines + self.devices(first.device_groups, first)
 
     def nodes_without_cpus(self, layout: MachineLayout) -> list[Line]:
         lines: list[Line] = []
@@ -216,7 +223,7 @@ class _Renderer(NamedTuple):
             lines += self.field(format_ids("node", ids), [chunk for chunk in chunks if chunk[0].text], between=" · ")
             for bar in () if simple else bars:
                 lines += self.memory(bar)
-            lines += self.devices(first.device_groups, first.pci)
+            lines += self.devices(first.device_groups, first)
         return lines
 
     def distances(self, table: DistanceTable) -> list[Line]:
@@ -236,13 +243,14 @@ class _Renderer(NamedTuple):
             lines.append((Cell(f"{name:>{first}}", "label"), *cells))
         return lines + ([(Cell(shorten(table.note, self.width), "dim"),)] if table.note else [])
 
-    def gaps(self, gaps: Sequence[str]) -> list[Line]:
+    def sentences(self, texts: Sequence[str]) -> list[Line]:
         lines = [
             line
-            for gap in gaps[:_MAX_GAPS]
-            for line in self.field("·", split_words((Cell(clean(gap)),)), between=" ", column=2)
+            for text in texts[:_MAX_SENTENCES]
+            for line in self.field("·", split_words((Cell(clean(text)),)), between=" ", column=2)
         ]
-        return lines + ([(Cell(f"and {len(gaps) - _MAX_GAPS} more", "dim"),)] if len(gaps) > _MAX_GAPS else [])
+        more = len(texts) - _MAX_SENTENCES
+        return lines + ([(Cell(f"and {more} more", "dim"),)] if more > 0 else [])
 
     def legend(self, layout: MachineLayout) -> list[Line]:
         meanings = {

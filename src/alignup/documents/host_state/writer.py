@@ -40,7 +40,7 @@ def format_time(seconds: float) -> str:
 
 def machine_document(machine: Machine) -> dict[str, Any]:
     """Return what decisions depend on; the report of cAdvisor only where it differs from the hardware."""
-    small = replace(machine, devices=(), pci=(), gaps=())
+    small = replace(machine, devices=(), pci=(), gaps=(), links=(), stated_levels=())
     plain = replace(small, report=None)
     return machine_to_document(plain if plain.kubelet_view() == small.kubelet_view() else small)
 
