@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 VERSION = 1  #: of the JSON document
 REJECTED = FAILED
 ARCHIVES = (".tar.gz", ".tgz")  #: how the name of an archive of 'alignup collect' ends
+_LINKS = "--machine examples/locality/machine.yaml --set topologyManagerPolicy=best-effort"
 _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yaml --state examples/node/state"
 
 
@@ -49,6 +50,7 @@ _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yam
     "alignup why -f examples/node/trainer.yaml --machine 'pack:2 numa:1 core:8 pu:2' "
     "--devices example.com/gpu=2@0 --devices example.com/nic=1@0",
     f"alignup why -f examples/node/trainer.yaml {_NODE}",
+    f"alignup why -f examples/locality/pods.yaml {_LINKS}",
 )
 @workload_argument
 @workload_option
@@ -78,12 +80,15 @@ def command(  # noqa: PLR0913 - options
     A pod that requests devices which no device plugin provides is not schedulable. A kubelet that gets it anyway
     ignores these requests; its verdict is shown, too, and counts with --ignore-missing-devices.
 
+    Where the kubelet or a device plugin chooses devices at random, all possible choices are shown. A pod may be rejected
+    if it depends on the choice for one container whether there is a place for the next.
+
     An archive of 'alignup collect' (*.tar.gz) as FILE has the pod, the machine, the configuration and the state of its
     node; options given as well count instead.
 
     With --resize, FILE has pods that run on the node of --state and --pods, with the requests that they are to get.
 
-    The exit code is 0 when all pods are admitted, 1 when one is not, 2 when the input is invalid.
+    The exit code is 0 when all pods are admitted whatever is chosen, 1 when one is not, 2 when the input is invalid.
     """
     if not (files := (*paths, *files)):
         raise click.UsageError("Give FILE, or -f FILE.")

@@ -93,12 +93,10 @@ def explain_choices(locality: Locality, placements: Iterable[Placement]) -> tupl
 
 
 def _certain_ways(choices: Iterable[DeviceChoices]) -> Iterator[str]:
-    for each in choices:
-        if each.options and not each.is_certain:
-            yield f"to be certain, request all {len(each.ids)} free {each.resource} of the chosen NUMA nodes"
+    amounts = [f"{len(each.ids)} {each.resource}" for each in choices if each.options and not each.is_certain]
     yield (
-        "or request the devices by a ResourceClaim with matchAttribute resource.kubernetes.io/pcieRoot, "
-        "or let alignup choose (run, agent, nri --mode decide)"
+        f"to be certain, request all that is free there ({', '.join(amounts)}), or use a ResourceClaim with "
+        "matchAttribute: resource.kubernetes.io/pcieRoot; alignup run and the agent always take the lowest ids"
     )
     yield f"what distance has cost others: {MEASURED}"
 
@@ -106,6 +104,7 @@ def _certain_ways(choices: Iterable[DeviceChoices]) -> Iterator[str]:
 def _explain(locality: Locality, placement: Placement) -> Iterator[tuple[str, bool]]:
     """Yield comparisons of the choices for one container, and whether they differ."""
     choices = [each for each in placement.choices.values() if each.options]
+    choices.sort(key=lambda each: locality.devices.get(locality.find(each.ids[0]) or "") is not DeviceKind.GPU)
     total = prod([each.count for each in choices])
     drawn = total > MAX_COMPARED
     compared = [(ids, connections(locality, ids)) for ids in _devices(choices, total)]
