@@ -2,14 +2,18 @@
 
 from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import combinations
+from random import Random
 
 from alignup.align import bits
-from alignup.align.devices import hints
+from alignup.align.devices import hints, nvidia_rule
 from alignup.align.devices.hints import CoverageFamily
 from alignup.align.devices.ledger import DeviceLedger
 from alignup.align.devices.provider import DeviceProvider, PreferencesNeededError
 from alignup.align.hint import AmountFamily, Hint
-from alignup.align.machine import Device
+from alignup.align.host import Host, Settings
+from alignup.align.locality import DeviceLink, LinkKind, PciPath
+from alignup.align.machine import Cpu, Device, Machine, NumaNode, PciDevice
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Container, Pod, Resources
 from bench.harness import Figure, best_cpu
@@ -37,6 +41,7 @@ def figures() -> Iterator[Figure]:
         yield Figure(
             f"fewest of 64 nodes, {name}", best_cpu(partial(hints.fewest_nodes, weights, need, source=GPU)), 20e-3
         )
+    yield from preference_figures()
 
 
 def machine(places: Iterable[bits.NodeSet], *, asking: bool = False) -> DeviceLedger:
@@ -72,9 +77,9 @@ def groups() -> dict[str, dict[bits.NodeSet, int]]:
     }
 
 
-def pod_of(uid: str, count: int) -> Pod:
+def pod_of(uid: str, count: int, resource: str = GPU) -> Pod:
     """Return a pod with one container that requests *count* devices."""
-    return Pod(name=uid, uid=uid, containers=(Container("app", Resources(limits={GPU: Quantity(count)})),))
+    return Pod(name=uid, uid=uid, containers=(Container("app", Resources(limits={resource: Quantity(count)})),))
 
 
 def place(ledger: DeviceLedger, pod: Pod) -> DeviceLedger:
@@ -98,3 +103,47 @@ def place_as_asked(ledger: DeviceLedger, pod: Pod) -> DeviceLedger:
         (ask,) = needed.requests
     provider = DeviceProvider(ledger.nodes, answers={ask: ask.available[-ask.size :]})
     return provider.allocate(ledger, pod, app, affinity=affinity)
+
+
+def preference_figures() -> Iterator[Figure]:
+    """The set of all choices of NVIDIA's plugin, and a prediction with it."""
+    levels = {1: 50, 2: 40, 4: 20, 8: 10}  # DGX-2: groups of 2, 4, 8 and 16 GPUs below switches, sockets and all
+    dgx2 = [
+        [next(levels[n] for n in (1, 2, 4, 8) if a // (2 * n) == b // (2 * n)) for b in range(16)] for a in range(16)
+    ]
+    source = Random(1)
+    mixed = [[0] * 16 for _ in range(16)]
+    for a, b in combinations(range(16), 2):
+        mixed[a][b] = mixed[b][a] = source.randrange(10, 2000)
+    for name, table, count, size, budget in (
+        ("8 GPUs by 3 of a DGX-2", dgx2, 8, 3, 0.5e-3),
+        ("16 GPUs by 4 of a DGX-2", dgx2, 16, 4, 20e-3),
+        ("16 GPUs by 4, all links different", mixed, 16, 4, 300e-3),
+    ):
+        action = partial(nvidia_rule.possible_answers, table, range(count), size=size)
+        yield Figure(f"possible choices of NVIDIA's plugin, {name}", best_cpu(action), budget)
+    host, pod = linked_host(), pod_of("new", 2, "nvidia.com/gpu")
+
+    def predict() -> None:
+        host.devices.plugin_rules._answers.clear()  # noqa: SLF001 - a new question each time
+        host.predict(pod)
+
+    decided = best_cpu(partial(host.decide, pod))
+    yield Figure("… 8 GPUs by 2, more than without them in a decision", best_cpu(predict) - decided, 0.5e-3)
+
+
+def linked_host() -> Host:
+    """Eight GPUs on two NUMA nodes, of which pairs are linked."""
+    pci = tuple(
+        PciDevice(f"0000:{n:02x}:00.0", kind=0x030200, node=n // 4, path=PciPath(f"pci0000:{n // 4}0"), uuid=f"gpu-{n}")
+        for n in range(8)
+    )
+    pairs = [(pci[n].address, pci[n + 1].address) for n in range(0, 8, 2)]
+    machine = Machine(
+        cpus=tuple(Cpu(n, n, n // 4, n // 4) for n in range(8)),
+        nodes=(NumaNode(0), NumaNode(1)),
+        devices=tuple(Device("nvidia.com/gpu", f"gpu-{n}", node=n // 4) for n in range(8)),
+        pci=pci,
+        links=tuple(DeviceLink(LinkKind.NVLINK, pair) for pair in pairs),
+    )
+    return Host(machine, Settings())

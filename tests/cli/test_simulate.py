@@ -64,7 +64,7 @@ def test_a_generated_workload_is_reproducible_and_can_be_saved(tmp_path):
 
     first = in_process("simulate", *generated, *ON_NODE, "-o", "json", "--save", tmp_path / "trace.jsonl")
     again = in_process("simulate", *generated, *ON_NODE, "-o", "json")
-    replayed = in_process("simulate", "--trace", tmp_path / "trace.jsonl", *ON_NODE, "-o", "json")
+    replayed = in_process("simulate", "--trace", tmp_path / "trace.jsonl", "--seed", "7", *ON_NODE, "-o", "json")
     other = in_process("simulate", *generated[:-1], "8", *ON_NODE, "-o", "json")
 
     assert first.stderr == f"Wrote 50 pods to {tmp_path / 'trace.jsonl'}.\n"

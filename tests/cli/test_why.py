@@ -601,3 +601,45 @@ def test_other_workloads_are_not_found(name):
 
     assert run.returncode == 2
     assert f"workload {name!r} not found" in run.stderr
+
+
+LOCALITY = ("--machine", "examples/locality/machine.yaml")
+
+
+def test_devices_that_are_chosen_at_random_are_all_named():
+    run = in_process("why", "-f", "examples/locality/pods.yaml", *LOCALITY, "-o", "json")
+
+    pair, sender = json.loads(run.stdout)["answers"]
+    (choices,) = [placement["choices"]["nvidia.com/gpu"] for placement in pair["decision"]["placements"]]
+    assert (choices["count"], choices["certain"], choices["text"]) == (2, False, "{gpu-0, gpu-3} or {gpu-1, gpu-2}")
+    assert sender["deviceChoices"][0] == (
+        "container train: 4 of 8 possible choices put GPU and NIC under different root complexes; "
+        "best gpu-0 + 0000:1f:00.0 (one switch), worst gpu-0 + 0000:2f:00.0 (NODE)"
+    )
+
+
+def test_plugin_rule_of_a_resource_can_be_set():
+    run = in_process(
+        "why", "-f", "examples/locality/pods.yaml", "--pod", "pair", *LOCALITY, "--plugin-rule", "nvidia.com/gpu=any"
+    )
+    wrong = in_process("why", "-f", "examples/locality/pods.yaml", *LOCALITY, "--plugin-rule", "nvidia.com/gpu=best")
+
+    assert "nvidia.com/gpu any 2 of gpu-0…3" in run.stdout
+    assert wrong.returncode == 2
+    assert "'nvidia.com/gpu=best' is not a rule" in wrong.stderr
+
+
+def test_pod_that_may_be_rejected_is_not_admitted(tmp_path):
+    containers = [
+        {"name": name, "image": "x", "resources": {"limits": {"example.com/gpu": count}}}
+        for name, count in (("first", 4), ("second", 2))
+    ]
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": containers}}
+    (tmp_path / "pod.json").write_text(json.dumps(pod))
+    machine = ("--machine", "pack:2 numa:1 core:4 pu:1", "--devices", "example.com/gpu=3@0,3@1")
+
+    run = in_process("why", "-f", tmp_path / "pod.json", *machine, "--set", "topologyManagerPolicy=restricted")
+
+    assert run.returncode == 1
+    assert "Pod default/p may be rejected: TopologyAffinityError" in run.stdout
+    assert "some choices leave no place for container second" in " ".join(run.stdout.split())

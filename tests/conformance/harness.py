@@ -63,6 +63,12 @@ def run_releases(request: pytest.FixtureRequest, file: str, check: Check) -> Non
     _fail([_run(request, name, path=path, cases=packed_cases, check=check) for path, name in names.items()])
 
 
+def run_packed(request: pytest.FixtureRequest, file: str, check: Check) -> None:
+    """Try every case of the packed *file*, which has nothing but cases."""
+    path: Path = request.config.getoption("--vectors") / f"{file}.jsonl.gz"
+    _fail([_run(request, file, path=path, cases=packed_cases, check=check)])
+
+
 def run_index(request: pytest.FixtureRequest, file: str, check: Callable[[Case, Path], str | None]) -> None:
     """Run every case of the plain *file*, whose cases name files in its directory; *check* gets the directory."""
     path: Path = request.config.getoption("--vectors") / f"{file}.jsonl"

@@ -313,10 +313,13 @@ class TestAssumedPods:
         (confirmed,) = cluster.confirm(report("a", host, 2))
         assert (confirmed.as_predicted, confirmed.causes) == (False, (Cause.FOREIGN_POD,))
 
-    @pytest.mark.parametrize(("nodes", "as_predicted"), [(1, True), (2, False)])
-    def test_another_device_is_as_predicted_if_it_is_on_the_same_numa_nodes(self, nodes, as_predicted):
-        """The kubelet takes any of several devices that are alike."""
-        host = make_host(Policy.NONE)
+    @pytest.mark.parametrize(
+        ("policy", "nodes", "as_predicted"),
+        [(Policy.NONE, 1, True), (Policy.NONE, 2, True), (Policy.BEST_EFFORT, 1, True), (Policy.BEST_EFFORT, 2, False)],
+    )
+    def test_another_device_is_as_predicted_if_the_kubelet_may_choose_it(self, policy, nodes, as_predicted):
+        """The kubelet takes any device near the chosen NUMA nodes; without a policy these are all devices."""
+        host = make_host(policy)
         machine = replace(host.machine, devices=(Device(GPU, "gpu-0", nodes=1), Device(GPU, "gpu-1", nodes=nodes)))
         host = Host(machine, host.settings)
         cluster = cluster_of(a=host)

@@ -196,11 +196,14 @@ def test_a_table_and_a_document():
 
     write_rows(columns(comparison), rows(comparison), text)
 
-    figures = "admitted,rejected,one node,several nodes,anywhere,stranded cpus,stranded devices,reasons"
+    figures = (
+        "admitted,rejected,one node,several nodes,anywhere,connected gpus,paired gpus,"
+        "stranded cpus,stranded devices,reasons"
+    )
     assert text.getvalue().splitlines() == [
         f"rank,policy,memory-policy,{figures},error",
-        f"1,single-numa-node,None,2,1,2,0,0,0,{GPU}=2 {NIC}=2,TopologyAffinityError=1,",
-        ',single-numa-node,BestEffort,,,,,,,,,"policy ""BestEffort"" is not available for platform ""linux"""',
+        f"1,single-numa-node,None,2,1,2,0,0,0,0,0,{GPU}=2 {NIC}=2,TopologyAffinityError=1,",
+        ',single-numa-node,BestEffort,,,,,,,,,,,"policy ""BestEffort"" is not available for platform ""linux"""',
     ]
     document = to_document(comparison)
     assert json.loads(json.dumps(document)) == document

@@ -12,6 +12,7 @@ from typing import NamedTuple, Self, overload
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.cpus.provider import CpuProvider
+from alignup.align.devices.choices import DeviceChoices
 from alignup.align.devices.provider import DeviceProvider, PreferenceRequest
 from alignup.align.hint import DONT_CARE, IMPOSSIBLE, Hint, HintList, Hints, iter_subsets
 from alignup.align.ledger import Ledger
@@ -132,6 +133,8 @@ class Placement:
     memory: tuple[Block, ...] = ()
     devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  #: device ids by resource
     others: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  #: provider from outside → resource → text
+    #: of a prediction: resource → all devices that the container may get; ``devices`` is one of these choices
+    choices: Mapping[str, DeviceChoices] = field(default_factory=dict, compare=False)
 
     @classmethod
     def of_text(cls, container: str, hint: Hint, texts: Mapping[str, Mapping[str, str]]) -> "Placement":
@@ -151,6 +154,11 @@ class Placement:
             {resource: tuple(ids.split(",")) for resource, ids in devices.items()},
             others,
         )
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the container gets exactly these devices, whatever the kubelet and its plugins choose at random."""
+        return all(choices.is_certain for choices in self.choices.values())
 
     def as_text(self) -> dict[str, dict[str, str]]:
         """Return provider → resource → text: CPUs and devices as lists, memory as ``nodes=bytes``."""
@@ -204,6 +212,15 @@ class Rejection:
     shortfalls: tuple[Shortfall, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class PossibleDevices:
+    """What the kubelet and its device plugins may choose, where a decision names one choice of devices."""
+
+    rejection: Rejection | None = None  #: of the pod, after some of the choices
+    variants: tuple[tuple[Placement, ...], ...] = ()  #: what the containers get after other choices
+    complete: bool = True  #: whether all choices that matter to later containers were tried
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     uid: str
@@ -218,6 +235,7 @@ class Decision:
     rejection: Rejection | None = None
     preference_requests: tuple[PreferenceRequest, ...] = ()
     kept: bool = False  #: the pod was admitted before and keeps its allocation
+    possible: PossibleDevices | None = None  #: of a prediction, if the pod gets devices
     #: the ledgers before and after, for ``Host.apply``; ``None`` in a decision read from a document
     before: Ledger | None = field(default=None, compare=False, repr=False)
     after: Ledger | None = field(default=None, compare=False, repr=False)
@@ -227,6 +245,11 @@ class Decision:
     @property
     def admitted(self) -> bool:
         return self.outcome is Outcome.ADMITTED
+
+    @property
+    def may_be_rejected(self) -> bool:
+        """Whether it depends on a random choice of devices that the pod is admitted."""
+        return self.possible is not None and self.possible.rejection is not None
 
     def without_ledgers(self) -> Self:
         """Return the decision without its ledgers, which would stay in memory as long as it does."""

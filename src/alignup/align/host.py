@@ -3,6 +3,7 @@
     decision = host.decide(pod)     # pure: changes nothing
     host.apply(decision)
     decision = host.admit(pod)      # decide, and apply if admitted
+    decision = host.predict(pod)    # as a kubelet, with every choice of devices that it may make
     host.release(pod.uid)
 
 Pods are expected as the API server passes them on (``align.workload.validation.accept``). A pod that would corrupt the
@@ -19,6 +20,8 @@ from alignup.align.bits import NodeSet
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.cpus.provider import CpuProvider
 from alignup.align.decision import Decision, Outcome
+from alignup.align.devices.choices import DeviceChooser
+from alignup.align.devices.plugin_rules import PluginRule, PluginRules
 from alignup.align.devices.provider import DeviceProvider, PreferenceAnswers
 from alignup.align.errors import AlignError, PodError, Problem, SettingsError, StateError
 from alignup.align.fit import NodeAllocatable, UsedResources
@@ -29,6 +32,7 @@ from alignup.align.memory import reserved_memory
 from alignup.align.memory.provider import MemoryPolicy, MemoryProvider, MemorySettings
 from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.merging.merge import MergeRule
+from alignup.align.prediction import predict
 from alignup.align.quantity import Quantity, read_amounts
 from alignup.align.release import NEWEST, ClaimRule, Release
 from alignup.align.settings import FeatureGates, Policy, TopologySettings
@@ -49,6 +53,7 @@ class Settings:
     gates: FeatureGates = field(default_factory=FeatureGates)  #: of the ``release``
     release: Release = NEWEST  #: of the kubelet
     preferred_allocation: frozenset[str] = frozenset()  #: resources whose plugin supports GetPreferredAllocation
+    plugin_rules: Mapping[str, PluginRule] = field(default_factory=dict)  #: resource → how its plugin chooses
     fit_check: bool = True  #: whether a pod must also fit the host as a whole
     max_pods: int = 110
     pod_policy_annotations: bool = False  #: whether pods can choose policy and scope by annotation
@@ -103,6 +108,7 @@ class Host:
             claims=settings.release.allocates_unclaimed_devices and gates.on("DRAExtendedResource"),
             hints_claimed_requests=settings.kubelet_faults,
             starting=starting,
+            plugin_rules=PluginRules(settings.plugin_rules, machine=machine),
         )
         with _errors_of("cpu"):
             self.cpus = CpuProvider.create(
@@ -162,14 +168,9 @@ class Host:
 
         *chosen* are the NUMA nodes that the first merges choose, where that is random.
         """
-        check_pod(pod)
-        if pod.depends_on_release:
-            pod = validation.evaluated_by(pod, self.settings.release)
-        if pod.has_pod_level_resources and not self.settings.gates.on("PodLevelResources"):
-            pod = pod.without_pod_level_resources()
         providers = (replace(self.devices, answers=answers), *self.providers[1:]) if answers else self.providers
         rules = replace(self.rules, chosen=chosen) if chosen else self.rules
-        return decide(pod, self.ledger, providers=providers, rules=rules)
+        return decide(self._evaluated(pod), self.ledger, providers=providers, rules=rules)
 
     def possible_decisions(self, pod: Pod, chosen: tuple[NodeSet, ...] = ()) -> Iterator[Decision]:
         """Yield a decision for each set of NUMA nodes that a kubelet may choose at random; usually there is one."""
@@ -180,6 +181,24 @@ class Host:
             if step.rule is MergeRule.RANDOM and number >= len(chosen):
                 for nodes in step.runners_up:
                     yield from self.possible_decisions(pod, (*sets[:number], nodes))
+
+    def decide_with(self, pod: Pod, chooser: DeviceChooser) -> Decision:
+        """Decide on *pod*; *chooser* takes one of the possible choices of devices for each container."""
+        providers = (replace(self.devices, chooser=chooser), *self.providers[1:])
+        return decide(self._evaluated(pod), self.ledger, providers=providers, rules=self.rules)
+
+    def predict(self, pod: Pod) -> Decision:
+        """Decide on *pod* as a kubelet does, with all choices of devices that it and its plugins may make."""
+        return predict(self._evaluated(pod), self.ledger, providers=self.providers, rules=self.rules)
+
+    def _evaluated(self, pod: Pod) -> Pod:
+        """Return *pod* as the kubelet's release reads it; ``PodError`` if it would corrupt the ledger."""
+        check_pod(pod)
+        if pod.depends_on_release:
+            pod = validation.evaluated_by(pod, self.settings.release)
+        if pod.has_pod_level_resources and not self.settings.gates.on("PodLevelResources"):
+            pod = pod.without_pod_level_resources()
+        return pod
 
     def without_faults(self) -> "Host":
         """Return this host as it would be without the defects of the kubelet: it does the safe thing."""

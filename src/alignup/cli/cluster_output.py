@@ -319,6 +319,7 @@ def _node_answer_document(answer: NodeAnswer) -> dict[str, Any]:
                 "container": placement.container,
                 "nodes": sentences.node_list(placement.hint.nodes),
                 "given": placement.as_text(),
+                "possible": {resource: str(choices) for resource, choices in placement.choices.items()},
             }
             for placement in answer.verdict.placements
         ],

@@ -34,7 +34,14 @@ from alignup.align.workload import validation
 from alignup.atomic_files import open_input
 from alignup.cli.app import NOWHERE, InputError, Place, Session
 from alignup.cli.machine import load_machine, machine_place
-from alignup.cli.options import PREVIEW, HostOptions, NodeOptions, WorkloadSelection
+from alignup.cli.options import (
+    PREVIEW,
+    HostOptions,
+    NodeOptions,
+    PredictedHostOptions,
+    WorkloadSelection,
+    parse_plugin_rules,
+)
 from alignup.documents.line_numbers import find_line
 from alignup.kubernetes import configuration
 from alignup.kubernetes.configuration import Configuration, ConfigurationText, StartupStage
@@ -258,6 +265,8 @@ def build_host(machine: Machine, options: NodeOptions, *, kubelet_faults: bool =
     place = Place(detail=f"with {name} on {options.machine or 'this machine'}")
     with input_errors(place, advice=_RUN_DOCTOR, locate=configured.locate, incomplete=source.incomplete):
         settings = replace(configuration.host_settings(read, machine), kubelet_faults=kubelet_faults)
+    if isinstance(options, PredictedHostOptions):
+        settings = replace(settings, plugin_rules=parse_plugin_rules(options.plugin_rules))
     many = len(machine.nodes) > settings.topology.options.max_nodes
     advice = _RAISE_LIMIT.format(len(machine.nodes)) if many else _RUN_DOCTOR
     with input_errors(place, advice=advice, locate=configured.locate, incomplete=source.incomplete):

@@ -9,9 +9,9 @@ from click.core import ParameterSource
 from alignup.cli.app import InputError, Place, define_command
 from alignup.cli.options import (
     IGNORE_MISSING_HELP,
-    HostOptions,
     IntegerRange,
     NumberRange,
+    PredictedHostOptions,
     flag_option,
     option,
     output_option,
@@ -43,7 +43,9 @@ class SimulateOptions:
         type=NumberRange(0, 100, min_open=True),
         default=0.9,
     )
-    seed: int = option("N", "Random seed for --generate", type=int, default=0)
+    seed: int = option(
+        "N", "Random seed for --generate, and for devices that kubelets choose at random", type=int, default=0
+    )
     save: Path | None = path_option("FILE", "Write the workload to FILE as a trace")
     compare: str | None = option(
         "SETTING,…",
@@ -92,10 +94,10 @@ class SimulateOptions:
     "alignup simulate --cluster examples/fleet/training.yaml --generate training --count 90 --html report.html",
 )
 @with_options("options", SimulateOptions)
-@with_options("host", HostOptions)
+@with_options("host", PredictedHostOptions)
 @preview_option
 @output_option("text", "json", "yaml", "csv")
-def command(*, host: HostOptions, options: SimulateOptions, output: str) -> None:
+def command(*, host: PredictedHostOptions, options: SimulateOptions, output: str) -> None:
     """Simulate a workload on a node: which pods are admitted and where, which are rejected and why, how full it gets.
 
     The workload is the pods of -f in order, a trace, or generated. --compare simulates it under every combination of

@@ -59,6 +59,7 @@ from alignup.simulate.cluster_hosts import HostGroup
 from alignup.simulate.cluster_result import FleetReport, FleetResult
 from alignup.simulate.cluster_simulation import ClusterSimulation
 from alignup.simulate.compare import Comparison, RankedVariant
+from alignup.simulate.device_connections import figures
 from alignup.simulate.executors import ProcessEngine, SerialEngine
 from alignup.simulate.node_simulation import SimulationResult
 from alignup.simulate.schedulers import STRATEGIES, find_strategy
@@ -113,6 +114,7 @@ def run(host: HostOptions, options: SimulateOptions, output: str) -> None:
             ignore_missing_devices=lenient,
             claims=claims,
             shared_pool=options.shared_pool,
+            seed=options.seed,
         )
     if options.svg:
         with inputs.input_errors(Place("--svg"), advice=inputs.WRITABLE):
@@ -214,6 +216,7 @@ def _compare(host: Host, events: Events, options: SimulateOptions, claims: HostC
             progress=progress,
             ignore_missing_devices=lenient,
             claims=claims,
+            seed=options.seed,
         )
 
 
@@ -232,6 +235,9 @@ def _node_lines(result: SimulationResult, *, timed: bool) -> Iterator[Line]:
         yield from section("Claims of admitted pods")
         counts = (claims.aligned, claims.unaligned, claims.unknown)
         yield from table([[name, str(number)] for name, number in zip(names, counts, strict=True) if number])
+    if connected := figures([result.connections]):
+        yield from section("Containers with several GPUs, or with GPU and NIC")
+        yield from table([[name, str(number)] for name, (number,) in connected.items()])
     if result.reasons:
         yield from section("Rejected")
         yield from table([[reason, str(number)] for reason, number in result.reasons.items()])
@@ -444,7 +450,7 @@ def run_cluster(host: HostOptions, options: SimulateOptions, output: str) -> Non
             inputs.input_errors(Place(detail="in the cluster")),
             terminal.progress(f"Simulating {name}", "pods") as progress,
         ):
-            simulation = ClusterSimulation(groups, submissions, name, retries=options.retries)
+            simulation = ClusterSimulation(groups, submissions, name, retries=options.retries, seed=options.seed)
             results.append(simulation.run(progress))
         if output == "csv":
             node_report.write_rows(cluster_result.POD_COLUMNS, cluster_result.pod_rows(simulation.runs), sys.stdout)

@@ -11,9 +11,11 @@ import click
 from alignup.align.decision import Decision
 from alignup.align.explain import sentences
 from alignup.align.explain.changes import Proposal
+from alignup.align.explain.device_choices import explain_choices
 from alignup.align.explain.remedies import find_remedies
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
+from alignup.align.merging.merge import MergeRule
 from alignup.align.resize import ResizeOutcome, decide_resize
 from alignup.cli import inputs, terminal
 from alignup.cli.app import InputError, Place, define_command
@@ -22,7 +24,7 @@ from alignup.cli.inputs import HostInput
 from alignup.cli.layout import paragraph, section
 from alignup.cli.options import (
     IGNORE_MISSING_HELP,
-    HostOptions,
+    PredictedHostOptions,
     WorkloadSelection,
     output_option,
     preview_option,
@@ -42,6 +44,7 @@ VERSION = 1  #: of the JSON document
 _MAX_DECISIONS = 16  #: of those that a kubelet may make at random
 REJECTED = FAILED
 ARCHIVES = (".tar.gz", ".tgz")  #: how the name of an archive of 'alignup collect' ends
+_LINKS = "--machine examples/locality/machine.yaml --set topologyManagerPolicy=best-effort"
 _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yaml --state examples/node/state"
 
 
@@ -50,10 +53,11 @@ _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yam
     "alignup why -f examples/node/trainer.yaml --machine 'pack:2 numa:1 core:8 pu:2' "
     "--devices example.com/gpu=2@0 --devices example.com/nic=1@0",
     f"alignup why -f examples/node/trainer.yaml {_NODE}",
+    f"alignup why -f examples/locality/pods.yaml {_LINKS}",
 )
 @workload_argument
 @workload_option
-@with_options("host", HostOptions)
+@with_options("host", PredictedHostOptions)
 @preview_option
 @with_options("selection", WorkloadSelection)
 @search_option("a rejected pod")
@@ -62,7 +66,7 @@ _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yam
 @output_option("text", "json", "yaml")
 def command(  # noqa: PLR0913 - options
     *,
-    host: HostOptions,
+    host: PredictedHostOptions,
     paths: tuple[str, ...],
     files: tuple[str, ...],
     selection: WorkloadSelection,
@@ -79,12 +83,15 @@ def command(  # noqa: PLR0913 - options
     A pod that requests devices which no device plugin provides is not schedulable. A kubelet that gets it anyway
     ignores these requests; its verdict is shown, too, and counts with --ignore-missing-devices.
 
+    Where the kubelet or a device plugin chooses devices at random, all possible choices are shown. A pod may be rejected
+    if it depends on the choice for one container whether there is a place for the next.
+
     An archive of 'alignup collect' (*.tar.gz) as FILE has the pod, the machine, the configuration and the state of its
     node; options given as well count instead.
 
     With --resize, FILE has pods that run on the node of --state and --pods, with the requests that they are to get.
 
-    The exit code is 0 when all pods are admitted, 1 when one is not, 2 when the input is invalid.
+    The exit code is 0 when all pods are admitted whatever is chosen, 1 when one is not, 2 when the input is invalid.
     """
     if not (files := (*paths, *files)):
         raise click.UsageError("Give FILE, or -f FILE.")
@@ -158,11 +165,14 @@ class Explanation(NamedTuple):
     defects: tuple[str, ...] = ()  #: known defects of the kubelet that change the decision
     claims: "tuple[ExplainedClaim, ...]" = ()
     others: tuple[Decision, ...] = ()  #: that the kubelet may make instead, at random
+    device_choices: tuple[str, ...] = ()  #: what random choices of devices mean
 
     @property
     def admitted(self) -> bool:
-        decided = all(decision.admitted for decision in (self.decision, *self.others))
-        return decided and (not self.missing or self.lenient)
+        """Whether the pod is admitted, whatever is chosen at random."""
+        admitted = all(decision.admitted for decision in (self.decision, *self.others))
+        certain = admitted and not self.decision.may_be_rejected
+        return certain and (not self.missing or self.lenient)
 
     @property
     def verdict(self) -> str:
@@ -178,9 +188,12 @@ def explain(
     with inputs.input_errors(Place.at(workload.source)):
         if claims is not None and not workload.host:
             workload = replace(workload, pod=claims.objects.with_class_resources(workload.pod))
-        decision, *others = islice(host.possible_decisions(workload.pod), _MAX_DECISIONS)
+        ours = not host.settings.kubelet_faults  # what we do ourselves is certain
+        decision = host.decide(workload.pod) if ours else host.predict(workload.pod)
+        random = any(step.rule is MergeRule.RANDOM for step in decision.steps)
+        others = islice(host.possible_decisions(workload.pod), 1, _MAX_DECISIONS) if random else ()
         missing = host.missing_devices(workload.pod)
-        safe = host.without_faults().decide(workload.pod)
+        safe = decision if ours else host.without_faults().predict(workload.pod)
         explanation = Explanation(
             workload,
             decision,
@@ -189,12 +202,21 @@ def explain(
             defects=tuple(sentences.describe_defects(decision, safe)),
             claims=claims.explain(workload.pod, decision.placements, host) if claims is not None else (),
             others=tuple(others),
+            device_choices=_device_choices(host, decision),
         )
         if decision.admitted:
             return explanation
         end = time.monotonic() + seconds
         remedies = find_remedies(host, workload.pod, should_stop=lambda: time.monotonic() > end)
     return explanation._replace(proposals=remedies.proposals, unsearched=remedies.unsearched)
+
+
+def _device_choices(host: Host, decision: Decision) -> tuple[str, ...]:
+    """Return what is known about devices that are chosen at random; most pods get none, or from one switch."""
+    if not any(placement.choices for placement in decision.placements):
+        return ()
+    meaning = explain_choices(host.machine.locality, decision.placements) if host.machine.pci else ()
+    return (*sentences.describe_choices(decision.placements), *meaning)
 
 
 def print_text(
@@ -222,11 +244,15 @@ def _lines(host: Host, explanation: Explanation, release: str, say: Callable[[st
         nodes = ", ".join(dict.fromkeys(sentences.format_hint(step.hint) for step in other.steps))
         given = sentences.describe_allocations(other.placements) if other.admitted else ""
         yield from paragraph(f"Or, at random, on {nodes}: {': '.join(filter(None, (sentences.verdict(other), given)))}")
+    if possible := sentences.describe_possible_rejection(decision):
+        yield from paragraph(f"{possible[0].upper()}{possible[1:]}")
     for defect in explanation.defects:
         yield from paragraph(f"This is {defect}", style="warn")
     yield from paragraph(f"{say(sentences.describe_rules(decision))}{release}", style="dim")
     for line in draw_decision(host, explanation.workload.pod, decision, width=terminal.width()):
         yield (Cell(say(line[0].text), "title"),) if len(line) == 1 and line[0].style == "title" else line
+    if explanation.device_choices:
+        yield from section("Devices that are chosen at random", map(say, explanation.device_choices))
     if explanation.claims:
         from alignup.cli import claims_output  # noqa: PLC0415
 
@@ -281,6 +307,7 @@ def to_document(node: HostInput, explanations: Sequence[Explanation]) -> dict[st
             "unsearched": list(explanation.unsearched),
             "defects": list(explanation.defects),
             "claims": [claim.to_document() for claim in explanation.claims],
+            "deviceChoices": list(explanation.device_choices),
             "notes": [
                 *filter(None, [node.defaults]),
                 *node.notes,

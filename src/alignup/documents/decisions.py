@@ -5,6 +5,7 @@ Version 2 is written. Version 1, in which pods were ``refused``, is upgraded whe
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
@@ -17,11 +18,13 @@ from alignup.align.decision import (
     MergeStep,
     Outcome,
     Placement,
+    PossibleDevices,
     Rejection,
     ResourceHints,
     Shortfall,
     shown_hints,
 )
+from alignup.align.devices.choices import DeviceChoices, Pool
 from alignup.align.devices.provider import PreferenceRequest
 from alignup.align.errors import ParseError
 from alignup.align.hint import IMPOSSIBLE, Hint, HintList
@@ -74,12 +77,31 @@ class MergeStepDocument(Document, frozen=True):
     accepted: bool
 
 
-class PlacementDocument(Document, frozen=True):
+class PoolDocument(Document, frozen=True):
+    """Any of these devices, as many as it takes."""
+
+    take: int
+    ids: list[str]
+
+
+class ChoicesDocument(Document, frozen=True):
+    """All devices of one resource that a container may get, where a kubelet or a device plugin chooses at random."""
+
+    text: str
+    count: int
+    certain: bool
+    options: list[list[PoolDocument]]
+    may_crash: bool = False
+    notes: list[str] = []
+
+
+class PlacementDocument(Document, frozen=True, omit_defaults=True):
     """What one container holds: CPUs and devices as lists, memory as nodes=bytes."""
 
     container: str
     hint: HintDocument
     given: Mapping[str, Mapping[str, str]]
+    choices: Mapping[str, ChoicesDocument] = {}  #: of a prediction, by resource; the given devices are one choice
 
 
 class ShortfallDocument(Document, frozen=True):
@@ -120,7 +142,7 @@ class DecidedPodDocument(Document, frozen=True):
     qos: QoS
 
 
-class DecisionDocument(Document, frozen=True, kw_only=True):
+class DecisionDocument(Document, frozen=True, kw_only=True, omit_defaults=True):
     """The full record of one admission."""
 
     version: Literal[2]
@@ -133,6 +155,7 @@ class DecisionDocument(Document, frozen=True, kw_only=True):
     placements: list[PlacementDocument]
     rejection: RejectionDocument | None
     asks: list[PreferenceRequestDocument]
+    possible_rejection: RejectionDocument | None = None  #: of a prediction: after some choices of devices
 
 
 def decision_document(decision: Decision) -> DecisionDocument:
@@ -164,6 +187,9 @@ def decision_document(decision: Decision) -> DecisionDocument:
             build(PreferenceRequestDocument, ask, available=list(ask.available), must_include=list(ask.must_include))
             for ask in decision.preference_requests
         ],
+        possible_rejection=rejection_document(decision.possible.rejection)
+        if decision.possible and decision.possible.rejection
+        else None,
     )
 
 
@@ -192,7 +218,20 @@ recent_documents = RecentDocuments()
 
 
 def placement_document(placement: Placement) -> PlacementDocument:
-    return PlacementDocument(placement.container, HintDocument.of(placement.hint), placement.as_text())
+    hint, choices = HintDocument.of(placement.hint), placement.choices
+    documents = {resource: choices_document(each) for resource, each in choices.items()} if choices else {}
+    return PlacementDocument(placement.container, hint, placement.as_text(), documents)
+
+
+def choices_document(choices: DeviceChoices) -> ChoicesDocument:
+    return ChoicesDocument(
+        str(choices),
+        choices.count,
+        choices.is_certain,
+        [[PoolDocument(pool.take, list(pool.ids)) for pool in option] for option in choices.options],
+        choices.crashes,
+        list(choices.notes),
+    )
 
 
 def rejection_document(rejection: Rejection) -> RejectionDocument:
@@ -238,19 +277,15 @@ def rename_keys(value: Any, names: Mapping[str, str]) -> Any:  # noqa: ANN401 - 
 
 
 def _decision(document: DecisionDocument) -> Decision:
-    rejection = None
-    if (rejected := document.rejection) is not None:
-        shortfalls = tuple(build(Shortfall, entry, nodes=parse_or_none(entry.nodes)) for entry in rejected.shortfalls)
-        rejection = build(Rejection, rejected, shortfalls=shortfalls)
+    possible = _rejection(document.possible_rejection)
     return build(
         Decision,
         document,
         **msgspec.structs.asdict(document.pod),
         steps=tuple(map(_step, document.steps)),
-        placements=tuple(
-            Placement.of_text(entry.container, entry.hint.hint(), entry.given) for entry in document.placements
-        ),
-        rejection=rejection,
+        placements=tuple(map(_placement, document.placements)),
+        rejection=_rejection(document.rejection),
+        possible=PossibleDevices(possible) if possible else None,
         preference_requests=tuple(
             build(PreferenceRequest, ask, available=tuple(ask.available), must_include=tuple(ask.must_include))
             for ask in document.asks
@@ -259,6 +294,28 @@ def _decision(document: DecisionDocument) -> Decision:
         after=None,
         residue=None,
     )
+
+
+def _rejection(document: RejectionDocument | None) -> Rejection | None:
+    if document is None:
+        return None
+    shortfalls = tuple(build(Shortfall, entry, nodes=parse_or_none(entry.nodes)) for entry in document.shortfalls)
+    return build(Rejection, document, shortfalls=shortfalls)
+
+
+def _placement(document: PlacementDocument) -> Placement:
+    placement = Placement.of_text(document.container, document.hint.hint(), document.given)
+    choices = {
+        resource: DeviceChoices(
+            document.container,
+            resource,
+            tuple([tuple([Pool(pool.take, tuple(pool.ids)) for pool in option]) for option in each.options]),
+            each.may_crash,
+            tuple(each.notes),
+        )
+        for resource, each in document.choices.items()
+    }
+    return replace(placement, choices=choices) if choices else placement
 
 
 def _step(step: MergeStepDocument) -> MergeStep:

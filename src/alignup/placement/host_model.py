@@ -9,11 +9,13 @@ from dataclasses import replace
 
 from alignup.align import admit, bits
 from alignup.align.decision import Decision
+from alignup.align.devices.plugin_rules import PluginRules
 from alignup.align.devices.provider import by_affinity
 from alignup.align.errors import ProviderError
 from alignup.align.host import Host, Settings
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Machine
+from alignup.align.prediction import predict
 from alignup.align.workload import Pod
 from alignup.placement.pod_shape import PodShape
 
@@ -22,6 +24,10 @@ class HostModel:
     def __init__(self, machine: Machine, settings: Settings) -> None:
         self.machine, self.settings = machine, settings
         self.host = Host(machine, settings)
+        # A wrong rule would send pods to nodes that reject them, so only rules of the configuration count.
+        rules = PluginRules(settings.plugin_rules, by_name=False)
+        self.host.devices = replace(self.host.devices, plugin_rules=rules)
+        self.host.providers = (self.host.devices, *self.host.providers[1:])
         self._aligning = copy(self.host)
         self._aligning.rules = replace(self.host.rules, allocatable=None)
 
@@ -37,11 +43,11 @@ class HostModel:
         return (shape.by_containers if ignored else None) or shape
 
     def align(self, ledger: Ledger, pod: Pod) -> Decision:
-        """Decide on a valid pod without the fit check of the whole host."""
-        decision = admit.decide(pod, ledger, providers=self._aligning.providers, rules=self._aligning.rules)
-        if decision.preference_requests:
-            return self.at(ledger, fit_check=False).decide_without_plugins(pod)
-        return decision
+        """Decide on a valid pod without the fit check of the whole host; with all choices of devices."""
+        host, devices = self._aligning, ledger.devices.handled
+        if all(devices.isdisjoint(container.resources.limits) for container in pod.all_containers):
+            return admit.decide(pod, ledger, providers=host.providers, rules=host.rules)
+        return predict(pod, ledger, providers=host.providers, rules=host.rules)
 
     def requests_nothing(self, pod: Pod, devices: Collection[str]) -> bool:
         """Return whether *pod* requests no exclusive CPUs, no managed memory and none of these devices.

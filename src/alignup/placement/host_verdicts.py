@@ -21,7 +21,7 @@ from alignup.align import bits, fit
 from alignup.align.admit import POD_OF, reject_unfit
 from alignup.align.bits import NodeSet
 from alignup.align.errors import PodError, WorkLimitError
-from alignup.align.explain.sentences import disagreeing_resources
+from alignup.align.explain.sentences import describe_possible_rejection, disagreeing_resources
 from alignup.align.fit import NodeAllocatable, UsedResources
 from alignup.align.host import check_pod
 from alignup.align.ledger import Ledger
@@ -34,6 +34,7 @@ from alignup.placement.score import consider_totals, score_placement, score_shar
 from alignup.placement.steered import ANYWHERE, NOT_THERE, are_on, marker_nodes, withdraw_markers
 from alignup.placement.verdict import (
     DEFECT,
+    MAY_BE_REJECTED,
     TOO_MUCH_WORK,
     UNSETTLED_DEVICES,
     WAITS_FOR_CONFIRMATION,
@@ -99,15 +100,24 @@ class AlignmentState:
             return Verdict(VerdictKind.REJECTS, "invalid pod", note=str(error)), self.ledger
         if decision.rejection is not None:
             return rejected(decision.rejection, disagreeing_resources(decision)), self.ledger
+        possible = decision.possible
+        if possible and (possible.rejection or not possible.complete):
+            return unknown(MAY_BE_REJECTED, describe_possible_rejection(decision)), self.ledger
         after = decision.after or self.ledger
+        has_devices = any(placement.devices for placement in decision.placements)
+        inventories = after.devices.inventories if has_devices else None
         verdict = Verdict(
             VerdictKind.ADMITS,
             score=score_placement(self.model.at(after, fit_check=False), decision, before=self.free_capacity),
             approximate=self.approximate,
             shared_placements=decision.placements,
-            inventories=after.devices.inventories
-            if any(placement.devices for placement in decision.placements)
-            else None,
+            alternatives=tuple(
+                [
+                    Verdict(VerdictKind.ADMITS, shared_placements=placements, inventories=inventories)
+                    for placements in (possible.variants if possible else ())
+                ]
+            ),
+            inventories=inventories,
         )
         return verdict, after
 

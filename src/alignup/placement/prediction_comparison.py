@@ -8,22 +8,28 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, combinations
 
 from alignup.align.admit import build_placements
-from alignup.align.bits import NodeSet
+from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.decision import Placement
+from alignup.align.devices.choices import DeviceChoices
 from alignup.align.errors import AlignError
 from alignup.align.ledger import Ledger
+from alignup.align.memory.ledger import Block
 from alignup.align.workload import Pod
 from alignup.placement.host_model import HostModel
 from alignup.placement.verdict import Verdict
 
+MAX_NODE_COUNTS = 256  #: numbers of devices by NUMA node that are compared with what a container got
 MAX_ENDED = 4  #: pods of which every combination may have ended before an admission; of more, only all together
+
+_DeviceNodes = Counter[NodeSet | str | None]  #: NUMA nodes, or the id of a device that is gone → the number of devices
+_Holdings = tuple[CpuSet | None, tuple[Block, ...], dict[str, _DeviceNodes]]  #: of one container
 
 
 def placement_difference(predicted: Verdict | None, uid: str, model: HostModel, ledger: Ledger) -> str:
     """Describe how what a pod of *ledger* holds differs from all predictions; empty: it does not."""
     real = _real(uid, model, ledger)
     possible = ((),) if predicted is None else predicted.possible_placements
-    if any(_resources(placements, ledger) == _resources(real, ledger) for placements in possible):
+    if any(_agree(placements, real, ledger) for placements in possible):
         return ""
     return f"predicted {' or '.join(map(_show, possible))}, got {_show(real)}"
 
@@ -69,6 +75,34 @@ def _combinations(uids: Sequence[str]) -> Iterator[tuple[str, ...]]:
     return chain.from_iterable(combinations(uids, count) for count in range(1, len(uids) + 1))
 
 
+def _agree(predicted: Sequence[Placement], real: Sequence[Placement], ledger: Ledger) -> bool:
+    """Return whether *real* is what was predicted, with any of the devices that could be chosen.
+
+    Devices on the same NUMA nodes are equal: which of them earlier pods have got may be unknown.
+    """
+    expected, got = _resources(predicted, ledger), _resources(real, ledger)
+    if expected == got:
+        return True
+    choices = {placement.container: placement.choices for placement in predicted}
+    if expected.keys() != got.keys() or not any(choices.values()):
+        return False
+    for container, (cpus, memory, devices) in expected.items():
+        real_cpus, real_memory, real_devices = got[container]
+        if (cpus, memory, devices.keys()) != (real_cpus, real_memory, real_devices.keys()):
+            return False
+        for resource, nodes in real_devices.items():
+            each = choices[container].get(resource)
+            if nodes != devices[resource] and not (each and nodes in _possible_nodes(each, ledger)):
+                return False
+    return True
+
+
+def _possible_nodes(choices: DeviceChoices, ledger: Ledger) -> list[_DeviceNodes]:
+    inventory = ledger.devices.inventories.get(choices.resource)
+    known = {} if inventory is None else {device.id: device.nodes for device in inventory.devices}
+    return [Counter(map(known.get, ids)) for ids in choices.representatives(known.get, MAX_NODE_COUNTS)]
+
+
 def _real(uid: str, model: HostModel, ledger: Ledger) -> tuple[Placement, ...]:
     admitted = ledger.pods[uid]
     return build_placements(admitted.pod, admitted.hints, ledger, model.host.providers)
@@ -78,7 +112,7 @@ def _show(placements: Iterable[Placement]) -> str:
     return "; ".join(f"{placement.container} {placement.as_text()}" for placement in placements) or "nothing"
 
 
-def _resources(placements: Iterable[Placement], ledger: Ledger) -> dict[str, object]:
+def _resources(placements: Iterable[Placement], ledger: Ledger) -> dict[str, _Holdings]:
     """Return what each container holds; of devices their NUMA nodes, since the kubelet takes any of equal ones.
 
     Containers that hold nothing are nowhere in particular: they are left out, as they are in reports.
@@ -90,9 +124,9 @@ def _resources(placements: Iterable[Placement], ledger: Ledger) -> dict[str, obj
     }
 
 
-def _device_nodes(devices: Mapping[str, Sequence[str]], ledger: Ledger) -> dict[str, Counter[NodeSet | str | None]]:
+def _device_nodes(devices: Mapping[str, Sequence[str]], ledger: Ledger) -> dict[str, _DeviceNodes]:
     """Return the NUMA nodes of devices by resource; devices that are gone stand for themselves."""
-    nodes: dict[str, Counter[NodeSet | str | None]] = {}
+    nodes: dict[str, _DeviceNodes] = {}
     for resource, ids in devices.items():
         inventory = ledger.devices.inventories.get(resource)
         known = {} if inventory is None else {device.id: device.nodes for device in inventory.devices}

@@ -13,11 +13,13 @@ The wanted NUMA node is that of the devices of the pod's claims, the one that th
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from enum import StrEnum
+from functools import partial
 from typing import NamedTuple
 
 from alignup.align import bits
 from alignup.align.bits import NodeSet
 from alignup.align.decision import Decision, Placement
+from alignup.align.devices.choices import DeviceChooser
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.quantity import Quantity
@@ -116,14 +118,15 @@ def withdraw_markers(ledger: Ledger, nodes: NodeSet) -> Ledger:
     return replace(ledger, devices=ledger.devices.with_inventory(MARKER, inventory.only_on(nodes)))
 
 
-def decide_steered(host: Host, pod: Pod, nodes: NodeSet) -> Decision:
+def decide_steered(host: Host, pod: Pod, nodes: NodeSet, chooser: DeviceChooser | None = None) -> Decision:
     """Decide on *pod* while markers are on *nodes* only; afterwards, all are there again."""
     ledger = host.ledger
+    decide = partial(host.decide_with, chooser=chooser) if chooser else host.decide_without_plugins
     if nodes == ANYWHERE or MARKER not in ledger.devices.inventories:
-        return host.decide_without_plugins(pod)
+        return decide(pod)
     try:
         host.ledger = withdraw_markers(ledger, nodes)
-        decision = host.decide_without_plugins(pod)
+        decision = decide(pod)
     finally:
         host.ledger = ledger
     markers = ledger.devices.inventories[MARKER]

@@ -7,6 +7,7 @@ never begins with a number: the scheduler writes the number of hosts before it. 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 
 from alignup.align import bits
 from alignup.align.decision import Placement, Rejection, Shortfall
@@ -33,7 +34,8 @@ class Verdict:
     score: PlacementScore | None = None  #: of an admission
     approximate: bool = False  #: whether the report about the host was not exact
     shared_placements: tuple[Placement, ...] = ()  #: with the device ids of one of the hosts in this state
-    alternatives: "tuple[Verdict, ...]" = ()  #: what the containers get instead, if terminating pods end before
+    #: what the containers get instead, if terminating pods end before, or other devices are chosen
+    alternatives: "tuple[Verdict, ...]" = ()
     #: the devices of that host, and of the host that the verdict is for; ``None``: the same host
     inventories: Inventories | None = field(default=None, compare=False, repr=False)
     own_inventories: Inventories | None = field(default=None, compare=False, repr=False)
@@ -58,7 +60,10 @@ class Verdict:
 
     @property
     def possible_placements(self) -> tuple[tuple[Placement, ...], ...]:
-        """All that the containers may get: more than one if it depends on when terminating pods end."""
+        """All that the containers may get: more than one if it depends on the end of pods, or on a random choice.
+
+        Which of equally near devices a container gets is in ``Placement.choices``.
+        """
         return (self.placements, *(alternative.placements for alternative in self.alternatives))
 
     @property
@@ -131,7 +136,10 @@ def combine(verdicts: Iterable[Verdict]) -> Verdict:
     if len(kinds) == 1:
         first = distinct[0]
         others = tuple(verdict for verdict in distinct[1:] if verdict.shared_placements != first.shared_placements)
-        return replace(first, alternatives=others) if first.admits and others else first
+        if not first.admits or not others:
+            return first
+        chosen_otherwise = [alternative for verdict in (first, *others) for alternative in verdict.alternatives]
+        return replace(first, alternatives=(*others, *chosen_otherwise))
     refused = next(verdict for verdict in distinct if not verdict.admits)
     if VerdictKind.ADMITS not in kinds:
         return refused
@@ -143,6 +151,7 @@ WAITS_FOR_CONFIRMATION = "waits until the kubelet has admitted an earlier pod"
 DEFECT = "the decision failed"
 TOO_MANY_TERMINATING = "too many terminating pods"
 UNREADABLE_POD = "a pod that is bound there cannot be read"
+MAY_BE_REJECTED = "the kubelet may choose devices with which it rejects the pod"
 UNSETTLED_DEVICES = "waits until the devices of an earlier pod are known"
 #: Reasons that pass within seconds.
 PASSING_REASONS = frozenset({WAITS_FOR_TERMINATION, WAITS_FOR_CONFIRMATION, TOO_MANY_TERMINATING, UNSETTLED_DEVICES})
@@ -179,8 +188,14 @@ def _translate(placement: Placement, known: Inventories, wanted: Inventories) ->
     """Return *placement* with the device ids of another host that has the same devices apart from their ids."""
     if not placement.devices:
         return placement
+
+    def translate(resource: str, id_: str) -> str:
+        return wanted[resource].devices[known[resource].indexes[id_]].id
+
     devices = {
-        resource: tuple([wanted[resource].devices[known[resource].indexes[id_]].id for id_ in ids])
-        for resource, ids in placement.devices.items()
+        resource: tuple([translate(resource, id_) for id_ in ids]) for resource, ids in placement.devices.items()
     }
-    return replace(placement, devices=devices)
+    choices = {
+        resource: possible.renamed(partial(translate, resource)) for resource, possible in placement.choices.items()
+    }
+    return replace(placement, devices=devices, choices=choices)

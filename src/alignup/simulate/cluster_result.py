@@ -9,6 +9,7 @@ from alignup.align.workload.names import CPU, MEMORY
 from alignup.documents.codec import Count, Document
 from alignup.picture.text_format import clean, format_size, pluralize
 from alignup.simulate.arrivals import PodSubmission, format_duration
+from alignup.simulate.device_connections import NO_CONNECTIONS, ConnectionCounts, figures
 from alignup.simulate.simulated_claims import NO_CLAIMS, ClaimCounts
 
 POD_COLUMNS = ("created", "namespace", "name", "priority", "gang", "outcome", "node", "started", "waited", "rejections")
@@ -107,6 +108,7 @@ class FleetResult(Document, frozen=True, kw_only=True):
     stranded: StrandedTotals
     alignment: Alignment
     claims: ClaimCounts = NO_CLAIMS
+    connections: ConnectionCounts = NO_CONNECTIONS
     groups: tuple[HostGroupUse, ...]
     duration: Seconds  #: from the first creation of a pod to the last event
     timeline: tuple[TimelinePoint, ...] = ()
@@ -142,6 +144,8 @@ def compare_figures(results: Sequence[FleetResult]) -> Iterator[tuple[str, list[
     if any(result.claims != NO_CLAIMS for result in results):
         yield "claims with the CPUs beside the devices", [f"{result.claims.aligned:,}" for result in results]
         yield "claims with the CPUs elsewhere", [f"{result.claims.unaligned:,}" for result in results]
+    for name, counts in figures(result.connections for result in results).items():
+        yield name, [f"{count:,}" for count in counts]
     yield "mean distance", [f"{result.alignment.mean_distance:.2f}" for result in results]
     yield f"stranded {CPU}s", [f"{result.stranded.cpus:,}" for result in results]
     yield f"stranded {MEMORY}", [format_size(result.stranded.memory) for result in results]

@@ -13,10 +13,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from alignup.align.claims.alignment import ClaimState, ExplainedClaim
 from alignup.align.decision import Decision
+from alignup.align.devices.choices import RandomChooser
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod, demand
 from alignup.placement.steered import ANYWHERE, decide_steered
@@ -24,12 +25,16 @@ from alignup.placement.wait_queue import WaitQueue
 from alignup.simulate.arrivals import PodSubmission
 from alignup.simulate.cluster_hosts import EqualPods, EqualPodsIndex, HostGroup, SimulatedHost, build_hosts
 from alignup.simulate.cluster_result import FleetResult, HostGroupUse, PodRun
+from alignup.simulate.device_connections import ConnectionCounts, container_connections
 from alignup.simulate.node_simulation import Progress, ProgressReporter
 from alignup.simulate.schedulers import DEFAULT, STEERING, Members, SchedulerFactory, SteeringScheduler, find_strategy
 from alignup.simulate.simulated_claims import ClaimCounts, explain_claims
 from alignup.simulate.steered_pods import PodMarker, add_markers
 from alignup.simulate.stranded import measure_cluster, peak_demand
 from alignup.simulate.usage import AlignmentMeter, RequestMeter, summarize_waiting
+
+if TYPE_CHECKING:
+    from alignup.align.explain.device_choices import Connections
 
 RETRIES = 6  #: as the backoffLimit of a Job
 FIRST_BACKOFF, MAX_BACKOFF = 10.0, 360.0  #: seconds, as of the Job controller
@@ -76,7 +81,8 @@ class _Placement(NamedTuple):
 class ClusterSimulation:
     """One run; ``SettingsError`` if a kubelet would not start, or if the strategy is unknown.
 
-    *make* makes a scheduler that ``strategies`` does not list.
+    *make* makes a scheduler that ``strategies`` does not list. Devices that a kubelet or its plugins choose at random
+    are drawn with *seed*.
     """
 
     def __init__(  # noqa: PLR0913 - all but the first two have defaults
@@ -86,6 +92,7 @@ class ClusterSimulation:
         strategy: str = DEFAULT,
         *,
         retries: int = RETRIES,
+        seed: int = 0,
         recorder: Recorder | None = None,
         make: SchedulerFactory | None = None,
     ) -> None:
@@ -98,6 +105,8 @@ class ClusterSimulation:
         self._scheduler = (make or find_strategy(strategy))(self.hosts)
         self._submissions = tuple(map(self._claiming, _with_unique_uids(submissions)))
         self._claims: list[ExplainedClaim] = []  #: of pods that started
+        self._chooser = RandomChooser(seed)
+        self._connections: list[Connections] = []  #: of containers of pods that started
         times = [submission.time for submission in self._submissions] or [0.0]
         self._start, self._last_arrival = min(times), max(times)
         self._meter = RequestMeter(self.hosts, self._start, self._last_arrival)
@@ -286,13 +295,15 @@ class ClusterSimulation:
             self._waits.append(self._time - submission.time)
             self._alignment.add(host, decision)
             self._claims += explain_claims(pod, decision, host.kubelet, self._states.get(pod.uid, ()))
+            devices = [placement.devices for placement in decision.placements]
+            self._connections += container_connections(host.kubelet.machine, devices)
             if submission.duration is not None:
                 self._push(self._time + submission.duration, _ENDS, uid=pod.uid)
         self._done += len(unit.pods)
 
     def _admit(self, placement: _Placement) -> Decision:
         pod, pod_class, host = placement
-        decision = decide_steered(host.kubelet, pod, self._steered.pop(pod.uid, ANYWHERE))
+        decision = decide_steered(host.kubelet, pod, self._steered.pop(pod.uid, ANYWHERE), self._chooser)
         if self._recorder:
             self._recorder(self._time, host.name, pod, decision)
         if decision.rejection is not None:
@@ -354,6 +365,7 @@ class ClusterSimulation:
             stranded=measure_cluster(self.hosts, at_peak, pods, time=peak_time),
             alignment=self._alignment.summary(),
             claims=ClaimCounts.of(self._claims),
+            connections=ConnectionCounts.of(self._connections),
             groups=tuple(
                 HostGroupUse(name=name, hosts=hosts, started=self._started[name], rejections=self._rejected[name])
                 for name, hosts in [(group.name, len(group.host_names())) for group in self.groups]

@@ -76,6 +76,8 @@ _FIGURES: Mapping[str, Callable[[Score], object]] = {
     "one node": lambda score: score.pods.on_one,
     "several nodes": lambda score: score.pods.on_several,
     "anywhere": lambda score: score.pods.anywhere,
+    "connected gpus": lambda score: score.connections.connected,
+    "paired gpus": lambda score: score.connections.paired,
     "stranded cpus": lambda score: score.stranded.cpus,
     "stranded devices": lambda score: _counts(score.stranded.devices),
     "reasons": lambda score: _counts(score.reasons),
@@ -224,7 +226,7 @@ def _change(settings: Settings, name: str, value: str, view: KubeletView) -> Set
             return replace(settings, memory_policy=value, reserved_memory=reserved)
 
 
-def compare(  # noqa: PLR0913 - five have defaults
+def compare(  # noqa: PLR0913 - six have defaults
     machine: Machine,
     variants: Iterable[Variant],
     events: Sequence[WorkloadEvent],
@@ -234,14 +236,15 @@ def compare(  # noqa: PLR0913 - five have defaults
     now: Callable[[], float] = monotonic,
     ignore_missing_devices: bool = False,
     claims: HostClaims | None = None,
+    seed: int = 0,
 ) -> Comparison:
     """Simulate *events* on *machine* under each of *variants*; *progress* gets the number of finished ones.
 
-    Without *engine* they run one after the other. *ignore_missing_devices* and *claims* are as in
+    Without *engine* they run one after the other. *ignore_missing_devices*, *claims* and *seed* are as in
     ``node_simulation.run``.
     """
     variants = tuple(variants)
-    workload = pack((machine, ordered(events), ignore_missing_devices, claims))
+    workload = pack((machine, ordered(events), ignore_missing_devices, claims, seed))
     jobs = [
         VariantJob(number, workload, pack(variant.settings))
         for number, variant in enumerate(variants)
@@ -299,10 +302,11 @@ def rows(comparison: Comparison) -> Iterator[Mapping[str, str]]:
 def score_variant(job: VariantJob, *, simulate: Callable[..., SimulationResult] = run) -> tuple[int, Score | str]:
     """Simulate a variant, and return its number with its score, or with the error if there is none."""
     raise_if_cancelled()
-    machine, events, lenient, claims = _unpack_workload(job.workload)
+    machine, events, lenient, claims, seed = _unpack_workload(job.workload)
     try:
         host = Host(machine, unpack(job.settings))
-        result = simulate(host, events, progress=raise_if_cancelled, ignore_missing_devices=lenient, claims=claims)
+        given = {"ignore_missing_devices": lenient, "claims": claims, "seed": seed}
+        result = simulate(host, events, progress=raise_if_cancelled, **given)
     except WorkLimitError as error:
         return job.number, str(error)
     return job.number, result.score

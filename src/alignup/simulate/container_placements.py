@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.decision import Decision, Placement
+from alignup.align.devices.choices import DeviceChooser
 from alignup.align.host import Host
 from alignup.align.memory.ledger import Block
 from alignup.align.workload import Pod
@@ -31,9 +32,9 @@ class ContainerPlacement(NamedTuple):
         return common_nodes(self.sites)
 
 
-def admit(host: Host, pod: Pod) -> Decision:
-    """Decide on *pod*, and apply the decision; each preferred allocation is the first devices available."""
-    decision = host.decide_without_plugins(pod)
+def admit(host: Host, pod: Pod, chooser: DeviceChooser | None = None) -> Decision:
+    """Decide on *pod*, and apply the decision; without *chooser*, it gets the lowest devices available."""
+    decision = host.decide_with(pod, chooser) if chooser else host.decide_without_plugins(pod)
     if decision.admitted:
         host.apply(decision)
     else:

@@ -60,6 +60,7 @@ def score_document(score: Score) -> dict[str, Any]:
         "reasons": dict(score.reasons),
         "alignment": {"pods": _alignment(score.pods), "containers": _alignment(score.containers)},
         "claims": structs.asdict(score.claims),
+        "connections": structs.asdict(score.connections),
         "stranded": asdict(score.stranded),
         "largest": dict(score.largest),
     }

@@ -10,12 +10,14 @@ arrived and not departed, admitted or not, request the most CPUs. That time does
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from time import monotonic
 from typing import NamedTuple
 
 from alignup.align.bits import NodeSet
 from alignup.align.claims.alignment import ClaimState, ExplainedClaim, HostClaims
 from alignup.align.decision import Rejection
+from alignup.align.devices.choices import DeviceChooser, RandomChooser
 from alignup.align.errors import PodError
 from alignup.align.explain import sentences
 from alignup.align.host import Host, Settings
@@ -32,6 +34,7 @@ from alignup.simulate.container_placements import (
     container_placements,
     on_one_node,
 )
+from alignup.simulate.device_connections import NO_CONNECTIONS, ConnectionCounts, container_connections
 from alignup.simulate.shared_pods import SharedPoolMeter, SharedPoolResult
 from alignup.simulate.simulated_claims import NO_CLAIMS, ClaimCounts, SimulatedClaims, explain_claims
 from alignup.simulate.stranded import StrandedResources, distinct_shapes, measure_stranded
@@ -116,6 +119,7 @@ class Score:
     pods: AlignmentCounts
     containers: AlignmentCounts
     claims: ClaimCounts = NO_CLAIMS
+    connections: ConnectionCounts = NO_CONNECTIONS
     stranded: StrandedResources  #: at peak demand
     largest: Mapping[str, int]  #: at peak demand: resource → the largest request that still fits on one NUMA node
 
@@ -145,7 +149,7 @@ class SimulationResult(Score):
         return Score(**{field.name: getattr(self, field.name) for field in fields(Score)})
 
 
-def run(  # noqa: PLR0913 - four have defaults
+def run(  # noqa: PLR0913 - five have defaults
     host: Host,
     events: Sequence[WorkloadEvent],
     *,
@@ -153,12 +157,14 @@ def run(  # noqa: PLR0913 - four have defaults
     ignore_missing_devices: bool = False,
     claims: HostClaims | None = None,
     shared_pool: bool = False,
+    seed: int = 0,
 ) -> SimulationResult:
     """Apply *events* to *host*; *progress* gets the number of applied events.
 
     Pods that request devices which no device plugin provides are not schedulable, and never reach the host. A kubelet
     ignores such requests; with *ignore_missing_devices* the host does so, too. Nor is a pod schedulable whose *claims*
-    get no devices. With *shared_pool* the result says where pods without exclusive CPUs could run.
+    get no devices. With *shared_pool* the result says where pods without exclusive CPUs could run. Devices that a
+    kubelet or its plugins choose at random are drawn with *seed*.
 
     :class:`TraceError` if the events are inconsistent, ``WorkLimitError`` as in ``Host``.
     """
@@ -170,11 +176,13 @@ def run(  # noqa: PLR0913 - four have defaults
     shared = SharedPoolMeter(host, start) if shared_pool else None
     reporter = ProgressReporter(progress, len(events))
     outcomes: list[PodOutcome] = []
+    chooser = RandomChooser(seed)
     simulated = SimulatedClaims(claims) if claims is not None else None
     for number, event in enumerate(events):
         if isinstance(event, PodArrival):
-            outcome = _claim(host, event, simulated, lenient=ignore_missing_devices) if simulated else None
-            outcomes.append(outcome or _arrive(host, event, lenient=ignore_missing_devices))
+            arrive = partial(_arrive, host, lenient=ignore_missing_devices, chooser=chooser)
+            outcome = _claim(host, event, simulated, arrive) if simulated else None
+            outcomes.append(outcome or arrive(event))
         else:
             host.release(event.uid)
             if simulated is not None:
@@ -196,7 +204,9 @@ def run(  # noqa: PLR0913 - four have defaults
     return result if shared is None else replace(result, shared=shared.result(last))
 
 
-def _arrive(host: Host, event: PodArrival, *, lenient: bool, claims: Iterable[ClaimState] = ()) -> PodOutcome:
+def _arrive(
+    host: Host, event: PodArrival, *, lenient: bool, chooser: DeviceChooser, claims: Iterable[ClaimState] = ()
+) -> PodOutcome:
     pod, missing = event.pod, host.missing_devices(event.pod)
     try:
         if missing and not lenient:
@@ -204,7 +214,7 @@ def _arrive(host: Host, event: PodArrival, *, lenient: bool, claims: Iterable[Cl
             rejected = host.decide_without_plugins(pod).rejection
             verdict = rejected.reason if rejected else "admitted"
             return PodOutcome(event.time, pod, rejection, missing=missing, kubelet=verdict)
-        decision = admit(host, pod)
+        decision = admit(host, pod, chooser)
     except PodError as error:
         return PodOutcome(event.time, pod, Rejection(INVALID, str(error)), missing=missing)
     placements = container_placements(host, decision.placements)
@@ -212,7 +222,9 @@ def _arrive(host: Host, event: PodArrival, *, lenient: bool, claims: Iterable[Cl
     return PodOutcome(event.time, pod, decision.rejection, placements, missing, explained)
 
 
-def _claim(host: Host, event: PodArrival, claims: SimulatedClaims, *, lenient: bool) -> PodOutcome | None:
+def _claim(
+    host: Host, event: PodArrival, claims: SimulatedClaims, arrive: Callable[..., PodOutcome]
+) -> PodOutcome | None:
     """Allocate the claims of a pod and admit it; ``None`` if it has none."""
     pod = claims.prepare(event.pod)
     if not pod.uses_claims:
@@ -221,7 +233,7 @@ def _claim(host: Host, event: PodArrival, claims: SimulatedClaims, *, lenient: b
     if isinstance(states, str):
         return PodOutcome(event.time, pod, Rejection(NOT_SCHEDULABLE, states))
     claims.allocate(pod, states)
-    outcome = _arrive(host, replace(event, pod=pod), lenient=lenient, claims=states)
+    outcome = arrive(replace(event, pod=pod), claims=states)
     if not outcome.admitted:
         claims.release(pod.uid)
     return outcome
@@ -270,6 +282,11 @@ def _result(
         pods=AlignmentCounts.of(outcome.on_one for outcome in admitted),
         containers=AlignmentCounts.of(placement.on_one for outcome in admitted for placement in outcome.placements),
         claims=ClaimCounts.of(claim for outcome in admitted for claim in outcome.claims),
+        connections=ConnectionCounts.of(
+            container_connections(
+                host.machine, [placement.devices for outcome in admitted for placement in outcome.placements]
+            )
+        ),
         usage=usage[None],
         nodes={node: usage.get(node, {}) for node in end.largest_by_node},
         peak=peak,

@@ -43,7 +43,7 @@ class DeviceInventory:
     preferred_allocation: bool = False  #: whether the plugin supports GetPreferredAllocation
     registered: bool = True  #: ``False``: the plugin is gone for so long that the resource is removed
     remembered: bool = False  #: after a restart, until the plugin is back: only the held devices are known
-    indexes: Mapping[str, int] = field(init=False, compare=False)  #: id → index
+    indexes: Mapping[str, int] = field(init=False, compare=False)  #: id → index, in the order of ``devices``
     healthy: DeviceSet = field(init=False, compare=False)
     with_topology: DeviceSet = field(init=False, compare=False)  #: those with topology, even without nodes
     placed: DeviceSet = field(init=False, compare=False)  #: those on any node, including unknown nodes

@@ -5,7 +5,8 @@ preference is needed and not among the answers, allocation raises :class:`Prefer
 send, and nothing is allocated. An answer is valid only for exactly the request it belongs to.
 
 Devices near the chosen nodes come first, but others are allocated if they do not suffice: alignment depends on the
-hints alone. Where the kubelet chooses at random, the lowest device ids in natural order are taken.
+hints alone. Where the kubelet chooses at random, the lowest device ids in natural order are taken, or a *chooser* gets
+all possible choices and takes one.
 """
 
 from collections.abc import Collection, Mapping
@@ -15,8 +16,10 @@ from typing import NamedTuple
 
 from alignup.align import bits
 from alignup.align.bits import NodeSet, quote
+from alignup.align.devices.choices import DeviceChoices, DeviceChooser, Option, Pool
 from alignup.align.devices.hints import DeviceInventory, DeviceSet, device_family
 from alignup.align.devices.ledger import DeviceLedger
+from alignup.align.devices.plugin_rules import PluginRule, PluginRules
 from alignup.align.errors import ProviderError
 from alignup.align.hint import AnyHints, Hint, Need, Provider
 from alignup.align.machine import Device
@@ -47,6 +50,8 @@ class PreferenceRequest:
         rest = [id_ for id_ in self.available if id_ not in self.must_include]
         return (*self.must_include, *rest)[: self.size]
 
+
+CRASHED = "the plugin has crashed"  #: what a kubelet notices is the end of the connection
 
 #: Answers of plugins: the preferred ids, or the text of an error.
 PreferenceAnswers = Mapping[PreferenceRequest, tuple[str, ...] | str]
@@ -81,6 +86,8 @@ class DeviceProvider(Provider[DeviceLedger]):
     hints_claimed_requests: bool = False
     #: A kubelet that starts does not check the devices of containers that run, since their plugins may come later.
     starting: bool = False
+    plugin_rules: PluginRules = field(default_factory=PluginRules)  #: for choosers
+    chooser: DeviceChooser | None = None  #: for this decision; ``None``: the lowest devices
 
     name = DeviceLedger.PROVIDER
 
@@ -156,15 +163,25 @@ class DeviceProvider(Provider[DeviceLedger]):
             return ledger
         keeps = self.starting and not pod.is_ordinary_init(container.name)
         held = ledger.holds(pod.uid, container.name) if keeps else {}
-        for resource, count in sorted(requested.items()):
-            if resource in held and len(held[resource]) == count:
-                continue
-            request = DeviceRequest(pod.uid, container.name, resource, count)
+        requests = [
+            DeviceRequest(pod.uid, container.name, resource, count)
+            for resource, count in sorted(requested.items())
+            if resource not in held or len(held[resource]) != count
+        ]
+        if self.chooser is not None:
+            choices = [
+                possible_choices(ledger, request, affinity=affinity.nodes, rules=self.plugin_rules)
+                for request in requests
+                if _needs_devices(ledger, request)
+            ]
+            chosen.update(self.chooser(pod.uid, choices) if choices else {})
+            requests = []
+        for request in requests:
             picked = devices_to_allocate(ledger, request, affinity=affinity.nodes, answers=self.answers)
             if isinstance(picked, PreferenceRequest):
                 needed.append(picked)
             else:
-                chosen[resource] = picked
+                chosen[request.resource] = picked
         if needed:
             raise PreferencesNeededError(tuple(needed))
         after = ledger.give(pod.uid, container.name, devices=chosen)
@@ -234,12 +251,31 @@ def _pick(
 ) -> DeviceSet | PreferenceRequest:
     """Return the devices for *request*: reusable ones, then aligned ones, then those the plugin prefers, then any."""
     inventory = ledger.inventories[request.resource]
+    taken, stages, candidates = _certain_devices(ledger, request, affinity)
+    if not candidates:
+        return taken
+    if inventory.preferred_allocation:
+        preferred = _preferred(inventory, request, available=candidates | taken, taken=taken, answers=answers)
+        if isinstance(preferred, PreferenceRequest):
+            return preferred
+        stages = (preferred & candidates, *stages)
+    return _fill(taken, request.count, stages)
+
+
+def _certain_devices(
+    ledger: DeviceLedger, request: DeviceRequest, affinity: NodeSet | None
+) -> tuple[DeviceSet, tuple[DeviceSet, ...], DeviceSet]:
+    """Return the devices that are taken for *request*, the sets to take more from, and those the plugin may prefer.
+
+    No candidates: those taken suffice.
+    """
+    inventory = ledger.inventories[request.resource]
     taken, missing = 0, request.count
     if again := ledger.reusable_by(request.uid).get(request.resource):
         taken = _fill(0, request.count, by_affinity(inventory, inventory.find(again), affinity))
         missing -= taken.bit_count()
         if not missing:
-            return taken
+            return taken, (), 0
     free = ledger.free[request.resource] & ~taken
     if free.bit_count() < missing:
         raise ProviderError(
@@ -247,20 +283,63 @@ def _pick(
             f"Requested: {missing}, Available: {free.bit_count()}"
         )
     aligned = free & inventory.near(affinity) if affinity is not None else 0
-    stages: tuple[DeviceSet, ...] = (aligned,)
-    candidates = aligned
-    if missing >= aligned.bit_count():
-        taken |= aligned
-        if missing == aligned.bit_count():
-            return taken
-        stages = by_affinity(inventory, free, affinity)[1:]
-        candidates = free
-    if inventory.preferred_allocation:
-        preferred = _preferred(inventory, request, available=candidates | taken, taken=taken, answers=answers)
-        if isinstance(preferred, PreferenceRequest):
-            return preferred
-        stages = (preferred & candidates, *stages)
-    return _fill(taken, request.count, stages)
+    if missing < aligned.bit_count():
+        return taken, (aligned,), aligned
+    taken |= aligned
+    if missing == aligned.bit_count():
+        return taken, (), 0
+    return taken, by_affinity(inventory, free, affinity)[1:], free
+
+
+def possible_choices(
+    ledger: DeviceLedger, request: DeviceRequest, *, affinity: NodeSet | None, rules: PluginRules
+) -> DeviceChoices:
+    """Return all that the kubelet may choose for *request*, which needs devices; ``ProviderError`` if it fails."""
+    inventory, resource = ledger.inventories[request.resource], request.resource
+    again = inventory.find(ledger.reusable_by(request.uid).get(resource, ()))
+    if again.bit_count() > request.count:
+        return DeviceChoices(request.container, resource, _any_of(inventory, 0, (again,), request.count))
+    taken, stages, candidates = _certain_devices(ledger, request, affinity)
+    rule = rules.rule(resource)
+    if not candidates or (rule is PluginRule.ANY and not inventory.preferred_allocation):
+        return DeviceChoices(request.container, resource, _any_of(inventory, taken, stages, request.count))
+    anything = _any_of(inventory, taken, (candidates,), request.count)
+    preferred = rules.preferred(
+        rule,
+        every=tuple(inventory.indexes),
+        available=inventory.names(candidates | taken),
+        required=inventory.names(taken),
+        size=request.count,
+    )
+    if preferred is None:
+        return DeviceChoices(request.container, resource, anything)
+    options: dict[Option, None] = {}
+    for option in preferred.options:
+        answer = inventory.find(id_ for pool in option for id_ in pool.ids if pool.take == len(pool.ids))
+        if taken & ~answer:  # the plugin ignores which devices it must include
+            answer = inventory.find(id_ for pool in option for id_ in pool.ids)
+            options[_any_of(inventory, taken, (answer & candidates, *stages), request.count)[0]] = None
+        else:
+            options[option] = None
+    if preferred.crashes and not options:
+        raise ProviderError(f"device plugin GetPreferredAllocation rpc failed with err: {CRASHED}")
+    return DeviceChoices(request.container, resource, tuple(options) or anything, preferred.crashes, preferred.notes)
+
+
+def _any_of(
+    inventory: DeviceInventory, taken: DeviceSet, stages: tuple[DeviceSet, ...], count: int
+) -> tuple[Option, ...]:
+    """Return the one option to fill *taken* up to *count* devices with any of each stage, one after the other."""
+    missing = count - taken.bit_count()
+    pools: list[Pool] = []
+    for stage in stages:
+        left = stage & ~taken
+        if left.bit_count() > missing:
+            pools += [Pool(missing, inventory.names(left))] if missing else []
+            break
+        taken |= left
+        missing -= left.bit_count()
+    return ((*([Pool(taken.bit_count(), inventory.names(taken))] if taken else []), *pools),)
 
 
 def _preferred(

@@ -101,7 +101,16 @@ def find_remedies(
             proposals.extend(candidates)  # keeps what was found before a timeout
         except SearchTimeoutError:
             what_if.note_unsearched(f"Time ran out before all {section} were tried.")
+    if host.settings.kubelet_faults:  # a kubelet decides, so devices are chosen at random
+        proposals = [certain for proposal in proposals if (certain := _predicted(proposal, host, pod))]
     return Remedies(tuple(sorted(proposals, key=_usefulness)), tuple(what_if.unsearched))
+
+
+def _predicted(proposal: Proposal, host: Host, pod: Pod) -> Proposal | None:
+    """Return *proposal* with all choices of devices; ``None`` if some of them reject the pod."""
+    changed_host, changed_pod = proposal.apply(host, pod)
+    decision = changed_host.predict(changed_pod)
+    return proposal._replace(decision=decision) if decision.admitted and not decision.may_be_rejected else None
 
 
 def _usefulness(proposal: Proposal) -> tuple[int, Fraction]:

@@ -6,6 +6,7 @@ takes more than a decision: see ``align.explain.remedies``.
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from alignup.align import bits
@@ -13,6 +14,7 @@ from alignup.align.bits import NodeSet
 from alignup.align.cpus.selection import ENDLESS_REASON
 from alignup.align.decision import Decision, MergeStep, Outcome, Placement, Rejection, ResourceHints, shown_hints
 from alignup.align.devices.ledger import DeviceLedger
+from alignup.align.devices.provider import CRASHED
 from alignup.align.explain import defects
 from alignup.align.hint import Hint, preferred_single_nodes
 from alignup.align.merging.merge import MergeRule
@@ -33,6 +35,8 @@ def verdict(decision: Decision) -> str:
     pod = f"Pod {decision.namespace}/{decision.name}"
     if decision.rejection:
         return f"{pod} is rejected: {decision.rejection.reason}"
+    if decision.possible and decision.possible.rejection:
+        return f"{pod} may be rejected: {decision.possible.rejection.reason}"
     if decision.outcome is Outcome.ASKING:
         resources = ", ".join(sorted({ask.resource for ask in decision.preference_requests}))
         return f"{pod} is waiting for the preferred allocation of {resources} from its device plugin"
@@ -129,9 +133,36 @@ def has_no_hints(resource: ResourceHints) -> bool:
 
 
 def describe_allocation(placement: Placement, *, shared: str = _SHARED_POOL) -> str:
-    """Return ``CPUs 4-7 · 4Gi memory on NUMA node 1 · example.com/gpu gpu-2``, or *shared* if nothing is exclusive."""
-    parts = (_format_given(resource, text) for part in placement.as_text().values() for resource, text in part.items())
+    """Return ``CPUs 4-7 · 4Gi memory on NUMA node 1 · example.com/gpu gpu-2``, or *shared* if nothing is exclusive.
+
+    Devices that are chosen at random are ``example.com/gpu any 1 of gpu-0…3``.
+    """
+    given = placement.as_text()
+    if placement.choices:
+        given[DeviceLedger.PROVIDER] |= {resource: str(choices) for resource, choices in placement.choices.items()}
+    parts = (_format_given(resource, text) for part in given.values() for resource, text in part.items())
     return " · ".join(filter(None, parts)) or shared
+
+
+def describe_possible_rejection(decision: Decision) -> str:
+    """Return why a pod may be rejected; empty if that does not depend on a random choice."""
+    possible = decision.possible
+    if possible is None or possible.rejection is None:
+        return ""
+    container = f"container {possible.rejection.container}" if possible.rejection.container else "the pod"
+    if CRASHED in possible.rejection.message:
+        return f"the device plugin may crash when it chooses devices for {container}"
+    rejected = possible.rejection.container
+    earlier = takewhile(lambda placement: placement.container != rejected, decision.placements)
+    chosen = [placement.container for placement in earlier if not placement.is_certain]
+    gets = f"{' and '.join(chosen)} {'get' if len(chosen) > 1 else 'gets'}"
+    return f"the kubelet chooses at random which devices {gets}, and some choices leave no place for {container}"
+
+
+def describe_choices(placements: Sequence[Placement]) -> tuple[str, ...]:
+    """Return what else is known about choices of devices that a kubelet or a plugin makes."""
+    notes = {note: None for placement in placements for each in placement.choices.values() for note in each.notes}
+    return tuple(notes)
 
 
 def describe_allocations(placements: Sequence[Placement]) -> str:

@@ -1,0 +1,159 @@
+"""What the choice of devices means below the NUMA node: how near the GPUs of a container, and its GPU and NIC, are.
+
+GPUs are *connected* if each two are linked (NVLink, NVSwitch, XGMI) or below one PCIe switch or several. GPU and NIC
+are *paired* if each GPU has a NIC below the same root complex. Nothing is said where the machine cannot tell.
+"""
+
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, product
+from math import prod
+from typing import NamedTuple
+
+from alignup.align.decision import Placement
+from alignup.align.devices.choices import DeviceChoices
+from alignup.align.locality import DeviceKind, Level, Locality
+
+CONNECTED, PAIRED = Level.PXB, Level.PHB  #: the farthest levels that count as near
+MAX_COMPARED = 5_000  #: choices; of more, so many are drawn
+MEASURED = "docs/locality.md#what-it-costs"
+
+Devices = Mapping[str, tuple[str, ...]]  #: resource → ids
+
+
+class Nearness(NamedTuple):
+    """How near two devices are; the nearest is the least."""
+
+    rank: tuple[int, int]  #: -1 and minus the number of links, or that of the level
+    name: str  #: NV2, PIX, …
+
+    @property
+    def is_link(self) -> bool:
+        return self.rank[0] < 0
+
+
+def nearness(locality: Locality, a: str, b: str) -> Nearness | None:
+    """Return how near two devices, given by address, are; ``None`` if the machine cannot say."""
+    if link := locality.link(a, b):
+        return Nearness((-1, -link.count), str(link))
+    level = locality.level(a, b)
+    return Nearness((level.rank, 0), str(level)) if level else None
+
+
+@dataclass(frozen=True, slots=True)
+class Connections:
+    """How near the devices of one container are; ``None``: there are no such pairs, or the machine cannot say."""
+
+    gpus: Nearness | None = None  #: the farthest two of its GPUs
+    nic: Nearness | None = None  #: of each GPU the nearest NIC, and of these the farthest
+    unknown: bool = False  #: whether there are such pairs, and the machine cannot say
+
+    @property
+    def connected(self) -> bool | None:
+        return None if self.gpus is None else self.gpus.is_link or self.gpus.rank[0] <= CONNECTED.rank
+
+    @property
+    def paired(self) -> bool | None:
+        return None if self.nic is None else self.nic.rank[0] <= PAIRED.rank
+
+
+def connections(locality: Locality, devices: Devices) -> Connections:
+    """Return how near the devices of one container are."""
+    addresses = [locality.find(id_) for ids in devices.values() for id_ in ids]
+    known = [address for address in addresses if address]
+    gpus = [address for address in known if locality.devices.get(address) is DeviceKind.GPU]
+    nics = [address for address in known if locality.devices.get(address) is DeviceKind.NIC]
+    pairs = [nearness(locality, a, b) for a, b in combinations(gpus, 2)]
+    nearest = [_nearest(locality, gpu, nics) for gpu in gpus] if nics else []
+    return Connections(
+        max(each for each in pairs if each) if pairs and None not in pairs else None,
+        max(each for each in nearest if each) if nearest and None not in nearest else None,
+        unknown=None in pairs or None in nearest,
+    )
+
+
+def _nearest(locality: Locality, gpu: str, nics: Sequence[str]) -> Nearness | None:
+    levels = [nearness(locality, gpu, nic) for nic in nics]
+    return min(each for each in levels if each) if None not in levels else None
+
+
+def explain_choices(locality: Locality, placements: Iterable[Placement]) -> tuple[str, ...]:
+    """Return what the possible choices of devices mean, and what would make the best one certain.
+
+    Empty if the machine cannot say.
+    """
+    result: list[str] = []
+    for placement in placements:
+        found = list(_explain(locality, placement))
+        result += [f"container {placement.container}: {comparison}" for comparison, _ in found]
+        if any(differs for _, differs in found):
+            result += _certain_ways(placement.choices.values())
+    return tuple(dict.fromkeys(result))
+
+
+def _certain_ways(choices: Iterable[DeviceChoices]) -> Iterator[str]:
+    amounts = [f"{len(each.ids)} {each.resource}" for each in choices if each.options and not each.is_certain]
+    yield (
+        f"to be certain, request all that is free there ({', '.join(amounts)}), or use a ResourceClaim with "
+        "matchAttribute: resource.kubernetes.io/pcieRoot; alignup run and the agent always take the lowest ids"
+    )
+    yield f"what distance has cost others: {MEASURED}"
+
+
+def _explain(locality: Locality, placement: Placement) -> Iterator[tuple[str, bool]]:
+    """Yield comparisons of the choices for one container, and whether they differ."""
+    choices = [each for each in placement.choices.values() if each.options]
+    choices.sort(key=lambda each: locality.devices.get(locality.find(each.ids[0]) or "") is not DeviceKind.GPU)
+    total = prod([each.count for each in choices])
+    drawn = total > MAX_COMPARED
+    compared = [(ids, connections(locality, ids)) for ids in _devices(choices, total)]
+    gpus = [(each.gpus, ids, each.connected) for ids, each in compared if each.gpus]
+    nics = [(each.nic, ids, each.paired) for ids, each in compared if each.nic]
+    for found, bad in (
+        (gpus, "have two GPUs that neither a link nor a PCIe switch connects"),
+        (nics, "put GPU and NIC under different root complexes"),
+    ):
+        if len(found) < len(compared) or not found:
+            continue
+        differs = len({each[0] for each in found}) > 1
+        yield _compare(found, bad, total=total, drawn=drawn), differs
+
+
+def _devices(choices: Sequence[DeviceChoices], total: int) -> Iterator[dict[str, tuple[str, ...]]]:
+    """Yield every choice of all resources together, or some of them, drawn with a fixed seed."""
+    if not choices:
+        return
+    if total <= MAX_COMPARED:
+        for sets in product(*[each.sets() for each in choices]):
+            yield {each.resource: ids for each, ids in zip(choices, sets, strict=True)}
+        return
+    source = random.Random(0)  # noqa: S311 - the same answer each time
+    for _ in range(MAX_COMPARED):
+        yield {each.resource: each.draw(source) for each in choices}
+
+
+_Found = Sequence[tuple[Nearness, Devices, bool | None]]
+
+
+def _compare(found: _Found, bad: str, *, total: int, drawn: bool) -> str:
+    best, worst = min(found, key=lambda each: each[0]), max(found, key=lambda each: each[0])
+    if total == 1:
+        return f"it gets {_show(best)}"
+    if best[0] == worst[0]:
+        return f"all {total} possible choices are alike, such as {_show(best)}"
+    number = sum(good is False for *_, good in found)
+    count = f"about {100 * number / len(found):.0f} %" if drawn else f"{number}"
+    return f"{count} of {total} possible choices {bad}; best {_show(best)}, worst {_show(worst)}"
+
+
+def _show(found: tuple[Nearness, Devices, bool | None]) -> str:
+    return f"{_ids(found[1])} ({_level(found[0])})"
+
+
+def _ids(devices: Devices) -> str:
+    return " + ".join(id_ for ids in devices.values() for id_ in ids)
+
+
+def _level(nearness: Nearness) -> str:
+    return "one switch" if nearness.name == Level.PIX else nearness.name

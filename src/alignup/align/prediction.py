@@ -1,0 +1,127 @@
+"""Predict what a kubelet decides, with everything that it or its device plugins choose at random.
+
+A :class:`Decision` names one choice of devices. The prediction adds all others (``Decision.possible``). Where the next
+container of the pod goes can depend on the choice, so the pod is decided on once for each number of devices by NUMA
+node that a container may get. If only some of these admit the pod, it may be rejected.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice, product
+from typing import Any
+
+from alignup.align.admit import AdmissionRules, decide, effective_policy
+from alignup.align.decision import Decision, PossibleDevices, Rejection
+from alignup.align.devices.choices import DeviceChoices, Pool
+from alignup.align.devices.ledger import DeviceLedger
+from alignup.align.devices.provider import CRASHED
+from alignup.align.errors import ProviderError
+from alignup.align.hint import Provider
+from alignup.align.ledger import Ledger
+from alignup.align.settings import Policy
+from alignup.align.workload import Pod
+
+MAX_DECISIONS = 32  #: on one pod
+
+_Chosen = dict[str, tuple[str, ...]]  #: resource → devices
+
+
+def predict(pod: Pod, ledger: Ledger, *, providers: Sequence[Provider[Any]], rules: AdmissionRules) -> Decision:
+    """Decide on *pod* as its kubelet does; the first of *providers* is that of devices."""
+    matters = effective_policy(pod, rules)[0] is not Policy.NONE
+    search = _Search(ledger.devices, pod.all_containers[-1].name if matters else None)
+    choosing = (replace(providers[0], chooser=search.choose), *providers[1:])  # type: ignore[type-var]
+    decisions = [decide(pod, ledger, providers=choosing, rules=rules)]
+    if not search.choices:
+        return decisions[0]
+    while search.start_next() and len(decisions) < MAX_DECISIONS:
+        decisions.append(decide(pod, ledger, providers=choosing, rules=rules))
+    admitting = [decision for decision in decisions if decision.admitted]
+    rejections = [decision.rejection for decision in decisions if decision.rejection]
+    rejections += [_crash(choices) for choices in search.choices.values() if choices.crashes]
+    possible = PossibleDevices(
+        rejection=rejections[0] if rejections and admitting else None,
+        variants=tuple([decision.placements for decision in admitting[1:]]),
+        complete=not search.start_next(),
+    )
+    decision, choices = (admitting or decisions)[0], search.possible_choices()
+    placements = [
+        replace(placement, choices={each.resource: each for each in choices if each.container == placement.container})
+        for placement in decision.placements
+    ]
+    return replace(decision, placements=tuple(placements), possible=possible)
+
+
+@dataclass(eq=False)
+class _Search:
+    """A depth-first search: each decision repeats the choices before the last one that has another alternative."""
+
+    devices: DeviceLedger
+    last: str | None  #: the last container, whose choice changes nothing; ``None``: no choice changes anything
+    choices: dict[tuple[str, str], DeviceChoices] = field(default_factory=dict)  #: by container and resource
+    _path: list[int] = field(default_factory=list)  #: the alternative of each container
+    _widths: list[int] = field(default_factory=list)  #: how many there are
+    _step: int = 0  #: the number of containers that have been chosen for in this decision
+
+    def start_next(self) -> bool:
+        """Begin the next decision; return whether there is one."""
+        while self._path and self._path[-1] + 1 >= self._widths[-1]:
+            self._path.pop()
+            self._widths.pop()
+        if self._path:
+            self._path[-1] += 1
+        self._step = 0
+        return bool(self._path)
+
+    def choose(self, _uid: str, choices: Sequence[DeviceChoices]) -> _Chosen:
+        for each in choices:
+            key = each.container, each.resource
+            known = self.choices.get(key)
+            self.choices[key] = each if known is None else _merge(known, each)
+        if self.last is None or choices[0].container == self.last:
+            return {each.resource: each.first() for each in choices}
+        alternatives = self._alternatives(choices)
+        if self._step == len(self._path):
+            self._path.append(0)
+            self._widths.append(len(alternatives))
+        chosen = alternatives[self._path[self._step]]
+        self._step += 1
+        return chosen
+
+    def _alternatives(self, choices: Sequence[DeviceChoices]) -> list[_Chosen]:
+        by_resource = []
+        for each in choices:
+            inventory = self.devices.inventories[each.resource]
+            nodes = {device.id: device.nodes for device in inventory.devices}
+            by_resource.append(each.representatives(nodes.__getitem__, MAX_DECISIONS))
+        resources = [each.resource for each in choices]
+        found = islice(product(*by_resource), MAX_DECISIONS)
+        return [dict(zip(resources, chosen, strict=True)) for chosen in found]
+
+    def possible_choices(self) -> tuple[DeviceChoices, ...]:
+        """Return the choices of all containers. A later container may get whatever an earlier one leaves."""
+        result: list[DeviceChoices] = []
+        for each in self.choices.values():
+            before = [other for other in result if other.resource == each.resource and not other.is_certain]
+            if before:
+                every = dict.fromkeys(id_ for other in (*before, each) for id_ in other.ids)
+                size = sum(pool.take for pool in each.options[0])
+                note = f"depends on the devices of {' and '.join(other.container for other in before)}"
+                result.append(replace(each, options=((Pool(size, tuple(every)),),), notes=(*each.notes, note)))
+            else:
+                result.append(each)
+        return tuple(result)
+
+
+def _merge(first: DeviceChoices, second: DeviceChoices) -> DeviceChoices:
+    return replace(
+        first,
+        options=tuple(dict.fromkeys((*first.options, *second.options))),
+        crashes=first.crashes or second.crashes,
+        notes=tuple(dict.fromkeys((*first.notes, *second.notes))),
+    )
+
+
+def _crash(choices: DeviceChoices) -> Rejection:
+    error = ProviderError(f"device plugin GetPreferredAllocation rpc failed with err: {CRASHED}")
+    return Rejection(error.reason, error.message, container=choices.container, provider=DeviceLedger.PROVIDER)
