@@ -16,7 +16,7 @@ async def until(condition: Callable[[], object], *, seconds: float = SECONDS) ->
     """Let other tasks run until *condition* is true."""
     async with asyncio.timeout(seconds):
         turns = 0
-        while not condition():  # noqa: ASYNC110 - a condition without an event
+        while not condition():
             await asyncio.sleep(0 if turns < _EAGER_TURNS else 0.005)
             turns += 1
 
