@@ -167,6 +167,6 @@ async def _measure(pid: int, memory: list[tuple[float, float]]) -> None:
     loop = asyncio.get_running_loop()
     started = loop.time()
     while True:
-        found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())  # noqa: ASYNC240
-        memory.append((loop.time() - started, int(found[1]) / 1024 if found else 0.0))
+        size = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())  # noqa: ASYNC240
+        memory.append((loop.time() - started, int(size[1]) / 1024 if size else 0.0))
         await asyncio.sleep(1.0)
