@@ -418,7 +418,10 @@ class Gate:
         if not self._assumptions.has_room(name, waiting.pod):
             pod_class.drop(name)
             return False
-        return not self._kept_nodes.keeps_out(name, waiting.pod, waiting.order)
+        if not self._kept_nodes.keeps_out(name, waiting.pod, waiting.order):
+            return True
+        self._kept_nodes.kept_out(name, waiting.pod)
+        return False
 
     # Gangs
 

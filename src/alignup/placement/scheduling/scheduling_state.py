@@ -35,6 +35,7 @@ from alignup.placement.scheduling.instructions import (
     Report,
 )
 from alignup.placement.scheduling.kept_nodes import KeptNodes
+from alignup.placement.scheduling.known_schedulers import KnownSchedulers
 from alignup.placement.scheduling.node_offers import NodeOffers
 from alignup.placement.scheduling.options import GateOptions
 from alignup.placement.scheduling.pod_steering import PodSteering
@@ -45,7 +46,6 @@ from alignup.placement.scheduling.turn import Turn
 from alignup.placement.scheduling.wake_ups import WakeUps
 
 CHECK_SECONDS = 1.0  #: between searches for a node to keep, each for one pod
-MAX_SCHEDULERS = 100
 
 
 class SchedulingState:
@@ -56,7 +56,10 @@ class SchedulingState:
         self._facts = facts
         self._turn = Turn()
         self.assumptions = Assumptions(cluster, facts, placed=self._placed, changed=self._hosts_changed)
-        self.kept_nodes = KeptNodes(cluster, facts, self.assumptions.__contains__)
+        self.schedulers = KnownSchedulers(turn=self._turn)
+        self.kept_nodes = KeptNodes(
+            cluster, facts, is_placed=self.assumptions.__contains__, will_schedule=self.schedulers.know
+        )
         self.claims = ClaimSuitability(cluster, facts)
         self.gangs = TentativeGangs(
             cluster,
@@ -64,6 +67,7 @@ class SchedulingState:
             self.assumptions,
             self.claims,
             turn=self._turn,
+            schedulers=self.schedulers,
             refusals=self.refusals,
             keeps_out=lambda node, pod, after: self.kept_nodes.keeps_out(node, pod, self.order(pod), after=after),
         )
@@ -80,6 +84,7 @@ class SchedulingState:
             preemption=self.preemption,
             wake_ups=self.wake_ups,
             refusals=self.refusals,
+            kept_out=self.kept_nodes.kept_out,
         )
         self.bindings = Bindings(
             parts,
@@ -92,7 +97,6 @@ class SchedulingState:
         self.gate: Gate | None = None
         self._orders: dict[str, WaitingOrder] = {}  #: by uid, of pods without a node
         self._unseen: dict[str, float] = {}  #: uids of pods that were asked about, and are not seen yet, and when
-        self._schedulers: set[str] = set()  #: names of those that have asked
         self._checked = float("-inf")
         self._handlers = self._event_handlers(hosts)
         self._gate_handlers: dict[type[Event], Callable[[Any], object]] = {}
@@ -145,6 +149,7 @@ class SchedulingState:
             self.gate.close()
         gate = self.gate = self.build_gate(options)
         self.kept_nodes.patience[WaitState.GATED] = options.patience
+        self.schedulers.of_gate = options.schedulers
         self._gate_handlers = {
             events.ClaimsChanged: lambda event: gate.claims_changed(event.namespace),
             events.GroupChanged: lambda event: gate.group_changed(event.key),
@@ -252,8 +257,7 @@ class SchedulingState:
         if event.facts.uid not in self._orders or event.facts.uid in self._unseen:
             self._orders[event.facts.uid] = event.facts.order
             self._unseen[event.facts.uid] = self._turn.now
-        if len(self._schedulers) < MAX_SCHEDULERS:
-            self._schedulers.add(event.facts.scheduler)
+        self.schedulers.asked(event.facts.scheduler)
         self._check()
         self.offers.asked(event)
 
@@ -298,6 +302,8 @@ class SchedulingState:
         self.bindings.allow_unknown = self.preemption.allow_unknown = options.allow_unknown
         self.preemption.chooses = bool(options.chooses_victims)
         self.steering.use(options.steer_hold)
+        self.schedulers.named = options.schedulers
+        self.kept_nodes.namespaces.limit = options.patience_limit
         self.wake_ups.adopts = event.keeps_nodes
         if event.keeps_nodes:
             self.kept_nodes.patience[WaitState.UNSCHEDULABLE] = options.patience
@@ -374,5 +380,4 @@ class SchedulingState:
         now, kept_nodes = self._turn.now, self.kept_nodes
         if now - self._checked >= CHECK_SECONDS and kept_nodes.waiting:
             self._checked = now
-            self._turn.emit(*kept_nodes.give_back_changed(), *kept_nodes.give_back_unused(now))
-            self._turn.emit(*kept_nodes.keep_next(now, self._schedulers))
+            self._turn.emit(*kept_nodes.check(now))
