@@ -203,8 +203,7 @@ class TentativeGangs:
         except PodError:
             pass
         except Exception as error:  # noqa: BLE001 - whatever it is, all others go on
-            details = {"step": "gang", "name": str(key), "error": error, "retry": REFUSED_SECONDS}
-            self._turn.emit(Report("step failed", details=details))
+            self._turn.failed("gang", str(key), error, REFUSED_SECONDS)
 
     def _pod(self, uid: str) -> PodFacts | None:
         return self._facts.pod(uid) or self._asked.get(uid, (None,))[0]
