@@ -13,7 +13,7 @@ from alignup.align.host import Host
 from alignup.align.machine import Device
 from alignup.align.settings import Policy, Scope
 from alignup.align.workload import Pod
-from alignup.placement.cluster import Cluster
+from alignup.placement.cluster import Cluster, Confirmed
 from alignup.placement.gang import GangAnswer, GangBinding
 from alignup.placement.host_model import HostModel, unsettled_devices
 from alignup.placement.host_report import Cause, PodStage
@@ -332,7 +332,7 @@ class TestAnotherOrderOfBindings:
         host = make_host(policy=Policy.SINGLE_NUMA_NODE)
         cluster = cluster_of(a=host)
         assert all(verdict.admits for verdict in cluster.assume_gang([GangBinding(pod, "a") for pod in pods]))
-        results = []
+        results: list[Confirmed] = []
         for place, pod in enumerate(reversed(pods)):
             cluster.observe(pod, "a", PodStage.RUNNING)
             assert host.admit(pod).admitted

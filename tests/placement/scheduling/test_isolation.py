@@ -84,13 +84,14 @@ class IsolationModel(Model):
     def come(self, number: int, namespace: str) -> None:
         markers = PodClaim("device", claim="claim")
         later = 2.0 * number
-        for change in ({}, {"gates": (), "asks": True}):
+        changes: tuple[dict[str, Any], ...] = ({}, {"gates": (), "asks": True})
+        for change in changes:
             self.create(later, namespace, **change)
         if number:
             return
         self.create(later, namespace, steered=True, gates=(), asks=True)
         self.create(later, namespace, claims=(markers,))
-        for source, change in (("gated", {}), ("asked", {"gates": (), "asks": True})):
+        for source, change in zip(("gated", "asked"), changes, strict=True):
             key = GroupKey(namespace, f"uid-group-{source}", "test")
             self.api.minimums[key] = 2
             for _ in range(2):
@@ -130,7 +131,8 @@ class IsolationModel(Model):
 
 def inject(monkeypatch: pytest.MonkeyPatch, part: type, name: str, *, times: int) -> list[str]:
     """Let a method raise the first *times* that it is called about a bad pod; return what it was called with then."""
-    method, raised = getattr(part, name), []
+    method = getattr(part, name)
+    raised: list[str] = []
 
     def raising(self: object, *arguments: Any, **named: Any) -> Any:
         if len(raised) < times and (concerns(arguments) or concerns(named)):
