@@ -13,10 +13,10 @@ from alignup.align.host import Host
 from alignup.align.machine import Device
 from alignup.align.settings import Policy, Scope
 from alignup.align.workload import Pod
-from alignup.placement.cluster import Cluster
-from alignup.placement.gang import GangAnswer
+from alignup.placement.cluster import Cluster, Confirmed
+from alignup.placement.gang import GangAnswer, GangBinding
 from alignup.placement.host_model import HostModel, unsettled_devices
-from alignup.placement.host_report import PodStage
+from alignup.placement.host_report import Cause, PodStage
 from alignup.placement.verdict import DEFECT, UNSETTLED_DEVICES, WAITS_FOR_CONFIRMATION
 from tests.align.hosts import GPU, admit, arrivals, hosts, make_host, make_pod
 from tests.effort import examples
@@ -323,3 +323,29 @@ class TestUnconfirmedPods:
         host.update_devices(GPU, [replace(device, nodes=1 | 1 << number) for number, device in enumerate(devices[:2])])
         answer = cluster_of(a=host).feasible_gang(members)
         assert answer.verdicts["member-1"]["a"].reason == UNSETTLED_DEVICES
+
+
+class TestAnotherOrderOfBindings:
+    """A scheduler binds the released pods of a gang in its own order."""
+
+    def results(self, pods, *, reports):
+        host = make_host(policy=Policy.SINGLE_NUMA_NODE)
+        cluster = cluster_of(a=host)
+        assert all(verdict.admits for verdict in cluster.assume_gang([GangBinding(pod, "a") for pod in pods]))
+        results: list[Confirmed] = []
+        for place, pod in enumerate(reversed(pods)):
+            cluster.observe(pod, "a", PodStage.RUNNING)
+            assert host.admit(pod).admitted
+            if place in reports:
+                results += cluster.confirm(report("a", host, 2 + place))
+        return {confirmed.uid: confirmed for confirmed in results}
+
+    @pytest.mark.parametrize("reports", [(0, 1, 2), (2,), (1, 2)])
+    def test_equal_pods_are_as_predicted(self, reports):
+        results = self.results(gang(*[{"cpu": "2"}] * 3), reports=reports)
+        assert [(result.difference, result.causes) for result in results.values()] == [("", ())] * 3
+
+    def test_the_order_is_the_cause_with_pods_that_differ(self):
+        results = self.results(gang({"cpu": "1"}, {"cpu": "2"}), reports=(1,))
+        assert {result.causes for result in results.values()} == {(Cause.BINDING_ORDER,)}
+        assert not results["member-0"].as_predicted

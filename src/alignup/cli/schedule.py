@@ -70,6 +70,15 @@ class ScheduleCommandOptions:
         1, "Pods with resources of their own that a node may get before its HostState shows them", minimum=1
     )
     patience: int = count_option(60, "Seconds after which a node is kept for a pod that others overtake", minimum=1)
+    patience_limit: int = count_option(
+        900, "Seconds for which nodes kept for a namespace may keep pods of others out; then it loses them", minimum=1
+    )
+    scheduler_name: tuple[str, ...] = option(
+        "NAME",
+        "Scheduler whose pods get places and kept nodes; others must have asked in the last ten minutes",
+        "default-scheduler",
+        multiple=True,
+    )
     choose_victims: str = choice_option(
         ["auto", "yes", "no"],
         "Whether the scheduler lets extenders choose the pods to evict, as kube-scheduler does from 1.38 on",
@@ -161,6 +170,7 @@ def command(session: Session, *, options: ScheduleCommandOptions, gate: GateComm
 
 def _schedule_options(options: ScheduleCommandOptions) -> "ScheduleOptions":
     from alignup.placement.scheduling.options import ExtenderOptions  # noqa: PLC0415 - not needed for --help
+    from alignup.schedule.gate.admission import SCHEDULERS  # noqa: PLC0415
     from alignup.schedule.live_cluster import LiveClusterOptions  # noqa: PLC0415
     from alignup.schedule.service import ScheduleOptions  # noqa: PLC0415
 
@@ -186,6 +196,8 @@ def _schedule_options(options: ScheduleCommandOptions) -> "ScheduleOptions":
             offered=options.offered,
             allow_unknown=options.allow_unknown,
             patience=options.patience,
+            patience_limit=options.patience_limit,
+            schedulers=frozenset(options.scheduler_name) or SCHEDULERS,
             steer_hold=options.steer_hold,
             chooses_victims={"auto": None, "yes": True, "no": False}[options.choose_victims],
         ),

@@ -18,6 +18,7 @@ from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
 from alignup.placement.host_model import HostModel, unsettled_devices
 from alignup.placement.host_report import Cause, HostReport, PodStage
+from alignup.placement.pod_shape import shape_key
 from alignup.placement.steered import ANYWHERE, decide_steered
 from alignup.placement.verdict import TOO_MANY_TERMINATING, TOO_MUCH_WORK, UNREADABLE_POD, Verdict
 
@@ -181,7 +182,9 @@ class HostRecord:
             return
         place = self._first_unobserved()
         if known:
+            overtaken = [entry for entry in self._log[place : self._log.index(known)] if isinstance(entry, Binding)]
             self._log.remove(known)
+            _change_order(overtaken, known)
             known.observed, known.listed, known.or_elsewhere = True, listed, False
         else:
             known = Binding(pod, observed=True, foreign=True, listed=listed)
@@ -317,6 +320,21 @@ class _Step(NamedTuple):
     before: Ledger  #: kept, so that its identity stays unique
     after: Ledger
     unsettled: frozenset[str]
+
+
+def _change_order(overtaken: Sequence[Binding], binding: Binding) -> None:
+    """Note that a binding was observed before others that were assumed before it, such as of pods of the same gang.
+
+    Equal pods get what was predicted for the first, the second, and so on. With others, all may be placed elsewhere.
+    """
+    before, after = (*overtaken, binding), (binding, *overtaken)
+    if len({(shape_key(each.pod), each.ways) for each in before}) > 1:
+        for each in before if overtaken else ():
+            each.causes.add(Cause.BINDING_ORDER)
+        return
+    predictions = [(each.verdict, each.ledger) for each in before]
+    for each, (verdict, ledger) in zip(after, predictions, strict=True):
+        each.verdict, each.ledger = verdict, ledger
 
 
 def _unordered(first: Binding, second: Binding) -> bool:

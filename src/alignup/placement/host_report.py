@@ -65,6 +65,7 @@ class Cause(StrEnum):
     DEVICES = "devices"  #: devices came, went, or changed their health
     PREEMPTION = "preemption"  #: the kubelet ended pods for a critical one
     POD_END = "pod_end"  #: a pod ended between the prediction and the admission
+    BINDING_ORDER = "binding_order"  #: pods that differ, such as of a gang, were bound in another order than assumed
     STEERING = "steering"  #: the kubelet did not have the markers of one NUMA node only when it admitted a steered pod
     READMISSION = "readmission"  #: a kubelet that restarted rejected a pod that it had admitted
     HOST_RESOURCES = "host_resources"  #: the host as a whole had no room (OutOfcpu and so on)

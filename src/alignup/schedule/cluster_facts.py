@@ -123,6 +123,7 @@ class LiveFacts:
             [pod.metadata.uid for pod in running],
             [pod.metadata.uid for pod in running if controller_uids(pod)],
             any(PLACEMENT_ANNOTATION in pod.metadata.annotations for pod in members.bound),
+            {pod.metadata.uid: pod.spec.scheduler_name for pod in members.waiting},
         )
 
     @property

@@ -32,6 +32,7 @@ class ServiceStep(StrEnum):
     EXPLAIN = "explain"  #: why pods wait
     ANSWER = "answer"  #: a scheduler's question
     BIND = "bind"
+    STEER = "steer"
     GANG = "gang"  #: keep, or give back, the places of a gang
     WAKE = "wake"  #: a rejected pod
     CHECK = "check"  #: a workload of Kueue

@@ -52,7 +52,8 @@ class PlainFacts:
         gated = [uid for uid in waiting if self.pods[uid].state in {WaitState.GATED, WaitState.OTHER_GATES}]
         bound = {uid: self.bound[uid][1] for uid in members if uid in self.bound}
         others = [uid for uid in waiting if uid not in gated]
-        return GangFacts(self.minimums.get(key, len(members)), bound, others, gated, list(bound))
+        schedulers = {uid: self.pods[uid].scheduler for uid in others}
+        return GangFacts(self.minimums.get(key, len(members)), bound, others, gated, list(bound), schedulers=schedulers)
 
     def allowed(self, facts: PodFacts) -> set[str]:
         return self.nodes.keys() - self.forbidden.get(facts.uid, set())
@@ -111,6 +112,7 @@ class Machine:
         self.sequences = dict.fromkeys(hosts, 0)
         self.state = SchedulingState(self.cluster, self.facts, gate=gate)
         self.state.kept_nodes.patience |= dict.fromkeys((WaitState.GATED, WaitState.UNSCHEDULABLE), patience)
+        self.state.schedulers.of_gate = frozenset((SCHEDULER,))
         for name in hosts:
             self.facts.nodes[name] = ALLOCATABLE
             self.report(name)
@@ -129,12 +131,18 @@ class Machine:
         return self.state.handle(event, now=self.now)
 
     def wait(
-        self, pod: Pod, age: int = 0, *, state: WaitState = WaitState.GATED, group: GroupKey | None = None
+        self,
+        pod: Pod,
+        age: int = 0,
+        *,
+        state: WaitState = WaitState.GATED,
+        group: GroupKey | None = None,
+        scheduler: str = SCHEDULER,
     ) -> PodFacts:
         """A pod without a node is seen."""
         order = (-(pod.priority or 0), f"{age:09}", pod.namespace, pod.name)
         since = self.facts.pods[pod.uid].since if pod.uid in self.facts.pods else self.now
-        facts = PodFacts(pod=pod, order=order, state=state, since=since, scheduler=SCHEDULER, group=group)
+        facts = PodFacts(pod=pod, order=order, state=state, since=since, scheduler=scheduler, group=group)
         return self.see(facts)
 
     def see(self, facts: PodFacts, **changes: object) -> PodFacts:

@@ -5,7 +5,7 @@ import pytest
 from alignup.align.settings import Policy
 from alignup.placement.scheduling import events
 from alignup.placement.scheduling.facts import GroupKey, WaitState
-from alignup.placement.scheduling.gate import FIRST_RETRY
+from alignup.placement.scheduling.failed_events import FIRST_RETRY
 from alignup.placement.scheduling.instructions import ReadPod, Report, WriteEvent, WriteRelease
 from alignup.placement.scheduling.options import GateOptions
 from tests.align.hosts import host, pod

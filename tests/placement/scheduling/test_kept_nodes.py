@@ -1,6 +1,7 @@
 """Kept nodes in the scheduling state: whatever is placed on one meanwhile, its pod fits when the others have ended."""
 
 from copy import copy
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -9,9 +10,11 @@ from hypothesis import strategies as st
 from alignup.align.settings import Policy
 from alignup.placement.scheduling import events
 from alignup.placement.scheduling.facts import GroupKey, WaitState
-from alignup.placement.scheduling.instructions import GiveNodeBack, KeepNode
+from alignup.placement.scheduling.instructions import AnswerNodes, GiveNodeBack, KeepNode
 from alignup.placement.scheduling.kept_nodes import MAX_HOLDERS, ROOM_SECONDS, UNUSED_SECONDS
-from alignup.placement.scheduling.options import GateOptions
+from alignup.placement.scheduling.known_schedulers import ASKED_SECONDS
+from alignup.placement.scheduling.options import ExtenderOptions, GateOptions
+from alignup.placement.scheduling.reasons import UNKNOWN_SCHEDULER
 from tests.align.hosts import host, pod
 from tests.effort import examples
 from tests.placement.scheduling.machine import Machine
@@ -118,30 +121,82 @@ def test_a_node_is_kept_from_later_pods_of_both_front_ends(waits, comes):
     assert machine.state.refusals(pod("early", cpu="2", memory="1Gi")) == {}
 
 
-def test_a_node_is_kept_only_for_pods_of_schedulers_that_ask():
+def test_a_node_is_kept_only_for_pods_of_schedulers_that_are_named_or_have_asked_lately():
     machine = Machine({NODE: full()})
-    facts = machine.wait(WIDE, state=WaitState.UNSCHEDULABLE)
+    facts = machine.wait(WIDE, state=WaitState.UNSCHEDULABLE, scheduler="another")
     assert machine.pass_time(PATIENCE) == []
     assert kept_for(machine.handle(events.NodesAsked(facts, ()))) == []  # a search was made a moment ago
     assert kept_for(machine.pass_time(1.0)) == [(NODE, "default/wide")]
+    assert machine.pass_time(ASKED_SECONDS - 2.0) == []
+
+    assert machine.pass_time(1.0) == [GiveNodeBack(NODE, "default/wide", WIDE.uid, UNKNOWN_SCHEDULER)]
+    machine.handle(events.ExtenderOpened(ExtenderOptions(schedulers=frozenset({"another"}))))
+    assert kept_for(machine.pass_time(PATIENCE)) == [(NODE, "default/wide")]
+
+
+def test_no_node_is_kept_for_a_gated_pod_whose_scheduler_is_not_known():
+    machine = Machine({NODE: full()})
+    machine.wait(WIDE, scheduler="nobody")
+    assert machine.pass_time(PATIENCE) == []
+
+
+def test_pods_of_a_gang_whose_scheduler_is_not_known_get_no_places():
+    """Else its places would be kept from pods of all priorities."""
+    machine = Machine({NODE: host(Policy.SINGLE_NUMA_NODE)})
+    group = GroupKey("default", "gang", "test")
+    machine.facts.minimums[group] = 2
+    schedulers = ("default-scheduler", "nobody")
+    asked, other = (
+        machine.wait(pod(name, cpu="2", memory="1Gi"), state=WaitState.OTHER, group=group, scheduler=name)
+        for name in schedulers
+    )
+
+    (answer,) = machine.handle(events.NodesAsked(asked, (NODE,)))
+
+    problem = "gang default/gang: 1 of 2 pods exist, and 1 of other schedulers"
+    assert answer == AnswerNodes(unresolvable={NODE: problem})
+    assert other.uid not in machine.state.assumptions
+    machine.handle(events.NodesAsked(other, (NODE,)))
+    assert {asked.uid, other.uid} == machine.state.assumptions.nodes.keys()
+
+
+@pytest.mark.parametrize(("priority", "is_kept_out"), [(0, True), (5, False)])
+def test_a_pod_of_a_higher_priority_is_not_kept_out_by_a_gang_that_has_started(priority, is_kept_out):
+    machine = Machine({NODE: full()})
+    group = GroupKey("default", "gang", "test")
+    machine.facts.minimums[group] = 3
+    machine.facts.bound["bound"] = (pod("bound"), "elsewhere")
+    machine.facts.group_of["bound"] = group
+    for number in range(2):
+        machine.wait(pod(f"gang-{number}", cpu="3", memory="1Gi"), 9, group=group)
+    assert kept_for(machine.pass_time(PATIENCE)) == [(NODE, "gang default/gang")]
+
+    late = replace(pod("late", cpu="2", memory="1Gi"), priority=priority)
+    machine.wait(late, 1)
+
+    assert machine.state.keeps_out(NODE, late) == is_kept_out
 
 
 def test_nodes_are_kept_for_few_pods_and_one_gang():
     machine = Machine({f"host-{number}": full(f"full-{number}") for number in range(9)})
-    groups = [GroupKey("default", name, "test") for name in ("first", "second")]
+
+    def wide(name, namespace):
+        return replace(pod(name, cpu="4", memory="1Gi"), namespace=namespace)
+
+    groups = [GroupKey(name, name, "test") for name in ("first", "second")]
     for group in groups:
         members = [
-            machine.wait(pod(f"{group.name}-{number}", cpu="4", memory="1Gi"), number, group=group)
-            for number in range(2)
+            machine.wait(wide(f"{group.name}-{number}", group.namespace), number, group=group) for number in range(2)
         ]
         machine.facts.minimums[group] = len(members)
-    for number in range(4):
-        machine.wait(pod(f"wide-{number}", cpu="4", memory="1Gi"), 10 + number)
+    for number, namespace in enumerate("aabc"):
+        machine.wait(wide(f"wide-{number}", namespace), 10 + number)
 
-    kept = [each for _ in range(9) for each in kept_for(machine.pass_time(PATIENCE))]
+    machine.pass_time(PATIENCE - 1)
+    kept = [each for _ in range(9) for each in kept_for(machine.pass_time(1.0))]
 
     holders = [holder for _, holder in kept]
-    assert holders == ["gang default/first"] * 2 + ["default/wide-0", "default/wide-1"]
+    assert holders == ["gang first/first"] * 2 + ["a/wide-0", "b/wide-2"]
     assert len(set(holders)) == MAX_HOLDERS
 
 

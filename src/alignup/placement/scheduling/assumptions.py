@@ -6,7 +6,8 @@
 A node whose state becomes unknown is dropped. When it is known again, it counts on the same pods.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from alignup.align.workload import Pod
 from alignup.placement.cluster import Cluster, RankedHost
@@ -85,7 +86,8 @@ class Assumptions:
         known = self._cluster.record(node) is not None
         verdict = self._cluster.assume(pod, node) if known else self._facts.verdict_without_report(pod, node)
         if verdict.admits:
-            self._put(pod, (node,))
+            with self._all_or_none(pod.uid):
+                self._put(pod, (node,))
         return verdict
 
     def assume_any(self, pod: Pod, nodes: Collection[str]) -> tuple[str, ...]:
@@ -94,8 +96,20 @@ class Assumptions:
             return tuple(node for node in nodes if self.assume(pod, node).admits)
         admitting = tuple(node for node in nodes if self._cluster.assume(pod, node, or_elsewhere=True).admits)
         if admitting:
-            self._put(pod, admitting)
+            with self._all_or_none(pod.uid):
+                self._put(pod, admitting)
         return admitting
+
+    @contextmanager
+    def _all_or_none(self, *uids: str) -> Iterator[None]:
+        """Count on none of these pods if something unexpected happens."""
+        try:
+            yield
+        except Exception:
+            for uid in uids:
+                self.stop(uid)
+                self._cluster.forget(uid)
+            raise
 
     def assume_gang(
         self, bindings: Sequence[GangBinding], *, beside: Sequence[GangBinding] = ()
@@ -112,12 +126,13 @@ class Assumptions:
         admitted = bool(verdicts) and verdicts[-1].admits
         hosts = {host for _, host in bindings}
         given_back = [node for nodes in before.values() for node in nodes if not admitted or node not in hosts]
-        for pod, host in bindings:
-            if admitted:
-                self._put(pod, (host,))
-            else:
-                self._placed(pod, ())
-        self._changed(given_back, False)  # noqa: FBT003 - see ChangedListener
+        with self._all_or_none(*(pod.uid for pod, _ in bindings)):
+            for pod, host in bindings:
+                if admitted:
+                    self._put(pod, (host,))
+                else:
+                    self._placed(pod, ())
+            self._changed(given_back, False)  # noqa: FBT003 - see ChangedListener
         return verdicts
 
     def _put(self, pod: Pod, nodes: tuple[str, ...]) -> None:
@@ -131,10 +146,10 @@ class Assumptions:
 
     def forget(self, uid: str) -> None:
         """Forget an assumed pod that was not bound; do nothing if its binding was observed."""
+        self._cluster.forget(uid)  # first, and always: an earlier try may have failed
         pod = next((pods[uid] for node in self.nodes.get(uid, ()) if uid in (pods := self._pods[node])), None)
         if pod is not None:
             nodes = self.stop(uid)
-            self._cluster.forget(uid)
             self._placed(pod, ())
             self._changed(nodes, False)  # noqa: FBT003
 

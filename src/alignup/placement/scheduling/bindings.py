@@ -28,7 +28,7 @@ from alignup.placement.scheduling.claim_rules import (
 from alignup.placement.scheduling.common_parts import CommonParts
 from alignup.placement.scheduling.events import BindingAsked, ClaimsRead
 from alignup.placement.scheduling.facts import GroupKey, PodFacts
-from alignup.placement.scheduling.instructions import AnswerBinding, ReadPodClaims, Report, WriteBinding, WriteEvent
+from alignup.placement.scheduling.instructions import AnswerBinding, ReadPodClaims, WriteBinding, WriteEvent
 from alignup.placement.scheduling.pod_steering import PodSteering, Steered
 from alignup.placement.scheduling.tentative_gangs import TentativeGangs
 from alignup.placement.steered import count_markers
@@ -158,14 +158,26 @@ class Bindings:
             self._fail(binding, error)
 
     def _fail(self, binding: PendingBinding, error: Exception) -> None:
-        details = {"step": "bind", "name": binding.facts.full_name, "error": error, "retry": 0.0}
-        self._turn.emit(Report("step failed", details=details))
-        if binding.request not in self._bindings:
+        self._turn.failed("bind", binding.facts.full_name, error)
+        written = binding.step is BindingStep.WRITING
+        if binding.request in self._bindings:
+            with self._turn.isolated("bind", binding.facts.full_name):
+                # A binding that is being written may be there, so the node counts on the pod.
+                self._end(binding, FAILED) if written else self._undo(binding, FAILED)
+        self.give_up(binding.request)
+
+    def give_up(self, request: int) -> None:
+        """Answer a request that could not be handled, nor undone, so that nothing waits for it."""
+        binding = self._bindings.pop(request, None)
+        answers = [done for done in self._turn.instructions if isinstance(done, AnswerBinding)]
+        if all(answer.request != request for answer in answers):
+            self._turn.emit(AnswerBinding(request, FAILED))
+        if binding is None:
             return
-        if binding.step is BindingStep.WRITING:
-            self._end(binding, FAILED)  # it may be bound, so the node counts on it
-        else:
-            self._undo(binding, FAILED)
+        for waiting in self._waiting.values():
+            waiting[:] = [other for other in waiting if other is not binding]
+        if binding in self._queues.get(binding.node, ()):
+            self._leave(binding)
 
     # Steps
 

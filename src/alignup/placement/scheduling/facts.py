@@ -82,6 +82,8 @@ class GangFacts(NamedTuple):
     running: Collection[str] = ()  #: those that are bound and have not succeeded
     replaceable: Collection[str] = ()  #: those of them that a controller replaces when they are deleted
     begun: bool = False  #: whether the extender has bound one of them
+    schedulers: Mapping[str, str] = {}  #: uid → name, of those that wait
+    strangers: int = 0  #: others that wait for a scheduler that is not known
 
     @property
     def present(self) -> int:

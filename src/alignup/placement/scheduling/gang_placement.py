@@ -11,7 +11,7 @@ from alignup.placement.gang import GangAnswer, GangBinding
 from alignup.placement.pod_shape import shape_key
 from alignup.placement.scheduling.assumptions import Assumptions
 from alignup.placement.scheduling.claim_rules import GatedClaims
-from alignup.placement.scheduling.facts import ClusterFacts, GangFacts, GroupKey, PodFacts
+from alignup.placement.scheduling.facts import ClusterFacts, GangFacts, GroupKey, PodFacts, WaitingOrder
 from alignup.placement.scheduling.kept_nodes import KeptNodes
 from alignup.placement.scheduling.pod_queue import WaitingGang, kind_key
 from alignup.placement.scheduling.releases import AvoidedNodes
@@ -66,6 +66,8 @@ class GangPlacement:
         chosen = [binding for binding in answer.bindings if binding.pod.uid in nodes]
         fitting = placed + len(chosen)
         if fitting < facts.minimum:
+            for member in {_member_key(member): member for member in gang.members}.values():
+                self._note_kept_nodes(member, gang.order)
             full, verdicts = unknown(FULL), dict(answer.verdicts)
             for pod in answer.rest[:1]:  # nodes whose kubelets would admit it are full by their Node objects
                 verdicts[pod.uid] = Feasibility(
@@ -74,6 +76,17 @@ class GangPlacement:
             answer = replace(answer, verdicts=verdicts)
             return GangChoice(problem=describe_gang(gang.key, facts, fitting, answer, self._cluster), fitting=fitting)
         return self._assume_gang(gang, chosen, beside)
+
+    def _note_kept_nodes(self, member: PodFacts, order: WaitingOrder) -> None:
+        """Note the nodes that would admit a pod of a gang that waits, were they not kept."""
+        for name in self._kept_nodes.names:
+            if (
+                self._facts.allows(member, name)
+                and self._kept_nodes.keeps_out(name, member.pod, order)
+                and self._assumptions.has_room(name, member.pod)
+                and self._cluster.verdict(member.pod, name).admits
+            ):
+                self._kept_nodes.kept_out(name, member.pod)
 
     def _gang_nodes(self, gang: WaitingGang, holding: Collection[str], now: float) -> dict[str, Collection[str]]:
         """Return the nodes of each pod, by uid. Claims are checked only on nodes that admit the pod."""

@@ -28,6 +28,7 @@ from alignup.placement.scheduling.claim_rules import (
     claim_preference,
 )
 from alignup.placement.scheduling.facts import FIRST, ClusterFacts, GangFacts, GroupKey, PodFacts, WaitState
+from alignup.placement.scheduling.failed_events import back_off
 from alignup.placement.scheduling.gang_placement import INCOMPLETE, GangChoice, GangPlacement
 from alignup.placement.scheduling.instructions import (
     DecideLargePod,
@@ -62,7 +63,6 @@ from alignup.placement.scheduling.turn import Turn
 INVALID = "InvalidPod"  #: the reason of events about pods that no kubelet can decide on
 OTHER_SCHEDULER = "OtherScheduler"  #: the reason of events about pods whose scheduler is not among the known ones
 QUEUE = "queue"  #: the step in which a pod is read, and put into the queue
-FIRST_RETRY, LONGEST_RETRY = 1.0, 300.0  #: seconds after a step failed; each failure in a row doubles them
 
 
 class GatedPodState(StrEnum):
@@ -416,7 +416,10 @@ class Gate:
         if not self._assumptions.has_room(name, waiting.pod):
             pod_class.drop(name)
             return False
-        return not self._kept_nodes.keeps_out(name, waiting.pod, waiting.order)
+        if not self._kept_nodes.keeps_out(name, waiting.pod, waiting.order):
+            return True
+        self._kept_nodes.kept_out(name, waiting.pod)
+        return False
 
     # Gangs
 
@@ -489,13 +492,12 @@ class Gate:
                 message = f"alignup failed on the pod, and tries again: {text}"
                 self._turn.emit(WriteEvent(member, "InternalError", message))
         name = waiting.full_name if waiting else uid
-        details = {"step": step, "name": name, "error": error, "retry": seconds}
-        self._turn.emit(Report("step failed", details=details))
+        self._turn.failed(step, name, error, seconds)
 
     def _count_failure(self, uid: str) -> float:
         """Return the seconds after which to try again."""
         failures = self._failures[uid] = self._failures.get(uid, 0) + 1
-        return min(FIRST_RETRY * (1 << min(failures - 1, 16)), LONGEST_RETRY)
+        return back_off(failures)
 
     def _write_planned(self) -> None:
         """Write releases that are planned, as many as may be written at a time."""

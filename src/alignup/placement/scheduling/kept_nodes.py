@@ -8,9 +8,14 @@ and the rest of a large node stays in use. It does not matter whether a pod wait
 
 For the first gang that has waited long, as many nodes are kept as it needs to start when the others have ended there.
 
-    waits → (patience) → holds nodes → placed, gone, or unable to use them → the nodes are given back
+Pods of other namespaces do not wait for that without end. A namespace has one holder at a time, and its nodes keep pods
+of others out for a limited time: see ``namespace_patience``. While they do, a gang keeps a tenth of the nodes that it
+may use. A pod of a higher priority is never kept out.
+
+    waits → (patience) → holds nodes → placed, gone, unable to use them, or out of patience → the nodes are given back
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -19,10 +24,14 @@ from alignup.align.workload import Pod
 from alignup.placement.cluster import Cluster
 from alignup.placement.kept_hosts import MAX_UNSUITABLE, find_hosts, fits_after, usable_hosts
 from alignup.placement.pod_shape import SHAPE_UID, is_large, needs_alignment
-from alignup.placement.scheduling.facts import FIRST, ClusterFacts, GroupKey, PodFacts, WaitingOrder, WaitState
+from alignup.placement.scheduling.facts import ClusterFacts, GroupKey, PodFacts, WaitingOrder, WaitState
 from alignup.placement.scheduling.instructions import GiveNodeBack, Instruction, KeepNode
+from alignup.placement.scheduling.namespace_patience import NamespacePatience
+from alignup.placement.scheduling.reasons import PATIENCE, SHARE, UNKNOWN_SCHEDULER
 
 MAX_HOLDERS = 3  #: pods and gangs at a time for which nodes are kept, of which one is a gang
+NAMESPACE_HOLDERS = 1  #: of one namespace
+GANG_SHARE = 0.1  #: of the nodes that a gang may use: so many it keeps at most while it delays other namespaces
 ROOM_SECONDS = 120.0  #: for which a node with room is kept for a pod; then something else prevents it
 UNUSED_SECONDS = 600.0  #: after a pod did not take its node, before it gets another
 UNSUITABLE_SECONDS = 60.0  #: after no node was suitable, before the search is repeated
@@ -44,10 +53,17 @@ class NodeHolder:
     uids: frozenset[str]  #: of the pod, or of all waiting pods of the gang
     group: GroupKey | None = None  #: ``None``: it is a pod
     room_since: float | None = None  #: since when there has been room for it on its nodes; ``None``: there is none
+    share: int = 1  #: nodes that it may keep while it delays others
+    delayed: set[str] = field(default_factory=set)  #: uids of pods of other namespaces that wait because of it
+    limited: float | None = None  #: since when it has kept fewer nodes than it needs
 
     @property
     def uid(self) -> str:
         return self.first.facts.uid
+
+    @property
+    def namespace(self) -> str:
+        return self.first.facts.namespace
 
 
 @dataclass(slots=True, eq=False)
@@ -60,14 +76,24 @@ class KeptNode:
 class KeptNodes:
     """The pods that wait, and the nodes that are kept for some of them."""
 
-    def __init__(self, cluster: Cluster, facts: ClusterFacts, is_placed: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        facts: ClusterFacts,
+        *,
+        is_placed: Callable[[str], bool],
+        will_schedule: Callable[[PodFacts], bool],
+    ) -> None:
         self._cluster = cluster
         self._facts = facts
         self._is_placed = is_placed  #: whether nodes count on a pod
+        self._will_schedule = will_schedule  #: whether a known scheduler will schedule a pod
+        self.namespaces = NamespacePatience()
         #: how long pods in a state wait before a node is kept for them, in seconds; for those in others, none is kept
         self.patience: dict[WaitState, float] = {}
         self._waiting: dict[str, WaitingPod] = {}
         self._kept: dict[str, KeptNode] = {}  #: by node
+        self._checked = float("-inf")
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -130,6 +156,7 @@ class KeptNodes:
 
     def waits_no_longer(self, uid: str) -> list[Instruction]:
         """Note that a pod is placed or gone; return the nodes that are not kept for it any more."""
+        self._not_delayed(uid)
         if self._waiting.pop(uid, None) is None:
             return []
         return self._give_back([holder for holder in self._holders() if uid in holder.uids], "the pod waits no longer")
@@ -137,6 +164,7 @@ class KeptNodes:
     def placed(self, pod: Pod, nodes: Iterable[str], order: WaitingOrder) -> None:
         """Note that a pod will be on one of *nodes*."""
         self.ended(pod.uid)
+        self._not_delayed(pod.uid)
         for node in nodes:
             kept = self._kept.get(node)
             if kept is not None and pod.uid not in kept.holder.uids and order > kept.holder.order:
@@ -146,6 +174,16 @@ class KeptNodes:
         """Note that a pod is on no node any more."""
         for kept in self._kept.values():
             kept.later.pop(uid, None)
+
+    def kept_out(self, node: str, pod: Pod) -> None:
+        """Note that a pod waits that *node* would admit, were it not kept."""
+        holder = self._kept[node].holder
+        if pod.namespace != holder.namespace:
+            holder.delayed.add(pod.uid)
+
+    def _not_delayed(self, uid: str) -> None:
+        for kept in self._kept.values():
+            kept.holder.delayed.discard(uid)
 
     def node_changed(self, node: str) -> list[Instruction]:
         """Give back a node that is gone, or has changed so that it may not suit its holder; return all of its nodes.
@@ -160,17 +198,39 @@ class KeptNodes:
         return self._give_back(self._holders(), "this process does not lead any more")
 
     def _give_back(self, holders: Collection[NodeHolder], reason: str) -> list[Instruction]:
-        given_back = {node: kept.holder for node, kept in self._kept.items() if kept.holder in holders}
-        for node in given_back:
-            del self._kept[node]
+        return self._give_nodes_back([node for node, kept in self._kept.items() if kept.holder in holders], reason)
+
+    def _give_nodes_back(self, nodes: Iterable[str], reason: str) -> list[Instruction]:
+        given_back = {node: self._kept.pop(node).holder for node in nodes}
+        for uid in {uid for holder in given_back.values() for uid in holder.delayed & self._waiting.keys()}:
+            self._waiting[uid].retry = float("-inf")  # it may be the next holder
         return [GiveNodeBack(node, holder.name, holder.uid, reason) for node, holder in given_back.items()]
 
     # Time
 
-    def give_back_unused(self, now: float) -> list[Instruction]:
+    def check(self, now: float) -> list[Instruction]:
+        """Give back nodes that need not, or must not, be kept any more, and keep nodes for the next pod."""
+        self.namespaces.forgive(now)
+        given_back = [*self._give_back_changed(now), *self._give_back_unused(now), *self._give_back_delaying(now)]
+        self._checked = now
+        return given_back + self._keep_next(now)
+
+    def _give_back_delaying(self, now: float) -> list[Instruction]:
+        """Give back nodes that delay pods of other namespaces: all of a holder after the limit, or beyond its share."""
+        given_back: list[Instruction] = []
+        for holder in [holder for holder in self._holders() if holder.delayed]:
+            nodes = [node for node, kept in self._kept.items() if kept.holder is holder]
+            if self.namespaces.kept_out(holder.namespace, now - self._checked, now):
+                given_back += self._give_nodes_back(nodes, PATIENCE)
+            elif holder.group and len(nodes) > holder.share:
+                holder.limited = now
+                given_back += self._give_nodes_back(nodes[holder.share :], SHARE)
+        return given_back
+
+    def _give_back_unused(self, now: float) -> list[Instruction]:
         """Give back nodes that their holders do not take although there is room."""
         unused = []
-        for holder in self._holders():
+        for holder in [holder for holder in self._holders() if holder.limited is None]:
             nodes = {node: kept for node, kept in self._kept.items() if kept.holder is holder}
             has_room = all(self._cluster.verdict(kept.pods[0], node).admits for node, kept in nodes.items())
             holder.room_since = (now if holder.room_since is None else holder.room_since) if has_room else None
@@ -179,52 +239,59 @@ class KeptNodes:
                 unused.append(holder)
         return self._give_back(unused, "the pod was not placed although there was room")
 
-    def give_back_changed(self) -> list[Instruction]:
-        """Give back nodes of gangs of which other pods wait now, and nodes whose state is not known any more."""
+    def _give_back_changed(self, now: float) -> list[Instruction]:
+        """Give back nodes of gangs of which other pods wait now, and nodes whose state is not known any more.
+
+        A gang that has kept fewer nodes than it needs gets others when it delays nobody.
+        """
+        unknown = [holder for holder in self._holders() if not self._will_schedule(holder.first.facts)]
+        given_back = self._give_back(unknown, UNKNOWN_SCHEDULER)
         changed = [self._kept[node].holder for node in self._kept if self._cluster.record(node) is None]
         for holder in self._holders():
-            if holder.group:
+            if holder.limited is not None and not holder.delayed and now - holder.limited >= UNSUITABLE_SECONDS:
+                holder.first.retry = now
+                given_back += self._give_back([holder], "others may be kept for the gang")
+            elif holder.group:
                 current = self._as_holder(holder.first)
                 if current is None or (current[0].group, current[0].order) != (holder.group, holder.order):
                     changed.append(holder)
-        return self._give_back(changed, "the pod cannot go there any more")
+        return given_back + self._give_back(changed, "the pod cannot go there any more")
 
-    def keep_next(self, now: float, schedulers: Collection[str]) -> list[Instruction]:
-        """Keep nodes for the first pod that has waited long and has none.
-
-        A pod without our gate must be one of *schedulers*, which ask: others would never use the node.
-        """
+    def _keep_next(self, now: float) -> list[Instruction]:
+        """Keep nodes for the first pod that has waited long and has none, or note which holders it waits for."""
         holders = self._holders()
-        if len(holders) >= MAX_HOLDERS:
-            return []
-        has_gang = any(holder.group for holder in holders)
-        held = {uid for holder in holders for uid in holder.uids}
+        by_namespace = Counter(holder.namespace for holder in holders)
+        gangs = [holder for holder in holders if holder.group]
         due = [
             waiting
-            for uid, waiting in self._waiting.items()
-            if uid not in held and waiting.retry <= now and self._is_due(waiting, now, schedulers)
+            for waiting in self._waiting.values()
+            if by_namespace[waiting.facts.namespace] < NAMESPACE_HOLDERS and self._is_due(waiting, now)
         ]
         for waiting in sorted(due, key=lambda waiting: waiting.facts.order):
             candidate = self._as_holder(waiting)
-            if candidate is None or (has_gang and candidate[0].group):
+            if candidate is None:
                 continue
             waiting.retry = now + UNSUITABLE_SECONDS
             holder, pods = candidate
             try:
-                hosts = self._find_nodes(pods)
+                hosts = self._find_nodes(pods, holder)
             except AlignError:  # no kubelet can decide on it
                 hosts = {}
+            earlier = holders if len(holders) >= MAX_HOLDERS else gangs if holder.group else []
+            if hosts and earlier:
+                earlier[0].delayed.add(holder.uid)
+                return []
             self._kept |= {node: KeptNode(holder, held_pods) for node, held_pods in hosts.items()}
             waited = now - waiting.facts.since
             return [KeepNode(node, holder.name, holder.uid, pods, waited) for node, pods in hosts.items()]
         return []
 
-    def _is_due(self, waiting: WaitingPod, now: float, schedulers: Collection[str]) -> bool:
+    def _is_due(self, waiting: WaitingPod, now: float) -> bool:
         facts = waiting.facts
         patience = self.patience.get(facts.state)
-        if patience is None or now - facts.since < patience:
+        if patience is None or now - facts.since < patience or waiting.retry > now:
             return False
-        return facts.state is WaitState.GATED or facts.scheduler in schedulers
+        return self._will_schedule(facts) and self.namespaces.may_keep(facts.namespace, now)
 
     def _as_holder(self, waiting: WaitingPod) -> tuple[NodeHolder, Sequence[PodFacts]] | None:
         """Return a pod, or its gang if more than one pod of it is missing, with the pods that must start together.
@@ -241,16 +308,18 @@ class KeptNodes:
             return NodeHolder(facts.full_name, waiting, facts.order, frozenset((facts.uid,))), (facts,)
         uids = gang.gated if facts.state is WaitState.GATED else gang.waiting
         members = [member for uid in uids if not self._is_placed(uid) and (member := self._facts.pod(uid))]
+        members = [member for member in members if self._will_schedule(member)]
         if facts.state is WaitState.GATED:
             members = [member for member in members if member.state is WaitState.GATED]
         if missing > len(members):
             return None
         members.sort(key=lambda member: member.order)
-        order = FIRST if placed else members[0].order
+        # The rest of a gang that has started comes before all others of its priority, but not before higher ones.
+        order = (members[0].order[0], "", "", "") if placed else members[0].order
         holder = NodeHolder(f"gang {facts.group}", waiting, order, frozenset(uids), facts.group)
         return holder, [member for member in members if needs_alignment(member.pod)][:missing]
 
-    def _find_nodes(self, members: Sequence[PodFacts]) -> dict[str, tuple[Pod, ...]]:
+    def _find_nodes(self, members: Sequence[PodFacts], holder: NodeHolder) -> dict[str, tuple[Pod, ...]]:
         """Return the nodes that pods need after the end of others, and may use; those with the fewest pods first."""
         cluster, pods = self._cluster, [member.pod for member in members]
         by_uid = {member.uid: member for member in members}
@@ -262,6 +331,7 @@ class KeptNodes:
             kind=lambda pod: (by_uid[pod.uid].selection, self._facts.claim_kind(pod)),
             may_use=lambda pod, name: self._may_use(by_uid[pod.uid], name),
         )
+        holder.share = max(int(GANG_SHARE * len(set[str]().union(*usable.values()))), 1)
         tries = 1 if any(map(is_large, pods)) else MAX_UNSUITABLE
         return find_hosts(records, pods, usable, max_unsuitable=tries)
 

@@ -44,6 +44,7 @@ class NodeOffers:
         preemption: Preemption,
         wake_ups: WakeUps,
         refusals: Callable[[Pod], Mapping[str, str]],
+        kept_out: Callable[[str, Pod], object],
     ) -> None:
         self._cluster = parts.cluster
         self._facts = parts.facts
@@ -55,6 +56,7 @@ class NodeOffers:
         self._preemption = preemption
         self._wake_ups = wake_ups
         self._refusals = refusals
+        self._kept_out = kept_out  #: called with a kept node that would admit a pod for which no node is offered
         self.options = ExtenderOptions()
         self._offered: dict[str, tuple[str, float]] = {}  #: node → uid of the last pod it was offered to, until when
 
@@ -88,6 +90,9 @@ class NodeOffers:
                 return AnswerNodes(tuple(chosen))
             if place.problem:  # evicting others for one pod would not let the gang start
                 self._wake_ups.refused(event.facts, names)
+                for node in kept:
+                    if node in names and place.unfit and self._cluster.verdict(pod, node).admits:
+                        self._kept_out(node, pod)
                 return AnswerNodes(unresolvable=dict.fromkeys(names, place.problem))
             if place.host:
                 return AnswerNodes((place.host,))
@@ -114,6 +119,9 @@ class NodeOffers:
         """Say why no node is offered, and where evicting pods may help."""
         pod = facts.pod
         verdicts = self._verdicts(pod, names)
+        for node in kept:
+            if node in verdicts and verdicts[node].admits:
+                self._kept_out(node, pod)
         if must_align(pod):  # every node that admits it was tried
             kept = dict.fromkeys(verdicts, NOT_ALIGNED) | dict(kept)
         kept = {node: reason for node, reason in kept.items() if node in verdicts and verdicts[node].admits}

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 DEFAULT_SCHEDULER = "default-scheduler"
 PATIENCE_SECONDS = 60.0
+PATIENCE_LIMIT_SECONDS = 900.0
 UNBOUND_SECONDS = 30.0  #: after which a released pod that its scheduler has not bound is given up
 HOLD_SECONDS = 5.0  #: for which observers wait for a pod
 
@@ -14,6 +15,9 @@ class ExtenderOptions:
     offered: int | None = None
     allow_unknown: bool = False  #: whether nodes without HostState are offered
     patience: float = PATIENCE_SECONDS  #: seconds after which a node is kept for a pod that others overtake
+    #: seconds for which a kept node may keep pods of other namespaces out, whichever front end keeps it
+    patience_limit: float = PATIENCE_LIMIT_SECONDS
+    schedulers: frozenset[str] = frozenset({DEFAULT_SCHEDULER})  #: that are known although they have not asked
     steer_hold: float = HOLD_SECONDS  #: for which observers wait for a steered pod
     #: whether the scheduler asks for victims where it needs none itself, as from Kubernetes 1.38 on; ``None``: as the
     #: version of the API server suggests

@@ -41,6 +41,7 @@ READY = "Ready"  #: the phase of an instruction that was carried out
 UNKNOWN_NUMA = "UnknownNumaPreference"  #: the reason of events about pods with an unknown value of the annotation
 WITHDRAWN = "waits until the markers of NUMA nodes are back that were withdrawn for another pod"
 SILENT = "waits until it is known whether the node still has markers of NUMA nodes: its observer does not answer"
+FAILED_STEP = "alignup failed to steer the pod, and its log says why; it is tried again"
 CHANGED = "waits until the markers of NUMA nodes are back: the node has changed since they were withdrawn for the pod"
 
 #: Returns the options where the devices of the pod's claims are on the same NUMA node, with the names of the claims.
@@ -139,7 +140,17 @@ class PodSteering:
         attempts = self._attempts.setdefault(node, deque())
         attempts.append(_Attempt(facts, node, done, beside, self._turn.now))
         if len(attempts) == 1:
-            self._start(attempts[0])
+            self._go_on(attempts[0], self._start)
+
+    def _go_on(self, attempt: _Attempt, step: Callable[[_Attempt], object]) -> None:
+        """Take a step of an attempt; if it fails unexpectedly, the attempt ends, and others go on."""
+        try:
+            step(attempt)
+        except Exception as error:  # noqa: BLE001 - whatever it is, all others go on
+            self._turn.failed("steer", attempt.facts.full_name, error)
+            if attempt in self._attempts.get(attempt.node, ()):
+                self._clear(attempt.node)
+                self._end(attempt, Steered(FAILED_STEP), SteeringOutcome.FAILED)
 
     def holds(self, uid: str, node: str) -> bool:
         """Return whether the markers of a node may be withdrawn for this pod."""
@@ -234,19 +245,18 @@ class PodSteering:
     def _end(self, attempt: _Attempt, steered: Steered, outcome: SteeringOutcome | None = None) -> None:
         """Tell the result of an attempt, and begin the next one on its node."""
         attempts, facts, choice = self._attempts[attempt.node], attempt.facts, attempt.choice
-        attempts.popleft()
+        attempts.remove(attempt)
         if outcome is not None:
             where = {"numa_node": bits.show(choice.nodes), "reason": choice.reason} if choice else {}
             seconds = self._turn.now - attempt.since
             details = {"node": attempt.node, "outcome": outcome, "seconds": seconds, **where}
             self._turn.emit(Report("steering", facts.uid, facts.full_name, details))
-        try:
+        with self._turn.isolated("steer", facts.full_name):
             attempt.done(steered)
-        finally:
-            if not attempts:
-                self._attempts.pop(attempt.node, None)
-            elif attempts[0].step is _Step.QUEUED:
-                self._start(attempts[0])
+        if not attempts:
+            self._attempts.pop(attempt.node, None)
+        elif attempts[0].step is _Step.QUEUED:
+            self._go_on(attempts[0], self._start)
 
     # Events
 
@@ -262,7 +272,7 @@ class PodSteering:
             attempt.step, attempt.until = _Step.AWAITING, self._turn.now + self.ready_seconds
             attempt.generation = generation
             self._withdraw(attempt)
-            self._check(attempt)
+            self._go_on(attempt, self._check)
 
     def failed(self, node: str, uid: str, problem: str | None) -> None:
         """Take note of an instruction that was not written; without a *problem*, it may have been."""
@@ -293,12 +303,12 @@ class PodSteering:
             until = self._turn.now + self.held_seconds
             self.withdrawals[node] = Withdrawal(event.uid, event.nodes, generation, until)
         if attempts := self._attempts.get(node):
-            self._check(attempts[0])
+            self._go_on(attempts[0], self._check)
 
     def check(self) -> None:
         """Go on where something took too long."""
         for attempts in tuple(self._attempts.values()):
-            self._check(attempts[0])
+            self._go_on(attempts[0], self._check)
 
     def next_check(self) -> float | None:
         """Return the seconds after which something must be checked although nothing has happened."""

@@ -22,6 +22,7 @@ from alignup.placement.scheduling.claim_rules import ClaimSuitability
 from alignup.placement.scheduling.common_parts import CommonParts
 from alignup.placement.scheduling.events import Event
 from alignup.placement.scheduling.facts import ClusterFacts, WaitingOrder, WaitState
+from alignup.placement.scheduling.failed_events import FailedEvents
 from alignup.placement.scheduling.followed_hosts import FollowedHosts
 from alignup.placement.scheduling.gate import Gate
 from alignup.placement.scheduling.instructions import (
@@ -32,9 +33,9 @@ from alignup.placement.scheduling.instructions import (
     GiveNodeBack,
     Instruction,
     KeepNode,
-    Report,
 )
 from alignup.placement.scheduling.kept_nodes import KeptNodes
+from alignup.placement.scheduling.known_schedulers import KnownSchedulers
 from alignup.placement.scheduling.node_offers import NodeOffers
 from alignup.placement.scheduling.options import GateOptions
 from alignup.placement.scheduling.pod_steering import PodSteering
@@ -45,7 +46,6 @@ from alignup.placement.scheduling.turn import Turn
 from alignup.placement.scheduling.wake_ups import WakeUps
 
 CHECK_SECONDS = 1.0  #: between searches for a node to keep, each for one pod
-MAX_SCHEDULERS = 100
 
 
 class SchedulingState:
@@ -56,7 +56,10 @@ class SchedulingState:
         self._facts = facts
         self._turn = Turn()
         self.assumptions = Assumptions(cluster, facts, placed=self._placed, changed=self._hosts_changed)
-        self.kept_nodes = KeptNodes(cluster, facts, self.assumptions.__contains__)
+        self.schedulers = KnownSchedulers(turn=self._turn)
+        self.kept_nodes = KeptNodes(
+            cluster, facts, is_placed=self.assumptions.__contains__, will_schedule=self.schedulers.know
+        )
         self.claims = ClaimSuitability(cluster, facts)
         self.gangs = TentativeGangs(
             cluster,
@@ -64,6 +67,7 @@ class SchedulingState:
             self.assumptions,
             self.claims,
             turn=self._turn,
+            schedulers=self.schedulers,
             refusals=self.refusals,
             keeps_out=lambda node, pod, after: self.kept_nodes.keeps_out(node, pod, self.order(pod), after=after),
         )
@@ -80,6 +84,7 @@ class SchedulingState:
             preemption=self.preemption,
             wake_ups=self.wake_ups,
             refusals=self.refusals,
+            kept_out=self.kept_nodes.kept_out,
         )
         self.bindings = Bindings(
             parts,
@@ -92,7 +97,7 @@ class SchedulingState:
         self.gate: Gate | None = None
         self._orders: dict[str, WaitingOrder] = {}  #: by uid, of pods without a node
         self._unseen: dict[str, float] = {}  #: uids of pods that were asked about, and are not seen yet, and when
-        self._schedulers: set[str] = set()  #: names of those that have asked
+        self._failed = FailedEvents()
         self._checked = float("-inf")
         self._handlers = self._event_handlers(hosts)
         self._gate_handlers: dict[type[Event], Callable[[Any], object]] = {}
@@ -145,6 +150,7 @@ class SchedulingState:
             self.gate.close()
         gate = self.gate = self.build_gate(options)
         self.kept_nodes.patience[WaitState.GATED] = options.patience
+        self.schedulers.of_gate = options.schedulers
         self._gate_handlers = {
             events.ClaimsChanged: lambda event: gate.claims_changed(event.namespace),
             events.GroupChanged: lambda event: gate.group_changed(event.key),
@@ -161,37 +167,48 @@ class SchedulingState:
     def handle(self, event: Event, *, now: float) -> list[Instruction]:
         """Take note of an event, and return what is to be done."""
         self._turn.begin(now)
-        handler = self._handlers.get(type(event)) or (self._gate_handlers.get(type(event)) if self.gate else None)
-        if handler is not None:
-            try:
-                handler(event)
-            except ParseError:  # of the question itself
-                raise
-            except Exception as error:  # noqa: BLE001 - whatever one event raises, all others are handled
-                step = "answer" if isinstance(event, events.NodesAsked | events.PreemptionAsked) else "follow"
-                details = {"step": step, "name": type(event).__name__, "error": error, "retry": 0.0}
-                self._turn.emit(Report("step failed", details=details))
-        return self._end_turn()
-
-    def _end_turn(self) -> list[Instruction]:
+        self._run(event)
         done = self._turn.instructions
         for instruction in done:  # what follows inside may add more of them
-            match instruction:
-                case KeepNode(node, pods=pods):
-                    for pod in pods:
-                        self.wake_ups.await_room(pod.uid, (node,))
-                    if self.gate:
-                        self.gate.queue.nodes_changed((node,), taken=True)
-                case GiveNodeBack(node):
-                    self.wake_ups.hosts_changed((node,))
-                    if self.gate:
-                        self.gate.queue.nodes_changed((node,))
-                case AwaitRoom(uid, nodes):
-                    self.wake_ups.await_room(uid, nodes)
-                case ChangeGang(key):
-                    self.bindings.gang_changed(key)
+            with self._turn.isolated("follow", type(instruction).__name__):
+                self._follow(instruction)
         self._turn.instructions = []
         return done
+
+    def _run(self, event: Event) -> None:
+        """Let the parts of the state handle an event; whatever it raises, all others are handled."""
+        handler = self._handlers.get(type(event)) or (self._gate_handlers.get(type(event)) if self.gate else None)
+        if handler is None:
+            return
+        try:
+            handler(event)
+        except ParseError:  # of the question itself
+            raise
+        except Exception as error:  # noqa: BLE001 - see above
+            retry = self._failed.add(event, now=self._turn.now)
+            asks = isinstance(event, events.NodesAsked | events.PreemptionAsked | events.BindingAsked)
+            self._turn.failed("answer" if asks else "follow", type(event).__name__, error, retry)
+            if isinstance(event, events.BindingAsked):
+                self.bindings.give_up(event.request)
+        else:
+            self._failed.handled(event)
+
+    def _follow(self, instruction: Instruction) -> None:
+        """Take note of what parts of the state have decided."""
+        match instruction:
+            case KeepNode(node, pods=pods):
+                for pod in pods:
+                    self.wake_ups.await_room(pod.uid, (node,))
+                if self.gate:
+                    self.gate.queue.nodes_changed((node,), taken=True)
+            case GiveNodeBack(node):
+                self.wake_ups.hosts_changed((node,))
+                if self.gate:
+                    self.gate.queue.nodes_changed((node,))
+            case AwaitRoom(uid, nodes):
+                self.wake_ups.await_room(uid, nodes)
+            case ChangeGang(key):
+                self.bindings.gang_changed(key)
 
     def next_check(self) -> float | None:
         """Return the seconds after which ``TimePassed`` is needed for bindings, although nothing has happened."""
@@ -230,6 +247,7 @@ class SchedulingState:
         self.kept_nodes.ended(event.uid)
         self.wake_ups.forget(event.uid)
         self._claim_bindings.forget(event.uid)
+        self.offers.forget(event.uid)
         self.gangs.pod_gone(event.uid)
         if self.gate:
             self.gate.pod_gone(event.uid, event.node)
@@ -252,8 +270,7 @@ class SchedulingState:
         if event.facts.uid not in self._orders or event.facts.uid in self._unseen:
             self._orders[event.facts.uid] = event.facts.order
             self._unseen[event.facts.uid] = self._turn.now
-        if len(self._schedulers) < MAX_SCHEDULERS:
-            self._schedulers.add(event.facts.scheduler)
+        self.schedulers.asked(event.facts.scheduler)
         self._check()
         self.offers.asked(event)
 
@@ -267,8 +284,7 @@ class SchedulingState:
         elif self.gate:
             self.gate.step_failed(event.step, event.uid, event.error)
         else:
-            details = {"step": event.step, "name": event.uid, "error": event.error, "retry": 0.0}
-            self._turn.emit(Report("step failed", details=details))
+            self._turn.failed(event.step, event.uid, event.error)
 
     def _large_pod_decided(self, event: events.LargePodDecided) -> None:
         self.wake_ups.large_pod_decided(event.uid)
@@ -276,15 +292,14 @@ class SchedulingState:
             self.gate.large_pod_decided(event.uid)
 
     def _time_passed(self, _event: events.TimePassed) -> None:
+        for event in self._failed.due(self._turn.now):
+            self._run(event)
         for uid in [uid for uid, at in self._unseen.items() if self._turn.now - at >= UNSEEN_SECONDS]:
             self._stop_waiting(uid)
-        self._check()
-        self.gangs.check()
-        self.steering.check()
-        self.bindings.check()
-        self.wake_ups.check()
-        if self.gate:
-            self.gate.check()
+        parts = (self.gangs, self.steering, self.bindings, self.wake_ups, *((self.gate,) if self.gate else ()))
+        for check in (self._check, *(part.check for part in parts)):
+            with self._turn.isolated("follow", f"{type(check.__self__).__name__}.{check.__name__}"):
+                check()
 
     def _leadership_began(self, _event: events.LeadershipBegan) -> None:
         self.bindings.leading = True
@@ -298,6 +313,8 @@ class SchedulingState:
         self.bindings.allow_unknown = self.preemption.allow_unknown = options.allow_unknown
         self.preemption.chooses = bool(options.chooses_victims)
         self.steering.use(options.steer_hold)
+        self.schedulers.named = options.schedulers
+        self.kept_nodes.namespaces.limit = options.patience_limit
         self.wake_ups.adopts = event.keeps_nodes
         if event.keeps_nodes:
             self.kept_nodes.patience[WaitState.UNSCHEDULABLE] = options.patience
@@ -374,5 +391,4 @@ class SchedulingState:
         now, kept_nodes = self._turn.now, self.kept_nodes
         if now - self._checked >= CHECK_SECONDS and kept_nodes.waiting:
             self._checked = now
-            self._turn.emit(*kept_nodes.give_back_changed(), *kept_nodes.give_back_unused(now))
-            self._turn.emit(*kept_nodes.keep_next(now, self._schedulers))
+            self._turn.emit(*kept_nodes.check(now))

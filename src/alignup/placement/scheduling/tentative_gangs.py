@@ -29,6 +29,7 @@ from alignup.placement.scheduling.claim_rules import ClaimSuitability, must_alig
 from alignup.placement.scheduling.facts import ClusterFacts, GangFacts, GroupKey, PodFacts
 from alignup.placement.scheduling.gang_placement import INCOMPLETE, describe_gang
 from alignup.placement.scheduling.instructions import AwaitRoom, ChangeGang, Report, WriteEvent
+from alignup.placement.scheduling.known_schedulers import KnownSchedulers
 from alignup.placement.scheduling.turn import Turn
 
 TENTATIVE_SECONDS = 20.0  #: after the last question or binding, for which places are kept for a gang that is not bound
@@ -120,6 +121,7 @@ class TentativeGangs:
         claims: ClaimSuitability,
         *,
         turn: Turn,
+        schedulers: KnownSchedulers,
         refusals: Refusals,
         keeps_out: KeepsOut,
     ) -> None:
@@ -128,6 +130,7 @@ class TentativeGangs:
         self._assumptions = assumptions
         self._claims = claims
         self._turn = turn
+        self._schedulers = schedulers
         self._refusals = refusals
         self._keeps_out = keeps_out
         self._gangs: dict[GroupKey, TentativeGang] = {}
@@ -176,7 +179,7 @@ class TentativeGangs:
         self._refused = {key: refusal for key, refusal in self._refused.items() if now < refusal.until}
         self._asked = {uid: entry for uid, entry in self._asked.items() if now < entry[1] + UNSEEN_SECONDS}
         for key in sorted(self._resuming):
-            members = self._facts.gang(key)
+            members = self._known_members(key)
             if key in self._gangs or not _is_half_bound(members):
                 self._resuming.discard(key)
                 continue
@@ -200,15 +203,20 @@ class TentativeGangs:
         except PodError:
             pass
         except Exception as error:  # noqa: BLE001 - whatever it is, all others go on
-            details = {"step": "gang", "name": str(key), "error": error, "retry": REFUSED_SECONDS}
-            self._turn.emit(Report("step failed", details=details))
+            self._turn.failed("gang", str(key), error, REFUSED_SECONDS)
 
     def _pod(self, uid: str) -> PodFacts | None:
         return self._facts.pod(uid) or self._asked.get(uid, (None,))[0]
 
+    def _known_members(self, key: GroupKey) -> GangFacts:
+        """Return the pods of a group; those that wait for a scheduler that is not known get no places."""
+        members = self._facts.gang(key)
+        waiting = [uid for uid in members.waiting if self._schedulers.has(members.schedulers.get(uid, ""))]
+        return members._replace(waiting=waiting, strangers=len(members.waiting) - len(waiting))
+
     def _members(self, key: GroupKey, asked: PodFacts) -> GangFacts:
         """Return the pods of a group, with those that were asked about and are not seen yet."""
-        members = self._facts.gang(key)
+        members = self._known_members(key)
         seen = {*members.bound, *members.waiting, *members.gated}
         if asked.uid in seen:
             self._asked.pop(asked.uid, None)
@@ -580,7 +588,7 @@ class TentativeGangs:
         gang.bound.discard(uid)
         gang.resumed |= bool(gang.bound)
         self._assumptions.forget(uid)
-        missing = _missing(gang.key, self._facts.gang(gang.key))
+        missing = _missing(gang.key, self._known_members(gang.key))
         if missing and not gang.started:
             self._drop(gang, missing)
         else:
@@ -600,7 +608,8 @@ def _missing(key: GroupKey, members: GangFacts) -> str:
     if here >= minimum:
         return ""
     gated = f", {len(members.gated)} of them behind gates" if members.gated else ""
-    return f"gang {key}: {members.present} of {minimum} pods exist{gated}"
+    others = f", and {members.strangers} of other schedulers" if members.strangers else ""
+    return f"gang {key}: {members.present} of {minimum} pods exist{gated}{others}"
 
 
 def _on_nodes_of(placed: Mapping[str, GangBinding], beside: Mapping[str, GangBinding]) -> list[GangBinding]:

@@ -1,8 +1,10 @@
 """One turn of the state machine: the time of the event, and the instructions so far."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from alignup.placement.scheduling.instructions import Instruction
+from alignup.placement.scheduling.instructions import Instruction, Report
 
 
 @dataclass(slots=True)
@@ -15,3 +17,16 @@ class Turn:
 
     def emit(self, *instructions: Instruction) -> None:
         self.instructions.extend(instructions)
+
+    def failed(self, step: str, name: str, error: Exception, retry: float = 0.0) -> None:
+        """Report a step about one pod, gang or node that has failed, and is tried again after *retry* seconds."""
+        details = {"step": step, "name": name, "error": error, "retry": retry}
+        self.emit(Report("step failed", details=details))
+
+    @contextmanager
+    def isolated(self, step: str, name: str) -> Iterator[None]:
+        """Let a step fail alone."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - whatever it is, all others go on
+            self.failed(step, name, error)

@@ -15,7 +15,7 @@ from alignup.align.workload import Pod
 from alignup.placement.pod_shape import is_large, needs_alignment
 from alignup.placement.scheduling.common_parts import CommonParts
 from alignup.placement.scheduling.facts import PodFacts, WaitState
-from alignup.placement.scheduling.instructions import DecideLargePod, Report, WakePod
+from alignup.placement.scheduling.instructions import DecideLargePod, WakePod
 from alignup.placement.scheduling.tentative_gangs import UNSEEN_SECONDS, TentativeGangs
 from alignup.placement.wait_queue import WaitQueue
 
@@ -203,5 +203,4 @@ class WakeUps:
             yield
         except Exception as error:  # noqa: BLE001 - whatever it is, all others go on
             waiting.woken = self._turn.now + RETRY_SECONDS
-            details = {"step": "wake", "name": waiting.facts.full_name, "error": error, "retry": RETRY_SECONDS}
-            self._turn.emit(Report("step failed", details=details))
+            self._turn.failed("wake", waiting.facts.full_name, error, RETRY_SECONDS)
