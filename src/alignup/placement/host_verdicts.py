@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 from alignup.align import bits, fit
 from alignup.align.admit import POD_OF, reject_unfit
@@ -183,7 +183,7 @@ class VerdictCache:
         self._recent: OrderedDict[HostState, None] = OrderedDict()  #: the one asked for last is at the end
         self._states: WeakValueDictionary[Hashable, AlignmentState] = WeakValueDictionary()
         self._shapes: OrderedDict[Hashable, PodShape] = OrderedDict()  #: the one asked for last is at the end
-        self._last: tuple[Pod, PodShape] | None = None  #: what was asked for last, usually once for each of many hosts
+        self._last: tuple[ref[Pod], PodShape] | None = None  #: asked for last, usually once for each of many hosts
         self._anywhere: dict[tuple[HostModel, PodShape], Verdict] = {}
 
     def state(self, model: HostModel, ledger: Ledger, *, approximate: bool) -> HostState:
@@ -204,7 +204,7 @@ class VerdictCache:
 
     def shape(self, pod: Pod) -> PodShape:
         """Return the shape of *pod*; ``PodError`` if no host could decide on it."""
-        if self._last is not None and self._last[0] is pod:
+        if self._last is not None and self._last[0]() is pod:
             return self._last[1]
         key = shape_key(pod)
         shape = self._shapes.get(key)
@@ -212,7 +212,7 @@ class VerdictCache:
             check_pod(pod)
             shape = self._shapes[key] = build_shape(pod)
         self._shapes.move_to_end(key)
-        self._last = pod, shape
+        self._last = ref(pod), shape
         if len(self._shapes) > self._max_shapes:
             self._forget_oldest()
         return shape
