@@ -34,6 +34,7 @@ from alignup.align.workload import validation
 from alignup.atomic_files import open_input
 from alignup.cli.app import NOWHERE, InputError, Place, Session
 from alignup.cli.machine import load_machine, machine_place
+from alignup.cli.object_names import parse_object_name, parse_selector
 from alignup.cli.options import PREVIEW, HostOptions, NodeOptions, WorkloadSelection
 from alignup.documents.line_numbers import find_line
 from alignup.kubernetes import configuration
@@ -299,8 +300,6 @@ def _filter_workloads(
     workloads: Sequence[Workload], namespace: str | None, selector: str | None, *, files: Sequence[str]
 ) -> tuple[Workload, ...]:
     """Return the workloads of a namespace, and with the labels of a selector in the workload or its pods."""
-    from alignup.cli.object_names import parse_selector  # noqa: PLC0415 - only with -l
-
     labels = parse_selector(selector or "")
     chosen = tuple(
         work
@@ -323,8 +322,6 @@ def select_workloads(
         workloads = _filter_workloads(workloads, selection.namespace, selection.selector, files=files)
     chosen = [work for work in workloads if name is None or name in (work.name, work.title, work.prefix)]
     if not chosen and name is not None and "/" in name:
-        from alignup.cli.object_names import parse_object_name  # noqa: PLC0415 - only for such names
-
         kind, namespace, short = parse_object_name(name)
         chosen = [
             work
