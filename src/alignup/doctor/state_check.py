@@ -133,7 +133,8 @@ class _CheckedFile:
             self.start(after)
         except StateError as failure:
             raise StateError(f"the kubelet would reject the repaired file: {failure}") from failure
-        self.dropped, self.after = dropped, after
+        self.dropped = dropped
+        self.after = after
 
     @property
     def holders(self) -> set[str]:

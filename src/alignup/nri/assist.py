@@ -82,7 +82,8 @@ class AssistPlugin(NriPlugin):
     mode = "assist"
 
     def __init__(self, read_pool: Callable[[], KubeletPool], metrics: NriMetrics) -> None:
-        self._read_pool, self._metrics = read_pool, metrics
+        self._read_pool = read_pool
+        self._metrics = metrics
         self._containers: dict[str, RunningContainer] = {}  #: by id
         self._shares: dict[str, PoolShare] = {}  #: by pod uid; of pods without containers, too, which may restart
         self._settled: KubeletPool | None = None  #: the pool of which every container has been given its part

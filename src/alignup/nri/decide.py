@@ -73,7 +73,9 @@ class DecidePlugin(AssistPlugin):
         self, durable: DurableHost, pods: NodePods, metrics: NriMetrics, *, memory_policy: str | None = None
     ) -> None:
         super().__init__(self._ledger_pool, metrics)
-        self._durable, self._pods, self._memory_policy = durable, pods, memory_policy
+        self._durable = durable
+        self._pods = pods
+        self._memory_policy = memory_policy
         self._pool_of: tuple[Ledger, KubeletPool] | None = None  #: the last pool, and the ledger that it is from
         self._sandboxes: dict[str, set[str]] = {}  #: pod uid → sandboxes that are not removed
         self._rejections: dict[str, str] = {}  #: pod uid → the last message

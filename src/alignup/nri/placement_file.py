@@ -15,7 +15,9 @@ class PlacementFile:
     """The file of *plugin* in *directory*."""
 
     def __init__(self, directory: Path, plugin: AssistPlugin, *, now: Callable[[], float] = time.time) -> None:
-        self._path, self._plugin, self._now = directory / FILE, plugin, now
+        self._path = directory / FILE
+        self._plugin = plugin
+        self._now = now
         self._written: PlacementsDocument | None = None
 
     def write(self, problem: str) -> None:

@@ -137,7 +137,8 @@ class KubeletReader:
         self.paths = paths
         self.markers: Markers | None = None  #: of this observer, which may be withdrawn for a moment
         self._pod_resources = pod_resources
-        self._pods, self._slices = pods, slices
+        self._pods = pods
+        self._slices = slices
         self._configz = configz
         self._discover = discover
         self._clock = clock

@@ -118,7 +118,8 @@ class Markers:
     ) -> None:
         self.allocated = asyncio.Event()  #: set whenever a container gets markers
         self.withdrawals = 0  #: so far
-        self._make, self._metrics = make, metrics
+        self._make = make
+        self._metrics = metrics
         self._wanted: NodeSet | None = None  #: the NUMA nodes whose markers are not withdrawn; ``None``: all
         self._hidden = False  #: whether the kubelet may still show markers as withdrawn
         self._markers: tuple[Device, ...] = ()
@@ -145,7 +146,8 @@ class Markers:
     def withdrawn(self, wanted: NodeSet) -> Iterator[None]:
         """Withdraw the markers of all other NUMA nodes than *wanted*, allocated ones included, inside the context."""
         self.withdrawals += 1
-        self._wanted, self._hidden = wanted, True
+        self._wanted = wanted
+        self._hidden = True
         self._report()
         try:
             yield

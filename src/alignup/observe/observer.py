@@ -104,7 +104,9 @@ class Publisher:
         state = state.replace(observed_at=format_time(timing.time_of_day()))
         if not await self._apply(HOST_STATES, to_object(state)):
             return False
-        self._state, self._generation, self._written_at = state, state.generation, timing.clock()
+        self._state = state
+        self._generation = state.generation
+        self._written_at = timing.clock()
         return True
 
     async def _apply(self, resource: Resource[Any], document: Mapping[str, Any]) -> bool:

@@ -134,7 +134,8 @@ class LocalAllocator:
                     f"the resources of running runs do not fit this machine and these settings: {error}; "
                     "use the configuration and options of these runs, or wait until they end"
                 ) from error
-        self._active, self._unclaimed = active, self.host.ledger
+        self._active = active
+        self._unclaimed = self.host.ledger
         self._add_claims()
 
     def _add_claims(self) -> None:

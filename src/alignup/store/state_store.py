@@ -258,7 +258,9 @@ class StateStore:
             else:
                 self._pods[uid] = row
         self._parts |= plan.part_digests
-        self._digest, self._ledger_bytes, self._next_number = plan.digest, plan.ledger_bytes, plan.next_number
+        self._digest = plan.digest
+        self._ledger_bytes = plan.ledger_bytes
+        self._next_number = plan.next_number
         self._serial += 1
         self._database.acknowledge(self._serial)
         self._saved = state

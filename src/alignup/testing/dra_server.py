@@ -84,7 +84,8 @@ class DraDriver(FaultyServer):
 
     def __init__(self, name: str, devices: Iterable[DraDevice] | str, *, directory: Path, node: str) -> None:
         super().__init__()
-        self.name, self.node = name, node
+        self.name = name
+        self.node = node
         self.pool = node  #: the name of its only pool
         listed = _parse_devices(name, devices) if isinstance(devices, str) else devices
         self.devices = {device.name: device for device in listed}  #: by name

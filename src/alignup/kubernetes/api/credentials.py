@@ -56,7 +56,8 @@ class CredentialFile:
     """The content of a file, read again when the file changes."""
 
     def __init__(self, path: Path, *, content: str) -> None:
-        self._path, self._name = path, content
+        self._path = path
+        self._name = content
         self._version: tuple[int, int, int] | None = None
         self._content = b""
 
@@ -140,7 +141,9 @@ class PluginCredentials:
     def __init__(
         self, plugin: CredentialPlugin, *, timeout: float = 60.0, now: Callable[[], float] = time.time
     ) -> None:
-        self._plugin, self._timeout, self._now = plugin, timeout, now
+        self._plugin = plugin
+        self._timeout = timeout
+        self._now = now
         self._current: Credential | None = None
         self._expires: float | None = None
         self._lock = asyncio.Lock()

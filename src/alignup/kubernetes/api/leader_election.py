@@ -117,7 +117,8 @@ class LeaderElection:
     def _see(self, lease: Lease) -> None:
         self.leader = lease.spec.holder_identity or ""
         if lease.spec != self._seen:
-            self._seen, self._seen_at = lease.spec, self._client.timing.clock()
+            self._seen = lease.spec
+            self._seen_at = self._client.timing.clock()
 
     def _spec(self, lease: Lease | None) -> dict[str, object]:
         timing = self._client.timing

@@ -305,7 +305,8 @@ class _Decoder:
             if field := struct.fields_by_key.get(key) or struct.fields_by_key.get(key.casefold()):
                 self.fields = (*fields, field.key)
                 value[field.key] = self.read(field.type, member, value[field.key])
-        self.struct, self.fields = outside, fields
+        self.struct = outside
+        self.fields = fields
         return value
 
     def read_cpus(self, type_: GoType, tree: GoValue) -> int:

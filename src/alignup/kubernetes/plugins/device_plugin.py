@@ -51,7 +51,9 @@ class DevicePlugin:
         self.resource = resource
         self.listed = 0  #: how often a kubelet has asked for the list
         self._directory = directory
-        self._allocated, self._registered, self._retry = allocated, registered, retry
+        self._allocated = allocated
+        self._registered = registered
+        self._retry = retry
         self._devices: tuple[Device, ...] = ()
         self._streams: set[asyncio.Event] = set()  #: set an event to send the list again
         self._streams_changed = asyncio.Event()

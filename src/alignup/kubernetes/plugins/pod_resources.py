@@ -200,7 +200,9 @@ class PodResourcesClient:
     """Methods raise ``PluginError`` if the kubelet does not answer."""
 
     def __init__(self, channel: grpc.aio.Channel, path: Path, *, timeout: float = TIMEOUT) -> None:
-        self._channel, self._path, self._timeout = channel, path, timeout
+        self._channel = channel
+        self._path = path
+        self._timeout = timeout
         self._listed: dict[bytes, ListedPod] = {}  #: by their messages in the last list; most pods do not change
 
     async def list(self) -> tuple[ListedPod, ...]:

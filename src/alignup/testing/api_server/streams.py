@@ -22,7 +22,8 @@ class Selection:
     """The objects that a list or watch is about; :class:`StatusProblem` if a selector is malformed."""
 
     def __init__(self, call: ApiCall) -> None:
-        self.resource, self._namespace = call.resource, call.namespace  #: an empty namespace: all
+        self.resource = call.resource
+        self._namespace = call.namespace  #: an empty namespace: all
         labels, fields = (call.request.parameters.get(name, "") for name in ("labelSelector", "fieldSelector"))
         self._labels = [_requirement(text, sets=True) for text in _split(labels)]
         self._fields = [_requirement(text, sets=False) for text in _split(fields)]
@@ -82,7 +83,9 @@ class WatchStream:
     """One watch of a client."""
 
     def __init__(self, store: ObjectStore, selection: Selection, connection: HttpConnection, *, chunk: int) -> None:
-        self._store, self._selection, self._connection = store, selection, connection
+        self._store = store
+        self._selection = selection
+        self._connection = connection
         self._chunk = chunk  #: bytes that are sent at once; 0: whole events
         self._revision = 0  #: changes up to here have been sent
         self.running = asyncio.Event()  #: cleared: events wait
