@@ -85,19 +85,19 @@ def why(*, names: tuple[str, ...], pod_options: PodOptions, access: AccessOption
         )
     terminal.print_notes(dict.fromkeys((*notes, *skipped, *view.notes, *cluster_output.doubt_notes(view))))
     with terminal.waiting_message("Searching for changes that would admit it"):
-        asked = list(cluster_output.ask_about_workloads(view, (*workloads, *stored), seconds=search))
+        questions = list(cluster_output.ask_about_workloads(view, (*workloads, *stored), seconds=search))
         for pod, reported in pods:
-            asked.append(cluster_output.ask_about_pod(view, pod, seconds=search, reported=reported))
+            questions.append(cluster_output.ask_about_pod(view, pod, seconds=search, reported=reported))
     if output in terminal.DOCUMENTS:
         release = cluster_output.incomplete_release(view)
-        terminal.print_as(output, cluster_output.answers_document(asked, release))
+        terminal.print_as(output, cluster_output.answers_document(questions, release))
     elif output == "wide":
-        cluster_output.print_wide_answers(asked)
+        cluster_output.print_wide_answers(questions)
     elif output == "name":
-        cluster_output.print_admitting_nodes(asked)
+        cluster_output.print_admitting_nodes(questions)
     else:
-        cluster_output.print_answers(asked)
-    if not all(question.admitted for question in asked):
+        cluster_output.print_answers(questions)
+    if not all(question.admitted for question in questions):
         raise click.exceptions.Exit(NOT_ADMITTED)
 
 

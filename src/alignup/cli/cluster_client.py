@@ -36,8 +36,8 @@ async def find_pods(
 ) -> list[ApiPod]:
     """Return the pods with *names*, and those that the options select."""
     if options.selects:
-        where = "" if options.all_namespaces else options.namespace or namespace
-        listed = (await client.list(PODS, Query(namespace=where, labels=options.selector or ""))).items
+        searched_namespace = "" if options.all_namespaces else options.namespace or namespace
+        listed = (await client.list(PODS, Query(namespace=searched_namespace, labels=options.selector or ""))).items
         pods = [
             pod
             for pod in listed

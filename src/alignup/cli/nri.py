@@ -96,6 +96,8 @@ def command(session: Session, *, options: NriCommandOptions, decide: DecideComma
     managers are on, and 2 when the input is invalid.
     """
     import_structlog()
+    from alignup.cli import nri_start  # noqa: PLC0415 - its libraries are extras, and not needed for --help
+
     session.advice = "See 'alignup nri --help'."
     if len(options.index) != 2 or not (options.index.isascii() and options.index.isdigit()):
         raise InputError(f"{options.index!r} is not an index: expected two digits", place=Place("--index"))
@@ -107,6 +109,4 @@ def command(session: Session, *, options: NriCommandOptions, decide: DecideComma
         if context.get_parameter_source(declared.name) is not ParameterSource.DEFAULT:
             name = {"policy_options": "option"}.get(declared.name, declared.name).replace("_", "-")
             raise InputError("is for decide mode", place=Place(f"--{name}"), advice="Add --mode decide.")
-    from alignup.cli import nri_start  # noqa: PLC0415 - its libraries are extras, and not needed for --help
-
     nri_start.run(options, decide)

@@ -117,10 +117,10 @@ class NriPlugin:
 def subscription(plugin: NriPlugin, request: wire.ConfigureRequest) -> int:
     """Return the mask of the events of *plugin* that the runtime knows; it rejects plugins that want others."""
     methods = {event: name.lower() for name, event in wire.Event.items() if event}
-    wanted = sum(
+    event_mask = sum(
         1 << event - 1 for event, name in methods.items() if getattr(type(plugin), name) is not getattr(NriPlugin, name)
     )
-    return wanted & (_ALL_EVENTS if _knows_all_events(request) else _FIRST_EVENTS)
+    return event_mask & (_ALL_EVENTS if _knows_all_events(request) else _FIRST_EVENTS)
 
 
 def _knows_all_events(request: wire.ConfigureRequest) -> bool:

@@ -25,10 +25,12 @@ class PlacementFile:
 
         ``FileError`` if it cannot be written.
         """
-        before, now = self._written, self._now()
-        written = before.written if before is not None and 0 <= now - before.written < REFRESH else now
+        last_written, now = self._written, self._now()
+        written = (
+            last_written.written if last_written is not None and 0 <= now - last_written.written < REFRESH else now
+        )
         document = self._document(problem, written)
-        if document != before:
+        if document != last_written:
             document = document.replace(written=now)
             atomic_files.write(self._path, codec.encode(document))
             self._written = document

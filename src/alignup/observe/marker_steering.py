@@ -285,7 +285,7 @@ class Steering:
     async def _carry_out(self, instruction: SteeringInstruction) -> tuple[SteeringPhase | None, str]:
         """Steer the pod of an instruction; return the phase to report, ``None`` if the instruction was replaced."""
         try:
-            wanted = self._check(instruction)
+            nodes = self._check(instruction)
             if self._is_admitted(instruction):
                 return SteeringPhase.DONE, "the pod holds its markers already"
             if instruction.phase is SteeringPhase.READY:
@@ -296,7 +296,7 @@ class Steering:
             return end.phase, str(end)
         outcome: tuple[SteeringPhase | None, str] = SteeringPhase.DONE, ""
         try:
-            with self.markers.withdrawn(wanted):
+            with self.markers.withdrawn(nodes):
                 await self._hold(instruction, started)
         except _EndError as end:
             outcome = end.phase, str(end)
@@ -371,8 +371,8 @@ class Steering:
 
     def _has_ended(self, instruction: SteeringInstruction) -> bool:
         pod = instruction.spec.pod
-        known = (self.pods() or {}).get(pod.uid) if pod else None
-        return known is not None and known.finished
+        known_pod = (self.pods() or {}).get(pod.uid) if pod else None
+        return known_pod is not None and known_pod.finished
 
     def _waiting_pods(self) -> list[str]:
         """Return the names of pods that are bound to the node, request markers, and hold none yet."""
@@ -460,5 +460,5 @@ def _pod_name(instruction: SteeringInstruction) -> str:
     return f"{pod.namespace}/{pod.name}" if pod else ""
 
 
-def _requests_markers(known: KnownPod) -> bool:
-    return any(MARKER_RESOURCE in container.resources.requests for container in known.pod.all_containers)
+def _requests_markers(pod: KnownPod) -> bool:
+    return any(MARKER_RESOURCE in container.resources.requests for container in pod.pod.all_containers)

@@ -96,8 +96,8 @@ class Database:
             if status.st_mode & 0o077:
                 directory.chmod(0o700)
         except OSError as error:
-            where = directory if error.filename is None else error.filename
-            raise _untrusted(directory, f"cannot be created or read: {where}: {error.strerror}") from error
+            path = directory if error.filename is None else error.filename
+            raise _untrusted(directory, f"cannot be created or read: {path}: {error.strerror}") from error
         self.path = directory / NAME
         self._log = directory / f"{NAME}-wal"
         self._counter_path = directory / f"{NAME}{_COUNTER}"

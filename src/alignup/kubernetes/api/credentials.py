@@ -218,5 +218,5 @@ class PluginCredentials:
         return status
 
     def _error(self, problem: str) -> AccessError:
-        where = f"{self._plugin.source}: " if self._plugin.source else ""
-        return AccessError(f"{where}credential plugin {os.path.basename(self._plugin.command)} {problem}")  # noqa: PTH119
+        prefix = f"{self._plugin.source}: " if self._plugin.source else ""
+        return AccessError(f"{prefix}credential plugin {os.path.basename(self._plugin.command)} {problem}")  # noqa: PTH119

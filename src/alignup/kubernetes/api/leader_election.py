@@ -80,11 +80,11 @@ class LeaderElection:
         while True:
             await timing.sleep(timing.poll)
             started = timing.clock()
-            left = renewed + timing.renew - started
-            if left <= 0:
+            seconds_left = renewed + timing.renew - started
+            if seconds_left <= 0:
                 return
             try:
-                async with asyncio.timeout(left):
+                async with asyncio.timeout(seconds_left):
                     if not await self._acquire():
                         return
                 renewed = started

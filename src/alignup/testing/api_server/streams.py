@@ -41,16 +41,16 @@ class Selection:
 
     def event(self, change: StoredChange) -> tuple[str, StoredObject] | None:
         """Return the event that a watch gets: an object that no longer matches counts as deleted."""
-        known = change.new or change.old
-        if change.resource != self.resource or known is None or self._namespace not in {"", known.key[0]}:
+        version = change.new or change.old
+        if change.resource != self.resource or version is None or self._namespace not in {"", version.key[0]}:
             return None
-        before = change.old is not None and self.matches(change.old.document)
+        matched_before = change.old is not None and self.matches(change.old.document)
         after = change.new is not None and self.matches(change.new.document)
-        if not before and not after:
+        if not matched_before and not after:
             return None
         if change.old is not None and change.new is not None and not after:  # its last matching version
-            known = change.old.at_revision(change.revision)
-        return ("DELETED" if not after else "MODIFIED" if before else "ADDED"), known
+            version = change.old.at_revision(change.revision)
+        return ("DELETED" if not after else "MODIFIED" if matched_before else "ADDED"), version
 
 
 def _split(selector: str) -> list[str]:
@@ -64,8 +64,8 @@ def _requirement(text: str, *, sets: bool) -> tuple[str, Callable[[str | None], 
         values = {value.strip() for value in match["values"].split(",")}
         return match["key"], lambda value: (value in values) is not bool(match["not"])
     if match := _EQUALITY.fullmatch(text):
-        wanted, equal = match["value"], match["operator"] != "!="
-        return match["key"], lambda value: (value == wanted) is equal
+        required, equal = match["value"], match["operator"] != "!="
+        return match["key"], lambda value: (value == required) is equal
     if sets and (match := _EXISTENCE.fullmatch(text)):
         return match["key"], lambda value: (value is None) is bool(match["not"])
     raise StatusProblem(400, f"unable to parse requirement: {text.strip()}")
