@@ -401,7 +401,7 @@ def test_an_api_server_that_refuses(tmp_path, status, message, advice):
 def test_an_api_server_that_cannot_be_reached(tmp_path, monkeypatch):
     with running_server(ApiServer()) as server:
         server.write_kubeconfig(tmp_path / "config")
-    monkeypatch.setattr("alignup.cli.cluster_access.ATTEMPTS", 1)
+    monkeypatch.setattr("alignup.cli.cluster_client.ATTEMPTS", 1)
 
     run = in_process("cluster", "nodes", env={"KUBECONFIG": str(tmp_path / "config")})
 

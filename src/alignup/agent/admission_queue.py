@@ -79,10 +79,12 @@ class AdmissionQueue:
         self.state = state  #: the current one; only the thread replaces it
         self._save = save
         self._clock = clock
-        self._dispatch, self._record = dispatch, record
+        self._dispatch = dispatch
+        self._record = record
         self._problems = problems
         self._retry_seconds = retry_seconds
-        self._when_idle, self._idle_seconds = when_idle, idle_seconds
+        self._when_idle = when_idle
+        self._idle_seconds = idle_seconds
         self._saved = False  #: whether something was saved since ``when_idle`` was called
         self.start_pending: StartPending = lambda _: None  #: called with waiting pods that need their device plugins
         self._events: list[AgentEvent] = []  #: not dispatched yet
@@ -276,7 +278,8 @@ class AdmissionQueue:
             message = f"{type(error).__name__}: {error}"
             self._save_error = f"the state cannot be written because of a bug in alignup: {message}"
         else:
-            self._save_error, self._saved = "", True
+            self._save_error = ""
+            self._saved = True
             self._unrecorded = []
         return not self._save_error
 

@@ -121,7 +121,8 @@ class _LatestPicture:
                 from alignup.picture.machine_svg import draw_svg  # noqa: PLC0415 - as the pages
 
                 svg = await asyncio.to_thread(draw_svg, host.machine, host.ledger)
-                self._svg, self._ledger = svg.encode("utf-8", "replace"), host.ledger
+                self._svg = svg.encode("utf-8", "replace")
+                self._ledger = host.ledger
             return self._svg
 
 

@@ -269,5 +269,5 @@ async def serve_plugins(
 
 def expected_resources(queue: AdmissionQueue) -> tuple[str, ...]:
     """Return the resources whose plugins were registered before a restart."""
-    known = queue.state.host.ledger.devices.inventories
-    return tuple(name for name in sorted(queue.state.plugins) if name in known and known[name].registered)
+    inventories = queue.state.host.ledger.devices.inventories
+    return tuple(name for name in sorted(queue.state.plugins) if name in inventories and inventories[name].registered)

@@ -96,9 +96,9 @@ class ManifestDir:
                 why = error.strerror or str(error)
             else:  # its lines start with the path
                 why = "; ".join(line.removeprefix(path).lstrip(",: ") for line in error.lines(3))
-            before = self._files.get(path)
+            old_file = self._files.get(path)
             problem = f"{path} cannot be used ({why}); its pods stay as they are"
-            return _File(signature, before.pods if before else None, problem)
+            return _File(signature, old_file.pods if old_file else None, problem)
         pods = tuple(
             ManifestPod(pod, path, derived_uid=pod.uid in derived or workload.kind != "Pod")
             for workload in loaded.workloads
@@ -136,9 +136,9 @@ def plan_changes(scan: DirScan, records: Iterable[PodRecord]) -> tuple[tuple[str
     """Return the uids of removed pods, and the added pods."""
     if scan.failed:
         return (), ()
-    known = [record for record in records if record.source != API_SOURCE]
-    by_uid = {record.pod.uid: record for record in known}
-    by_name = {(record.source, record.pod.namespace, record.pod.name): record for record in known}
+    manifest_records = [record for record in records if record.source != API_SOURCE]
+    by_uid = {record.pod.uid: record for record in manifest_records}
+    by_name = {(record.source, record.pod.namespace, record.pod.name): record for record in manifest_records}
     unchanged, added = set(), []
     for manifest in scan.pods:
         pod = manifest.pod
@@ -151,7 +151,9 @@ def plan_changes(scan: DirScan, records: Iterable[PodRecord]) -> tuple[tuple[str
         else:
             added.append(manifest)
     removed = [
-        record.pod.uid for record in known if record.pod.uid not in unchanged and record.source not in scan.unknown
+        record.pod.uid
+        for record in manifest_records
+        if record.pod.uid not in unchanged and record.source not in scan.unknown
     ]
     return tuple(removed), tuple(added)
 

@@ -121,14 +121,16 @@ class Metrics:
 
 
 def _cpus(ledger: CpuLedger, *, managed: bool) -> Iterator[Metric]:
-    held = bits.union(map(ledger.owned, {*ledger.held, *ledger.pod_held}))
+    exclusive_cpus = bits.union(map(ledger.owned, {*ledger.held, *ledger.pod_held}))
     yield GaugeMetricFamily(
         "kubelet_cpu_manager_shared_pool_size_millicores",
         "Size of the shared CPU pool in millicores.",
         value=1000 * ledger.available.bit_count(),
     )
     yield GaugeMetricFamily(
-        "kubelet_cpu_manager_exclusive_cpu_allocation_count", "Exclusively allocated CPUs.", value=held.bit_count()
+        "kubelet_cpu_manager_exclusive_cpu_allocation_count",
+        "Exclusively allocated CPUs.",
+        value=exclusive_cpus.bit_count(),
     )
     numa = GaugeMetricFamily(
         "kubelet_cpu_manager_allocation_per_numa", "Exclusively allocated CPUs of a NUMA node.", labels=["numa_node"]
@@ -137,8 +139,8 @@ def _cpus(ledger: CpuLedger, *, managed: bool) -> Iterator[Metric]:
         "alignup_numa_cpus", "CPUs of a NUMA node: free, held or reserved.", labels=["numa_node", "state"]
     )
     for node, cpus in ledger.node_cpus.items() if managed else ():
-        numa.add_metric([str(node)], (held & cpus).bit_count())
-        parts = {"free": ledger.available & cpus, "held": held & cpus, "reserved": ledger.reserved & cpus}
+        numa.add_metric([str(node)], (exclusive_cpus & cpus).bit_count())
+        parts = {"free": ledger.available & cpus, "held": exclusive_cpus & cpus, "reserved": ledger.reserved & cpus}
         for state, part in parts.items():
             states.add_metric([str(node), state], part.bit_count())
     yield numa

@@ -254,8 +254,8 @@ def what_if(host: Host, pod: Pod, fields: Mapping[str, str]) -> dict[str, Any]:
     other.release(pod.uid)  # what it holds is free for it
     policy, scope = effective_policy(pod, other.rules)
     amounts = list(requested_amounts(other, pod))[:MAX_AMOUNTS]
-    asked, problems = read_changes(other, pod, amounts, fields) if fields else ((), ())
-    decision, problem = decide_changed(other, pod, asked) if fields and not problems else (None, "")
+    changes, problems = read_changes(other, pod, amounts, fields) if fields else ((), ())
+    decision, problem = decide_changed(other, pod, changes) if fields and not problems else (None, "")
     unchanged, _ = decide_changed(other, pod, ())
     return {
         "host": other,
@@ -272,7 +272,7 @@ def what_if(host: Host, pod: Pod, fields: Mapping[str, str]) -> dict[str, Any]:
             for number, amount in enumerate(amounts)
         ],
         "problems": problems,
-        "question": ", and ".join(change.describe(other.ledger) for change in asked) or "nothing changes",
+        "question": ", and ".join(change.describe(other.ledger) for change in changes) or "nothing changes",
         "decision": decision,
         "problem": problem,
         "fits_now": unchanged is not None and unchanged.admitted,
@@ -289,15 +289,15 @@ def read_changes(
     policy, scope = effective_policy(pod, host.rules)
     of_pod = host.settings.pod_policy_annotations
     names = (changes.OWN_POLICY, changes.OWN_SCOPE) if of_pod else (changes.POLICY, changes.SCOPE)
-    for name, field, was, known in (
+    for name, field, was, values in (
         ("policy", names[0], str(policy), set(Policy)),
         ("scope", names[1], str(scope), set(Scope)),
     ):
-        chosen = fields.get(name, was)
-        if chosen not in known:
-            problems.append(f"There is no {name} {chosen}.")
-        elif chosen != was:
-            asked.append(SettingChange(field, was, chosen))
+        value = fields.get(name, was)
+        if value not in values:
+            problems.append(f"There is no {name} {value}.")
+        elif value != was:
+            asked.append(SettingChange(field, was, value))
     for number, amount in enumerate(amounts):
         text = fields.get(f"{AMOUNT}{number}", "").strip()
         if not text:
@@ -315,10 +315,10 @@ def read_changes(
     return tuple(asked), tuple(problems)
 
 
-def decide_changed(host: Host, pod: Pod, asked: Sequence[Change]) -> tuple[Decision | None, str]:
+def decide_changed(host: Host, pod: Pod, changes: Sequence[Change]) -> tuple[Decision | None, str]:
     """Return the decision with the changes, or why there is none."""
     try:
-        changed_host, changed_pod = apply_changes(tuple(asked), host, pod)
+        changed_host, changed_pod = apply_changes(tuple(changes), host, pod)
         return changed_host.decide_without_plugins(changed_pod).without_ledgers(), ""
     except (PodError, AlignError) as error:
         return None, str(error)

@@ -108,8 +108,8 @@ def persistent_facts(host: Host, resource: str) -> tuple[object, ...]:
     inventory = devices.inventories.get(resource)
     if inventory is None:
         return (None,)
-    held = (device for device in inventory.devices if device.id in devices.in_use.get(resource, ()))
-    return inventory.registered, tuple((device.id, device.nodes) for device in held)
+    devices_in_use = (device for device in inventory.devices if device.id in devices.in_use.get(resource, ()))
+    return inventory.registered, tuple((device.id, device.nodes) for device in devices_in_use)
 
 
 def device_requests(decision: Decision, pod: Pod, *, served: Collection[str]) -> tuple[RequestedDevices, ...]:
@@ -127,18 +127,20 @@ def device_requests(decision: Decision, pod: Pod, *, served: Collection[str]) ->
 
 def unknown_resources(host: Host, pod: Pod) -> Iterator[InsufficientResource]:
     """Yield requested resources that no plugin has registered; the kubelet would ignore them."""
-    known = host.ledger.devices.handled
+    handled_resources = host.ledger.devices.handled
     for name, amount in demand.limits(pod, overhead=False).items():
-        if names.is_extended(name) and name not in known and amount.value() > 0:
+        if names.is_extended(name) and name not in handled_resources and amount.value() > 0:
             yield InsufficientResource(name, amount.value(), 0, 0)
 
 
 def lacks_healthy_devices(host: Host, pod: Pod) -> bool:
     """Whether a pod waits for a plugin: it requests more devices than are healthy, free or not."""
-    known = host.ledger.devices.inventories
+    inventories = host.ledger.devices.inventories
     for name, amount in demand.limits(pod, overhead=False).items():
         if names.is_extended(name):
-            healthy = known[name].healthy.bit_count() if name in known and known[name].registered else 0
+            healthy = (
+                inventories[name].healthy.bit_count() if name in inventories and inventories[name].registered else 0
+            )
             if amount.value() > healthy:
                 return True
     return False

@@ -159,12 +159,12 @@ def _contradiction(empty: AgentState, messages: Iterable[str]) -> RecoveryResult
 
 
 def _restore(
-    held: Sequence[HeldPodDocument], ledger: Ledger, stored: StoredState, empty: AgentState, *, now: float
+    held_pods: Sequence[HeldPodDocument], ledger: Ledger, stored: StoredState, empty: AgentState, *, now: float
 ) -> tuple[AgentState, list[str]]:
     """Return the restored state, and why some pods no longer wait."""
     host = _with_ledger(empty.host, ledger)
     admitted = {}
-    for document, (uid, entry) in zip(held, ledger.pods.items(), strict=True):
+    for document, (uid, entry) in zip(held_pods, ledger.pods.items(), strict=True):
         since = now if document.since is None else document.since
         record = _record(entry.pod, host, since=since, source=document.source or API_SOURCE)
         admitted[uid] = replace(record, grants=document.grants)

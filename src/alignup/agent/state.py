@@ -253,11 +253,11 @@ def check_uid(uid: str) -> None:
         raise PodError([Problem("metadata.uid", message)])
 
 
-def same_workload(pod: Pod, known: Pod) -> bool:
-    """Return whether *pod* requests the same resources as *known*."""
+def same_workload(pod: Pod, other: Pod) -> bool:
+    """Return whether *pod* requests the same resources as *other*."""
     annotations = (POLICY_ANNOTATION, SCOPE_ANNOTATION)
     requests, known_requests = (
         (each.init, each.containers, each.resources, each.overhead, *map(each.annotations.get, annotations))
-        for each in (pod, known)
+        for each in (pod, other)
     )
     return requests == known_requests

@@ -111,8 +111,8 @@ class Transaction:
         If device plugins must be called first, the pod holds its resources and is pending. Raise ``PodError`` if
         another pod has the same uid, ``BusyError`` if the wait queue is full.
         """
-        if known := self._check_known(pod):
-            return self._admit_again(pod, known, source=source)
+        if record := self._check_known(pod):
+            return self._admit_again(pod, record, source=source)
         decided = self.decide(pod, source=source)
         if self._waiting and (blocking := self._blocking_pod(decided, self._waiting.uids())):
             decision = pending_admission.waiting_behind(decided.decision, blocking)
@@ -140,8 +140,8 @@ class Transaction:
         return again
 
     def commit(self, pending: PendingAdmission, grants: PodGrants) -> AdmissionResult:
-        known = self._pending.get(pending.pod.uid)
-        if known is None or known.ticket is not pending.ticket:
+        admission = self._pending.get(pending.pod.uid)
+        if admission is None or admission.ticket is not pending.ticket:
             return AdmissionResult(pending_admission.released_while_pending(pending.decision), None)
         del self._pending[pending.pod.uid]
         return self._record(pending, AdmissionStatus.ADMITTED, grants=grants)
@@ -299,20 +299,20 @@ class Transaction:
 
     def _check_known(self, pod: Pod) -> PodRecord | PendingAdmission | None:
         """Return the pod with the same uid; raise ``PodError`` if it has other requests."""
-        known = self._admitted.get(pod.uid) or self._waiting.get(pod.uid) or self._pending.get(pod.uid)
-        if known and not same_workload(pod, known.pod):
-            name = f"{known.pod.namespace}/{known.pod.name}"
+        record = self._admitted.get(pod.uid) or self._waiting.get(pod.uid) or self._pending.get(pod.uid)
+        if record and not same_workload(pod, record.pod):
+            name = f"{record.pod.namespace}/{record.pod.name}"
             message = f"is the uid of pod {name}, which has other requests; release that pod first"
             raise PodError([Problem("metadata.uid", message)])
-        return known
+        return record
 
-    def _admit_again(self, pod: Pod, known: PodRecord | PendingAdmission, *, source: str) -> AdmissionResult:
-        if isinstance(known, PendingAdmission):
-            raise NotReadyError(f"the devices of pod {known.pod.namespace}/{known.pod.name} are being prepared")
-        decision = known.decision
+    def _admit_again(self, pod: Pod, record: PodRecord | PendingAdmission, *, source: str) -> AdmissionResult:
+        if isinstance(record, PendingAdmission):
+            raise NotReadyError(f"the devices of pod {record.pod.namespace}/{record.pod.name} are being prepared")
+        decision = record.decision
         if pod.uid in self._admitted:
-            decision = self._host.decide(known.pod)
-            self._emit(EventKind.KEPT, PendingAdmission(pod=known.pod, source=source, decision=decision))
+            decision = self._host.decide(record.pod)
+            self._emit(EventKind.KEPT, PendingAdmission(pod=record.pod, source=source, decision=decision))
         return AdmissionResult(decision, self.state().pod_view(pod.uid))
 
     def _reserve(self, decided: PendingAdmission) -> PendingAdmission | None:
@@ -328,8 +328,8 @@ class Transaction:
 
     def _unreserve(self, pending: PendingAdmission) -> bool:
         """Release the resources of a pending pod; return whether it still held them."""
-        known = self._pending.get(pending.pod.uid)
-        if known is None or known.ticket is not pending.ticket:
+        admission = self._pending.get(pending.pod.uid)
+        if admission is None or admission.ticket is not pending.ticket:
             return False
         self._host.release(pending.pod.uid)
         del self._pending[pending.pod.uid]
@@ -388,7 +388,7 @@ class Transaction:
 
     def _update_devices(self, resource: str, devices: DeviceLedger) -> None:
         """Replace the devices; only those that pods hold must be durable: plugins list theirs again after a crash."""
-        before = pending_admission.persistent_facts(self._host, resource)
+        old_facts = pending_admission.persistent_facts(self._host, resource)
         self._host.ledger = replace(self._host.ledger, devices=devices)
         self._changed = True
-        self.durable = self.durable or pending_admission.persistent_facts(self._host, resource) != before
+        self.durable = self.durable or pending_admission.persistent_facts(self._host, resource) != old_facts

@@ -72,7 +72,9 @@ class InputError(click.ClickException):
 
     def __init__(self, *problems: str, place: Place = NOWHERE, advice: str = "") -> None:
         super().__init__("; ".join(problems))
-        self.problems, self.place, self.advice = problems, place, advice
+        self.problems = problems
+        self.place = place
+        self.advice = advice
 
 
 class FailureError(InputError):

@@ -43,8 +43,8 @@ def with_valid_selectors(claims: HostClaims) -> HostClaims:
             return claims.matches(request, device)
         except (FailingSelectorError, LongSelectorError) as error:
             change = "Shorten" if isinstance(error, LongSelectorError) else "Correct"
-            where = f"the selectors of request {request.name}, or those of DeviceClass {request.device_class}"
-            raise InputError(str(error), advice=f"{change} {where}.") from None
+            subject = f"the selectors of request {request.name}, or those of DeviceClass {request.device_class}"
+            raise InputError(str(error), advice=f"{change} {subject}.") from None
 
     return claims._replace(matches=match)
 
@@ -66,8 +66,8 @@ def claims_of_groups(loaded: LoadedWorkloads, groups: Sequence[HostGroup]) -> tu
     notes = list(read.notes)
     described = []
     for group in groups:
-        wanted = {"", group.name, *(hosts if len(groups) == 1 else ())}
-        devices = _usable(tuple(slice_ for slice_ in read.slices if slice_.host in wanted), group.machine, notes)
+        node_names = {"", group.name, *(hosts if len(groups) == 1 else ())}
+        devices = _usable(tuple(slice_ for slice_ in read.slices if slice_.host in node_names), group.machine, notes)
         described.append(replace(group, claims=HostClaims(read.objects, devices, FileSelectors(read.objects))))
     terminal.print_notes(tuple(dict.fromkeys(notes)))
     return tuple(described)
@@ -102,11 +102,17 @@ def claim_lines(claims: Sequence[ExplainedClaim]) -> Iterator[Line]:
 
 
 def _describe_device(device: SliceDevice) -> str:
-    where = "NUMA node unknown" if device.nodes is None else f"NUMA node {bits.show(device.nodes)}"
+    location = "NUMA node unknown" if device.nodes is None else f"NUMA node {bits.show(device.nodes)}"
     shown = [
         f"{name.rpartition('/')[2]}={value}"
         for name, value in sorted(device.attributes.items())
         if name.startswith(f"{device.id.driver}/")
     ]
-    listed = [device.id.device, where, f"driver {device.id.driver}", f"pool {device.id.pool}", *shown[:_MAX_ATTRIBUTES]]
+    listed = [
+        device.id.device,
+        location,
+        f"driver {device.id.driver}",
+        f"pool {device.id.pool}",
+        *shown[:_MAX_ATTRIBUTES],
+    ]
     return " · ".join(listed)

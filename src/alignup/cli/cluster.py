@@ -3,43 +3,20 @@
 ``kubectl alignup`` is the same: the package installs ``kubectl-alignup``.
 """
 
-from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
 import click
 
 from alignup.cli import collect, terminal
 from alignup.cli.app import COMMANDS, DEBUG_OPTION, VERSION_OPTION, define_command, examples
-from alignup.cli.cluster_access import (
-    CHOOSE_NAMESPACE,
-    AccessOptions,
-    Answer,
-    ClusterCommand,
-    ClusterError,
-    ClusterGroup,
-    PodSelection,
-    api_errors,
-    ask,
-    find_pods,
-)
+from alignup.cli.cluster_access import AccessOptions, ClusterCommand, ClusterError, ClusterGroup, PodSelection
 from alignup.cli.completers import complete_cluster_nodes, complete_cluster_pods
 from alignup.cli.exit_codes import FAILED
 from alignup.cli.object_names import parse_object_names
 from alignup.cli.options import option, output_option, search_option, with_options, workload_field
 
-if TYPE_CHECKING:
-    from alignup.align.release import Release
-    from alignup.cli.object_names import ObjectName
-    from alignup.kubernetes.api import ApiClient
-    from alignup.kubernetes.api.objects import ApiPod
-    from alignup.kubernetes.manifests.workloads import Workload
-    from alignup.schedule.cluster_snapshot import ClusterView
-    from alignup.schedule.cluster_upgrade import NodeUpgrade
-
 NOT_ADMITTED = FAILED
-_INSTALL = "Install the observers of the nodes with kubectl apply -k deploy/kubernetes, or with Helm: deploy/README.md"
 
 
 @click.group(
@@ -95,7 +72,7 @@ def why(*, names: tuple[str, ...], pod_options: PodOptions, access: AccessOption
         raise click.UsageError("Give either POD or -f FILE.")
     if pod_options.selects and any(name.kind != "Pod" for name in parse_object_names(names)):
         raise click.UsageError("-A and -l select pods: name no workloads with them.")
-    from alignup.cli import cluster_output, inputs  # noqa: PLC0415 - not needed for --help
+    from alignup.cli import cluster_client, cluster_output, cluster_reading, inputs  # noqa: PLC0415 - its libraries are extras, and not needed for --help
     from alignup.schedule.cluster_snapshot import incomplete_release  # noqa: PLC0415
 
     version = pod_options.kubernetes_version
@@ -103,23 +80,25 @@ def why(*, names: tuple[str, ...], pod_options: PodOptions, access: AccessOption
     workloads, skipped = inputs.read_workloads(pod_options.files) if pod_options.files else ((), ())
     if pod_options.files:
         workloads = tuple(inputs.select_workloads(workloads, files=pod_options.files))
-    with api_errors(), terminal.waiting_message("Reading the cluster"):
-        view, pods, stored = ask(access, partial(_read_asked, words=names, options=pod_options))
+    with cluster_client.api_errors(), terminal.waiting_message("Reading the cluster"):
+        view, pods, stored = cluster_client.ask(
+            access, partial(cluster_reading.read_question, words=names, options=pod_options)
+        )
     terminal.print_notes(dict.fromkeys((*notes, *skipped, *view.notes, *cluster_output.doubt_notes(view))))
     with terminal.waiting_message("Searching for changes that would admit it"):
-        asked = list(cluster_output.ask_about_workloads(view, (*workloads, *stored), seconds=search))
+        questions = list(cluster_output.ask_about_workloads(view, (*workloads, *stored), seconds=search))
         for pod, reported in pods:
-            asked.append(cluster_output.ask_about_pod(view, pod, seconds=search, reported=reported))
+            questions.append(cluster_output.ask_about_pod(view, pod, seconds=search, reported=reported))
     if output in terminal.DOCUMENTS:
-        document = cluster_output.answers_document(asked, incomplete_release(view.cluster))
+        document = cluster_output.answers_document(questions, incomplete_release(view.cluster))
         terminal.print_as(output, document)
     elif output == "wide":
-        cluster_output.print_wide_answers(asked)
+        cluster_output.print_wide_answers(questions)
     elif output == "name":
-        cluster_output.print_admitting_nodes(asked)
+        cluster_output.print_admitting_nodes(questions)
     else:
-        cluster_output.print_answers(asked)
-    if not all(question.admitted for question in asked):
+        cluster_output.print_answers(questions)
+    if not all(question.admitted for question in questions):
         raise click.exceptions.Exit(NOT_ADMITTED)
 
 
@@ -139,15 +118,14 @@ def nodes(*, names: tuple[str, ...], access: AccessOptions, output: str) -> None
     The largest request of each resource is that of a container with little of everything else. Pods that are bound and
     that the kubelet has not admitted yet count as admitted; terminating pods hold their resources.
     """
-    from alignup.cli import cluster_output  # noqa: PLC0415 - not needed for --help
-    from alignup.schedule.cluster_snapshot import summarize  # noqa: PLC0415
+    from alignup.cli import cluster_client, cluster_output, cluster_reading  # noqa: PLC0415 - its libraries are extras, and not needed for --help
 
-    with api_errors(), terminal.waiting_message("Reading the cluster"):
-        view = ask(access, _read_view)
+    with cluster_client.api_errors(), terminal.waiting_message("Reading the cluster"):
+        view = cluster_client.ask(access, cluster_reading.read_view)
     if missing := [name for name in names if name not in view.nodes]:
         raise ClusterError(f"node {', '.join(missing)} not found", advice="List the nodes with 'kubectl get nodes'.")
     terminal.print_notes(view.notes)
-    summaries = [summarize(view, name) for name in dict.fromkeys(names or sorted(view.nodes))]
+    summaries = [cluster_reading.summarize(view, name) for name in dict.fromkeys(names or sorted(view.nodes))]
     if output in terminal.DOCUMENTS:
         terminal.print_as(output, cluster_output.nodes_document(summaries))
     elif output == "name":
@@ -177,12 +155,12 @@ def upgrade_check(*, version: str, access: AccessOptions, output: str) -> None:
 
     The exit code is 0 when nothing breaks, 1 when something does or cannot be checked, 2 when the input is invalid.
     """
-    from alignup.cli import cluster_output, inputs  # noqa: PLC0415 - not needed for --help
+    from alignup.cli import cluster_client, cluster_output, cluster_reading, inputs  # noqa: PLC0415 - its libraries are extras, and not needed for --help
 
     release, notes = inputs.read_release(version, option="--to")
     terminal.print_notes(notes)
-    with api_errors(), terminal.waiting_message("Reading the cluster"):
-        upgrades = ask(access, partial(_read_upgrades, release=release))
+    with cluster_client.api_errors(), terminal.waiting_message("Reading the cluster"):
+        upgrades = cluster_client.ask(access, partial(cluster_reading.read_upgrades, release=release))
     if output in terminal.DOCUMENTS:
         terminal.print_as(output, cluster_output.upgrades_document(upgrades, release))
     else:
@@ -195,61 +173,3 @@ command.add_command(why)
 command.add_command(nodes)
 command.add_command(upgrade_check)
 command.add_command(collect.command)
-
-
-async def _read_asked(
-    client: "ApiClient", namespace: str, *, words: Sequence[str], options: PodOptions
-) -> "tuple[ClusterView, list[tuple[ApiPod, str]], list[Workload]]":
-    """Return the cluster, and the pods and workloads that are asked about; pods with what the gate last reported."""
-    names = parse_object_names(words, "" if options.all_namespaces else options.namespace or namespace)
-    workloads = [work for name in names if name.kind != "Pod" for work in await _find_workload(client, name)]
-    pods: list[tuple[ApiPod, str]] = []
-    for pod in await find_pods(client, [name for name in names if name.kind == "Pod"], options, namespace):
-        reported = ""
-        if pod.spec.scheduling_gates:
-            from alignup.schedule.pod_events import read_last_event  # noqa: PLC0415 - slow to import
-
-            reported = await read_last_event(client, pod)
-        pods.append((pod, reported))
-    version = options.kubernetes_version or ""
-    return await _read_view(client, with_claims=True, kubelet_version=version), pods, workloads
-
-
-async def _find_workload(client: "ApiClient", name: "ObjectName") -> "tuple[Workload, ...]":
-    from alignup.documents import codec  # noqa: PLC0415 - slow to import
-    from alignup.kubernetes.api import WORKLOADS  # noqa: PLC0415
-    from alignup.kubernetes.manifests.workloads import read_workloads  # noqa: PLC0415
-
-    resource = WORKLOADS[name.kind]
-    workload = await client.find(resource.at(name.name, namespace=name.namespace))
-    if workload is None:
-        message = f"{name.kind.lower()} {name.name} not found in namespace {name.namespace}"
-        raise ClusterError(message, advice=CHOOSE_NAMESPACE)
-    metadata = {"name": name.name, "namespace": name.namespace}
-    document = {"apiVersion": resource.api_version, "kind": name.kind, "metadata": metadata, "spec": workload.spec}
-    text = codec.encode(document)
-    return read_workloads(text, name=f"{name.kind} {name.name}", ignore_unknown_fields=True).workloads
-
-
-async def _read_view(
-    client: "ApiClient", _namespace: str = "", *, with_claims: bool = False, kubelet_version: str = ""
-) -> "ClusterView":
-    from alignup.schedule.cluster_snapshot import read_cluster  # noqa: PLC0415 - slow to import
-
-    return await _with_host_states(read_cluster(client, with_claims=with_claims, kubelet_version=kubelet_version))
-
-
-async def _read_upgrades(client: "ApiClient", _namespace: str, *, release: "Release") -> "list[NodeUpgrade]":
-    from alignup.schedule.cluster_upgrade import read_upgrades  # noqa: PLC0415 - slow to import
-
-    return await _with_host_states(read_upgrades(client, release))
-
-
-async def _with_host_states(read: "Coroutine[Any, Any, Answer]") -> Answer:
-    from alignup.kubernetes.api.errors import NotFoundError  # noqa: PLC0415 - slow to import
-    from alignup.kubernetes.api.host_states import HOST_STATES  # noqa: PLC0415
-
-    try:
-        return await read
-    except NotFoundError as error:
-        raise ClusterError(f"the cluster has no resource {HOST_STATES.full_name}", advice=_INSTALL) from error

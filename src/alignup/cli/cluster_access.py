@@ -1,9 +1,6 @@
-"""The cluster that a command asks: the options that name it and pods of it, and advice for errors of its API server."""
+"""The cluster that a command asks: the options that name it and its pods."""
 
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -11,18 +8,6 @@ from alignup.align.errors import AlignError
 from alignup.cli.app import KUBECTL, InputError
 from alignup.cli.exit_codes import FAILED
 from alignup.cli.options import flag_option, option, path_option
-
-if TYPE_CHECKING:
-    from alignup.cli.object_names import ObjectName
-    from alignup.kubernetes.api import ApiClient
-    from alignup.kubernetes.api.objects import ApiPod
-
-Answer = TypeVar("Answer")
-
-ATTEMPTS = 3  #: of a request to an API server that cannot be reached or is overloaded
-CHOOSE_NAMESPACE = "Choose a namespace with -n; for a pod that does not exist yet, give its manifest with -f."
-_ACCESS = "Choose a kubeconfig file with --kubeconfig, and a context of it with --context."
-_PERMISSIONS = "Alignup lists nodes, hoststates.alignup.dev, and the pods of all namespaces."
 
 
 class ClusterCommand(click.Command):
@@ -66,69 +51,3 @@ class PodSelection:
     def selects(self) -> bool:
         """Whether pods are selected from a list."""
         return self.all_namespaces or self.selector is not None
-
-
-def ask(
-    access: AccessOptions,
-    read: "Callable[[ApiClient, str], Coroutine[Any, Any, Answer]]",
-    *,
-    log_level: str = "warning",
-) -> Answer:
-    """Return what *read* makes of the API server and the namespace of the context, or of this pod."""
-    import asyncio  # noqa: PLC0415 - slow to import
-
-    from alignup.kubernetes.api import ApiClient, Timing, find_access  # noqa: PLC0415
-    from alignup.web.log import log_to_stderr  # noqa: PLC0415
-
-    log_to_stderr(level=log_level)
-
-    async def connect() -> Answer:
-        server = find_access(access.kubeconfig, context=access.context or "")
-        async with ApiClient(server, timing=Timing(attempts=ATTEMPTS)) as client:
-            return await read(client, server.namespace)
-
-    return asyncio.run(connect())
-
-
-async def find_pods(
-    client: "ApiClient", names: "Sequence[ObjectName]", options: PodSelection, namespace: str
-) -> "list[ApiPod]":
-    """Return the pods with *names*, and those that the options select."""
-    from alignup.kubernetes.api import PODS, Query  # noqa: PLC0415 - slow to import
-
-    if options.selects:
-        where = "" if options.all_namespaces else options.namespace or namespace
-        listed = (await client.list(PODS, Query(namespace=where, labels=options.selector or ""))).items
-        pods = [
-            pod
-            for pod in listed
-            if not names or any(name.matches("Pod", pod.metadata.namespace, pod.metadata.name) for name in names)
-        ]
-        if not pods:
-            raise ClusterError("no such pods found", advice="List pods with kubectl get pods, with the same options.")
-        return pods
-    pods = []
-    for name in names:
-        pod = await client.find(PODS.at(name.name, namespace=name.namespace))
-        if pod is None:
-            raise ClusterError(f"pod {name.name} not found in namespace {name.namespace}", advice=CHOOSE_NAMESPACE)
-        pods.append(pod)
-    return pods
-
-
-@contextmanager
-def api_errors(permissions: str = _PERMISSIONS) -> Iterator[None]:
-    from alignup.kubernetes.api import errors  # noqa: PLC0415 - slow to import
-
-    try:
-        yield
-    except errors.AccessError as error:
-        raise InputError(str(error), advice=_ACCESS) from error
-    except errors.UnreachableError as error:
-        raise ClusterError(
-            str(error), advice="Check the address and the network, or choose another cluster with --context."
-        ) from error
-    except errors.UnauthorizedError as error:
-        raise ClusterError(str(error), advice="Renew the credentials of the kubeconfig.") from error
-    except errors.ForbiddenError as error:
-        raise ClusterError(str(error), advice=permissions) from error

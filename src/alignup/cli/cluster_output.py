@@ -61,13 +61,13 @@ def ask_about_workloads(view: ClusterView, workloads: Sequence[Workload], *, sec
         accepted = accept_for(view.cluster, workloads)
     workloads = [replace(workload, pod=_with_class_resources(view, workload.pod)) for workload in accepted]
     for templates in split_by_object(workloads):
-        asked = [_ask_about_template(view, template, seconds=seconds) for template in templates]
+        questions = [_ask_about_template(view, template, seconds=seconds) for template in templates]
         considered = [
             {node for group in question.answers.groups if not group.first.excluded for node in group.nodes}
-            for question in asked
+            for question in questions
         ]
-        asked[0] = asked[0]._replace(workload=ask_about_gang(view.cluster, templates, considered))
-        yield from asked
+        questions[0] = questions[0]._replace(workload=ask_about_gang(view.cluster, templates, considered))
+        yield from questions
 
 
 def _ask_about_template(view: ClusterView, workload: Workload, *, seconds: float) -> AskedPod:
@@ -84,10 +84,10 @@ def ask_about_pod(view: ClusterView, pod: ApiPod, *, seconds: float, reported: s
     """
     with inputs.input_errors(Place(detail=f"in pod {pod.metadata.full_name}")):
         read = _with_class_resources(view, known_pod(pod).pod)
-        asked = search_remedies(group_answers(view, read, ask_nodes_again(view, pod, read)), seconds=seconds)
+        answers = search_remedies(group_answers(view, read, ask_nodes_again(view, pod, read)), seconds=seconds)
         notes = (*_state_notes(pod), *_gate_notes(pod.spec), *([f"The gate reported: {reported}"] if reported else ()))
         notes += tuple(_claim_notes(view, replace(read, annotations=pod.metadata.annotations)))
-        return AskedPod(asked, notes)
+        return AskedPod(answers, notes)
 
 
 def _with_class_resources(view: ClusterView, pod: Pod) -> Pod:
@@ -129,9 +129,9 @@ def _gate_notes(spec: ApiPodSpec) -> tuple[str, ...]:
 # Text
 
 
-def print_answers(asked: Sequence[AskedPod]) -> None:
+def print_answers(questions: Sequence[AskedPod]) -> None:
     lines: list[Line] = []
-    for question in asked:
+    for question in questions:
         lines += [(), (Cell("─" * terminal.width(), "frame"),), ()] if lines else []
         if gang := question.workload:
             lines += [*paragraph(gang.sentence, style="title" if gang.fits else "warn"), ()]
@@ -184,10 +184,10 @@ _TITLES = {
 }
 
 
-def print_wide_answers(asked: Sequence[AskedPod]) -> None:
+def print_wide_answers(questions: Sequence[AskedPod]) -> None:
     """Print one line for each pod and node."""
-    terminal.print_notes(question.workload.sentence for question in asked if question.workload)
-    terminal.print_notes(note for question in asked for note in question.notes)
+    terminal.print_notes(question.workload.sentence for question in questions if question.workload)
+    terminal.print_notes(note for question in questions for note in question.notes)
     heads = ("POD", "NODE", "KUBELET", "NUMA NODES", "NOT CONSIDERED", "PLACEMENT OR REASON")
     rows = [
         (
@@ -198,7 +198,7 @@ def print_wide_answers(asked: Sequence[AskedPod]) -> None:
             "; ".join(answer.excluded) or "-",
             _placement(answer) or answer.verdict.detail or _missing_state(answer),
         )
-        for question in asked
+        for question in questions
         for group in question.answers.groups
         for answer in group.answers
     ]
@@ -206,9 +206,9 @@ def print_wide_answers(asked: Sequence[AskedPod]) -> None:
         print_table(heads, rows, wide=True)
 
 
-def print_admitting_nodes(asked: Sequence[AskedPod]) -> None:
+def print_admitting_nodes(questions: Sequence[AskedPod]) -> None:
     """Print the nodes that admit each pod, as ``-o name``."""
-    groups = (group for question in asked for group in question.answers.groups)
+    groups = (group for question in questions for group in question.answers.groups)
     for node in dict.fromkeys(
         node for group in groups if group.first.kind is NodeAnswerKind.ADMITS for node in group.nodes
     ):
@@ -277,10 +277,10 @@ def _amounts(amounts: Amounts) -> str:
 # Documents
 
 
-def answers_document(asked: Sequence[AskedPod], release: Release | None = None) -> dict[str, Any]:
+def answers_document(questions: Sequence[AskedPod], release: Release | None = None) -> dict[str, Any]:
     """Return the answers; *release* is one that is not known as a whole."""
-    known = release.date_document() if release else {}
-    return {"version": VERSION, **known, "answers": [_answer_document(question) for question in asked]}
+    knowledge = release.date_document() if release else {}
+    return {"version": VERSION, **knowledge, "answers": [_answer_document(question) for question in questions]}
 
 
 def _answer_document(question: AskedPod) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from alignup.cli import pod_status, terminal
 from alignup.cli.agent_client import AgentOptions, connect
 from alignup.cli.app import define_command
 from alignup.cli.completers import complete_agent_pods
+from alignup.cli.layout import print_table
 from alignup.cli.object_names import parse_object_name
 from alignup.cli.options import IntegerRange, output_option, with_options
 from alignup.web.agent_client import Document
@@ -72,8 +73,6 @@ def _print(answer: Document, number: int | None, output: str) -> None:
     elif not answer["decisions"]:
         click.echo("No matching decisions.", err=True)
     else:
-        from alignup.cli.layout import print_table  # noqa: PLC0415 - slow to import
-
         wide = output == "wide"
         heads = ("ID", "TIME" if wide else "AGE", "POD", "OUTCOME", "PLACEMENT OR REASON")
         print_table(heads, [_row(entry, wide=wide) for entry in answer["decisions"]], wide=wide)

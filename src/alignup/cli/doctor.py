@@ -136,11 +136,11 @@ def _yaml_lines(configuration: str, findings: Iterable[Finding]) -> Iterator[Lin
     keys: dict[str, tuple[str, ...]] = {}
     for finding in findings:
         key, _, body = finding.paste.partition("\n")
-        lines, before = tuple(body.splitlines()), keys.get(key, ())
+        lines, earlier_lines = tuple(body.splitlines()), keys.get(key, ())
         if key and not body.startswith("-"):
-            keys[key] = (*before, *(line for line in lines if line not in before))
+            keys[key] = (*earlier_lines, *(line for line in lines if line not in earlier_lines))
         elif key:
-            keys[key] = before or lines
+            keys[key] = earlier_lines or lines
     if keys:
         yield from section(f"Replace these keys in {clean(configuration)}")
     for key, lines in keys.items():

@@ -34,6 +34,7 @@ from alignup.align.workload import validation
 from alignup.atomic_files import open_input
 from alignup.cli.app import NOWHERE, InputError, Place, Session
 from alignup.cli.machine import load_machine, machine_place
+from alignup.cli.object_names import parse_object_name, parse_selector
 from alignup.cli.options import (
     PREVIEW,
     HostOptions,
@@ -316,20 +317,20 @@ def _filter_workloads(
     workloads: Sequence[Workload], namespace: str | None, selector: str | None, *, files: Sequence[str]
 ) -> tuple[Workload, ...]:
     """Return the workloads of a namespace, and with the labels of a selector in the workload or its pods."""
-    from alignup.cli.object_names import parse_selector  # noqa: PLC0415 - only with -l
-
     labels = parse_selector(selector or "")
-    chosen = tuple(
+    matching = tuple(
         work
         for work in workloads
         if namespace in (None, work.namespace) and all(label.matches(work.pod.labels) for label in labels)
     )
-    if not chosen:
+    if not matching:
         place = Place("-l" if selector is not None else "-n")
-        wanted = " and ".join(filter(None, (namespace and f"namespace {namespace}", selector and f"labels {selector}")))
+        criteria = " and ".join(
+            filter(None, (namespace and f"namespace {namespace}", selector and f"labels {selector}"))
+        )
         advice = "Leave the option out to explain all workloads."
-        raise InputError(f"{', '.join(files)} has no workload with {wanted}", place=place, advice=advice)
-    return chosen
+        raise InputError(f"{', '.join(files)} has no workload with {criteria}", place=place, advice=advice)
+    return matching
 
 
 def select_workloads(
@@ -338,25 +339,23 @@ def select_workloads(
     name = selection.pod if selection else None
     if selection and (selection.namespace is not None or selection.selector is not None):
         workloads = _filter_workloads(workloads, selection.namespace, selection.selector, files=files)
-    chosen = [work for work in workloads if name is None or name in (work.name, work.title, work.prefix)]
-    if not chosen and name is not None and "/" in name:
-        from alignup.cli.object_names import parse_object_name  # noqa: PLC0415 - only for such names
-
+    matching = [work for work in workloads if name is None or name in (work.name, work.title, work.prefix)]
+    if not matching and name is not None and "/" in name:
         kind, namespace, short = parse_object_name(name)
-        chosen = [
+        matching = [
             work
             for work in workloads
             if kind in ("Pod", work.kind) and namespace in ("", work.namespace) and short in (work.name, work.pod.name)
         ]
-    if not chosen:
-        known = ", ".join(work.title for work in workloads)
+    if not matching:
+        titles = ", ".join(work.title for work in workloads)
         named = ", ".join(files)
         raise InputError(
-            f"workload {name!r} not found; {named} has {known}" if known else "no workloads found",
-            place=Place("--pod") if known else Place(file=named),
+            f"workload {name!r} not found; {named} has {titles}" if titles else "no workloads found",
+            place=Place("--pod") if titles else Place(file=named),
             advice="Give a file with a Pod, a Deployment, a Job or another object with a pod template.",
         )
-    return chosen
+    return matching
 
 
 def _with_state(node: HostInput, directory: Path, pod_files: tuple[str, ...]) -> HostInput:

@@ -33,11 +33,11 @@ def select_pods(words: Sequence[str], pods: Sequence[Document], options: AgentPo
     ]
     if not words:
         return pods
-    chosen: dict[str, Document] = {}
+    pods_by_uid: dict[str, Document] = {}
     for word, named in zip(_words(words), parse_object_names(words, namespace), strict=True):
         if named.kind == "Pod":
             pod = find_pod(word, pods, namespace)
-            chosen[pod["uid"]] = pod
+            pods_by_uid[pod["uid"]] = pod
             continue
         replicas = [
             pod
@@ -46,8 +46,8 @@ def select_pods(words: Sequence[str], pods: Sequence[Document], options: AgentPo
         ]
         if not replicas:
             raise FailureError(f"{word}: no pods {named.name}-N found", advice="List the pods with 'alignup ps'.")
-        chosen |= {pod["uid"]: pod for pod in replicas}
-    return list(chosen.values())
+        pods_by_uid |= {pod["uid"]: pod for pod in replicas}
+    return list(pods_by_uid.values())
 
 
 def _words(words: Sequence[str]) -> list[str]:

@@ -11,6 +11,7 @@ from alignup.cli import pod_status, terminal
 from alignup.cli.agent_client import AgentOptions, connect
 from alignup.cli.app import define_command
 from alignup.cli.completers import complete_agent_pods
+from alignup.cli.layout import print_table
 from alignup.cli.options import output_option, with_options
 from alignup.cli.pod_status import AgentPodOptions
 from alignup.cli.run import run_directory
@@ -47,8 +48,6 @@ def command(*, agent: AgentOptions, pods: tuple[str, ...], selection: AgentPodOp
         for name in (*(f"run/{run.record.name}" for run in runs), *(f"pod/{pod['name']}" for pod in listing["pods"])):
             terminal.print_line(name)
         return
-    from alignup.cli.layout import print_table  # noqa: PLC0415 - slow to import
-
     terminal.print_notes(listing.get("notes", ()))
     listed = listing["pods"]
     if runs:

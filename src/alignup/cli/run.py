@@ -194,8 +194,8 @@ def parse_policy_options(texts: Iterable[str]) -> dict[str, str]:
 
 def run_directory() -> Path:
     """Return the directory of this user's runs: ``ALIGNUP_RUN_DIR``, or one in the root directory of the agent."""
-    chosen = os.environ.get("ALIGNUP_RUN_DIR")
-    return Path(chosen).absolute() if chosen else default_root(os.environ) / "run"
+    directory = os.environ.get("ALIGNUP_RUN_DIR")
+    return Path(directory).absolute() if directory else default_root(os.environ) / "run"
 
 
 def _run_with_agent(client: AgentClient, request: RunRequest, words: tuple[str, ...], options: RunOptions) -> int:

@@ -294,8 +294,8 @@ def _pod_lines(result: SimulationResult) -> Iterator[Line]:
         detail = f"{row['reason']}: {row['shortfall'] or row['message']}"
         if row["outcome"] == "admitted":
             cpus = f"CPUs {row['cpus']}" if row["cpus"] else ""
-            where = f"node {row['nodes']}" if row["nodes"] else "any node"
-            detail = " ".join(filter(None, (where, cpus, row["devices"], row["claims"])))
+            node_text = f"node {row['nodes']}" if row["nodes"] else "any node"
+            detail = " ".join(filter(None, (node_text, cpus, row["devices"], row["claims"])))
         if row["kubelet"]:
             detail += f" (a kubelet that got it: {row['kubelet']})"
         if row["missing"] and row["outcome"] == "admitted":
@@ -323,13 +323,13 @@ def fold_ties(ranked: Sequence[RankedVariant]) -> list[FoldedVariants]:
     """Return *ranked* in its order, with variants of one rank and equal figures folded into a few grids."""
     folded: list[FoldedVariants] = []
     for _, equal in groupby(ranked, lambda item: (item.rank, _numbers(item))):
-        variants = left = tuple(equal)
-        names = list(left[0].variant.choices)
+        variants = remaining = tuple(equal)
+        names = list(remaining[0].variant.choices)
         grids = []
-        while left:
-            grid = _largest_grid(left, names)
+        while remaining:
+            grid = _largest_grid(remaining, names)
             grids.append({name: tuple(dict.fromkeys(item.variant.choices[name] for item in grid)) for name in names})
-            left = tuple(item for item in left if item not in grid)
+            remaining = tuple(item for item in remaining if item not in grid)
         folded.append(FoldedVariants(variants, tuple(grids)))
     return folded
 
@@ -592,7 +592,7 @@ def _cluster_lines(results: Sequence[FleetResult]) -> Iterator[Line]:
     if len(first.groups) > 1:
         yield from section("Started by group")
         rows = []
-        for place, group in enumerate(first.groups):
-            started = [f"{result.groups[place].started:,}" for result in results]
+        for index, group in enumerate(first.groups):
+            started = [f"{result.groups[index].started:,}" for result in results]
             rows.append([clean(group.name), f"{group.hosts:,} node{'s' if group.hosts != 1 else ' '}", *started])
         yield from table(rows)

@@ -50,10 +50,13 @@ def run(spec: Path, options: SweepOptions, output: str) -> None:
         sweep, top = cluster_files.read_sweep(spec)
     if version := options.kubernetes_version:
         terminal.print_notes(inputs.read_release(version)[1])
-        named = (each.replace(kubernetes_version=each.kubernetes_version or version) for each in sweep.configurations)
+        named = (
+            configuration.replace(kubernetes_version=configuration.kubernetes_version or version)
+            for configuration in sweep.configurations
+        )
         sweep = sweep.replace(configurations=tuple(named))
     releases = []
-    versions = [each.kubernetes_version for each in sweep.configurations]
+    versions = [configuration.kubernetes_version for configuration in sweep.configurations]
     for version in dict.fromkeys([*versions, *(machine.kubernetes_version for machine in sweep.machines)]):
         release, notes = inputs.read_release(version or None)
         releases.append(release)

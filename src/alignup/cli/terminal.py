@@ -79,9 +79,9 @@ def print_lines(lines: "Iterable[Line]") -> None:
 
 def print_document(text: str) -> None:
     """Print *text* in UTF-8, whatever the encoding of the output is."""
-    left = memoryview(text.encode("utf-8", "backslashreplace"))
-    while left:  # an unbuffered write (PYTHONUNBUFFERED) may be partial
-        left = left[sys.stdout.buffer.write(left) :]
+    remaining = memoryview(text.encode("utf-8", "backslashreplace"))
+    while remaining:  # an unbuffered write (PYTHONUNBUFFERED) may be partial
+        remaining = remaining[sys.stdout.buffer.write(remaining) :]
     sys.stdout.buffer.flush()
 
 
@@ -163,8 +163,8 @@ def progress(  # noqa: PLR0913 - all but the first two have defaults
         if first is None:
             first = (now(), done)
         elif estimate and done > first[1]:
-            left = (now() - first[0]) / (done - first[1]) * (total - done)
-            message += f", {_format_left(left)} left"
+            seconds_left = (now() - first[0]) / (done - first[1]) * (total - done)
+            message += f", {_format_left(seconds_left)} left"
 
     with waiting_message(lambda: message, after=after, stream=stream):
         yield update

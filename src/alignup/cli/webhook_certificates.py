@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import click
 
 from alignup.cli.app import FailureError, define_command
-from alignup.cli.cluster_access import AccessOptions, api_errors, ask
+from alignup.cli.cluster_access import AccessOptions
 from alignup.cli.options import option, with_options
 
 _PERMISSIONS = (
@@ -40,7 +40,8 @@ def command(*, options: CertificateOptions, access: AccessOptions) -> None:
 
     The exit code is 1 when the API server refuses or has no such configuration, and 2 when the input is invalid.
     """
-    from alignup.kubernetes.api import ApiClient  # noqa: PLC0415 - slow to import
+    from alignup.cli.cluster_client import api_errors, ask  # noqa: PLC0415 - its libraries are extras
+    from alignup.kubernetes.api import ApiClient  # noqa: PLC0415
     from alignup.kubernetes.api.errors import NotFoundError  # noqa: PLC0415
     from alignup.schedule.gate.authority_installation import (  # noqa: PLC0415
         WEBHOOK_CONFIGURATIONS,

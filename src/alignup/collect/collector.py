@@ -274,7 +274,9 @@ async def _read_claims(client: ApiClient, subject: Subject, _report: Report) -> 
         for template in (await client.list(RESOURCE_CLAIM_TEMPLATES, Query(namespace=subject.namespace))).items
         if template.metadata.name in templates
     ]
-    slices = [each for each in (await client.list(RESOURCE_SLICES)).items if each.spec.node_name in ("", subject.node)]
+    slices = [
+        slice_ for slice_ in (await client.list(RESOURCE_SLICES)).items if slice_.spec.node_name in ("", subject.node)
+    ]
     groups: tuple[tuple[Resource[Any], Sequence[ApiObject]], ...] = (
         (DEVICE_CLASSES, classes),
         (RESOURCE_CLAIM_TEMPLATES, made),
@@ -305,11 +307,11 @@ async def _read_state(client: ApiClient, subject: Subject, _report: Report) -> P
     if subject.host_state is None:
         raise MissingObjectError("there is no HostState")
     node = await _find_version(client, subject.node)
-    known = host_state_reader().read(subject.host_state, kubelet_version=node)
-    host = Host(known.machine, known.settings)
-    host.ledger = known.ledger
-    files, gates = export_ledger(host), known.settings.gates
-    parts: dict[str, bytes] = {Part.MACHINE: encode(machine_to_document(known.machine))}
+    report = host_state_reader().read(subject.host_state, kubelet_version=node)
+    host = Host(report.machine, report.settings)
+    host.ledger = report.ledger
+    files, gates = export_ledger(host), report.settings.gates
+    parts: dict[str, bytes] = {Part.MACHINE: encode(machine_to_document(report.machine))}
     ranges = {Part.SUBUID: "subuid", Part.SUBGID: "subgid"}
     for part, name in ranges.items():
         if name in subject.host_state.sub_ids:

@@ -168,9 +168,9 @@ async def run_reader(client: ApiClient, reader: Reader, report: Callable[[str], 
 
     *report* gets a line about each step. ``ReaderError`` if it does not succeed, or an ``ApiError``.
     """
-    place = f"{reader.namespace}/{reader.name}"
+    pod_name = f"{reader.namespace}/{reader.name}"
     ref = _PODS.at(reader.name, namespace=reader.namespace)
-    report(f"creating pod {place} on {reader.node}")
+    report(f"creating pod {pod_name} on {reader.node}")
     created = False
     try:
         await client.create(_PODS, reader.manifest(), namespace=reader.namespace)
@@ -207,7 +207,7 @@ async def _wait(client: ApiClient, reader: Reader) -> None:
 
 
 async def _delete(client: ApiClient, reader: Reader, report: Callable[[str], None], *, created: bool) -> None:
-    place = f"{reader.namespace}/{reader.name}"
+    pod_name = f"{reader.namespace}/{reader.name}"
     try:
         # The server may have created it although its response is lost.
         await client.delete(_PODS.at(reader.name, namespace=reader.namespace), grace_period=1)
@@ -216,9 +216,9 @@ async def _delete(client: ApiClient, reader: Reader, report: Callable[[str], Non
     except ApiError as error:
         if created:
             advice = f"kubectl delete pod {reader.name} -n {reader.namespace}"
-            report(f"pod {place} is not deleted: {error}; it ends by itself; delete it with: {advice}")
+            report(f"pod {pod_name} is not deleted: {error}; it ends by itself; delete it with: {advice}")
         return
-    report(f"deleted pod {place}")
+    report(f"deleted pod {pod_name}")
 
 
 def read_log(log: bytes) -> dict[str, bytes]:

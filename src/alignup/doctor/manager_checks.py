@@ -86,10 +86,10 @@ def _read(
             if not isinstance(document.value, Mapping) or not concerned or concerned & _TYPE_FIELDS:
                 return None
         dropped |= concerned
-        kept = {key: value for key, value in document.value.items() if key not in dropped}
-        if isinstance(gates := kept.get("featureGates"), Mapping):
-            kept["featureGates"] = {key: on for key, on in gates.items() if f"featureGates[{key}]" not in dropped}
-        document = replace(document, value=kept)
+        fields = {key: value for key, value in document.value.items() if key not in dropped}
+        if isinstance(gates := fields.get("featureGates"), Mapping):
+            fields["featureGates"] = {key: on for key, on in gates.items() if f"featureGates[{key}]" not in dropped}
+        document = replace(document, value=fields)
 
 
 def _without_reservations(settings: Configuration, fields: set[str]) -> Configuration:
@@ -265,7 +265,7 @@ def check_topology_manager(inputs: ManagerInputs) -> Iterator[Finding]:
     for name, value in configuration.topology_manager_policy_options.items():
         if message := error_message(partial(TopologyOptions.parse, {name: value}, gates=inputs.gates)):
             del options[name]
-            valid = (f"{option} ({known.values})" for option, known in TOPOLOGY_OPTIONS.items())
+            valid = (f"{name} ({option.values})" for name, option in TOPOLOGY_OPTIONS.items())
             advice = f"valid options are {' and '.join(valid)}"
             errors.append(_topology_error(message, advice, where=f"{field}[{name}]"))
     settings = TopologySettings(policy=inputs.policy, options=TopologyOptions.parse(options, gates=inputs.gates))
@@ -414,10 +414,10 @@ def check_nri_modes(inputs: ManagerInputs) -> Iterator[Finding]:
     if inputs.has_dropped("cpuManagerPolicy", "memoryManagerPolicy"):
         return
     settings = inputs.configuration
-    wanted = {"cpuManagerPolicy": CpuPolicy.NONE, "memoryManagerPolicy": MemoryPolicy.NONE}
+    required = {"cpuManagerPolicy": CpuPolicy.NONE, "memoryManagerPolicy": MemoryPolicy.NONE}
     policies = (settings.cpu_manager_policy, settings.memory_manager_policy)
     changes = [
-        f"{field}: {none}" for (field, none), policy in zip(wanted.items(), policies, strict=True) if policy != none
+        f"{field}: {none}" for (field, none), policy in zip(required.items(), policies, strict=True) if policy != none
     ]
     text = f"; --mode decide needs {' and '.join(changes)}" if changes else " or --mode decide"
     yield ok(Area.NRI, f"alignup nri can run beside this kubelet with --mode assist{text}")
@@ -571,8 +571,8 @@ def _reserved_cpus(inputs: ManagerInputs, provider: CpuProvider) -> Iterator[Fin
     reserving = [node for node, cpus in nodes.items() if cpus & provider.reserved]
     if len(nodes) > 1 and len(reserving) == 1 and provider.allocatable:
         node, cpus = reserving[0], nodes[reserving[0]]
-        left = f"{(cpus & ~provider.reserved).bit_count()} of its {cpus.bit_count()}"
-        summary = f"all reserved CPUs are on NUMA node {node}: {left} are left for exclusive use"
+        free_cpus = f"{(cpus & ~provider.reserved).bit_count()} of its {cpus.bit_count()}"
+        summary = f"all reserved CPUs are on NUMA node {node}: {free_cpus} are left for exclusive use"
         yield note(Area.CPUS, summary, where=where)
     if inputs.reservations.reserved_system_cpus and not strict:
         summary = "containers without exclusive CPUs also run on the reserved CPUs"

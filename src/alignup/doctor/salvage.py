@@ -213,10 +213,10 @@ def salvage_devices(text: bytes) -> tuple[DeviceState, int]:
     data = data if isinstance(data, dict) else {}
     listed, registered = data.get("PodDeviceEntries"), data.get("RegisteredDevices")
     entries = [_device_entry(entry) for entry in listed] if isinstance(listed, list) else []
-    known = registered.items() if isinstance(registered, dict) else ()
+    resources = registered.items() if isinstance(registered, dict) else ()
     state = DeviceState(
         entries=tuple(entry for entry in entries if entry),
-        registered={resource: tuple(ids) for resource, ids in known if _are_strings(ids)},
+        registered={resource: tuple(ids) for resource, ids in resources if _are_strings(ids)},
     )
     return state, entries.count(None)
 

@@ -133,7 +133,8 @@ class _CheckedFile:
             self.start(after)
         except StateError as failure:
             raise StateError(f"the kubelet would reject the repaired file: {failure}") from failure
-        self.dropped, self.after = dropped, after
+        self.dropped = dropped
+        self.after = after
 
     @property
     def holders(self) -> set[str]:
@@ -301,11 +302,11 @@ def _memory_differences(contents: Contents, repaired: MemoryState, *, dropped: b
 
 def _table_differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     for type_ in sorted(stored.keys() | now.keys()):
-        before, table = stored.get(type_), now.get(type_)
-        if before is None or table is None:
-            yield f"{type_} is {'new' if before is None else 'gone'}"
+        old_table, table = stored.get(type_), now.get(type_)
+        if old_table is None or table is None:
+            yield f"{type_} is {'new' if old_table is None else 'gone'}"
             continue
-        was = {name: format_quantity(before[name]) for name in before}
+        was = {name: format_quantity(old_table[name]) for name in old_table}
         total, reserved, left = (format_quantity(amount) for amount in table[:3])
         written = "when the file was written, now"
         if was["total"] != total:
@@ -579,8 +580,8 @@ def repair_devices(state: DeviceState, *, pods: PodNames | None = None) -> tuple
             valid.append(entry)
             owners |= {(entry.resource, id_): entry.uid for id_ in ids}
             continue
-        held = f"{entry.resource} {', '.join(ids)}"
-        dropped.append(DroppedEntry(entry.uid, entry.container, held, reason, blocks_start=False))
+        devices = f"{entry.resource} {', '.join(ids)}"
+        dropped.append(DroppedEntry(entry.uid, entry.container, devices, reason, blocks_start=False))
     identities = {id(entry) for entry in valid}
     entries = tuple(entry for entry in state.entries if id(entry) in identities)
     return DeviceState(entries=entries, registered=state.registered), dropped

@@ -82,7 +82,8 @@ class AssistPlugin(NriPlugin):
     mode = "assist"
 
     def __init__(self, read_pool: Callable[[], KubeletPool], metrics: NriMetrics) -> None:
-        self._read_pool, self._metrics = read_pool, metrics
+        self._read_pool = read_pool
+        self._metrics = metrics
         self._containers: dict[str, RunningContainer] = {}  #: by id
         self._shares: dict[str, PoolShare] = {}  #: by pod uid; of pods without containers, too, which may restart
         self._settled: KubeletPool | None = None  #: the pool of which every container has been given its part
@@ -229,19 +230,19 @@ class AssistPlugin(NriPlugin):
         self._shares.update(division)
         self._metrics.show(pool, division)
         everything = PoolShare(pool.shared.nodes, pool.all_cpus, bits.of(pool.shared.node_memory))
-        wanted = ((container, division[container.pod]) for container in shared if container.pod in division)
-        changes = ((container, _update(container, share, everything)) for container, share in wanted)
+        container_shares = ((container, division[container.pod]) for container in shared if container.pod in division)
+        changes = ((container, _update(container, share, everything)) for container, share in container_shares)
         return [(container, update) for container, update in changes if update is not None]
 
     def _kept(self, pool: KubeletPool, shared: Iterable[RunningContainer]) -> dict[str, PoolShare]:
         """Return the previous division; that of containers which an earlier process changed is read from their CPUs."""
-        kept = dict(self._shares)
+        shares = dict(self._shares)
         for container in shared:
             inside = container.cpus & pool.shared.cpus
-            if container.listed and container.pod not in kept and inside and inside != pool.shared.cpus:
+            if container.listed and container.pod not in shares and inside and inside != pool.shared.cpus:
                 nodes = bits.of(node for node, cpus in pool.shared.node_cpus.items() if cpus & inside)
-                kept[container.pod] = PoolShare(nodes, inside, container.memory_nodes)
-        return kept
+                shares[container.pod] = PoolShare(nodes, inside, container.memory_nodes)
+        return shares
 
 
 def _pods(pool: KubeletPool, containers: Iterable[RunningContainer]) -> list[SharedPod]:

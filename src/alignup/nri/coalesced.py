@@ -20,8 +20,8 @@ class Coalesced(Generic[T]):
             self._next = asyncio.get_running_loop().create_task(self._run(self._running))
         return await asyncio.shield(self._next)
 
-    async def _run(self, before: asyncio.Task[T] | None) -> T:
-        if before is not None:
-            await asyncio.wait([before])
+    async def _run(self, previous: asyncio.Task[T] | None) -> T:
+        if previous is not None:
+            await asyncio.wait([previous])
         self._running, self._next = self._next, None
         return await self._function()

@@ -73,7 +73,9 @@ class DecidePlugin(AssistPlugin):
         self, durable: DurableHost, pods: NodePods, metrics: NriMetrics, *, memory_policy: str | None = None
     ) -> None:
         super().__init__(self._ledger_pool, metrics)
-        self._durable, self._pods, self._memory_policy = durable, pods, memory_policy
+        self._durable = durable
+        self._pods = pods
+        self._memory_policy = memory_policy
         self._pool_of: tuple[Ledger, KubeletPool] | None = None  #: the last pool, and the ledger that it is from
         self._sandboxes: dict[str, set[str]] = {}  #: pod uid → sandboxes that are not removed
         self._rejections: dict[str, str] = {}  #: pod uid → the last message
@@ -103,16 +105,16 @@ class DecidePlugin(AssistPlugin):
         idle = [uid for uid in self._ledger.pods if uid not in live]
         for uid in {*self._pods.ended(idle), *(uid for uid in idle if uid not in self._sandboxes)}:
             self._release(uid)
-        known = set(self._ledger.pods)
+        decided_uids = set(self._ledger.pods)
         self.unaligned = {uid: entry for uid, entry in self.unaligned.items() if uid in live}
-        started = [pod for uid, pod in live.items() if uid not in known]
+        started = [pod for uid, pod in live.items() if uid not in decided_uids]
         for pod, requested in zip(started, await self._find(*started), strict=True):
             with suppress(RpcError):  # it runs already, and is counted
                 self._decide_on(pod, requested, running=True)
         await self._save()
         updates = [*await super().synchronize(pods, containers)]
         restored = [(container, update) for container in self.containers if (update := self._restore(container))]
-        if drifted := sorted(container.pod_name for container, _ in restored if container.pod in known):
+        if drifted := sorted(container.pod_name for container, _ in restored if container.pod in decided_uids):
             _log.warning("containers differ from their decision, and are changed back", pods=drifted)
         self._listed = True
         self.release_ended()  # meanwhile, other pods may have ended
@@ -225,10 +227,10 @@ class DecidePlugin(AssistPlugin):
             raise RpcError(Code.RESOURCE_EXHAUSTED, message)
 
     def _decide(self, requested: RequestedPod) -> None:
-        host, before, pod = self._durable.host, self._ledger, requested.pod
-        if pod.uid in before.pods:  # while the pod was looked up
+        host, old_ledger, pod = self._durable.host, self._ledger, requested.pod
+        if pod.uid in old_ledger.pods:  # while the pod was looked up
             return
-        host.ledger = with_fixed_devices(before, pod.uid, requested.devices) if requested.devices else before
+        host.ledger = with_fixed_devices(old_ledger, pod.uid, requested.devices) if requested.devices else old_ledger
         admitted = False
         try:
             decision = host.decide(pod)
@@ -243,7 +245,7 @@ class DecidePlugin(AssistPlugin):
             self._durable.record(decision)
         finally:
             if not admitted:
-                host.ledger = before
+                host.ledger = old_ledger
 
     async def _save_or_release(self, uid: str) -> None:
         try:
@@ -301,9 +303,9 @@ class DecidePlugin(AssistPlugin):
         if sets.cpus:
             variables |= {"ALIGNUP_CPUS": bits.show(sets.cpus), "ALIGNUP_NUMA_NODES": bits.show(nodes)}
         devices = self._ledger.others[FixedDeviceProvider.name].get(container.pod, {}).get(container.name, {})
-        for resource, held in devices.items():
+        for resource, devices_of_resource in devices.items():
             name = re.sub("[^A-Z0-9]", "_", resource.upper())
-            variables[f"ALIGNUP_DEVICES_{name}"] = ",".join(device.id for device in held)
+            variables[f"ALIGNUP_DEVICES_{name}"] = ",".join(device.id for device in devices_of_resource)
         return {name: value for name, value in variables.items() if value}
 
     def _ledger_pool(self) -> KubeletPool:
@@ -323,11 +325,13 @@ class DecidePlugin(AssistPlugin):
 
 def _message(decision: Decision, devices: PodDevices) -> str:
     """Return what ``alignup why`` says about a rejection, in one line, and where the *devices* of the pod are."""
-    held = (device for container in devices.values() for of_resource in container.values() for device in of_resource)
-    places = {device.id: bits.show(device.nodes) for device in held if device.nodes}
-    where = ", ".join(f"{id_} is on NUMA node {nodes}" for id_, nodes in sorted(places.items()))
+    allocated_devices = (
+        device for container in devices.values() for of_resource in container.values() for device in of_resource
+    )
+    places = {device.id: bits.show(device.nodes) for device in allocated_devices if device.nodes}
+    locations = ", ".join(f"{id_} is on NUMA node {nodes}" for id_, nodes in sorted(places.items()))
     parts = (sentences.verdict(decision), *sentences.describe_rejection(decision))
-    return "; ".join((*parts, f"device {where}") if where else parts)
+    return "; ".join((*parts, f"device {locations}") if locations else parts)
 
 
 def _page_name(size: int) -> str:

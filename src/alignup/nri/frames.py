@@ -101,8 +101,8 @@ class _Channel:
             part = part[skipped:]
             # A header first, and then no more than its message: the buffer never grows beyond one message.
             needed = self._needed()
-            taken, part = part[: needed - len(self._buffer)], part[needed - len(self._buffer) :]
-            self._buffer += taken
+            chunk, part = part[: needed - len(self._buffer)], part[needed - len(self._buffer) :]
+            self._buffer += chunk
             if len(self._buffer) < needed:
                 return
             if (message := self._complete()) is not None:

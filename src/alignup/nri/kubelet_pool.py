@@ -59,7 +59,8 @@ class KubeletPoolReader:
     """Reads the pool of *machine* from the files in *directory*."""
 
     def __init__(self, directory: Path, machine: Machine) -> None:
-        self._directory, self._machine = directory, machine
+        self._directory = directory
+        self._machine = machine
         self._known: KnownFiles = {}
         self._cpus = bits.of(cpu.id for cpu in machine.cpus)
         self._states: tuple[CpuState, MemoryState | None] | None = None  #: of the last pool

@@ -51,7 +51,9 @@ class NodePods:
         slices: Callable[[], KnownSlices] = KnownSlices,
         list_resources: Callable[[], Awaitable[tuple[ListedPod, ...]]],
     ) -> None:
-        self._machine, self._pods, self._slices = machine, pods, slices
+        self._machine = machine
+        self._pods = pods
+        self._slices = slices
         self._list = Coalesced(list_resources)
         self._change = asyncio.Event()
 

@@ -117,10 +117,10 @@ class NriPlugin:
 def subscription(plugin: NriPlugin, request: wire.ConfigureRequest) -> int:
     """Return the mask of the events of *plugin* that the runtime knows; it rejects plugins that want others."""
     methods = {event: name.lower() for name, event in wire.Event.items() if event}
-    wanted = sum(
+    event_mask = sum(
         1 << event - 1 for event, name in methods.items() if getattr(type(plugin), name) is not getattr(NriPlugin, name)
     )
-    return wanted & (_ALL_EVENTS if _knows_all_events(request) else _FIRST_EVENTS)
+    return event_mask & (_ALL_EVENTS if _knows_all_events(request) else _FIRST_EVENTS)
 
 
 def _knows_all_events(request: wire.ConfigureRequest) -> bool:
@@ -246,7 +246,9 @@ class PluginConnection:
         path: Path = SOCKET,
         timing: ConnectionTiming = ConnectionTiming(),  # noqa: B008 - immutable
     ) -> None:
-        self._plugin, self._path, self._timing = plugin, path, timing
+        self._plugin = plugin
+        self._path = path
+        self._timing = timing
         self._name = os.environ.get("NRI_PLUGIN_NAME", name)
         self._index = os.environ.get("NRI_PLUGIN_IDX", index)
         if not _NAME.fullmatch(self._name) or not _INDEX.fullmatch(self._index):
@@ -321,5 +323,6 @@ class PluginConnection:
         return await asyncio.open_unix_connection(os.fspath(self._path))
 
     def _mark_synchronized(self) -> None:
-        self.synchronized, self.problem = True, ""
+        self.synchronized = True
+        self.problem = ""
         _log.info("synchronized with the runtime", plugin=f"{self._index}-{self._name}")

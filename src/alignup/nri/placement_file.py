@@ -15,7 +15,9 @@ class PlacementFile:
     """The file of *plugin* in *directory*."""
 
     def __init__(self, directory: Path, plugin: AssistPlugin, *, now: Callable[[], float] = time.time) -> None:
-        self._path, self._plugin, self._now = directory / FILE, plugin, now
+        self._path = directory / FILE
+        self._plugin = plugin
+        self._now = now
         self._written: PlacementsDocument | None = None
 
     def write(self, problem: str) -> None:
@@ -23,10 +25,12 @@ class PlacementFile:
 
         ``FileError`` if it cannot be written.
         """
-        before, now = self._written, self._now()
-        written = before.written if before is not None and 0 <= now - before.written < REFRESH else now
+        last_written, now = self._written, self._now()
+        written = (
+            last_written.written if last_written is not None and 0 <= now - last_written.written < REFRESH else now
+        )
         document = self._document(problem, written)
-        if document != before:
+        if document != last_written:
             document = document.replace(written=now)
             atomic_files.write(self._path, codec.encode(document))
             self._written = document

@@ -38,7 +38,8 @@ class RpcError(Exception):
     """A call that failed, with the status of the peer or of this end."""
 
     def __init__(self, code: int, message: str) -> None:
-        self.code, self.message = code, message
+        self.code = code
+        self.message = message
         super().__init__(message)
 
 
@@ -64,8 +65,10 @@ class TtrpcConnection:
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, service: Service, channel: int
     ) -> None:
-        self._reader, self._writer = reader, writer
-        self._service, self._channel = service, channel
+        self._reader = reader
+        self._writer = writer
+        self._service = service
+        self._channel = channel
         self._decoder = Decoder(service.channel, channel)
         self._next_stream = 1
         self._last_request = 0  #: the last stream that the peer opened

@@ -66,22 +66,22 @@ def join_claims(
 
     *listed* are the pods of PodResources by uid, *others* those whose uid is unknown, *pods* those of the API server.
     """
-    held = {
+    device_keys = {
         uid: containers
         for uid, pod in listed.items()
         if (containers := {name: container.claims for name, container in pod.containers.items() if container.claims})
     }
-    ledger = ClaimLedger(placed.devices if placed else (), held)
+    ledger = ClaimLedger(placed.devices if placed else (), device_keys)
     gaps = [
         f"pod {pod.namespace}/{pod.name} holds devices of claims, but its uid is unknown"
         for pod in others
         if any(container.claims for container in pod.containers.values())
     ]
-    if held and placed is None:
+    if device_keys and placed is None:
         gaps.append("the NUMA nodes of claimed devices are unknown: no ResourceSlices of this node could be read")
     for pod in pods:
         users = [container.name for container in pod.all_containers if container.resources.claims]
-        if pod.uid in listed and pod.uid not in held and not all(map(pod.is_ordinary_init, users)):
+        if pod.uid in listed and pod.uid not in device_keys and not all(map(pod.is_ordinary_init, users)):
             gaps.append(f"pod {pod.namespace}/{pod.name} has claims, but PodResources lists no device of them")
     contradictions = (*(placed.problems if placed else ()), *_wrong_holders(ledger, placed, listed))
     return JoinedClaims(ledger if ledger.devices or ledger.held else None, tuple(gaps), contradictions)

@@ -137,7 +137,8 @@ class KubeletReader:
         self.paths = paths
         self.markers: Markers | None = None  #: of this observer, which may be withdrawn for a moment
         self._pod_resources = pod_resources
-        self._pods, self._slices = pods, slices
+        self._pods = pods
+        self._slices = slices
         self._configz = configz
         self._discover = discover
         self._clock = clock
@@ -172,7 +173,7 @@ class KubeletReader:
             await self.refresh()
         gates = feature_gates.resolve(known.configuration.feature_gates, known.configuration.release)
         for _ in range(_ATTEMPTS):
-            before = self._versions()
+            old_versions = self._versions()
             files, allocated, file_gaps = self._read_files(gates)
             listed, allocatable, gaps = None, None, [*known.gaps, *file_gaps]
             try:
@@ -181,7 +182,7 @@ class KubeletReader:
                 )
             except PluginError as error:
                 gaps.append(f"PodResources does not answer: {error}")
-            if before == self._versions():
+            if old_versions == self._versions():
                 break
         pods, socket = self._pods(), _version(self.paths.plugin_socket)
         if pods is None:
@@ -209,9 +210,9 @@ class KubeletReader:
             withdrawals = self.markers.withdrawals
             listed, allocatable = await self._pod_resources.read()
             return listed, self.markers.at_rest(allocatable, since=withdrawals)
-        known, now = self._allocatable, self._clock()
-        if known is not None and known.registered == registered and now - known.at < ALLOCATABLE_SECONDS:
-            return await self._pod_resources.list(), known.resources
+        cached, now = self._allocatable, self._clock()
+        if cached is not None and cached.registered == registered and now - cached.at < ALLOCATABLE_SECONDS:
+            return await self._pod_resources.list(), cached.resources
         forgotten = self._forgotten
         listed, allocatable = await self._pod_resources.read()
         # Devices that only the file has belong to a plugin that has stopped. It can come back without another file.

@@ -118,7 +118,8 @@ class Markers:
     ) -> None:
         self.allocated = asyncio.Event()  #: set whenever a container gets markers
         self.withdrawals = 0  #: so far
-        self._make, self._metrics = make, metrics
+        self._make = make
+        self._metrics = metrics
         self._wanted: NodeSet | None = None  #: the NUMA nodes whose markers are not withdrawn; ``None``: all
         self._hidden = False  #: whether the kubelet may still show markers as withdrawn
         self._markers: tuple[Device, ...] = ()
@@ -145,7 +146,8 @@ class Markers:
     def withdrawn(self, wanted: NodeSet) -> Iterator[None]:
         """Withdraw the markers of all other NUMA nodes than *wanted*, allocated ones included, inside the context."""
         self.withdrawals += 1
-        self._wanted, self._hidden = wanted, True
+        self._wanted = wanted
+        self._hidden = True
         self._report()
         try:
             yield
@@ -303,7 +305,7 @@ class Steering:
     async def _carry_out(self, instruction: SteeringInstruction) -> tuple[SteeringPhase | None, str]:
         """Steer the pod of an instruction; return the phase to report, ``None`` if the instruction was replaced."""
         try:
-            wanted = self._check(instruction)
+            nodes = self._check(instruction)
             if self._is_admitted(instruction):
                 return SteeringPhase.DONE, "the pod holds its markers already"
             if instruction.phase is SteeringPhase.READY:
@@ -314,7 +316,7 @@ class Steering:
             return end.phase, str(end)
         outcome: tuple[SteeringPhase | None, str] = SteeringPhase.DONE, ""
         try:
-            with self.markers.withdrawn(wanted):
+            with self.markers.withdrawn(nodes):
                 await self._hold(instruction, started)
         except _EndError as end:
             outcome = end.phase, str(end)
@@ -389,8 +391,8 @@ class Steering:
 
     def _has_ended(self, instruction: SteeringInstruction) -> bool:
         pod = instruction.spec.pod
-        known = (self.pods() or {}).get(pod.uid) if pod else None
-        return known is not None and known.finished
+        known_pod = (self.pods() or {}).get(pod.uid) if pod else None
+        return known_pod is not None and known_pod.finished
 
     def _waiting_pods(self) -> list[str]:
         """Return the names of pods that are bound to the node, request markers, and hold none yet."""
@@ -478,5 +480,5 @@ def _pod_name(instruction: SteeringInstruction) -> str:
     return f"{pod.namespace}/{pod.name}" if pod else ""
 
 
-def _requests_markers(known: KnownPod) -> bool:
-    return any(MARKER_RESOURCE in container.resources.requests for container in known.pod.all_containers)
+def _requests_markers(pod: KnownPod) -> bool:
+    return any(MARKER_RESOURCE in container.resources.requests for container in pod.pod.all_containers)

@@ -91,20 +91,25 @@ class Publisher:
         return written
 
     async def _publish_state(self, state: HostStateDocument) -> bool:
-        before, timing = self._state, self._client.timing
-        if before is None or state != before.replace(observed_at="", generation=0, machine_generation=0):
+        published, timing = self._state, self._client.timing
+        if published is None or state != published.replace(observed_at="", generation=0, machine_generation=0):
             generation = self._generation + 1
-            same = before is not None and (state.machine, state.configuration) == (before.machine, before.configuration)
-            machine_generation = before.machine_generation if before is not None and same else generation
+            same = published is not None and (state.machine, state.configuration) == (
+                published.machine,
+                published.configuration,
+            )
+            machine_generation = published.machine_generation if published is not None and same else generation
             state = state.replace(generation=generation, machine_generation=machine_generation)
         elif timing.clock() >= self._written_at + HEARTBEAT_SECONDS:
-            state = before
+            state = published
         else:
             return False
         state = state.replace(observed_at=format_time(timing.time_of_day()))
         if not await self._apply(HOST_STATES, to_object(state)):
             return False
-        self._state, self._generation, self._written_at = state, state.generation, timing.clock()
+        self._state = state
+        self._generation = state.generation
+        self._written_at = timing.clock()
         return True
 
     async def _apply(self, resource: Resource[Any], document: Mapping[str, Any]) -> bool:

@@ -116,8 +116,8 @@ def _steering(  # noqa: PLR0913 - the parts that it shares with the observer
     steering_metrics = SteeringMetrics(metrics.registry)
 
     def markers() -> tuple[Device, ...]:
-        known = reader.machine()
-        return make_markers(*known) if known else ()
+        machine = reader.machine()
+        return make_markers(*machine) if machine else ()
 
     directory = options.paths.plugin_socket.parent
     reader.markers = Markers(directory, make=markers, metrics=steering_metrics)

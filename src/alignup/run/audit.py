@@ -74,8 +74,8 @@ def audit(directory: Path, *, agent: AgentClient | None, fix: bool) -> AuditRepo
         runs = [run for run in first.runs if run.record.uid in drifted]
         failures = [failure for run in runs for failure in restore_run(run)]
     second = _audit_once(directory, agent)
-    left = {drift.key for drift in second.drifts}
-    fixed = tuple(drift for drift in first.drifts if drift.key not in left)
+    remaining_keys = {drift.key for drift in second.drifts}
+    fixed = tuple(drift for drift in first.drifts if drift.key not in remaining_keys)
     return second._replace(fixed=fixed, failures=tuple(failures))
 
 
@@ -98,10 +98,10 @@ def _compare_with_ledger(records: Sequence[RunRecord], directory: Path) -> Itera
     with registry.RunRegistry(directory).locked():
         stored = StateStore(directory).load()
     pods = stored.pods if stored else ()
-    held = {pod.entry.pod.uid: pod.entry.cpus.containers.get(CONTAINER, "") for pod in pods}
+    cpus_by_uid = {pod.entry.pod.uid: pod.entry.cpus.containers.get(CONTAINER, "") for pod in pods}
     for record in records:
         if record.exclusive:
-            yield from _compare_cpus(record, held.get(record.uid), where="the ledger")
+            yield from _compare_cpus(record, cpus_by_uid.get(record.uid), where="the ledger")
 
 
 def _compare_with_agent(records: Sequence[RunRecord], agent: AgentClient | None) -> Iterator[Drift]:
@@ -198,9 +198,9 @@ def _cgroup_drift(record: RunRecord, directory: Path) -> Iterator[Drift]:
         yield Drift(record.uid, record.name, DriftKind.GROUP, str(directory), "present", "missing")
         return
     pairs = (("CPUs", record.cpus, actual.cpus), ("memory on NUMA nodes", record.memory, actual.nodes))
-    for resource, wanted, granted in pairs:
-        if wanted and granted != wanted:
-            shown = [f"{resource} {bits.show(members) or 'any'}" for members in (wanted, granted)]
+    for resource, intended, granted in pairs:
+        if intended and granted != intended:
+            shown = [f"{resource} {bits.show(members) or 'any'}" for members in (intended, granted)]
             yield Drift(record.uid, record.name, DriftKind.GROUP, str(directory), shown[0], shown[1])
 
 
@@ -213,19 +213,19 @@ def _thread_drift(record: RunRecord, pid: int) -> Iterator[Drift]:
         (DriftKind.MEMORY, "memory on ", "NUMA nodes", memory, [thread.nodes for thread in threads]),
     ):
         for allowed, count in Counter(mask for mask in masks if wanted and mask & ~wanted).items():
-            where = f"process {pid}" if count == 1 else f"{count} threads of process {pid}"
+            subject = f"process {pid}" if count == 1 else f"{count} threads of process {pid}"
             intended, actual = f"{prefix}{resource} {bits.show(wanted)}", f"{resource} {bits.show(allowed)}"
-            yield Drift(record.uid, record.name, kind, where, intended, actual)
+            yield Drift(record.uid, record.name, kind, subject, intended, actual)
 
 
 def _device_drift(record: RunRecord, devices: DeviceTopology) -> Iterator[Drift]:
     for resource, ids in record.devices.items():
         for id_, nodes in ids.items():
-            known = (resource, id_) in devices
-            if not known or devices[resource, id_] != nodes:
-                actual = _near(devices[resource, id_]) if known else "missing"
-                where = f"{resource} {id_}"
-                yield Drift(record.uid, record.name, DriftKind.DEVICE, where, _near(nodes), actual)
+            exists = (resource, id_) in devices
+            if not exists or devices[resource, id_] != nodes:
+                actual = _near(devices[resource, id_]) if exists else "missing"
+                subject = f"{resource} {id_}"
+                yield Drift(record.uid, record.name, DriftKind.DEVICE, subject, _near(nodes), actual)
 
 
 def _misplaced_bytes(pid: int, nodes: NodeSet) -> dict[int, int]:

@@ -108,12 +108,12 @@ def write(directory: Path, cpus: CpuSet, *, nodes: NodeSet) -> None:
         write_file(directory / "cpuset.cpus", bits.show(cpus))
         granted_cpus, granted_nodes = (_read_list(directory / name) for name in _EFFECTIVE[_is_v2(directory)])
     except OSError as error:
-        where, why = error.filename or directory, error.strerror or error
-        raise EnforceError(f"cannot set the cpuset to CPUs {bits.show(cpus)}: {where}: {why}") from error
+        path, why = error.filename or directory, error.strerror or error
+        raise EnforceError(f"cannot set the cpuset to CPUs {bits.show(cpus)}: {path}: {why}") from error
     if (cpus and granted_cpus != cpus) or (nodes and granted_nodes != nodes):
         granted = f"CPUs {bits.show(granted_cpus)}, NUMA nodes {bits.show(granted_nodes)}"
-        wanted = f"CPUs {bits.show(cpus)}, NUMA nodes {bits.show(nodes) or 'any'}"
-        raise EnforceError(f"the kernel granted {directory} {granted} instead of {wanted}")
+        resources = f"CPUs {bits.show(cpus)}, NUMA nodes {bits.show(nodes) or 'any'}"
+        raise EnforceError(f"the kernel granted {directory} {granted} instead of {resources}")
 
 
 def read(directory: Path) -> Cpuset | None:
@@ -166,10 +166,12 @@ def _directories(cgroups: Path, mountinfo: Path) -> Iterator[tuple[Path, Path]]:
             paths["cgroup"] = path
     mounts: dict[str, tuple[str, str]] = {}
     for line in mountinfo.read_text("utf-8", "surrogateescape").splitlines():
-        before, _, after = line.partition(" - ")
+        mount_fields, _, after = line.partition(" - ")
         kind, _, options = after.split(" ", 2)
         if kind == "cgroup2" or (kind == "cgroup" and _CPUSET in options.replace(" ", ",").split(",")):
-            root, point = (_OCTAL.sub(lambda match: chr(int(match[1], 8)), part) for part in before.split(" ")[3:5])
+            root, point = (
+                _OCTAL.sub(lambda match: chr(int(match[1], 8)), part) for part in mount_fields.split(" ")[3:5]
+            )
             mounts.setdefault(kind, (root, point))
     for kind in ("cgroup2", "cgroup"):
         # A path with ".." is outside of what this process can see.

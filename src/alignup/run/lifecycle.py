@@ -91,16 +91,16 @@ def run(allocator: Allocator, job: RunJob, *, timeout: float = 0.0) -> int:
                 return code
         # Wait until a run ends, which changes the directory, or until the next attempt: a killed run changes nothing.
         directory, until = job.registry.directory, min(end, time.monotonic() + _RETRY_INTERVAL)
-        before = directory.stat().st_mtime_ns
-        while time.monotonic() < until and directory.stat().st_mtime_ns == before:
+        modified_at = directory.stat().st_mtime_ns
+        while time.monotonic() < until and directory.stat().st_mtime_ns == modified_at:
             time.sleep(_POLL_INTERVAL)
 
 
 def remove_finished_runs(allocator: Allocator, runs: RunRegistry) -> tuple[RunRecord, ...]:
     """Load the allocator and remove its finished runs; return the others. The caller holds the lock."""
-    known = [record for record in runs.all() if record.agent == allocator.address]
-    finished = {record.uid: record for record in registry.finished_runs(known)}
-    active = tuple(record for record in known if record.uid not in finished)
+    records = [record for record in runs.all() if record.agent == allocator.address]
+    finished = {record.uid: record for record in registry.finished_runs(records)}
+    active = tuple(record for record in records if record.uid not in finished)
     runs.record_processes([record.uid for record in active if not record.runner.alive])
     allocator.load(active=[record.uid for record in active], finished=list(finished))
     for record in finished.values():
@@ -206,8 +206,8 @@ def _record_started(job: RunJob, record: RunRecord, pid: int) -> None:
 def _release(allocator: Allocator, job: RunJob, record: RunRecord) -> None:
     """Release the run after its command has ended, unless it left processes behind."""
     if not registry.wait_until_finished(record):
-        kept = f"CPUs {bits.show(record.cpus)}" if record.exclusive else "its resources"
-        job.notify(f"processes of {record.name} are still running and keep {kept} until they end")
+        resources = f"CPUs {bits.show(record.cpus)}" if record.exclusive else "its resources"
+        job.notify(f"processes of {record.name} are still running and keep {resources} until they end")
     try:
         with job.registry.locked():
             if record.uid not in (finished.uid for finished in registry.finished_runs([record], ending=record.uid)):
@@ -243,11 +243,11 @@ def _update_shared(allocator: Allocator, job: RunJob, active: Sequence[RunRecord
 @contextmanager
 def block_signals() -> Iterator[Signals]:
     """Block the forwarded signals; yield the signals that were blocked before, for :func:`start_command`."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
+    old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
     try:
-        yield {signal.Signals(number) for number in before}
+        yield {signal.Signals(number) for number in old_mask}
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
 
 
 def start_command(run: RunRecord, *, environment: Mapping[str, str], blocked: Signals) -> int:
@@ -328,7 +328,7 @@ def _exists(program: str, environment: Mapping[str, str]) -> bool:
 
 
 def _place_self(run: RunRecord) -> None:
-    wanted = bits.show(run.cpus)
+    cpus = bits.show(run.cpus)
     try:
         if run.cgroup is not None:
             process.reset_affinity()
@@ -337,8 +337,8 @@ def _place_self(run: RunRecord) -> None:
         os.sched_setaffinity(0, bits.members(run.cpus))
         granted = bits.of(os.sched_getaffinity(0))
     except OSError as error:
-        raise EnforceError(f"cannot run the command on CPUs {wanted}: {error.strerror}") from error
+        raise EnforceError(f"cannot run the command on CPUs {cpus}: {error.strerror}") from error
     if granted != run.cpus:
-        raise EnforceError(f"the kernel granted CPUs {bits.show(granted)} instead of {wanted}")
+        raise EnforceError(f"the kernel granted CPUs {bits.show(granted)} instead of {cpus}")
     if run.memory:
         process.bind_memory(run.memory)

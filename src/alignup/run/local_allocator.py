@@ -134,7 +134,8 @@ class LocalAllocator:
                     f"the resources of running runs do not fit this machine and these settings: {error}; "
                     "use the configuration and options of these runs, or wait until they end"
                 ) from error
-        self._active, self._unclaimed = active, self.host.ledger
+        self._active = active
+        self._unclaimed = self.host.ledger
         self._add_claims()
 
     def _add_claims(self) -> None:
@@ -240,9 +241,9 @@ def _free_devices(ledger: DeviceLedger, claimed: Mapping[str, Collection[str]]) 
 
 def _default_settings(machine: Machine, permitted: CpuSet | None) -> Settings:
     view = machine.kubelet_view()
-    left = view.all_cpus if permitted is None else view.all_cpus & permitted
+    usable_cpus = view.all_cpus if permitted is None else view.all_cpus & permitted
     # All CPUs that are not permitted, and one that is; 0 (the CPU manager chooses one) when all are permitted.
-    reserved = 0 if left in {view.all_cpus, 0} else view.all_cpus & ~left | left & -left
+    reserved = 0 if usable_cpus in {view.all_cpus, 0} else view.all_cpus & ~usable_cpus | usable_cpus & -usable_cpus
     amount = Quantity(reserved.bit_count() or 1)
     settings = Settings(
         topology=TopologySettings(policy=Policy.BEST_EFFORT, limit_nodes=False),
@@ -250,10 +251,10 @@ def _default_settings(machine: Machine, permitted: CpuSet | None) -> Settings:
         reservation={CPU: amount},
         max_pods=_MAX_RUNS,
     )
-    known = [node.memory for node in view.nodes if node.memory is not None]
-    if len(known) < len(view.nodes) or not sum(known):
+    node_sizes = [node.memory for node in view.nodes if node.memory is not None]
+    if len(node_sizes) < len(view.nodes) or not sum(node_sizes):
         return settings
-    memory = max(_MIB, sum(known) // _RESERVED_SHARE // _MIB * _MIB)
+    memory = max(_MIB, sum(node_sizes) // _RESERVED_SHARE // _MIB * _MIB)
     reservation: Amounts = {CPU: amount, MEMORY: Quantity(memory, format=QuantityFormat.BINARY_SI)}
     proposed = reserved_memory.propose_reserved_memory(reservation, view)
     return replace(settings, memory_policy=MemoryPolicy.STATIC, reserved_memory=proposed, reservation=reservation)

@@ -114,7 +114,7 @@ def thread_cpusets(pid: int) -> tuple[Cpuset, ...]:
 
 def pin(pid: int, cpus: CpuSet) -> None:
     """Set the affinity of all threads of a process; raise ``EnforceError`` if the kernel does not permit it."""
-    wanted = set(bits.members(cpus))
+    cpu_numbers = set(bits.members(cpus))
     done: set[int] = set()
     for _ in range(_PASSES):
         new = set(_threads(pid)) - done
@@ -123,7 +123,7 @@ def pin(pid: int, cpus: CpuSet) -> None:
         for thread in new:
             try:
                 with suppress(ProcessLookupError):
-                    os.sched_setaffinity(thread, wanted)
+                    os.sched_setaffinity(thread, cpu_numbers)
             except OSError as error:
                 why = error.strerror or str(error)
                 raise EnforceError(f"cannot move process {pid} to CPUs {bits.show(cpus)}: {why}") from error
@@ -132,12 +132,12 @@ def pin(pid: int, cpus: CpuSet) -> None:
 
 def permitted_cpus() -> CpuSet:
     """Return the CPUs this process could use, whatever its affinity: the kernel trims a request to the cpuset."""
-    before = os.sched_getaffinity(0)
+    old_cpus = os.sched_getaffinity(0)
     try:
         reset_affinity()
         return bits.of(os.sched_getaffinity(0))
     finally:
-        os.sched_setaffinity(0, before)
+        os.sched_setaffinity(0, old_cpus)
 
 
 def reset_affinity() -> None:

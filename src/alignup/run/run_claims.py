@@ -74,10 +74,10 @@ class RunClaims:
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str], notify: Callable[[str], None]) -> "RunClaims":
-        chosen = environment.get(VARIABLE)
-        if chosen is None:
+        directory = environment.get(VARIABLE)
+        if directory is None:
             return cls(DIRECTORIES, notify)
-        return cls((Path(chosen).absolute(),) if chosen else (), notify)
+        return cls((Path(directory).absolute(),) if directory else (), notify)
 
     @property
     def directory(self) -> Path | None:

@@ -96,9 +96,10 @@ class Database:
             if status.st_mode & 0o077:
                 directory.chmod(0o700)
         except OSError as error:
-            where = directory if error.filename is None else error.filename
-            raise _untrusted(directory, f"cannot be created or read: {where}: {error.strerror}") from error
-        self.path, self._log = directory / NAME, directory / f"{NAME}-wal"
+            path = directory if error.filename is None else error.filename
+            raise _untrusted(directory, f"cannot be created or read: {path}: {error.strerror}") from error
+        self.path = directory / NAME
+        self._log = directory / f"{NAME}-wal"
         self._counter_path = directory / f"{NAME}{_COUNTER}"
         self._counter = -1  #: its descriptor; -1: not open
         self.acknowledged = 0  #: the number of the last acknowledged change, before the last read; 0: unknown
@@ -306,7 +307,9 @@ class Database:
                 self._connection.close()
             with suppress(OSError):
                 os.close(self._counter)
-        self._connection, self._files, self._counter = None, None, -1
+        self._connection = None
+        self._files = None
+        self._counter = -1
 
     def set_aside(self) -> tuple[str, ...]:
         """Rename the database, or the files of an earlier version, to unused names; return these names.

@@ -95,13 +95,13 @@ def decision_rows(decisions: Iterable[Entry], *, max_bytes: int) -> tuple[list[D
 
 
 def insert(
-    connection: sqlite3.Connection, new_rows: Sequence[DecisionRow], before: HistorySize, limit: HistorySize
+    connection: sqlite3.Connection, new_rows: Sequence[DecisionRow], old_size: HistorySize, limit: HistorySize
 ) -> HistorySize:
     """Add decisions and delete the oldest ones beyond the *limit*; return the new size."""
     if not new_rows:
-        return before
+        return old_size
     last = insert_rows(connection, "decisions (time, uid, pod, outcome, document)", new_rows)
-    rows, size = before.rows + len(new_rows), before.bytes + sum(len(row[-1]) for row in new_rows)
+    rows, size = old_size.rows + len(new_rows), old_size.bytes + sum(len(row[-1]) for row in new_rows)
     while (rows > limit.rows or size > limit.bytes) and rows > 1:
         count = max(1, rows - limit.rows)
         oldest = connection.execute(
@@ -136,9 +136,9 @@ class History:
         """Return decisions; parameters that are ``None`` do not filter."""
         if not self._path.exists():
             return ()
-        where = " AND ".join(_CONDITIONS[name] for name, value in parameters.items() if value is not None) or "TRUE"
+        condition = " AND ".join(_CONDITIONS[name] for name, value in parameters.items() if value is not None) or "TRUE"
         # Only the constant conditions above are inserted into the text.
-        query = f"SELECT id, time, outcome, document FROM decisions WHERE {where} ORDER BY id DESC"  # noqa: S608
+        query = f"SELECT id, time, outcome, document FROM decisions WHERE {condition} ORDER BY id DESC"  # noqa: S608
         address = f"{self._path.absolute().as_uri()}?mode=ro"
         try:
             with closing(sqlite3.connect(address, uri=True, timeout=_READ_SECONDS)) as connection:

@@ -258,7 +258,9 @@ class StateStore:
             else:
                 self._pods[uid] = row
         self._parts |= plan.part_digests
-        self._digest, self._ledger_bytes, self._next_number = plan.digest, plan.ledger_bytes, plan.next_number
+        self._digest = plan.digest
+        self._ledger_bytes = plan.ledger_bytes
+        self._next_number = plan.next_number
         self._serial += 1
         self._database.acknowledge(self._serial)
         self._saved = state
@@ -293,9 +295,9 @@ class StateStore:
         saved, plan = self._saved, _Plan(self._pods, self._digest, self._ledger_bytes, self._next_number)
         for name, part in _changed_parts(state, saved):
             document = codec.encode(part)
-            before, digest = self._parts.get(name), row_digest(0, name, "", document)
-            if digest != before:
-                plan.digest ^= digest ^ (before or 0)
+            saved_digest, digest = self._parts.get(name), row_digest(0, name, "", document)
+            if digest != saved_digest:
+                plan.digest ^= digest ^ (saved_digest or 0)
                 plan.part_digests[name] = digest
                 plan.parts.append((name, document.decode()))
         is_same = saved is not None and state.waiting is saved.waiting
@@ -418,12 +420,12 @@ class _Plan:
 
 def _changed_parts(state: DurableState, saved: DurableState | None) -> Iterator[tuple[str, object]]:
     """Yield the name and the document of each part that may have changed."""
-    host, before = state.host, None if saved is None else saved.host
-    if before is None or host.machine is not before.machine:
+    host, saved_host = state.host, None if saved is None else saved.host
+    if saved_host is None or host.machine is not saved_host.machine:
         yield "machine", machine_fingerprint(host.machine)
-    if before is None or host.settings is not before.settings:
+    if saved_host is None or host.settings is not saved_host.settings:
         yield "settings", settings_fingerprint(host.settings)
-    if before is None or any(map(is_not, _resources(host.ledger), _resources(before.ledger))):
+    if saved_host is None or any(map(is_not, _resources(host.ledger), _resources(saved_host.ledger))):
         yield "residue", residue(host.ledger, providers=host.providers)
     if saved is None or state.plugins is not saved.plugins:
         yield "plugins", sorted(state.plugins)
@@ -437,9 +439,9 @@ def _resources(ledger: Ledger) -> tuple[object, ...]:
 
 def _changed_pods(state: DurableState, saved: DurableState) -> set[str]:
     """Return the uids of admitted pods that were added, replaced or removed, or hold something else."""
-    before, after = saved.host.ledger, state.host.ledger
-    changed = changed_keys(saved.pods, state.pods).union(*map(changed_keys, _by_pod(before), _by_pod(after)))
-    if after.devices.inventories is not before.devices.inventories:
+    saved_ledger, after = saved.host.ledger, state.host.ledger
+    changed = changed_keys(saved.pods, state.pods).union(*map(changed_keys, _by_pod(saved_ledger), _by_pod(after)))
+    if after.devices.inventories is not saved_ledger.devices.inventories:
         changed |= after.devices.held.keys()  # they may be on other NUMA nodes now
     return changed
 
@@ -451,10 +453,10 @@ def _by_pod(ledger: Ledger) -> tuple[Mapping[str, object], ...]:
 
 def _changed_waiting(state: DurableState, saved: DurableState) -> set[str]:
     """Return the uids of pods that wait or waited, if that changed; a new decision about a pod is not stored."""
-    before = {record.pod.uid: (id(record.pod), record.since) for record in saved.waiting}
+    saved_waiting = {record.pod.uid: (id(record.pod), record.since) for record in saved.waiting}
     after = {record.pod.uid: (id(record.pod), record.since) for record in state.waiting}
-    moved = [uid for uid in before if uid in after] != [uid for uid in after if uid in before]
-    return {uid for uid in {*before, *after} if moved or before.get(uid) != after.get(uid)}
+    moved = [uid for uid in saved_waiting if uid in after] != [uid for uid in after if uid in saved_waiting]
+    return {uid for uid in {*saved_waiting, *after} if moved or saved_waiting.get(uid) != after.get(uid)}
 
 
 def _admitted_document(state: DurableState, uid: str) -> bytes:

@@ -84,7 +84,8 @@ class DraDriver(FaultyServer):
 
     def __init__(self, name: str, devices: Iterable[DraDevice] | str, *, directory: Path, node: str) -> None:
         super().__init__()
-        self.name, self.node = name, node
+        self.name = name
+        self.node = node
         self.pool = node  #: the name of its only pool
         listed = _parse_devices(name, devices) if isinstance(devices, str) else devices
         self.devices = {device.name: device for device in listed}  #: by name
@@ -223,28 +224,30 @@ class DraDriver(FaultyServer):
 
     def _results(self, claim: wire.Claim, document: Document | None) -> list[Document]:
         """Return what a claim was allocated of this driver; raise ``ClaimError`` if that cannot be."""
-        where = f"ResourceClaim {claim.namespace}/{claim.name}"
+        claim_name = f"ResourceClaim {claim.namespace}/{claim.name}"
         if document is None:
-            raise ClaimError(f"{where} does not exist")
+            raise ClaimError(f"{claim_name} does not exist")
         if document["metadata"]["uid"] != claim.uid:
-            raise ClaimError(f"{where} has the uid {document['metadata']['uid']}, not {claim.uid}")
+            raise ClaimError(f"{claim_name} has the uid {document['metadata']['uid']}, not {claim.uid}")
         allocation = document.get("status", {}).get("allocation")
         if allocation is None:
-            raise ClaimError(f"{where} is not allocated")
+            raise ClaimError(f"{claim_name} is not allocated")
         listed = allocation.get("devices", {}).get("results", ())
         results = [result for result in listed if result["driver"] == self.name]
         for result in results:
             if result["pool"] != self.pool or result["device"] not in self.devices:
-                raise ClaimError(f"{where} was allocated the unknown device {result['pool']}/{result['device']}")
+                raise ClaimError(f"{claim_name} was allocated the unknown device {result['pool']}/{result['device']}")
             holder = self._holder(result["device"])
             if holder and not result.get("shareID") and not result.get("adminAccess"):
-                raise ClaimError(f"{where} was allocated {result['device']}, which the claim with uid {holder} holds")
+                raise ClaimError(
+                    f"{claim_name} was allocated {result['device']}, which the claim with uid {holder} holds"
+                )
         return results
 
     def _holder(self, device: str) -> str:
         """Return the uid of a claim that a device is prepared for; empty if there is none."""
         for uid, prepared in self.prepared.items():
-            if any(held.device_name == device for held in prepared.devices):
+            if any(prepared_device.device_name == device for prepared_device in prepared.devices):
                 return uid
         return ""
 

@@ -145,8 +145,8 @@ class Plugin(FaultyServer):
         response = wire.PreferredAllocationResponse()
         for container in request.container_requests:
             available, must_include = container.available_deviceIDs, container.must_include_deviceIDs
-            chosen = self.preference.choose(available, must_include=must_include, size=container.allocation_size)
-            response.container_responses.add(deviceIDs=chosen)
+            preferred = self.preference.choose(available, must_include=must_include, size=container.allocation_size)
+            response.container_responses.add(deviceIDs=preferred)
         return response
 
     async def allocate(self, request: wire.AllocateRequest) -> wire.AllocateResponse:

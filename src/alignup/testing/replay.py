@@ -148,8 +148,8 @@ class _RecordedAnswers:
 
 def _first_difference(expected: tuple[Any, ...], got: list[Instruction]) -> tuple[str, str] | None:
     writer = ValueWriter(alone=True)
-    for place in range(max(len(expected), len(got))):
-        instructions = [todo[place : place + 1] for todo in (expected, tuple(got))]
+    for index in range(max(len(expected), len(got))):
+        instructions = [todo[index : index + 1] for todo in (expected, tuple(got))]
         if writer.line(instructions[0]) != writer.line(instructions[1]):
             before, after = (_show(todo[0]) if todo else "nothing" for todo in instructions)
             return before, after

@@ -65,9 +65,9 @@ def parse_address(text: str, *, listening: bool = False) -> Address:
         return UnixAddress(Path(text.removeprefix("unix:")).absolute())
     match = _TCP.fullmatch(text)
     if match is None or int(match["port"]) > 65535:
-        where = "all addresses" if listening else "localhost"
+        default_host = "all addresses" if listening else "localhost"
         raise ParseError(
-            f"{text!r} is not an address; write unix:PATH, HOST:PORT, https://HOST:PORT, or :PORT for {where}"
+            f"{text!r} is not an address; write unix:PATH, HOST:PORT, https://HOST:PORT, or :PORT for {default_host}"
         )
     tls = None if match["scheme"] is None else match["scheme"] == "https"
     missing = "0.0.0.0" if listening else "127.0.0.1"  # noqa: S104 - as asked for

@@ -48,7 +48,9 @@ class AgentError(AlignError):
 
     def __init__(self, kind: AgentErrorKind, *problems: str, address: Address, status: int = 0) -> None:
         super().__init__("; ".join(problems))
-        self.kind, self.problems, self.address = kind, problems, address
+        self.kind = kind
+        self.problems = problems
+        self.address = address
         self.status = status  #: of the HTTP response, if the agent reported the problems
 
 

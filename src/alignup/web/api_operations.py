@@ -154,13 +154,15 @@ def _parse_parameters(operation: Operation, request: Request) -> ParameterValues
     """Return the parameter values; the problem names every unknown, repeated or invalid parameter."""
     problems: list[Problem] = []
     texts: dict[str, str] = {name: str(value) for name, value in request.path_params.items()}
-    known = {parameter.name for parameter in operation.parameters if not parameter.in_path}
+    parameter_names = {parameter.name for parameter in operation.parameters if not parameter.in_path}
     query = request.url.query if request.scope.get("query_string") else ""  # request.url is slow to build
     for name, text in parse_qsl(query, keep_blank_values=True):
-        if name in known and name not in texts:
+        if name in parameter_names and name not in texts:
             texts[name] = text
         elif operation.strict:
-            problems.append(Problem(name, "is given twice" if name in known else "is not a parameter of this path"))
+            problems.append(
+                Problem(name, "is given twice" if name in parameter_names else "is not a parameter of this path")
+            )
     values: dict[str, Any] = {}
     for parameter in operation.parameters:
         if parameter.name not in texts:

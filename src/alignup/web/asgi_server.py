@@ -163,7 +163,10 @@ class _Server:
     def __init__(
         self, app: ASGIApp, listener: socket.socket, limits: ServerLimits, tls: Callable[[], ssl.SSLContext] | None
     ) -> None:
-        self._app, self._listener, self._limits, self._tls = app, listener, limits, tls
+        self._app = app
+        self._listener = listener
+        self._limits = limits
+        self._tls = tls
         self._table = ConnectionTable(limits.connections)
         self._loop = asyncio.get_running_loop()
         self._handshakes: set[asyncio.Task[None]] = set()

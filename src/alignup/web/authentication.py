@@ -95,10 +95,10 @@ def _hash(secret: str) -> bytes:
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
 
 
-def _add(known: dict[bytes, float], key: bytes, expires: float, *, most: int) -> None:
-    while len(known) >= most:
-        del known[next(iter(known))]
-    known[key] = expires
+def _add(expirations: dict[bytes, float], key: bytes, expires: float, *, most: int) -> None:
+    while len(expirations) >= most:
+        del expirations[next(iter(expirations))]
+    expirations[key] = expires
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,21 +76,21 @@ def select_points(times: Sequence[float], columns: Sequence[Sequence[float]], li
     """
     total = len(times)
     changes = [
-        place
-        for place in range(total)
-        if place in {0, total - 1} or any(values[place] != values[place - 1] for values in columns)
+        index
+        for index in range(total)
+        if index in {0, total - 1} or any(values[index] != values[index - 1] for values in columns)
     ]
     if len(changes) <= limit:
         return changes
     intervals = max(1, limit // (2 + 2 * len(columns)))
     first, span = times[0], (times[-1] - times[0]) or 1.0
-    kept: set[int] = set()
-    for _, places in groupby(changes, lambda place: min(int((times[place] - first) / span * intervals), intervals - 1)):
+    indexes: set[int] = set()
+    for _, places in groupby(changes, lambda index: min(int((times[index] - first) / span * intervals), intervals - 1)):
         members = list(places)
-        kept |= {members[0], members[-1]}
+        indexes |= {members[0], members[-1]}
         for values in columns:
-            kept |= {min(members, key=values.__getitem__), max(members, key=values.__getitem__)}
-    return sorted(kept)
+            indexes |= {min(members, key=values.__getitem__), max(members, key=values.__getitem__)}
+    return sorted(indexes)
 
 
 def _short(value: float, digits: int) -> float:

@@ -164,7 +164,10 @@ class EventStreams:
     """
 
     def __init__(self, source: EventSource, *, limit: int, heartbeat: float, stopping: asyncio.Event) -> None:
-        self._source, self._limit, self._heartbeat, self._stopping = source, limit, heartbeat, stopping
+        self._source = source
+        self._limit = limit
+        self._heartbeat = heartbeat
+        self._stopping = stopping
         self._open = 0
 
     def response(self, request: Request) -> ASGIApp:

@@ -186,9 +186,9 @@ def path(*parts: str | int, **query: str | int | None) -> str:
     An underscore at the end of a parameter's name is left out.
     """
     first, *rest = parts
-    where = "/".join([str(first), *(quote(str(part), safe="") for part in rest)])
+    path = "/".join([str(first), *(quote(str(part), safe="") for part in rest)])
     parameters = {name.rstrip("_"): value for name, value in query.items() if value is not None}
-    return f"{where}?{urlencode(parameters)}" if parameters else where
+    return f"{path}?{urlencode(parameters)}" if parameters else path
 
 
 def time_texts(seconds: float) -> tuple[str, str]:

@@ -52,7 +52,9 @@ class ServedConnection(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None  #: ``None``: not yet, or no longer, connected
         self.task: asyncio.Task[None] | None = None  #: of the running request
         self.table = table
-        self._app, self._limits, self._open_connections = app, limits, open_connections
+        self._app = app
+        self._limits = limits
+        self._open_connections = open_connections
         self._loop = asyncio.get_running_loop()
         self._parser: HttpRequestParser | None = HttpRequestParser(self)
         self._exchanges: deque[_Exchange] = deque()  #: without a complete response; the first is running
@@ -93,7 +95,8 @@ class ServedConnection(asyncio.Protocol):
     # What asyncio calls
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # of a stream
-        self.transport, self.established = transport, True
+        self.transport = transport
+        self.established = True
         self._open_connections.add(self)
         tls = transport.get_extra_info("sslcontext") is not None
         server, client = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
@@ -193,7 +196,8 @@ class ServedConnection(asyncio.Protocol):
         }
         expects_continue = headers.get(b"expect", b"").lower() == b"100-continue"
         exchange = _Exchange(self, scope, parser.should_keep_alive(), expects_continue)
-        self._receiving, self._head_bytes = exchange, 0
+        self._receiving = exchange
+        self._head_bytes = 0
         self._body_left = int(headers.get(b"content-length", 0))
         self._exchanges.append(exchange)
         if len(self._exchanges) == 1:
@@ -210,8 +214,11 @@ class ServedConnection(asyncio.Protocol):
         if self._receiving is not None:
             self._receiving.more_body = False
             self._receiving.changed.set()
-        self._url, self._headers, self._receiving = b"", [], None
-        self._head_bytes, self._body_left = 0, 0
+        self._url = b""
+        self._headers = []
+        self._receiving = None
+        self._head_bytes = 0
+        self._body_left = 0
 
     def _reject(self, status: HTTPStatus) -> None:
         """Answer an invalid request, after the response to a valid one before it, and close the connection."""
@@ -253,7 +260,8 @@ class ServedConnection(asyncio.Protocol):
         """Drop what the client still sends: after a reset of the connection, it would not read the response."""
         transport = self.transport
         if transport is not None and not transport.is_closing():
-            self._drains, self._unparsed = True, b""
+            self._drains = True
+            self._unparsed = b""
             if transport.can_write_eof():
                 transport.write_eof()
             self._start_timer("drain", self._limits.drain, transport.close)

@@ -46,8 +46,8 @@ def unix_socket(path: Path) -> Iterator[socket.socket]:
     finally:
         listener.close()
         with suppress(FileNotFoundError):
-            left = path.lstat()
-            if (left.st_dev, left.st_ino) == (bound.st_dev, bound.st_ino):
+            status = path.lstat()
+            if (status.st_dev, status.st_ino) == (bound.st_dev, bound.st_ino):
                 path.unlink()
 
 
@@ -102,12 +102,12 @@ def loopback_uid(client: tuple[str, int], server: tuple[str, int]) -> int | None
     if not all((getattr(address, "ipv4_mapped", None) or address).is_loopback for address, _ in ends):
         return None
     for path, six in (("/proc/net/tcp", False), ("/proc/net/tcp6", True)):
-        wanted = b"%s %s %s " % (*(_table_address(address, port, six=six) for address, port in ends), _ESTABLISHED)
+        row_start = b"%s %s %s " % (*(_table_address(address, port, six=six) for address, port in ends), _ESTABLISHED)
         with suppress(OSError):
             table = Path(path).read_bytes()
-            place = table.find(wanted)
-            if place >= 0:
-                return int(table[place + len(wanted) : place + 300].split(None, 4)[3])
+            position = table.find(row_start)
+            if position >= 0:
+                return int(table[position + len(row_start) : position + 300].split(None, 4)[3])
     return None
 
 
@@ -121,7 +121,7 @@ def _table_address(address: ipaddress.IPv4Address | ipaddress.IPv6Address, port:
         packed = _MAPPED + packed
     elif not six:
         packed = packed.removeprefix(_MAPPED)
-    words = [packed[place : place + 4][::_STEP].hex().upper() for place in range(0, len(packed), 4)]
+    words = [packed[start : start + 4][::_STEP].hex().upper() for start in range(0, len(packed), 4)]
     return f"{''.join(words)}:{port:04X}".encode()
 
 

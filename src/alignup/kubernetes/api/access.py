@@ -115,9 +115,9 @@ def kubeconfig_access(
 ) -> Access:
     """Return the access that a context of kubeconfig files describes; the default is their current context."""
     config = read_kubeconfig(paths)
-    name, chosen = config.context(context)
-    cluster, cluster_file = config.cluster(chosen.cluster)
-    user, user_file = config.user(chosen.user)
+    name, selected_context = config.context(context)
+    cluster, cluster_file = config.cluster(selected_context.cluster)
+    user, user_file = config.user(selected_context.user)
     certificates = authority(cluster, cluster_file)
     source = f"context {quote(name)} of {config.name}"
     server = cluster.server.rstrip("/")
@@ -140,7 +140,7 @@ def kubeconfig_access(
         proxy=cluster.proxy_url or proxy_for(server, environ),
         compress=not cluster.disable_compression,
         headers=tuple((header, value) for header, value in impersonation if value),
-        namespace=chosen.namespace or "default",
+        namespace=selected_context.namespace or "default",
         source=source,
     )
 

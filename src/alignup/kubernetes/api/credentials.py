@@ -56,7 +56,8 @@ class CredentialFile:
     """The content of a file, read again when the file changes."""
 
     def __init__(self, path: Path, *, content: str) -> None:
-        self._path, self._name = path, content
+        self._path = path
+        self._name = content
         self._version: tuple[int, int, int] | None = None
         self._content = b""
 
@@ -140,7 +141,9 @@ class PluginCredentials:
     def __init__(
         self, plugin: CredentialPlugin, *, timeout: float = 60.0, now: Callable[[], float] = time.time
     ) -> None:
-        self._plugin, self._timeout, self._now = plugin, timeout, now
+        self._plugin = plugin
+        self._timeout = timeout
+        self._now = now
         self._current: Credential | None = None
         self._expires: float | None = None
         self._lock = asyncio.Lock()
@@ -215,5 +218,5 @@ class PluginCredentials:
         return status
 
     def _error(self, problem: str) -> AccessError:
-        where = f"{self._plugin.source}: " if self._plugin.source else ""
-        return AccessError(f"{where}credential plugin {os.path.basename(self._plugin.command)} {problem}")  # noqa: PTH119
+        prefix = f"{self._plugin.source}: " if self._plugin.source else ""
+        return AccessError(f"{prefix}credential plugin {os.path.basename(self._plugin.command)} {problem}")  # noqa: PTH119

@@ -38,7 +38,10 @@ class ApiStatusError(ApiError):
         causes: tuple[str, ...] = (),
         retry_after: float | None = None,
     ) -> None:
-        self.code, self.reason, self.message, self.causes = code, reason, message, causes
+        self.code = code
+        self.reason = reason
+        self.message = message
+        self.causes = causes
         self.retry_after = retry_after
         super().__init__(f"{request}: {message}" if request else message)
 

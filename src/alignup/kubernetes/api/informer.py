@@ -71,12 +71,14 @@ class Informer(Generic[Object]):
         trim: Callable[[Object], Object] | None = None,
         longest_retry: float | None = None,
     ) -> None:
-        self.resource, self.query = resource, query
+        self.resource = resource
+        self.query = query
         self.error: ApiError | None = None  #: why the cache does not follow the API server now; ``None``: it does
         #: objects that cannot be decoded, which are not among ``objects``, or that a listener failed on, and why
         self.unreadable: dict[ObjectKey, str] = {}
         self.failures = 0  #: how often a listener has failed
-        self._client, self._trim = client, trim
+        self._client = client
+        self._trim = trim
         timing = client.timing
         self._timing = timing if longest_retry is None else replace(timing, longest_retry=longest_retry)
         self._objects: dict[ObjectKey, Object] = {}

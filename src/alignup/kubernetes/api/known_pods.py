@@ -36,7 +36,14 @@ def readable_pod(pod: ApiPod) -> Pod:
     """
     decoded = pod_from(pod)
     resources = [decoded.resources, *(container.resources for container in decoded.all_containers)]
-    every = [decoded.overhead, *(amounts for each in resources for amounts in (each.requests, each.limits))]
+    every = [
+        decoded.overhead,
+        *(
+            amounts
+            for container_resources in resources
+            for amounts in (container_resources.requests, container_resources.limits)
+        ),
+    ]
     every += [amounts for status in decoded.statuses.values() for amounts in (status.allocated, status.actual)]
     if any(amount.power > _LARGE_POWER for amounts in every for amount in amounts.values()):
         try:

@@ -142,11 +142,11 @@ class Kubeconfig:
 
     def context(self, name: str = "") -> tuple[str, KubeconfigContext]:
         """Return the context called *name*, by default the current one, with its name."""
-        chosen = name or self.current_context
-        if not chosen:
+        context_name = name or self.current_context
+        if not context_name:
             advice = "set it with: kubectl config use-context NAME"
             raise AccessError(f"{self.name}: no current context; {advice} ({_choices(self.contexts)})")
-        return chosen, self._find(self.contexts, chosen, "context")
+        return context_name, self._find(self.contexts, context_name, "context")
 
     def cluster(self, name: str) -> tuple[KubeconfigCluster, Path]:
         cluster, file = self._find(self.clusters, name, "cluster")

@@ -80,11 +80,11 @@ class LeaderElection:
         while True:
             await timing.sleep(timing.poll)
             started = timing.clock()
-            left = renewed + timing.renew - started
-            if left <= 0:
+            seconds_left = renewed + timing.renew - started
+            if seconds_left <= 0:
                 return
             try:
-                async with asyncio.timeout(left):
+                async with asyncio.timeout(seconds_left):
                     if not await self._acquire():
                         return
                 renewed = started
@@ -117,7 +117,8 @@ class LeaderElection:
     def _see(self, lease: Lease) -> None:
         self.leader = lease.spec.holder_identity or ""
         if lease.spec != self._seen:
-            self._seen, self._seen_at = lease.spec, self._client.timing.clock()
+            self._seen = lease.spec
+            self._seen_at = self._client.timing.clock()
 
     def _spec(self, lease: Lease | None) -> dict[str, object]:
         timing = self._client.timing

@@ -42,8 +42,8 @@ class Resource(Generic[Object]):
     def at(self, name: str, *, namespace: str = "", subresource: str = "") -> "ObjectRef[Object]":
         """Return a reference to one object."""
         if bool(namespace) is not self.namespaced:
-            wanted = "needs a namespace" if self.namespaced else "has no namespace"
-            raise ValueError(f"{self.kind} {name} {wanted}")
+            rule = "needs a namespace" if self.namespaced else "has no namespace"
+            raise ValueError(f"{self.kind} {name} {rule}")
         return ObjectRef(self, name, namespace=namespace, subresource=subresource)
 
     def of(self, obj: Object, *, subresource: str = "") -> "ObjectRef[Object]":

@@ -182,8 +182,8 @@ def _config_map_text(value: Mapping[str, Any], name: str) -> bytes:
     data = top.child("data")
     text = data.text("kubelet")
     if not text and not top.diagnostics.problems:
-        known = f"has only {', '.join(data.fields)}" if data.fields else "is empty"
-        data.error("kubelet", f"Required value: data {known}, and the kubelet-config ConfigMap has a file here")
+        contents = f"has only {', '.join(data.fields)}" if data.fields else "is empty"
+        data.error("kubelet", f"Required value: data {contents}, and the kubelet-config ConfigMap has a file here")
     if problems := top.diagnostics.problems:
         raise ConfigurationError(problems, stage=StartupStage.LOAD, source=name)
     return text.encode()
@@ -234,8 +234,8 @@ def parse_drop_in(text: bytes, *, name: str) -> ConfigurationText:
     has_type(top)
     problems = list(top.diagnostics.problems)
     for key in document.repeated:
-        where = f"line {key.line}: " if document.lines else ""
-        problems.append(Problem(key.key, f"{where}duplicate key, which the kubelet rejects in a drop-in"))
+        prefix = f"line {key.line}: " if document.lines else ""
+        problems.append(Problem(key.key, f"{prefix}duplicate key, which the kubelet rejects in a drop-in"))
     if problems:
         raise ConfigurationError(problems, stage=StartupStage.LOAD, source=name)
     return ConfigurationText(text, name, parsed=document)

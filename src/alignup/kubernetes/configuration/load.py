@@ -229,9 +229,9 @@ def _readable_documents(text: str | bytes) -> tuple[ParsedDocument, ...]:
 
 def _field_hint(path: str) -> str:
     """Return a known field with a similar name, as the end of a message; empty if there is none."""
-    known = {field.lower(): field for field in FIELDS}
-    close = [] if "." in path else difflib.get_close_matches(path[:_MAX_NAME].lower(), known, n=1, cutoff=0.7)
-    return f"; did you mean {known[close[0]]}?" if close else ""
+    spellings = {field.lower(): field for field in FIELDS}
+    close = [] if "." in path else difflib.get_close_matches(path[:_MAX_NAME].lower(), spellings, n=1, cutoff=0.7)
+    return f"; did you mean {spellings[close[0]]}?" if close else ""
 
 
 def _field_problems(configuration: Configuration) -> Iterator[tuple[str, str]]:
@@ -251,19 +251,19 @@ def _field_problems(configuration: Configuration) -> Iterator[tuple[str, str]]:
 
 
 def _enforcement_problems(configuration: Configuration) -> Iterator[tuple[str, str]]:
-    chosen = configuration.enforce_node_allocatable
+    enforced = configuration.enforce_node_allocatable
     for pair in (_SYSTEM, _KUBE):
-        if set(pair) <= set(chosen):
+        if set(pair) <= set(enforced):
             both = " and ".join(map(quote, pair))
             yield _ENFORCE, f"both {both} cannot be specified together in {_ENFORCE_FLAG}"
-    for index, name in enumerate(chosen):
-        if name in chosen[:index]:
+    for index, name in enumerate(enforced):
+        if name in enforced[:index]:
             yield _ENFORCE, f"duplicated enforcements {quote(name)} in {_ENFORCE_FLAG}"
         elif name in _KNOWN:
             yield from _enforced(name, configuration)
         elif name != _NONE:
             yield _ENFORCE, f"option {quote(name)} specified for {_ENFORCE_FLAG}. Valid options are {_OPTIONS}"
-        elif len(chosen) > 1:
+        elif len(enforced) > 1:
             message = f"may not contain additional enforcements when {quote(_NONE)} is specified"
             yield _ENFORCE, f"{_ENFORCE_FLAG} {message}"
 

@@ -155,11 +155,11 @@ def node_status(configuration: Configuration, machine: Machine, *, ephemeral_sto
     """Return capacity and allocatable as in the Node object; :class:`ConfigurationError` for invalid reservations."""
     resources = compute_node_allocatable(configuration, machine, ephemeral_storage=ephemeral_storage)
     pods = Quantity.of(_max_pods(configuration, machine))
-    left = subtract(resources.capacity, resources.reservation)
+    allocatable = subtract(resources.capacity, resources.reservation)
     for name, amount in resources.capacity.items():
         if names.is_hugepages(name):
-            left = subtract(left, {MEMORY: amount})
-    return NodeStatus(capacity={**resources.capacity, PODS: pods}, allocatable={**left, PODS: pods})
+            allocatable = subtract(allocatable, {MEMORY: amount})
+    return NodeStatus(capacity={**resources.capacity, PODS: pods}, allocatable={**allocatable, PODS: pods})
 
 
 def _max_pods(configuration: Configuration, machine: Machine) -> int:
@@ -299,8 +299,8 @@ def _capacity(machine: Machine) -> dict[str, Quantity]:
     view = machine.kubelet_view()
     whole = {CPU: Quantity(1000 * view.num_cpus, -3)}
     sizes = [node.memory for node in view.nodes] if machine.memory is None else [machine.memory]
-    if known := [size for size in sizes if size is not None]:
-        whole[MEMORY] = Quantity.of(sum(known), QuantityFormat.BINARY_SI)
+    if known_sizes := [size for size in sizes if size is not None]:
+        whole[MEMORY] = Quantity.of(sum(known_sizes), QuantityFormat.BINARY_SI)
     pages: dict[int, int] = {}
     for pool in machine.hugepages or [pool for node in view.nodes for pool in node.hugepages]:
         pages[pool.size] = pages.get(pool.size, 0) + pool.bytes
@@ -309,10 +309,12 @@ def _capacity(machine: Machine) -> dict[str, Quantity]:
     return whole
 
 
-def subtract(amounts: Amounts, taken: Amounts) -> dict[str, Quantity]:
-    """Return *amounts* without *taken*, but not below zero."""
-    left = {name: amount - taken.get(name, Quantity.ZERO) for name, amount in amounts.items()}
-    return {name: amount if amount.sign >= 0 else Quantity(0, format=amount.format) for name, amount in left.items()}
+def subtract(amounts: Amounts, subtracted: Amounts) -> dict[str, Quantity]:
+    """Return *amounts* without *subtracted*, but not below zero."""
+    differences = {name: amount - subtracted.get(name, Quantity.ZERO) for name, amount in amounts.items()}
+    return {
+        name: amount if amount.sign >= 0 else Quantity(0, format=amount.format) for name, amount in differences.items()
+    }
 
 
 def _reserved_cpus(configuration: Configuration, view: KubeletView) -> CpuSet:

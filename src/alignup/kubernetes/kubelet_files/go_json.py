@@ -305,7 +305,8 @@ class _Decoder:
             if field := struct.fields_by_key.get(key) or struct.fields_by_key.get(key.casefold()):
                 self.fields = (*fields, field.key)
                 value[field.key] = self.read(field.type, member, value[field.key])
-        self.struct, self.fields = outside, fields
+        self.struct = outside
+        self.fields = fields
         return value
 
     def read_cpus(self, type_: GoType, tree: GoValue) -> int:
@@ -328,8 +329,8 @@ class _Decoder:
 
     def mismatch(self, json_value: str, type_name: str, into: Value = None) -> Value:
         """Record the error unless there was one before; return *into*, which is unchanged."""
-        place = f"struct field {self.struct}.{'.'.join(self.fields)} of" if self.struct else "value of"
-        self.error = self.error or f"json: cannot unmarshal {json_value} into Go {place} type {type_name}"
+        target = f"struct field {self.struct}.{'.'.join(self.fields)} of" if self.struct else "value of"
+        self.error = self.error or f"json: cannot unmarshal {json_value} into Go {target} type {type_name}"
         return into
 
 

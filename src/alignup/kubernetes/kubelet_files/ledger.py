@@ -139,12 +139,12 @@ def _unchecked_cpus(provider: CpuProvider, state: CpuState, error: StateError) -
     """Return the ledger in *state* as it is; CPUs that it does not list are lost. Raise *error* for unknown CPUs."""
     pod_held = state.pod_entries if provider.pod_level else {}
     exclusive = (cpus for containers in state.entries.values() for cpus in containers.values())
-    taken = bits.union((*exclusive, *pod_held.values()))
-    if (taken | state.default) & ~provider.view.all_cpus:
+    exclusive_cpus = bits.union((*exclusive, *pod_held.values()))
+    if (exclusive_cpus | state.default) & ~provider.view.all_cpus:
         raise error
     idle = provider.initial_ledger()
-    shared = state.default & idle.shared & ~taken
-    lost = idle.shared & ~state.default & ~taken
+    shared = state.default & idle.shared & ~exclusive_cpus
+    lost = idle.shared & ~state.default & ~exclusive_cpus
     return replace(idle, shared=shared, held=state.entries, pod_held=pod_held, lost=lost)
 
 
@@ -185,10 +185,10 @@ def _devices(provider: DeviceProvider, state: DeviceState | None, gaps: list[Gap
         ledger = ledger.announce(resource, restored.devices.values(), preferred_allocation=preferred)
         ledger = ledger if restored.present else ledger.give_up(resource)
         gaps += restored.gaps
-    held: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {}
+    devices_of_containers: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {}
     for entry in state.entries:
-        held.setdefault((entry.uid, entry.container), {})[entry.resource] = tuple(entry.nodes)
-    for (uid, container), devices in held.items():
+        devices_of_containers.setdefault((entry.uid, entry.container), {})[entry.resource] = tuple(entry.nodes)
+    for (uid, container), devices in devices_of_containers.items():
         try:
             ledger = ledger.give(uid, container, devices=devices)
         except StateError as error:
@@ -354,18 +354,20 @@ def _memory_state(ledger: MemoryLedger, *, policy: str) -> MemoryState:
     """Return the state without empty blocks of types that the machine does not have: a kubelet rejects those."""
     types = {type_ for node in ledger.nodes.values() for type_ in node.tables}
     nodes = dict(ledger.nodes)
-    held: dict[str, dict[str, tuple[Block, ...]]] = {}
+    blocks_of_containers: dict[str, dict[str, tuple[Block, ...]]] = {}
     for uid, containers in ledger.held.items():
-        held[uid] = {
+        blocks_of_containers[uid] = {
             name: tuple(block for block in blocks if block.type in types) for name, blocks in containers.items()
         }
         if uid in ledger.pod_held:  # blocks of its containers do not count
             continue
         for block in chain.from_iterable(containers.values()):
             for id_ in bits.members(block.nodes) if block.type not in types else ():
-                left = nodes[id_].assignments - 1
-                nodes[id_] = nodes[id_]._replace(cells=nodes[id_].cells if left else 1 << id_, assignments=left)
-    return MemoryState(policy=policy, machine_state=nodes, entries=held, pod_entries=ledger.pod_held)
+                remaining_assignments = nodes[id_].assignments - 1
+                nodes[id_] = nodes[id_]._replace(
+                    cells=nodes[id_].cells if remaining_assignments else 1 << id_, assignments=remaining_assignments
+                )
+    return MemoryState(policy=policy, machine_state=nodes, entries=blocks_of_containers, pod_entries=ledger.pod_held)
 
 
 def _ids_by_node(ledger: DeviceLedger, resource: str, ids: tuple[str, ...]) -> dict[int, tuple[str, ...]]:
@@ -373,7 +375,9 @@ def _ids_by_node(ledger: DeviceLedger, resource: str, ids: tuple[str, ...]) -> d
     inventory = ledger.inventories.get(resource)
     nodes: dict[int, tuple[str, ...]] = {}
     for id_ in ids:
-        known = inventory.devices[inventory.indexes[id_]].nodes if inventory and id_ in inventory.indexes else None
-        for node in bits.members(known) if known else (NO_NODE,):
+        device_nodes = (
+            inventory.devices[inventory.indexes[id_]].nodes if inventory and id_ in inventory.indexes else None
+        )
+        for node in bits.members(device_nodes) if device_nodes else (NO_NODE,):
             nodes[node] = (*nodes.get(node, ()), id_)
     return nodes

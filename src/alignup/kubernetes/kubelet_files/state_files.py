@@ -175,9 +175,9 @@ def _encode_state_file(format_: StateFileFormat, contents: Contents, gates: Feat
     """Return a file as the kubelet of a release writes it."""
     if not gates.release.wraps_state_files:
         struct = format_.older_versions(gates)[0].struct
-        kept = {field.key: contents[field.key] for field in struct.fields if field.key != "checksum"}
-        checksum = fnv1a(struct_checksum_text(struct, kept, name=format_.name))
-        return encode(struct, {**kept, "checksum": checksum}).encode()
+        checked_contents = {field.key: contents[field.key] for field in struct.fields if field.key != "checksum"}
+        checksum = fnv1a(struct_checksum_text(struct, checked_contents, name=format_.name))
+        return encode(struct, {**checked_contents, "checksum": checksum}).encode()
     data = encode(format_.data, contents)
     copy, checksum = copy_for_older_kubelets(format_, contents)
     wrapped = {"data": data, "dataChecksum": fnv1a(data_checksum_text(data))}
@@ -621,9 +621,9 @@ def read_state_files(  # noqa: PLR0913 - all but the first are optional
 
 def decode_once(parse: Callable[..., T], text: bytes, path: Path, known: KnownFiles | None) -> T:
     """Return what *parse* makes of a file, or what it was decoded to before, if *known* has the same text."""
-    before = known.get(path) if known else None
-    if before is not None and before[0] == text:
-        state: T = before[1]
+    decoded = known.get(path) if known else None
+    if decoded is not None and decoded[0] == text:
+        state: T = decoded[1]
         return state
     state = parse(text, path=str(path))
     if known is not None:

@@ -276,7 +276,9 @@ def _claim(metadata: PodMetadata, spec: ClaimSpec) -> Claim:
 
 def _alternatives(request: NamedRequest) -> tuple[ClaimRequest, ...]:
     if request.first_available:
-        return tuple(_request(each, f"{request.name}/{each.name}") for each in request.first_available)
+        return tuple(
+            _request(alternative, f"{request.name}/{alternative.name}") for alternative in request.first_available
+        )
     return (_request(request.exactly or request, request.name),)
 
 
@@ -288,8 +290,10 @@ def _request(request: RequestSpec, name: str) -> ClaimRequest:
         _expressions(request.selectors),
         request.admin_access,
         tuple(
-            DeviceToleration(each.key, None if each.operator == "Exists" else each.value, each.effect)
-            for each in request.tolerations
+            DeviceToleration(
+                toleration.key, None if toleration.operator == "Exists" else toleration.value, toleration.effect
+            )
+            for toleration in request.tolerations
         ),
         request.capacity is not None,
     )
@@ -333,8 +337,8 @@ def _qualified(name: str, driver: str) -> str:
 def _attribute(value: AttributeSpec) -> AttributeValue:
     if value.numbers or value.strings:
         return value.numbers or value.strings
-    known = (value.number, value.flag, value.string, value.version)
-    return next((each for each in known if each is not None), "")
+    values = (value.number, value.flag, value.string, value.version)
+    return next((typed for typed in values if typed is not None), "")
 
 
 def _only_host(selector: NodeSelector | None) -> str:
@@ -409,14 +413,14 @@ class _Reader:
 
         self._problems += [locate_problem(problem, place) for problem in problems]
 
-    def _add(self, place: "ObjectLocation", known: dict[tuple[str, str], Claim], claim: Claim) -> None:
+    def _add(self, place: "ObjectLocation", claims: dict[tuple[str, str], Claim], claim: Claim) -> None:
         for index, alternatives in enumerate(claim.requests):
             for request in alternatives:
                 if not request.device_class:
                     path = f"spec.devices.requests[{index}]"
                     message = "Required value: name the DeviceClass in exactly.deviceClassName"
                     self._refuse(place, [Problem(path, message)])
-        known[claim.namespace, claim.name] = claim
+        claims[claim.namespace, claim.name] = claim
 
     def _add_slices(self, place: "ObjectLocation", slice_: ResourceSlice) -> None:
         for name, value in (("driver", slice_.spec.driver), ("pool.name", slice_.spec.pool.name)):

@@ -250,7 +250,9 @@ class _Composer:
                 if self._number > MAX_DOCUMENTS:
                     raise self.error(f"more than {MAX_DOCUMENTS:,} documents: split the file", own_limit=True)
                 self._inside = True
-                self._anchors, self._repeated, self._lines = {}, [], {}
+                self._anchors = {}
+                self._repeated = []
+                self._lines = {}
                 value = self._value(self._next(), 0)
                 self._next()  # the end of the document
                 self._inside = False

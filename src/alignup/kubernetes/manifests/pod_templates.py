@@ -79,14 +79,14 @@ def _search(steps: Sequence[_Step]) -> Iterator[PodTemplate]:
         yield PodTemplate(path, _label(steps), _mapping(value.get("metadata")), task, _counts(steps), is_task=True)
         return
     for key, inner in value.items():
-        where = join_path(path, key)
+        key_path = join_path(path, key)
         if isinstance(inner, Mapping):
-            yield from _search([*steps, (inner, where, key)])
+            yield from _search([*steps, (inner, key_path, key)])
         elif isinstance(inner, list) and not key.endswith("Overrides"):  # parts of templates that are elsewhere
             for index, item in enumerate(inner):
                 if isinstance(item, Mapping):
                     name = next((item[field] for field in _NAME_FIELDS if isinstance(item.get(field), str)), "")
-                    yield from _search([*steps, (item, f"{where}[{index}]", f"={name or f'{key}-{index}'}")])
+                    yield from _search([*steps, (item, f"{key_path}[{index}]", f"={name or f'{key}-{index}'}")])
 
 
 def _has_named_containers(spec: Mapping[str, Any]) -> bool:

@@ -295,16 +295,16 @@ class _Collector:
             self.add(text, name)
 
     def add(self, text: str | bytes, name: str) -> None:
-        before = len(self.problems)
+        problem_count = len(self.problems)
         try:
             parsed = documents.read(text)
             if not parsed:
                 self._fail(SourceLocation(name), "is empty")
         except DocumentError as error:
             parsed = ()
-            where = SourceLocation(name, error.document if error.document > 1 else None, error.line)
+            location = SourceLocation(name, error.document if error.document > 1 else None, error.line)
             compressed = isinstance(text, bytes) and text.startswith(b"\x1f\x8b")
-            self._fail(where, _COMPRESSED if compressed else error.message)
+            self._fail(location, _COMPRESSED if compressed else error.message)
         several = len(parsed) > 1 or any(document.number > 1 for document in parsed)
         for document in parsed:
             place = ObjectLocation(name, document, document.value, several=several, text=text)
@@ -316,8 +316,8 @@ class _Collector:
                 self.warnings.append(f"{source}: skipped a file of alignup, which is not a manifest")
             else:
                 self._add_object(place, {})
-        if len(self.problems) > before and (message := describe_template(text)):
-            self.problems[before:] = [LocatedProblem(SourceLocation(name), Problem("", message))]
+        if len(self.problems) > problem_count and (message := describe_template(text)):
+            self.problems[problem_count:] = [LocatedProblem(SourceLocation(name), Problem("", message))]
 
     def _fail(self, location: SourceLocation, problem: str | Exception) -> None:
         """Record a problem with a whole file; an exception means that it cannot be read."""
@@ -522,18 +522,18 @@ def _unknown_fields(value: object, types: TypePath) -> Iterator[UnknownField]:
     if not isinstance(value, Mapping) or not types:
         return
     type_, path = types[-1]
-    known = FIELDS[type_]
+    field_names = FIELDS[type_]
     for name, inner in value.items():
-        below = known.get(name)
+        below = field_names.get(name)
         if below is None:
             yield types, name
         elif below:
-            where = f"{path}.{name}" if path else name
+            field_path = f"{path}.{name}" if path else name
             if not isinstance(inner, list):
-                yield from _unknown_fields(inner, (*types, (below, where)))
+                yield from _unknown_fields(inner, (*types, (below, field_path)))
                 continue
             for index, item in enumerate(inner):
-                yield from _unknown_fields(item, (*types, (below, f"{where}[{index}]")))
+                yield from _unknown_fields(item, (*types, (below, f"{field_path}[{index}]")))
 
 
 def _is_built_in(version: str) -> bool:

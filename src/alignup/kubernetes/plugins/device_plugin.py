@@ -51,7 +51,9 @@ class DevicePlugin:
         self.resource = resource
         self.listed = 0  #: how often a kubelet has asked for the list
         self._directory = directory
-        self._allocated, self._registered, self._retry = allocated, registered, retry
+        self._allocated = allocated
+        self._registered = registered
+        self._retry = retry
         self._devices: tuple[Device, ...] = ()
         self._streams: set[asyncio.Event] = set()  #: set an event to send the list again
         self._streams_changed = asyncio.Event()
@@ -104,14 +106,14 @@ class DevicePlugin:
         _remove_dead_sockets(self._directory, stem)
         path = self._directory / f"{stem}-{secrets.token_hex(4)}.sock"
         async with self._serving(path):
-            before = self.listed
+            listed_before = self.listed
             options = wire.DevicePluginOptions()
             await register(self._directory / REGISTRY, path.name, resource=self.resource, options=options)
             self._registered(success=True)
             _log.info("registered with the kubelet", resource=self.resource, socket=path.name)
             with suppress(TimeoutError):
                 async with asyncio.timeout(REGISTER_TIMEOUT):
-                    while self.listed == before:
+                    while self.listed == listed_before:
                         await self._wait_streams()
             while self._streams:
                 await self._wait_streams()

@@ -156,8 +156,8 @@ def parse_devices(resource: str, response: wire.ListAndWatchResponse) -> tuple[D
     devices = {}
     for device in response.devices:
         nodes = bits.of(node.ID for node in device.topology.nodes if 0 <= node.ID < MAX_NODE_ID)
-        known = nodes if device.HasField("topology") else None
-        devices[device.ID] = Device(resource, device.ID, known, healthy=device.health == HEALTHY)
+        device_nodes = nodes if device.HasField("topology") else None
+        devices[device.ID] = Device(resource, device.ID, device_nodes, healthy=device.health == HEALTHY)
     return tuple(device for id_, device in sorted(devices.items()) if _is_usable(id_))
 
 

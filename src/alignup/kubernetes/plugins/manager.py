@@ -67,7 +67,8 @@ class DevicePluginManager:
         now: Clock = time.monotonic,
     ) -> None:
         self._directory = directory
-        self._count_registration, self._observe_allocation = count_registration, observe_allocation
+        self._count_registration = count_registration
+        self._observe_allocation = observe_allocation
         self._timeouts = timeouts or PluginTimeouts()
         self._notifier = ChangeNotifier(devices_listed, plugin_stopped, self.status)
         self._store = EndpointStore(now=now, changed=self._notifier.changed, grace=self._timeouts.reconnect)

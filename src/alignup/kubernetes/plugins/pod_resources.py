@@ -103,7 +103,9 @@ async def serve_pod_resources(
 
 
 def _list(host: Host, _: wire.ListPodResourcesRequest) -> wire.ListPodResourcesResponse:
-    return wire.ListPodResourcesResponse(pod_resources=[_pod(host, held.pod) for held in host.ledger.pods.values()])
+    return wire.ListPodResourcesResponse(
+        pod_resources=[_pod(host, admitted.pod) for admitted in host.ledger.pods.values()]
+    )
 
 
 def _get(host: Host, request: wire.GetPodResourcesRequest) -> wire.GetPodResourcesResponse:
@@ -200,7 +202,9 @@ class PodResourcesClient:
     """Methods raise ``PluginError`` if the kubelet does not answer."""
 
     def __init__(self, channel: grpc.aio.Channel, path: Path, *, timeout: float = TIMEOUT) -> None:
-        self._channel, self._path, self._timeout = channel, path, timeout
+        self._channel = channel
+        self._path = path
+        self._timeout = timeout
         self._listed: dict[bytes, ListedPod] = {}  #: by their messages in the last list; most pods do not change
 
     async def list(self) -> tuple[ListedPod, ...]:
@@ -299,7 +303,7 @@ def _listed_devices(entries: Iterable[wire.ContainerDevices]) -> tuple[Device, .
     for entry in entries:
         nodes = _nodes(entry.topology) if entry.HasField("topology") else None
         for id_ in entry.device_ids:
-            known = devices.get((entry.resource_name, id_))
-            both = nodes if known is None else known if nodes is None else known | nodes
+            earlier = devices.get((entry.resource_name, id_))
+            both = nodes if earlier is None else earlier if nodes is None else earlier | nodes
             devices[entry.resource_name, id_] = both
     return tuple(Device(resource, id_, nodes) for (resource, id_), nodes in devices.items())

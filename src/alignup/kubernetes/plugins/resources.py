@@ -107,28 +107,28 @@ class EndpointStore:
         The devices of a connection that is replaced stay until the next list.
         """
         entry = self._entries.setdefault(endpoint.resource, _Entry())
-        before = self.status(endpoint.resource)
+        old_status = self.status(endpoint.resource)
         replaced = entry.connections.pop(endpoint.socket, None)
         entry.connections[endpoint.socket] = _Connection(endpoint, replaced.devices if replaced else None)
         entry.stopped_at = None
         entry.update()
-        self._notify(endpoint.resource, before)
+        self._notify(endpoint.resource, old_status)
         return replaced.endpoint if replaced else None
 
     def list(self, endpoint: Endpoint, devices: tuple[Device, ...]) -> None:
         """Replace the devices of an endpoint; ignored if it is no longer connected."""
         if self.is_connected(endpoint):
-            before = self.status(endpoint.resource)
+            old_status = self.status(endpoint.resource)
             entry = self._entries[endpoint.resource]
             entry.connections[endpoint.socket].devices = devices
             entry.update()
-            self._notify(endpoint.resource, before)
+            self._notify(endpoint.resource, old_status)
 
     def disconnect(self, endpoint: Endpoint) -> None:
         if not self.is_connected(endpoint):
             return
         entry = self._entries[endpoint.resource]
-        before = self.status(endpoint.resource)
+        old_status = self.status(endpoint.resource)
         del entry.connections[endpoint.socket]
         entry.update()
         if not entry.connections:
@@ -136,7 +136,7 @@ class EndpointStore:
         if entry.devices is None and not entry.connections and not entry.expected:
             del self._entries[endpoint.resource]  # it never listed a device
         else:
-            self._notify(endpoint.resource, before)
+            self._notify(endpoint.resource, old_status)
 
     def is_connected(self, endpoint: Endpoint) -> bool:
         """Whether this very connection is in use."""
@@ -187,8 +187,8 @@ class EndpointStore:
             self.changed(name)
         return tuple(sorted(expired))
 
-    def _notify(self, resource: str, before: ResourceStatus) -> None:
-        if self.status(resource) != before:
+    def _notify(self, resource: str, old_status: ResourceStatus) -> None:
+        if self.status(resource) != old_status:
             self.changed(resource)
 
 

@@ -32,7 +32,8 @@ class HttpConnection:
     """A connection of a client, which sends one request after the other."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
+        self._reader = reader
+        self._writer = writer
         self._protocol = h11.Connection(h11.SERVER)
 
     async def receive(self) -> HttpRequest | None:

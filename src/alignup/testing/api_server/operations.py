@@ -56,8 +56,10 @@ def patch(store: ObjectStore, call: ApiCall, body: object) -> StoredObject:
         if document["metadata"].get("resourceVersion") == old["metadata"]["resourceVersion"]:
             del document["metadata"]["resourceVersion"]
     else:
-        known = f"{JSON}, {MERGE}, {APPLY[0]}"
-        raise StatusProblem(415, f"the body of the request was in an unknown format - accepted media types: {known}")
+        patch_types = f"{JSON}, {MERGE}, {APPLY[0]}"
+        raise StatusProblem(
+            415, f"the body of the request was in an unknown format - accepted media types: {patch_types}"
+        )
     return update(store, call, document)
 
 
@@ -95,14 +97,14 @@ def delete(store: ObjectStore, call: ApiCall, options: Document) -> StoredObject
         grace = options.get("gracePeriodSeconds")
         if grace is None:
             grace = spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE)
-    kept = bool(grace or metadata.get("finalizers"))
-    if kept or resource.kind == "Pod":  # as in Kubernetes, every pod is marked before it is deleted
+    stays = bool(grace or metadata.get("finalizers"))
+    if stays or resource.kind == "Pod":  # as in Kubernetes, every pod is marked before it is deleted
         document = copy_of(old.document)
         document["metadata"].setdefault("deletionTimestamp", store.timestamp())
-        before = metadata.get("deletionGracePeriodSeconds", grace or 0)
-        document["metadata"]["deletionGracePeriodSeconds"] = min(grace or 0, before)
+        old_grace = metadata.get("deletionGracePeriodSeconds", grace or 0)
+        document["metadata"]["deletionGracePeriodSeconds"] = min(grace or 0, old_grace)
         old = store.replace(resource, key, document)
-    return old if kept else store.remove(resource, key)
+    return old if stays else store.remove(resource, key)
 
 
 def bind(store: ObjectStore, call: ApiCall, binding: Document) -> None:

@@ -94,12 +94,12 @@ def apply(live: Document | None, applied: Document, *, manager: str, force: bool
     result = copy.deepcopy(live) if live is not None else {}
     owners = owned_fields(result)
     mine = owners.pop((manager, "Apply"), set())
-    wanted = {path: value for path, value in _leaves(applied) if _ownable(path)}
+    applied_fields = {path: value for path, value in _leaves(applied) if _ownable(path)}
     conflicts = [
         (other, path)
         for (other, _), paths in sorted(owners.items())
         for path in sorted(paths)
-        if any(_overlap(path, new) and _get(result, new) != value for new, value in wanted.items())
+        if any(_overlap(path, new) and _get(result, new) != value for new, value in applied_fields.items())
     ]
     if conflicts and not force:
         first = f'conflict with "{conflicts[0][0]}": .{".".join(conflicts[0][1])}'
@@ -109,11 +109,11 @@ def apply(live: Document | None, applied: Document, *, manager: str, force: bool
     for owner, paths in owners.items():
         owners[owner] = paths - {path for _, path in conflicts}
     others = set().union(*owners.values())
-    for path in mine - wanted.keys() - others:
+    for path in mine - applied_fields.keys() - others:
         _discard(result, path)
-    for path, value in wanted.items():
+    for path, value in applied_fields.items():
         _set(result, path, copy.deepcopy(value))
-    owners[manager, "Apply"] = set(wanted)
+    owners[manager, "Apply"] = set(applied_fields)
     result.setdefault("metadata", {}).update(
         {key: applied["metadata"][key] for key in ("name", "namespace") if key in applied.get("metadata", {})}
     )

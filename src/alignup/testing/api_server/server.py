@@ -35,7 +35,8 @@ class ApiServer:
         self.store = ObjectStore()
         self.resources = ResourceTable()
         self._version = version
-        self._tls, self._port = tls, port
+        self._tls = tls
+        self._port = port
         self._http = HttpServer(self._serve)
         self._faults: dict[tuple[str, str], ApiFault] = {}  #: by verb and resource
         self._following_pages: dict[str, tuple[int, list[StoredObject]]] = {}  #: token → revision, and the objects left

@@ -112,19 +112,22 @@ class ObjectStore:
     def replace(self, resource: ServedResource, key: StoreKey, document: Document) -> StoredObject:
         """Write a new version of an object, unless it is the same; uid and resource version must match if given."""
         old = self.get(resource, key)
-        metadata, before = document["metadata"], old.document["metadata"]
-        if metadata.get("uid", before["uid"]) != before["uid"]:
-            why = f"Precondition failed: UID in precondition: {metadata['uid']}, UID in object meta: {before['uid']}"
+        metadata, old_metadata = document["metadata"], old.document["metadata"]
+        if metadata.get("uid", old_metadata["uid"]) != old_metadata["uid"]:
+            uids = f"UID in precondition: {metadata['uid']}, UID in object meta: {old_metadata['uid']}"
+            why = f"Precondition failed: {uids}"
             raise conflict(resource.name, key[1], why)
-        if metadata.get("resourceVersion") not in {None, "", before["resourceVersion"]}:
+        if metadata.get("resourceVersion") not in {None, "", old_metadata["resourceVersion"]}:
             why = "the object has been modified; please apply your changes to the latest version and try again"
             raise conflict(resource.name, key[1], why)
-        kept = {name: before[name] for name in ("uid", "creationTimestamp", "generation", "resourceVersion")}
-        document = {**document, "metadata": {**metadata, **kept}}
+        fixed_fields = {
+            name: old_metadata[name] for name in ("uid", "creationTimestamp", "generation", "resourceVersion")
+        }
+        document = {**document, "metadata": {**metadata, **fixed_fields}}
         if document == old.document:
             return old
         if document.get("spec") != old.document.get("spec"):
-            document["metadata"]["generation"] = before["generation"] + 1
+            document["metadata"]["generation"] = old_metadata["generation"] + 1
         return self._write(resource, key, old, document)
 
     def remove(self, resource: ServedResource, key: StoreKey) -> StoredObject:

@@ -22,7 +22,8 @@ class Selection:
     """The objects that a list or watch is about; :class:`StatusProblem` if a selector is malformed."""
 
     def __init__(self, call: ApiCall) -> None:
-        self.resource, self._namespace = call.resource, call.namespace  #: an empty namespace: all
+        self.resource = call.resource
+        self._namespace = call.namespace  #: an empty namespace: all
         labels, fields = (call.request.parameters.get(name, "") for name in ("labelSelector", "fieldSelector"))
         self._labels = [_requirement(text, sets=True) for text in _split(labels)]
         self._fields = [_requirement(text, sets=False) for text in _split(fields)]
@@ -40,16 +41,16 @@ class Selection:
 
     def event(self, change: StoredChange) -> tuple[str, StoredObject] | None:
         """Return the event that a watch gets: an object that no longer matches counts as deleted."""
-        known = change.new or change.old
-        if change.resource != self.resource or known is None or self._namespace not in {"", known.key[0]}:
+        version = change.new or change.old
+        if change.resource != self.resource or version is None or self._namespace not in {"", version.key[0]}:
             return None
-        before = change.old is not None and self.matches(change.old.document)
+        matched_before = change.old is not None and self.matches(change.old.document)
         after = change.new is not None and self.matches(change.new.document)
-        if not before and not after:
+        if not matched_before and not after:
             return None
         if change.old is not None and change.new is not None and not after:  # its last matching version
-            known = change.old.at_revision(change.revision)
-        return ("DELETED" if not after else "MODIFIED" if before else "ADDED"), known
+            version = change.old.at_revision(change.revision)
+        return ("DELETED" if not after else "MODIFIED" if matched_before else "ADDED"), version
 
 
 def _split(selector: str) -> list[str]:
@@ -63,8 +64,8 @@ def _requirement(text: str, *, sets: bool) -> tuple[str, Callable[[str | None], 
         values = {value.strip() for value in match["values"].split(",")}
         return match["key"], lambda value: (value in values) is not bool(match["not"])
     if match := _EQUALITY.fullmatch(text):
-        wanted, equal = match["value"], match["operator"] != "!="
-        return match["key"], lambda value: (value == wanted) is equal
+        required, equal = match["value"], match["operator"] != "!="
+        return match["key"], lambda value: (value == required) is equal
     if sets and (match := _EXISTENCE.fullmatch(text)):
         return match["key"], lambda value: (value is None) is bool(match["not"])
     raise StatusProblem(400, f"unable to parse requirement: {text.strip()}")
@@ -82,7 +83,9 @@ class WatchStream:
     """One watch of a client."""
 
     def __init__(self, store: ObjectStore, selection: Selection, connection: HttpConnection, *, chunk: int) -> None:
-        self._store, self._selection, self._connection = store, selection, connection
+        self._store = store
+        self._selection = selection
+        self._connection = connection
         self._chunk = chunk  #: bytes that are sent at once; 0: whole events
         self._revision = 0  #: changes up to here have been sent
         self.running = asyncio.Event()  #: cleared: events wait
