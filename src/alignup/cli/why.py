@@ -83,8 +83,8 @@ def command(  # noqa: PLR0913 - options
     A pod that requests devices which no device plugin provides is not schedulable. A kubelet that gets it anyway
     ignores these requests; its verdict is shown, too, and counts with --ignore-missing-devices.
 
-    Where the kubelet or a device plugin chooses devices at random, all possible choices are shown. A pod may be rejected
-    if it depends on the choice for one container whether there is a place for the next.
+    Where the kubelet or a device plugin chooses devices at random, all possible choices are shown. A pod may be
+    rejected if it depends on the choice for one container whether there is a place for the next.
 
     An archive of 'alignup collect' (*.tar.gz) as FILE has the pod, the machine, the configuration and the state of its
     node; options given as well count instead.
@@ -235,6 +235,23 @@ def _lines(host: Host, explanation: Explanation, release: str, say: Callable[[st
     decision = explanation.decision
     if explanation.workload.template:
         yield from paragraph(f"{explanation.workload.kind} {explanation.workload.title}", style="dim")
+    yield from _verdict_lines(explanation, say)
+    yield from paragraph(f"{say(sentences.describe_rules(decision))}{release}", style="dim")
+    for line in draw_decision(host, explanation.workload.pod, decision, width=terminal.width()):
+        yield (Cell(say(line[0].text), "title"),) if len(line) == 1 and line[0].style == "title" else line
+    if explanation.device_choices:
+        yield from section("Devices that are chosen at random", map(say, explanation.device_choices))
+    if explanation.claims:
+        from alignup.cli import claims_output  # noqa: PLC0415
+
+        yield from claims_output.claim_lines(explanation.claims)
+    if decision.rejection:
+        yield from section("What does not fit", map(say, sentences.describe_rejection(decision)))
+        yield from _proposal_lines(explanation, host.ledger, say)
+
+
+def _verdict_lines(explanation: Explanation, say: Callable[[str], str]) -> Iterator[Line]:
+    decision = explanation.decision
     yield from paragraph(say(explanation.verdict), style="title" if explanation.admitted else "warn")
     if explanation.missing:
         yield from paragraph(_other_verdict(explanation))
@@ -248,18 +265,6 @@ def _lines(host: Host, explanation: Explanation, release: str, say: Callable[[st
         yield from paragraph(f"{possible[0].upper()}{possible[1:]}")
     for defect in explanation.defects:
         yield from paragraph(f"This is {defect}", style="warn")
-    yield from paragraph(f"{say(sentences.describe_rules(decision))}{release}", style="dim")
-    for line in draw_decision(host, explanation.workload.pod, decision, width=terminal.width()):
-        yield (Cell(say(line[0].text), "title"),) if len(line) == 1 and line[0].style == "title" else line
-    if explanation.device_choices:
-        yield from section("Devices that are chosen at random", map(say, explanation.device_choices))
-    if explanation.claims:
-        from alignup.cli import claims_output  # noqa: PLC0415
-
-        yield from claims_output.claim_lines(explanation.claims)
-    if decision.rejection:
-        yield from section("What does not fit", map(say, sentences.describe_rejection(decision)))
-        yield from _proposal_lines(explanation, host.ledger, say)
 
 
 def _other_verdict(explanation: Explanation) -> str:
