@@ -80,15 +80,12 @@ def command(  # noqa: PLR0913 - options
     A pod that requests devices which no device plugin provides is not schedulable. A kubelet that gets it anyway
     ignores these requests; its verdict is shown, too, and counts with --ignore-missing-devices.
 
-    Where the kubelet or a device plugin chooses devices at random, all possible choices are shown. A pod may be
-    rejected if it depends on the choice for one container whether there is a place for the next.
-
     An archive of 'alignup collect' (*.tar.gz) as FILE has the pod, the machine, the configuration and the state of its
     node; options given as well count instead.
 
     With --resize, FILE has pods that run on the node of --state and --pods, with the requests that they are to get.
 
-    The exit code is 0 when all pods are admitted whatever is chosen, 1 when one is not, 2 when the input is invalid.
+    The exit code is 0 when all pods are admitted, 1 when one is not, 2 when the input is invalid.
     """
     if not (files := (*paths, *files)):
         raise click.UsageError("Give FILE, or -f FILE.")
