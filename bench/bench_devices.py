@@ -135,7 +135,13 @@ def preference_figures() -> Iterator[Figure]:
 def linked_host() -> Host:
     """Eight GPUs on two NUMA nodes, of which pairs are linked."""
     pci = tuple(
-        PciDevice(f"0000:{n:02x}:00.0", kind=0x030200, node=n // 4, path=PciPath(f"pci0000:{n // 4}0"), uuid=f"gpu-{n}")
+        PciDevice(
+            f"0000:{n:02x}:00.0",
+            kind=0x030200,
+            node=n // 4,
+            path=PciPath(f"pci0000:{n // 4}0", (f"0000:00:{n:02x}.0",)),
+            uuid=f"gpu-{n}",
+        )
         for n in range(8)
     )
     pairs = [(pci[n].address, pci[n + 1].address) for n in range(0, 8, 2)]

@@ -23,6 +23,7 @@ import structlog
 import alignup
 from alignup import Host, align
 from alignup.documents.decisions import to_document
+from tests.align import test_prediction
 from tests.documents.test_decisions import MAKERS
 
 ROOT = Path(__file__).parents[1]
@@ -118,7 +119,10 @@ def test_every_field_of_a_decision_is_documented():
     text = DECISION.read_text(encoding="utf-8")
     documented = set(re.findall(r"^\| `(\w+)`", text, re.MULTILINE))
 
-    fields = {key for make in MAKERS for key in keys(to_document(make()))}
+    prediction = test_prediction.host(test_prediction.machine(0, 0, 0, 1, 1, 1), "restricted").predict(
+        test_prediction.pod(4, 2)
+    )
+    fields = {key for decision in (*(make() for make in MAKERS), prediction) for key in keys(to_document(decision))}
 
     assert fields == documented
 
@@ -129,7 +133,9 @@ def keys(value: object) -> set[str]:
         return set().union(*map(keys, value))
     if not isinstance(value, dict):
         return set()
-    return set(value).union(*(keys(inner) for key, inner in value.items() if key not in {"given", "free"}))
+    choices = keys(list(value["choices"].values())) if "choices" in value else set()
+    skipped = {"given", "free", "choices"}
+    return set(value).union(choices, *(keys(inner) for key, inner in value.items() if key not in skipped))
 
 
 class TestOwnProvider:

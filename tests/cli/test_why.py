@@ -603,7 +603,7 @@ def test_other_workloads_are_not_found(name):
     assert f"workload {name!r} not found" in run.stderr
 
 
-LOCALITY = ("--machine", "examples/locality/machine.yaml")
+LOCALITY = ("--machine", "examples/locality/machine.yaml", "--set", "topologyManagerPolicy=best-effort")
 
 
 def test_devices_that_are_chosen_at_random_are_all_named():

@@ -95,8 +95,8 @@ class _Search:
             nodes = {device.id: device.nodes for device in inventory.devices}
             by_resource.append(each.representatives(nodes.__getitem__, MAX_DECISIONS))
         resources = [each.resource for each in choices]
-        found = islice(product(*by_resource), MAX_DECISIONS)
-        return [dict(zip(resources, chosen, strict=True)) for chosen in found]
+        entries = islice(product(*by_resource), MAX_DECISIONS)
+        return [dict(zip(resources, chosen, strict=True)) for chosen in entries]
 
     def possible_choices(self) -> tuple[DeviceChoices, ...]:
         """Return the choices of all containers. A later container may get whatever an earlier one leaves."""

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import click
 
+from alignup.align.devices.plugin_rules import PluginRule
 from alignup.align.errors import (
     OWN_LIMIT,
     AlignError,
@@ -41,7 +42,6 @@ from alignup.cli.options import (
     NodeOptions,
     PredictedHostOptions,
     WorkloadSelection,
-    parse_plugin_rules,
 )
 from alignup.documents.line_numbers import find_line
 from alignup.kubernetes import configuration
@@ -254,6 +254,18 @@ def read_host(options: HostOptions, *, kubelet_faults: bool = False) -> HostInpu
     if options.pods:
         raise InputError("--pods requires --state", advice="Add --state DIR.")
     return node
+
+
+def parse_plugin_rules(texts: Sequence[str]) -> dict[str, PluginRule]:
+    """Parse ``RESOURCE=RULE``; of two for one resource, the later one counts."""
+    rules = {}
+    for text in texts:
+        resource, equals, rule = text.partition("=")
+        if not resource or not equals or rule not in set(PluginRule):
+            advice = f"Give RESOURCE=RULE, where RULE is one of {', '.join(PluginRule)}."
+            raise InputError(f"{text!r} is not a rule", place=Place("--plugin-rule"), advice=advice)
+        rules[resource] = PluginRule(rule)
+    return rules
 
 
 def build_host(machine: Machine, options: NodeOptions, *, kubelet_faults: bool = False) -> HostInput:

@@ -16,7 +16,6 @@ from alignup.cli.app import InputError, Place
 from alignup.cli.completers import complete_files, complete_machines
 
 if TYPE_CHECKING:
-    from alignup.align.devices.plugin_rules import PluginRule
     from alignup.web.address import TcpAddress
 
 Decorator = Callable[[Any], Any]
@@ -187,20 +186,6 @@ def plugin_rule_option(default_text: str) -> Any:
     rules = "any, nvidia, nvidia-packed, amd, intel, intel-balanced, intel-packed"
     text = f"How the device plugin of a resource chooses devices: {rules}"
     return option("RESOURCE=RULE", text, default_text, "--plugin-rule", multiple=True)
-
-
-def parse_plugin_rules(texts: Sequence[str]) -> "dict[str, PluginRule]":
-    """Parse ``RESOURCE=RULE``; of two for one resource, the later one counts."""
-    from alignup.align.devices.plugin_rules import PluginRule  # noqa: PLC0415 - most commands do not need it
-
-    rules = {}
-    for text in texts:
-        resource, equals, rule = text.partition("=")
-        if not resource or not equals or rule not in set(PluginRule):
-            advice = f"Give RESOURCE=RULE, where RULE is one of {', '.join(PluginRule)}."
-            raise InputError(f"{text!r} is not a rule", place=Place("--plugin-rule"), advice=advice)
-        rules[resource] = PluginRule(rule)
-    return rules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,7 +91,7 @@ def command(  # noqa: PLR0913 - options
 
     With --resize, FILE has pods that run on the node of --state and --pods, with the requests that they are to get.
 
-    The exit code is 0 when all pods are admitted whatever is chosen, 1 when one is not, 2 when the input is invalid.
+    The exit code is 0 when all pods are admitted, 1 when one is not, 2 when the input is invalid.
     """
     if not (files := (*paths, *files)):
         raise click.UsageError("Give FILE, or -f FILE.")

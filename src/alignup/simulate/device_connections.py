@@ -17,8 +17,8 @@ class ConnectionCounts(Document, frozen=True):
     unknown: Count = 0  #: the machine cannot say
 
     @classmethod
-    def of(cls, found: Iterable[Connections]) -> "ConnectionCounts":
-        every = list(found)
+    def of(cls, entries: Iterable[Connections]) -> "ConnectionCounts":
+        every = list(entries)
         gpus, nics = [each.connected for each in every], [each.paired for each in every]
         unknown = sum(each.unknown for each in every)
         return cls(gpus.count(True), gpus.count(False), nics.count(True), nics.count(False), unknown)

@@ -52,12 +52,12 @@ def universe_order(universe):
 def test_representatives_have_all_numbers_of_devices_by_numa_nodes(possible, places):
     nodes = {f"gpu-{number}": place for number, place in enumerate(places)}
 
-    found = possible.representatives(nodes.__getitem__, 1000)
+    representatives = possible.representatives(nodes.__getitem__, 1000)
 
     expected = {frozenset(Counter(map(nodes.get, ids)).items()) for ids in possible.sets()}
-    assert {frozenset(Counter(map(nodes.get, ids)).items()) for ids in found} == expected
-    assert len(found) == len(expected)
-    assert found[0] == possible.first()
+    assert {frozenset(Counter(map(nodes.get, ids)).items()) for ids in representatives} == expected
+    assert len(representatives) == len(expected)
+    assert representatives[0] == possible.first()
 
 
 @pytest.mark.parametrize(

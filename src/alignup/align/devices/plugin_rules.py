@@ -120,12 +120,12 @@ class PluginRules:
         machine = self.machine
         if machine is None or not machine.pci:
             return None
-        found = {id_: address for id_ in ids if (address := machine.locality.find(id_))}
+        entries = {id_: address for id_ in ids if (address := machine.locality.find(id_))}
         stated = {frozenset(level.devices) for level in machine.stated_levels}
-        pairs = combinations(found.values(), 2)
-        if len(found) < len(ids) or not (machine.links or all(frozenset(pair) in stated for pair in pairs)):
+        pairs = combinations(entries.values(), 2)
+        if len(entries) < len(ids) or not (machine.links or all(frozenset(pair) in stated for pair in pairs)):
             return None
-        return machine.locality, found
+        return machine.locality, entries
 
     def _nvidia(self, question: _Question) -> PreferredSets:
         """Return the best-effort policy's answers; for one GPU it needs no links."""
@@ -211,12 +211,12 @@ def _certain(ids: Sequence[str]) -> tuple[Option, ...]:
 
 def _limited(options: Iterator[Option]) -> PreferredSets:
     """Return *options*; if there are too many, anything counts as possible."""
-    found: list[Option] = []
+    entries: list[Option] = []
     for option in options:
-        found.append(option)
-        if len(found) > MAX_OPTIONS:
+        entries.append(option)
+        if len(entries) > MAX_OPTIONS:
             return PreferredSets((), notes=(TOO_MANY,))
-    return PreferredSets(tuple(found))
+    return PreferredSets(tuple(entries))
 
 
 def _by_card(ids: Sequence[str], separator: str) -> dict[str, list[str]]:

@@ -85,9 +85,9 @@ def explain_choices(locality: Locality, placements: Iterable[Placement]) -> tupl
     """
     result: list[str] = []
     for placement in placements:
-        found = list(_explain(locality, placement))
-        result += [f"container {placement.container}: {comparison}" for comparison, _ in found]
-        if any(differs for _, differs in found):
+        entries = list(_explain(locality, placement))
+        result += [f"container {placement.container}: {comparison}" for comparison, _ in entries]
+        if any(differs for _, differs in entries):
             result += _certain_ways(placement.choices.values())
     return tuple(dict.fromkeys(result))
 
@@ -110,14 +110,14 @@ def _explain(locality: Locality, placement: Placement) -> Iterator[tuple[str, bo
     compared = [(ids, connections(locality, ids)) for ids in _devices(choices, total)]
     gpus = [(each.gpus, ids, each.connected) for ids, each in compared if each.gpus]
     nics = [(each.nic, ids, each.paired) for ids, each in compared if each.nic]
-    for found, bad in (
+    for entries, bad in (
         (gpus, "have two GPUs that neither a link nor a PCIe switch connects"),
         (nics, "put GPU and NIC under different root complexes"),
     ):
-        if len(found) < len(compared) or not found:
+        if len(entries) < len(compared) or not entries:
             continue
-        differs = len({each[0] for each in found}) > 1
-        yield _compare(found, bad, total=total, drawn=drawn), differs
+        differs = len({each[0] for each in entries}) > 1
+        yield _compare(entries, bad, total=total, drawn=drawn), differs
 
 
 def _devices(choices: Sequence[DeviceChoices], total: int) -> Iterator[dict[str, tuple[str, ...]]]:
@@ -136,19 +136,19 @@ def _devices(choices: Sequence[DeviceChoices], total: int) -> Iterator[dict[str,
 _Found = Sequence[tuple[Nearness, Devices, bool | None]]
 
 
-def _compare(found: _Found, bad: str, *, total: int, drawn: bool) -> str:
-    best, worst = min(found, key=lambda each: each[0]), max(found, key=lambda each: each[0])
+def _compare(entries: _Found, bad: str, *, total: int, drawn: bool) -> str:
+    best, worst = min(entries, key=lambda each: each[0]), max(entries, key=lambda each: each[0])
     if total == 1:
         return f"it gets {_show(best)}"
     if best[0] == worst[0]:
         return f"all {total} possible choices are alike, such as {_show(best)}"
-    number = sum(good is False for *_, good in found)
-    count = f"about {100 * number / len(found):.0f} %" if drawn else f"{number}"
+    number = sum(good is False for *_, good in entries)
+    count = f"about {100 * number / len(entries):.0f} %" if drawn else f"{number}"
     return f"{count} of {total} possible choices {bad}; best {_show(best)}, worst {_show(worst)}"
 
 
-def _show(found: tuple[Nearness, Devices, bool | None]) -> str:
-    return f"{_ids(found[1])} ({_level(found[0])})"
+def _show(entries: tuple[Nearness, Devices, bool | None]) -> str:
+    return f"{_ids(entries[1])} ({_level(entries[0])})"
 
 
 def _ids(devices: Devices) -> str:
