@@ -111,6 +111,9 @@ class IsolationModel(Model):
         created = ModelPod(pod, lifetime=1e6, created=self.world.now + later, gates=(GATE,), scheduler=SCHEDULER)
         self.world.after(later, lambda: self.api.create(replace(created, **change)))
 
+    def check_exists(self, *_: object) -> None:
+        """A pod whose end cannot be handled is tried again although it is gone."""
+
     def wait_until(self, condition: Callable[[], object]) -> None:
         end = self.world.now + SECONDS
         while not condition():
