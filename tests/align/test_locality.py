@@ -11,7 +11,7 @@ from alignup.align.errors import MachineError
 from alignup.align.locality import (
     FLAT,
     NO_TREE,
-    Connection,
+    DeviceConnection,
     DeviceKind,
     DeviceLink,
     Level,
@@ -189,11 +189,11 @@ def test_links_add_up_and_a_fabric_counts_once() -> None:
     )
     locality = machine(links=links).locality
 
-    assert locality.link(A, B) == Connection(LinkKind.NVSWITCH, 12)
-    assert locality.link(c, A) == Connection(LinkKind.NVSWITCH, 18)
+    assert locality.link(A, B) == DeviceConnection(LinkKind.NVSWITCH, 12)
+    assert locality.link(c, A) == DeviceConnection(LinkKind.NVSWITCH, 18)
     assert locality.link(A, A) is None
-    assert machine(links=links[:2]).locality.link(A, B) == Connection(LinkKind.NVLINK, 3)
-    assert [str(Connection(kind, 4)) for kind in (LinkKind.NVLINK, LinkKind.NVSWITCH, LinkKind.XGMI)] == [
+    assert machine(links=links[:2]).locality.link(A, B) == DeviceConnection(LinkKind.NVLINK, 3)
+    assert [str(DeviceConnection(kind, 4)) for kind in (LinkKind.NVLINK, LinkKind.NVSWITCH, LinkKind.XGMI)] == [
         "NV4",
         "NV4",
         "XGMI4",

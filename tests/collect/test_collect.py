@@ -112,7 +112,7 @@ def test_devices_and_memory_of_an_observed_node_count_as_on_the_node(cluster, co
 
     answer = in_process("why", tmp_path / "default-asked.tar.gz", "-o", "json", "--search", "0")
     here = json.loads(answer.stdout)["answers"][0]["decision"]
-    there = to_document(cluster.kubelet.host.decide(asked))
+    there = to_document(cluster.kubelet.host.predict(asked))
     assert [here[key] for key in ("outcome", "placements", "rejection")] == [
         there[key] for key in ("outcome", "placements", "rejection")
     ], answer.stderr

@@ -58,7 +58,7 @@ def _run_helm(values: str, namespace: str) -> str:
         chart = Path(shutil.copytree(CHART, Path(directory) / "alignup"))
         (chart / "templates" / "NOTES.txt").rename(chart / "NOTES.txt")
         (chart / "templates" / "notes.yaml").write_text(_NOTES)
-        words = [program, "template", "alignup", chart, "--namespace", namespace, "--values", "-"]
+        words: list[str | Path] = [program, "template", "alignup", chart, "--namespace", namespace, "--values", "-"]
         done = subprocess.run(words, input=values, capture_output=True, text=True, check=False)  # noqa: S603
     assert done.returncode == 0, done.stderr
     return done.stdout

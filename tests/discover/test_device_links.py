@@ -8,7 +8,7 @@ import pytest
 from alignup.align.errors import SourceError
 from alignup.align.locality import DeviceLink, Level, LinkKind, PciPath, StatedLevel
 from alignup.align.machine import Device, Machine, PciDevice
-from alignup.machines import device_links, load, load_links, synthetic
+from alignup.machines import device_links, load, synthetic
 
 PLAIN = synthetic.parse("numa:2 core:2 pu:1")
 A, B, NIC = "0000:18:00.0", "0000:19:00.0", "0000:1a:00.0"
@@ -154,7 +154,7 @@ def test_a_listing_has_paths():
 class TestAddedToAMachine:
     def add(self, text: str, tmp_path: Path, machine: Machine = OLD) -> Machine:
         (tmp_path / "links").write_text(text)
-        return load_links(machine, tmp_path / "links")
+        return device_links.load_links(machine, tmp_path / "links")
 
     def test_nccl_gives_paths_where_the_machine_has_none(self, tmp_path):
         machine = self.add(XML, tmp_path)
@@ -165,7 +165,9 @@ class TestAddedToAMachine:
             PciPath(None),
         ]
         assert [(device.node, device.names) for device in machine.pci] == [(0, ()), (None, ()), (1, ("eth0", "mlx5_0"))]
-        assert machine.locality.link(A, B).count == 3
+        link = machine.locality.link(A, B)
+        assert link is not None
+        assert link.count == 3
         assert machine.devices == OLD.devices
 
     def test_a_tree_of_the_machine_is_kept(self, tmp_path):
@@ -173,7 +175,9 @@ class TestAddedToAMachine:
         machine = self.add(XML, tmp_path, replace(OLD, devices=(), pci=(tree, *OLD.pci[1:])))
 
         assert [device.path for device in machine.pci] == [tree.path, None, None]
-        assert machine.locality.link(A, B).count == 3
+        link = machine.locality.link(A, B)
+        assert link is not None
+        assert link.count == 3
 
     def test_a_flat_tree_is_replaced(self, tmp_path):
         flat = tuple(replace(device, path=PciPath("pci0000:00")) for device in OLD.pci)

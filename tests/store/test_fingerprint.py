@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from alignup.align.cpus.options import CpuSettings
+from alignup.align.devices.plugin_rules import PluginRule
 from alignup.align.host import Settings
 from alignup.align.machine import Device, HugePages
 from alignup.align.memory.reserved_memory import ReservedMemory
@@ -42,6 +43,7 @@ CHANGED: dict[str, list[Any]] = {
     "release": [find_release("1.36")],
     "gates": [FeatureGates({"PodLevelResourceManagers": True})],
     "preferred_allocation": [frozenset({"example.com/gpu"})],
+    "plugin_rules": [{"example.com/gpu": PluginRule.NVIDIA}, {"example.com/gpu": PluginRule.AMD}],
     "fit_check": [False],
     "max_pods": [111],
     "pod_policy_annotations": [True],

@@ -101,7 +101,7 @@ class StatedLevel:
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class DeviceConnection:
     """What connects two devices beside PCIe."""
 
     kind: LinkKind
@@ -200,12 +200,12 @@ class Locality:
             return same
         return None if a.cpus & b.cpus else Level.SYS
 
-    def link(self, a: str, b: str) -> Connection | None:
+    def link(self, a: str, b: str) -> DeviceConnection | None:
         """Return what connects two devices beside PCIe: the strongest of direct links and a fabric."""
-        connections = [Connection(*pair) for pair in self._direct.get((a, b), {}).items()]
+        connections = [DeviceConnection(*pair) for pair in self._direct.get((a, b), {}).items()]
         for devices, count in self._fabrics if a != b else ():
             if a in devices and b in devices:
-                connections.append(Connection(LinkKind.NVSWITCH, count))
+                connections.append(DeviceConnection(LinkKind.NVSWITCH, count))
         return max(connections, key=lambda connection: connection.count, default=None)
 
     def root(self, address: str) -> str | None:

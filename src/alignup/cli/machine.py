@@ -68,7 +68,7 @@ def show(  # noqa: PLR0913 - options
     --links shows its devices only. alignup reads the YAML and JSON output back.
     """
     from alignup.align.machine import Machine  # noqa: PLC0415 - slow to import
-    from alignup.machines import load_links, machine_file  # noqa: PLC0415
+    from alignup.machines import device_links, machine_file  # noqa: PLC0415
 
     if matrix and (output != "text" or kubelet):
         raise click.UsageError("--matrix is text, and does not go with --kubelet: -o json has all pairs of devices")
@@ -79,7 +79,7 @@ def show(  # noqa: PLR0913 - options
         described = load_machine(machine, devices_only=not files)
     for file in files:
         with _input_errors(_ADVICE, Place("--links", file=str(file))):
-            described = load_links(described, file)
+            described = device_links.load_links(described, file)
     if matrix:
         from alignup.picture.pcie_tree import draw_matrix  # noqa: PLC0415 - slow to import
 

@@ -33,7 +33,7 @@ from alignup.cli.options import (
     workload_argument,
     workload_option,
 )
-from alignup.kubernetes.manifests.workloads import Workload
+from alignup.kubernetes.manifests.workloads import LoadedWorkloads, Workload
 from alignup.picture.decision_text import draw_decision
 from alignup.picture.text_format import Cell, Line
 
@@ -95,15 +95,7 @@ def command(  # noqa: PLR0913 - options
     """
     if not (files := (*paths, *files)):
         raise click.UsageError("Give FILE, or -f FILE.")
-    if files[-1].endswith(ARCHIVES):
-        if len(files) > 1:
-            raise click.UsageError("Give an archive of 'alignup collect' alone.")
-        from alignup.cli import collected  # noqa: PLC0415 - only for archives
-
-        node, loaded = collected.read(host, files[0])
-    else:
-        node = inputs.read_host(host, kubelet_faults=True)
-        loaded = inputs.read_manifests(files, node.host.settings.gates)
+    node, loaded = _read(host, files)
     terminal.print_notes((*node.notes, *loaded.warnings))
     chosen = inputs.select_workloads(loaded.workloads, selection, files=files)
     if resize:
@@ -127,6 +119,18 @@ def command(  # noqa: PLR0913 - options
         terminal.print_as(output, to_document(node, explanations))
     if not all(explanation.admitted for explanation in explanations):
         raise click.exceptions.Exit(REJECTED)
+
+
+def _read(host: PredictedHostOptions, files: tuple[str, ...]) -> tuple[HostInput, LoadedWorkloads]:
+    """Return the node and the workloads of manifests, or of an archive."""
+    if not files[-1].endswith(ARCHIVES):
+        node = inputs.read_host(host, kubelet_faults=True)
+        return node, inputs.read_manifests(files, node.host.settings.gates)
+    if len(files) > 1:
+        raise click.UsageError("Give an archive of 'alignup collect' alone.")
+    from alignup.cli import collected  # noqa: PLC0415 - only for archives
+
+    return collected.read(host, files[0])
 
 
 def _explain_resizes(host: Host, workloads: Sequence[Workload], output: str) -> None:

@@ -1,7 +1,7 @@
 """Read a :class:`~alignup.align.machine.Machine` from this system, a recording or a description."""
 
-from alignup.machines.machine_source import discover, load, load_links, record, record_script
+from alignup.machines.machine_source import discover, load, record, record_script
 
 load_machine = load
 
-__all__ = ["discover", "load", "load_links", "load_machine", "record", "record_script"]
+__all__ = ["discover", "load", "load_machine", "record", "record_script"]

@@ -12,6 +12,7 @@ its own it is a machine without CPUs, which can only be shown.
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet
@@ -37,6 +38,7 @@ from alignup.align.machine import (
     PciDevice,
     split_repeated_pci,
 )
+from alignup.machines import machine_source
 from alignup.machines.file_reader import parse_mask
 from alignup.machines.hwloc_xml import MAX_XML_DEPTH, MAX_XML_OBJECTS, read_xml
 from alignup.machines.link_counts import CPU_END, SWITCH_END, LinkCounts
@@ -60,6 +62,14 @@ _MOST_DIRECT = 18  #: NVLinks of one GPU; more in total are links to switches, c
 _GPU_CLASS, _NIC_CLASS, _BRIDGE_CLASS = 0x030200, 0x020000, 0x0604
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]", re.ASCII)
 _SWITCH_CLASS, _CPU_CLASS = 0x068000, 0x068001  #: of the target of a link
+
+
+def load_links(machine: Machine, file: Path) -> Machine:
+    """Return *machine* with the links, levels and paths in *file*."""
+    described = machine_source.load(file, devices_only=True)
+    if described.cpus:
+        raise SourceError(f"{file} describes a whole machine: expected NCCL's XML or the output of nvidia-smi topo -m")
+    return add_links(machine, described, name=str(file))
 
 
 def parse(text: str, *, name: str) -> Machine | None:

@@ -38,12 +38,11 @@ def discover(root: Path = Path("/")) -> Machine:
 
     On the running system it includes the GPUs of NVIDIA's driver.
     """
-    from alignup.machines import system  # noqa: PLC0415 - see the top of the module
-    from alignup.machines.file_reader import DirectoryFiles, FileReader  # noqa: PLC0415 - as above
+    from alignup.machines import file_reader, system  # noqa: PLC0415 - see the top of the module
 
     if not root.is_dir():
         raise SourceError(f"{root} is not a directory: expected one that contains sys and proc")
-    files = FileReader(DirectoryFiles(os.fspath(root).rstrip("/")))
+    files = file_reader.FileReader(file_reader.DirectoryFiles(os.fspath(root).rstrip("/")))
     machine = system.read_machine(files, name=str(root))
     return system.add_gpus(machine, files) if root.resolve() == Path("/") else machine
 
@@ -95,16 +94,6 @@ def load(source: Path | str, *, devices_only: bool = False) -> Machine:
         raise SourceError(
             f"{path} is neither an archive (tar, with gzip, bzip2, xz or zstd) nor text: {error}"
         ) from error
-
-
-def load_links(machine: Machine, file: Path) -> Machine:
-    """Return *machine* with the links, levels and paths in *file*; ``machines.device_links`` has the formats."""
-    from alignup.machines import device_links  # noqa: PLC0415 - see the top of the module
-
-    described = load(file, devices_only=True)
-    if described.cpus:
-        raise SourceError(f"{file} describes a whole machine: expected NCCL's XML or the output of nvidia-smi topo -m")
-    return device_links.add_links(machine, described, name=str(file))
 
 
 def _parse_text(text: str, path: Path | None = None, *, devices_only: bool = False) -> Machine:

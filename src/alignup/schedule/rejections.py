@@ -27,6 +27,7 @@ CAUSES = {
     Cause.DEVICES: "devices of the node came, went, or changed their health",
     Cause.PREEMPTION: "the kubelet ended pods for a critical one",
     Cause.POD_END: "another pod ended between the prediction and the admission, so containers were placed elsewhere",
+    Cause.BINDING_ORDER: "other pods, such as those of its gang, were bound in another order than assumed",
     Cause.STEERING: "the markers of NUMA nodes changed between the steering of the pod and its admission",
     Cause.READMISSION: "the kubelet had admitted the pod, was restarted, and rejected it; if its device plugin had not "
     f"registered again ({ISSUES}/{LATE_PLUGIN.issue}): {TAINT_UNTIL_READY}",
