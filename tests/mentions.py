@@ -55,7 +55,7 @@ OTHERS = {
     *("keep_alive_timeout", "feed_data", "read_timeout", "--http1-buffer-size", "--http1-header-read-timeout"),
     # names of other libraries, languages and products
     *("cel.bind", "strconv.Atoi", "structlog.get_logger()", "machine.kubelet", "dedicated_cores"),
-    *("io.containerd.nri.v1.nri", "kubeletconfig.experimental"),
+    *("io.containerd.nri.v1.nri", "kubeletconfig.experimental", "NCCL_TOPO_DUMP_FILE"),
     # fields of Kubernetes' objects, and a path in our JSON
     *("allocatedResourcesStatus", "sharedCounters", "workload.bindings"),
     *("tlsConfig", "caFile", "certFile", "keyFile", "managedResources"),
@@ -276,15 +276,22 @@ def is_helm_value(parts: list[str]) -> bool:
 
 def is_path(mention: Mention, path: str) -> bool:
     """Return whether files have the path; placeholders and * stand for any name."""
+    folder = mention.file.parent if path.startswith("..") else ROOT
     if PLACEHOLDER.search(path) or "*" in path:
-        return any(ROOT.glob(PLACEHOLDER.sub("*", path)))
-    return (mention.file.parent / path).exists() if path.startswith("..") else (ROOT / path).exists()
+        return any(folder.glob(PLACEHOLDER.sub("*", path)))
+    return (folder / path).exists()
 
 
 def is_file(mention: Mention, name: str) -> bool:
-    """Return whether a file has this name: for a README of tests in its folder, for others anywhere."""
-    in_folder = mention.file.name == "README.md" and mention.file.parent != ROOT
-    folders = [mention.file.parent] if in_folder else [ROOT / folder for folder in FOLDERS]
+    """Return whether a file has this name: for a README of tests in its folder, for others anywhere.
+
+    A README that names the folder of the kubelet's answers may mention its files, too.
+    """
+    folders = [ROOT / folder for folder in FOLDERS]
+    if mention.file.name == "README.md" and mention.file.parent != ROOT:
+        folders = [mention.file.parent]
+        if "`../conformance`" in read(mention.file):
+            folders.append(mention.file.parent / "../conformance")
     pattern = PLACEHOLDER.sub("*", name)
     return any(ROOT.glob(pattern)) or any(any(folder.rglob(pattern)) for folder in folders)
 

@@ -116,6 +116,20 @@ def test_a_mention_of_what_exists_is_right(text):
     assert not is_wrong(Mention(ROOT / "docs" / "cluster.md", text))
 
 
+@pytest.mark.parametrize(
+    ("file", "text", "wrong_there"),
+    [
+        pytest.param("align", "test_cpu_take", False, id="answers of the kubelet"),
+        pytest.param("align", "test_nothing", True, id="no such answers"),
+        pytest.param("cli", "test_cpu_take", True, id="answers that are not named"),
+        pytest.param("align", "../strategies*.py", False, id="files above"),
+        pytest.param("align", "../nothing*.py", True, id="no files above"),
+    ],
+)
+def test_a_readme_of_tests_mentions_its_folder(file, text, wrong_there):
+    assert is_wrong(Mention(ROOT / "tests" / file / "README.md", text)) == wrong_there
+
+
 def test_commands_in_blocks_are_mentions():
     text = "```console\n$ alignup why \\\n    --nothing | head\n```\n\n    make nothing   a target\n\nand `--nothing`\n"
     mentions = list(mentions_in_markdown(ROOT / "README.md", text))

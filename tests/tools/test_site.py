@@ -147,7 +147,8 @@ def chart_values(values, path=""):
 def test_every_field_of_a_machine_file_is_on_the_page_of_machines():
     page = (ROOT / "docs" / "machines.md").read_text("utf-8")
     _, schemas = msgspec.json.schema_components([MachineDocument], ref_template="{name}")
-    for name, schema in schemas.items():
+    objects = {name: schema for name, schema in schemas.items() if "enum" not in schema}
+    for name, schema in objects.items():
         assert (name, [field for field in schema["properties"] if f"`{field}`" not in page]) == (name, [])
         assert all(inner.get("description") for inner in schema["properties"].values())
 
