@@ -101,6 +101,15 @@ def test_devices_and_cpus_on_different_nodes_are_not_restricted() -> None:
     assert unmet.startswith("container app is on NUMA nodes 0-1, which restricted does not accept for ")
 
 
+def test_every_possible_choice_of_devices_must_satisfy_the_policy() -> None:
+    """Without a policy the kubelet takes any GPU: beside the CPUs, or on the other NUMA node."""
+    host, pod = node(Policy.NONE), trainer("2", "1")
+    demand = DemandedPolicy(Policy.RESTRICTED, Scope.CONTAINER)
+
+    assert not unmet_demand(host, pod, host.decide(pod), demand)
+    assert "on NUMA nodes 0-1" in unmet_demand(host, pod, host.predict(pod), demand)
+
+
 @pytest.mark.parametrize(
     ("cpus", "unplaced"),
     [

@@ -9,6 +9,7 @@ node, and ``best-effort`` nothing. A resource that no manager of the host places
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
+from itertools import islice, product
 from operator import or_
 from typing import Any, NamedTuple
 
@@ -50,7 +51,6 @@ def unmet_demand(
     if decision.before is None or decision.after is None:
         raise StateError(f"the decision on pod {decision.uid} is not that of a host that admits it")
     for container, ledgers in _steps(host, pod, decision, demand.scope, answers):
-        sites = _sites(decision.placements, container, decision.after)
         inputs = {
             resource or provider.name: hints
             for provider in host.providers
@@ -59,8 +59,9 @@ def unmet_demand(
             )
             if hints != DONT_CARE
         }
-        if inputs and sites and (problem := _unmet(inputs, sites, demand.policy)):
-            return f"{f'container {container.name}' if container else 'the pod'} {problem}"
+        for sites in _possible_sites(decision.placements, container, decision.after):
+            if inputs and sites and (problem := _unmet(inputs, sites, demand.policy)):
+                return f"{f'container {container.name}' if container else 'the pod'} {problem}"
     return ""
 
 
@@ -100,10 +101,27 @@ def _steps(
             ledgers[provider.name] = provider.allocate(ledger, pod, container, affinity=affinities[container.name])
 
 
-def _sites(placements: Sequence[Placement], container: Container | None, ledger: Ledger) -> list[NodeSet]:
-    """Return the nodes of every resource of a container, or of the whole pod."""
+def _possible_sites(
+    placements: Sequence[Placement], container: Container | None, ledger: Ledger
+) -> Iterator[list[NodeSet]]:
+    """Yield the nodes of every resource of a container, or of the whole pod, for each possible choice of devices."""
     chosen = [placement for placement in placements if container is None or placement.container == container.name]
-    return [site for placement in chosen for site in placement.sites(ledger)]
+    possible = [_possible_placements(placement, ledger) for placement in chosen]
+    for combination in islice(product(*possible), _MAX_SETS):
+        yield [site for placement in combination for site in placement.sites(ledger)]
+
+
+def _possible_placements(placement: Placement, ledger: Ledger) -> list[Placement]:
+    """Return a placement for each possible number of devices by NUMA node."""
+    placements = [placement]
+    for resource, choices in placement.choices.items():
+        inventory = ledger.devices.inventories[resource]
+        nodes = {device.id: device.nodes for device in inventory.devices}
+        sets = choices.representatives(nodes.get, _MAX_SETS)
+        placements = [
+            replace(placement, devices={**placement.devices, resource: ids}) for placement in placements for ids in sets
+        ]
+    return placements
 
 
 def _unmet(inputs: Mapping[str, Hints], sites: Sequence[NodeSet], policy: Policy) -> str:

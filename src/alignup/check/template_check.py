@@ -23,6 +23,7 @@ from alignup.kubernetes.manifests.workloads import Workload
 from alignup.placement.pod_shape import shape_key
 
 NOT_SCHEDULABLE = "NotSchedulable"  #: no device plugin of the node provides a requested resource
+MAY_BE_REJECTED = "MayBeRejected"  #: it depends on devices that are chosen at random
 NOT_ALIGNED = "NotAligned"
 FRACTIONAL_CPUS = "FractionalCPUs"
 QOS_BY_RELEASE = "QoSClassDependsOnRelease"
@@ -120,11 +121,13 @@ class TemplateCheck:
         if missing := host.missing_devices(pod):
             yield ProfileAnswer(NOT_SCHEDULABLE, FindingLevel.REJECTED, sentences.no_plugin(missing))
             return
-        decision = host.decide_without_plugins(pod)
+        decision = host.predict(pod)
         if decision.rejection is not None:
             reasons = "; ".join(sentences.describe_rejection(decision)) or decision.rejection.message
             yield ProfileAnswer(decision.rejection.reason, FindingLevel.REJECTED, reasons, self._find_remedy(host, pod))
             return
+        if possible := sentences.describe_possible_rejection(decision):
+            yield ProfileAnswer(MAY_BE_REJECTED, FindingLevel.REJECTED, possible)
         demand = DemandedPolicy(Policy.RESTRICTED, host.settings.topology.scope)
         if problem := unmet_demand(host, pod, decision, demand):
             yield ProfileAnswer(NOT_ALIGNED, FindingLevel.MISALIGNED, problem)
