@@ -40,7 +40,7 @@ def decide(host: Host, pod: Pod) -> tuple[Decision, PreferenceAnswers]:
     return decision, answers
 
 
-@settings(max_examples=examples(100))
+@settings(max_examples=examples(20))
 @given(host=hosts(), data=st.data())
 @pytest.mark.parametrize("policy", [Policy.RESTRICTED, Policy.SINGLE_NUMA_NODE])
 @pytest.mark.parametrize("scope", list(Scope))

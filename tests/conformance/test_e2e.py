@@ -3,6 +3,9 @@
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
+from zlib import crc32
+
+import pytest
 
 from alignup.align import bits
 from alignup.align.cpus.options import CpuSettings
@@ -17,10 +20,15 @@ from alignup.align.settings import FeatureGates, TopologySettings
 from alignup.align.workload import Pod
 from alignup.kubernetes.manifests.pod_decoder import read_pod
 from tests.conformance.harness import Case, run
+from tests.effort import SOAK
 from tests.soundness import check_sound
 from tests.vector_types import list_of, machine_of
 
+#: ``make test`` looks for unsound admissions in all traces up to this number of events, and in some longer ones.
+LONG = 8
 
+
+@pytest.mark.soak
 def test_admissions_are_the_kubelets(request):
     run(request, "e2e", check)
 
@@ -33,8 +41,9 @@ def check(case: Case) -> str | None:
         return None
     assert "init_error" not in case, case.get("init_error")
     Trace(host, case).replay()
-    # What we do instead of the kubelet has to be sound to the end of the trace.
-    Trace(host_of(case, kubelet_faults=False), case, compare=False).replay()
+    if SOAK or len(case["events"]) <= LONG or crc32(case.get("id", "").encode()) % 3 == 0:
+        # What we do instead of the kubelet has to be sound to the end of the trace.
+        Trace(host_of(case, kubelet_faults=False), case, compare=False).replay()
     return None
 
 
