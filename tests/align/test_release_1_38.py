@@ -11,6 +11,7 @@ from alignup.align.errors import ProviderError, StateError
 from alignup.align.hint import Hint
 from alignup.align.host import Host, Settings
 from alignup.align.machine import Cpu, Device, KubeletView, NumaNode
+from alignup.align.memory.ledger import MemoryLedger
 from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity
 from alignup.align.release import find_release
@@ -403,3 +404,13 @@ class TestGauges:
             seen.append(gauges.totals[0])
 
         assert seen == [4, 4, 0]
+
+
+def test_a_kernel_that_takes_more_memory_stops_the_start():
+    """As before: the option memory-drift-tolerance (KEP-6232) is planned, and in no prerelease."""
+    stored, present = (
+        MemoryLedger.of_machine([NumaNode(0, size)], {0: {}}) for size in (65_839_165_440, 65_839_153_152)
+    )
+
+    with pytest.raises(StateError, match="the expected machine state is different from the real one"):
+        stored.restored(present)
