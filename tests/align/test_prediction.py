@@ -6,6 +6,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from alignup.align import prediction
 from alignup.align.devices.provider import CRASHED
 from alignup.align.explain import sentences
 from alignup.align.host import Host, Settings
@@ -129,6 +130,17 @@ def test_pod_may_be_rejected_if_a_choice_leaves_no_place_for_the_next_container(
     )
     assert not kubelet.predict(pod(4)).may_be_rejected
     assert not host(machine(0, 0, 0, 1, 1, 1), "best-effort").predict(pod(4, 2)).may_be_rejected
+
+
+def test_pod_may_be_rejected_while_a_choice_is_not_tried(monkeypatch):
+    kubelet = host(machine(0, 0, 0, 1, 1, 1), "best-effort")
+    assert not kubelet.predict(pod(4, 2)).may_be_rejected
+
+    monkeypatch.setattr(prediction, "MAX_DECISIONS", 1)
+    decision = kubelet.predict(pod(4, 2))
+
+    assert decision.may_be_rejected
+    assert "not all of its choices were tried" in sentences.describe_possible_rejection(decision)
 
 
 def test_pod_may_be_rejected_if_the_plugin_may_crash():

@@ -161,6 +161,7 @@ def test_standard_input_and_what_is_no_manifest(repository):
     [
         (("manifests",), "There is no node to check against"),
         (("manifests", "--node", "x"), "is not NAME=MACHINE[,CONFIG]"),
+        (("manifests", "--node", "gpu=pack:9x"), "--node gpu: the text does not describe a machine"),
         (("nowhere", "--node", "a=pack:1 numa:1 core:2 pu:1"), "No such file or directory"),
         (("manifests", "--node", "a=pack:1 core:2 pu:1", "--node", "a=pack:1 core:2 pu:1"), "two nodes are called a"),
         (("manifests", "--node", "a=pack:1 core:2 pu:1", "--baseline", "manifests/app.yaml"), "is not a baseline"),

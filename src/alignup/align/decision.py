@@ -249,7 +249,8 @@ class Decision:
     @property
     def may_be_rejected(self) -> bool:
         """Whether it depends on a random choice of devices that the pod is admitted."""
-        return self.possible is not None and self.possible.rejection is not None
+        possible = self.possible
+        return possible is not None and self.admitted and (possible.rejection is not None or not possible.complete)
 
     def without_ledgers(self) -> Self:
         """Return the decision without its ledgers, which would stay in memory as long as it does."""

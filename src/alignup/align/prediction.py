@@ -34,7 +34,7 @@ def predict(pod: Pod, ledger: Ledger, *, providers: Sequence[Provider[Any]], rul
     decisions = [decide(pod, ledger, providers=choosing, rules=rules)]
     if not search.choices:
         return decisions[0]
-    while search.start_next() and len(decisions) < MAX_DECISIONS:
+    while len(decisions) < MAX_DECISIONS and search.start_next():
         decisions.append(decide(pod, ledger, providers=choosing, rules=rules))
     admitting = [decision for decision in decisions if decision.admitted]
     rejections = [decision.rejection for decision in decisions if decision.rejection]
@@ -89,13 +89,14 @@ class _Search:
         return chosen
 
     def _alternatives(self, choices: Sequence[DeviceChoices]) -> list[_Chosen]:
+        most = MAX_DECISIONS + 1  # one more than is tried, so that it is known to be left out
         by_resource = []
         for each in choices:
             inventory = self.devices.inventories[each.resource]
             nodes = {device.id: device.nodes for device in inventory.devices}
-            by_resource.append(each.representatives(nodes.__getitem__, MAX_DECISIONS))
+            by_resource.append(each.representatives(nodes.__getitem__, most))
         resources = [each.resource for each in choices]
-        entries = islice(product(*by_resource), MAX_DECISIONS)
+        entries = islice(product(*by_resource), most)
         return [dict(zip(resources, chosen, strict=True)) for chosen in entries]
 
     def possible_choices(self) -> tuple[DeviceChoices, ...]:

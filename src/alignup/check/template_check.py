@@ -137,7 +137,9 @@ class TemplateCheck:
                 if cpus is not None and cpus.milli() % 1000:
                     message = f"container {container.name} requests {cpus} CPU, so it gets no exclusive CPUs"
                     whole = -(-cpus.milli() // 1000)
-                    yield ProfileAnswer(FRACTIONAL_CPUS, FindingLevel.WARNING, message, f"request {whole} CPUs")
+                    yield ProfileAnswer(
+                        FRACTIONAL_CPUS, FindingLevel.WARNING, message, f"request {sentences.format_amount(CPU, whole)}"
+                    )
 
     def _find_remedy(self, host: Host, pod: Pod) -> str:
         """Return the first change of the pod that admits it, in words."""

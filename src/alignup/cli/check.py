@@ -27,7 +27,6 @@ from alignup.picture.text_format import pluralize
 from alignup.simulate import cluster_files
 
 _TYPE = ("apiVersion", "kind")  #: the fields that every manifest has
-_ARCHIVES = (".tar.gz", ".tgz")
 _GIVE_NODE = "Give --node NAME=MACHINE,CONFIG, such as gpu=machine.yaml,kubelet.yaml."
 _GIVE_NODES = "Give a file of kind Cluster, as in docs/fleet.md."
 _EMPTY_NODE = HostOptions(
@@ -158,11 +157,16 @@ def _read_profile(node: str) -> NodeProfile:
     if not (name and equals and machine):
         raise InputError(f"{node!r} is not NAME=MACHINE[,CONFIG]", place=Place("--node"), advice=_GIVE_NODE)
     options = replace(_EMPTY_NODE, machine=machine, config=Path(config) if config else None)
-    if machine.endswith(_ARCHIVES) and not config:
-        with collected.unpacked(replace(options, machine=None), machine) as archive:
-            profile = _empty_host(replace(archive.options, state=None, pods=()))
-    else:
-        profile = _empty_host(options)
+    try:
+        if machine.endswith(inputs.ARCHIVES) and not config:
+            with collected.unpacked(replace(options, machine=None), machine) as archive:
+                profile = _empty_host(replace(archive.options, state=None, pods=()))
+        else:
+            profile = _empty_host(options)
+    except InputError as error:
+        if error.place.option in ("--machine", "--config"):
+            error.place = error.place._replace(option="--node", value=name)
+        raise
     terminal.print_notes(f"{name}: {note}" for note in (*profile.notes, *filter(None, [profile.defaults])))
     return NodeProfile(name, profile.host)
 

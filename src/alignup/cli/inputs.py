@@ -60,6 +60,7 @@ _GIVE_CONFIGURATION = (
 _GIVE_FILE = "Give a KubeletConfiguration, such as the node's /var/lib/kubelet/config.yaml."
 _GIVE_DROP_IN = "Give drop-ins of kind KubeletConfiguration, kubelet.config.k8s.io/v1beta1."
 _GIVE_FIELD = "Give a field of KubeletConfiguration v1beta1, such as topologyManagerPolicy=restricted."
+ARCHIVES = (".tar.gz", ".tgz")  #: how the name of an archive of 'alignup collect' ends
 WRITABLE = "Give a file that can be written."
 GIVE_MANIFESTS = "Give manifests as kubectl takes them: files, directories, or - for standard input."
 _FIX_VALUE = "Fix the value there, or try another one with --set."

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 VERSION = 1  #: of the JSON document
 _MAX_DECISIONS = 16  #: of those that a kubelet may make at random
 REJECTED = FAILED
-ARCHIVES = (".tar.gz", ".tgz")  #: how the name of an archive of 'alignup collect' ends
 _LINKS = "--machine examples/locality/machine.yaml --set topologyManagerPolicy=best-effort"
 _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yaml --state examples/node/state"
 
@@ -123,7 +122,7 @@ def command(  # noqa: PLR0913 - options
 
 def _read(host: PredictedHostOptions, files: tuple[str, ...]) -> tuple[HostInput, LoadedWorkloads]:
     """Return the node and the workloads of manifests, or of an archive."""
-    if not files[-1].endswith(ARCHIVES):
+    if not files[-1].endswith(inputs.ARCHIVES):
         node = inputs.read_host(host, kubelet_faults=True)
         return node, inputs.read_manifests(files, node.host.settings.gates)
     if len(files) > 1:

@@ -147,8 +147,10 @@ def describe_allocation(placement: Placement, *, shared: str = _SHARED_POOL) -> 
 def describe_possible_rejection(decision: Decision) -> str:
     """Return why a pod may be rejected; empty if that does not depend on a random choice."""
     possible = decision.possible
-    if possible is None or possible.rejection is None:
+    if possible is None or not decision.may_be_rejected:
         return ""
+    if possible.rejection is None:
+        return "the kubelet chooses devices at random, and not all of its choices were tried"
     container = f"container {possible.rejection.container}" if possible.rejection.container else "the pod"
     if CRASHED in possible.rejection.message:
         return f"the device plugin may crash when it chooses devices for {container}"
