@@ -15,6 +15,7 @@ from typing import Self, TypeVar
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
+from alignup.align.display import Pictured, Row
 from alignup.align.errors import MachineError
 from alignup.align.locality import DeviceLink, LinkKind, Locality, PciPath, StatedLevel
 
@@ -51,10 +52,12 @@ class HugePages:
 
     @property
     def bytes(self) -> int:
+        """The size of all pages together."""
         return self.size * self.count
 
     @property
     def resource(self) -> str:
+        """The name of the resource, such as ``hugepages-2Mi``."""
         return hugepages_resource(self.size)
 
 
@@ -189,6 +192,7 @@ class Distances:
         return cls(matrix)
 
     def between(self, a: int, b: int) -> int:
+        """Return the distance from NUMA node *a* to *b*."""
         return self.matrix[self.ids.index(a)][self.ids.index(b)]
 
     def both_ways(self, node: int) -> Mapping[int, int]:
@@ -258,7 +262,7 @@ class KubeletView:
 
 
 @dataclass(frozen=True)
-class Machine:
+class Machine(Pictured):
     """The hardware; ``MachineError`` for devices on a NUMA node that it lacks."""
 
     cpus: tuple[Cpu, ...]
@@ -281,11 +285,31 @@ class Machine:
         if problems := tuple(_missing_nodes(self.devices, {node.id for node in self.nodes})):
             raise MachineError(problems)
 
+    def __repr__(self) -> str:
+        counts = {"NUMA nodes": len(self.nodes), "CPUs": len(self.cpus), **_count_devices(self.devices)}
+        return f"<Machine: {', '.join(f'{count} {name}' for name, count in counts.items())}>"
+
+    def to_rows(self) -> list[Row]:
+        """Return one row per NUMA node: its CPUs, memory, huge pages, and the devices on it alone."""
+        node_cpus = _grouped((cpu.node, cpu.id) for cpu in self.cpus if cpu.node is not None)
+        return [
+            {
+                "node": node.id,
+                "cpus": bits.show(node_cpus.get(node.id, 0)),
+                "memory": node.memory,
+                **{pages.resource: pages.bytes for pages in node.hugepages},
+                **_count_devices(device for device in self.devices if device.nodes == 1 << node.id),
+            }
+            for node in self.nodes
+        ]
+
     def kubelet_view(self) -> KubeletView:
+        """Return the machine as the kubelet numbers it."""
         return self._view
 
     @cached_property
     def locality(self) -> Locality:
+        """The PCIe tree and the links between devices."""
         return Locality(self)
 
     def with_reported(self, devices: Iterable[Device]) -> Self:
@@ -343,6 +367,10 @@ def split_repeated_pci(devices: Iterable[PciDevice]) -> tuple[tuple[PciDevice, .
         if count > 1
     )
     return tuple(first.values()), tuple(repeated)
+
+
+def _count_devices(devices: Iterable[Device]) -> Counter[str]:
+    return Counter(device.resource for device in devices)
 
 
 def _grouped(pairs: Iterable[tuple[int, int]]) -> dict[int, CpuSet]:
