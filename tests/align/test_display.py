@@ -16,9 +16,9 @@ def host():
     devices = tuple(alignup.Device(GPU, f"gpu-{number}", node=number) for number in range(2))
     machine = replace(alignup.load_machine("pack:2 numa:1(memory=8GiB) core:4 pu:2"), devices=devices)
     settings = alignup.Settings(
-        topology=alignup.TopologySettings(policy="single-numa-node"),
-        cpus=alignup.CpuSettings(policy="static", reservation="2"),
-        reservation={"cpu": "2"},
+        topology=alignup.TopologySettings(policy=alignup.Policy.SINGLE_NUMA_NODE),
+        cpus=alignup.CpuSettings(policy="static", reservation=alignup.Quantity.of(2)),
+        reservation={"cpu": alignup.Quantity.of(2)},
     )
     return alignup.Host(machine, settings)
 

@@ -4,21 +4,27 @@ import pytest
 
 import alignup
 from alignup.simulate import PodArrival, PodDeparture, compare, run
+from alignup.simulate.arrivals import WorkloadEvent
 
 
 @pytest.fixture
 def host():
     machine = alignup.load_machine("pack:2 numa:1(memory=8GiB) core:4 pu:2")
     settings = alignup.Settings(
-        topology=alignup.TopologySettings(policy="single-numa-node"),
-        cpus=alignup.CpuSettings(policy="static", reservation="2"),
-        reservation={"cpu": "2"},
+        topology=alignup.TopologySettings(policy=alignup.Policy.SINGLE_NUMA_NODE),
+        cpus=alignup.CpuSettings(policy="static", reservation=alignup.Quantity.of(2)),
+        reservation={"cpu": alignup.Quantity.of(2)},
     )
     return alignup.Host(machine, settings)
 
 
 def limited(name, cpu):
-    container = alignup.Container("app", alignup.Resources(limits={"cpu": cpu, "memory": "1Gi"}))
+    container = alignup.Container(
+        "app",
+        alignup.Resources(
+            limits={name: alignup.Quantity.parse(text) for name, text in (("cpu", cpu), ("memory", "1Gi"))}
+        ),
+    )
     return alignup.accept(alignup.Pod(name=name, uid=name, containers=(container,)))
 
 
@@ -36,7 +42,7 @@ def test_pods_arrive_in_order_and_the_host_stays_as_it_is(host):
 
 def test_events_have_their_own_times(host):
     first, second = limited("first", "8"), limited("second", "8")
-    events = [PodArrival(0.0, first), PodDeparture(5.0, "first"), PodArrival(9.0, second)]
+    events: list[WorkloadEvent] = [PodArrival(0.0, first), PodDeparture(5.0, "first"), PodArrival(9.0, second)]
 
     assert run(host, events).admitted == 2
 

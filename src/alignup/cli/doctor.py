@@ -115,7 +115,7 @@ def _lines(diagnosis: Diagnosis, *, configuration: str, machine: str) -> Iterato
     yield from _yaml_lines(configuration, diagnosis.report.findings)
     yield from _repair_lines(diagnosis)
     yield ()
-    yield from paragraph(_verdict(diagnosis), style="title" if diagnosis.final.healthy else "warn")
+    yield from paragraph(_verdict(diagnosis), style="title" if diagnosis.final.healthy else "fail")
 
 
 def _finding_lines(finding: Finding) -> Iterator[Line]:

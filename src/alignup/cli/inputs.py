@@ -33,7 +33,7 @@ from alignup.align.release import NEWEST, PREVIEWS, RELEASES, Release, find_rele
 from alignup.align.settings import FeatureGates
 from alignup.align.workload import validation
 from alignup.atomic_files import open_input
-from alignup.cli.app import NOWHERE, InputError, Place, Session
+from alignup.cli.app import NOWHERE, FailureError, InputError, Place, Session
 from alignup.cli.machine import load_machine, machine_place
 from alignup.cli.object_names import parse_object_name, parse_selector
 from alignup.cli.options import (
@@ -253,7 +253,7 @@ def read_host(options: HostOptions, *, kubelet_faults: bool = False) -> HostInpu
     if options.state is not None:
         return _with_state(node, options.state, options.pods)
     if options.pods:
-        raise InputError("--pods requires --state", advice="Add --state DIR.")
+        raise InputError("--pods requires --kubelet-dir", advice="Add --kubelet-dir DIR.")
     return node
 
 
@@ -292,11 +292,39 @@ def build_host(machine: Machine, options: NodeOptions, *, kubelet_faults: bool =
             raise next((located for located in errors if located.manager == error.manager), error) from error
 
 
-def read_manifests(files: tuple[str, ...], gates: FeatureGates) -> LoadedWorkloads:
-    """Return what is in *files*, as an API server with *gates* accepts it, with notes on what was skipped."""
+def read_manifests(files: tuple[str, ...], gates: FeatureGates, *, leave_out: bool = False) -> LoadedWorkloads:
+    """Return what is in *files*, as an API server with *gates* accepts it, with notes on what was skipped.
+
+    With *leave_out*, files with problems are left out; :func:`raise_problems` reports them.
+    """
     with input_errors(NOWHERE, advice=GIVE_MANIFESTS):
         standard = standard_input() if "-" in files else None
-        return manifests.read_paths(files, standard, **_reading_rules(gates))
+        return manifests.read_paths(files, standard, **_reading_rules(gates), leave_out=leave_out)
+
+
+def raise_problems(loaded: LoadedWorkloads) -> None:
+    """Raise an ``InputError`` with the problems of files that were left out, if there are any."""
+    if loaded.problems:
+        with input_errors(NOWHERE, advice=GIVE_MANIFESTS):
+            raise ManifestError(loaded.problems)
+
+
+def read_kustomization(directory: str, gates: FeatureGates) -> LoadedWorkloads:
+    """Return what ``kubectl kustomize`` renders."""
+    import subprocess  # noqa: PLC0415 - only for -k
+
+    place = Place("-k", file=directory)
+    try:
+        rendered = subprocess.run(["kubectl", "kustomize", directory], capture_output=True, check=False)  # noqa: S603, S607 - the user's kubectl
+    except OSError as error:
+        advice = f"Install kubectl, or render it elsewhere: kubectl kustomize {directory} > pods.yaml"
+        message = "kubectl is not installed, and it renders kustomizations"
+        raise FailureError(message, place=Place("-k"), advice=advice) from error
+    if rendered.returncode:
+        problems = rendered.stderr.decode("utf-8", "replace").strip().splitlines() or ["kubectl kustomize failed"]
+        raise InputError(*problems[:5], place=place, advice=f"Try: kubectl kustomize {directory}")
+    with input_errors(place, advice=GIVE_MANIFESTS):
+        return read_manifest_text(rendered.stdout, f"kubectl kustomize {directory}", gates)
 
 
 def read_manifest_text(text: bytes, name: str, gates: FeatureGates) -> LoadedWorkloads:
@@ -372,7 +400,7 @@ def select_workloads(
 
 
 def _with_state(node: HostInput, directory: Path, pod_files: tuple[str, ...]) -> HostInput:
-    from alignup.kubernetes.kubelet_files.ledger import GapKind, restore_ledger  # noqa: PLC0415 - only with --state
+    from alignup.kubernetes.kubelet_files.ledger import GapKind, restore_ledger  # noqa: PLC0415 - only with --kubelet-dir
     from alignup.kubernetes.kubelet_files.state_files import read_state_files  # noqa: PLC0415
 
     gates = node.host.settings.gates
@@ -384,7 +412,7 @@ def _with_state(node: HostInput, directory: Path, pod_files: tuple[str, ...]) ->
         if not work.has_uid
     )
     pods = tuple(work.pod for work in workloads if work.has_uid and not work.finished)
-    place = Place("--state", file=str(directory))
+    place = Place("--kubelet-dir", file=str(directory))
     with input_errors(place, advice="Give a directory like /var/lib/kubelet, with cpu_manager_state in it."):
         files = read_state_files(directory, gates=gates)
     with input_errors(place, advice="Run 'alignup doctor', which checks and repairs state files."):

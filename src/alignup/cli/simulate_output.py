@@ -202,8 +202,8 @@ def _file_events(loaded: LoadedWorkloads, files: tuple[str, ...], *, with_select
 def _compare(host: Host, events: Events, options: SimulateOptions, claims: HostClaims | None) -> Comparison:
     dimensions, jobs, lenient = options.compare or "", options.jobs, options.ignore_missing_devices
     if host.ledger.pods:
-        place = Place(detail="with --state")
-        raise InputError("--compare starts with an empty node", place=place, advice="Omit --state.")
+        place = Place(detail="with --kubelet-dir")
+        raise InputError("--compare starts with an empty node", place=place, advice="Omit --kubelet-dir.")
     example = "Give settings like policy,scope or policy=none|restricted,cpu-options."
     with inputs.input_errors(Place("--compare"), advice=example):
         grid = compared_settings.build_grid(host.settings, dimensions.split(","), machine=host.machine)
@@ -433,7 +433,7 @@ def _largest_grid(variants: Sequence[RankedVariant], names: Sequence[str]) -> li
 
 
 def run_cluster(host: HostOptions, options: SimulateOptions, output: str) -> None:
-    for name, value in (("--compare", options.compare), ("--svg", options.svg), ("--state", host.state)):
+    for name, value in (("--compare", options.compare), ("--svg", options.svg), ("--kubelet-dir", host.state)):
         if value is not None:
             raise InputError(f"{name} is for one node", advice="Omit it, or omit --cluster and --nodes.")
     strategies = _strategy_names(options.strategy)
