@@ -4,7 +4,6 @@ import pytest
 
 import alignup
 from alignup.simulate import PodArrival, PodDeparture, compare, run
-from alignup.simulate.arrivals import WorkloadEvent
 
 
 @pytest.fixture
@@ -42,9 +41,9 @@ def test_pods_arrive_in_order_and_the_host_stays_as_it_is(host):
 
 def test_events_have_their_own_times(host):
     first, second = limited("first", "8"), limited("second", "8")
-    events: list[WorkloadEvent] = [PodArrival(0.0, first), PodDeparture(5.0, "first"), PodArrival(9.0, second)]
+    arrivals = [PodArrival(0.0, first), PodArrival(9.0, second)]
 
-    assert run(host, events).admitted == 2
+    assert run(host, [*arrivals, PodDeparture(5.0, "first")]).admitted == 2
 
 
 def test_what_a_host_holds_counts(host):

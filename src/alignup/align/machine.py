@@ -8,7 +8,7 @@ providers use. A source of machines ends with ``Machine(...).checked()``, which 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import KW_ONLY, InitVar, dataclass, field
+from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from typing import Self, TypeVar
@@ -311,6 +311,22 @@ class Machine(Pictured):
     def locality(self) -> Locality:
         """The PCIe tree and the links between devices."""
         return Locality(self)
+
+    def without_cpus(self, cpus: CpuSet) -> Self:
+        """Return this machine with *cpus* offline, for the hardware and for what cAdvisor reports."""
+        removed = cpus & bits.of(cpu.id for cpu in self.cpus)
+        if not removed:
+            return self
+
+        def online(listed: Iterable[Cpu]) -> tuple[Cpu, ...]:
+            return tuple(cpu for cpu in listed if not removed >> cpu.id & 1)
+
+        report = self.report
+        if report is not None:
+            shown = online(report.cpus)
+            report = replace(report, cpus=shown, num_cpus=report.num_cpus - len(report.cpus) + len(shown))
+        machine = replace(self, cpus=online(self.cpus), offline=self.offline | removed, report=report, devices=())
+        return machine.with_reported(self.devices)
 
     def with_reported(self, devices: Iterable[Device]) -> Self:
         """Return this machine with the devices that the system or a kubelet reports.

@@ -203,7 +203,8 @@ def configuration_text(
     else:
         text = _read_file(config, option="--config")
         try:
-            source = configuration.unwrap(text, name=str(config), release=release)
+            lenient = _session().ignore_unknown_fields
+            source = configuration.unwrap(text, name=str(config), release=release, ignore_unknown_fields=lenient)
         except ConfigurationError as error:
             lines = [
                 Place(file=str(config), line=problem.line).put_before([str(problem)])[0] for problem in error.problems
@@ -275,6 +276,7 @@ def build_host(machine: Machine, options: NodeOptions, *, kubelet_faults: bool =
     source = configuration_text(options.config, options.changes, config_dir=options.config_dir, release=release)
     configured = ConfigurationInput(source, options.changes)
     read = configured.read()
+    machine = machine.without_cpus(source.offline)
     name = options.config or options.config_dir or "this configuration"
     place = Place(detail=f"with {name} on {options.machine or 'this machine'}")
     with input_errors(place, advice=_RUN_DOCTOR, locate=configured.locate, incomplete=source.incomplete):
@@ -332,12 +334,15 @@ def read_manifest_text(text: bytes, name: str, gates: FeatureGates) -> LoadedWor
     return manifests.read_workloads(text, name=name, **_reading_rules(gates))
 
 
-def _reading_rules(gates: FeatureGates) -> dict[str, Any]:
+def _session() -> Session:
     context = click.get_current_context(silent=True)
-    session = (context.find_object(Session) if context else None) or Session()
+    return (context.find_object(Session) if context else None) or Session()
+
+
+def _reading_rules(gates: FeatureGates) -> dict[str, Any]:
     fixed = gates.on("PodLevelResourcesFixDefaulting")
     accept = partial(validation.accept, fix_pod_level=fixed, release=gates.release)
-    return {"accept": accept, "ignore_unknown_fields": session.ignore_unknown_fields}
+    return {"accept": accept, "ignore_unknown_fields": _session().ignore_unknown_fields}
 
 
 def read_workloads(files: tuple[str, ...], release: Release = NEWEST) -> tuple[tuple[Workload, ...], tuple[str, ...]]:

@@ -101,7 +101,7 @@ def _check(options: UpgradeOptions, host: HostOptions) -> UpgradeReport:
     with inputs.input_errors(Place("--kubelet-dir", file=str(host.state or "")), advice=advice):
         node = UpgradedNode(
             source=source,
-            machine=machine,
+            machine=machine.without_cpus(source.offline),
             directory=host.state,
             pods=[work.pod for work in running],
             waiting=[work.pod for work in asked if work.pod.uid not in uids],
