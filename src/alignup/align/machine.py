@@ -278,6 +278,7 @@ class Machine(Pictured):
     model: str = field(default="", compare=False)  #: of the CPUs, for people; empty: unknown
     caches: tuple[tuple[str, int], ...] = field(default=(), compare=False)  #: L1d, L1i, L2 … of a CPU, and their bytes
     kubelet_version: str = field(default="", compare=False)  #: of the kubelet that a recording names; empty: none
+    numa_balancing: int | None = field(default=None, compare=False)  #: the kernel's setting, 0: off; ``None``: unknown
     links: tuple[DeviceLink, ...] = ()  #: between PCI devices, beside PCIe
     stated_levels: tuple[StatedLevel, ...] = ()  #: of PCI devices, where there is no tree of bridges
 

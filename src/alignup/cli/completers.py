@@ -87,6 +87,12 @@ def complete_plugin_rules(_ctx: click.Context, _parameter: click.Parameter, inco
     return _starting_with(incomplete, [f"{resource}={rule}" for rule in PluginRule] if equals else [])
 
 
+def complete_providers(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+    from importlib.metadata import entry_points  # noqa: PLC0415 - only for shells
+
+    return _starting_with(incomplete, [point.name for point in entry_points(group="alignup.providers")])
+
+
 def complete_agent_pods(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":
     """Return the pods of the agent: ``name`` in the namespace default, else ``namespace/name``."""
     from alignup.cli.agent_client import AgentOptions, connect  # noqa: PLC0415 - only for shells

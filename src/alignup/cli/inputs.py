@@ -27,6 +27,7 @@ from alignup.align.errors import (
     ProblemKind,
     SettingsError,
 )
+from alignup.align.hint import Provider
 from alignup.align.host import Host
 from alignup.align.machine import Machine
 from alignup.align.release import NEWEST, PREVIEWS, RELEASES, Release, find_release, release_note, with_preview
@@ -51,6 +52,8 @@ from alignup.kubernetes.manifests import workloads as manifests
 from alignup.kubernetes.manifests.workloads import LoadedWorkloads, Workload
 from alignup.machines import machine_source
 
+PROVIDERS = "alignup.providers"  #: the group of entry points that are hint providers
+_PROVIDER_METHODS = ("initial_ledger", "hints", "allocate", "release")
 MAX_CONFIG = 1 << 20  #: bytes of a configuration file
 KUBELET_FILE = "config.yaml"  #: the configuration in a kubelet's directory, such as /var/lib/kubelet
 _GIVE_CONFIGURATION = (
@@ -270,6 +273,32 @@ def parse_plugin_rules(texts: Sequence[str]) -> dict[str, PluginRule]:
     return rules
 
 
+def load_providers(names: Sequence[str], machine: Machine) -> list[Provider[Any]]:
+    """Return the hint providers of installed packages: entry points that take the machine."""
+    if not names:
+        return []
+    from importlib.metadata import entry_points  # noqa: PLC0415 - only with --provider
+
+    known = {point.name: point for point in entry_points(group=PROVIDERS)}
+    providers: list[Provider[Any]] = []
+    for name in names:
+        if name not in known:
+            advice = f"Choose from {', '.join(sorted(known))}." if known else "Install a package that has one."
+            message = f"no installed package has a provider {name} (entry points of {PROVIDERS})"
+            raise InputError(message, place=Place("--provider"), advice=advice)
+        try:
+            provider = known[name].load()(machine)
+            methods = [method for method in _PROVIDER_METHODS if not callable(getattr(provider, method, None))]
+        except Exception as error:
+            message = f"cannot be loaded: {type(error).__name__}: {error}"
+            raise InputError(message, place=Place("--provider", value=name), advice=known[name].value) from error
+        if methods:
+            message = f"has no {', '.join(methods)}: it is not a provider (docs/own-provider.md)"
+            raise InputError(message, place=Place("--provider", value=name), advice=known[name].value)
+        providers.append(provider)
+    return providers
+
+
 def build_host(machine: Machine, options: NodeOptions, *, kubelet_faults: bool = False) -> HostInput:
     """Return an empty host with the configuration of *options*."""
     release, notes = node_release(options, machine)
@@ -288,7 +317,8 @@ def build_host(machine: Machine, options: NodeOptions, *, kubelet_faults: bool =
     with input_errors(place, advice=advice, locate=configured.locate, incomplete=source.incomplete):
         try:
             defaults = "" if options.config or options.config_dir else describe_defaults(options.changes)
-            return HostInput(Host(machine, settings), read, (*notes, *read.warnings), defaults)
+            others = load_providers(options.providers, machine) if isinstance(options, HostOptions) else ()
+            return HostInput(Host(machine, settings, others=others), read, (*notes, *read.warnings), defaults)
         except SettingsError as error:
             errors = () if many else configuration.startup_errors(read, machine)
             raise next((located for located in errors if located.manager == error.manager), error) from error

@@ -19,6 +19,7 @@ from alignup.cli.completers import (
     complete_overrides,
     complete_plugin_rules,
     complete_policy_options,
+    complete_providers,
     complete_releases,
 )
 
@@ -201,10 +202,18 @@ class NodeOptions:
     )
 
 
+def provider_option() -> Any:
+    """Add ``--provider``; options that a program builds itself need not name it."""
+    help_text = "Hint provider of an installed package, beside CPUs, memory and devices"
+    declared = option("NAME", help_text, "", "--provider", multiple=True, shell_complete=complete_providers)
+    return field(default=(), metadata=declared.metadata)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostOptions(NodeOptions):
     state: Path | None = kubelet_dir_option("with cpu_manager_state and the other state files", "an empty node")
     pods: tuple[str, ...] = pods_option("to name the pods in --kubelet-dir")
+    providers: tuple[str, ...] = provider_option()
 
 
 def plugin_rule_option(default_text: str) -> Any:
