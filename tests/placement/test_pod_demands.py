@@ -162,6 +162,7 @@ def test_an_unknown_value_is_a_problem_whatever_the_pod_requests():
     )
     assert needs_alignment(pod)
     assert needs_exact_host(pod)
+    assert not needs_alignment(demanding(pod, "best-effort"))
     assert not cluster_of(a=make_host()).feasible(pod).admitting()
 
 
