@@ -202,7 +202,10 @@ def test_a_malformed_demand_is_an_error(text: str, message: str) -> None:
 
 
 def pod(annotation: str | None) -> Pod:
-    containers = (Container("app", Resources(limits={GPU: Quantity(2)})), Container("side", Resources(limits={NIC: Quantity(1)})))
+    containers = (
+        Container("app", Resources(limits={GPU: Quantity(2)})),
+        Container("side", Resources(limits={NIC: Quantity(1)})),
+    )
     annotations = {} if annotation is None else {DEVICES_ANNOTATION: annotation}
     return Pod(name="pod", containers=containers, claims=(PodClaim("disks"),), annotations=annotations)
 
