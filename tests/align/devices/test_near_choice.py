@@ -2,15 +2,18 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations, product
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import alignup
 from alignup.align.devices import near_choice
 from alignup.align.devices.choices import Option, Pool
 from alignup.align.devices.demanded_locality import DemandedLocality, LocalityDemand, check_demand
-from alignup.align.devices.near_choice import NearRequest, choose_near
+from alignup.align.devices.near_choice import NearRequest, choose_near, preferred_devices
 from alignup.align.locality import DeviceLink, Level, LinkKind, Locality, PciPath
 from alignup.align.machine import Cpu, Machine, NumaNode, PciDevice
 
@@ -73,7 +76,7 @@ def damage(locality: Locality, request: NearRequest, chosen: Sequence[str]) -> t
     return broken, left
 
 
-def rate(locality: Locality, requests: Sequence[NearRequest], chosen: Sequence[tuple[str, ...]]) -> tuple[object, ...]:
+def rate(locality: Locality, requests: Sequence[NearRequest], chosen: Sequence[tuple[str, ...]]) -> tuple[Any, ...]:
     first = chosen[0]
     unpaired = []
     for level in (Level.PHB, Level.PXB):
@@ -91,7 +94,11 @@ def rate(locality: Locality, requests: Sequence[NearRequest], chosen: Sequence[t
         max(ranks, default=None),
         -sum(link.count for link in links if link),
         nearest,
-        *((damage(locality, request, ids), ids) for request, ids in zip(requests, chosen, strict=True)),
+        *(
+            criterion
+            for request, ids in zip(requests, chosen, strict=True)
+            for criterion in (damage(locality, request, ids), ids)
+        ),
     )
 
 
@@ -145,3 +152,39 @@ def test_a_choice_one_by_one_satisfies_the_pools(question: tuple[Locality, list[
         assert not choice.exact
         for request in requests:
             assert choice.devices[request.resource] in set(choices(request.option))
+
+
+EXAMPLE = alignup.load_machine(Path(__file__).parents[3] / "examples/locality/machine.yaml")
+GPUS = [f"gpu-{number}" for number in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("available", "required", "size", "expected"),
+    [
+        pytest.param(GPUS, (), 2, ("gpu-0", "gpu-3"), id="a linked pair, the lowest ids"),
+        pytest.param(GPUS, ("gpu-2",), 2, ("gpu-1", "gpu-2"), id="the partner of a required GPU"),
+        pytest.param(["gpu-0", *GPUS[2:]], (), 1, ("gpu-2",), id="one whose partner is in use"),
+        pytest.param(["gpu-10", "gpu-9"], (), 1, ("gpu-9",), id="unknown devices: the lowest ids"),
+        pytest.param(GPUS, GPUS[6:], 2, ("gpu-6", "gpu-7"), id="nothing but the required ones"),
+        pytest.param(GPUS, (), 0, (), id="nothing"),
+    ],
+)
+def test_a_plugin_prefers_near_devices(
+    available: list[str], required: Sequence[str], size: int, expected: tuple[str, ...]
+) -> None:
+    chosen = preferred_devices(EXAMPLE, reversed(available), required=required, size=size, devices=GPUS)
+
+    assert chosen == expected
+
+
+def test_addresses_tell_where_devices_are() -> None:
+    addresses = {"a": "0000:24:00.0", "b": "0000:41:00.0", "c": "0000:21:00.0"}
+
+    assert preferred_devices(EXAMPLE, addresses, size=2) == ("a", "b")
+    assert preferred_devices(EXAMPLE, addresses, size=2, addresses=addresses) == ("a", "c")
+
+
+@pytest.mark.parametrize(("size", "required"), [(9, ()), (-1, ()), (1, ("gpu-0", "gpu-1")), (2, ("gpu-9",))])
+def test_an_impossible_question_is_an_error(size: int, required: Sequence[str]) -> None:
+    with pytest.raises(ValueError, match="cannot choose"):
+        preferred_devices(EXAMPLE, GPUS, size=size, required=required)

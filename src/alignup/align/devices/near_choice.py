@@ -18,13 +18,16 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
+from types import MappingProxyType
 from typing import NamedTuple
 
 from alignup.align import bits
 from alignup.align.bits import Bits
-from alignup.align.devices.choices import Option
+from alignup.align.devices.choices import Option, Pool
 from alignup.align.devices.demanded_locality import DemandedLocality, LocalityDemand, check_demand, find_address
+from alignup.align.devices.hints import natural_sort_key
 from alignup.align.locality import DeviceKind, Level, Locality
+from alignup.align.machine import Machine
 
 MAX_SETS = 13_000  #: of devices of one kind: 8 of 16 different devices are 12,870
 MAX_PAIRS = 30_000  #: of sets of two kinds
@@ -45,7 +48,7 @@ class NearRequest(NamedTuple):
     resource: str
     option: Option  #: the pools to choose from
     every: tuple[str, ...]  #: all devices of the resource
-    free: Collection[str]  #: those that are healthy, and that no container holds
+    free: Collection[str | None]  #: those that are healthy, and that no container holds
 
 
 class NearDevices(NamedTuple):
@@ -77,6 +80,42 @@ def choose_near(
             chosen[resource] = (*chosen.get(resource, ()), id_)
     satisfied = all(check_demand(demand, locality, chosen, others or {}).satisfied for demand in demands)
     return NearDevices(chosen, exact) if sets and satisfied else None
+
+
+def preferred_devices(  # noqa: PLR0913 - the parts of a question
+    machine: Machine,
+    available: Iterable[str],
+    *,
+    size: int,
+    required: Collection[str] = (),
+    devices: Iterable[str] = (),
+    addresses: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[str, ...]:
+    """Return *size* of the *available* devices that are near each other: an answer to GetPreferredAllocation.
+
+    The *required* ones are among them. *devices* are all devices of the plugin, so that whole switches stay free for
+    later. *addresses* are PCI addresses of devices whose ids are neither that nor the UUID of a GPU. Where the machine
+    tells nothing, these are the lowest ids. ``ValueError`` if no answer is possible.
+    """
+    free = sorted(set(available), key=natural_sort_key)
+    must = [id_ for id_ in free if id_ in required]
+    if not len(must) <= size <= len(free) or len(must) < len(set(required)):
+        raise ValueError(f"cannot choose {size} of {len(free)} devices with {len(set(required))} required ones")
+    rest = [id_ for id_ in free if id_ not in required]
+    lowest = (*must, *rest)[:size]
+    locality = machine.locality
+    located = {id_: locality.find(addresses.get(id_, id_)) for id_ in (*free, *devices)}
+    ids = {address: id_ for id_, address in located.items() if address}
+    if not lowest or not locality.is_known or len(ids) < len(located):
+        return lowest
+    pools = [
+        Pool(take, tuple([located[id_] or "" for id_ in pool]))
+        for take, pool in ((len(must), must), (size - len(must), rest))
+    ]
+    every = tuple(sorted(ids, key=lambda address: natural_sort_key(ids[address])))
+    request = NearRequest("", tuple([pool for pool in pools if pool.take]), every, {located[id_] for id_ in free})
+    choice = choose_near(locality, [request])
+    return tuple([ids[address] for address in choice.devices[""]]) if choice else lowest
 
 
 class _Set(NamedTuple):
