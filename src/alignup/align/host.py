@@ -102,11 +102,10 @@ class Host:
         gates = settings.gates
         with _errors_of("topology"):
             _check_topology(settings, view)
-        preferred = settings.preferred_allocation
         self.devices = DeviceProvider(
             view.all_nodes,
             machine.devices,
-            preferred,
+            settings.preferred_allocation,
             kubelet_release=settings.release,
             claims=settings.release.allocates_unclaimed_devices and gates.on("DRAExtendedResource"),
             hints_claimed_requests=settings.kubelet_faults,
