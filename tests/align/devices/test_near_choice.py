@@ -146,7 +146,7 @@ def test_a_choice_one_by_one_satisfies_the_pools(question: tuple[Locality, list[
     locality, requests = question
     if requests:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(near_choice, "MAX_SETS", 0)
+            patch.setattr(near_choice, "MAX_STEPS", 0)
             choice = choose_near(locality, requests)
         assert choice is not None
         assert not choice.exact
