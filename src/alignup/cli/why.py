@@ -116,6 +116,13 @@ def command(  # noqa: PLR0913 - options
         explanations = [
             explain(node.host, workload, seconds=search, lenient=lenient, claims=claims) for workload in chosen
         ]
+    _print(node, explanations, output)
+    inputs.raise_problems(loaded)
+    if not all(explanation.admitted for explanation in explanations):
+        raise click.exceptions.Exit(REJECTED)
+
+
+def _print(node: HostInput, explanations: "Sequence[Explanation]", output: str) -> None:
     if output in terminal.DOCUMENTS:
         terminal.print_as(output, to_document(node, explanations))
     elif output == "text":
@@ -124,9 +131,6 @@ def command(  # noqa: PLR0913 - options
         print_text(node.host, explanations)
     else:
         _print_short(explanations, output)
-    inputs.raise_problems(loaded)
-    if not all(explanation.admitted for explanation in explanations):
-        raise click.exceptions.Exit(REJECTED)
 
 
 def _print_short(explanations: "Sequence[Explanation]", output: str) -> None:
