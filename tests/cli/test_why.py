@@ -1,6 +1,7 @@
 """``alignup why``."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -726,3 +727,26 @@ def test_the_earlier_name_of_the_kubelets_directory_still_works():
 
     assert (now.stdout, now.returncode) == (earlier.stdout, 1)
     assert "--state" not in in_process("why", "--help").stdout
+
+
+class TestPage:
+    def test_it_has_the_answer_and_nothing_from_elsewhere(self, tmp_path):
+        file = tmp_path / "ticket.html"
+        words = ("--machine", "examples/node/machine.yaml", "--config", "examples/node/kubelet.yaml")
+        state = ("--kubelet-dir", "examples/node/state", "--pods", "examples/node/running.yaml")
+        run = in_process("why", "-f", "examples/node/trainer.yaml", *words, *state, "--html", file)
+
+        text = file.read_text("utf-8")
+        assert (run.returncode, run.stderr) == (1, f"Wrote {file}.\n")
+        assert "request 6 CPUs instead of 8 for container train" in text
+        assert "ml/finetune" in text
+        assert "<svg" in text
+        assert not re.search(r"<script|<link|(src|href)=", text)
+
+    def test_a_place_that_cannot_be_written_is_an_error(self, tmp_path):
+        run = in_process(
+            "why", "-f", "examples/node/trainer.yaml", "--machine", "pu:4", "--html", tmp_path / "no" / "page.html"
+        )
+
+        assert run.returncode == 2
+        assert "--html: " in run.stderr

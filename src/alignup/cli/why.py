@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from operator import attrgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -62,6 +63,12 @@ _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yam
 @preview_option
 @with_options("selection", WorkloadSelection)
 @search_option("a rejected pod")
+@click.option(
+    *("--html", "html_file"),
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Also write the answers and a picture of the node to FILE, one page for a ticket.",
+)
 @click.option("--resize", is_flag=True, help="Say what becomes of a resize of running pods to those in FILE.")
 @click.option("--ignore-missing-devices", "lenient", is_flag=True, help=f"{IGNORE_MISSING_HELP}.")
 @output_option("text", "wide", "json", "yaml", "name")
@@ -73,6 +80,7 @@ def command(  # noqa: PLR0913 - options
     kustomization: str | None,
     selection: WorkloadSelection,
     search: float,
+    html_file: Path | None,
     resize: bool,
     lenient: bool,
     output: str,
@@ -117,6 +125,8 @@ def command(  # noqa: PLR0913 - options
             explain(node.host, workload, seconds=search, lenient=lenient, claims=claims) for workload in chosen
         ]
     _print(node, explanations, output)
+    if html_file is not None:
+        _write_page(node.host, explanations, html_file)
     inputs.raise_problems(loaded)
     if not all(explanation.admitted for explanation in explanations):
         raise click.exceptions.Exit(REJECTED)
@@ -131,6 +141,19 @@ def _print(node: HostInput, explanations: "Sequence[Explanation]", output: str) 
         print_text(node.host, explanations)
     else:
         _print_short(explanations, output)
+
+
+def _write_page(host: Host, explanations: "Sequence[Explanation]", file: Path) -> None:
+    from alignup.explain import PodExplanation, page  # noqa: PLC0415 - only for pages
+
+    answers = [
+        PodExplanation(host, explained.workload.pod, explained.decision, explained.proposals, explained.unsearched)
+        for explained in explanations
+    ]
+    title = ", ".join(explained.verdict for explained in explanations)
+    with inputs.input_errors(Place("--html"), advice=inputs.WRITABLE):
+        file.write_text(page(answers, title=title), "utf-8")
+    click.echo(f"Wrote {file}.", err=True)
 
 
 def _print_short(explanations: "Sequence[Explanation]", output: str) -> None:
