@@ -1,9 +1,11 @@
 """``alignup.explain``: a decision as text and as HTML, with its remedies."""
 
+from dataclasses import replace
+
 import pytest
 
 import alignup
-from alignup.explain import why
+from alignup.explain import page, why
 
 MACHINE = "examples/node/machine.yaml"
 
@@ -52,3 +54,11 @@ def test_without_time_nothing_is_searched_and_the_answer_says_so(host, trainer):
 
     assert answer.remedies == ()
     assert "Time ran out" in str(answer)
+
+
+def test_a_page_escapes_all_names(host, trainer):
+    hostile = replace(trainer, name='"><script>alert(1)</script>')
+    text = page([why(host, hostile)])
+
+    assert "<script" not in text
+    assert text.startswith("<!DOCTYPE html>")

@@ -7,6 +7,7 @@ for proposal in answer.remedies:
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -17,6 +18,7 @@ from alignup.align.explain.changes import Proposal
 from alignup.align.explain.remedies import find_remedies
 from alignup.align.host import Host
 from alignup.align.workload import Pod
+from alignup.picture import svg
 from alignup.picture.decision_text import draw_decision
 from alignup.picture.text_format import plain
 
@@ -99,3 +101,28 @@ def html(decision: Decision) -> str:
 
 
 _IN_HEADING = {"pod", "outcome"}
+
+_STYLE = (
+    "body{font-family:system-ui,sans-serif;margin:2em auto;max-width:70em;padding:0 1em;color-scheme:light dark}"
+    "pre{overflow-x:auto;line-height:1.25}table{border-collapse:collapse}td,th{border:1px solid;padding:.2em .6em}"
+    "svg{max-width:100%;height:auto}"
+)
+
+
+def page(answers: Sequence[PodExplanation], *, title: str = "") -> str:
+    """Return explanations as one HTML file without scripts and without anything from elsewhere, for a ticket."""
+    heading = escape(title or ", ".join(dict.fromkeys(answer.verdict for answer in answers)))
+    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    parts = [
+        f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{heading}</title>',
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+        f"<style>{_STYLE}</style></head><body><h1>{heading}</h1>",
+    ]
+    for answer in answers:
+        release = escape(answer.host.settings.release.describe())
+        parts.append(f"<section>{answer._repr_html_()}<p>Kubernetes {release}</p>")
+        parts.append(
+            f"<details open><summary>All that was considered</summary><pre>{escape(str(answer))}</pre></details>"
+        )
+        parts.append(f"<details><summary>The node</summary>{svg(answer.host)}</details></section>")
+    return "".join([*parts, "</body></html>\n"])

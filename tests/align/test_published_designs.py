@@ -3,8 +3,10 @@
 Each test names the design and its section.
 """
 
+import runpy
 from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 
@@ -19,10 +21,12 @@ from alignup.align.settings import FeatureGates, Policy, TopologyOptions, Topolo
 from alignup.align.workload import Container, Pod, Resources
 from alignup.align.workload.validation import accept
 from alignup.machines.synthetic import parse
-from examples.announcement import ALIGNED, GPU, NIC, announcement_machine
-from examples.announcement import host as announcement_host
-from examples.announcement import pod as announcement_pod
 
+EXAMPLE = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "announcement.py"))
+ALIGNED, GPU, NIC = (EXAMPLE[name] for name in ("ALIGNED", "GPU", "NIC"))
+announcement_machine, announcement_host, announcement_pod = (
+    EXAMPLE[name] for name in ("announcement_machine", "host", "pod")
+)
 FOUR = ((10, 11, 12, 12), (11, 10, 12, 12), (12, 12, 10, 11), (12, 12, 11, 10))
 EIGHT = tuple(row + (30,) * 4 for row in FOUR) + tuple((30,) * 4 + row for row in FOUR)
 

@@ -255,7 +255,7 @@ def test_yaml_for_a_kubelet_config_of_openshift_is_below_its_field(tmp_path):
     config = ("--config", "examples/inputs/openshift.yaml", "--set", "memoryManagerPolicy=Static")
     run = in_process("doctor", "--machine", NODE / "machine.yaml", *config, "-o", "json")
 
-    pastes = [yaml.safe_load(found["paste"]) for found in json.loads(run.stdout)["findings"] if "paste" in found]
+    pastes = [yaml.safe_load(finding["paste"]) for finding in json.loads(run.stdout)["findings"] if "paste" in finding]
     assert [list(paste["spec"]["kubeletConfig"]) for paste in pastes] == [["reservedMemory"]]
 
 

@@ -1,6 +1,7 @@
 """``alignup why``."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -783,3 +784,26 @@ def test_an_unknown_policy_is_not_ignored(manifest):
 
     assert run.returncode == 1
     assert "annotation topology.alignup.dev/policy is 'x-numa-node'; use" in " ".join(run.stdout.split())
+
+
+class TestPage:
+    def test_it_has_the_answer_and_nothing_from_elsewhere(self, tmp_path):
+        file = tmp_path / "ticket.html"
+        words = ("--machine", "examples/node/machine.yaml", "--config", "examples/node/kubelet.yaml")
+        state = ("--kubelet-dir", "examples/node/state", "--pods", "examples/node/running.yaml")
+        run = in_process("why", "-f", "examples/node/trainer.yaml", *words, *state, "--html", file)
+
+        text = file.read_text("utf-8")
+        assert (run.returncode, run.stderr) == (1, f"Wrote {file}.\n")
+        assert "request 6 CPUs instead of 8 for container train" in text
+        assert "ml/finetune" in text
+        assert "<svg" in text
+        assert not re.search(r"<script|<link|(src|href)=", text)
+
+    def test_a_place_that_cannot_be_written_is_an_error(self, tmp_path):
+        run = in_process(
+            "why", "-f", "examples/node/trainer.yaml", "--machine", "pu:4", "--html", tmp_path / "no" / "page.html"
+        )
+
+        assert run.returncode == 2
+        assert "--html: " in run.stderr

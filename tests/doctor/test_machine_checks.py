@@ -38,11 +38,11 @@ def findings(matrix=((10, 20), (20, 10)), balancing=None, **fields):
     ],
 )
 def test_implausible_distances_are_a_warning_where_they_decide(matrix, text):
-    (found,) = findings(matrix, **CLOSEST)
+    (finding,) = findings(matrix, **CLOSEST)
     (harmless,) = findings(matrix)
 
-    assert (found.severity, harmless.severity) == (Severity.WARNING, Severity.NOTE)
-    assert text in found.summary
+    assert (finding.severity, harmless.severity) == (Severity.WARNING, Severity.NOTE)
+    assert text in finding.summary
 
 
 def test_usual_distances_are_not_mentioned():
@@ -55,6 +55,6 @@ def test_usual_distances_are_not_mentioned():
     [(1, "static", True), (2, "static", True), (0, "static", False), (None, "static", False), (1, "none", False)],
 )
 def test_the_kernels_balancing_is_a_warning_beside_static_managers(balancing, policy, warned):
-    found = findings(balancing=balancing, cpuManagerPolicy=policy)
+    reported = findings(balancing=balancing, cpuManagerPolicy=policy)
 
-    assert [finding.severity for finding in found] == [Severity.WARNING] * warned
+    assert [finding.severity for finding in reported] == [Severity.WARNING] * warned

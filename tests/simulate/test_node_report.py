@@ -15,7 +15,7 @@ from tests.align.hosts import GIB, GPU, hosts, make_host
 from tests.simulate.workloads import arriving_in_order, small, some, workloads
 from tests.strategies_pods import container
 
-PAGE = Path(__file__).parents[2] / "docs" / "simulate.md"
+PAGE = Path(__file__).parents[2] / "docs" / "simulate-data.md"
 
 
 def example():

@@ -24,7 +24,7 @@ class Table:
         raise NotImplementedError
 
     def to_frame(self) -> Any:  # noqa: ANN401 - pandas may be missing
-        """Return the rows as a ``pandas.DataFrame``; ``ImportError`` if pandas is not installed."""
+        """Return the rows as a DataFrame of pandas; ``ImportError`` if pandas is not installed."""
         try:
             pandas = import_module("pandas")
         except ImportError as error:

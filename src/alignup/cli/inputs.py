@@ -337,6 +337,7 @@ def read_manifests(files: tuple[str, ...], gates: FeatureGates, *, leave_out: bo
 def raise_problems(loaded: LoadedWorkloads) -> None:
     """Raise an ``InputError`` with the problems of files that were left out, if there are any."""
     if loaded.problems:
+        sys.stdout.flush()  # what was answered counts, and an error discards what is not written
         with input_errors(NOWHERE, advice=GIVE_MANIFESTS):
             raise ManifestError(loaded.problems)
 

@@ -156,7 +156,7 @@ IGNORE_MISSING_HELP = "Admit pods that request devices which no device plugin pr
 
 
 def kubelet_dir_option(contents: str, default_text: str = "") -> Any:
-    """Add ``--kubelet-dir``, which was ``--state``."""
+    """Add ``--kubelet-dir``; its earlier name still works."""
     help_text = f"The kubelet's directory, such as /var/lib/kubelet, {contents}"
     names = ("--state", "--kubelet-dir")
     return option("DIR", help_text, default_text, *names, type=click.Path(path_type=Path), cls=RenamedOption)

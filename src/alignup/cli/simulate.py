@@ -43,7 +43,7 @@ class SimulateOptions:
     files: tuple[str, ...] = workload_field()
     trace: Path | None = option(
         "FILE",
-        "Trace of arriving and departing pods, as described in docs/simulate.md; - for standard input",
+        "Trace of arriving and departing pods, as described in docs/simulate-data.md; - for standard input",
         type=click.Path(path_type=Path, allow_dash=True),
     )
     generate: str | None = option(

@@ -76,7 +76,7 @@ _MAX_EXAMPLES = 4  #: combinations listed per error
 _COMPARED = ("admitted", "rejected", "one node", "CPUs", "devices")  #: figures of a combination
 _LARGEST = "room: the largest request of one container that still fits, at peak demand and at the end"
 _GIVE_CLUSTER = "Give a cluster file as described in docs/fleet.md, or the nodes of openb as CSV."
-_GIVE_TRACE = "See docs/simulate.md for the format; for openb, give the CSV file of the pods."
+_GIVE_TRACE = "See docs/simulate-data.md for the format; for openb, give the CSV file of the pods."
 _GIVE_STRATEGY = "Give names separated by commas, such as alignup,blind-least-allocated, or all."
 _SEE_GENERATE = "See 'alignup simulate --help' for --count and --load."
 
@@ -173,7 +173,7 @@ def read_events(options: SimulateOptions, machine: Machine, gates: FeatureGates)
     if options.trace:
         fixed = gates.on("PodLevelResourcesFixDefaulting")
         with inputs.input_errors(
-            Place("--trace"), advice="See docs/simulate.md for the format; --save writes an example."
+            Place("--trace"), advice="See docs/simulate-data.md for the format; --save writes an example."
         ):
             if str(options.trace) == "-":
                 stream = inputs.standard_input() or io.BytesIO()

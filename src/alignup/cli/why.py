@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from operator import attrgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -64,6 +65,12 @@ _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yam
 @preview_option
 @with_options("selection", WorkloadSelection)
 @search_option("a rejected pod")
+@click.option(
+    *("--html", "html_file"),
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Also write the answers and a picture of the node to FILE, one page for a ticket.",
+)
 @click.option("--resize", is_flag=True, help="Say what becomes of a resize of running pods to those in FILE.")
 @click.option("--policies", is_flag=True, help="Say what the pod would get under each policy.")
 @click.option("--ignore-missing-devices", "lenient", is_flag=True, help=f"{IGNORE_MISSING_HELP}.")
@@ -76,6 +83,7 @@ def command(  # noqa: PLR0913 - options
     kustomization: str | None,
     selection: WorkloadSelection,
     search: float,
+    html_file: Path | None,
     resize: bool,
     policies: bool,
     lenient: bool,
@@ -124,6 +132,15 @@ def command(  # noqa: PLR0913 - options
         ]
     if policies:
         explanations = [explanation.with_policies(node.host) for explanation in explanations]
+    _print(node, explanations, output)
+    if html_file is not None:
+        _write_page(node.host, explanations, html_file)
+    inputs.raise_problems(loaded)
+    if not all(explanation.admitted for explanation in explanations):
+        raise click.exceptions.Exit(REJECTED)
+
+
+def _print(node: HostInput, explanations: "Sequence[Explanation]", output: str) -> None:
     if output in terminal.DOCUMENTS:
         terminal.print_as(output, to_document(node, explanations))
     elif output == "text":
@@ -132,9 +149,19 @@ def command(  # noqa: PLR0913 - options
         print_text(node.host, explanations)
     else:
         _print_short(explanations, output)
-    inputs.raise_problems(loaded)
-    if not all(explanation.admitted for explanation in explanations):
-        raise click.exceptions.Exit(REJECTED)
+
+
+def _write_page(host: Host, explanations: "Sequence[Explanation]", file: Path) -> None:
+    from alignup.explain import PodExplanation, page  # noqa: PLC0415 - only for pages
+
+    answers = [
+        PodExplanation(host, explained.workload.pod, explained.decision, explained.proposals, explained.unsearched)
+        for explained in explanations
+    ]
+    title = ", ".join(explained.verdict for explained in explanations)
+    with inputs.input_errors(Place("--html"), advice=inputs.WRITABLE):
+        file.write_text(page(answers, title=title), "utf-8")
+    click.echo(f"Wrote {file}.", err=True)
 
 
 def _print_short(explanations: "Sequence[Explanation]", output: str) -> None:

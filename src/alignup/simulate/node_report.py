@@ -1,6 +1,6 @@
 """The result of a node simulation as a JSON document, as a table with one row per pod, and as a timeline for charts.
 
-Sets are Linux lists, ``"0-3,8"``; memory is in bytes. ``docs/simulate.md`` describes the schema.
+Sets are Linux lists, ``"0-3,8"``; memory is in bytes. ``docs/simulate-data.md`` describes the schema.
 """
 
 import csv
