@@ -19,6 +19,7 @@ import pytest
 import yaml
 from starlette.types import Receive, Scope, Send
 
+from alignup.align.reason_codes import GATE_MISSED as MISSED
 from alignup.documents.host_state.writer import to_object
 from alignup.kubernetes.api import NODES, PODS, ApiClient, Change, Resource, find_access
 from alignup.kubernetes.api.errors import ForbiddenError, InvalidObjectError
@@ -33,7 +34,6 @@ from alignup.schedule.gate.admission import LABEL, answer_review, webhook_app
 from alignup.schedule.gate.authority_installation import WEBHOOK_CONFIGURATIONS, install_authority
 from alignup.schedule.gate.certificates import SECRETS, CertificateKeeper
 from alignup.schedule.gate.controller import GateController
-from alignup.schedule.gate.missed_pods import REASON as MISSED
 from alignup.schedule.gate.release_patch import pinned_nodes
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.web.asgi_server import kubernetes_limits, serve_app

@@ -6,7 +6,8 @@ from typing import Any
 from urllib.parse import quote
 
 from alignup import __version__
-from alignup.check.template_check import CheckFinding, FindingLevel
+from alignup.align.explain.pod_findings import FindingLevel
+from alignup.check.template_check import CheckFinding
 
 VERSION = 1  #: of the JSON document
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"

@@ -9,11 +9,12 @@ from pathlib import Path
 import click
 
 from alignup.align.errors import LocatedProblem, ManifestError
+from alignup.align.explain.pod_findings import FindingLevel
 from alignup.align.host import Host
 from alignup.align.settings import FeatureGates
 from alignup.check import ignored_findings, report_formats
 from alignup.check.manifest_files import ManifestFile, read_files
-from alignup.check.template_check import CheckFinding, FindingLevel, NodeProfile, TemplateCheck
+from alignup.check.template_check import CheckFinding, NodeProfile, TemplateCheck
 from alignup.cli import collected, inputs, terminal
 from alignup.cli.app import NOWHERE, InputError, Place, define_command
 from alignup.cli.completers import complete_files

@@ -23,6 +23,7 @@ from alignup.align.explain import sentences
 from alignup.align.host import Host, Settings
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Machine
+from alignup.align.reason_codes import INVALID, NOT_SCHEDULABLE
 from alignup.align.workload import Pod
 from alignup.align.workload.names import CPU
 from alignup.placement.free_capacity import largest_requests
@@ -40,8 +41,6 @@ from alignup.simulate.simulated_claims import NO_CLAIMS, ClaimCounts, SimulatedC
 from alignup.simulate.stranded import StrandedResources, distinct_shapes, measure_stranded
 from alignup.simulate.usage import UsageMeter, UsageStats
 
-INVALID = "Invalid"  #: the reason of pods that the API server rejects
-NOT_SCHEDULABLE = "NotSchedulable"  #: the reason of pods that request devices which no device plugin provides
 MIN_INTERVAL = 0.05  #: seconds between two reports of progress
 
 Progress = Callable[[int, int], object]  #: called with the number of finished items and the total

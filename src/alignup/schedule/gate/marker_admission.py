@@ -16,6 +16,7 @@ import msgspec
 
 from alignup.align.errors import AlignError
 from alignup.align.host import Host
+from alignup.align.reason_codes import NOT_STEERED
 from alignup.align.workload import Pod
 from alignup.align.workload.names import MARKER
 from alignup.documents.codec import decode, encode
@@ -83,7 +84,7 @@ class MarkerReviews:
             patch = encode(list(_patch(msgspec.json.decode(body)["request"]["object"]["spec"])))
             response = ReviewResponse(uid=request.uid, allowed=True, patch_type="JSONPatch", patch=patch)
         elif warning:
-            warnings = (f"{STEER_LABEL}: the pod is not steered: {warning}",)
+            warnings = (f"{NOT_STEERED}: {STEER_LABEL}: the pod is not steered: {warning}",)
             response = ReviewResponse(uid=request.uid, allowed=True, warnings=warnings)
         return encode(AnsweredReview(response))
 
