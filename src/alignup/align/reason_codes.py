@@ -170,9 +170,10 @@ FRACTIONAL_CPUS = _define(
 )
 QOS_BY_RELEASE = _define(
     "QoSClassDependsOnRelease",
-    "Pod-level limits without requests make another QoS class since Kubernetes 1.37.",
-    "spec.resources has limits only: Burstable up to 1.36, Guaranteed since 1.37.",
-    "Set spec.resources.requests.",
+    "Pod-level requests or limits that are not complete make another QoS class since Kubernetes 1.37, which completes "
+    "them from those of the containers.",
+    "Requests only in spec.resources, and containers with limits: Burstable up to 1.36, Guaranteed since 1.37.",
+    "Set both requests and limits, of CPU and memory, in spec.resources.",
 )
 UNKNOWN_ANNOTATION = _define(
     "UnknownAnnotation",

@@ -98,9 +98,9 @@ def manifest_findings(pod: Pod, without_pod_level_fix: Pod) -> Iterator[PodFindi
     if old is not pod.qos:
         message = (
             f"the pod is {old} up to Kubernetes 1.36 and {pod.qos} since 1.37, "
-            "which derives pod-level requests from limits"
+            "which completes pod-level resources from those of the containers"
         )
-        yield PodFinding(QOS_BY_RELEASE, FindingLevel.WARNING, message, "set spec.resources.requests")
+        yield PodFinding(QOS_BY_RELEASE, FindingLevel.WARNING, message, "set requests and limits in spec.resources")
 
 
 def _unknown_annotation(message: str, supported: tuple[str, ...]) -> PodFinding:

@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 
 from alignup.align.errors import AlignError
-from alignup.align.host import Host
 from alignup.align.reason_codes import NOT_STEERED
 from alignup.align.workload import Pod
 from alignup.align.workload.names import MARKER
@@ -32,6 +31,7 @@ from alignup.schedule.gate.admission import (
     read_review,
     review_pod,
 )
+from alignup.schedule.gate.host_kinds import idle_host, kind_key
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.node_selection import exclusions
 
@@ -114,8 +114,7 @@ class MarkerReviews:
             return NO_MARKERS
         answers: dict[Hashable, bool | None] = {}
         for record in records:
-            devices = record.ledger.devices.inventories
-            kind = (record.model, tuple([(name, devices[name].layout) for name in sorted(devices)]))
+            kind = kind_key(record)
             if kind not in answers:
                 answers[kind] = self._ask((kind, shape_key(pod)), record, pod, marked)
                 if answers[kind] is False:
@@ -124,7 +123,7 @@ class MarkerReviews:
 
     def _ask(self, key: Hashable, record: HostRecord, pod: Pod, marked: Pod) -> bool | None:
         if key not in self._known:
-            self._known[key] = fits_one_node(_idle_host(record), pod, marked)
+            self._known[key] = fits_one_node(idle_host(record), pod, marked)
             if len(self._known) > MAX_KNOWN:
                 self._known.popitem(last=False)
         return self._known[key]
@@ -135,16 +134,6 @@ class MarkerReviews:
             record = self._live.cluster.record(name)
             if record is not None and marker_nodes(record.ledger) and not exclusions(node, api_pod.spec):
                 yield record
-
-
-def _idle_host(record: HostRecord) -> Host:
-    """Return a host as this one would be without pods."""
-    host = record.model.at(record.model.host.ledger)
-    devices = host.ledger.devices
-    for resource, inventory in record.ledger.devices.inventories.items():
-        devices = devices.announce(resource, inventory.devices, preferred_allocation=inventory.preferred_allocation)
-    host.ledger = replace(host.ledger, devices=devices)
-    return host
 
 
 def _patch(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
