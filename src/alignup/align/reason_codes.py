@@ -269,7 +269,7 @@ OTHER_SCHEDULER = _define(
     "OtherScheduler",
     "The pod is behind the gate, and names a scheduler that the gate does not release pods to.",
     "`schedulerName: batch-scheduler`.",
-    "Name it with `alignup schedule --scheduler-name`, or let the pod opt out of the gate.",
+    "Name it with `alignup schedule --gate-scheduler`, or let the pod opt out of the gate.",
 )
 RELEASE_FAILED = _define(
     "ReleaseFailed",
@@ -281,7 +281,7 @@ NOT_SCHEDULED = _define(
     "NotScheduled",
     "The pod was released from the gate, and its scheduler did not bind it to the chosen node.",
     "A topology spread constraint that excludes the node.",
-    "Delete the pod so that its controller creates another, or allow that with --replace-stuck.",
+    "Delete the pod so that its controller creates another, or let the gate do that with --gate-replace-stuck.",
 )
 GATE_MISSED = _define(
     "GateMissed",
