@@ -63,7 +63,7 @@ def test_the_webhook_that_warns_never_keeps_a_request_for_long():
     assert webhook["clientConfig"] == {"service": service}
     assert (webhook["failurePolicy"], webhook["timeoutSeconds"], webhook["sideEffects"]) == ("Ignore", 1, "None")
     reviewed = {resource for rule in webhook["rules"] for resource in rule["resources"]}
-    assert reviewed == {resource.plural for resource in (PODS, *WORKLOADS.values())}
+    assert reviewed == {PODS.plural, *(resource.plural for resource in WORKLOADS.values())}
 
 
 def named_objects(name):
