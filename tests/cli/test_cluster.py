@@ -131,6 +131,17 @@ def test_a_pending_pod_is_explained_for_every_node(ask):
     )
 
 
+def test_programs_get_the_reason_code_of_each_group(ask):
+    (answer,) = json.loads(ask("why", "wide", "-o", "json").stdout)["answers"]
+
+    assert [(group["nodes"][0]["node"], group["code"]) for group in answer["groups"]] == [
+        ("a", ""),
+        ("b", "TopologyAffinityError"),
+        ("c", "NotPredicted"),
+        ("d", "NotConsidered"),
+    ]
+
+
 def test_claims_are_explained_where_they_can_be_served(ask):
     run = ask("why", "claiming")
 

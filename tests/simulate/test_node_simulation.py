@@ -8,12 +8,13 @@ from hypothesis import event, given
 from alignup.align.errors import TraceError
 from alignup.align.fit import UsedResources
 from alignup.align.host import Host
+from alignup.align.reason_codes import INVALID
 from alignup.align.settings import Policy
 from alignup.align.workload import Pod
 from alignup.align.workload.names import POLICY_ANNOTATION
 from alignup.simulate.arrivals import PodArrival, PodDeparture
 from alignup.simulate.node_report import to_document
-from alignup.simulate.node_simulation import INVALID, MIN_INTERVAL, AlignmentCounts, ProgressReporter, run
+from alignup.simulate.node_simulation import MIN_INTERVAL, AlignmentCounts, ProgressReporter, run
 from tests.align.hosts import GIB, GPU, NIC, hosts, make_host
 from tests.simulate.workloads import arriving_in_order, small, some, workloads
 from tests.soundness import check_sound

@@ -33,6 +33,7 @@ from alignup.align.ledger import AdmittedPod, Ledger
 from alignup.align.machine import Distances
 from alignup.align.merging.merge import MergeRule, apply_policy
 from alignup.align.merging.strategy import apply_strategy, choose_set, score_share
+from alignup.align.reason_codes import TOPOLOGY_AFFINITY
 from alignup.align.settings import AllocationStrategy, Policy, Scope, TopologySettings
 from alignup.align.workload import Container, Pod, demand
 from alignup.align.workload.names import POLICY_ANNOTATION, SCOPE_ANNOTATION
@@ -233,7 +234,7 @@ class _Admission:
                 for node, amount in free.items():
                     if amount < request:
                         shortfalls.append(Shortfall(provider, resource or "", request, amount, 1 << node))
-        return Rejection("TopologyAffinityError", message, container=step.container, shortfalls=tuple(shortfalls))
+        return Rejection(TOPOLOGY_AFFINITY, message, container=step.container, shortfalls=tuple(shortfalls))
 
     def _not_allocated(self, provider: Provider[Any], container: Container | None, error: ProviderError) -> Rejection:
         needs = provider.needs(self.ledgers[provider.name], self.pod, container)

@@ -18,6 +18,7 @@ from alignup.align.explain.remedies import find_remedies
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.merging.merge import MergeRule
+from alignup.align.reason_codes import MAY_BE_REJECTED, NOT_SCHEDULABLE
 from alignup.align.resize import ResizeOutcome, decide_resize
 from alignup.cli import inputs, terminal
 from alignup.cli.app import InputError, Place, define_command
@@ -217,7 +218,12 @@ def _explain_resizes(host: Host, workloads: Sequence[Workload], output: str) -> 
             terminal.print_lines(paragraph(f"{verdict.describe(running)} (Kubernetes {release.describe()})"))
     else:
         resizes = [
-            {"pod": f"{running.namespace}/{running.name}", "outcome": str(verdict.outcome), "message": verdict.message}
+            {
+                "pod": f"{running.namespace}/{running.name}",
+                "outcome": str(verdict.outcome),
+                "code": verdict.code,
+                "message": verdict.message,
+            }
             for running, verdict in verdicts
         ]
         document = {"version": VERSION, **release.to_document(), "resizes": resizes}
@@ -246,6 +252,15 @@ class Explanation(NamedTuple):
         admitted = all(decision.admitted for decision in (self.decision, *self.others))
         certain = admitted and not self.decision.may_be_rejected
         return certain and (not self.missing or self.lenient) and self.refusal is None
+
+    @property
+    def code(self) -> str:
+        """The reason code of a pod that is not, or perhaps not, admitted; empty: it is."""
+        if self.missing and not self.lenient:
+            return NOT_SCHEDULABLE
+        if self.decision.rejection is not None:
+            return self.decision.rejection.reason
+        return "" if self.admitted else MAY_BE_REJECTED
 
     @property
     def verdict(self) -> str:
@@ -392,6 +407,7 @@ def to_document(node: HostInput, explanations: Sequence[Explanation]) -> dict[st
                 "source": str(explanation.workload.source),
             },
             "verdict": explanation.verdict,
+            "code": explanation.code,
             "schedulable": not explanation.missing,
             "missingDevices": list(explanation.missing),
             "kubeletVerdict": sentences.verdict(explanation.decision),

@@ -14,8 +14,6 @@ from alignup.align.workload import Pod
 from alignup.align.workload.names import POLICY_ANNOTATION, SCOPE_ANNOTATION
 
 DEMAND_ANNOTATIONS = frozenset({POLICY_ANNOTATION, SCOPE_ANNOTATION})
-UNKNOWN_DEMAND = "UnknownDemand"  #: the reason of events about pods with an unknown value of one of them
-DEMAND_NOT_MET = "DemandNotMet"  #: the reason of pods that a kubelet would admit, but not as they demand
 NOT_EXACT = "what its pods hold is not exactly known, and the pod demands a policy"
 
 SUPPORTED_VALUES = {POLICY_ANNOTATION: tuple(Policy), SCOPE_ANNOTATION: tuple(Scope)}

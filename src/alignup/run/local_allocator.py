@@ -27,6 +27,7 @@ from alignup.align.memory import reserved_memory
 from alignup.align.memory.provider import MemoryPolicy
 from alignup.align.policy_overrides import PolicyOverrides
 from alignup.align.quantity import Quantity, QuantityFormat
+from alignup.align.reason_codes import NOT_SCHEDULABLE
 from alignup.align.settings import Policy, TopologySettings
 from alignup.align.workload import Amounts, Container, Pod, QoS, Resources
 from alignup.align.workload.demand import FitRequest
@@ -36,7 +37,7 @@ from alignup.run import cgroup, process, registry
 from alignup.run.cgroup import Cpuset
 from alignup.run.process import NodeMap
 from alignup.run.registry import RunRegistry
-from alignup.run.request import CONTAINER, NO_DEVICE, RunPlacement, RunRejectedError, RunRequest, resolve_placement
+from alignup.run.request import CONTAINER, RunPlacement, RunRejectedError, RunRequest, resolve_placement
 from alignup.run.run_claims import RunClaims
 from alignup.store.state_store import DurableState, StateStore
 
@@ -173,7 +174,7 @@ class LocalAllocator:
     def admit(self, request: RunRequest) -> RunPlacement:
         pod = build_pod(request)
         if self.host.missing_devices(pod):
-            raise RunRejectedError(NO_DEVICE, partial(self._explain, self._idle, pod), impossible=True)
+            raise RunRejectedError(NOT_SCHEDULABLE, partial(self._explain, self._idle, pod), impossible=True)
         for _ in range(_CLAIM_ATTEMPTS):
             decision = self.host.admit(pod)
             if decision.rejection is not None:

@@ -25,10 +25,11 @@ from alignup.align.explain import sentences
 from alignup.align.host import Host, Settings
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Machine
+from alignup.align.reason_codes import DEMAND_NOT_MET, INVALID, NOT_SCHEDULABLE
 from alignup.align.workload import Pod
 from alignup.align.workload.names import CPU
 from alignup.placement.free_capacity import largest_requests
-from alignup.placement.pod_demands import DEMAND_NOT_MET, find_refusal
+from alignup.placement.pod_demands import find_refusal
 from alignup.simulate.arrivals import PodArrival, WorkloadEvent, ordered
 from alignup.simulate.container_placements import (
     ContainerPlacement,
@@ -43,8 +44,6 @@ from alignup.simulate.simulated_claims import NO_CLAIMS, ClaimCounts, SimulatedC
 from alignup.simulate.stranded import StrandedResources, distinct_shapes, measure_stranded
 from alignup.simulate.usage import UsageMeter, UsageStats
 
-INVALID = "Invalid"  #: the reason of pods that the API server rejects
-NOT_SCHEDULABLE = "NotSchedulable"  #: the reason of pods that request devices which no device plugin provides
 _ALIGNED = {True: "one node", False: "several nodes", None: ""}
 MIN_INTERVAL = 0.05  #: seconds between two reports of progress
 

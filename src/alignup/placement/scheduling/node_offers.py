@@ -10,8 +10,9 @@ was offered to another pod a moment ago comes after the others.
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from alignup.align.errors import PodError
+from alignup.align.reason_codes import UNKNOWN_DEMAND
 from alignup.align.workload import Pod
-from alignup.placement.pod_demands import UNKNOWN_DEMAND, demand_problem, needs_exact_host
+from alignup.placement.pod_demands import demand_problem, needs_exact_host
 from alignup.placement.pod_shape import needs_alignment
 from alignup.placement.scheduling.claim_bindings import ClaimBindings
 from alignup.placement.scheduling.claim_rules import MAX_JUDGED, ClaimSuitability, must_align
