@@ -455,6 +455,18 @@ LATE_DEVICE_PLUGIN = _define(
     "A node that is rebooted with pods of GPUs.",
     "Keep a taint on the node until the device plugin is ready.",
 )
+IMPLAUSIBLE_DISTANCES = _define(
+    "ImplausibleDistances",
+    "The firmware reports distances between NUMA nodes that cannot be true, and prefer-closest-numa-nodes uses them.",
+    "A distance of 10 between two NUMA nodes, which is that of a node to itself.",
+    "Compare them with `numactl -H`; a new firmware may correct them.",
+)
+NUMA_BALANCING = _define(
+    "NUMABalancing",
+    "The kernel moves memory between NUMA nodes by itself, although the managers place containers.",
+    "kernel.numa_balancing is 1 on a node with cpuManagerPolicy static.",
+    "Set kernel.numa_balancing=0 in /etc/sysctl.d on nodes whose pods are aligned.",
+)
 INVALID_SUB_IDS = _define(
     "InvalidSubIDs",
     "The ranges of IDs in subuid and subgid, or those of a running pod, keep the new kubelet from starting.",
