@@ -331,13 +331,14 @@ async def test_kubectl_apply_prints_warnings_and_creates_everything(
     issued = authority.issue_cert("localhost")
     issued.cert_chain_pems[0].write_to_path(certificate)
     issued.private_key_pem.write_to_path(key)
+    key.chmod(0o600)
     (deployed,) = yaml.safe_load_all((DEPLOYED / "warnings" / "webhook.yaml").read_text())
     bundle = base64.b64encode(authority.cert_pem.bytes()).decode()
     deployed["webhooks"][0]["clientConfig"] = {"url": f"https://localhost:{served}{WARN_PATH}", "caBundle": bundle}
 
     async def apply(*manifests: dict[str, Any]) -> tuple[list[str], list[str]]:
         """Return what kubectl prints about the objects, and its warnings."""
-        text = "---\n".join(map(json.dumps, manifests))
+        text = "\n---\n".join(map(json.dumps, manifests))
         words = [KUBECTL or "", "--kubeconfig", str(kubeconfig), "apply", "-f", "-"]
         run = await asyncio.to_thread(
             subprocess.run, words, input=text, capture_output=True, text=True, timeout=SECONDS, check=True

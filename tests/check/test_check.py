@@ -162,12 +162,12 @@ def test_sarif_follows_its_schema(repository, schema):
     (repository / "an app.yaml").write_text(deployment("large", "10", annotations=wrong))
     (repository / "b.yaml").write_text(deployment("half", "500m") + "---\n" + deployment("even", "2"))
     (repository / "c.yaml").write_text(deployment("right", "2"))
-    found, nothing = (check(path, "-o", "sarif").stdout for path in ("manifests", "manifests/c.yaml"))
+    log, empty_log = (check(path, "-o", "sarif").stdout for path in ("manifests", "manifests/c.yaml"))
 
     validator = jsonschema_rs.validator_for(schema, validate_formats=True)
-    assert [str(error) for error in validator.iter_errors(json.loads(found))] == []
-    assert len(json.loads(found)["runs"][0]["results"]) == 3
-    assert [str(error) for error in validator.iter_errors(json.loads(nothing))] == []
+    assert [str(error) for error in validator.iter_errors(json.loads(log))] == []
+    assert len(json.loads(log)["runs"][0]["results"]) == 3
+    assert [str(error) for error in validator.iter_errors(json.loads(empty_log))] == []
 
 
 def test_standard_input_and_what_is_no_manifest(repository):

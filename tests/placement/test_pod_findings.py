@@ -49,7 +49,8 @@ def test_a_rejection_without_details_has_the_message_of_the_kubelet():
 
 
 def test_missing_devices_are_no_rejection_by_the_kubelet():
-    (finding,) = host_findings(make_host(), make_pod(**{"example.com/fpga": "1"}))
+    wanted = guaranteed("app", {"cpu": "1", "example.com/fpga": "1"})
+    (finding,) = host_findings(make_host(), Pod(name="p", uid="p", containers=(wanted,)))
 
     assert (finding.code, finding.is_rejection) == ("NotSchedulable", False)
 
