@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alignup.schedule.trends import INTERVAL, INTERVALS, Timeline, Trends
+from alignup.schedule.trends import INTERVAL, INTERVALS, PodCountHistory, Trends
 
 
 def test_a_number_stays_until_it_is_sampled_again():
@@ -32,7 +32,7 @@ def test_the_last_sample_counts_and_old_ones_are_forgotten(samples):
 
 
 def test_a_timeline_has_the_highest_value_of_each_interval():
-    timeline = Timeline(100.0)
+    timeline = PodCountHistory(100.0)
     for seconds, value in ((1, 2), (2, 9), (3, 4), (25, 1), (26, 0)):
         timeline.add(100.0 + seconds, {"waiting": value})
 
@@ -42,7 +42,7 @@ def test_a_timeline_has_the_highest_value_of_each_interval():
 
 @given(st.lists(st.tuples(st.floats(0, 500), st.integers(0, 100)), min_size=1), st.sampled_from([2, 4, 10]))
 def test_a_full_timeline_keeps_its_highest_value_and_its_size(samples, intervals):
-    timeline, now = Timeline(0.0, intervals=intervals), 0.0
+    timeline, now = PodCountHistory(0.0, intervals=intervals), 0.0
     for seconds, value in samples:
         now += seconds
         timeline.add(now, {"waiting": value})

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
@@ -29,7 +29,9 @@ from alignup.cli.options import (
     IGNORE_MISSING_HELP,
     PredictedHostOptions,
     WorkloadSelection,
+    flag_option,
     output_option,
+    path_option,
     preview_option,
     search_option,
     with_options,
@@ -52,6 +54,14 @@ _LINKS = "--machine examples/locality/machine.yaml --set topologyManagerPolicy=b
 _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yaml --kubelet-dir examples/node/state"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerExtras:
+    html: Path | None = path_option(
+        "FILE", "Also write the answers and a picture of the node to FILE, one page for a ticket"
+    )
+    policies: bool = flag_option("Say what the pod would get under each policy")
+
+
 @define_command(
     "why",
     "alignup why -f examples/node/trainer.yaml --machine 'pack:2 numa:1 core:8 pu:2' "
@@ -66,14 +76,8 @@ _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yam
 @preview_option
 @with_options("selection", WorkloadSelection)
 @search_option("a rejected pod")
-@click.option(
-    *("--html", "html_file"),
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Also write the answers and a picture of the node to FILE, one page for a ticket.",
-)
+@with_options("extras", AnswerExtras)
 @click.option("--resize", is_flag=True, help="Say what becomes of a resize of running pods to those in FILE.")
-@click.option("--policies", is_flag=True, help="Say what the pod would get under each policy.")
 @click.option("--ignore-missing-devices", "lenient", is_flag=True, help=f"{IGNORE_MISSING_HELP}.")
 @output_option("text", "wide", "json", "yaml", "name")
 def command(  # noqa: PLR0913 - options
@@ -84,9 +88,8 @@ def command(  # noqa: PLR0913 - options
     kustomization: str | None,
     selection: WorkloadSelection,
     search: float,
-    html_file: Path | None,
+    extras: AnswerExtras,
     resize: bool,
-    policies: bool,
     lenient: bool,
     output: str,
 ) -> None:
@@ -121,24 +124,28 @@ def command(  # noqa: PLR0913 - options
     if resize:
         _explain_resizes(node.host, chosen, output)
         return
+    explanations = _explain(node.host, loaded, chosen, search, lenient=lenient)
+    if extras.policies:
+        explanations = [explanation.with_policies(node.host) for explanation in explanations]
+    _print(node, explanations, output)
+    if extras.html is not None:
+        _write_page(node.host, explanations, extras.html)
+    inputs.raise_problems(loaded)
+    if not all(explanation.admitted for explanation in explanations):
+        raise click.exceptions.Exit(REJECTED)
+
+
+def _explain(
+    host: Host, loaded: LoadedWorkloads, chosen: "Sequence[Workload]", seconds: float, *, lenient: bool
+) -> "list[Explanation]":
     claims = None
     if loaded.claims or any(workload.pod.uses_claims for workload in chosen):
         from alignup.cli import claims_output  # noqa: PLC0415 - most pods have no claims
 
-        claims = claims_output.with_valid_selectors(claims_output.read_claims(loaded, node.host.machine))
-    terminal.print_notes(sentences.ignored_requests(node.host, [workload.pod for workload in chosen]))
+        claims = claims_output.with_valid_selectors(claims_output.read_claims(loaded, host.machine))
+    terminal.print_notes(sentences.ignored_requests(host, [workload.pod for workload in chosen]))
     with terminal.waiting_message("Searching for changes that would admit it"):
-        explanations = [
-            explain(node.host, workload, seconds=search, lenient=lenient, claims=claims) for workload in chosen
-        ]
-    if policies:
-        explanations = [explanation.with_policies(node.host) for explanation in explanations]
-    _print(node, explanations, output)
-    if html_file is not None:
-        _write_page(node.host, explanations, html_file)
-    inputs.raise_problems(loaded)
-    if not all(explanation.admitted for explanation in explanations):
-        raise click.exceptions.Exit(REJECTED)
+        return [explain(host, workload, seconds=seconds, lenient=lenient, claims=claims) for workload in chosen]
 
 
 def _print(node: HostInput, explanations: "Sequence[Explanation]", output: str) -> None:
