@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -23,7 +24,7 @@ EXAMPLE = alignup.load_machine(Path(__file__).parents[2] / "examples/locality/ma
 GPU, NIC = "nvidia.com/gpu", "example.com/nic"
 
 
-def make_host(machine: Machine = EXAMPLE, policy: Policy = Policy.NONE, **settings: object) -> Host:
+def make_host(machine: Machine = EXAMPLE, policy: Policy = Policy.NONE, **settings: Any) -> Host:
     made = Settings(topology=TopologySettings(policy=policy), near_devices=True)
     return Host(machine, replace(made, **settings))
 
@@ -136,7 +137,7 @@ def test_a_wrong_demand_is_a_problem_of_the_pod_for_hosts_that_act() -> None:
 
 
 def test_a_plugin_is_asked_only_if_it_may_know_links_that_the_machine_does_not_tell() -> None:
-    asking = {"preferred_allocation": frozenset({GPU})}
+    asking: dict[str, Any] = {"preferred_allocation": frozenset({GPU})}
     unknown = replace(EXAMPLE, links=())
 
     assert make_host(**asking).decide(make_pod(gpus=2)).admitted

@@ -400,7 +400,8 @@ def _compare_all(parts: Sequence[_Part]) -> list[_Set]:
 
 def _take_one_by_one(parts: Sequence[_Part]) -> list[_Set]:
     """Return sets that are built device by device, the best of those that begin with different devices."""
-    first, candidates = parts[0], []
+    first = parts[0]
+    candidates: list[tuple[tuple[object, ...], list[_Set]]] = []
     for start in [index for _, members in first.pools for index in members if first.lower[index] < 0]:
         if len(candidates) >= _MAX_STARTS and not first.demands:
             break
@@ -411,15 +412,11 @@ def _take_one_by_one(parts: Sequence[_Part]) -> list[_Set]:
                 break
             sets.append(devices)
         else:
-            counts = [_unpaired((first, part), sets[0], devices) for part, devices in zip(parts, sets, strict=True)]
+            pairs = list(zip(parts, sets, strict=True))
+            counts = [_unpaired((first, part), sets[0], devices) for part, devices in pairs]
             unpaired = [sum(column) for column in zip(*counts, strict=True)]
-            key = (
-                unpaired,
-                sets[0].rank,
-                -sets[0].score,
-                [each.tie_break(s) for each, s in zip(parts, sets, strict=True)],
-            )
-            candidates.append((key, sets))
+            order = [part.tie_break(devices) for part, devices in pairs]
+            candidates.append(((unpaired, sets[0].rank, -sets[0].score, order), sets))
     return min(candidates, key=lambda candidate: candidate[0])[1] if candidates else []
 
 

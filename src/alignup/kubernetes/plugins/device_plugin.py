@@ -151,8 +151,9 @@ class DevicePlugin:
 
     async def _get_preferred(self, request: wire.PreferredAllocationRequest) -> wire.PreferredAllocationResponse:
         response = wire.PreferredAllocationResponse()
-        for container in request.container_requests if self.preferred else ():
-            ids = self.preferred(
+        preferred = self.preferred or (lambda *_, **_named: ())
+        for container in request.container_requests:
+            ids = preferred(
                 container.available_deviceIDs,
                 required=container.must_include_deviceIDs,
                 size=container.allocation_size,
