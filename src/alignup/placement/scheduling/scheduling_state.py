@@ -226,7 +226,7 @@ class SchedulingState:
         facts = event.facts
         self._orders[facts.uid] = facts.order
         self._unseen.pop(facts.uid, None)
-        if facts.state in self.kept_nodes.patience:
+        if facts.state in self.kept_nodes.patience and not facts.released_to:  # a released pod cannot go elsewhere
             self.kept_nodes.waits(facts)
         else:
             self._turn.emit(*self.kept_nodes.waits_no_longer(facts.uid))
