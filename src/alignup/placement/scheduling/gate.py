@@ -63,6 +63,7 @@ from alignup.placement.scheduling.turn import Turn, run_all
 
 INVALID = "InvalidPod"  #: the reason of events about pods that no kubelet can decide on
 OTHER_SCHEDULER = "OtherScheduler"  #: the reason of events about pods whose scheduler is not among the known ones
+STEER_SECONDS = 1.0  #: before a pod is tried again that cannot be steered now
 QUEUE = "queue"  #: the step in which a pod is read, and put into the queue
 
 
@@ -549,7 +550,8 @@ class Gate:
             if self.releases.get(uid) is not release:
                 self._steering.cancel(uid, *release.nodes)  # it was taken back meanwhile
             elif steered.problem:
-                self.release_failed(uid, ReleaseOutcome.CHANGED, "", self._facts.pod(uid))
+                self.release_failed(uid, ReleaseOutcome.CHANGED, "", None)
+                self._refused[uid] = self._turn.now + STEER_SECONDS
             else:
                 self._turn.emit(WriteRelease(facts.pod, facts.version, release.nodes, steered.text))
 

@@ -241,7 +241,7 @@ class SchedulingState:
             self.gate.pod_left(event.uid)
 
     def _pod_bound(self, event: events.PodBound) -> None:
-        endings = (self._stop_waiting, self.wake_ups.forget, self.gangs.pod_bound)
+        endings = (self._stop_waiting, self.wake_ups.forget, self.steering.forget, self.gangs.pod_bound)
         steps = [partial(step, event.uid) for step in endings]
         if self.gate:
             steps.append(partial(self.gate.pod_bound, event.uid, event.node, event.pod))
@@ -249,7 +249,7 @@ class SchedulingState:
 
     def _pod_gone(self, event: events.PodGone) -> None:
         endings = (self._stop_waiting, self.kept_nodes.ended, self.wake_ups.forget, self._claim_bindings.forget)
-        parts = (self.offers.forget, self.gangs.pod_gone)
+        parts = (self.offers.forget, self.steering.pod_gone, self.gangs.pod_gone)
         steps = [partial(step, event.uid) for step in (*endings, *parts)]
         if self.gate:
             steps.append(partial(self.gate.pod_gone, event.uid, event.node))
