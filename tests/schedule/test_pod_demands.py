@@ -54,18 +54,14 @@ async def test_a_binding_checks_the_demand_again(http, nodes, service):
 
 
 async def test_a_pod_with_an_unknown_policy_waits_with_an_event(http, nodes, service):
-    for name, asked in (("x", demanding("x", policy="strict")), ("plain", PLAIN)):
-        document = asked
-        if name == "plain":  # no kubelet aligns it, but what it asks for is not ignored
-            metadata = {**PLAIN["metadata"], "annotations": {POLICY_ANNOTATION: "strict"}}
-            document = {"apiVersion": "v1", "kind": "Pod", **PLAIN, "metadata": metadata}
-            nodes.server.put({**document, "status": {"phase": "Pending"}})
-        else:
-            nodes.create(asked)
-        await until(lambda name=name: service.live.find_pod("default", name))
+    metadata = {"name": "plain", "namespace": "default", "uid": "plain", "annotations": {POLICY_ANNOTATION: "strict"}}
+    plain = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": PLAIN["spec"]}
+    nodes.server.put({**plain, "status": {"phase": "Pending"}})  # what no kubelet aligns is not ignored either
+    nodes.create(demanding("x", policy="strict"))
+    await until(lambda: service.live.find_pod("default", "x") and service.live.find_pod("default", "plain"))
 
-        answer = await filtered(http, document)
-
+    for asked in (demanding("x", policy="strict"), plain):
+        answer = await filtered(http, asked)
         assert answer["FailedAndUnresolvableNodes"] == {"a": UNKNOWN, "b": UNKNOWN}
 
     def events():

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from alignup.align.host import Host
-from alignup.align.settings import Policy
+from alignup.align.settings import Policy, Scope
 from alignup.align.workload import Pod
 from alignup.align.workload.names import POLICY_ANNOTATION, SCOPE_ANNOTATION
 from alignup.placement.host_report import PodStage
@@ -320,16 +320,16 @@ class Model:
             self.fail(f"{pod.uid} goes to {nodes}, but its policy is unknown")
         for record in filter(None, map(shell.cluster.record, nodes)):
             binding, settings = record.binding(pod.uid), record.model.settings
-            if binding is None or binding.observed or policy not in {Policy.RESTRICTED, Policy.SINGLE_NUMA_NODE}:
+            if binding is None or binding.observed or policy not in (Policy.RESTRICTED, Policy.SINGLE_NUMA_NODE):
                 continue
-            scope = own_scope or settings.topology.scope
-            topology = replace(settings.topology, policy=policy, scope=scope)
+            scope = Scope(own_scope or settings.topology.scope)
+            topology = replace(settings.topology, policy=Policy(policy), scope=scope)
             self.counts.demands += 1
             for ledger, way in product(record.before(pod.uid).states().ledgers, binding.ways):
                 host = record.model.at(ledger)
                 placed = decide_steered(host, pod, way)
                 strict = decide_steered(Host(host.machine, replace(settings, topology=topology), ledger=ledger), pod, 0)
-                units = [placed.placements] if scope == "pod" else [(each,) for each in placed.placements]
+                units = [placed.placements] if scope is Scope.POD else [(each,) for each in placed.placements]
                 for unit, step in zip(units, strict.steps, strict=False):  # what is rejected has fewer steps
                     sites = {site for each in unit for site in each.sites(placed.after or ledger)}
                     if sites and (not step.accepted or len(sites) != (step.hint.nodes or 0).bit_count()):
