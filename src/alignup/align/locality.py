@@ -149,7 +149,12 @@ class Locality:
                     counts = self._direct.setdefault(pair, {})
                     counts[link.kind] = counts.get(link.kind, 0) + link.count
         self._fabrics = [(set(each.devices), each.count) for each in machine.links if each.kind is LinkKind.NVSWITCH]
-        self._uuids = {device.uuid: device.address for device in machine.pci if device.uuid}
+        self._ids = {device.uuid: device.address for device in machine.pci if device.uuid}
+        reported: dict[str, set[str]] = {}
+        for device in machine.devices:
+            reported.setdefault(device.id, set()).add(device.address)
+        # Two resources may have the same ids for different devices.
+        self._ids |= {id_: min(addresses) for id_, addresses in reported.items() if len(addresses) == 1}
         paths = [path for address in self.devices if (path := self.pci[address].path)]
         #: whether a tree is recorded that says nothing: no device has a bridge above it
         self.flat = bool(paths) and all(path.root and not path.bridges for path in paths)
@@ -164,9 +169,7 @@ class Locality:
 
     def find(self, device_id: str) -> str | None:
         """Return the address of the device that a device plugin calls *device_id*: an address, or a GPU's UUID."""
-        if device_id in self._uuids:
-            return self._uuids[device_id]
-        address = normal_address(device_id)
+        address = self._ids.get(device_id) or normal_address(device_id)
         return address if address in self.pci else None
 
     def level(self, a: str, b: str) -> Level | None:
