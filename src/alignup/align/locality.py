@@ -211,6 +211,12 @@ class Locality:
                 connections.append(DeviceConnection(LinkKind.NVSWITCH, count))
         return max(connections, key=lambda connection: connection.count, default=None)
 
+    def linked(self, a: str, b: str) -> bool | None:
+        """Return whether links beside PCIe connect two devices; ``None`` if the machine cannot say."""
+        if self.link(a, b):
+            return True
+        return False if self._links or frozenset((a, b)) in self._stated else None
+
     def root(self, address: str) -> str | None:
         """Return the root complex of a device; ``None`` if it is unknown, or the tree is flat."""
         path = self._path(address)
