@@ -154,7 +154,7 @@ class Locality:
         for device in machine.devices:
             reported.setdefault(device.id, set()).add(device.address)
         # Two resources may have the same ids for different devices.
-        self._ids |= {id_: min(addresses) for id_, addresses in reported.items() if len(addresses) == 1}
+        self._ids |= {id_: min(each) for id_, each in reported.items() if len(each) == 1 and any(each)}
         paths = [path for address in self.devices if (path := self.pci[address].path)]
         #: whether a tree is recorded that says nothing: no device has a bridge above it
         self.flat = bool(paths) and all(path.root and not path.bridges for path in paths)
