@@ -36,11 +36,13 @@ CHANGED: dict[str, Any] = {
     "image": {"repository": "registry.example.com/alignup", "tag": "1", "pullPolicy": "Always"},
     "imagePullSecrets": [{"name": "key"}],
     "priorityClassName": "system-node-critical",
+    "pluginRules": {"nvidia.com/gpu": "nvidia", "amd.com/gpu": "amd"},
     "observe": {
         "kubeletDir": "/data/kubelet",
         "extraArgs": ["--fingerprint=all", 'a"b'],
         "steer": True,
         "subIds": True,
+        "cdi": True,
         "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "1Gi"}},
         "nodeSelector": {"numa": "true"},
         "tolerations": [{"key": "dedicated", "operator": "Exists", "effect": "NoSchedule"}],

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from alignup.align import admit, bits
 from alignup.align.decision import Decision
-from alignup.align.devices.plugin_rules import PluginRules
+from alignup.align.devices.plugin_rules import NEEDS_LINKS, PluginRules
 from alignup.align.devices.provider import by_affinity
 from alignup.align.errors import ProviderError
 from alignup.align.host import Host, Settings
@@ -21,11 +21,12 @@ from alignup.placement.pod_shape import PodShape
 
 
 class HostModel:
-    def __init__(self, machine: Machine, settings: Settings) -> None:
+    def __init__(self, machine: Machine, settings: Settings, located: Machine | None = None) -> None:
+        """Make a model; *located* is the machine with PCI devices, if decisions depend on them."""
         self.machine, self.settings = machine, settings
         self.host = Host(machine, settings)
         # A wrong rule would send pods to nodes that reject them, so only rules of the configuration count.
-        rules = PluginRules(settings.plugin_rules, by_name=False)
+        rules = PluginRules(settings.plugin_rules, by_name=False, machine=located)
         self.host.devices = replace(self.host.devices, plugin_rules=rules)
         self.host.providers = (self.host.devices, *self.host.providers[1:])
         self._aligning = copy(self.host)
@@ -94,16 +95,26 @@ class HostModels:
         if self._last is not None and self._last[0] is machine and self._last[1] is settings:
             return self._last[2]
         # Machines with equal facts decide alike, apart from their devices.
-        models = self._models.setdefault((machine.cpus, machine.nodes, machine.memory), [])
+        located = machine if machine.pci and NEEDS_LINKS.intersection(settings.plugin_rules.values()) else None
+        models = self._models.setdefault((machine.cpus, machine.nodes, machine.memory, _places(located)), [])
         facts = (machine.distances, machine.report)
         for model in models:
             if facts == (model.machine.distances, model.machine.report) and settings == model.settings:
                 break
         else:
-            models.append(model := HostModel(replace(machine, devices=(), pci=(), gaps=()), settings))
+            plain = replace(machine, devices=(), pci=(), gaps=(), links=(), stated_levels=())
+            models.append(model := HostModel(plain, settings, located))
             self._count += 1
         self._last = (machine, settings, model)
         return model
+
+
+def _places(machine: Machine | None) -> Hashable:
+    """Return what the answers of device plugins on *machine* depend on."""
+    if machine is None:
+        return None
+    addresses = {(device.id, machine.locality.find(device.id)) for device in machine.devices}
+    return frozenset(addresses), machine.pci, machine.links, machine.stated_levels
 
 
 def unsettled_devices(decision: Decision) -> frozenset[str]:
