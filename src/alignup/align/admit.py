@@ -83,9 +83,12 @@ def reject_unfit(failure: fit.FitFailure) -> Rejection:
 
 def effective_policy(pod: Pod, rules: AdmissionRules) -> tuple[Policy, Scope]:
     """Return the policy and scope for *pod*: those of the host, or of its annotations if they are allowed."""
-    policy, scope = rules.topology.policy, rules.topology.scope
-    if not rules.pod_policy_annotations:
-        return policy, scope
+    topology = rules.topology
+    return annotated_policy(pod, topology) if rules.pod_policy_annotations else (topology.policy, topology.scope)
+
+
+def annotated_policy(pod: Pod, topology: TopologySettings) -> tuple[Policy, Scope]:
+    """Return the policy and scope in the annotations of *pod*, else of *topology*; ``PodError`` if one is unknown."""
     problems = []
     for annotation, supported in ((POLICY_ANNOTATION, Policy), (SCOPE_ANNOTATION, Scope)):
         value = pod.annotations.get(annotation)
@@ -96,6 +99,7 @@ def effective_policy(pod: Pod, rules: AdmissionRules) -> tuple[Policy, Scope]:
             problems.append(Problem(f"metadata.annotations[{annotation}]", message))
     if problems:
         raise PodError(problems)
+    policy, scope = topology.policy, topology.scope
     return (Policy(pod.annotations.get(POLICY_ANNOTATION, policy)), Scope(pod.annotations.get(SCOPE_ANNOTATION, scope)))
 
 

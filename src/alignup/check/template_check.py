@@ -129,8 +129,8 @@ class TemplateCheck:
         if possible := sentences.describe_possible_rejection(decision):
             yield ProfileAnswer(MAY_BE_REJECTED, FindingLevel.REJECTED, possible)
         demand = DemandedPolicy(Policy.RESTRICTED, host.settings.topology.scope)
-        if problem := unmet_demand(host, pod, decision, demand):
-            yield ProfileAnswer(NOT_ALIGNED, FindingLevel.MISALIGNED, problem)
+        if unmet := unmet_demand(host, pod, decision, demand):
+            yield ProfileAnswer(NOT_ALIGNED, FindingLevel.MISALIGNED, str(unmet))
         if host.cpus.allocatable and pod.qos is QoS.GUARANTEED:
             for container in pod.all_containers:
                 cpus = container.resources.requests.get(CPU)

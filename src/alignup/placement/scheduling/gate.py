@@ -18,6 +18,7 @@ from alignup.align.errors import AlignError
 from alignup.align.workload import Pod
 from alignup.placement.cluster import Cluster
 from alignup.placement.gang import GangBinding
+from alignup.placement.pod_demands import UNKNOWN_DEMAND, demand_problem
 from alignup.placement.pod_shape import is_large
 from alignup.placement.scheduling.assumptions import Assumptions
 from alignup.placement.scheduling.blocked_explanations import EXPLAIN_SECONDS, NO_NODE, BlockedExplanations
@@ -207,7 +208,9 @@ class Gate:
     def _wait(self, facts: PodFacts) -> None:
         """Put a pod into the queue."""
         self._pods[facts.uid] = facts
-        if not self._knows_scheduler(facts):
+        if problem := demand_problem(facts.pod):
+            self._turn.emit(WriteEvent(facts.uid, UNKNOWN_DEMAND, problem))
+        elif not self._knows_scheduler(facts):
             schedulers = ", ".join(sorted(self.options.schedulers))
             message = f"pods are released to {schedulers} only; the scheduler of the pod is {facts.scheduler}"
             self._turn.emit(WriteEvent(facts.uid, OTHER_SCHEDULER, message))
