@@ -23,6 +23,7 @@ from alignup.align.locality import Locality
 MAX_CHECKED = 2_000  #: choices of one container
 
 Devices = Mapping[str, Collection[str]]  #: ids by resource
+UnsettledDevices = Mapping[str, Sequence[Collection[str]]]  #: sets of ids by resource
 
 
 class UnmetLocality(NamedTuple):
@@ -51,12 +52,12 @@ def find_unmet_locality(
     locality: Locality,
     *,
     others: Devices,
-    unsettled: Devices,
+    unsettled: UnsettledDevices,
 ) -> UnmetLocality | None:
     """Return the first demand that some predicted choice of devices does not satisfy; ``None``: all satisfy all.
 
-    *others* are the devices of other pods. *unsettled* are those that other pods may or may not have got: a container
-    may get any of them instead of its predicted ones.
+    *others* are the devices of other pods. *unsettled* are sets of which other pods have got some, and maybe not those
+    that are predicted. A container that may get one of a set may get any of it.
     """
     for demand in demands:
         for placement in placements:
@@ -67,7 +68,7 @@ def find_unmet_locality(
 
 
 def _check(
-    demand: LocalityDemand, placement: Placement, locality: Locality, *, others: Devices, unsettled: Devices
+    demand: LocalityDemand, placement: Placement, locality: Locality, *, others: Devices, unsettled: UnsettledDevices
 ) -> DemandAnswer:
     options = {
         resource: _options(placement, resource, unsettled.get(resource, ()))
@@ -79,7 +80,7 @@ def _check(
         for resource, each in options.items()
     }
     if demand.locality is DemandedLocality.SPREAD:  # each device counts by itself
-        taken = {name: {*others.get(name, ()), *unsettled.get(name, ())} for name in {*others, *unsettled}}
+        taken = {name: {*others.get(name, ())}.union(*unsettled.get(name, ())) for name in {*others, *unsettled}}
         return check_demand(demand, locality, every, taken)
     if _are_all_near(demand, locality, every):
         return DemandAnswer(satisfied=True)
@@ -94,13 +95,15 @@ def _check(
     return unknown or DemandAnswer(satisfied=True)
 
 
-def _options(placement: Placement, resource: str, unsettled: Collection[str]) -> tuple[Option, ...]:
+def _options(placement: Placement, resource: str, unsettled: Sequence[Collection[str]]) -> tuple[Option, ...]:
     ids, choices = placement.devices[resource], placement.choices.get(resource)
     options = choices.options if choices and choices.options else ((Pool(len(ids), ids),),)
-    if not unsettled:
-        return options
-    every = {id_ for option in options for pool in option for id_ in pool.ids}
-    return ((Pool(len(ids), tuple(sorted(every.union(unsettled)))),),)
+    possible = {id_ for option in options for pool in option for id_ in pool.ids}
+    left = list(unsettled)
+    while joining := [devices for devices in left if not possible.isdisjoint(devices)]:
+        possible.update(*joining)
+        left = [devices for devices in left if possible.isdisjoint(devices)]
+    return options if len(left) == len(unsettled) else ((Pool(len(ids), tuple(sorted(possible))),),)
 
 
 def _choices(options: Mapping[str, tuple[Option, ...]]) -> Iterator[dict[str, list[str]]]:

@@ -8,17 +8,23 @@ from typing import NamedTuple
 
 from alignup.align.decision import Decision
 from alignup.align.demanded_policy import DemandedPolicy, is_enforced, unmet_demand, unplaced_resource
+from alignup.align.devices.demanded_locality import locality_demands
+from alignup.align.errors import PodError
 from alignup.align.host import Host
+from alignup.align.possible_locality import find_unmet_locality
 from alignup.align.settings import Policy, Scope
 from alignup.align.workload import Pod
-from alignup.align.workload.names import POLICY_ANNOTATION, SCOPE_ANNOTATION
+from alignup.align.workload.names import DEVICES_ANNOTATION, POLICY_ANNOTATION, SCOPE_ANNOTATION
+from alignup.placement.verdict import MAY_BE_REJECTED
 
-DEMAND_ANNOTATIONS = frozenset({POLICY_ANNOTATION, SCOPE_ANNOTATION})
+_POLICY_ANNOTATIONS = frozenset({POLICY_ANNOTATION, SCOPE_ANNOTATION})
+DEMAND_ANNOTATIONS = _POLICY_ANNOTATIONS | {DEVICES_ANNOTATION}
 UNKNOWN_DEMAND = "UnknownDemand"  #: the reason of events about pods with an unknown value of one of them
-NOT_EXACT = "what its pods hold is not exactly known, and the pod demands a policy"
+NOT_EXACT = "what its pods hold is not exactly known, and the pod demands a policy or near devices"
 
 _SUPPORTED = {POLICY_ANNOTATION: tuple(Policy), SCOPE_ANNOTATION: tuple(Scope)}
 _SHOWN = 40  #: characters of an unknown value
+_MAX_PROBLEM = 300  #: characters about a wrong value
 
 
 class Refusal(NamedTuple):
@@ -34,6 +40,8 @@ def has_demands(pod: Pod) -> bool:
 
 def needs_exact_host(pod: Pod) -> bool:
     """Return whether the demands of *pod* can be met only where it is known exactly what the pods of a host hold."""
+    if DEVICES_ANNOTATION in pod.annotations:
+        return True
     return has_demands(pod) and pod.annotations.get(POLICY_ANNOTATION) not in {Policy.NONE, Policy.BEST_EFFORT}
 
 
@@ -44,6 +52,10 @@ def demand_problem(pod: Pod) -> str:
         if value is not None and value not in set(supported):
             shown = value if len(value) <= _SHOWN else f"{value[:_SHOWN]}…"
             return f"annotation {annotation} is {shown!r}; use {', '.join(supported)}"
+    try:
+        locality_demands(pod)
+    except PodError as error:
+        return str(error)[:_MAX_PROBLEM]
     return ""
 
 
@@ -52,12 +64,39 @@ def find_refusal(host: Host, pod: Pod, decision: Decision | None = None, *, exac
 
     *decision* is the prediction of the host. *exact*: whether the ledger of the host is known exactly.
     """
-    if not has_demands(pod) or host.settings.pod_policy_annotations:  # there, the annotations are the policy
+    if not has_demands(pod):
         return None
     if problem := demand_problem(pod):
         return Refusal(problem)
     decision = decision or host.predict(pod)
-    return _refuse_policy(host, pod, decision, exact=exact) if decision.admitted else None
+    if not decision.admitted:
+        return None
+    refusal = None
+    if not _POLICY_ANNOTATIONS.isdisjoint(pod.annotations) and not host.settings.pod_policy_annotations:
+        refusal = _refuse_policy(host, pod, decision, exact=exact)  # else the annotations are the policy
+    return refusal or _refuse_devices(host, pod, decision, exact=exact)
+
+
+def _refuse_devices(host: Host, pod: Pod, decision: Decision, *, exact: bool) -> Refusal | None:
+    demands = locality_demands(pod)
+    if not demands or not any(placement.devices for placement in decision.placements):
+        return None
+    if not exact:
+        return Refusal(NOT_EXACT)
+    if decision.may_be_rejected:
+        return Refusal(MAY_BE_REJECTED)
+    ledger = host.ledger
+    others = {
+        resource: ids - ledger.devices.owned(pod.uid, resource) for resource, ids in ledger.devices.in_use.items()
+    }
+    unmet = find_unmet_locality(
+        demands,
+        decision.placements,
+        (ledger.places.machine if ledger.places else host.machine).locality,
+        others=others,
+        unsettled=ledger.places.unsettled if ledger.places else {},
+    )
+    return Refusal(unmet.reason, unmet.detail) if unmet else None
 
 
 def _refuse_policy(host: Host, pod: Pod, decision: Decision, *, exact: bool) -> Refusal | None:
