@@ -185,3 +185,15 @@ def test_all_broken_manifests_are_named_at_once(repository):
     assert run.returncode == 2
     assert "manifests/a.yaml" in run.stderr
     assert "manifests/b.yaml" in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("policy", "code"), [("strict", "UnknownAnnotation"), ("single-numa-node", "DemandNotMet"), ("best-effort", "")]
+)
+def test_a_pod_that_no_node_places_as_it_demands_is_rejected(repository, policy, code):
+    annotations = f"{{topology.alignup.dev/policy: {policy}}}"
+    (repository / "app.yaml").write_text(deployment("app", "2", annotations=annotations))
+
+    rejected = [each for each in findings(repository, nodes=("loose",)) if each["level"] == "rejected"]
+
+    assert [each["code"] for each in rejected] == ([code] if code else [])

@@ -643,3 +643,60 @@ def test_pod_that_may_be_rejected_is_not_admitted(tmp_path):
     assert run.returncode == 1
     assert "Pod default/p may be rejected: TopologyAffinityError" in run.stdout
     assert "some choices leave no place for container second" in " ".join(run.stdout.split())
+
+
+DEMAND = '"name": "p", "annotations": {"topology.alignup.dev/policy": "single-numa-node"}'
+TWO_GPUS = ("--devices", "example.com/gpu=1@0", "--devices", "example.com/gpu=1@1")
+PLACING = """\
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+cpuManagerPolicy: static
+memoryManagerPolicy: Static
+reservedSystemCPUs: "0"
+systemReserved: {memory: 100Mi}
+evictionHard: {memory.available: 28Mi}
+reservedMemory: [{numaNode: 0, limits: {memory: 128Mi}}]
+"""
+WITH_MEMORY = ("--machine", "pack:2 numa:1(memory=8GiB) core:4 pu:1")
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        ({"cpu": "2"}, ""),
+        ({"cpu": "5"}, "the kubelet would not place the pod as single-numa-node demands"),
+        ({"cpu": "2", "gpu": "1"}, "the kubelet may choose devices that single-numa-node does not accept"),
+    ],
+)
+def test_a_pod_does_not_get_a_node_that_does_not_meet_its_demand(manifest, asked, reason):
+    text = pod(memory="1Gi", **asked).replace('"name": "p"', DEMAND)
+    config = ("--config", manifest(PLACING, "kubelet.yaml"))
+    run = in_process("why", manifest(text), *WITH_MEMORY, *config, *TWO_GPUS, "-o", "json")
+
+    (answer,) = json.loads(run.stdout)["answers"]
+    assert run.returncode == (1 if reason else 0), run.stderr
+    assert answer["kubeletVerdict"] == "Pod default/p is admitted"
+    assert (answer["unmetDemand"] or {"reason": ""})["reason"] == reason
+
+
+def test_the_policies_say_what_the_pod_would_get(manifest):
+    config = ("--config", manifest(PLACING, "kubelet.yaml"))
+    words = ("why", manifest(pod(cpu="5", memory="1Gi")), *WITH_MEMORY, *config, "--policies")
+    run = in_process(*words)
+    (answer,) = json.loads(in_process(*words, "-o", "json").stdout)["answers"]
+
+    assert run.returncode == 0
+    rows = [line.split()[:3] for line in run.stdout.partition("\nPolicies\n")[2].splitlines()]
+    assert ["none", "met", "admitted:"] in rows
+    assert "single-numa-node  not met    rejected: TopologyAffinityError" in run.stdout
+    policies = {policy["policy"]: policy for policy in answer["policies"]}
+    assert [policies[name]["meetsDemand"] for name in ("none", "best-effort", "restricted")] == [True, True, False]
+    assert policies["single-numa-node"]["asNodePolicy"] == "rejected: TopologyAffinityError"
+    assert "is on NUMA nodes 0-1" in policies["single-numa-node"]["detail"]
+
+
+def test_an_unknown_policy_is_not_ignored(manifest):
+    run = in_process("why", manifest(pod(cpu="1", memory="1Gi").replace('"name": "p"', DEMAND.replace("single", "x"))))
+
+    assert run.returncode == 1
+    assert "annotation topology.alignup.dev/policy is 'x-numa-node'; use" in " ".join(run.stdout.split())

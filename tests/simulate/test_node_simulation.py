@@ -53,6 +53,15 @@ class TestOutcomes:
 
         assert run(make_host(), events).admitted == 2
 
+    def test_a_pod_does_not_come_to_a_node_that_does_not_meet_its_demand(self):
+        demanding = replace(small("b", cpu="3"), annotations={POLICY_ANNOTATION: "single-numa-node"})
+        result = run(make_host(Policy.NONE), arriving_in_order(small("a", cpu="1"), demanding, small("c", cpu="3")))
+
+        assert [(outcome.pod.uid, outcome.kubelet) for outcome in result.outcomes if not outcome.admitted] == [
+            ("b", "admitted")
+        ]
+        assert result.reasons == {"DemandNotMet": 1}
+
     def test_outcomes_have_the_arrival_time(self):
         assert [
             outcome.time for outcome in run(make_host(), arriving_in_order(small("a"), small("b"), every=2.5)).outcomes

@@ -10,7 +10,7 @@ from alignup.align.demanded_policy import DemandedPolicy, unmet_demand
 from alignup.align.explain import sentences
 from alignup.align.explain.remedies import find_remedies
 from alignup.align.host import Host
-from alignup.align.settings import Policy, Scope
+from alignup.align.settings import Policy
 from alignup.align.workload import Pod, QoS
 from alignup.align.workload.names import (
     CLAIMS_ANNOTATION,
@@ -20,6 +20,7 @@ from alignup.align.workload.names import (
     SCOPE_ANNOTATION,
 )
 from alignup.kubernetes.manifests.workloads import Workload
+from alignup.placement.pod_demands import DEMAND_NOT_MET, SUPPORTED_VALUES, demand_problem, find_refusal
 from alignup.placement.pod_shape import shape_key
 
 NOT_SCHEDULABLE = "NotSchedulable"  #: no device plugin of the node provides a requested resource
@@ -33,7 +34,6 @@ SEARCH_SECONDS = 10.0  #: for remedies of all rejected pods together
 
 _PREFIX = "topology.alignup.dev/"
 _ANNOTATIONS = (POLICY_ANNOTATION, SCOPE_ANNOTATION, CLAIMS_ANNOTATION, NUMA_ANNOTATION, f"{_PREFIX}gang-size")
-_CHOICES = {POLICY_ANNOTATION: tuple(Policy), SCOPE_ANNOTATION: tuple(Scope)}
 
 
 class FindingLevel(StrEnum):
@@ -128,6 +128,8 @@ class TemplateCheck:
             return
         if possible := sentences.describe_possible_rejection(decision):
             yield ProfileAnswer(MAY_BE_REJECTED, FindingLevel.REJECTED, possible)
+        if not demand_problem(pod) and (refusal := find_refusal(host, pod, decision)):
+            yield ProfileAnswer(DEMAND_NOT_MET, FindingLevel.REJECTED, refusal.reason, refusal.detail)
         demand = DemandedPolicy(Policy.RESTRICTED, host.settings.topology.scope)
         if unmet := unmet_demand(host, pod, decision, demand):
             yield ProfileAnswer(NOT_ALIGNED, FindingLevel.MISALIGNED, str(unmet))
@@ -154,7 +156,7 @@ def _manifest_warnings(workload: Workload) -> Iterator[ProfileAnswer]:
     """Yield what is wrong whatever the node."""
     annotations = workload.pod.annotations
     for name in sorted(annotations):
-        value, choices = annotations[name], _CHOICES.get(name)
+        value, choices = annotations[name], SUPPORTED_VALUES.get(name)
         if name.startswith(_PREFIX) and name not in _ANNOTATIONS:
             supported = ", ".join(_ANNOTATIONS)
             yield ProfileAnswer(
@@ -162,7 +164,7 @@ def _manifest_warnings(workload: Workload) -> Iterator[ProfileAnswer]:
             )
         elif choices and value not in choices:
             message = f"annotation {name} is {value!r}"
-            yield ProfileAnswer(UNKNOWN_ANNOTATION, FindingLevel.WARNING, message, f"use one of {', '.join(choices)}")
+            yield ProfileAnswer(UNKNOWN_ANNOTATION, FindingLevel.REJECTED, message, f"use one of {', '.join(choices)}")
     if workload.pod.has_pod_level_resources:
         old = workload.without_pod_level_fix().pod.qos
         if old is not workload.pod.qos:

@@ -21,7 +21,7 @@ from alignup.cli import inputs, terminal
 from alignup.cli.app import InputError, Place, define_command
 from alignup.cli.exit_codes import FAILED
 from alignup.cli.inputs import HostInput
-from alignup.cli.layout import paragraph, section
+from alignup.cli.layout import paragraph, section, table
 from alignup.cli.options import (
     IGNORE_MISSING_HELP,
     PredictedHostOptions,
@@ -36,6 +36,8 @@ from alignup.cli.options import (
 from alignup.kubernetes.manifests.workloads import LoadedWorkloads, Workload
 from alignup.picture.decision_text import draw_decision
 from alignup.picture.text_format import Cell, Line
+from alignup.placement.pod_demands import Refusal, find_refusal
+from alignup.placement.policy_outcomes import PolicyOutcome, policy_outcomes
 
 if TYPE_CHECKING:
     from alignup.align.claims.alignment import ExplainedClaim, HostClaims
@@ -61,6 +63,7 @@ _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yam
 @with_options("selection", WorkloadSelection)
 @search_option("a rejected pod")
 @click.option("--resize", is_flag=True, help="Say what becomes of a resize of running pods to those in FILE.")
+@click.option("--policies", is_flag=True, help="Say for each policy what the pod would get.")
 @click.option("--ignore-missing-devices", "lenient", is_flag=True, help=f"{IGNORE_MISSING_HELP}.")
 @output_option("text", "json", "yaml")
 def command(  # noqa: PLR0913 - options
@@ -71,6 +74,7 @@ def command(  # noqa: PLR0913 - options
     selection: WorkloadSelection,
     search: float,
     resize: bool,
+    policies: bool,
     lenient: bool,
     output: str,
 ) -> None:
@@ -84,6 +88,10 @@ def command(  # noqa: PLR0913 - options
 
     Where the kubelet or a device plugin chooses devices at random, all possible choices are shown. A pod may be
     rejected if it depends on the choice for one container whether there is a place for the next.
+
+    A pod with the annotation topology.alignup.dev/policy does not get a node that places it otherwise, so that counts
+    like a rejection. With --policies, a table has for each policy what the pod would get if the node had it, and
+    whether the node as it is would place the pod as that policy demands.
 
     An archive of 'alignup collect' (*.tar.gz) as FILE has the pod, the machine, the configuration and the state of its
     node; options given as well count instead.
@@ -109,6 +117,11 @@ def command(  # noqa: PLR0913 - options
     with terminal.waiting_message("Searching for changes that would admit it"):
         explanations = [
             explain(node.host, workload, seconds=search, lenient=lenient, claims=claims) for workload in chosen
+        ]
+    if policies:
+        explanations = [
+            explanation._replace(policies=tuple(policy_outcomes(node.host, explanation.workload.pod)))
+            for explanation in explanations
         ]
     if output == "text":
         if node.defaults:
@@ -169,13 +182,15 @@ class Explanation(NamedTuple):
     claims: "tuple[ExplainedClaim, ...]" = ()
     others: tuple[Decision, ...] = ()  #: that the kubelet may make instead, at random
     device_choices: tuple[str, ...] = ()  #: what random choices of devices mean
+    refusal: Refusal | None = None  #: why the node does not meet what the pod demands
+    policies: tuple[PolicyOutcome, ...] = ()  #: empty: not asked for
 
     @property
     def admitted(self) -> bool:
         """Whether the pod is admitted, whatever is chosen at random."""
         admitted = all(decision.admitted for decision in (self.decision, *self.others))
         certain = admitted and not self.decision.may_be_rejected
-        return certain and (not self.missing or self.lenient)
+        return certain and (not self.missing or self.lenient) and self.refusal is None
 
     @property
     def verdict(self) -> str:
@@ -206,6 +221,7 @@ def explain(
             claims=claims.explain(workload.pod, decision.placements, host) if claims is not None else (),
             others=tuple(others),
             device_choices=_device_choices(host, decision),
+            refusal=None if ours else find_refusal(host, workload.pod, decision),
         )
         if decision.admitted:
             return explanation
@@ -251,6 +267,16 @@ def _lines(host: Host, explanation: Explanation, release: str, say: Callable[[st
     if decision.rejection:
         yield from section("What does not fit", map(say, sentences.describe_rejection(decision)))
         yield from _proposal_lines(explanation, host.ledger, say)
+    if explanation.policies:
+        yield from section("Policies")
+        yield from table([_policy_row(outcome) for outcome in explanation.policies], _POLICY_HEADS)
+
+
+_POLICY_HEADS = ("POLICY", "AS DEMAND", "AS POLICY OF THE NODE")
+
+
+def _policy_row(outcome: PolicyOutcome) -> tuple[str, str, str]:
+    return str(outcome.policy), "not met" if outcome.refusal else "met", outcome.by_kubelet
 
 
 def _verdict_lines(explanation: Explanation, say: Callable[[str], str]) -> Iterator[Line]:
@@ -260,6 +286,9 @@ def _verdict_lines(explanation: Explanation, say: Callable[[str], str]) -> Itera
         yield from paragraph(_other_verdict(explanation))
     if decision.rejection:
         yield from paragraph(decision.rejection.message)
+    if refusal := explanation.refusal:
+        yield from paragraph(say(f"Its annotations keep it from the node: {refusal.reason}"), style="warn")
+        yield from paragraph(say(refusal.detail)) if refusal.detail else ()
     for other in explanation.others:
         nodes = ", ".join(dict.fromkeys(sentences.format_hint(step.hint) for step in other.steps))
         given = sentences.describe_allocations(other.placements) if other.admitted else ""
@@ -316,6 +345,8 @@ def to_document(node: HostInput, explanations: Sequence[Explanation]) -> dict[st
             "defects": list(explanation.defects),
             "claims": [claim.to_document() for claim in explanation.claims],
             "deviceChoices": list(explanation.device_choices),
+            "unmetDemand": explanation.refusal._asdict() if explanation.refusal else None,
+            "policies": [outcome.to_document() for outcome in explanation.policies],
             "notes": [
                 *filter(None, [node.defaults]),
                 *node.notes,

@@ -20,9 +20,10 @@ from alignup.placement.verdict import MAY_BE_REJECTED
 _POLICY_ANNOTATIONS = frozenset({POLICY_ANNOTATION, SCOPE_ANNOTATION})
 DEMAND_ANNOTATIONS = _POLICY_ANNOTATIONS | {DEVICES_ANNOTATION}
 UNKNOWN_DEMAND = "UnknownDemand"  #: the reason of events about pods with an unknown value of one of them
+DEMAND_NOT_MET = "DemandNotMet"  #: the reason of pods that a kubelet would admit, but not as they demand
 NOT_EXACT = "what its pods hold is not exactly known, and the pod demands a policy or near devices"
 
-_SUPPORTED = {POLICY_ANNOTATION: tuple(Policy), SCOPE_ANNOTATION: tuple(Scope)}
+SUPPORTED_VALUES = {POLICY_ANNOTATION: tuple(Policy), SCOPE_ANNOTATION: tuple(Scope)}
 _SHOWN = 40  #: characters of an unknown value
 _MAX_PROBLEM = 300  #: characters about a wrong value
 
@@ -47,7 +48,7 @@ def needs_exact_host(pod: Pod) -> bool:
 
 def demand_problem(pod: Pod) -> str:
     """Return which annotation of *pod* has an unknown value, so that it gets no host; empty: none."""
-    for annotation, supported in _SUPPORTED.items():
+    for annotation, supported in SUPPORTED_VALUES.items():
         value = pod.annotations.get(annotation)
         if value is not None and value not in set(supported):
             shown = value if len(value) <= _SHOWN else f"{value[:_SHOWN]}…"

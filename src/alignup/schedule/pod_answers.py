@@ -257,8 +257,8 @@ def _explain(view: ClusterView, pod: Pod, group: AnswerGroup) -> AnswerGroup:
     report = view.reports[node]
     host = Host(report.machine, report.settings, ledger=current.ledger)  # with its devices, for other settings
     decision = host.decide_without_plugins(pod)
-    if decision.admitted:  # it was rejected when the node was in another state
-        return group
+    if decision.admitted:  # it was rejected when the node was in another state, or the node does not meet a demand
+        return replace(group, misfits=tuple(filter(None, [group.first.verdict.note])))
     return replace(group, misfits=sentences.describe_rejection(decision), host=host)
 
 

@@ -26,6 +26,7 @@ from alignup.align.machine import Machine
 from alignup.align.workload import Pod
 from alignup.align.workload.names import CPU
 from alignup.placement.free_capacity import largest_requests
+from alignup.placement.pod_demands import DEMAND_NOT_MET, find_refusal
 from alignup.simulate.arrivals import PodArrival, WorkloadEvent, ordered
 from alignup.simulate.container_placements import (
     ContainerPlacement,
@@ -214,6 +215,9 @@ def _arrive(
             rejected = host.decide_without_plugins(pod).rejection
             verdict = rejected.reason if rejected else "admitted"
             return PodOutcome(event.time, pod, rejection, missing=missing, kubelet=verdict)
+        if refusal := find_refusal(host, pod):
+            rejection = Rejection(DEMAND_NOT_MET, ": ".join(filter(None, refusal)))
+            return PodOutcome(event.time, pod, rejection, missing=missing, kubelet="admitted")
         decision = admit(host, pod, chooser)
     except PodError as error:
         return PodOutcome(event.time, pod, Rejection(INVALID, str(error)), missing=missing)
