@@ -21,6 +21,7 @@ from alignup.align.cpus.options import CpuSettings
 from alignup.align.cpus.provider import CpuProvider
 from alignup.align.decision import Decision, Outcome
 from alignup.align.devices.choices import DeviceChooser
+from alignup.align.devices.demanded_locality import locality_demands
 from alignup.align.devices.plugin_rules import PluginRule, PluginRules
 from alignup.align.devices.provider import DeviceProvider, PreferenceAnswers
 from alignup.align.errors import AlignError, PodError, Problem, SettingsError, StateError
@@ -54,6 +55,8 @@ class Settings:
     release: Release = NEWEST  #: of the kubelet
     preferred_allocation: frozenset[str] = frozenset()  #: resources whose plugin supports GetPreferredAllocation
     plugin_rules: Mapping[str, PluginRule] = field(default_factory=dict)  #: resource → how its plugin chooses
+    #: whether near devices are chosen, and demands on them count: for hosts that act themselves, not for predictions
+    near_devices: bool = False
     fit_check: bool = True  #: whether a pod must also fit the host as a whole
     max_pods: int = 110
     pod_policy_annotations: bool = False  #: whether pods can choose policy and scope by annotation
@@ -109,6 +112,7 @@ class Host:
             hints_claimed_requests=settings.kubelet_faults,
             starting=starting,
             plugin_rules=PluginRules(settings.plugin_rules, machine=machine),
+            machine=machine if settings.near_devices else None,
         )
         with _errors_of("cpu"):
             self.cpus = CpuProvider.create(
@@ -192,8 +196,10 @@ class Host:
         return predict(self._evaluated(pod), self.ledger, providers=self.providers, rules=self.rules)
 
     def _evaluated(self, pod: Pod) -> Pod:
-        """Return *pod* as the kubelet's release reads it; ``PodError`` if it would corrupt the ledger."""
+        """Return *pod* as the kubelet's release reads it; ``PodError`` if it is invalid or would corrupt the ledger."""
         check_pod(pod)
+        if self.settings.near_devices:
+            locality_demands(pod)
         if pod.depends_on_release:
             pod = validation.evaluated_by(pod, self.settings.release)
         if pod.has_pod_level_resources and not self.settings.gates.on("PodLevelResources"):

@@ -15,12 +15,19 @@ from alignup.align.workload import Pod, QoS
 from alignup.align.workload.names import (
     CLAIMS_ANNOTATION,
     CPU,
+    DEVICES_ANNOTATION,
     NUMA_ANNOTATION,
     POLICY_ANNOTATION,
     SCOPE_ANNOTATION,
 )
 from alignup.kubernetes.manifests.workloads import Workload
-from alignup.placement.pod_demands import DEMAND_NOT_MET, SUPPORTED_VALUES, demand_problem, find_refusal
+from alignup.placement.pod_demands import (
+    DEMAND_NOT_MET,
+    SUPPORTED_VALUES,
+    demand_problem,
+    devices_problem,
+    find_refusal,
+)
 from alignup.placement.pod_shape import shape_key
 
 NOT_SCHEDULABLE = "NotSchedulable"  #: no device plugin of the node provides a requested resource
@@ -33,7 +40,14 @@ UNKNOWN_ANNOTATION = "UnknownAnnotation"
 SEARCH_SECONDS = 10.0  #: for remedies of all rejected pods together
 
 _PREFIX = "topology.alignup.dev/"
-_ANNOTATIONS = (POLICY_ANNOTATION, SCOPE_ANNOTATION, CLAIMS_ANNOTATION, NUMA_ANNOTATION, f"{_PREFIX}gang-size")
+_ANNOTATIONS = (
+    POLICY_ANNOTATION,
+    SCOPE_ANNOTATION,
+    DEVICES_ANNOTATION,
+    CLAIMS_ANNOTATION,
+    NUMA_ANNOTATION,
+    f"{_PREFIX}gang-size",
+)
 
 
 class FindingLevel(StrEnum):
@@ -165,6 +179,8 @@ def _manifest_warnings(workload: Workload) -> Iterator[ProfileAnswer]:
         elif choices and value not in choices:
             message = f"annotation {name} is {value!r}"
             yield ProfileAnswer(UNKNOWN_ANNOTATION, FindingLevel.REJECTED, message, f"use one of {', '.join(choices)}")
+    if problem := devices_problem(workload.pod):
+        yield ProfileAnswer(UNKNOWN_ANNOTATION, FindingLevel.REJECTED, problem)
     if workload.pod.has_pod_level_resources:
         old = workload.without_pod_level_fix().pod.qos
         if old is not workload.pod.qos:

@@ -53,6 +53,11 @@ def demand_problem(pod: Pod) -> str:
         if value is not None and value not in set(supported):
             shown = value if len(value) <= _SHOWN else f"{value[:_SHOWN]}…"
             return f"annotation {annotation} is {shown!r}; use {', '.join(supported)}"
+    return devices_problem(pod)
+
+
+def devices_problem(pod: Pod) -> str:
+    """Return what is wrong with the demand of *pod* on the locality of its devices; empty: nothing."""
     try:
         locality_demands(pod)
     except PodError as error:

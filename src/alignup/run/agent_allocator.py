@@ -5,7 +5,7 @@ from typing import Any
 
 from alignup.align.bits import CpuSet
 from alignup.align.errors import EnforceError
-from alignup.align.workload.names import POLICY_ANNOTATION, SCOPE_ANNOTATION
+from alignup.align.workload.names import DEVICES_ANNOTATION, POLICY_ANNOTATION, SCOPE_ANNOTATION
 from alignup.run.process import NodeMap
 from alignup.run.request import (
     CONTAINER,
@@ -85,7 +85,11 @@ def pod_manifest(request: RunRequest) -> dict[str, Any]:
     amounts = dict(request.amounts)
     if amounts.get("cpu", "").isdecimal() and "memory" not in amounts:
         amounts["memory"] = "1Mi"  # only a pod with memory limits is Guaranteed
-    choices = {POLICY_ANNOTATION: request.policy, SCOPE_ANNOTATION: request.scope}
+    choices = {
+        POLICY_ANNOTATION: request.policy,
+        SCOPE_ANNOTATION: request.scope,
+        DEVICES_ANNOTATION: request.devices_near,
+    }
     return {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -30,7 +30,7 @@ from alignup.align.quantity import Quantity, QuantityFormat
 from alignup.align.settings import Policy, TopologySettings
 from alignup.align.workload import Amounts, Container, Pod, QoS, Resources
 from alignup.align.workload.demand import FitRequest
-from alignup.align.workload.names import CPU, MEMORY
+from alignup.align.workload.names import CPU, DEVICES_ANNOTATION, MEMORY
 from alignup.documents.ledgers import restore_ledger
 from alignup.run import cgroup, process, registry
 from alignup.run.cgroup import Cpuset
@@ -74,7 +74,7 @@ def restrict_memory(machine: Machine, permitted: Cpuset | None) -> Machine:
 def build_host(machine: Machine, overrides: PolicyOverrides, *, permitted: CpuSet | None = None) -> Host:
     """Build an idle host. Raises ``SettingsError`` when the settings do not suit each other or the machine."""
     settings = overrides.settings or _default_settings(machine, permitted)
-    return Host(machine, overrides.apply(settings))
+    return Host(machine, replace(overrides.apply(settings), near_devices=True))
 
 
 def build_pod(request: RunRequest) -> Pod:
@@ -87,6 +87,7 @@ def build_pod(request: RunRequest) -> Pod:
         uid=request.uid,
         containers=(Container(CONTAINER, resources),),
         recorded_qos=QoS.GUARANTEED if resources.whole_cpus else None,
+        annotations={DEVICES_ANNOTATION: request.devices_near} if request.devices_near else {},
     )
 
 

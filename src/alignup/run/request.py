@@ -27,6 +27,7 @@ class RunRequest(NamedTuple):
     amounts: Mapping[str, str]
     policy: str | None = None
     scope: str | None = None
+    devices_near: str | None = None  #: demands on the locality of its devices
 
 
 class RunRejectedError(Exception):
