@@ -16,6 +16,7 @@ from alignup.align.workload import Pod
 from alignup.align.workload.names import DEVICES_ANNOTATION
 from alignup.placement.cluster import Cluster
 from alignup.placement.host_report import PodStage
+from alignup.placement.kept_hosts import admits_alone
 from alignup.placement.pod_demands import demand_problem, needs_exact_host
 from alignup.placement.pod_shape import needs_alignment, shape_key
 from alignup.placement.verdict import VerdictKind
@@ -201,6 +202,18 @@ class TestVictims:
 
         assert [victims.pods for victims in search.sets] == [("a",), ("b",)]
         assert single.sets == ()
+
+
+class TestKeptHosts:
+    def test_a_host_is_kept_only_if_it_will_satisfy_the_demand(self):
+        """Whatever ends on the host, two of its four GPUs on a NUMA node may be below two switches."""
+        cluster = cluster_of(far=located_host(device_pod("old", 4)), near=located_host(switches=1, gpus=4))
+        pod = device_pod("new", demand="same-switch")
+        records = {name: cluster.record(name) for name in cluster.hosts}
+
+        admitting = [name for name, each in records.items() if each and admits_alone(each.model, each.ledger, pod)]
+
+        assert admitting == ["near"]
 
 
 POLICIES = st.sampled_from([Policy.SINGLE_NUMA_NODE, Policy.BEST_EFFORT, Policy.RESTRICTED, Policy.NONE])
