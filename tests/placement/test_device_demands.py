@@ -11,9 +11,11 @@ from alignup.align.devices.choices import RandomChooser
 from alignup.align.devices.demanded_locality import check_demand, locality_demands
 from alignup.align.devices.plugin_rules import PluginRule
 from alignup.align.host import Host
+from alignup.align.machine import Device
+from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy
-from alignup.align.workload import Pod
-from alignup.align.workload.names import DEVICES_ANNOTATION
+from alignup.align.workload import Container, Pod, PodClaim, Resources
+from alignup.align.workload.names import DEVICES_ANNOTATION, MARKER
 from alignup.placement.cluster import Cluster
 from alignup.placement.host_report import PodStage
 from alignup.placement.kept_hosts import admits_alone
@@ -120,6 +122,27 @@ class TestVerdicts:
         pod = replace(shared_pod("new"), annotations={DEVICES_ANNOTATION: "same-switch"})
 
         assert cluster_of(a=located_host()).verdict(pod, "a").admits
+
+    def test_devices_of_claims_are_unknown_before_they_are_allocated(self):
+        plain = device_pod("new", 2, demand="same-root")
+        claimed = replace(plain.containers[0], resources=replace(plain.containers[0].resources, claims=("disk",)))
+        pod = replace(plain, containers=(claimed,), claims=(PodClaim("disk", claim="disk"),))
+        named = replace(pod, annotations={DEVICES_ANNOTATION: f"same-root={GPU}"})
+
+        cluster = cluster_of(a=located_host())
+
+        assert cluster.verdict(pod, "a").reason.endswith("which devices its claims will get is unknown")
+        assert cluster.verdict(named, "a").admits
+
+    def test_markers_are_no_devices_of_a_demand(self):
+        host = located_host()
+        markers = [Device(MARKER, f"numa-{node}-0", node=node) for node in range(2)]
+        host.ledger = replace(host.ledger, devices=host.ledger.devices.announce(MARKER, markers))
+        plain = device_pod("new", 2, demand="same-root")
+        limits = {**plain.containers[0].resources.limits, MARKER: Quantity.of(1)}
+        pod = replace(plain, containers=(Container("app", Resources(limits, limits)),))
+
+        assert cluster_of(a=host).verdict(pod, "a").admits
 
     def test_the_demand_is_part_of_the_shape(self):
         keys = {shape_key(device_pod("x", demand=demand)) for demand in ("", "same-root", "same-switch")}

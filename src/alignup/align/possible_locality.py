@@ -19,6 +19,7 @@ from alignup.align.devices.demanded_locality import (
     find_address,
 )
 from alignup.align.locality import Locality
+from alignup.align.workload.names import MARKER
 
 MAX_CHECKED = 2_000  #: choices of one container
 
@@ -73,7 +74,7 @@ def _check(
     options = {
         resource: _options(placement, resource, unsettled.get(resource, ()))
         for resource in placement.devices
-        if demand.concerns(resource)
+        if demand.concerns(resource) and resource != MARKER
     }
     every = {
         resource: tuple(dict.fromkeys(id_ for option in each for pool in option for id_ in pool.ids))

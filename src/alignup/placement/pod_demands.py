@@ -4,6 +4,7 @@ A demand never lets a host admit a pod that its kubelet rejects. It counts for e
 gets: verdicts, gangs, victims and kept hosts.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from alignup.align.decision import Decision
@@ -24,6 +25,7 @@ DEMAND_NOT_MET = "DemandNotMet"  #: the reason of pods that a kubelet would admi
 NOT_EXACT = "what its pods hold is not exactly known, and the pod demands a policy or near devices"
 
 SUPPORTED_VALUES = {POLICY_ANNOTATION: tuple(Policy), SCOPE_ANNOTATION: tuple(Scope)}
+CLAIMED = "the pod demands near devices, and which devices its claims will get is unknown"
 _SHOWN = 40  #: characters of an unknown value
 _MAX_PROBLEM = 300  #: characters about a wrong value
 
@@ -83,8 +85,21 @@ def find_refusal(host: Host, pod: Pod, decision: Decision | None = None, *, exac
     return refusal or _refuse_devices(host, pod, decision, exact=exact)
 
 
+def _claimed(pod: Pod, decision: Decision) -> Iterator[str]:
+    """Yield the claims of containers, and the resources that a claim serves instead of a device plugin."""
+    served = {placement.container: placement.devices for placement in decision.placements}
+    for container in pod.all_containers:
+        yield from container.resources.claims
+        for name in container.resources.limits:
+            by_claim = name in pod.class_resources or (container.name, name) in pod.claimed_requests
+            if by_claim and name not in served.get(container.name, ()):
+                yield name
+
+
 def _refuse_devices(host: Host, pod: Pod, decision: Decision, *, exact: bool) -> Refusal | None:
     demands = locality_demands(pod)
+    if claimed := [name for demand in demands for name in _claimed(pod, decision) if demand.concerns(name)]:
+        return Refusal(CLAIMED, f"{', '.join(dict.fromkeys(claimed))}: name the resources that the demand is about")
     if not demands or not any(placement.devices for placement in decision.placements):
         return None
     if not exact:

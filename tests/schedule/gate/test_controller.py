@@ -20,7 +20,7 @@ from alignup.testing.api_server import ApiFault
 from tests.align.hosts import pod
 from tests.deadlines import until
 from tests.kubernetes.api.tasks import running
-from tests.observe.api_objects import api_pod, overflowing_pod
+from tests.observe.api_objects import ALLOCATABLE, api_pod, node, overflowing_pod
 from tests.observe.kubelets import SimulatedKubelet
 from tests.placement.located_hosts import device_pod
 from tests.schedule.gate.simulated import settle
@@ -769,6 +769,7 @@ async def test_a_gated_pod_goes_where_it_is_placed_as_it_demands(cluster, contro
 
 async def test_a_gated_pod_waits_for_a_node_with_near_devices(cluster, controller):
     for name in "ab":
+        cluster.server.put({**node(name), "status": {"allocatable": {**ALLOCATABLE, "nvidia.com/gpu": "8"}}})
         cluster.kubelets[name] = located_kubelet()
         cluster.report(name)
     cluster.gate(device_pod("x", demand="same-switch"))
