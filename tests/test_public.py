@@ -66,6 +66,7 @@ PUBLIC = [
     "load_machine",
     "load_pods",
     "load_settings",
+    "preferred_devices",
     "to_document",
 ]
 

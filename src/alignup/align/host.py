@@ -38,7 +38,7 @@ from alignup.align.quantity import Quantity, read_amounts
 from alignup.align.release import NEWEST, ClaimRule, Release
 from alignup.align.settings import FeatureGates, Policy, TopologySettings
 from alignup.align.workload import Amounts, Container, Pod, Resources, validation
-from alignup.align.workload.names import CPU, MEMORY, is_extended
+from alignup.align.workload.names import CPU, DEVICES_ANNOTATION, MEMORY, is_extended
 
 #: Field of :class:`Settings` → its type.
 _FIELD_TYPES = {"topology": TopologySettings, "cpus": CpuSettings, "release": Release, "gates": FeatureGates}
@@ -102,11 +102,10 @@ class Host:
         gates = settings.gates
         with _errors_of("topology"):
             _check_topology(settings, view)
-        preferred = settings.preferred_allocation
         self.devices = DeviceProvider(
             view.all_nodes,
             machine.devices,
-            preferred,
+            settings.preferred_allocation,
             kubelet_release=settings.release,
             claims=settings.release.allocates_unclaimed_devices and gates.on("DRAExtendedResource"),
             hints_claimed_requests=settings.kubelet_faults,
@@ -198,8 +197,8 @@ class Host:
     def _evaluated(self, pod: Pod) -> Pod:
         """Return *pod* as the kubelet's release reads it; ``PodError`` if it is invalid or would corrupt the ledger."""
         check_pod(pod)
-        if self.settings.near_devices:
-            locality_demands(pod)
+        if self.settings.near_devices and DEVICES_ANNOTATION in pod.annotations:
+            locality_demands(pod, strict=False)  # raises if it is malformed
         if pod.depends_on_release:
             pod = validation.evaluated_by(pod, self.settings.release)
         if pod.has_pod_level_resources and not self.settings.gates.on("PodLevelResources"):

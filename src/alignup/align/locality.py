@@ -172,11 +172,8 @@ class Locality:
         #: whether a tree is recorded that says nothing: no device has a bridge above it
         self.flat = bool(paths) and all(path.root and not path.bridges for path in paths)
         self.has_tree = bool(paths) and not self.flat
-
-    @property
-    def is_known(self) -> bool:
-        """Whether the machine tells anything about the locality of its devices."""
-        return self.has_tree or bool(self._links or self._stated)
+        #: whether the machine tells anything about the locality of its devices
+        self.is_known = self.has_tree or bool(self._links or self._stated)
 
     @property
     def note(self) -> str:

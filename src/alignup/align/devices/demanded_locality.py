@@ -73,8 +73,11 @@ def _parse(text: str) -> LocalityDemand:
     return LocalityDemand(DemandedLocality(value), names)
 
 
-def locality_demands(pod: Pod) -> tuple[LocalityDemand, ...]:
-    """Return the demands of *pod*; ``PodError`` if its annotation is malformed, or names what it does not request."""
+def locality_demands(pod: Pod, *, strict: bool = True) -> tuple[LocalityDemand, ...]:
+    """Return the demands of *pod*; ``PodError`` if its annotation is malformed.
+
+    If *strict*, it is also an error that a demand names what the pod does not request.
+    """
     text = pod.annotations.get(DEVICES_ANNOTATION)
     if text is None:
         return ()
@@ -86,7 +89,7 @@ def locality_demands(pod: Pod) -> tuple[LocalityDemand, ...]:
     for container in pod.all_containers:
         requested.update(container.resources.limits, container.resources.requests)
     missing = [name for demand in demands for name in demand.names if name not in requested]
-    if missing:
+    if strict and missing:
         message = f"no container requests {', '.join(missing)}, and the pod has no such claim"
         raise PodError([Problem(f"metadata.annotations[{DEVICES_ANNOTATION}]", message)])
     return demands

@@ -30,6 +30,7 @@ from alignup.align.locality import DeviceKind, Locality
 from alignup.align.machine import Device, Machine
 from alignup.align.release import NEWEST, Release
 from alignup.align.workload import Container, Pod, demand
+from alignup.align.workload.names import DEVICES_ANNOTATION
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +184,7 @@ class DeviceProvider(Provider[DeviceLedger]):
             ]
             chosen.update(self.chooser(pod.uid, choices) if choices else {})
             requests = []
-        elif self.machine is not None and requests:
+        elif self.machine and (self.machine.locality.is_known or DEVICES_ANNOTATION in pod.annotations):
             chosen.update(_choose_near(ledger, pod, requests, affinity=affinity.nodes, locality=self.machine.locality))
             requests = [request for request in requests if request.resource not in chosen]
         for request in requests:
@@ -230,9 +231,7 @@ def _choose_near(
 
     ``ProviderError`` if no choice satisfies the demands of the pod.
     """
-    demands = locality_demands(pod)
-    if not demands and not locality.is_known:
-        return {}
+    demands = locality_demands(pod, strict=False)
     near, others = [], ledger.held_by_others(pod.uid) if demands else {}
     chosen: dict[str, tuple[str, ...]] = {}
     for request in requests:
@@ -247,13 +246,14 @@ def _choose_near(
             near.append(NearRequest(resource, option, tuple(inventory.indexes), free))
     if len(near) == 1 and not demands and ledger.inventories[near[0].resource].preferred_allocation:
         near = near if _are_links_known(locality, near[0].option) else []  # else the plugin may know more
-    choice = choose_near(locality, near, demands, others) if near and locality.is_known else None
-    devices = choice.devices if choice else {}
+    near = near if locality.is_known else []
+    choice = choose_near(locality, near, demands, others) if near else None
+    best = choice or (choose_near(locality, near) if near else None)
     for demanded in demands:
-        answer = check_demand(demanded, locality, {**chosen, **devices}, others)
+        answer = check_demand(demanded, locality, {**chosen, **(best.devices if best else {})}, others)
         if not answer.satisfied:
             raise ProviderError(f"no choice of devices satisfies {demanded}: {answer.reason}", reason=NOT_NEAR)
-    return devices
+    return choice.devices if choice else {}
 
 
 def _are_links_known(locality: Locality, option: Option) -> bool:

@@ -76,7 +76,7 @@ def _certain_ways(choices: Iterable[DeviceChoices]) -> Iterator[str]:
     amounts = [f"{len(each.ids)} {each.resource}" for each in choices if each.options and not each.is_certain]
     yield (
         f"to be certain, request all that is free there ({', '.join(amounts)}), or use a ResourceClaim with "
-        "matchAttribute: resource.kubernetes.io/pcieRoot; alignup run and the agent always take the lowest ids"
+        "matchAttribute: resource.kubernetes.io/pcieRoot; alignup run and the agent choose near devices"
     )
     yield f"what distance has cost others: {MEASURED}"
 
