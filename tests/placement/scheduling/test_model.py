@@ -19,6 +19,7 @@ from alignup.align.settings import Policy
 from alignup.align.workload import Pod
 from alignup.align.workload.names import POLICY_ANNOTATION, SCOPE_ANNOTATION
 from alignup.placement.host_report import PodStage
+from alignup.placement.pod_demands import find_refusal
 from alignup.placement.pod_shape import needs_alignment
 from alignup.placement.scheduling import instructions, tentative_gangs
 from alignup.placement.scheduling.facts import GroupKey, WaitingOrder, WaitState
@@ -453,6 +454,7 @@ class Model:
             and self.api.has_room(node, each.pod)
             and not (each.pod.uses_claims and node == "node-0")
             and self.kubelets[node].host.decide_without_plugins(each.pod).admitted
+            and not find_refusal(self.kubelets[node].host, each.pod)
         }
 
     def check_gang_waits(self, group: GroupKey) -> None:
