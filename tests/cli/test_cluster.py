@@ -529,3 +529,23 @@ def test_the_release_of_kubelets_can_be_given(ask):
     assert older.returncode == 0
     assert "note: Kubernetes 1.99 is not known" in unknown.stderr
     assert wrong.returncode == 2
+
+
+def test_a_node_that_does_not_meet_a_demand_is_explained(ask, tmp_path):
+    """The kubelet aligns each container; the pod wants all of them on one NUMA node."""
+    manifest = tmp_path / "pod.yaml"
+    containers = [
+        {"name": name, "resources": {"limits": {"cpu": "3", "memory": "1Gi"}}} for name in ("first", "second")
+    ]
+    annotations = {"topology.alignup.dev/policy": "single-numa-node", "topology.alignup.dev/scope": "pod"}
+    metadata = {"name": "both", "annotations": annotations}
+    document = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": containers}}
+    manifest.write_text(json.dumps(document))
+
+    run = ask("why", "-f", manifest)
+
+    assert run.returncode == 1
+    text = " ".join(run.stdout.split())
+    assert "Rejected: 1 node a the kubelet would not place the pod as single-numa-node demands" in text
+    assert "- the pod is on NUMA nodes 0-1 (cpu on 0-1, memory on 0-1), and single-numa-node demands one; " in text
+    assert "topologyManagerScope pod" in text

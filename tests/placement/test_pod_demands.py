@@ -9,13 +9,15 @@ from hypothesis import strategies as st
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.errors import SettingsError
 from alignup.align.host import Host
+from alignup.align.machine import Device
 from alignup.align.settings import Policy, Scope
 from alignup.align.workload import Pod
-from alignup.align.workload.names import POLICY_ANNOTATION, SCOPE_ANNOTATION
+from alignup.align.workload.names import MARKER, POLICY_ANNOTATION, SCOPE_ANNOTATION
 from alignup.placement.cluster import Cluster
 from alignup.placement.host_report import PodStage
 from alignup.placement.pod_demands import demand_problem, find_refusal, needs_exact_host
 from alignup.placement.pod_shape import needs_alignment
+from alignup.placement.steered import with_markers
 from alignup.placement.verdict import VerdictKind
 from tests.align.hosts import arrivals, hosts, make_host, make_pod
 from tests.effort import examples
@@ -27,11 +29,6 @@ LOOSE = (Policy.NONE, Policy.BEST_EFFORT)
 def demanding(pod: Pod, policy: str = "single-numa-node", scope: str = "") -> Pod:
     annotations = {POLICY_ANNOTATION: policy} | ({SCOPE_ANNOTATION: scope} if scope else {})
     return replace(pod, annotations={**pod.annotations, **annotations})
-
-
-def split_host(policy: Policy = Policy.NONE) -> Host:
-    """A host with one free CPU on NUMA node 0 and three on NUMA node 1: three CPUs without a policy are on both."""
-    return host_with(make_pod("two"), make_pod("one", cpu="1"), policy=policy)
 
 
 class TestVerdicts:
@@ -65,7 +62,7 @@ class TestVerdicts:
 
         assert verdict.reason == "the kubelet may choose devices that single-numa-node does not accept"
         assert "container app may be on NUMA nodes 0-1" in verdict.detail
-        assert "none leaves that to chance" in verdict.detail
+        assert "one with none may take any" in verdict.detail
         assert cluster_of(a=make_host(Policy.BEST_EFFORT)).verdict(demanding(make_pod("new", gpu="1")), "a").admits
 
     @pytest.mark.parametrize("policy", list(Policy))
@@ -127,6 +124,24 @@ class TestOtherQuestions:
         assert [victims.pods for victims in cluster_of(a=used).victims(pod, "a").sets] == [()]
         assert [victims.pods for victims in cluster_of(a=used).victims(demanding(pod), "a").sets] == [("x",)]
 
+    def test_a_pod_is_steered_to_numa_nodes_where_its_demand_is_met(self):
+        host = make_host(Policy.BEST_EFFORT)
+        markers = [Device(MARKER, f"{node}-{number}", nodes=1 << node) for node in range(2) for number in range(4)]
+        machine = replace(host.machine, devices=(*host.machine.devices, *markers))
+        cluster, pod = cluster_of(a=Host(machine, host.settings)), with_markers(make_pod("new", cpu="3"))
+        wide = with_markers(make_pod("wide", cpu="5"))
+        assert pod
+        assert wide
+
+        assert set(cluster.steered(demanding(pod), "a")) == {1, 2}
+        assert cluster.verdict(wide, "a").admits
+        assert not cluster.steered(demanding(wide), "a")
+        cluster.assume(demanding(pod), "a")
+        verdict = cluster.steer(demanding(pod), "a", 2, certain=True)
+        assert verdict
+        assert [placement.hint.nodes for placement in verdict.placements] == [2]
+        assert cluster.verdict(demanding(pod), "a").admits
+
     def test_an_assumed_pod_is_checked_again(self):
         cluster, pod = cluster_of(a=make_host(Policy.NONE)), demanding(make_pod("new", cpu="3"))
         assert cluster.assume(pod, "a").admits
@@ -147,6 +162,7 @@ def test_an_unknown_value_is_a_problem_whatever_the_pod_requests():
     )
     assert needs_alignment(pod)
     assert needs_exact_host(pod)
+    assert not needs_alignment(demanding(pod, "best-effort"))
     assert not cluster_of(a=make_host()).feasible(pod).admitting()
 
 

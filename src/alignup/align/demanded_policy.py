@@ -42,9 +42,6 @@ class DemandedPolicy(NamedTuple):
         """Return what the annotations of *pod* demand; what they leave out is as on *host*."""
         return cls(*annotated_policy(pod, host.settings.topology))
 
-    def __str__(self) -> str:
-        return f"{self.policy} (scope {self.scope})"
-
 
 class UnmetDemand(NamedTuple):
     """Why an admitted pod is not placed as it demands."""

@@ -63,7 +63,7 @@ _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yam
 @with_options("selection", WorkloadSelection)
 @search_option("a rejected pod")
 @click.option("--resize", is_flag=True, help="Say what becomes of a resize of running pods to those in FILE.")
-@click.option("--policies", is_flag=True, help="Say for each policy what the pod would get.")
+@click.option("--policies", is_flag=True, help="Say what the pod would get under each policy.")
 @click.option("--ignore-missing-devices", "lenient", is_flag=True, help=f"{IGNORE_MISSING_HELP}.")
 @output_option("text", "json", "yaml")
 def command(  # noqa: PLR0913 - options
@@ -89,9 +89,7 @@ def command(  # noqa: PLR0913 - options
     Where the kubelet or a device plugin chooses devices at random, all possible choices are shown. A pod may be
     rejected if it depends on the choice for one container whether there is a place for the next.
 
-    A pod with the annotation topology.alignup.dev/policy does not get a node that places it otherwise, so that counts
-    like a rejection. With --policies, a table has for each policy what the pod would get if the node had it, and
-    whether the node as it is would place the pod as that policy demands.
+    A pod counts as rejected, too, if the node does not meet its annotation topology.alignup.dev/policy.
 
     An archive of 'alignup collect' (*.tar.gz) as FILE has the pod, the machine, the configuration and the state of its
     node; options given as well count instead.
@@ -119,10 +117,7 @@ def command(  # noqa: PLR0913 - options
             explain(node.host, workload, seconds=search, lenient=lenient, claims=claims) for workload in chosen
         ]
     if policies:
-        explanations = [
-            explanation._replace(policies=tuple(policy_outcomes(node.host, explanation.workload.pod)))
-            for explanation in explanations
-        ]
+        explanations = [explanation.with_policies(node.host) for explanation in explanations]
     if output == "text":
         if node.defaults:
             terminal.print_lines(paragraph(node.defaults, style="dim"))
@@ -197,6 +192,9 @@ class Explanation(NamedTuple):
         if not self.missing or self.lenient:
             return sentences.verdict(self.decision)
         return sentences.not_schedulable(self.workload.pod, self.missing)
+
+    def with_policies(self, host: Host) -> "Explanation":
+        return self._replace(policies=tuple(policy_outcomes(host, self.workload.pod)))
 
 
 def explain(

@@ -77,7 +77,7 @@ def find_refusal(host: Host, pod: Pod, decision: Decision | None = None, *, exac
     if problem := demand_problem(pod):
         return Refusal(problem)
     decision = decision or host.predict(pod)
-    if not decision.admitted:
+    if not decision.admitted or decision.kept:
         return None
     refusal = None
     if not _POLICY_ANNOTATIONS.isdisjoint(pod.annotations) and not host.settings.pod_policy_annotations:
@@ -125,16 +125,17 @@ def _refuse_policy(host: Host, pod: Pod, decision: Decision, *, exact: bool) -> 
     if demand.policy in (Policy.NONE, Policy.BEST_EFFORT):
         return None
     if unplaced := unplaced_resource(host, pod):
-        return Refusal(f"{unplaced}, so it counts for best-effort only, and the pod demands {demand.policy}")
+        reason = f"{unplaced}, so it counts for best-effort only, and the pod demands {demand.policy}"
+        return Refusal(reason, "a node whose managers place everything that the pod requests can meet the demand")
     if not exact and not is_enforced(decision, demand) and any(each.as_text() for each in decision.placements):
         return Refusal(NOT_EXACT)
     unmet = unmet_demand(host, pod, decision, demand)
     if unmet is None:
         return None
     topology = host.settings.topology
-    wanted = f"topologyManagerPolicy {demand.policy} with topologyManagerScope {demand.scope}"
-    change = f"a node with {wanted} places it so, or rejects it; so does less use of this node, perhaps"
+    wanted = f"topologyManagerPolicy {demand.policy} and topologyManagerScope {demand.scope}"
     if not unmet.certain:
-        change = f"{wanted} decides which devices it gets; {topology.policy} leaves that to chance"
+        change = f"a kubelet with {wanted} chooses such devices, one with {topology.policy} may take any"
         return Refusal(f"the kubelet may choose devices that {demand.policy} does not accept", f"{unmet}; {change}")
+    change = f"a kubelet with {wanted} places it so, or rejects it"
     return Refusal(f"the kubelet would not place the pod as {demand.policy} demands", f"{unmet}; {change}")

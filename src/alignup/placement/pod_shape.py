@@ -12,7 +12,7 @@ from alignup.align.workload import Amounts, Pod, QoS, demand
 from alignup.align.workload.demand import FitRequest
 from alignup.align.workload.names import DEVICES_ANNOTATION, is_extended
 from alignup.align.workload.validation import MIRROR_ANNOTATION, SOURCE_ANNOTATION, apply_defaults
-from alignup.placement.pod_demands import DEMAND_ANNOTATIONS, has_demands
+from alignup.placement.pod_demands import DEMAND_ANNOTATIONS, has_demands, needs_exact_host
 
 #: The uid of the pod that stands for all pods of a shape; the API server gives out no such uid.
 SHAPE_UID = "shape"
@@ -50,7 +50,7 @@ def needs_alignment(pod: Pod) -> bool:
     the node as a whole has room, which schedulers check themselves.
     """
     pod = apply_defaults(pod)
-    if pod.qos is QoS.GUARANTEED or has_demands(pod):
+    if pod.qos is QoS.GUARANTEED or needs_exact_host(pod):
         return True
     resources = (container.resources for container in pod.all_containers)
     return any(is_extended(name) for each in resources for name in (*each.requests, *each.limits))
