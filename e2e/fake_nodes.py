@@ -14,7 +14,7 @@ from alignup.observe.observation import join
 from alignup.observe.published_objects import host_state
 from tests.observe.kubelets import SimulatedKubelet
 
-ALLOCATABLE = {"cpu": "7", "memory": "31Gi", "pods": "110", "example.com/gpu": "2"}
+ALLOCATABLE = {"cpu": "7", "memory": "31Gi", "pods": "110", "example.com/gpu": "2", "nvidia.com/gpu": "8"}
 REJECTED = "Pod was rejected: Resources cannot be allocated with Topology locality"
 
 
@@ -38,8 +38,8 @@ class FakeNodes:
         self._generations: dict[str, int] = {}
         self._informer: Informer[ApiPod] = Informer(client, PODS)
 
-    async def add(self, name: str) -> None:
-        self.kubelets[name] = SimulatedKubelet()
+    async def add(self, name: str, kubelet: SimulatedKubelet | None = None) -> None:
+        self.kubelets[name] = kubelet or SimulatedKubelet()
         await create_node(self._client, name)
         await self.report(name)
 
