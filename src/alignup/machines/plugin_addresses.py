@@ -31,9 +31,9 @@ def read_addresses(root: Path) -> tuple[Mapping[str, str], tuple[str, ...]]:
     addresses = {gpu.uuid: {normal_address(gpu.address)} for gpu in gpus if "?" not in gpu.uuid}
     minors = {gpu.minor: normal_address(gpu.address) for gpu in gpus if gpu.minor}
     for name, device_nodes in _cdi_devices(files).items():
-        found = {address for node in device_nodes if (address := _node_address(files, node, minors))}
-        addresses.setdefault(name, set()).update(found)
-    certain = {name: min(found) for name, found in addresses.items() if len(found) == 1}
+        entries = addresses.setdefault(name, set())
+        entries.update(address for node in device_nodes if (address := _node_address(files, node, minors)))
+    certain = {name: min(entries) for name, entries in addresses.items() if len(entries) == 1}
     return certain, files.gaps
 
 
