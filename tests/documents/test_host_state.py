@@ -247,9 +247,9 @@ def test_a_machine_whose_devices_have_no_address_publishes_what_it_did():
 
 def test_published_places_are_limited(monkeypatch):
     monkeypatch.setattr(writer, "MAX_PCI_DEVICES", 2)
-    monkeypatch.setattr(writer, "MAX_LINKED_DEVICES", 1)
+    monkeypatch.setattr(writer, "MAX_LINKED_DEVICES", 3)
     functions = [(None, 0, 0x030200)] * 5
-    links = (DeviceLink(LinkKind.NVLINK, ("0000:41:00.0", "0000:42:00.0")),)
+    links = (DeviceLink(LinkKind.NVLINK, ("0000:41:00.0", "0000:42:00.0")),) * 2
     ledger = to_object(host_state(join(tied_kubelet(functions, links)[2])))["ledger"]
 
     assert [group["addresses"] for group in ledger["pci"]] == [["0000:41:00.0", "0000:42:00.0"]]

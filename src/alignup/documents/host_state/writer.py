@@ -67,7 +67,7 @@ def ledger_document(ledger: Ledger, machine: Machine | None = None) -> HostLedge
         lost_cpus=left.cpus.lost,
         group_memory=left.memory.reserved,
         pci=list(_pci_groups(machine, addresses[:MAX_PCI_DEVICES])) if machine else [],
-        links=list(_links(machine, addresses[:MAX_PCI_DEVICES])) if machine else [],
+        links=_links(machine, addresses[:MAX_PCI_DEVICES]) if machine else [],
     )
 
 
@@ -143,13 +143,14 @@ def _pci_groups(machine: Machine, addresses: Collection[str]) -> Iterator[PciGro
         )
 
 
-def _links(machine: Machine, addresses: Collection[str]) -> Iterator[DeviceLinksDocument]:
-    known, listed = set(addresses), 0
+def _links(machine: Machine, addresses: Collection[str]) -> list[DeviceLinksDocument]:
+    """Return the links between these devices; none if there are too many, since a part of them would be wrong."""
+    known, links = set(addresses), []
     for link in machine.links:
         devices = [address for address in link.devices if address in known]
-        listed += len(devices)
-        if len(devices) > 1 and listed <= MAX_LINKED_DEVICES:
-            yield DeviceLinksDocument(kind=link.kind, devices=devices, count=link.count)
+        if len(devices) > 1:
+            links.append(DeviceLinksDocument(kind=link.kind, devices=devices, count=link.count))
+    return links if sum(len(link.devices) for link in links) <= MAX_LINKED_DEVICES else []
 
 
 def _marker_numbers(nodes: NodeSet | None, ids: list[str]) -> Bits:
