@@ -7,12 +7,12 @@ READY := .venv/.ready
 
 help:
 	@echo "make run       run an agent on an example machine, with pods; stop it with Ctrl-C (ONCE=1: exit when done)"
-	@echo "make test      run all tests"
+	@echo "make test      run all tests (a part of them: .venv/bin/python -m pytest tests/cli -k why)"
 	@echo "make check-release  compare with answers of a new kubelet (ANSWERS=DIR with releases/v1.38.0/*.jsonl.gz; CONTRIBUTING.md)"
 	@echo "make soak      run the tests that scale for half an hour, with a new seed (SEED=1: with this one)"
 	@echo "make soak-cluster  kill gate and extender under load for more than an hour, with faults (needs Kubernetes' programs; SEED=1)"
 	@echo "make coverage  measure which lines of align/ and store/ the tests run"
-	@echo "make lint      run ruff, mypy and the import rules"
+	@echo "make lint      run ruff, mypy, the import rules and zizmor, which checks the workflows"
 	@echo "make bench     run the benchmarks, each beside its budget and the last release"
 	@echo "make e2e       run the tests that need root, containerd or QEMU (skips with the reason where they are missing)"
 	@echo "make dist      build a wheel and a source distribution in dist/"
@@ -41,7 +41,18 @@ $(READY): lock/dev.txt pyproject.toml hatch_build.py $(wildcard proto/alignup/wi
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-run: $(READY)
+# Without the environment of the tests, only what the agent and the generation of src/alignup/wire need is installed.
+RUN_READY := .venv/.run-ready
+$(RUN_READY): lock/run.txt pyproject.toml hatch_build.py $(wildcard proto/alignup/wire/*.proto) \
+              $(if $(wildcard src/alignup/wire/__init__.py),,again)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "alignup needs Python 3.11 or newer; $(PYTHON) is older. Choose one: make run PYTHON=python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r lock/run.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+run: $(if $(wildcard $(READY)),$(READY),$(RUN_READY))
 	@$(BIN)/python examples/agent_demo.py
 
 # Helm renders the chart in tests; it has no wheel for some platforms.
@@ -55,6 +66,7 @@ test soak soak-cluster: export PYTHONDONTWRITEBYTECODE :=
 
 # One worker more than CPUs: tests of processes and sockets wait now and then.
 test: $(READY) $(HELM)/.ready
+	@echo "All tests; a part of them: $(BIN)/python -m pytest tests/cli -k why"
 	$(BIN)/python -m pytest -n $$(($$(nproc) + 1)) --dist worksteal
 
 check-release: $(READY)
@@ -118,8 +130,9 @@ $(DOCS)/.ready: lock/docs.txt
 
 docs: $(READY) $(DOCS)/.ready
 	$(BIN)/python -m tools.reference build/site-source
-	$(DOCS)/bin/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
 	@! grep -rl --include='*.html' '```' build/site || { echo "code fences that are no code blocks" >&2; exit 1; }
+	@! grep -rlE --include='*.html' '<(script|link|img|iframe)[^>]+(src|href)="?(https?:)?//' build/site || { echo "pages that load something from other sites" >&2; exit 1; }
 	@echo "open build/site/index.html, or with search: python3 -m http.server --directory build/site"
 
 recording: $(READY)
@@ -137,6 +150,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/zizmor --offline --quiet .github action.yml
 
 bench: $(READY)
 	$(BIN)/python -m bench $(if $(BASELINE),--baseline $(BASELINE)) $(if $(RECORD),--record $(RECORD))
@@ -162,7 +176,9 @@ COMPILE := uv pip compile pyproject.toml --extra agent --extra cluster --extra g
 lock:
 	$(COMPILE) --extra dev -o lock/dev.txt
 	$(COMPILE) --constraints lock/dev.txt -o lock/runtime.txt
-	echo mkdocs | uv pip compile - --universal --python-version 3.11 --generate-hashes \
+	printf 'editables\ngrpcio-tools\nhatchling\n' | uv pip compile pyproject.toml - --extra agent --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-emit-find-links --no-header --no-annotate --constraints lock/dev.txt -o lock/run.txt
+	echo mkdocs-material | uv pip compile - --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-emit-find-links --no-header --upgrade -o lock/docs.txt
 	printf 'bump-my-version\ncyclonedx-bom\npip-audit\npip-licenses\n' | uv pip compile - --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-emit-find-links --no-header --upgrade -o lock/release.txt

@@ -98,7 +98,9 @@ def test_the_commands_lead_to_the_reason(tmp_path: Path) -> None:
         node = bed.nodes["narrow"]
         for name, objects in (("pod", f"{PODS}/web"), ("pods", "/api/v1/pods?fieldSelector=spec.nodeName=narrow")):
             node.guest.ask("write", path=f"/{name}.json", text=json.dumps(bed.api.request("GET", objects)))
-        words = "why -f /pod.json --config /var/lib/kubelet/config.yaml --state /var/lib/kubelet --pods /pods.json"
+        words = (
+            "why -f /pod.json --config /var/lib/kubelet/config.yaml --kubelet-dir /var/lib/kubelet --pods /pods.json"
+        )
         there = node.guest.ask("run_alignup", words=[*words.split(), "-o", "json"])
 
         install_observer(bed.api)

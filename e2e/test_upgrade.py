@@ -98,7 +98,7 @@ class Upgrade:
         for path, document in ((NEXT_CONFIG, self.config), (RUNNING, pods)):
             self.node.guest.ask("write", path=path, text=json.dumps(document))
         words = ["upgrade-check", "--from", self.old.version, "--to", self.new.version, "--config", NEXT_CONFIG]
-        words += ["--state", str(KUBELET_DIR), "--pods", RUNNING, "-o", "json"]
+        words += ["--kubelet-dir", str(KUBELET_DIR), "--pods", RUNNING, "-o", "json"]
         run = self.node.guest.ask("run_alignup", words=words)
         assert run["code"] in {0, 1}, run["stderr"]
         report: Document = json.loads(run["stdout"])

@@ -138,9 +138,12 @@ def print_next_steps(root: Path) -> None:
     curl = f"curl --silent --unix-socket {root / 'agent.sock'} http://agent"
     print(
         f"""
-Next steps
-  export ALIGNUP_AGENT={os.environ["ALIGNUP_AGENT"]}
-  alignup ps            alignup decisions 1     alignup watch     alignup web
+Next steps, in another terminal
+  export ALIGNUP_AGENT={os.environ["ALIGNUP_AGENT"]} PATH={Path(sys.executable).parent}:$PATH
+  alignup ps
+  alignup decisions 1
+  alignup watch
+  alignup web
   {curl}/metrics
   {curl}/v1/picture.svg > node.svg
   {curl}/openapi.json

@@ -1,7 +1,7 @@
 """A custom hint provider: exclusive ways of the last-level cache.
 
 Processors with cache allocation can restrict a group of processes to some ways of a cache. The ways of a group must be
-adjacent and belong to one cache; here every NUMA node has one. ``docs/library.md`` explains the provider.
+adjacent and belong to one cache; here every NUMA node has one. ``docs/own-provider.md`` explains the provider.
 """
 
 from collections.abc import Mapping

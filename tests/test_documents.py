@@ -7,6 +7,7 @@ blank lines between them, is its output. Other blocks are ignored.
 import ast
 import inspect
 import io
+import json
 import re
 import runpy
 import sys
@@ -29,6 +30,9 @@ from tests.documents.test_decisions import MAKERS
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "own_provider.py"
 LIBRARY, DECISION = ROOT / "docs" / "library.md", ROOT / "docs" / "decision.md"
+FIELDS_OF_DECISION = ROOT / "docs" / "decision-fields.md"
+OWN_PROVIDER = ROOT / "docs" / "own-provider.md"
+NOTEBOOK = ROOT / "examples" / "notebook.ipynb"
 
 FENCED = re.compile(r"^```(?P<kind>[a-z]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -116,7 +120,7 @@ def test_a_wrong_document_fails(text):
 
 
 def test_every_field_of_a_decision_is_documented():
-    text = DECISION.read_text(encoding="utf-8")
+    text = FIELDS_OF_DECISION.read_text(encoding="utf-8")
     documented = set(re.findall(r"^\| `(\w+)`", text, re.MULTILINE))
 
     prediction = test_prediction.host(test_prediction.machine(0, 0, 0, 1, 1, 1), "restricted").predict(
@@ -139,10 +143,10 @@ def keys(value: object) -> set[str]:
 
 
 class TestOwnProvider:
-    """The custom provider of the library page."""
+    """The custom provider of its page."""
 
     def test_the_page_shows_the_example(self):
-        shown = blocks(LIBRARY.read_text(encoding="utf-8"))
+        shown = blocks(OWN_PROVIDER.read_text(encoding="utf-8"))
         provider = next(block.code for block in shown if "class CacheWays" in block.code)
 
         assert provider in EXAMPLE.read_text(encoding="utf-8")
@@ -181,6 +185,38 @@ class TestOwnProvider:
         assert "'example.com/cache-ways': '0-7 of node 0'" in lines[0]
         assert lines[1].startswith("b: admitted on {1}")
         assert lines[2] == "c: rejected, TopologyAffinityError"
+
+
+class TestNotebook:
+    """The example notebook, without Jupyter: the cells run, and each ends with a value that a notebook shows."""
+
+    CELLS = tuple(cell for cell in json.loads(NOTEBOOK.read_text("utf-8"))["cells"] if cell["cell_type"] == "code")
+
+    def test_it_has_at_most_forty_lines_of_code_and_no_stored_output(self):
+        lines = [line for cell in self.CELLS for line in cell["source"] if line.strip()]
+
+        assert 20 < len(lines) <= 40
+        assert [cell["outputs"] for cell in self.CELLS if cell["outputs"]] == []
+
+    def test_its_cells_run_and_show_pictures_and_tables(self, monkeypatch):
+        monkeypatch.chdir(ROOT)
+        namespace: dict[str, object] = {}
+        shown = [self.run_cell("".join(cell["source"]), namespace) for cell in self.CELLS]
+
+        pictures = [value for value in shown if hasattr(value, "_repr_svg_")]
+        tables = [value for value in shown if hasattr(value, "_repr_html_")]
+        assert (len(pictures), len(tables)) == (2, 4)
+        assert all(value._repr_svg_().startswith("<svg") for value in pictures)
+        assert all("<td" in value._repr_html_() for value in tables)
+        assert repr(shown[4]).endswith("admitted>")
+
+    def run_cell(self, source: str, namespace: dict[str, object]) -> object:
+        """Run a cell, and return the value of its last line, which is an expression."""
+        tree = ast.parse(source)
+        last = tree.body.pop()
+        assert isinstance(last, ast.Expr)
+        exec(compile(tree, "cell", "exec"), namespace)  # noqa: S102 - our own notebook
+        return eval(compile(ast.Expression(last.value), "cell", "eval"), namespace)  # noqa: S307
 
 
 ARCHITECTURE, CONTRIBUTING = (ROOT / "docs" / "architecture.md").read_text(), (ROOT / "CONTRIBUTING.md").read_text()

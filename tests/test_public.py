@@ -1,8 +1,10 @@
 """The public names of ``alignup``; importing it loads the standard library only."""
 
 import ast
+import inspect
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -61,12 +63,15 @@ PUBLIC = [
     "accept",
     "bits",
     "discover",
+    "explain",
     "from_document",
     "load",
     "load_machine",
     "load_pods",
     "load_settings",
+    "picture",
     "preferred_devices",
+    "simulate",
     "to_document",
 ]
 
@@ -98,6 +103,31 @@ def test_every_error_is_an_align_error():
     assert all(issubclass(error, alignup.AlignError) for error in errors)
 
 
+def public_functions() -> Iterator[tuple[str, object]]:
+    """Return the functions, methods and properties that a user of the library can call, with their names."""
+    for name in PUBLIC:
+        value = getattr(alignup, name)
+        if inspect.isfunction(value):
+            yield name, value
+        classes = value.__mro__ if inspect.isclass(value) else (value,) if inspect.ismodule(value) else ()
+        for owner in classes:
+            for attribute, member in vars(owner).items():
+                function = getattr(member, "fget", None) or getattr(member, "func", None)
+                function = inspect.unwrap(function or getattr(member, "__func__", member))
+                defined_here = getattr(function, "__module__", "") == getattr(owner, "__module__", owner.__name__)
+                if inspect.isfunction(function) and defined_here and not attribute.startswith("_"):
+                    yield f"{name}.{attribute}", function
+
+
+def test_every_public_function_and_method_has_a_docstring():
+    functions = [(name, function) for name, function in public_functions() if "alignup" in function.__module__]
+
+    assert {"Host.decide", "Machine.kubelet_view", "Quantity.parse", "bits.show", "load_pods", "explain.why"} <= set(
+        dict(functions)
+    )
+    assert [name for name, function in functions if not inspect.getdoc(function)] == []
+
+
 def loaded_by(code: str) -> set[str]:
     """Return the top-level modules that *code* loads in a fresh interpreter."""
     script = f"import sys; before = set(sys.modules)\n{code}\nprint(sorted(set(sys.modules) - before))"
@@ -111,6 +141,7 @@ def loaded_by(code: str) -> set[str]:
         pytest.param("import alignup", id="the library"),
         pytest.param(IMPORT_ALL, id="every module of the core"),
         pytest.param("import alignup; alignup.load_machine('numa:2 core:2 pu:1')", id="a machine from a line of text"),
+        pytest.param("import alignup; alignup.explain.why; alignup.picture.svg", id="explanations and pictures"),
     ],
 )
 def test_only_the_standard_library_is_loaded_by(code):

@@ -21,16 +21,16 @@ ROOT = Path(__file__).parents[1]
 OUTPUT = ROOT / "docs" / "pictures" / "recording.svg"
 WIDTH, HEIGHT = 80, 30  #: of the terminal, in characters
 
-#: The lines of each command as they are shown.
+#: The lines of each command as they are shown; the last one ends on the remedies.
 COMMANDS = (
-    (
-        "alignup why -f examples/node/trainer.yaml \\",
-        "    --machine examples/node/machine.yaml --config examples/node/kubelet.yaml \\",
-        "    --state examples/node/state --pods examples/node/running.yaml",
-    ),
     (
         "alignup simulate --generate training --count 100 --compare policy --jobs 1 \\",
         "    --machine examples/node/machine.yaml --config examples/node/kubelet.yaml",
+    ),
+    (
+        "alignup why -f examples/node/trainer.yaml \\",
+        "    --machine examples/node/machine.yaml --config examples/node/kubelet.yaml \\",
+        "    --kubelet-dir examples/node/state --pods examples/node/running.yaml",
     ),
 )
 

@@ -2,7 +2,7 @@
 
 ``__init__.pyi`` lists the whole public library. Its names are imported on first use, so that the command line starts
 quickly. All of them need the standard library only, except ``load_machine``, ``load_settings`` and ``load_pods`` (from
-files), ``discover`` (from the running system), and ``to_document`` and ``from_document`` (decisions as JSON).
+files), ``discover`` (from the running system), ``simulate``, and ``to_document`` and ``from_document`` (JSON).
 """
 
 import re
@@ -21,7 +21,7 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - the type depends on the nam
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = import_module(_MODULE_OF[name])
-    value = getattr(module, name, None) or import_module(f"{_MODULE_OF[name]}.{name}")  # bits is a module itself
+    value = vars(module).get(name) or import_module(f"{_MODULE_OF[name]}.{name}")  # bits is a module itself
     globals()[name] = value
     return value
 

@@ -1,5 +1,8 @@
 # The public names, and the modules that define them: __init__.py imports them from there on first use.
 
+from alignup import explain as explain
+from alignup import picture as picture
+from alignup import simulate as simulate
 from alignup.align import bits as bits
 from alignup.align.cpus.options import CpuSettings as CpuSettings
 from alignup.align.decision import Decision as Decision

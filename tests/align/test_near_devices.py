@@ -61,6 +61,15 @@ def test_gpu_and_nic_are_chosen_together() -> None:
     assert given_devices(host.decide(make_pod(gpus=1, nics=1))) == {GPU: ("gpu-1",), NIC: ("0000:2f:00.0",)}
 
 
+def test_a_request_for_no_devices_gets_none() -> None:
+    pod = make_pod()
+    container = Container("app", Resources(limits={GPU: Quantity(0), NIC: Quantity(1)}))
+
+    decision = make_host().decide(replace(pod, containers=(container,)))
+
+    assert given_devices(decision) == {NIC: ("0000:1f:00.0",)}
+
+
 def test_the_policy_comes_before_locality() -> None:
     host = make_host(policy=Policy.SINGLE_NUMA_NODE)
     for uid in ("a", "b", "c"):

@@ -1,8 +1,10 @@
 """``alignup cluster``: questions to the nodes of a cluster, and errors that say what to do."""
 
+import io
 import json
 import re
 import sys
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
@@ -10,11 +12,14 @@ from unittest import mock
 import pytest
 import yaml
 
-from alignup import cli
+from alignup import Policy, Settings, TopologySettings, cli
 from alignup.align.claims.alignment import NUMA_NODE
 from alignup.align.claims.resource_claims import DeviceId, Slice, SliceDevice
 from alignup.align.workload.names import DEVICE_CLASS_PREFIX
+from alignup.cli import terminal
+from alignup.cli.cluster_output import print_nodes
 from alignup.cli.installation import install_advice
+from alignup.schedule.cluster_snapshot import NodeSummary
 from alignup.testing.api_server import ApiFault, ApiServer, ServedResource
 from tests.align.hosts import pod
 from tests.cli.commands import in_process, python
@@ -320,6 +325,7 @@ def test_nodes_are_listed_with_what_is_free_and_what_fits(ask):
     assert rows[1].endswith("4 CPUs, 16Gi memory, 1 example.com/gpu")
     assert rows[2].endswith("2 CPUs, 15Gi memory, 1 example.com/gpu")
     assert "no HostState" in rows[3]
+    assert "note: node c: no HostState" in run.stderr
     assert "alignup observe" in run.stderr
 
 
@@ -529,6 +535,21 @@ def test_the_release_of_kubelets_can_be_given(ask):
     assert older.returncode == 0
     assert "note: Kubernetes 1.99 is not known" in unknown.stderr
     assert wrong.returncode == 2
+
+
+@pytest.mark.parametrize("length", [3, 17, 24, 63])
+def test_nodes_fit_eighty_columns(length, monkeypatch):
+    """Whatever nodes are called, and however much they have."""
+    monkeypatch.setattr(terminal, "table_width", lambda: 80)
+    free = {node: {"cpu": 64, "memory": 512 << 30, "nvidia.com/gpu": 4, "hugepages-1Gi": 8 << 30} for node in range(2)}
+    settings = Settings(topology=TopologySettings(policy=Policy.SINGLE_NUMA_NODE))
+    summary = NodeSummary(node="n" * length, settings=settings, free=free, largest=free[0])
+    with redirect_stdout(io.TextIOWrapper(io.BytesIO())) as output:
+        print_nodes([summary], wide=False)
+
+        lines = output.buffer.getvalue().decode().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert {"NODE", "POLICY", "LARGEST"} <= {word for line in lines[:3] for word in line.split()}
 
 
 def test_a_node_that_does_not_meet_a_demand_is_explained(ask, tmp_path):

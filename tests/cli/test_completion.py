@@ -14,6 +14,9 @@ spec: {containers: [{name: app, resources: {limits: {cpu: 1, memory: 64Mi}}}]}
 """
 
 
+NVIDIA = ("nvidia", "nvidia-packed")
+
+
 def complete(*words, env=None):
     """What bash gets after *words*, the last of which is incomplete: lines of kind and value."""
     line = " ".join(["alignup", *words])
@@ -36,6 +39,17 @@ def complete(*words, env=None):
         (["machine", "show", "pac"], ["file,pac", "plain,'pack:2 numa:1 core:8 pu:2'"]),
         (["mach"], ["plain,machine"]),
         (["why", "--sea"], ["plain,--search"]),
+        (["why", "--kubernetes-version", "1.3"], [f"plain,1.{minor}" for minor in range(33, 39)]),
+        (["why", "--set", "topologyManagerP"], ["plain,topologyManagerPolicy=", "plain,topologyManagerPolicyOptions="]),
+        (
+            ["why", "--set", "topologyManagerScope="],
+            [f"plain,topologyManagerScope={at}" for at in ("container", "pod")],
+        ),
+        (["why", "--plugin-rule", "example.com/gpu=n"], [f"plain,example.com/gpu={rule}" for rule in NVIDIA]),
+        (["simulate", "--compare", "policy,s"], ["plain,policy,scope"]),
+        (["simulate", "--strategy", "blind-l"], ["plain,blind-least-allocated"]),
+        (["run", "--option", "full"], ["plain,full-pcpus-only=true"]),
+        (["run", "--policy", "r"], ["plain,restricted"]),
     ],
 )
 def test_files_machines_commands_and_options(words, completions):

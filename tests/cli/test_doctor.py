@@ -225,3 +225,47 @@ def test_a_file_beyond_a_limit_of_alignup_is_not_called_an_error_of_the_kubelet(
     assert "(a limit of alignup)" in " ".join(run.stdout.split())
     assert "kubelet:" not in run.stdout
     assert run.stdout.splitlines()[-1] == "alignup cannot tell whether this kubelet starts: 1 error."
+
+
+PROFILE = """apiVersion: performance.openshift.io/v2
+kind: PerformanceProfile
+metadata: {name: low-latency}
+spec:
+  cpu: {reserved: "0", isolated: 1-15, offlined: 30-31}
+  numa: {topologyPolicy: single-numa-node}
+"""
+
+
+def test_yaml_for_a_profile_of_openshift_can_be_pasted_into_it(tmp_path):
+    file = tmp_path / "profile.yaml"
+    file.write_text(PROFILE)
+    run = in_process("doctor", "--machine", NODE / "machine.yaml", "--config", file)
+
+    _, _, rest = run.stdout.partition(f"Replace these keys in {file}\n")
+    pasted = yaml.safe_load(rest.partition("\n\n")[0])
+    assert pasted == {"spec": {"cpu": {"reserved": "0,16"}}}
+    assert "29 for exclusive use" in run.stdout  # of 32, without two that are offline and one that is reserved
+
+    file.write_text(PROFILE.replace('"0"', '"0,16"'))
+    again = in_process("doctor", "--machine", NODE / "machine.yaml", "--config", file)
+    assert again.stdout.endswith("\nThis kubelet starts, without warnings.\n")
+
+
+def test_yaml_for_a_kubelet_config_of_openshift_is_below_its_field(tmp_path):
+    config = ("--config", "examples/inputs/openshift.yaml", "--set", "memoryManagerPolicy=Static")
+    run = in_process("doctor", "--machine", NODE / "machine.yaml", *config, "-o", "json")
+
+    pastes = [yaml.safe_load(finding["paste"]) for finding in json.loads(run.stdout)["findings"] if "paste" in finding]
+    assert [list(paste["spec"]["kubeletConfig"]) for paste in pastes] == [["reservedMemory"]]
+
+
+def test_offline_cpus_are_not_allocated(tmp_path):
+    file = tmp_path / "profile.yaml"
+    file.write_text(PROFILE)
+    resources = "resources: {limits: {cpu: 16, memory: 1Gi}}"
+    pod = f"apiVersion: v1\nkind: Pod\nmetadata: {{name: web}}\nspec: {{containers: [{{name: app, {resources}}}]}}\n"
+    (tmp_path / "pod.yaml").write_text(pod)
+    run = in_process("why", "-f", tmp_path / "pod.yaml", "--machine", NODE / "machine.yaml", "--config", file)
+
+    assert run.returncode == 1
+    assert "14 free" in run.stdout

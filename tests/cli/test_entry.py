@@ -13,7 +13,7 @@ import pytest
 
 from alignup import __version__
 from alignup.cli import exit_codes
-from alignup.cli.app import COMMANDS, LazyGroup, app
+from alignup.cli.app import COMMANDS, LazyGroup, app, commands_by_job
 from tests.cli.commands import alignup, environment, in_process, python, start
 from tests.cli.run_processes import start_alignup
 from tests.console_runner import is_plain
@@ -307,9 +307,52 @@ def test_wrong_arguments_are_described_in_our_words(words, message):
     assert (run.returncode, run.stderr.splitlines()[0]) == (2, f"alignup: {message}")
 
 
-@pytest.mark.parametrize("words", [("why",), ("admit",)])
-def test_a_command_without_a_file_says_what_is_missing(words):
-    run = in_process(*words)
+@pytest.mark.parametrize(("name", "choices"), [("why", "FILE, -f FILE or -k DIR"), ("admit", "FILE, or -f FILE")])
+def test_a_command_without_a_file_says_what_is_missing(name, choices):
+    run = in_process(name)
 
     assert run.returncode == 2
-    assert run.stderr.startswith("alignup: Give FILE, or -f FILE.\n")
+    assert run.stderr.startswith(f"alignup: Give {choices}.\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "proposal"),
+    [
+        pytest.param(("version",), "--version", id="an option of the program"),
+        pytest.param(("nodes",), "cluster nodes", id="a command of a group"),
+        pytest.param(("record",), "machine record", id="a command of another group"),
+        pytest.param(("help", "wyh"), "why", id="a misspelled command after help"),
+        pytest.param(("run", "--gpu", "1", "--", "true"), "--gpus N", id="GPUs of a run"),
+        pytest.param(("why", "--gpus", "1"), "--devices nvidia.com/gpu=N@NODE", id="GPUs of a machine"),
+    ],
+)
+def test_a_name_from_elsewhere_gets_a_proposal(words, proposal):
+    run = in_process(*words)
+
+    assert run.returncode in {2, exit_codes.RUN_FAILED}
+    assert run.stderr.splitlines()[0].endswith(f"; did you mean {proposal}?")
+
+
+def test_the_help_groups_all_commands_by_job():
+    shown = in_process("--help").stdout
+
+    assert [name for names in commands_by_job().values() for name in names if f"\n  {name} " not in shown] == []
+    assert sorted(name for names in commands_by_job().values() for name in names) == sorted(COMMANDS)
+    assert shown.index("Explain and plan") < shown.index("\n  why ") < shown.index("Never a rejected pod")
+
+
+@pytest.mark.parametrize("words", [(), ("why",), ("cluster", "why")])
+def test_help_is_the_same_as_the_option(words):
+    assert in_process("help", *words).stdout == in_process(*words, "--help").stdout
+
+
+def test_help_of_no_command_is_an_error():
+    run = in_process("help", "why", "pods")
+
+    assert (run.returncode, run.stderr.splitlines()[0]) == (2, "alignup: alignup why has no commands")
+
+
+def test_a_wrong_choice_of_an_argument_is_listed_in_one_line():
+    run = in_process("schema", "pod")
+
+    assert run.stderr.splitlines()[0] == ("alignup: kind: 'pod' is not one of 'machine', 'cluster', 'sweep', 'trace'.")

@@ -19,7 +19,7 @@ def strategy(value: str) -> tuple[str, ...]:
 
 
 def why(*words):
-    state = ("--state", NODE / "state", "--pods", NODE / "running.yaml")
+    state = ("--kubelet-dir", NODE / "state", "--pods", NODE / "running.yaml")
     return in_process("why", NODE / "trainer.yaml", *ON_NODE, *state, "--search", "0", *words)
 
 

@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import signal
+import subprocess
 import sys
 from collections import Counter
 from itertools import count
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from alignup.align import bits
-from alignup.cli import entry
+from alignup.cli import entry, exit_codes
 from alignup.run import cgroup, process
 from tests.agent.agents import running
 from tests.cli.commands import environment, in_process, python
@@ -131,7 +132,7 @@ def test_a_closed_directory_in_the_path_does_not_hide_that_a_command_is_missing(
         pytest.param(["--wait", "true", "true"], "not a number of seconds", id="a command in place of seconds"),
         pytest.param(["--machine", "pack:2", "--", "true"], "Add --dry-run", id="another machine"),
         pytest.param(
-            ["--option", "nonsense=true", "--", "true"], "unknown Topology Manager", id="an unknown policy option"
+            ["--option", "nonsense=true", "--", "true"], "there is no such option", id="an unknown policy option"
         ),
         pytest.param(["--option", "prefer-closest-numa-nodes", "--", "true"], "no value", id="an option without value"),
         pytest.param(
@@ -375,7 +376,7 @@ def test_a_run_whose_device_does_not_exist_is_rejected(bench, tmp_path):
     code, out, err = bench.run("run", "--wait", "--name", "train", *asked)
     dry = bench.run("run", "--dry-run", "--name", "train", *asked)
 
-    message = "Run train cannot start: no device plugin provides example.com/gpu"
+    message = "Run train cannot start: this machine has no example.com/gpu"
     assert (code, out, dry[0]) == (124, "", 124)
     advice = "  'alignup machine show' lists the devices of this machine; an agent also has those of plugins."
     assert err.splitlines()[:2] == dry[1].splitlines() == [message, advice]
@@ -631,3 +632,53 @@ def test_a_run_is_recorded_while_it_is_running(bench):
     assert runner.wait() == 143
     assert json.dumps(known)
     assert (known["name"], known["exclusive"], known["runner"]["pid"]) == ("web", True, runner.pid)
+
+
+def test_gpus_are_devices_of_nvidia():
+    machine = ("--machine", "pack:2 numa:1(memory=16GiB) core:8 pu:2", "--devices", "nvidia.com/gpu=2@0,2@1")
+    run = in_process("run", "--dry-run", *machine, "--cpus", "2", "--gpus", "2", "--", "train")
+
+    assert run.returncode == 0
+    assert "CUDA_VISIBLE_DEVICES=" in run.stdout
+
+
+def test_gpus_are_requested_once():
+    run = in_process("run", "--dry-run", "--gpus", "1", "--device", "nvidia.com/gpu=1", "--", "train")
+
+    assert (run.returncode, run.stderr) == (
+        exit_codes.RUN_FAILED,
+        "alignup: --device nvidia.com/gpu=1: nvidia.com/gpu is requested twice\n",
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(("--cpus", "99"), id="CPUs"),
+        pytest.param(("--cpus", "2", "--memory", "99Gi"), id="memory"),
+        pytest.param(("--cpus", "3", "--option", "full-pcpus-only=true"), id="threads of a core"),
+        pytest.param(("--cpus", "20", "--policy", "single-numa-node"), id="a policy"),
+        pytest.param(("--device", "example.com/gpu=1"), id="a device"),
+        pytest.param(("--option", "nonsense=true"), id="an unknown option"),
+        pytest.param(("--option", "prefer-closest-numa-nodes=maybe"), id="a wrong value of an option"),
+    ],
+)
+def test_errors_speak_of_the_machine_not_of_a_kubelet(words):
+    run = in_process("run", "--dry-run", "--machine", "pack:2 numa:1(memory=16GiB) core:8 pu:2", *words, "--", "train")
+
+    assert run.returncode in {exit_codes.RUN_REJECTED, exit_codes.RUN_FAILED}
+    kubelet = (
+        r"kubelet|AdmissionError|AffinityError|AlignmentError|Allocate failed|memorymanager|plugin provides|strconv"
+    )
+    assert not re.search(kubelet, run.stdout + run.stderr)
+
+
+def test_the_prolog_of_slurm_creates_the_claims_directory_and_never_fails(tmp_path):
+    (tmp_path / "alignup").write_text('#!/bin/sh\necho "$@"; exit 1\n')
+    (tmp_path / "alignup").chmod(0o755)
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "ALIGNUP_CLAIMS_DIR": str(tmp_path / "claims")}
+    prolog = Path("examples/run/slurm-prolog.sh").absolute()
+    done = subprocess.run([prolog], env=env, capture_output=True, text=True, check=False)  # noqa: S603 - our own
+
+    assert (done.returncode, done.stdout) == (0, "audit --fix\n")
+    assert (tmp_path / "claims").stat().st_mode & 0o7777 == 0o1777

@@ -92,7 +92,7 @@ def test_svg_of_the_final_state(tmp_path):
 
 
 def test_a_node_with_state():
-    state = ("--state", NODE / "state", "--pods", NODE / "running.yaml")
+    state = ("--kubelet-dir", NODE / "state", "--pods", NODE / "running.yaml")
 
     run = in_process("simulate", "-f", NODE / "trainer.yaml", *ON_NODE, *state)
 

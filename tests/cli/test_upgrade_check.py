@@ -37,7 +37,7 @@ def upgrade_check(old: str, new: str, *words: str | Path):
 
 def test_nothing_breaks_on_the_node_of_the_examples():
     run = upgrade_check(
-        "1.35", "v1.37.2", *ON_NODE, "--state", NODE / "state", "--pods", NODE / "running.yaml", "-o", "json"
+        "1.35", "v1.37.2", *ON_NODE, "--kubelet-dir", NODE / "state", "--pods", NODE / "running.yaml", "-o", "json"
     )
 
     report = json.loads(run.stdout)
@@ -62,7 +62,7 @@ def test_a_setting_that_the_new_kubelet_refuses_breaks_the_upgrade(change, findi
 
 @pytest.mark.parametrize("change", ["featureGates.MemoryManager=true", "cpuManagerPolicy=nonsense"])
 def test_what_both_kubelets_refuse_is_named_and_no_pod_counts_as_checked(change):
-    words = (*ON_NODE, "--state", NODE / "state", "--pods", NODE / "running.yaml", "--set", change)
+    words = (*ON_NODE, "--kubelet-dir", NODE / "state", "--pods", NODE / "running.yaml", "--set", change)
 
     run = upgrade_check("1.36", "1.37", *words)
 
@@ -98,7 +98,7 @@ def test_gates_that_1_38_removes_or_locks_break_the_upgrade(change):
 
 def test_pods_of_the_state_files_that_are_not_listed_are_not_checked(tmp_path):
     """A pod that only the state files name may be rejected by the new kubelet, or not: nobody knows its requests."""
-    words, uid = (*ON_NODE, "--state", NODE / "state"), "6d1f0c5e-0000-4000-8000-00000000000{}"
+    words, uid = (*ON_NODE, "--kubelet-dir", NODE / "state"), "6d1f0c5e-0000-4000-8000-00000000000{}"
     listed = yaml.safe_load((NODE / "running.yaml").read_text())["items"]
     (tmp_path / "pods.yaml").write_text(yaml.safe_dump_all(listed[1:]))
 
@@ -130,7 +130,14 @@ def full_node(tmp_path):
     (tmp_path / "pods.yaml").write_text(yaml.safe_dump_all(manifests))
     (tmp_path / "kubelet.yaml").write_text(yaml.safe_dump(CONFIGURATION))
     write_state_files(tmp_path / "state", export_ledger(host), gates=host.settings.gates)
-    words = ("--config", tmp_path / "kubelet.yaml", "--state", tmp_path / "state", "--pods", tmp_path / "pods.yaml")
+    words = (
+        "--config",
+        tmp_path / "kubelet.yaml",
+        "--kubelet-dir",
+        tmp_path / "state",
+        "--pods",
+        tmp_path / "pods.yaml",
+    )
     return ("--machine", MACHINE, *words)
 
 
@@ -156,8 +163,8 @@ def test_what_a_restart_does_already_is_said(full_node):
     ("words", "message"),
     [
         (("--kubernetes-version", "1.36"), "give --from and --to instead"),
-        (("--pods", NODE / "running.yaml"), "--pods requires --state"),
-        (("--state", "missing"), "missing"),
+        (("--pods", NODE / "running.yaml"), "--pods requires --kubelet-dir"),
+        (("--kubelet-dir", "missing"), "missing"),
     ],
 )
 def test_unusable_input_is_refused(words, message):
@@ -218,7 +225,7 @@ def test_a_pod_with_the_last_ids_stops_the_kubelet(tmp_path, text, code):
     state = shutil.copytree(NODE / "state", tmp_path / "state")
     (state / "pods" / "uid-1").mkdir(parents=True)
     (state / "pods" / "uid-1" / "userns").write_text(text)
-    words = (*ON_NODE, "--state", state, "--pods", NODE / "running.yaml")
+    words = (*ON_NODE, "--kubelet-dir", state, "--pods", NODE / "running.yaml")
 
     run = upgrade_check("1.37", "1.38", *words)
 

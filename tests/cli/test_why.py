@@ -1,6 +1,7 @@
 """``alignup why``."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from tests.schedule.claim_objects import ENDLESS_SELECTOR
 ROOT = Path(__file__).parents[2]
 NODE = ROOT / "examples" / "node"
 TRAINER = NODE / "trainer.yaml"
-ON_NODE = ("--machine", NODE / "machine.yaml", "--config", NODE / "kubelet.yaml", "--state", NODE / "state")
+ON_NODE = ("--machine", NODE / "machine.yaml", "--config", NODE / "kubelet.yaml", "--kubelet-dir", NODE / "state")
 WITH_POD_NAMES = (*ON_NODE, "--pods", NODE / "running.yaml")
 SMALL = ("--machine", "pack:2 numa:1 core:4 pu:1")
 STATIC = (
@@ -329,12 +330,12 @@ BAD = {
     "an override without a value": (("--set", "topologyManagerPolicy"), pod(), "use an override like"),
     "a configuration that does not start": (("--set", "cpuManagerPolicy=static"), pod(), "reserved CPU resources"),
     "a missing configuration file": (("--config", "nowhere.yaml"), pod(), "nowhere.yaml: No such file"),
-    "a missing state directory": (("--state", "nowhere"), pod(), "nowhere: no such directory"),
-    "pods without a state": (("--pods", "running.yaml"), pod(), "--pods requires --state"),
+    "a missing state directory": (("--kubelet-dir", "nowhere"), pod(), "nowhere: no such directory"),
+    "pods without a state": (("--pods", "running.yaml"), pod(), "--pods requires --kubelet-dir"),
     "an invalid device resource": (("--devices", "gpu=1"), pod(), "is not a valid device resource"),
     "a missing machine file": (("--machine", "nowhere.xml"), pod(), "nowhere.xml does not exist"),
     "an invalid search time": (("--search", "nan"), pod(), "--search: 'nan' is not a valid number"),
-    "a directory without state": (("--state", "."), pod(), "none of the kubelet's state files exists"),
+    "a directory without state": (("--kubelet-dir", "."), pod(), "none of the kubelet's state files exists"),
     "an unknown workload": (("--pod", "q"), pod(), "workload 'q' not found; "),
 }
 
@@ -443,7 +444,7 @@ def test_shell_completion():
     asked = alignup(env={"_ALIGNUP_COMPLETE": "bash_complete", "COMP_WORDS": "alignup why -o ", "COMP_CWORD": "3"})
 
     assert "_ALIGNUP_COMPLETE=bash_complete" in shown.stdout
-    assert asked.stdout.split() == ["plain,text", "plain,json", "plain,yaml"]
+    assert asked.stdout.split() == ["plain,text", "plain,wide", "plain,json", "plain,yaml", "plain,name"]
 
 
 def test_a_misspelled_field_is_an_error_with_a_proposal(manifest):
@@ -646,6 +647,89 @@ def test_pod_that_may_be_rejected_is_not_admitted(tmp_path):
     assert "some choices leave no place for container second" in " ".join(run.stdout.split())
 
 
+class TestSeveralFiles:
+    POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: app, image: web}]}\n"
+
+    def test_files_that_are_no_manifests_are_skipped_in_a_directory(self, tmp_path):
+        (tmp_path / "values.yaml").write_text("replicas: 2\n")
+        (tmp_path / "web.yaml").write_text(self.POD)
+        run = in_process("why", "-f", tmp_path, "--machine", "pu:4")
+
+        assert run.returncode == 0
+        assert "values.yaml:1: skipped: it has no apiVersion and kind" in run.stderr
+
+    def test_a_file_named_alone_must_be_a_manifest(self, tmp_path):
+        (tmp_path / "values.yaml").write_text("replicas: 2\n")
+
+        assert in_process("why", "-f", tmp_path / "values.yaml", "--machine", "pu:4").returncode == 2
+
+    def test_a_broken_file_is_reported_after_the_answers_for_the_others(self, tmp_path):
+        (tmp_path / "broken.yaml").write_text("kind: [\n")
+        (tmp_path / "web.yaml").write_text(self.POD)
+        run = in_process("why", "-f", tmp_path, "--machine", "pu:4")
+
+        assert run.returncode == 2
+        assert "Pod default/web is admitted" in run.stdout
+        assert f"alignup: {tmp_path}/broken.yaml:" in run.stderr
+
+    def test_one_line_for_each_workload(self, tmp_path):
+        (tmp_path / "web.yaml").write_text(self.POD)
+        run = in_process("why", "-f", tmp_path, "-f", "examples/node/trainer.yaml", "--machine", "pu:4", "-o", "wide")
+
+        lines = run.stdout.splitlines()
+        assert [line.split()[:2] for line in lines[1:]] == [["pod/web", "yes"], ["statefulset/trainer", "no"]]
+        assert "OutOfcpu" in lines[2]
+
+    def test_the_names_of_admitted_workloads(self, tmp_path):
+        (tmp_path / "web.yaml").write_text(self.POD)
+        run = in_process("why", "-f", tmp_path, "-f", "examples/node/trainer.yaml", "--machine", "pu:4", "-o", "name")
+
+        assert (run.returncode, run.stdout) == (1, "pod/web\n")
+
+
+class TestKustomizations:
+    """``-k``, with a program called kubectl that prints a pod, or fails."""
+
+    def kubectl(self, directory, script):
+        program = directory / "kubectl"
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        return {"PATH": str(directory)}
+
+    def test_the_rendered_pods_are_explained(self, tmp_path):
+        (tmp_path / "pod.yaml").write_text(TestSeveralFiles.POD)
+        env = self.kubectl(tmp_path, f'[ "$1 $2" = "kustomize overlay" ] && exec /bin/cat {tmp_path}/pod.yaml')
+        run = in_process("why", "-k", "overlay", "--machine", "pu:4", env=env)
+
+        assert run.returncode == 0
+        assert "Pod default/web is admitted" in run.stdout
+
+    def test_what_kubectl_reports_is_shown(self, tmp_path):
+        env = self.kubectl(tmp_path, "echo 'no such overlay' >&2; exit 1")
+        run = in_process("why", "-k", "overlay", "--machine", "pu:4", env=env)
+
+        assert (run.returncode, run.stderr.splitlines()) == (
+            2,
+            ["alignup: -k: no such overlay", "  Try: kubectl kustomize overlay"],
+        )
+
+    def test_without_kubectl_the_error_says_what_to_do(self, tmp_path):
+        run = in_process("why", "-k", "overlay", "--machine", "pu:4", env={"PATH": str(tmp_path)})
+
+        assert run.returncode == 1
+        assert "kubectl is not installed" in run.stderr
+        assert "kubectl kustomize overlay > pods.yaml" in run.stderr
+
+
+def test_the_earlier_name_of_the_kubelets_directory_still_works():
+    words = ("why", "-f", "examples/node/trainer.yaml", "--machine", "examples/node/machine.yaml")
+    now = in_process(*words, "--config", "examples/node/kubelet.yaml", "--kubelet-dir", "examples/node/state")
+    earlier = in_process(*words, "--config", "examples/node/kubelet.yaml", "--state", "examples/node/state")
+
+    assert (now.stdout, now.returncode) == (earlier.stdout, 1)
+    assert "--state" not in in_process("why", "--help").stdout
+
+
 DEMAND = '"name": "p", "annotations": {"topology.alignup.dev/policy": "single-numa-node"}'
 TWO_GPUS = ("--devices", "example.com/gpu=1@0", "--devices", "example.com/gpu=1@1")
 PLACING = """\
@@ -721,3 +805,26 @@ def test_every_choice_has_to_satisfy_a_demand_for_near_devices(manifest, demand,
     assert answer["kubeletVerdict"] == "Pod default/pair is admitted"
     assert reason in (answer["unmetDemand"] or {"reason": ""})["reason"]
     assert bool(reason) is bool(answer["unmetDemand"])
+
+
+class TestPage:
+    def test_it_has_the_answer_and_nothing_from_elsewhere(self, tmp_path):
+        file = tmp_path / "ticket.html"
+        words = ("--machine", "examples/node/machine.yaml", "--config", "examples/node/kubelet.yaml")
+        state = ("--kubelet-dir", "examples/node/state", "--pods", "examples/node/running.yaml")
+        run = in_process("why", "-f", "examples/node/trainer.yaml", *words, *state, "--html", file)
+
+        text = file.read_text("utf-8")
+        assert (run.returncode, run.stderr) == (1, f"Wrote {file}.\n")
+        assert "request 6 CPUs instead of 8 for container train" in text
+        assert "ml/finetune" in text
+        assert "<svg" in text
+        assert not re.search(r"<script|<link|(src|href)=", text)
+
+    def test_a_place_that_cannot_be_written_is_an_error(self, tmp_path):
+        run = in_process(
+            "why", "-f", "examples/node/trainer.yaml", "--machine", "pu:4", "--html", tmp_path / "no" / "page.html"
+        )
+
+        assert run.returncode == 2
+        assert "--html: " in run.stderr

@@ -34,7 +34,7 @@ def check_text(case: Case, read) -> str | None:
         quantity = read(case["text"]).under(case["release"])
     except QuantityError as error:
         assert not case["ok"], f"{case['text']!r} rejected: {error}"
-        assert str(error) == case["error"]
+        assert error.message == case["error"]
         return None
 
     assert case["ok"], f"{case['text']!r} read as {quantity}"

@@ -49,3 +49,14 @@ def test_the_lock_file_of_the_image_has_what_its_programs_need_in_the_tested_ver
     assert needed <= runtime.keys()
     assert runtime.items() <= locked("dev.txt").items()
     assert "pytest" not in runtime
+
+
+def test_make_run_installs_the_agent_and_what_generates_its_messages_and_no_more():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    needed = {*project["project"]["dependencies"], *project["project"]["optional-dependencies"]["agent"]}
+    needed |= set(project["build-system"]["requires"])
+    run = locked("run.txt")
+
+    assert {re.split("[<>=]", each)[0] for each in needed} <= run.keys()
+    assert run.items() <= locked("dev.txt").items()
+    assert len(run) < 40

@@ -42,7 +42,13 @@ from tools.reference import schedule_service
 
 DASHBOARDS = {path.stem: json.loads(path.read_text("utf-8")) for path in (ROOT / "deploy" / "grafana").glob("*.json")}
 RULES_FILE = ROOT / "deploy" / "prometheus" / "rules.yaml"
-RULES = [rule for group in yaml.safe_load(RULES_FILE.read_text("utf-8"))["groups"] for rule in group["rules"]]
+KUBELET_RULES_FILE = RULES_FILE.with_name("kubelet-rules.yaml")
+RULES = [
+    rule
+    for file in (RULES_FILE, KUBELET_RULES_FILE)
+    for group in yaml.safe_load(file.read_text("utf-8"))["groups"]
+    for rule in group["rules"]
+]
 RUNBOOKS = (ROOT / "docs" / "runbooks.md").read_text("utf-8")
 PLACEHOLDER = "https://alignup.example.com"
 PROMTOOL = find_program("promtool")
@@ -279,7 +285,14 @@ def test_alerts_say_what_is_wrong_and_where_to_read_on(rule):
     assert rule["annotations"].keys() == {"summary", "description", "runbook_url"}
     assert rule["annotations"]["runbook_url"] == f"{PLACEHOLDER}/docs/runbooks.html#{rule['alert'].lower()}"
     assert rule["labels"]["severity"] in {"warning", "critical"}
-    assert rule["alert"].startswith("Alignup")
+    assert rule["alert"].startswith(("Alignup", "Kubelet"))
+
+
+def test_alerts_about_kubelets_need_no_metrics_of_ours():
+    expressions = [rule["expr"] for rule in RULES if rule["alert"].startswith("Kubelet")]
+
+    assert len(expressions) == 4
+    assert [text for text in expressions if "alignup" in text] == []
 
 
 def test_counters_that_alerts_are_about_exist_before_their_first_event(exported):
@@ -401,7 +414,7 @@ def test_the_schema_refuses_mistakes_in_monitoring(values):
 
 @pytest.mark.skipif(PROMTOOL is None, reason="not installed: promtool")
 def test_promtool_accepts_the_rules():
-    words = [PROMTOOL or "", "check", "rules", str(RULES_FILE)]
+    words = [PROMTOOL or "", "check", "rules", str(RULES_FILE), str(KUBELET_RULES_FILE)]
     done = subprocess.run(words, check=False, capture_output=True, text=True)  # noqa: S603
 
     assert done.returncode == 0, done.stdout + done.stderr

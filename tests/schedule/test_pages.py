@@ -210,6 +210,10 @@ async def test_pods_are_found_and_explained(pages, nodes, service):
     response = await pages.get("/pods", params={"q": OTHER.name[:3]})
     assert f'<a href="/pods/default/{OTHER.name}">' in response.text
     assert "No pod matches" in (await pages.get("/pods", params={"q": HOSTILE})).text
+    assert f'<a href="/pods/default/{OTHER.name}">' in (await pages.get("/pods", params={"namespace": "default"})).text
+    assert "No pod matches" in (await pages.get("/pods", params={"namespace": "kube-system"})).text
+    assert '<option value="default">' in response.text
+    assert "waiting" in HtmlReader((await pages.get("/")).text).text.partition("Rejected and waiting pods")[2]
     assert "nodes" in text_of(await pages.get(f"/pods/default/{OTHER.name}"))
     assert (await pages.get("/pods/default/missing")).status_code == 404
 

@@ -24,7 +24,7 @@ from tests.simulate.workloads import some
 from tests.strategies import machines
 
 GIB = 1 << 30
-PAGE = Path(__file__).parents[2] / "docs" / "simulate.md"
+PAGE = Path(__file__).parents[2] / "docs" / "simulate-data.md"
 
 
 def large():
@@ -201,7 +201,7 @@ def duration(seconds: float) -> str:
 
 
 def row(profile: Profile, kind: PodKind) -> str:
-    """The row of a kind in docs/simulate.md."""
+    """The row of a kind in docs/simulate-data.md."""
     asks = "accelerators" if kind.accelerators else "CPUs"
     amounts = ", ".join(map("{:g}".format, kind.accelerators or kind.cpus))
     extras = {

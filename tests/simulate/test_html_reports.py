@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alignup.picture.text_format import format_size
-from alignup.simulate import compare, html_reports
+from alignup.simulate import compared_settings, html_reports
 from alignup.simulate import node_simulation as simulate
 from alignup.simulate.arrivals import PodArrival, PodDeparture, WorkloadEvent, arrivals, format_duration
 from alignup.simulate.cluster_result import (
@@ -206,8 +206,8 @@ def test_the_report_needs_no_other_file_and_contains_only_text_of_strangers():
     pods = [make_pod("small", cpu="2", memory="1Gi"), make_pod("large", cpu="64", memory="1Gi")]
     events = arrivals([replace(wanted, name=HOSTILE, namespace=HOSTILE) for wanted in pods])
     start = host()
-    grid = compare.build_grid(start.settings, ["policy"], machine=start.machine)
-    comparison = compare.compare(start.machine, grid, events)
+    grid = compared_settings.build_grid(start.settings, ["policy"], machine=start.machine)
+    comparison = compared_settings.compare(start.machine, grid, events)
 
     text = html_reports.render_node(simulate.run(start, events), events, title=HOSTILE, comparison=comparison)
 

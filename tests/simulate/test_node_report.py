@@ -9,13 +9,13 @@ from hypothesis import given
 
 from alignup.align.decision import Rejection, Shortfall
 from alignup.align.workload import Pod
-from alignup.simulate.node_report import COLUMNS, rows, shortfall, to_document, write_rows
-from alignup.simulate.node_simulation import run
+from alignup.simulate.node_report import COLUMNS, rows, to_document, write_rows
+from alignup.simulate.node_simulation import run, shortfall
 from tests.align.hosts import GIB, GPU, hosts, make_host
 from tests.simulate.workloads import arriving_in_order, small, some, workloads
 from tests.strategies_pods import container
 
-PAGE = Path(__file__).parents[2] / "docs" / "simulate.md"
+PAGE = Path(__file__).parents[2] / "docs" / "simulate-data.md"
 
 
 def example():

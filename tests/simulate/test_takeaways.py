@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from alignup.align.settings import Policy, Scope, TopologySettings
-from alignup.simulate import compare
+from alignup.simulate import compared_settings
 from alignup.simulate import node_simulation as simulate
 from alignup.simulate.arrivals import arrivals
 from alignup.simulate.cluster_result import WaitingTimes
@@ -49,12 +49,13 @@ def test_a_node_that_admits_everything(result):
 
 def comparison(result, *scores):
     """Variants of the policy with the same score as *result*, other than these changes."""
-    variants = [compare.Variant({"policy": name, "scope": "-"}, result.settings) for name in ("none", "best-effort")]
+    names = ("none", "best-effort")
+    variants = [compared_settings.Variant({"policy": name, "scope": "-"}, result.settings) for name in names]
     ranked = [
-        compare.RankedVariant(number, variant, replace(result, **changes))
+        compared_settings.RankedVariant(number, variant, replace(result, **changes))
         for number, (variant, changes) in enumerate(zip(variants, scores, strict=False), 1)
     ]
-    return compare.Comparison(tuple(ranked), ())
+    return compared_settings.Comparison(tuple(ranked), ())
 
 
 @pytest.mark.parametrize(
@@ -76,9 +77,9 @@ def test_a_comparison_with_the_configured_settings(changes, text, result):
 
 
 def test_a_comparison_without_valid_settings(result):
-    broken = compare.Variant({"policy": "x"}, result.settings, error="no")
+    broken = compared_settings.Variant({"policy": "x"}, result.settings, error="no")
 
-    assert comparison_takeaway(result, compare.Comparison((), (broken,))) == (
+    assert comparison_takeaway(result, compared_settings.Comparison((), (broken,))) == (
         "The kubelet starts with none of the 1 combination."
     )
 

@@ -27,6 +27,7 @@ _DECIMAL = re.compile(r"[+-]?[0-9]+", re.ASCII)
 
 
 def of(members: Iterable[int]) -> Bits:
+    """Return the set of *members*."""
     bits = 0
     for member in members:
         bits |= 1 << member
@@ -58,6 +59,7 @@ def split(bits: Bits, *, most: int | None = None) -> list[Bits]:
 
 
 def union(sets: Iterable[Bits]) -> Bits:
+    """Return the members of all *sets*."""
     joined = 0
     for bits in sets:
         joined |= bits
@@ -98,6 +100,7 @@ def show(bits: Bits) -> str:
 
 
 def to_spans(bits: Bits) -> Spans:
+    """Return the first and last member of each run, in ascending order."""
     if bits.bit_length() > _CHUNK:
         return tuple((run.start(), run.end() - 1) for run in _RUN.finditer(f"{bits:b}"[::-1]))
     spans = []
@@ -135,6 +138,7 @@ def parse_spans(text: str) -> Spans:
 
 
 def show_spans(spans: Spans) -> str:
+    """Return spans as a Linux list, ``0-3,8``."""
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
 
 

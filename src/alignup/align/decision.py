@@ -14,6 +14,7 @@ from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.cpus.provider import CpuProvider
 from alignup.align.devices.choices import DeviceChoices
 from alignup.align.devices.provider import DeviceProvider, PreferenceRequest
+from alignup.align.display import Explained, Row
 from alignup.align.hint import DONT_CARE, IMPOSSIBLE, Hint, HintList, Hints, iter_subsets
 from alignup.align.ledger import Ledger
 from alignup.align.memory.ledger import Block
@@ -42,6 +43,7 @@ class ResourceHints(NamedTuple):
 
     @property
     def has_no_preference(self) -> bool:
+        """Whether the provider accepts any NUMA nodes."""
         return self.hints == DONT_CARE
 
 
@@ -171,6 +173,20 @@ class Placement:
             texts[MemoryProvider.name] = {block.type: f"{bits.show(block.nodes)}={block.size}" for block in self.memory}
         return texts | {provider: dict(resources) for provider, resources in self.others.items()}
 
+    def to_row(self) -> Row:
+        """Return what the container gets: CPUs as a list, bytes by type of memory, devices by resource."""
+        sizes: dict[str, int] = {}
+        for block in self.memory:
+            sizes[block.type] = sizes.get(block.type, 0) + block.size
+        return {
+            "container": self.container,
+            "nodes": "" if self.hint.nodes is None else bits.show(self.hint.nodes),
+            "cpus": "shared" if self.cpus is None else bits.show(self.cpus),
+            **sizes,
+            **{resource: ", ".join(ids) for resource, ids in self.devices.items()},
+            **{resource: text for texts in self.others.values() for resource, text in texts.items()},
+        }
+
     def sites(self, ledger: Ledger) -> tuple[NodeSet, ...]:
         """Return the nodes of every resource that has any, without duplicates; *ledger* knows CPUs and devices.
 
@@ -198,7 +214,13 @@ class Shortfall:
 
     @property
     def missing(self) -> int:
+        """The amount that is needed and not free."""
         return self.needed - self.free
+
+    def to_row(self) -> Row:
+        """Return the amounts, and the nodes as a list; empty for the host as a whole."""
+        amounts = {"resource": self.resource, "needed": self.needed, "free": self.free, "missing": self.missing}
+        return amounts | {"nodes": "" if self.nodes is None else bits.show(self.nodes)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +233,11 @@ class Rejection:
     provider: str | None = None  #: the provider that failed; ``None``: no set of nodes suits all of them
     shortfalls: tuple[Shortfall, ...] = ()
 
+    def to_rows(self) -> list[Row]:
+        """Return one row per shortfall, or a single one without any."""
+        about: Row = {"reason": self.reason, "container": self.container or ""}
+        return [about | shortfall.to_row() for shortfall in self.shortfalls] or [about]
+
 
 @dataclass(frozen=True, slots=True)
 class PossibleDevices:
@@ -222,7 +249,7 @@ class PossibleDevices:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Decision(Explained):
     uid: str
     name: str
     namespace: str
@@ -242,8 +269,20 @@ class Decision:
     #: of a rejected pod: the ledger with what its containers had got by then, if any, which a kubelet takes back later
     residue: Ledger | None = field(default=None, compare=False, repr=False)
 
+    def __repr__(self) -> str:
+        reason = f": {self.rejection.reason}" if self.rejection else ""
+        return f"<Decision: {self.namespace}/{self.name} {self.outcome}{reason}>"
+
+    def to_rows(self) -> list[Row]:
+        """Return one row per container with what it gets; of a rejection, one per resource and place that is short."""
+        pod: Row = {"pod": f"{self.namespace}/{self.name}", "outcome": str(self.outcome)}
+        if self.rejection is not None:
+            return [pod | row for row in self.rejection.to_rows()]
+        return [pod | placement.to_row() for placement in self.placements]
+
     @property
     def admitted(self) -> bool:
+        """Whether the pod is admitted."""
         return self.outcome is Outcome.ADMITTED
 
     @property

@@ -4,6 +4,7 @@ Outside ``align``, the rejection of a pod is a decision, not an exception.
 """
 
 import dataclasses
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,6 +12,7 @@ from typing import Any
 
 #: Ends the message of an error that Kubernetes would not report: the input exceeds a limit of this package.
 OWN_LIMIT = "(a limit of alignup)"
+_MAX_SHOWN = 64  #: characters of a malformed value
 
 
 class AlignError(Exception):
@@ -30,7 +32,14 @@ class FieldError(ParseError):
 
 
 class QuantityError(ParseError):
-    """A malformed Kubernetes quantity; the message is Kubernetes' own."""
+    """A malformed Kubernetes quantity; ``message`` is Kubernetes' own, ``value`` the text, if there is one."""
+
+    def __init__(self, message: str, *, value: str | None = None) -> None:
+        self.message = message
+        self.value = value
+        if value is not None and len(value) > _MAX_SHOWN:
+            value = f"{value[:_MAX_SHOWN]}…"
+        super().__init__(message if value is None else f"{json.dumps(value, ensure_ascii=False)}: {message}")
 
 
 class DocumentError(ParseError):

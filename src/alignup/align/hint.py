@@ -384,6 +384,7 @@ class Need(NamedTuple):
 
     @property
     def total(self) -> int:
+        """The free amount on all nodes together."""
         return sum(self.free.values()) if self.free_total is None else self.free_total
 
 
@@ -392,7 +393,7 @@ class Provider(Protocol[ProviderLedger]):
 
     CPUs, memory and devices are providers, and callers can add more: pass an object with these methods to ``Host``. The
     ledger of a provider is any immutable value: every step returns a new one, so a rejected pod leaves no trace and
-    deciding stays pure. ``docs/library.md`` builds a complete provider. ``container`` is ``None`` for the pod as a
+    deciding stays pure. ``docs/own-provider.md`` builds a complete provider. ``container`` is ``None`` for the pod as a
     whole.
     """
 
@@ -401,7 +402,9 @@ class Provider(Protocol[ProviderLedger]):
         """Its name in decisions; unique on a host."""
         ...
 
-    def initial_ledger(self) -> ProviderLedger: ...
+    def initial_ledger(self) -> ProviderLedger:
+        """Return a ledger in which nothing is allocated."""
+        ...
 
     def hints(self, ledger: ProviderLedger, pod: Pod, container: Container | None) -> HintsByResource:
         """Return where the requested resources can go; ``None`` if the container requests none."""
@@ -422,7 +425,9 @@ class Provider(Protocol[ProviderLedger]):
         del pod, container
         return ledger
 
-    def release(self, ledger: ProviderLedger, uid: str) -> ProviderLedger: ...
+    def release(self, ledger: ProviderLedger, uid: str) -> ProviderLedger:
+        """Return the ledger without everything that a pod holds."""
+        ...
 
     def needs(self, ledger: ProviderLedger, pod: Pod, container: Container | None) -> Mapping[str, Need]:
         """Return requested and free amounts by resource, for the decision."""

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from alignup.align.admit import AdmissionRules, decide
+from alignup.align.admit import AdmissionRules, build_placements, decide
 from alignup.align.bits import NodeSet
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.cpus.provider import CpuProvider
@@ -24,6 +24,7 @@ from alignup.align.devices.choices import DeviceChooser
 from alignup.align.devices.demanded_locality import locality_demands
 from alignup.align.devices.plugin_rules import PluginRule, PluginRules
 from alignup.align.devices.provider import DeviceProvider, PreferenceAnswers
+from alignup.align.display import Pictured, Row
 from alignup.align.errors import AlignError, PodError, Problem, SettingsError, StateError
 from alignup.align.fit import NodeAllocatable, UsedResources
 from alignup.align.hint import Provider
@@ -77,7 +78,7 @@ class Settings:
 _DEFAULTS = Settings()
 
 
-class Host:
+class Host(Pictured):
     """One machine, its settings, and its ledger.
 
     With *ledger*, the host continues where another host with this machine and these settings stopped; a provider of
@@ -156,7 +157,23 @@ class Host:
             ledger = replace(ledger, others={**ledger.others, **added})
         return replace(ledger, pods={}, used=UsedResources()) if self.starting else ledger
 
+    def __repr__(self) -> str:
+        return f"<Host: {self.settings.topology.policy}, {len(self.ledger.pods)} pods, {self.machine!r}>"
+
+    def to_rows(self) -> list[Row]:
+        """Return one row per container of the admitted pods, with what it holds."""
+        return [
+            {"pod": self.ledger.pod_name(uid)} | placement.to_row()
+            for uid, admitted in self.ledger.pods.items()
+            for placement in build_placements(admitted.pod, admitted.hints, self.ledger, self.providers)
+        ]
+
+    def copy(self) -> "Host":
+        """Return a host with the same machine, settings, providers and ledger, on which other pods can be tried."""
+        return Host(self.machine, self.settings, ledger=self.ledger, others=self.others)
+
     def initial_ledger(self) -> Ledger:
+        """Return a ledger in which nothing is allocated."""
         return Ledger(
             cpus=self.cpus.initial_ledger(),
             memory=self.memory.initial_ledger(),
@@ -257,6 +274,7 @@ class Host:
         return decision
 
     def admit(self, pod: Pod, answers: PreferenceAnswers | None = None) -> Decision:
+        """Decide on *pod*, and apply the decision if it is admitted."""
         decision = self.decide(pod, answers)
         if decision.admitted:
             self.apply(decision)
@@ -305,6 +323,7 @@ class Host:
         return ledgers
 
     def update_devices(self, resource: str, devices: Iterable[Device]) -> None:
+        """Replace the devices of *resource*, as its plugin reports them."""
         devices = tuple(devices)
         wrong = sorted({device.resource for device in devices} - {resource})
         if wrong:

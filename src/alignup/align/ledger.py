@@ -71,6 +71,7 @@ class Ledger:
         }
 
     def with_providers(self, ledgers: Mapping[str, Any]) -> "Ledger":
+        """Return this ledger with other provider ledgers, by provider name."""
         return self._with(ledgers, self.pods, self.used)
 
     def with_pods(self, admitted: Iterable[AdmittedPod]) -> "Ledger":
@@ -87,6 +88,7 @@ class Ledger:
         return self._with(ledgers, pods, self.used.plus(admitted.usage))
 
     def without_pod(self, uid: str, ledgers: Mapping[str, Any]) -> "Ledger":
+        """Return this ledger without a pod, with the provider ledgers after its release."""
         used = self.used.plus(self.pods[uid].usage, by=-1)
         return self._with(ledgers, without_item(self.pods, uid), used)
 

@@ -8,13 +8,14 @@ providers use. A source of machines ends with ``Machine(...).checked()``, which 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import KW_ONLY, InitVar, dataclass, field
+from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from typing import Self, TypeVar
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
+from alignup.align.display import Pictured, Row
 from alignup.align.errors import MachineError
 from alignup.align.locality import DeviceLink, LinkKind, Locality, PciPath, StatedLevel
 
@@ -51,10 +52,12 @@ class HugePages:
 
     @property
     def bytes(self) -> int:
+        """The size of all pages together."""
         return self.size * self.count
 
     @property
     def resource(self) -> str:
+        """The name of the resource, such as ``hugepages-2Mi``."""
         return hugepages_resource(self.size)
 
 
@@ -190,6 +193,7 @@ class Distances:
         return cls(matrix)
 
     def between(self, a: int, b: int) -> int:
+        """Return the distance from NUMA node *a* to *b*."""
         return self.matrix[self.ids.index(a)][self.ids.index(b)]
 
     def both_ways(self, node: int) -> Mapping[int, int]:
@@ -259,7 +263,7 @@ class KubeletView:
 
 
 @dataclass(frozen=True)
-class Machine:
+class Machine(Pictured):
     """The hardware; ``MachineError`` for devices on a NUMA node that it lacks."""
 
     cpus: tuple[Cpu, ...]
@@ -275,6 +279,7 @@ class Machine:
     model: str = field(default="", compare=False)  #: of the CPUs, for people; empty: unknown
     caches: tuple[tuple[str, int], ...] = field(default=(), compare=False)  #: L1d, L1i, L2 … of a CPU, and their bytes
     kubelet_version: str = field(default="", compare=False)  #: of the kubelet that a recording names; empty: none
+    numa_balancing: int | None = field(default=None, compare=False)  #: the kernel's setting, 0: off; ``None``: unknown
     links: tuple[DeviceLink, ...] = ()  #: between PCI devices, beside PCIe
     stated_levels: tuple[StatedLevel, ...] = ()  #: of PCI devices, where there is no tree of bridges
 
@@ -282,12 +287,48 @@ class Machine:
         if problems := tuple(_missing_nodes(self.devices, {node.id for node in self.nodes})):
             raise MachineError(problems)
 
+    def __repr__(self) -> str:
+        counts = {"NUMA nodes": len(self.nodes), "CPUs": len(self.cpus), **_count_devices(self.devices)}
+        return f"<Machine: {', '.join(f'{count} {name}' for name, count in counts.items())}>"
+
+    def to_rows(self) -> list[Row]:
+        """Return one row per NUMA node: its CPUs, memory, huge pages, and the devices on it alone."""
+        node_cpus = _grouped((cpu.node, cpu.id) for cpu in self.cpus if cpu.node is not None)
+        return [
+            {
+                "node": node.id,
+                "cpus": bits.show(node_cpus.get(node.id, 0)),
+                "memory": node.memory,
+                **{pages.resource: pages.bytes for pages in node.hugepages},
+                **_count_devices(device for device in self.devices if device.nodes == 1 << node.id),
+            }
+            for node in self.nodes
+        ]
+
     def kubelet_view(self) -> KubeletView:
+        """Return the machine as the kubelet numbers it."""
         return self._view
 
     @cached_property
     def locality(self) -> Locality:
+        """The PCIe tree and the links between devices."""
         return Locality(self)
+
+    def without_cpus(self, cpus: CpuSet) -> Self:
+        """Return this machine with *cpus* offline, for the hardware and for what cAdvisor reports."""
+        removed = cpus & bits.of(cpu.id for cpu in self.cpus)
+        if not removed:
+            return self
+
+        def online(listed: Iterable[Cpu]) -> tuple[Cpu, ...]:
+            return tuple(cpu for cpu in listed if not removed >> cpu.id & 1)
+
+        report = self.report
+        if report is not None:
+            shown = online(report.cpus)
+            report = replace(report, cpus=shown, num_cpus=report.num_cpus - len(report.cpus) + len(shown))
+        machine = replace(self, cpus=online(self.cpus), offline=self.offline | removed, report=report, devices=())
+        return machine.with_reported(self.devices)
 
     def with_reported(self, devices: Iterable[Device]) -> Self:
         """Return this machine with the devices that the system or a kubelet reports.
@@ -344,6 +385,10 @@ def split_repeated_pci(devices: Iterable[PciDevice]) -> tuple[tuple[PciDevice, .
         if count > 1
     )
     return tuple(first.values()), tuple(repeated)
+
+
+def _count_devices(devices: Iterable[Device]) -> Counter[str]:
+    return Counter(device.resource for device in devices)
 
 
 def _grouped(pairs: Iterable[tuple[int, int]]) -> dict[int, CpuSet]:

@@ -16,7 +16,6 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import ClassVar
 
-from alignup.align.bits import quote
 from alignup.align.errors import OWN_LIMIT, QuantityError
 from alignup.align.release import Release
 
@@ -58,7 +57,7 @@ def read_amount(place: str, amount: object) -> "Quantity":
     try:
         return Quantity.parse(amount)
     except QuantityError as error:
-        raise QuantityError(f"{place}: {quote(amount)}: {error}; {propose_spelling(amount)}") from None
+        raise QuantityError(f"{place}: {error}; {propose_spelling(amount)}") from None
 
 
 def read_amounts(owner: object, field: str) -> None:
@@ -94,12 +93,16 @@ class Quantity:
 
     @classmethod
     def of(cls, value: int, format: QuantityFormat = QuantityFormat.DECIMAL_SI) -> "Quantity":  # noqa: A002 - Kubernetes' word
+        """Return a whole number as a quantity."""
         return cls(value, format=format, dec=value not in _INT64)
 
     @classmethod
     def parse(cls, text: str) -> "Quantity":
-        """Parse *text*; a :class:`QuantityError` with Kubernetes' own message if it is malformed."""
-        return _parse_often(text) if len(text) <= _SHORT else cls._parse(text)
+        """Parse *text*; a :class:`QuantityError` with *text* and Kubernetes' own message if it is malformed."""
+        try:
+            return _parse_often(text) if len(text) <= _SHORT else cls._parse(text)
+        except QuantityError as error:
+            raise QuantityError(error.message, value=text) from None
 
     @classmethod
     def _parse(cls, text: str) -> "Quantity":
@@ -144,7 +147,7 @@ class Quantity:
         if release.exact_quantities == self.exact or not self.depends_on_release:
             return self
         if isinstance(self.other_form, str):
-            raise QuantityError(self.other_form)
+            raise QuantityError(self.other_form, value=str(self))
         if self.other_form is not None:
             return replace(self.other_form, other_form=self)
         return replace(self, exact=release.exact_quantities)
@@ -158,10 +161,12 @@ class Quantity:
 
     @property
     def is_zero(self) -> bool:
+        """Whether the amount is 0."""
         return not self.unscaled
 
     @property
     def sign(self) -> int:
+        """1, 0 or -1."""
         return (self.unscaled > 0) - (self.unscaled < 0)
 
     def value(self) -> int:

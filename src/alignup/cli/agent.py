@@ -67,7 +67,7 @@ def command(session: Session, *, host: HostOptions, options: AgentCommandOptions
     """Run the node agent: admit pods as the kubelet would, one at a time, and save each decision before answering.
 
     Pods arrive over HTTP (alignup admit) or from a manifest directory. After a crash, every admitted pod keeps its
-    resources. With --state and an empty root directory, the agent continues from a kubelet's state.
+    resources. With --kubelet-dir and an empty root directory, the agent continues from a kubelet's state.
 
     It runs until SIGTERM or Ctrl-C. The exit code is 1 when it cannot start, for example because another agent uses
     the root directory, and 2 when the input is invalid.

@@ -36,7 +36,22 @@ COMMANDS = {
     "machine": "Show or record the topology of a machine",
     "schema": "Print the JSON Schema of a kind of file, for editors",
     "completion": "Print the shell completion script",
+    "help": "Show the help of a command",
 }
+
+#: Job → its commands, in the order of the help; a command that is in none of them is listed last.
+JOBS = {
+    "Explain and plan, without a cluster": (
+        *("why", "check", "explain", "plan", "simulate", "sweep", "doctor", "upgrade-check", "machine"),
+    ),
+    "Never a rejected pod in a cluster": ("cluster", "collect", "schedule", "observe", "nri", "webhook-certificates"),
+    "Aligned commands on one machine": ("run", "ps", "audit"),
+    "The node agent": ("agent", "admit", "release", "decisions", "watch", "web"),
+    "This program": ("help", "completion", "schema"),
+}
+
+
+_NAME_COLUMNS = max(map(len, COMMANDS)) + 2
 
 
 class Place(NamedTuple):
@@ -104,8 +119,16 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        for job, names in commands_by_job().items():
+            with formatter.section(job):
+                formatter.write_dl([(name, COMMANDS[name]) for name in names], col_max=_NAME_COLUMNS)
+
+
+def commands_by_job() -> dict[str, list[str]]:
+    """Return the commands of each job; those of no job have the title ``More``."""
+    listed = {job: [name for name in names if name in COMMANDS] for job, names in JOBS.items()}
+    more = [name for name in COMMANDS if not any(name in names for names in JOBS.values())]
+    return listed | ({"More": more} if more else {})
 
 
 def _handle_flag(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's way

@@ -19,7 +19,7 @@ from alignup.kubernetes.manifests.workloads import Workload
 from alignup.picture.text_format import Cell, Line, pluralize
 from alignup.placement.scheduling.claim_rules import claim_preference
 from alignup.schedule import cluster_upgrade
-from alignup.schedule.cluster_snapshot import NO_HOST_STATE, Amounts, ClusterView, NodeSummary
+from alignup.schedule.cluster_snapshot import NO_HOST_STATE, Amounts, ClusterView, NodeSummary, name_nodes
 from alignup.schedule.cluster_upgrade import NodeUpgrade
 from alignup.schedule.node_selection import scheduling_spec
 from alignup.schedule.pod_answers import (
@@ -134,9 +134,9 @@ def print_answers(questions: Sequence[AskedPod]) -> None:
     for question in questions:
         lines += [(), (Cell("─" * terminal.width(), "frame"),), ()] if lines else []
         if gang := question.workload:
-            lines += [*paragraph(gang.sentence, style="title" if gang.fits else "warn"), ()]
+            lines += [*paragraph(gang.sentence, style="title" if gang.fits else "fail"), ()]
         answers = question.answers
-        lines += paragraph(answers.verdict, style="title" if answers.count(NodeAnswerKind.ADMITS) else "warn")
+        lines += paragraph(answers.verdict, style="title" if answers.count(NodeAnswerKind.ADMITS) else "fail")
         for note in question.notes:
             lines += paragraph(note)
         for group in answers.groups:
@@ -238,13 +238,13 @@ def _kubelet_verdict(answer: NodeAnswer) -> str:
 
 
 def print_nodes(summaries: Sequence[NodeSummary], *, wide: bool) -> None:
-    heads = ["NODE", "POLICY", "NUMA NODES", "FREE PER NUMA NODE", "LARGEST ALIGNED REQUEST"]
+    heads = ["NODE", "POLICY", "FREE PER NUMA NODE", "LARGEST REQUEST"]
     if wide:
-        heads[2:2] = ["SCOPE", "CPU MANAGER", "MEMORY MANAGER", "PODS", "VERSION", "RESTRICTIONS"]
+        heads[2:2] = ["SCOPE", "CPU MANAGER", "MEMORY MANAGER", "PODS", "VERSION", "RESTRICTIONS", "NUMA NODES"]
         heads.append("PROBLEMS")
     print_table(heads, [_node_row(summary, wide=wide) for summary in summaries], wide=wide)
-    if any(summary.unknown == NO_HOST_STATE for summary in summaries):
-        terminal.print_notes([f"{NO_HOST_STATE}: {GET_HOST_STATE}"])
+    if unknown := [summary.node for summary in summaries if summary.unknown == NO_HOST_STATE]:
+        terminal.print_notes([f"{name_nodes(unknown)}: {NO_HOST_STATE}: {GET_HOST_STATE}"])
     terminal.print_notes([f"node {summary.node}: {summary.stale}" for summary in summaries if summary.stale])
 
 
@@ -252,7 +252,7 @@ def _node_row(summary: NodeSummary, *, wide: bool) -> list[str]:
     settings = summary.settings
     topology = settings.topology if settings else None
     free = "; ".join(f"{node}: {_amounts(amounts)}" for node, amounts in summary.free.items())
-    row = [summary.node, str(topology.policy) if topology else "-", str(len(summary.free)) if summary.free else "-"]
+    row = [summary.node, str(topology.policy) if topology else "-"]
     row += [summary.unknown or free or "-", _amounts(summary.largest)]
     if wide:
         row[2:2] = [
@@ -262,6 +262,7 @@ def _node_row(summary: NodeSummary, *, wide: bool) -> list[str]:
             str(summary.pods) if summary.free else "-",
             summary.kubelet_version or "-",
             ", ".join(summary.restrictions) or "-",
+            str(len(summary.free)) if summary.free else "-",
         ]
         row.append("; ".join(filter(None, (summary.stale, *summary.doubts))) or "-")
     return row

@@ -67,7 +67,7 @@ def _given(options: HostOptions) -> set[str]:
     given = {
         "--machine": options.machine,
         "--config": options.config or options.config_dir,
-        "--state": options.state,
+        "--kubelet-dir": options.state,
         "--pods": options.pods,
         "--devices": options.devices,
         "--set": options.changes,

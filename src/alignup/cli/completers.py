@@ -4,8 +4,10 @@ Names come from a running agent or cluster that answers at once; without one the
 """
 
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +16,15 @@ import click
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+Completer = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
+
+#: Fields of a KubeletConfiguration that have few values.
+_FIELD_VALUES = {
+    "topologyManagerPolicy": ("none", "best-effort", "restricted", "single-numa-node"),
+    "topologyManagerScope": ("container", "pod"),
+    "cpuManagerPolicy": ("none", "static"),
+    "memoryManagerPolicy": ("None", "Static"),
+}
 _SECONDS = 2.0  #: that a server may take; a person waits at the prompt
 _SYNTHETIC = "pack:2 numa:1 core:8 pu:2"
 
@@ -30,6 +41,56 @@ def complete_machines(_ctx: click.Context, _parameter: click.Parameter, incomple
         is_bash = os.environ.get("_ALIGNUP_COMPLETE", "").startswith("bash")
         items.append(_item(f"'{_SYNTHETIC}'" if is_bash else _SYNTHETIC))
     return items
+
+
+def complete_releases(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+    from alignup.align.release import RELEASES  # noqa: PLC0415 - only for shells
+
+    return _starting_with(incomplete, [str(release) for release in RELEASES])
+
+
+def complete_parts(names: Callable[[], Iterable[str]]) -> Completer:
+    """Return a completer for a comma-separated list of *names*."""
+
+    def complete(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+        before, comma, _ = incomplete.rpartition(",")
+        taken = before.split(",")
+        return _starting_with(incomplete, [f"{before}{comma}{name}" for name in names() if name not in taken])
+
+    return complete
+
+
+def complete_overrides(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+    """Return fields of a KubeletConfiguration, and the values of those that have few."""
+    from alignup.kubernetes.configuration.fields import Configuration  # noqa: PLC0415 - only for shells
+
+    field, equals, _ = incomplete.partition("=")
+    if equals:
+        return _starting_with(incomplete, [f"{field}={value}" for value in _FIELD_VALUES.get(field, ())])
+    names = [re.sub(r"_(\w)", lambda part: part[1].upper(), declared.name) for declared in fields(Configuration)]
+    return _starting_with(incomplete, [f"{name}=" for name in names])
+
+
+def complete_policy_options(
+    _ctx: click.Context, _parameter: click.Parameter, incomplete: str
+) -> "list[CompletionItem]":
+    from alignup.align.cpus.options import OPTION_STAGES  # noqa: PLC0415 - only for shells
+    from alignup.align.settings import TOPOLOGY_SWITCHES  # noqa: PLC0415
+
+    return _starting_with(incomplete, [f"{name}=true" for name in (*TOPOLOGY_SWITCHES, *OPTION_STAGES)])
+
+
+def complete_plugin_rules(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+    from alignup.align.devices.plugin_rules import PluginRule  # noqa: PLC0415 - only for shells
+
+    resource, equals, _ = incomplete.partition("=")
+    return _starting_with(incomplete, [f"{resource}={rule}" for rule in PluginRule] if equals else [])
+
+
+def complete_providers(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+    from importlib.metadata import entry_points  # noqa: PLC0415 - only for shells
+
+    return _starting_with(incomplete, [point.name for point in entry_points(group="alignup.providers")])
 
 
 def complete_agent_pods(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":

@@ -1,6 +1,7 @@
 """``alignup doctor``: check a kubelet's configuration and state files, and repair them."""
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -17,6 +18,8 @@ from alignup.cli.options import NodeOptions, flag_option, output_option, path_op
 from alignup.doctor import diagnosis
 from alignup.doctor.diagnosis import Diagnosis
 from alignup.doctor.findings import Area, Finding, Severity
+from alignup.kubernetes.configuration.distributions import SNIPPET
+from alignup.kubernetes.manifests import documents
 from alignup.picture.text_format import Cell, Line, clean, pluralize
 
 UNHEALTHY = FAILED
@@ -71,6 +74,7 @@ def command(*, options: DoctorOptions, output: str) -> None:
     machine = inputs.read_machine(options.machine, options.devices)
     release, notes = inputs.node_release(options, machine)
     source = inputs.configuration_text(config, options.changes, config_dir=options.config_dir, release=release)
+    machine = machine.without_cpus(source.offline)
     terminal.print_notes((*notes, *source.notes))
     if not (config or options.config_dir or options.changes):
         source = replace(source, file="the kubelet's defaults")
@@ -90,7 +94,8 @@ def command(*, options: DoctorOptions, output: str) -> None:
         terminal.print_as(output, _document(result))
     else:
         shown = options.machine or "this machine"
-        terminal.print_lines(_lines(result, configuration=source.name, machine=shown))
+        pasted_into = source.file if source.path else source.name
+        terminal.print_lines(_lines(result, configuration=source.name, machine=shown, file=pasted_into))
     if not result.final.healthy:
         raise click.exceptions.Exit(UNHEALTHY)
 
@@ -104,7 +109,7 @@ def _check_unused(directory: Path | None) -> None:
         )
 
 
-def _lines(diagnosis: Diagnosis, *, configuration: str, machine: str) -> Iterator[Line]:
+def _lines(diagnosis: Diagnosis, *, configuration: str, machine: str, file: str) -> Iterator[Line]:
     yield from paragraph(f"{configuration} on {machine}", style="title")
     for area in Area:
         findings = diagnosis.report.of(area)
@@ -112,10 +117,10 @@ def _lines(diagnosis: Diagnosis, *, configuration: str, machine: str) -> Iterato
             yield from section(area[0].upper() + area[1:])
         for finding in findings:
             yield from _finding_lines(finding)
-    yield from _yaml_lines(configuration, diagnosis.report.findings)
+    yield from _yaml_lines(file, diagnosis.report.findings)
     yield from _repair_lines(diagnosis)
     yield ()
-    yield from paragraph(_verdict(diagnosis), style="title" if diagnosis.final.healthy else "warn")
+    yield from paragraph(_verdict(diagnosis), style="title" if diagnosis.final.healthy else "fail")
 
 
 def _finding_lines(finding: Finding) -> Iterator[Line]:
@@ -131,22 +136,28 @@ def _finding_lines(finding: Finding) -> Iterator[Line]:
         yield from paragraph(f"→ {finding.advice}", prefix=indent)
 
 
-def _yaml_lines(configuration: str, findings: Iterable[Finding]) -> Iterator[Line]:
+def _yaml_lines(file: str, findings: Iterable[Finding]) -> Iterator[Line]:
     """The proposed YAML, each key once, without indentation so that it can be pasted."""
-    keys: dict[str, tuple[str, ...]] = {}
+    proposed: dict[str, Any] = {}
     for finding in findings:
-        key, _, body = finding.paste.partition("\n")
-        lines, earlier_lines = tuple(body.splitlines()), keys.get(key, ())
-        if key and not body.startswith("-"):
-            keys[key] = (*earlier_lines, *(line for line in lines if line not in earlier_lines))
-        elif key:
-            keys[key] = earlier_lines or lines
-    if keys:
-        yield from section(f"Replace these keys in {clean(configuration)}")
-    for key, lines in keys.items():
-        yield (Cell(key),)
-        for line in lines:
-            yield (Cell(line),)
+        for document in documents.read(finding.paste) if finding.paste else ():
+            proposed = _merge(proposed, document.value)
+    if proposed:
+        yield from section(f"Replace these keys in {clean(file)}")
+        text = documents.to_yaml(json.loads(documents.to_json(proposed)))  # plain numbers
+        yield from ((Cell(line),) for line in text.splitlines())
+
+
+def _merge(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Return *first* with the keys of *second* that it lacks, also inside of values; snippets of JSON are joined."""
+    merged = dict(first)
+    for key, value in second.items():
+        earlier = merged.setdefault(key, value)
+        if isinstance(earlier, Mapping) and isinstance(value, Mapping):
+            merged[key] = _merge(earlier, value)
+        elif key == SNIPPET:
+            merged[key] = json.dumps(_merge(json.loads(earlier), json.loads(value)))
+    return merged
 
 
 def _repair_lines(diagnosis: Diagnosis) -> Iterator[Line]:

@@ -128,12 +128,39 @@ def _describe_usage(error: click.UsageError, command: click.Command) -> str:
             is_flag = any(error.option_name in flag.opts for flag in flags)
             return f"{error.option_name}: {'takes no value' if is_flag else 'needs a value'}"
         case click.NoSuchOption(option_name=name):
-            return f"no such option {name!r}{_propose(error.possibilities or [])}"
+            return f"no such option {name!r}{_propose(_similar_options(name, command) or error.possibilities or [])}"
         case click.NoSuchCommand(command_name=name, ctx=click.Context(command=click.Group() as group) as context):
-            from difflib import get_close_matches  # noqa: PLC0415 - only for errors
-
-            return f"no such command {name!r}{_propose(get_close_matches(name, group.list_commands(context), n=1))}"
+            return f"no such command {name!r}{_propose(_similar_commands(name, group, context))}"
+        case click.BadParameter(param=click.Argument() as argument):
+            return f"{argument.human_readable_name if argument.metavar else argument.name}: {error.message}"
     return error.format_message()
+
+
+def _similar_options(name: str, command: click.Command) -> list[str]:
+    """Return what an option of other programs is called here."""
+    if name not in {"--gpu", "--gpus"}:
+        return []
+    options = {option for parameter in command.params for option in parameter.opts}
+    known = {
+        "--gpus": "--gpus N",
+        "--device": "--device nvidia.com/gpu=N",
+        "--devices": "--devices nvidia.com/gpu=N@NODE",
+    }
+    return [text for option, text in known.items() if option in options]
+
+
+def _similar_commands(name: str, group: click.Group, context: click.Context) -> list[str]:
+    """Return options and commands of groups that have this name, or a command with a similar one."""
+    if any(f"--{name}" in option.opts for option in group.params):
+        return [f"--{name}"]
+    names = group.list_commands(context)
+    for outer in ("cluster", "machine") if group is app else ():
+        inner = group.get_command(context, outer)
+        if isinstance(inner, click.Group) and name in inner.list_commands(context):
+            return [f"{outer} {name}"]
+    from difflib import get_close_matches  # noqa: PLC0415 - only for errors
+
+    return get_close_matches(name, names, n=1)
 
 
 def _propose(names: Sequence[str]) -> str:

@@ -27,13 +27,14 @@ from alignup.align.errors import (
     ProblemKind,
     SettingsError,
 )
+from alignup.align.hint import Provider
 from alignup.align.host import Host
 from alignup.align.machine import Machine
 from alignup.align.release import NEWEST, PREVIEWS, RELEASES, Release, find_release, release_note, with_preview
 from alignup.align.settings import FeatureGates
 from alignup.align.workload import validation
 from alignup.atomic_files import open_input
-from alignup.cli.app import NOWHERE, InputError, Place, Session
+from alignup.cli.app import NOWHERE, FailureError, InputError, Place, Session
 from alignup.cli.machine import load_machine, machine_place
 from alignup.cli.object_names import parse_object_name, parse_selector
 from alignup.cli.options import (
@@ -51,6 +52,8 @@ from alignup.kubernetes.manifests import workloads as manifests
 from alignup.kubernetes.manifests.workloads import LoadedWorkloads, Workload
 from alignup.machines import machine_source
 
+PROVIDERS = "alignup.providers"  #: the group of entry points that are hint providers
+_PROVIDER_METHODS = ("initial_ledger", "hints", "allocate", "release")
 MAX_CONFIG = 1 << 20  #: bytes of a configuration file
 KUBELET_FILE = "config.yaml"  #: the configuration in a kubelet's directory, such as /var/lib/kubelet
 _GIVE_CONFIGURATION = (
@@ -203,7 +206,8 @@ def configuration_text(
     else:
         text = _read_file(config, option="--config")
         try:
-            source = configuration.unwrap(text, name=str(config), release=release)
+            lenient = _session().ignore_unknown_fields
+            source = configuration.unwrap(text, name=str(config), release=release, ignore_unknown_fields=lenient)
         except ConfigurationError as error:
             lines = [
                 Place(file=str(config), line=problem.line).put_before([str(problem)])[0] for problem in error.problems
@@ -253,7 +257,7 @@ def read_host(options: HostOptions, *, kubelet_faults: bool = False) -> HostInpu
     if options.state is not None:
         return _with_state(node, options.state, options.pods)
     if options.pods:
-        raise InputError("--pods requires --state", advice="Add --state DIR.")
+        raise InputError("--pods requires --kubelet-dir", advice="Add --kubelet-dir DIR.")
     return node
 
 
@@ -269,12 +273,39 @@ def parse_plugin_rules(texts: Sequence[str]) -> dict[str, PluginRule]:
     return rules
 
 
+def load_providers(names: Sequence[str], machine: Machine) -> list[Provider[Any]]:
+    """Return the hint providers of installed packages: entry points that take the machine."""
+    if not names:
+        return []
+    from importlib.metadata import entry_points  # noqa: PLC0415 - only with --provider
+
+    known = {point.name: point for point in entry_points(group=PROVIDERS)}
+    providers: list[Provider[Any]] = []
+    for name in names:
+        if name not in known:
+            advice = f"Choose from {', '.join(sorted(known))}." if known else "Install a package that has one."
+            message = f"no installed package has a provider {name} (entry points of {PROVIDERS})"
+            raise InputError(message, place=Place("--provider"), advice=advice)
+        try:
+            provider = known[name].load()(machine)
+            methods = [method for method in _PROVIDER_METHODS if not callable(getattr(provider, method, None))]
+        except Exception as error:
+            message = f"cannot be loaded: {type(error).__name__}: {error}"
+            raise InputError(message, place=Place("--provider", value=name), advice=known[name].value) from error
+        if methods:
+            message = f"has no {', '.join(methods)}: it is not a provider (docs/own-provider.md)"
+            raise InputError(message, place=Place("--provider", value=name), advice=known[name].value)
+        providers.append(provider)
+    return providers
+
+
 def build_host(machine: Machine, options: NodeOptions, *, kubelet_faults: bool = False) -> HostInput:
     """Return an empty host with the configuration of *options*."""
     release, notes = node_release(options, machine)
     source = configuration_text(options.config, options.changes, config_dir=options.config_dir, release=release)
     configured = ConfigurationInput(source, options.changes)
     read = configured.read()
+    machine = machine.without_cpus(source.offline)
     name = options.config or options.config_dir or "this configuration"
     place = Place(detail=f"with {name} on {options.machine or 'this machine'}")
     with input_errors(place, advice=_RUN_DOCTOR, locate=configured.locate, incomplete=source.incomplete):
@@ -286,17 +317,47 @@ def build_host(machine: Machine, options: NodeOptions, *, kubelet_faults: bool =
     with input_errors(place, advice=advice, locate=configured.locate, incomplete=source.incomplete):
         try:
             defaults = "" if options.config or options.config_dir else describe_defaults(options.changes)
-            return HostInput(Host(machine, settings), read, (*notes, *read.warnings), defaults)
+            others = load_providers(options.providers, machine) if isinstance(options, HostOptions) else ()
+            return HostInput(Host(machine, settings, others=others), read, (*notes, *read.warnings), defaults)
         except SettingsError as error:
             errors = () if many else configuration.startup_errors(read, machine)
             raise next((located for located in errors if located.manager == error.manager), error) from error
 
 
-def read_manifests(files: tuple[str, ...], gates: FeatureGates) -> LoadedWorkloads:
-    """Return what is in *files*, as an API server with *gates* accepts it, with notes on what was skipped."""
+def read_manifests(files: tuple[str, ...], gates: FeatureGates, *, leave_out: bool = False) -> LoadedWorkloads:
+    """Return what is in *files*, as an API server with *gates* accepts it, with notes on what was skipped.
+
+    With *leave_out*, files with problems are left out; :func:`raise_problems` reports them.
+    """
     with input_errors(NOWHERE, advice=GIVE_MANIFESTS):
         standard = standard_input() if "-" in files else None
-        return manifests.read_paths(files, standard, **_reading_rules(gates))
+        return manifests.read_paths(files, standard, **_reading_rules(gates), leave_out=leave_out)
+
+
+def raise_problems(loaded: LoadedWorkloads) -> None:
+    """Raise an ``InputError`` with the problems of files that were left out, if there are any."""
+    if loaded.problems:
+        sys.stdout.flush()  # what was answered counts, and an error discards what is not written
+        with input_errors(NOWHERE, advice=GIVE_MANIFESTS):
+            raise ManifestError(loaded.problems)
+
+
+def read_kustomization(directory: str, gates: FeatureGates) -> LoadedWorkloads:
+    """Return what ``kubectl kustomize`` renders."""
+    import subprocess  # noqa: PLC0415 - only for -k
+
+    place = Place("-k", file=directory)
+    try:
+        rendered = subprocess.run(["kubectl", "kustomize", directory], capture_output=True, check=False)  # noqa: S603, S607 - the user's kubectl
+    except OSError as error:
+        advice = f"Install kubectl, or render it elsewhere: kubectl kustomize {directory} > pods.yaml"
+        message = "kubectl is not installed, and it renders kustomizations"
+        raise FailureError(message, place=Place("-k"), advice=advice) from error
+    if rendered.returncode:
+        problems = rendered.stderr.decode("utf-8", "replace").strip().splitlines() or ["kubectl kustomize failed"]
+        raise InputError(*problems[:5], place=place, advice=f"Try: kubectl kustomize {directory}")
+    with input_errors(place, advice=GIVE_MANIFESTS):
+        return read_manifest_text(rendered.stdout, f"kubectl kustomize {directory}", gates)
 
 
 def read_manifest_text(text: bytes, name: str, gates: FeatureGates) -> LoadedWorkloads:
@@ -304,12 +365,15 @@ def read_manifest_text(text: bytes, name: str, gates: FeatureGates) -> LoadedWor
     return manifests.read_workloads(text, name=name, **_reading_rules(gates))
 
 
-def _reading_rules(gates: FeatureGates) -> dict[str, Any]:
+def _session() -> Session:
     context = click.get_current_context(silent=True)
-    session = (context.find_object(Session) if context else None) or Session()
+    return (context.find_object(Session) if context else None) or Session()
+
+
+def _reading_rules(gates: FeatureGates) -> dict[str, Any]:
     fixed = gates.on("PodLevelResourcesFixDefaulting")
     accept = partial(validation.accept, fix_pod_level=fixed, release=gates.release)
-    return {"accept": accept, "ignore_unknown_fields": session.ignore_unknown_fields}
+    return {"accept": accept, "ignore_unknown_fields": _session().ignore_unknown_fields}
 
 
 def read_workloads(files: tuple[str, ...], release: Release = NEWEST) -> tuple[tuple[Workload, ...], tuple[str, ...]]:
@@ -372,7 +436,7 @@ def select_workloads(
 
 
 def _with_state(node: HostInput, directory: Path, pod_files: tuple[str, ...]) -> HostInput:
-    from alignup.kubernetes.kubelet_files.ledger import GapKind, restore_ledger  # noqa: PLC0415 - only with --state
+    from alignup.kubernetes.kubelet_files.ledger import GapKind, restore_ledger  # noqa: PLC0415 - only with --kubelet-dir
     from alignup.kubernetes.kubelet_files.state_files import read_state_files  # noqa: PLC0415
 
     gates = node.host.settings.gates
@@ -384,7 +448,7 @@ def _with_state(node: HostInput, directory: Path, pod_files: tuple[str, ...]) ->
         if not work.has_uid
     )
     pods = tuple(work.pod for work in workloads if work.has_uid and not work.finished)
-    place = Place("--state", file=str(directory))
+    place = Place("--kubelet-dir", file=str(directory))
     with input_errors(place, advice="Give a directory like /var/lib/kubelet, with cpu_manager_state in it."):
         files = read_state_files(directory, gates=gates)
     with input_errors(place, advice="Run 'alignup doctor', which checks and repairs state files."):

@@ -47,14 +47,23 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, wide: bo
     """
     cells = [[escape_control(cell) for cell in row] for row in rows]
     width = None if wide else terminal.table_width()
+    unbroken = _UNBROKEN
     if width is not None:
         widths = [max(map(display_width, column)) for column in zip(*[heads, *cells], strict=True)]
-        width = max(width, sum(min(column, _MIN_COLUMN if column > _UNBROKEN else column) + 2 for column in widths))
-    for line in _render(cells, heads, width or _UNLIMITED, numeric=False):
+
+        def least(limit: int) -> int:
+            return sum(min(column, _MIN_COLUMN if column > limit else column) + 2 for column in widths) - 2
+
+        limits = (_UNBROKEN, _MIN_COLUMN + 4, _MIN_COLUMN)
+        unbroken = next((limit for limit in limits if least(limit) <= width), _MIN_COLUMN)
+        width = max(width, least(unbroken))
+    for line in _render(cells, heads, width or _UNLIMITED, numeric=False, unbroken=unbroken):
         terminal.print_line(line)
 
 
-def _render(rows: Sequence[Sequence[str]], heads: Sequence[str], width: int, *, numeric: bool = True) -> list[str]:
+def _render(
+    rows: Sequence[Sequence[str]], heads: Sequence[str], width: int, *, numeric: bool = True, unbroken: int = _UNBROKEN
+) -> list[str]:
     from rich.console import Console  # noqa: PLC0415 - slow to import, and most commands print no table
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
@@ -65,9 +74,8 @@ def _render(rows: Sequence[Sequence[str]], heads: Sequence[str], width: int, *, 
         right = numeric and all(map(_NUMBER.fullmatch, column))
         is_last = number == len(columns) - 1
         head = Text(heads[number]) if heads else ""
-        is_short = numeric or max(map(display_width, column)) <= _UNBROKEN
-        unbroken = is_short and not is_last
-        grid.add_column(head, justify="right" if right else "left", no_wrap=unbroken, overflow="fold")
+        is_short = numeric or max(map(display_width, column)) <= unbroken
+        grid.add_column(head, justify="right" if right else "left", no_wrap=is_short and not is_last, overflow="fold")
     for row in rows:
         grid.add_row(*map(Text, row))
     console = Console(width=width, color_system=None, force_terminal=False)

@@ -13,7 +13,15 @@ import click
 from alignup.align.errors import ParseError
 from alignup.align.release import NEWEST, PREVIEWS
 from alignup.cli.app import InputError, Place
-from alignup.cli.completers import complete_files, complete_machines
+from alignup.cli.completers import (
+    complete_files,
+    complete_machines,
+    complete_overrides,
+    complete_plugin_rules,
+    complete_policy_options,
+    complete_providers,
+    complete_releases,
+)
 
 if TYPE_CHECKING:
     from alignup.web.address import TcpAddress
@@ -23,6 +31,17 @@ TOPOLOGY_POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
 GIVE_FILE = "Give a file that exists and can be read."
 
 _WORKLOADS = "Manifest of Pods, Deployments, Jobs and other workloads: a file, a directory, or - for standard input"
+
+
+class RenamedOption(click.Option):
+    """An option whose last name is the one to use; the help hides its earlier names, which still work."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        names, self.opts = self.opts, self.opts[-1:]
+        try:
+            return super().get_help_record(ctx)
+        finally:
+            self.opts = names
 
 
 class IntegerRange(click.IntRange):
@@ -96,7 +115,7 @@ def topology_scope_option() -> Any:
 
 def policy_options_option() -> Any:
     text = "Option of the topology or CPU manager policy, such as prefer-closest-numa-nodes=true"
-    return option("NAME=VALUE", text, "", "--option", multiple=True)
+    return option("NAME=VALUE", text, "", "--option", multiple=True, shell_complete=complete_policy_options)
 
 
 def configz_option() -> Any:
@@ -136,6 +155,13 @@ def parse_listen_address(text: str, option: str) -> "TcpAddress":
 IGNORE_MISSING_HELP = "Admit pods that request devices which no device plugin provides, as a kubelet does"
 
 
+def kubelet_dir_option(contents: str, default_text: str = "") -> Any:
+    """Add ``--kubelet-dir``; its earlier name still works."""
+    help_text = f"The kubelet's directory, such as /var/lib/kubelet, {contents}"
+    names = ("--state", "--kubelet-dir")
+    return option("DIR", help_text, default_text, *names, type=click.Path(path_type=Path), cls=RenamedOption)
+
+
 def pods_option(purpose: str) -> Any:
     help_text = f"Pods of the node (kubectl get pods -o yaml), {purpose}"
     return option("FILE", help_text, multiple=True, shell_complete=complete_files)
@@ -166,26 +192,35 @@ class NodeOptions:
         "",
         "--set",
         multiple=True,
+        shell_complete=complete_overrides,
     )
     kubernetes_version: str | None = option(
         "VERSION",
         "Kubernetes release of the kubelet, such as 1.35 or v1.35.8",
         f"that of this machine's kubelet or of the recording, or {NEWEST}, the newest known",
+        shell_complete=complete_releases,
     )
+
+
+def provider_option() -> Any:
+    """Add ``--provider``; options that a program builds itself need not name it."""
+    help_text = "Hint provider of an installed package, beside CPUs, memory and devices"
+    declared = option("NAME", help_text, "", "--provider", multiple=True, shell_complete=complete_providers)
+    return field(default=(), metadata=declared.metadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostOptions(NodeOptions):
-    state: Path | None = path_option(
-        "DIR", "The kubelet's directory with cpu_manager_state and the other state files", "an empty node"
-    )
-    pods: tuple[str, ...] = pods_option("to name the pods in --state")
+    state: Path | None = kubelet_dir_option("with cpu_manager_state and the other state files", "an empty node")
+    pods: tuple[str, ...] = pods_option("to name the pods in --kubelet-dir")
+    providers: tuple[str, ...] = provider_option()
 
 
 def plugin_rule_option(default_text: str) -> Any:
     rules = "any, nvidia, nvidia-packed, amd, intel, intel-balanced, intel-packed"
     text = f"How the device plugin of a resource chooses devices: {rules}"
-    return option("RESOURCE=RULE", text, default_text, "--plugin-rule", multiple=True)
+    names = ("--plugin-rule",)
+    return option("RESOURCE=RULE", text, default_text, *names, multiple=True, shell_complete=complete_plugin_rules)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from alignup.align import bits
-from alignup.align.errors import ParseError, QuantityError, SourceLocation
+from alignup.align.cpus.options import OPTION_STAGES
+from alignup.align.errors import ParseError, QuantityError, SettingsError, SourceLocation
 from alignup.align.quantity import Quantity
+from alignup.align.settings import TOPOLOGY_OPTIONS, TopologyOption
 from alignup.align.workload.names import is_extended
 from alignup.cli.agent_client import AgentOptions, find_agent
 from alignup.cli.app import FailureError, InputError, Place, Session, define_command, escape_control
 from alignup.cli.exit_codes import RUN_FAILED, RUN_REJECTED
 from alignup.cli.options import (
+    IntegerRange,
     choice_option,
     flag_option,
     option,
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
 _FOREVER = "forever"
 #: What the explanation of a pod says, and what it means for a run.
 _RUN_WORDS = (
+    (r"^Pod run/(\S+) is rejected: .*", r"Run \1 is rejected: it does not fit the machine"),
     (r"^Pod run/", "Run "),
     (r" · \w+ pod: ", " · "),
     (r" · \w+ pod$", ""),
@@ -89,7 +93,8 @@ class RunOptions:
     cpus: str | None = option("N", "CPUs. Whole CPUs are exclusive; fractions (500m) use the shared pool")
     memory: str | None = option("SIZE", "Memory to allocate, such as 4Gi")
     hugepages: tuple[str, ...] = option("PAGE=SIZE", "Huge pages, such as 2Mi=64Mi", multiple=True)
-    device: tuple[str, ...] = option("RESOURCE=N", "Devices, such as nvidia.com/gpu=1", multiple=True)
+    gpus: int | None = option("N", f"NVIDIA GPUs, the same as --device {GPU}=N", type=IntegerRange(min=1))
+    device: tuple[str, ...] = option("RESOURCE=N", "Devices, such as amd.com/gpu=1", multiple=True)
     devices_near: str | None = option(
         "DEMAND", "Demand near devices: same-switch, same-root, nvlink or spread, as in docs/locality.md"
     )
@@ -165,6 +170,8 @@ def parse_amounts(options: RunOptions) -> dict[str, str]:
     for flag, name, amount in (("--cpus", "cpu", options.cpus), ("--memory", "memory", options.memory)):
         if amount is not None:
             amounts[name] = _checked_amount(flag, amount)
+    if options.gpus is not None:
+        amounts[GPU] = str(options.gpus)
     for flag, texts, prefix in (("--hugepages", options.hugepages, "hugepages-"), ("--device", options.device, "")):
         for text in texts:
             name, _, amount = text.partition("=")
@@ -203,11 +210,22 @@ def _checked_amount(flag: str, amount: str) -> str:
 
 
 def parse_policy_options(texts: Iterable[str]) -> dict[str, str]:
+    """Return name → value; ``InputError`` for an option that does not exist, or cannot have this value."""
     options = {}
     for text in texts:
         name, equals, options[name] = text.partition("=")
         if not equals:
             raise ParseError(f"--option {text}: no value; use an option like prefer-closest-numa-nodes=true")
+        place = Place("--option", value=name)
+        if name not in (known := (*TOPOLOGY_OPTIONS, *OPTION_STAGES)):
+            raise InputError("there is no such option", place=place, advice=f"Choose from {', '.join(known)}.")
+        declared = TOPOLOGY_OPTIONS.get(name) or TopologyOption("")  # those of CPUs are true or false
+        try:
+            declared.parse(name, options[name])
+        except SettingsError as error:
+            raise InputError(
+                f"{bits.quote(options[name])} is not a value of it", place=place, advice=f"Give {declared.values}."
+            ) from error
     return options
 
 
@@ -340,12 +358,11 @@ def _explain_rejection(host: "Host", pod: "Pod") -> None:
 
 
 def _explain(host: "Host", pod: "Pod") -> None:
-    from alignup.align.explain import sentences  # noqa: PLC0415 - slow to import
-    from alignup.cli import why  # noqa: PLC0415
+    from alignup.cli import why  # noqa: PLC0415 - slow to import
     from alignup.kubernetes.manifests.workloads import Workload  # noqa: PLC0415
 
     if missing := host.missing_devices(pod):
-        click.echo(f"Run {pod.name} cannot start: {sentences.no_plugin(missing)}")
+        click.echo(f"Run {pod.name} cannot start: this machine has no {', '.join(missing)}")
         click.echo("  'alignup machine show' lists the devices of this machine; an agent also has those of plugins.")
         return
     workload = Workload("Run", pod.name, pod.namespace, 1, pod, SourceLocation("the command line"))

@@ -7,6 +7,7 @@ import click
 from click.core import ParameterSource
 
 from alignup.cli.app import InputError, Place, define_command
+from alignup.cli.completers import complete_parts
 from alignup.cli.options import (
     IGNORE_MISSING_HELP,
     IntegerRange,
@@ -25,12 +26,24 @@ _PROFILES = ("telco", "training", "inference", "mixed", "gangs")
 _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yaml"
 
 
+def _dimensions() -> list[str]:
+    from alignup.simulate.compared_settings import DIMENSIONS  # noqa: PLC0415 - only for shells
+
+    return list(DIMENSIONS)
+
+
+def _strategies() -> list[str]:
+    from alignup.simulate.schedulers import STRATEGIES  # noqa: PLC0415 - only for shells
+
+    return [*STRATEGIES, "all"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulateOptions:
     files: tuple[str, ...] = workload_field()
     trace: Path | None = option(
         "FILE",
-        "Trace of arriving and departing pods, as described in docs/simulate.md; - for standard input",
+        "Trace of arriving and departing pods, as described in docs/simulate-data.md; - for standard input",
         type=click.Path(path_type=Path, allow_dash=True),
     )
     generate: str | None = option(
@@ -50,6 +63,7 @@ class SimulateOptions:
     compare: str | None = option(
         "SETTING,…",
         "Simulate every combination of policy, scope, topology-options, cpu-policy, cpu-options and memory-policy",
+        shell_complete=complete_parts(_dimensions),
     )
     jobs: int | None = option("N", "Number of processes for --compare", "one per CPU", type=IntegerRange(1, 1024))
     ignore_missing_devices: bool = flag_option(IGNORE_MISSING_HELP)
@@ -69,6 +83,7 @@ class SimulateOptions:
         "Strategies of the cluster's scheduler to compare: alignup, alignup-least-allocated, alignup-most-allocated, "
         "aggregate, blind-least-allocated, blind-most-allocated, or all",
         default="alignup",
+        shell_complete=complete_parts(_strategies),
     )
     retries: int = option(
         "N",

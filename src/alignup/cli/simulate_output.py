@@ -38,7 +38,7 @@ from alignup.picture.text_format import Cell, Line, clean, display_width, plural
 from alignup.simulate import (
     cluster_files,
     cluster_result,
-    compare,
+    compared_settings,
     generate,
     node_report,
     node_simulation,
@@ -58,7 +58,7 @@ from alignup.simulate.cluster_files import GroupDocument
 from alignup.simulate.cluster_hosts import HostGroup
 from alignup.simulate.cluster_result import FleetReport, FleetResult
 from alignup.simulate.cluster_simulation import ClusterSimulation
-from alignup.simulate.compare import Comparison, RankedVariant
+from alignup.simulate.compared_settings import Comparison, RankedVariant
 from alignup.simulate.device_connections import figures
 from alignup.simulate.executors import ProcessEngine, SerialEngine
 from alignup.simulate.node_simulation import SimulationResult
@@ -76,7 +76,7 @@ _MAX_EXAMPLES = 4  #: combinations listed per error
 _COMPARED = ("admitted", "rejected", "one node", "CPUs", "devices")  #: figures of a combination
 _LARGEST = "room: the largest request of one container that still fits, at peak demand and at the end"
 _GIVE_CLUSTER = "Give a cluster file as described in docs/fleet.md, or the nodes of openb as CSV."
-_GIVE_TRACE = "See docs/simulate.md for the format; for openb, give the CSV file of the pods."
+_GIVE_TRACE = "See docs/simulate-data.md for the format; for openb, give the CSV file of the pods."
 _GIVE_STRATEGY = "Give names separated by commas, such as alignup,blind-least-allocated, or all."
 _SEE_GENERATE = "See 'alignup simulate --help' for --count and --load."
 
@@ -147,9 +147,9 @@ def caveat_document(releases: Iterable[Release]) -> dict[str, Any]:
 
 def _print_comparison(comparison: Comparison, output: str, release: Release) -> None:
     if output in terminal.DOCUMENTS:
-        terminal.print_as(output, compare.to_document(comparison) | caveat_document([release]))
+        terminal.print_as(output, compared_settings.to_document(comparison) | caveat_document([release]))
     elif output == "csv":
-        node_report.write_rows(compare.columns(comparison), compare.rows(comparison), sys.stdout)
+        node_report.write_rows(compared_settings.columns(comparison), compared_settings.rows(comparison), sys.stdout)
     else:
         terminal.print_lines(comparison_lines(comparison))
 
@@ -173,7 +173,7 @@ def read_events(options: SimulateOptions, machine: Machine, gates: FeatureGates)
     if options.trace:
         fixed = gates.on("PodLevelResourcesFixDefaulting")
         with inputs.input_errors(
-            Place("--trace"), advice="See docs/simulate.md for the format; --save writes an example."
+            Place("--trace"), advice="See docs/simulate-data.md for the format; --save writes an example."
         ):
             if str(options.trace) == "-":
                 stream = inputs.standard_input() or io.BytesIO()
@@ -202,13 +202,13 @@ def _file_events(loaded: LoadedWorkloads, files: tuple[str, ...], *, with_select
 def _compare(host: Host, events: Events, options: SimulateOptions, claims: HostClaims | None) -> Comparison:
     dimensions, jobs, lenient = options.compare or "", options.jobs, options.ignore_missing_devices
     if host.ledger.pods:
-        place = Place(detail="with --state")
-        raise InputError("--compare starts with an empty node", place=place, advice="Omit --state.")
+        place = Place(detail="with --kubelet-dir")
+        raise InputError("--compare starts with an empty node", place=place, advice="Omit --kubelet-dir.")
     example = "Give settings like policy,scope or policy=none|restricted,cpu-options."
     with inputs.input_errors(Place("--compare"), advice=example):
-        grid = compare.build_grid(host.settings, dimensions.split(","), machine=host.machine)
+        grid = compared_settings.build_grid(host.settings, dimensions.split(","), machine=host.machine)
     with terminal.progress("Comparing", "combinations") as progress:
-        return compare.compare(
+        return compared_settings.compare(
             host.machine,
             grid,
             events,
@@ -433,7 +433,7 @@ def _largest_grid(variants: Sequence[RankedVariant], names: Sequence[str]) -> li
 
 
 def run_cluster(host: HostOptions, options: SimulateOptions, output: str) -> None:
-    for name, value in (("--compare", options.compare), ("--svg", options.svg), ("--state", host.state)):
+    for name, value in (("--compare", options.compare), ("--svg", options.svg), ("--kubelet-dir", host.state)):
         if value is not None:
             raise InputError(f"{name} is for one node", advice="Omit it, or omit --cluster and --nodes.")
     strategies = _strategy_names(options.strategy)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MIN_WIDTH, MAX_WIDTH = 40, 120
 DOCUMENTS = ("json", "yaml")  #: output formats that programs read
 
-_HOLDER_COLORS = ("blue", "yellow", "green", "magenta", "cyan", "bright_yellow", "bright_cyan", "bright_red")
+_HOLDER_COLORS = ("blue", "yellow", "green", "magenta", "cyan", "bright_yellow", "bright_cyan", "bright_magenta")
 #: Styles of ``picture`` → styles of rich.
 _STYLES = {
     "title": "bold",
@@ -27,9 +27,10 @@ _STYLES = {
     "label": "cyan",
     "dim": "dim",
     "warn": "yellow",
+    "fail": "bold red",  # red is for failures only
     "free": "green",
     "shared": "bright_black",
-    "reserved": "red",
+    "reserved": "bright_blue",
     "held": "blue",
     "lost": "red reverse",
     "unseen": "dim italic",

@@ -21,7 +21,7 @@ from alignup.kubernetes.kubelet_files.sub_ids import read_sub_ids
 from alignup.picture.text_format import pluralize
 
 _NODE = "--config examples/node/kubelet.yaml --machine examples/node/machine.yaml"
-_RUNNING = "--config kubelet.yaml --machine machine.yaml --state state --pods running.yaml"
+_RUNNING = "--config kubelet.yaml --machine machine.yaml --kubelet-dir state --pods running.yaml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +49,10 @@ class UpgradeOptions:
 def command(*, archive: str | None, options: UpgradeOptions, host: HostOptions, output: str) -> None:
     """Say what a kubelet of another release makes of a node: its configuration, its state files and its pods.
 
-    The new kubelet reads the configuration and the state files of --state, and admits the pods of --pods once more, the
-    oldest first. Everything that it refuses, ignores or does otherwise than the present one is listed, the worst first,
-    and every pod of the state files that --pods lacks: it is not checked. Pods of -f wait: it is said which of them get
-    another answer. A rollback is an upgrade to an older release.
+    The new kubelet reads the configuration and the state files of --kubelet-dir, and admits the pods of --pods once
+    more, the oldest first. Everything that it refuses, ignores or does otherwise than the present one is listed, the
+    worst first, and every pod of the state files that --pods lacks: it is not checked. Pods of -f wait: it is said
+    which of them get another answer. A rollback is an upgrade to an older release.
 
     ARCHIVE is one of 'alignup collect'. It has all of these; its pod waits if it does not run.
 
@@ -88,7 +88,7 @@ def _check(options: UpgradeOptions, host: HostOptions) -> UpgradeReport:
     defaults = () if host.config or host.config_dir else (inputs.describe_defaults(host.changes),)
     terminal.print_notes((*defaults, *source.notes, *skipped, *not_asked))
     if host.pods and host.state is None:
-        raise InputError("--pods requires --state", advice="Add --state DIR.")
+        raise InputError("--pods requires --kubelet-dir", advice="Add --kubelet-dir DIR.")
     running = sorted(
         (work for work in workloads if work.has_uid and not work.finished),
         key=lambda work: str(work.manifest.get("metadata", {}).get("creationTimestamp") or ""),
@@ -98,10 +98,10 @@ def _check(options: UpgradeOptions, host: HostOptions) -> UpgradeReport:
     with inputs.input_errors(Place("--etc", file=str(etc or ""))):
         sub_ids = read_sub_ids(etc) if etc else {}
     advice = "Give a kubelet's directory, such as /var/lib/kubelet."
-    with inputs.input_errors(Place("--state", file=str(host.state or "")), advice=advice):
+    with inputs.input_errors(Place("--kubelet-dir", file=str(host.state or "")), advice=advice):
         node = UpgradedNode(
             source=source,
-            machine=machine,
+            machine=machine.without_cpus(source.offline),
             directory=host.state,
             pods=[work.pod for work in running],
             waiting=[work.pod for work in asked if work.pod.uid not in uids],

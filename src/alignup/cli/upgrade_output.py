@@ -12,7 +12,7 @@ def upgrade_lines(items: Iterable[UpgradeItem], release: Release, *, verdict: st
     """Yield the lines of a report; an empty *verdict* means that nothing breaks, as far as *release* is known."""
     caveat = f" ({release.caveat})" if release.caveat else ""
     nothing = "nothing known breaks" if caveat else "nothing breaks"
-    yield from paragraph(f"{verdict or nothing}{caveat}", style="warn" if verdict else "title")
+    yield from paragraph(f"{verdict or nothing}{caveat}", style="fail" if verdict else "title")
     yield from paragraph(checked)
     for item in sorted(items, key=lambda item: item.severity):
         advice = f" → {item.advice}" if item.advice else ""

@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
+from operator import attrgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -21,7 +23,7 @@ from alignup.cli import inputs, terminal
 from alignup.cli.app import InputError, Place, define_command
 from alignup.cli.exit_codes import FAILED
 from alignup.cli.inputs import HostInput
-from alignup.cli.layout import paragraph, section, table
+from alignup.cli.layout import paragraph, print_table, section, table
 from alignup.cli.options import (
     IGNORE_MISSING_HELP,
     PredictedHostOptions,
@@ -46,7 +48,7 @@ VERSION = 1  #: of the JSON document
 _MAX_DECISIONS = 16  #: of those that a kubelet may make at random
 REJECTED = FAILED
 _LINKS = "--machine examples/locality/machine.yaml --set topologyManagerPolicy=best-effort"
-_NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yaml --state examples/node/state"
+_NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yaml --kubelet-dir examples/node/state"
 
 
 @define_command(
@@ -58,21 +60,30 @@ _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yam
 )
 @workload_argument
 @workload_option
+@click.option("-k", "--kustomize", "kustomization", metavar="DIR", help="Kustomization, which kubectl renders.")
 @with_options("host", PredictedHostOptions)
 @preview_option
 @with_options("selection", WorkloadSelection)
 @search_option("a rejected pod")
+@click.option(
+    *("--html", "html_file"),
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Also write the answers and a picture of the node to FILE, one page for a ticket.",
+)
 @click.option("--resize", is_flag=True, help="Say what becomes of a resize of running pods to those in FILE.")
 @click.option("--policies", is_flag=True, help="Say what the pod would get under each policy.")
 @click.option("--ignore-missing-devices", "lenient", is_flag=True, help=f"{IGNORE_MISSING_HELP}.")
-@output_option("text", "json", "yaml")
+@output_option("text", "wide", "json", "yaml", "name")
 def command(  # noqa: PLR0913 - options
     *,
     host: PredictedHostOptions,
     paths: tuple[str, ...],
     files: tuple[str, ...],
+    kustomization: str | None,
     selection: WorkloadSelection,
     search: float,
+    html_file: Path | None,
     resize: bool,
     policies: bool,
     lenient: bool,
@@ -81,7 +92,8 @@ def command(  # noqa: PLR0913 - options
     """Explain the decision on a pod: the verdict, each resource's hints, how the NUMA nodes were chosen, the placement.
 
     A rejection also lists what did not fit, and changes that would admit the pod; each change was tried. Every workload
-    in FILE is decided on its own, one replica of it, on the node as given. Nothing is changed.
+    in FILE is decided on its own, one replica of it, on the node as given. Nothing is changed. Files that cannot be
+    read are reported after the others.
 
     A pod that requests devices which no device plugin provides is not schedulable. A kubelet that gets it anyway
     ignores these requests; its verdict is shown, too, and counts with --ignore-missing-devices.
@@ -94,15 +106,17 @@ def command(  # noqa: PLR0913 - options
     An archive of 'alignup collect' (*.tar.gz) as FILE has the pod, the machine, the configuration and the state of its
     node; options given as well count instead.
 
-    With --resize, FILE has pods that run on the node of --state and --pods, with the requests that they are to get.
+    With --resize, FILE has pods that run on the node of --kubelet-dir and --pods, with the requests that they are to
+    get.
 
     The exit code is 0 when all pods are admitted, 1 when one is not, 2 when the input is invalid.
     """
-    if not (files := (*paths, *files)):
-        raise click.UsageError("Give FILE, or -f FILE.")
-    node, loaded = _read(host, files)
+    files = (*paths, *files)
+    if bool(files) is (kustomization is not None):
+        raise click.UsageError("Give FILE, -f FILE or -k DIR.")
+    node, loaded = _read(host, files, kustomization)
     terminal.print_notes((*node.notes, *loaded.warnings))
-    chosen = inputs.select_workloads(loaded.workloads, selection, files=files)
+    chosen = inputs.select_workloads(loaded.workloads, selection, files=files or (f"{kustomization}",))
     if resize:
         _explain_resizes(node.host, chosen, output)
         return
@@ -118,21 +132,67 @@ def command(  # noqa: PLR0913 - options
         ]
     if policies:
         explanations = [explanation.with_policies(node.host) for explanation in explanations]
-    if output == "text":
-        if node.defaults:
-            terminal.print_lines(paragraph(node.defaults, style="dim"))
-        print_text(node.host, explanations)
-    else:
-        terminal.print_as(output, to_document(node, explanations))
+    _print(node, explanations, output)
+    if html_file is not None:
+        _write_page(node.host, explanations, html_file)
+    inputs.raise_problems(loaded)
     if not all(explanation.admitted for explanation in explanations):
         raise click.exceptions.Exit(REJECTED)
 
 
-def _read(host: PredictedHostOptions, files: tuple[str, ...]) -> tuple[HostInput, LoadedWorkloads]:
-    """Return the node and the workloads of manifests, or of an archive."""
-    if not files[-1].endswith(inputs.ARCHIVES):
+def _print(node: HostInput, explanations: "Sequence[Explanation]", output: str) -> None:
+    if output in terminal.DOCUMENTS:
+        terminal.print_as(output, to_document(node, explanations))
+    elif output == "text":
+        if node.defaults:
+            terminal.print_lines(paragraph(node.defaults, style="dim"))
+        print_text(node.host, explanations)
+    else:
+        _print_short(explanations, output)
+
+
+def _write_page(host: Host, explanations: "Sequence[Explanation]", file: Path) -> None:
+    from alignup.explain import PodExplanation, page  # noqa: PLC0415 - only for pages
+
+    answers = [
+        PodExplanation(host, explained.workload.pod, explained.decision, explained.proposals, explained.unsearched)
+        for explained in explanations
+    ]
+    title = ", ".join(explained.verdict for explained in explanations)
+    with inputs.input_errors(Place("--html"), advice=inputs.WRITABLE):
+        file.write_text(page(answers, title=title), "utf-8")
+    click.echo(f"Wrote {file}.", err=True)
+
+
+def _print_short(explanations: "Sequence[Explanation]", output: str) -> None:
+    """Print a line for each workload, or the names of those that are admitted."""
+    if output == "name":
+        for explanation in filter(attrgetter("admitted"), explanations):
+            terminal.print_line(f"{explanation.workload.kind.lower()}/{explanation.workload.name}")
+        return
+    heads = ("WORKLOAD", "ADMITTED", "NUMA NODES", "PLACEMENT OR REASON")
+    rows = []
+    for explanation in explanations:
+        decision, workload = explanation.decision, explanation.workload
+        nodes = ", ".join(dict.fromkeys(sentences.format_nodes(place.hint.nodes) for place in decision.placements))
+        rejection = decision.rejection
+        detail = explanation.verdict if rejection is None else f"{rejection.reason}: {rejection.message}"
+        detail = sentences.describe_allocations(decision.placements) if explanation.admitted else detail
+        name = f"{workload.kind.lower()}/{workload.title}"
+        rows.append((name, "yes" if explanation.admitted else "no", nodes or "-", detail))
+    print_table(heads, rows, wide=True)
+
+
+def _read(
+    host: PredictedHostOptions, files: tuple[str, ...], kustomization: str | None
+) -> tuple[HostInput, LoadedWorkloads]:
+    """Return the node and the workloads of manifests, of a kustomization, or of an archive."""
+    if kustomization is not None or not files[-1].endswith(inputs.ARCHIVES):
         node = inputs.read_host(host, kubelet_faults=True)
-        return node, inputs.read_manifests(files, node.host.settings.gates)
+        gates = node.host.settings.gates
+        if kustomization is not None:
+            return node, inputs.read_kustomization(kustomization, gates)
+        return node, inputs.read_manifests(files, gates, leave_out=True)
     if len(files) > 1:
         raise click.UsageError("Give an archive of 'alignup collect' alone.")
     from alignup.cli import collected  # noqa: PLC0415 - only for archives
@@ -148,7 +208,7 @@ def _explain_resizes(host: Host, workloads: Sequence[Workload], output: str) -> 
         running = known.get((workload.pod.namespace, workload.pod.name))
         if running is None:
             message = f"pod {workload.pod.namespace}/{workload.pod.name} does not run on the node"
-            advice = "Give --state DIR and --pods FILE with it."
+            advice = "Give --kubelet-dir DIR and --pods FILE with it."
             raise InputError(message, place=Place.at(workload.source), advice=advice)
         verdicts.append((running, decide_resize(host, running, workload.pod)))
     release = host.settings.release
@@ -279,10 +339,10 @@ def _policy_row(outcome: PolicyOutcome) -> tuple[str, str, str]:
 
 def _verdict_lines(explanation: Explanation, say: Callable[[str], str]) -> Iterator[Line]:
     decision = explanation.decision
-    yield from paragraph(say(explanation.verdict), style="title" if explanation.admitted else "warn")
+    yield from paragraph(say(explanation.verdict), style="title" if explanation.admitted else "fail")
     if explanation.missing:
         yield from paragraph(_other_verdict(explanation))
-    if decision.rejection:
+    if decision.rejection and say is str:
         yield from paragraph(decision.rejection.message)
     if refusal := explanation.refusal:
         yield from paragraph(say(f"Its annotations keep it from the node: {refusal.reason}"), style="warn")

@@ -75,7 +75,7 @@ def missing_inputs(collection: Collection) -> dict[str, str]:
     present = {
         "the machine": (Part.RECORDING in parts or Part.MACHINE in parts, "--machine"),
         "the configuration": (Part.CONFIGURATION in parts, "--config"),
-        "the state files": (any(part in parts for part in STATE_PARTS), "--state"),
+        "the state files": (any(part in parts for part in STATE_PARTS), "--kubelet-dir"),
     }
     return {title: option for title, (has, option) in present.items() if not has}
 

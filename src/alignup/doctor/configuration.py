@@ -11,6 +11,7 @@ from alignup.align.release import NEWEST, Release
 from alignup.align.settings import FeatureGates
 from alignup.doctor import manager_checks
 from alignup.doctor.findings import Area, Finding, beyond_own_limit, error, warning
+from alignup.doctor.machine_checks import check_machine
 from alignup.doctor.manager_checks import ManagerInputs, read_inputs
 from alignup.kubernetes import configuration
 from alignup.kubernetes.configuration import StartupStage
@@ -71,6 +72,7 @@ def check_configuration(  # noqa: PLR0913
         *_over_reservations(inputs, ephemeral_storage),
         *manager_checks.check_nri_modes(inputs),
         *manager_checks.find_warnings(inputs),
+        *check_machine(inputs),
     ]
     findings.sort(key=lambda finding: list(Area).index(finding.area))
     findings = [

@@ -7,7 +7,7 @@ in the directory: it would not notice repaired files, and overwrite them.
 import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import count, pairwise
 from pathlib import Path
@@ -44,10 +44,11 @@ def diagnose(
     configuration = check_configuration(
         source.text, machine, name=source.name, release=source.release, origin=source.origin
     )
+    findings = tuple(replace(finding, paste=source.write_fields(finding.paste)) for finding in configuration.findings)
     if directory is None:
-        return Diagnosis(DoctorReport(configuration.findings))
+        return Diagnosis(DoctorReport(findings))
     state = check_state(read_state_files(directory), configuration.manager_config, pods=pods)
-    return Diagnosis(DoctorReport((*configuration.findings, *state.findings)), state.repairs)
+    return Diagnosis(DoctorReport((*findings, *state.findings)), state.repairs)
 
 
 def write_repairs(check: Callable[[], Diagnosis], diagnosis: Diagnosis, directory: Path, *, now: datetime) -> Diagnosis:

@@ -242,6 +242,7 @@ def rejection_document(rejection: Rejection) -> RejectionDocument:
 
 
 def to_document(decision: Decision) -> dict[str, Any]:
+    """Return a decision as a JSON document (``docs/decision.md``)."""
     return codec.to_builtins(decision_document(decision))
 
 

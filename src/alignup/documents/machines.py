@@ -24,7 +24,7 @@ import msgspec
 from msgspec import Meta
 
 from alignup.align import bits
-from alignup.align.errors import FieldError, ParseError, SourceError
+from alignup.align.errors import FieldError, ParseError, QuantityError, SourceError
 from alignup.align.locality import DeviceKind, DeviceLink, Level, LinkKind, Locality, PciPath, StatedLevel
 from alignup.align.machine import (
     MAX_CPU_ID,
@@ -369,8 +369,8 @@ def _bytes(amount: int | str | None, *, field: str) -> int | None:
         return amount
     try:
         return Quantity.parse(amount).value()
-    except ParseError as error:
-        raise FieldError(f"{amount[:60]!r} is not a quantity such as 64Gi: {error}", field=field) from error
+    except QuantityError as error:
+        raise FieldError(f"{amount[:60]!r} is not a quantity such as 64Gi: {error.message}", field=field) from error
 
 
 def _pages(pages: dict[str | int, int], *, field: str) -> tuple[HugePages, ...]:

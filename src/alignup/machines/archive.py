@@ -31,7 +31,7 @@ from alignup.align.errors import SourceError
 from alignup.atomic_files import open_input
 from alignup.machines.file_reader import ArchiveFiles, DirectoryFiles, FileReader, max_bytes
 from alignup.machines.machine_source import BZIP2, GZIP, XZ, ZSTD
-from alignup.machines.system import BUS, KUBELET_VERSION, PCI_ROOT
+from alignup.machines.system import BUS, KUBELET_VERSION, NUMA_BALANCING, PCI_ROOT
 from alignup.machines.topology import CPU, NODE
 
 MAX_ARCHIVE_BYTES = 512 << 20  #: uncompressed; a machine with 2048 CPUs takes about 130 MB with headers
@@ -299,7 +299,7 @@ def _recorded_content(files: FileReader, path: str) -> bytes | None:
 
 def _recorded_paths(files: FileReader) -> Iterator[str]:
     """Yield every path that may describe the machine, existing or not."""
-    yield from ("proc/cpuinfo", "proc/meminfo")
+    yield from ("proc/cpuinfo", "proc/meminfo", NUMA_BALANCING)
     yield from (f"{CPU}/{name}" for name in ("online", "offline", "present", "possible"))
     for cpu in files.read_numbered(CPU, "cpu"):
         here = f"{CPU}/cpu{cpu}"

@@ -18,6 +18,7 @@ for j in sys/bus/pci/devices/*; do
   keep "$j" "class vendor device numa_node local_cpu*" "$t"
 done
 keep proc meminfo
+keep proc/sys/kernel numa_balancing
 grep -E '^(processor|physical id|core id|siblings|cpu cores|vendor_id)[[:space:]]*:' proc/cpuinfo > "$d/proc/cpuinfo"
 PATH="$PATH:/host/usr/bin" kubelet --version > "$d/kubelet-version" 2>/dev/null || rm "$d/kubelet-version"
 cd "$d" && tar -czf - *; rm -r "$d"

@@ -38,6 +38,7 @@ _DISPLAY = 0x03  #: the PCI base class of GPUs
 _NAMED = ("block", "infiniband", "net", "nvme")  #: directories of a PCI device whose entries are names
 MAX_NAMES = 8  #: of one PCI device
 MAX_NVLINKS = 36  #: of one GPU, in the newest header of NVML
+NUMA_BALANCING = "proc/sys/kernel/numa_balancing"
 KUBELET_VERSION = "kubelet-version"  #: a file of recordings, which no system has
 _Item = TypeVar("_Item")
 _HUGEPAGES = "sys/kernel/mm/hugepages"
@@ -83,6 +84,7 @@ def read_machine(files: FileReader, *, name: str) -> Machine:
         model=topology.read_model(files),
         caches=topology.read_caches(files, online),
         kubelet_version=_read_kubelet_version(files),
+        numa_balancing=files.number(NUMA_BALANCING) if files.has(NUMA_BALANCING) else None,
     ).checked()
 
 

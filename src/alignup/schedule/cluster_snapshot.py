@@ -3,7 +3,7 @@
 Everything comes from the API server: nodes, pods, and the HostState objects of the observers.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -27,6 +27,7 @@ from alignup.schedule.known_claims import KnownClaims
 from alignup.schedule.node_selection import restrictions
 
 NO_HOST_STATE = "no HostState"
+_MAX_NAMED = 5  #: nodes in a note
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +54,20 @@ def present_host(cluster: Cluster, node: str) -> Host | None:
 
 def incomplete_release(cluster: Cluster) -> Release | None:
     """Return the release of a kubelet that is not known as a whole, if there is one."""
-    releases = (record.model.settings.release for host in cluster.hosts if (record := cluster.record(host)))
-    return next((release for release in releases if release.caveat), None)
+    return next(iter(_incomplete_releases(cluster).values()), None)
+
+
+def _incomplete_releases(cluster: Cluster) -> dict[str, Release]:
+    """Return node → release, of the kubelets whose release is not known as a whole."""
+    records = {host: record for host in cluster.hosts if (record := cluster.record(host))}
+    releases = {host: record.model.settings.release for host, record in records.items()}
+    return {host: release for host, release in releases.items() if release.caveat}
+
+
+def name_nodes(nodes: Sequence[str]) -> str:
+    """Return the first of *nodes*, and how many more there are."""
+    more = f" and {len(nodes) - _MAX_NAMED} more" if len(nodes) > _MAX_NAMED else ""
+    return f"{'node' if len(nodes) == 1 else 'nodes'} {', '.join(nodes[:_MAX_NAMED])}{more}"
 
 
 async def read_cluster(
@@ -121,8 +134,10 @@ def build_view(  # noqa: PLR0913 - four have defaults
         if old := staleness(state, now):
             stale[name] = old
     cluster.relist(_bound_pods((pod for pod in pods if pod.spec.node_name in known), reports, notes))
-    if release := incomplete_release(cluster):
-        notes.append(f"Kubernetes {release.caveat}")
+    if incomplete := _incomplete_releases(cluster):
+        release = next(iter(incomplete.values()))
+        same = [host for host, other in incomplete.items() if other is release]
+        notes.append(f"{name_nodes(sorted(same))}: Kubernetes {release.caveat}")
     return ClusterView(
         nodes=known,
         cluster=cluster,
@@ -151,7 +166,7 @@ def _bound_pods(
             continue
         bound, problem = bound_pod(pod, uid=uid)
         if problem:
-            notes.append(f"the requests of pod {pod.metadata.full_name} cannot be read: {problem}")
+            notes.append(f"node {host}: the requests of pod {pod.metadata.full_name} cannot be read: {problem}")
         yield bound.pod, host, bound.stage
 
 

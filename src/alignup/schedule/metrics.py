@@ -153,11 +153,11 @@ class PredictionHistory:
             for (name, text), style in zip(OUTCOMES.items(), (0, 1, 3), strict=True)
         ]
         title = "Predicted pods by what the kubelet did"
-        drawn = stacked_plot(title, starts, series, x=lambda start: _ago(end - start))
+        drawn = stacked_plot(title, starts, series, x=lambda start: ago(end - start))
         return svg_inline(drawn, "Predictions and outcomes over time")
 
 
-def _ago(seconds: float) -> str:
+def ago(seconds: float) -> str:
     """Return a time that is the same in every time zone."""
     minutes = round(seconds / 60)
     return "now" if minutes <= 0 else f"{minutes} min ago" if minutes < 120 else f"{minutes / 60:.1f} h ago"

@@ -27,13 +27,15 @@ from alignup.kubernetes.api.known_pods import check_container_count, known_pod
 from alignup.kubernetes.api.objects import ApiNode, ApiPod, ApiPodSpec
 from alignup.kubernetes.manifests import workloads as manifests
 from alignup.picture.numa_bars import measure_bars
+from alignup.picture.plots import Series, stacked_plot
 from alignup.picture.sparkline import draw_sparkline
+from alignup.picture.svg_elements import svg_inline
 from alignup.placement.free_capacity import measure_free_capacity
 from alignup.placement.gang import GangAnswer
 from alignup.schedule.best_nodes import PlacedPods, choose_best, describe_score, place_pods
 from alignup.schedule.cluster_snapshot import ClusterView, incomplete_release, present_host
 from alignup.schedule.live_cluster import NO_HOST_STATE, LiveCluster
-from alignup.schedule.metrics import OUTCOMES
+from alignup.schedule.metrics import OUTCOMES, ago
 from alignup.schedule.node_cards import (
     MAX_COLUMNS,
     POLICIES,
@@ -57,7 +59,7 @@ from alignup.schedule.pod_answers import (
 )
 from alignup.schedule.pod_states import NEEDS_ATTENTION, PodState, PodStates, PodSummary, group_pods
 from alignup.schedule.shared_manifests import EXAMPLES, read_shared, share
-from alignup.schedule.trends import Trends
+from alignup.schedule.trends import Timeline, Trends
 from alignup.schedule.workload_answers import WorkloadAnswer, accept_for, ask_about_gang, split_by_object
 from alignup.web.authentication import count_authenticated
 from alignup.web.event_streams import EventBus, EventStreams
@@ -72,6 +74,7 @@ ROWS = 20  #: nodes in the table at first
 PLACED, REJECTED, WAITING, STRANDED, RIGHT = "placed", "rejected", "waiting", "stranded", "right"  #: trends
 MAX_LISTED = 200  #: pods, or groups of pods
 MAX_ATTENTION = 5  #: groups of failed pods, and of waiting ones, on the page of the cluster
+MAX_NAMESPACES = 1000  #: to choose from
 MAX_STREAMS = 64
 CHANGED = "changed"  #: the kind of event after which pages are renewed
 CHANGE_SECONDS = 1.0  #: between events about changes
@@ -139,6 +142,7 @@ class ClusterPages:
         self._labels: dict[str, int] = {}
         self._has_gpus = False
         self._trends = Trends()
+        self._timeline = Timeline(time.monotonic())
         self._pending = False  #: whether an event is about to be published
         self._warming: asyncio.Task[list[NodeCard]] | None = None
         live.on_change(self._changed)
@@ -186,6 +190,7 @@ class ClusterPages:
             rows=ROWS,
             outcomes=", ".join(f"{predictions.totals[name]} {text}" for name, text in OUTCOMES.items()),
             plot=predictions.plot(),
+            timeline=self._plot_timeline(),
         )
 
     async def node_rows(self, request: Request) -> Response:
@@ -249,7 +254,21 @@ class ClusterPages:
             STRANDED: self._count_stranded(),
             RIGHT: totals["as_predicted"] / predicted if predicted else 1.0,
         }
-        self._trends.add(time.monotonic(), numbers)
+        now = time.monotonic()
+        self._trends.add(now, numbers)
+        self._timeline.add(now, {name: numbers[name] for name in (REJECTED, WAITING)})
+
+    def _plot_timeline(self) -> str:
+        """Return rejected and waiting pods since this replica started, as SVG; empty: there were none."""
+        now = time.monotonic()
+        series = [
+            Series("rejected by kubelets", self._timeline.series(REJECTED, now), 3),
+            Series("waiting", self._timeline.series(WAITING, now), 1),
+        ]
+        if not any(map(any, (layer.values for layer in series))):
+            return ""
+        drawn = stacked_plot("Pods, at most at one time", self._timeline.starts(now), series, x=lambda at: ago(-at))
+        return svg_inline(drawn, "Rejected and waiting pods since the start")
 
     async def node(self, request: Request) -> Response:
         name = request.path_params["name"]
@@ -268,10 +287,12 @@ class ClusterPages:
     async def pods(self, request: Request) -> Response:
         """List the pods: failed ones first, and those of one owner together unless they are searched for."""
         text = request.query_params.get("q", "")[:253]
+        namespace = request.query_params.get("namespace", "")[:63]
+        namespaces: set[str] = set()
         listed: list[PodSummary] = []
         matching = 0
         for state in PodState:
-            names = await self._named(state, text)
+            names = [name for name in await self._named(state, text, namespaces) if namespace in ("", name[0])]
             matching += len(names)
             if state in NEEDS_ATTENTION:
                 pods = [pod for name in names if (pod := self._live.pods.objects.get(name)) is not None]
@@ -284,15 +305,21 @@ class ClusterPages:
             self._templates.response,
             "pods.html",
             text=text,
+            namespace=namespace,
+            namespaces=[("", "all"), *((name, name) for name in sorted(namespaces)[:MAX_NAMESPACES])],
             pods=listed,
             counts=[(str(state), self._pods.count(state)) for state in PodState],
             more=matching - sum(summary.count for summary in listed),
         )
 
-    async def _named(self, state: PodState, text: str) -> list[ObjectKey]:
-        """Return the pods in *state* whose names, or names of owners, contain *text*; some thousands at a time."""
+    async def _named(self, state: PodState, text: str, namespaces: set[str]) -> list[ObjectKey]:
+        """Return the pods in *state* whose names, or names of owners, contain *text*; some thousands at a time.
+
+        The namespaces of all pods in *state* are added to *namespaces*.
+        """
         names, named = self._pods.names(state), []
         for start in range(0, len(names), NAMES_AT_ONCE):
+            namespaces.update(name[0] for name in names[start : start + NAMES_AT_ONCE])
             named += [name for name in names[start : start + NAMES_AT_ONCE] if self._is_named(name, state, text)]
             await asyncio.sleep(0)
         return named

@@ -1,9 +1,9 @@
 """Generated workloads: pods of a profile that arrive and depart and keep a machine, or the hosts of a cluster, busy.
 
 A profile lists kinds of pods. Its figures are made up but typical: a few large pods that need alignment, many small
-ones, some that do not care. ``docs/simulate.md`` prints these tables and describes how pods are drawn from them. The
-same seed gives the same workload on every version of Python: only ``random.Random.random`` is used, and times
-are rounded to milliseconds.
+ones, some that do not care. ``docs/simulate-data.md`` prints these tables and describes how pods are drawn from them.
+The same seed gives the same workload on every version of Python: only ``random.Random.random`` is used, and times are
+rounded to milliseconds.
 
 Every group of a cluster gets its share of the pods, made for its machine, so that all groups are equally busy. A fifth
 of the trainers start a gang of 2, 4 or 8 equal pods, taken from the following trainers. User-facing kinds have a

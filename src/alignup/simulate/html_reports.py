@@ -28,7 +28,7 @@ from alignup.simulate.cluster_result import (
     numa_node_counts,
     rejection_reasons,
 )
-from alignup.simulate.compare import Comparison
+from alignup.simulate.compared_settings import Comparison
 from alignup.simulate.node_report import Timeline, build_timeline
 from alignup.simulate.node_simulation import SimulationResult
 from alignup.simulate.sweeps import MEAN_FIGURES, Row, combination_means, invalid_combinations

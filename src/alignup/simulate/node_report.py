@@ -1,6 +1,6 @@
 """The result of a node simulation as a JSON document, as a table with one row per pod, and as a timeline for charts.
 
-Sets are Linux lists, ``"0-3,8"``; memory is in bytes. ``docs/simulate.md`` describes the schema.
+Sets are Linux lists, ``"0-3,8"``; memory is in bytes. ``docs/simulate-data.md`` describes the schema.
 """
 
 import csv
@@ -12,14 +12,18 @@ from typing import Any, TextIO
 from msgspec import structs
 
 from alignup.align import bits
-from alignup.align.claims.alignment import ExplainedClaim
-from alignup.align.decision import Rejection, Shortfall
-from alignup.align.explain import sentences
 from alignup.align.fit import PODS
 from alignup.align.workload.names import CPU
 from alignup.simulate.arrivals import PodArrival, WorkloadEvent, ordered
 from alignup.simulate.container_placements import ContainerPlacement
-from alignup.simulate.node_simulation import AlignmentCounts, HostSnapshot, PodOutcome, Score, SimulationResult
+from alignup.simulate.node_simulation import (
+    AlignmentCounts,
+    HostSnapshot,
+    PodOutcome,
+    Score,
+    SimulationResult,
+    shortfall,
+)
 from alignup.simulate.usage import UsageStats
 
 REJECTION_INTERVALS = 60
@@ -31,8 +35,6 @@ COLUMNS = (
     "claims",
     *("reason", "container", "shortfall", "message", "missing", "kubelet"),
 )
-
-_ALIGNED = {True: "one node", False: "several nodes", None: ""}
 
 
 def to_document(result: SimulationResult) -> dict[str, Any]:
@@ -68,27 +70,9 @@ def score_document(score: Score) -> dict[str, Any]:
 
 def rows(result: SimulationResult) -> Iterator[dict[str, str]]:
     """Yield one row per pod in the order of arrival, with a text for each of ``COLUMNS``."""
-    for outcome in result.outcomes:
-        rejection = outcome.rejection
-        blocks = [block for placement in outcome.placements for block in placement.memory]
-        devices = [item for placement in outcome.placements for item in placement.devices.items()]
-        yield {
-            "time": f"{outcome.time:g}" if outcome.time < 1e6 else f"{outcome.time:.3f}",
-            **{name: str(getattr(outcome.pod, name)) for name in ("namespace", "name", "uid", "qos")},
-            "outcome": "rejected" if rejection else "admitted",
-            "aligned": _ALIGNED[outcome.on_one],
-            "nodes": bits.show(outcome.nodes),
-            "cpus": bits.show(bits.union(placement.cpus for placement in outcome.placements)),
-            "memory": " ".join(f"{block.type}@{bits.show(block.nodes)}={block.size}" for block in blocks),
-            "devices": " ".join(f"{resource}={','.join(ids)}" for resource, ids in devices),
-            "claims": " ".join(_claimed(claim) for claim in outcome.claims),
-            "reason": rejection.reason if rejection else "",
-            "container": (rejection.container or "") if rejection else "",
-            "shortfall": shortfall(rejection) if rejection else "",
-            "message": rejection.message if rejection else "",
-            "missing": " ".join(outcome.missing),
-            "kubelet": outcome.kubelet or "",
-        }
+    for outcome, row in zip(result.outcomes, result.to_rows(), strict=True):
+        time = f"{outcome.time:g}" if outcome.time < 1e6 else f"{outcome.time:.3f}"
+        yield {name: str(value) for name, value in row.items()} | {"time": time}
 
 
 def write_rows(columns: Iterable[str], table: Iterable[Mapping[str, str]], stream: TextIO) -> None:
@@ -97,24 +81,6 @@ def write_rows(columns: Iterable[str], table: Iterable[Mapping[str, str]], strea
     writer.writeheader()
     for row in table:
         writer.writerow({name: f"'{text}" if text[:1] in {"=", "+", "@"} else text for name, text in row.items()})
-
-
-def shortfall(rejection: Rejection) -> str:
-    """Return what is missing, in short: ``cpu: 10 needed, at most 8 free on nodes 0-1``."""
-    by_resource: dict[str, list[Shortfall]] = {}
-    for short in rejection.shortfalls:
-        by_resource.setdefault(short.resource, []).append(short)
-    texts = []
-    for resource, shortfalls in by_resource.items():
-        first = shortfalls[0]
-        milli = first.provider == sentences.HOST
-        numbers = (first.needed, max(short.free for short in shortfalls))
-        needed, free = (sentences.format_number(resource, number, milli=milli) for number in numbers)
-        nodes = bits.union(short.nodes or 0 for short in shortfalls)
-        most, plural = ("at most ", "s") if nodes.bit_count() > 1 else ("", "")
-        where = f" on node{plural} {bits.show(nodes)}" if nodes else ""
-        texts.append(f"{resource}: {needed} needed, {most}{free} free{where}")
-    return "; ".join(texts)
 
 
 def _outcome(outcome: PodOutcome) -> dict[str, Any]:
@@ -133,11 +99,6 @@ def _outcome(outcome: PodOutcome) -> dict[str, Any]:
         "missingDevices": list(outcome.missing),
         "kubelet": outcome.kubelet,
     }
-
-
-def _claimed(claim: ExplainedClaim) -> str:
-    verdict = {True: " (aligned)", False: " (not aligned)", None: ""}[claim.aligned]
-    return f"{claim.state.name}={','.join(device.id.device for _, device in claim.state.devices)}{verdict}"
 
 
 def _placement(placement: ContainerPlacement) -> dict[str, Any]:

@@ -14,10 +14,12 @@ from functools import partial
 from time import monotonic
 from typing import NamedTuple
 
+from alignup.align import bits
 from alignup.align.bits import NodeSet
 from alignup.align.claims.alignment import ClaimState, ExplainedClaim, HostClaims
-from alignup.align.decision import Rejection
+from alignup.align.decision import Rejection, Shortfall
 from alignup.align.devices.choices import DeviceChooser, RandomChooser
+from alignup.align.display import HtmlTable, Row
 from alignup.align.errors import PodError
 from alignup.align.explain import sentences
 from alignup.align.host import Host, Settings
@@ -43,6 +45,7 @@ from alignup.simulate.usage import UsageMeter, UsageStats
 
 INVALID = "Invalid"  #: the reason of pods that the API server rejects
 NOT_SCHEDULABLE = "NotSchedulable"  #: the reason of pods that request devices which no device plugin provides
+_ALIGNED = {True: "one node", False: "several nodes", None: ""}
 MIN_INTERVAL = 0.05  #: seconds between two reports of progress
 
 Progress = Callable[[int, int], object]  #: called with the number of finished items and the total
@@ -84,6 +87,51 @@ class PodOutcome(NamedTuple):
     @property
     def nodes(self) -> NodeSet:
         return common_nodes(site for placement in self.placements for site in placement.sites)
+
+    def to_row(self) -> Row:
+        rejection = self.rejection
+        blocks = [block for placement in self.placements for block in placement.memory]
+        devices = [item for placement in self.placements for item in placement.devices.items()]
+        return {
+            "time": self.time,
+            **{name: str(getattr(self.pod, name)) for name in ("namespace", "name", "uid", "qos")},
+            "outcome": "rejected" if rejection else "admitted",
+            "aligned": _ALIGNED[self.on_one],
+            "nodes": bits.show(self.nodes),
+            "cpus": bits.show(bits.union(placement.cpus for placement in self.placements)),
+            "memory": " ".join(f"{block.type}@{bits.show(block.nodes)}={block.size}" for block in blocks),
+            "devices": " ".join(f"{resource}={','.join(ids)}" for resource, ids in devices),
+            "claims": " ".join(_claimed(claim) for claim in self.claims),
+            "reason": rejection.reason if rejection else "",
+            "container": (rejection.container or "") if rejection else "",
+            "shortfall": shortfall(rejection) if rejection else "",
+            "message": rejection.message if rejection else "",
+            "missing": " ".join(self.missing),
+            "kubelet": self.kubelet or "",
+        }
+
+
+def shortfall(rejection: Rejection) -> str:
+    """Return what is missing, in short: ``cpu: 10 needed, at most 8 free on nodes 0-1``."""
+    by_resource: dict[str, list[Shortfall]] = {}
+    for short in rejection.shortfalls:
+        by_resource.setdefault(short.resource, []).append(short)
+    texts = []
+    for resource, shortfalls in by_resource.items():
+        first = shortfalls[0]
+        milli = first.provider == sentences.HOST
+        numbers = (first.needed, max(short.free for short in shortfalls))
+        needed, free = (sentences.format_number(resource, number, milli=milli) for number in numbers)
+        nodes = bits.union(short.nodes or 0 for short in shortfalls)
+        most, plural = ("at most ", "s") if nodes.bit_count() > 1 else ("", "")
+        where = f" on node{plural} {bits.show(nodes)}" if nodes else ""
+        texts.append(f"{resource}: {needed} needed, {most}{free} free{where}")
+    return "; ".join(texts)
+
+
+def _claimed(claim: ExplainedClaim) -> str:
+    verdict = {True: " (aligned)", False: " (not aligned)", None: ""}[claim.aligned]
+    return f"{claim.state.name}={','.join(device.id.device for _, device in claim.state.devices)}{verdict}"
 
 
 class AlignmentCounts(NamedTuple):
@@ -134,7 +182,7 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SimulationResult(Score):
+class SimulationResult(HtmlTable, Score):
     machine: Machine
     settings: Settings
     outcomes: tuple[PodOutcome, ...]  #: in the order of arrival
@@ -145,8 +193,16 @@ class SimulationResult(Score):
     duration: float  #: seconds from the first event to the last
     shared: SharedPoolResult | None = None  #: ``None``: it was not asked for
 
+    def __repr__(self) -> str:
+        return f"<SimulationResult: {self.admitted} pods admitted, {self.rejected} rejected>"
+
+    def to_rows(self) -> list[Row]:
+        """Return one row per pod, in the order of arrival."""
+        return [outcome.to_row() for outcome in self.outcomes]
+
     @property
     def score(self) -> Score:
+        """The figures alone."""
         return Score(**{field.name: getattr(self, field.name) for field in fields(Score)})
 
 

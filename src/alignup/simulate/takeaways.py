@@ -6,7 +6,7 @@ from alignup.align.settings import Policy
 from alignup.picture.text_format import clean
 from alignup.simulate.arrivals import format_duration
 from alignup.simulate.cluster_result import FleetResult
-from alignup.simulate.compare import NOT_APPLICABLE, Comparison
+from alignup.simulate.compared_settings import NOT_APPLICABLE, Comparison
 from alignup.simulate.node_simulation import Score, SimulationResult
 from alignup.simulate.sweeps import CombinationMeans
 

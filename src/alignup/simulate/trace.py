@@ -1,4 +1,4 @@
-"""Traces: YAML or JSON files of pods that arrive and depart, described in ``docs/simulate.md``.
+"""Traces: YAML or JSON files of pods that arrive and depart, described in ``docs/simulate-data.md``.
 
 The first document is the header; events are in its list ``events``, or each is a document after the header. In JSON
 every line is one document (JSON Lines), which is what :func:`write` produces.

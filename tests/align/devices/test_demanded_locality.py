@@ -123,6 +123,10 @@ def test_a_flat_machine_cannot_say() -> None:
 
     assert answer.satisfied is None
     assert FLAT in answer.reason
+    nic = pci("nic", 2, root="pci0000:00")
+    both = locality(pci("gpu", 0, root="pci0000:00"), nic)
+    assert check_demand(SWITCH, both, devices((0,), (2,))).satisfied is None
+    assert check_demand(SPREAD, both, devices((0,)), {NIC: ["nic-2"]}).satisfied is None
     assert check_demand(NVLINK, flat, devices((0, 1))) == (None, "the links between the GPUs are not known")
 
 

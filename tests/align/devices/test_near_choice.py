@@ -146,12 +146,43 @@ def test_a_choice_one_by_one_satisfies_the_pools(question: tuple[Locality, list[
     locality, requests = question
     if requests:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(near_choice, "MAX_SETS", 0)
+            patch.setattr(near_choice, "MAX_STEPS", 0)
             choice = choose_near(locality, requests)
         assert choice is not None
         assert not choice.exact
         for request in requests:
             assert choice.devices[request.resource] in set(choices(request.option))
+
+
+def ring(count: int) -> tuple[Locality, list[NearRequest]]:
+    """Return GPUs and NICs, each below a switch of its own, and requests for half of the GPUs and one NIC more."""
+    devices = [(resource, 0, number // 4, 2 * (number % 4)) for resource in (GPU, NIC) for number in range(count)]
+    locality = make_locality(devices, [(number, (number + 1) % count, number % 3 + 1) for number in range(count)])
+    addresses = list(locality.pci)
+    return locality, [
+        NearRequest(resource, (Pool(take, tuple(ids)),), (*ids, "no address"), ids)
+        for resource, take, ids in ((GPU, count // 2, addresses[:count]), (NIC, count // 2 + 1, addresses[count:]))
+    ]
+
+
+@pytest.mark.parametrize("limit", ["MAX_PAIRS", "MAX_STEPS"])
+@pytest.mark.parametrize("demands", [(), (SWITCH,), (LocalityDemand(DemandedLocality.NVLINK, (GPU,)),)])
+def test_too_many_sets_are_not_compared(
+    monkeypatch: pytest.MonkeyPatch, limit: str, demands: tuple[LocalityDemand, ...]
+) -> None:
+    locality, requests = ring(12)
+    monkeypatch.setattr(near_choice, limit, 0)
+
+    choice = choose_near(locality, requests, demands)
+
+    if demands:
+        assert choice is None
+    else:
+        assert choice is not None
+        assert not choice.exact
+        assert [len(choice.devices[resource]) for resource in (GPU, NIC)] == [6, 7]
+        unpaired = rate(locality, requests, [choice.devices[GPU], choice.devices[NIC]])[0]
+        assert unpaired[1] == 1, "there is one NIC more than GPUs"
 
 
 EXAMPLE = alignup.load_machine(Path(__file__).parents[3] / "examples/locality/machine.yaml")

@@ -5,9 +5,11 @@ import json
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from alignup.align import bits
 from alignup.align.errors import AlignError, ConfigurationError
 from alignup.kubernetes.configuration import host_settings, unwrap
 from alignup.kubernetes.configuration.distributions import FETCH
@@ -237,7 +239,53 @@ def test_what_a_profile_says_about_the_machine_is_noted():
     notes = source(profile(hugepages={"pages": []}, cpu={"offlined": "15"})).notes
 
     assert any("spec.hugepages" in note for note in notes)
-    assert any("spec.cpu.offlined" in note for note in notes)
+    assert any("spec.cpu.offlined: CPUs 15 are not counted" in note for note in notes)
+
+
+def test_cpus_that_a_profile_takes_offline_are_known():
+    assert source(profile(cpu={"offlined": "8-9,15"})).offline == bits.parse("8-9,15")
+
+
+def test_a_field_in_other_capitals_is_an_error_that_proposes_the_right_ones():
+    with pytest.raises(ConfigurationError, match=r"spec.cpu.Shared: unknown field; did you mean shared\?"):
+        source(profile(cpu={"Shared": "3"}))
+
+
+def test_unknown_fields_can_be_ignored_with_a_note():
+    text = to_yaml(profile(cpu={"Shared": "3"})).encode()
+    made = unwrap(text, name="profile.yaml", ignore_unknown_fields=True)
+
+    assert made.read().reserved_system_cpus == "0-1"
+    assert "profile.yaml: ignored spec.cpu.Shared: unknown field; did you mean shared?" in made.notes
+
+
+class TestFieldsInTheFormOfTheFile:
+    FIELDS = to_yaml({"reservedSystemCPUs": "0-3", "systemReserved": {"memory": "1Gi"}})
+
+    def test_of_a_profile(self):
+        snippet = {"kubeletconfig.experimental": '{"topologyManagerScope": "pod"}'}
+        placed = yaml.safe_load(source(profile(annotations=snippet)).write_fields(self.FIELDS))
+
+        annotation = placed["metadata"]["annotations"]["kubeletconfig.experimental"]
+        assert placed["spec"] == {"cpu": {"reserved": "0-3"}}
+        assert json.loads(annotation) == {"topologyManagerScope": "pod", "systemReserved": {"memory": "1Gi"}}
+
+    def test_of_a_kubelet_config(self):
+        placed = yaml.safe_load(source(KUBELET_CONFIG).write_fields(self.FIELDS))
+
+        assert placed == {"spec": {"kubeletConfig": yaml.safe_load(self.FIELDS)}}
+
+    def test_of_a_file_of_gke(self):
+        made = source({"kubeletConfig": {"topologyManager": {"policy": "restricted"}}})
+        placed = yaml.safe_load(made.write_fields("topologyManagerPolicy: none\n"))
+
+        assert placed == {"kubeletConfig": {"topologyManager": {"policy": "none"}}}
+
+    def test_flags_and_plain_configurations_stay_as_they_are(self):
+        flag = source(KUBEADM).write_fields("topologyManagerPolicy: none\n")
+
+        assert yaml.safe_load(flag) == {"topologyManagerPolicy": "none"}
+        assert source(KUBELET).write_fields(self.FIELDS) == self.FIELDS
 
 
 @pytest.mark.parametrize(

@@ -576,7 +576,7 @@ def test_the_patches_of_a_kustomization_are_not_applied_silently(tmp_path):
 
     assert names(loaded) == ["web"]
     (warning,) = loaded.warnings
-    assert warning.endswith(f"try kubectl kustomize {tmp_path} | alignup why -f -")
+    assert warning.endswith(f"try alignup why -k {tmp_path}")
 
 
 def test_templates_in_valid_manifests_are_data():

@@ -88,6 +88,7 @@ class CpuSettings:
             object.__setattr__(self, "reservation", read_amount("reservation", self.reservation))
 
     def check_none(self) -> None:
+        """Raise ``SettingsError`` if there are options, which the policy ``none`` does not support."""
         if self.options:
             listed = " ".join(f"{name}:{value}" for name, value in sorted(self.options.items()))
             raise SettingsError(f"new none policy error: None policy: received unsupported options=map[{listed}]")

@@ -14,7 +14,6 @@ place. Devices that can be swapped without any difference are tried once. All se
 for 16 devices, and for many more on real machines. If there are too many sets, devices are taken one by one.
 """
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -29,9 +28,9 @@ from alignup.align.devices.hints import natural_sort_key
 from alignup.align.locality import DeviceKind, Level, Locality
 from alignup.align.machine import Machine
 
-MAX_SETS = 13_000  #: of devices of one kind: 8 of 16 different devices are 12,870
+MAX_STEPS = 25_000  #: to visit the sets of one kind: those of 8 of 16 different devices take 24,310
 MAX_PAIRS = 30_000  #: of sets of two kinds
-_MAX_STARTS = 64  #: devices that a choice one by one begins with
+_MAX_STARTS = 8  #: devices that a choice one by one begins with, unless there are demands
 _UNKNOWN = (len(Level), 0)  #: the rank of two devices if the machine cannot say how near they are
 _LINK = 1 << 16  #: what a link adds to the score of a set: more than all levels
 _FIELD = 12  #: bits for the number of devices below a switch
@@ -40,6 +39,10 @@ Devices = Mapping[str, Iterable[str]]  #: ids by resource
 _ROOT, _SWITCH = range(2)  #: what is above devices
 _LEVELS = {DemandedLocality.SAME_ROOT: _ROOT, DemandedLocality.SAME_SWITCH: _SWITCH}
 _PAIRED = (0, 0)  #: no device lacks a partner, neither below its root complex nor below its switch
+
+
+class _TooManySetsError(Exception):
+    pass
 
 
 class NearRequest(NamedTuple):
@@ -166,19 +169,6 @@ class _Part:
     def tie_break(self, devices: _Set) -> tuple[object, ...]:
         return self.damage(devices.mask), list(bits.members(devices.mask))
 
-    def count_sets(self) -> int:
-        """Return the number of sets, if all devices are compatible."""
-        total = 1
-        for take, members in self.pools:
-            first: dict[int, int] = {}
-            for index in members:
-                first[index] = first.get(self.lower[index], index)
-            counts = [1, *[0] * take]  # of ways to take so many devices
-            for size in Counter(first.values()).values():
-                counts = [sum(counts[max(0, count - size) : count + 1]) for count in range(take + 1)]
-            total *= counts[take]
-        return total
-
     def add(self, devices: _Set, index: int, chosen: Iterable[int]) -> _Set:
         """Return *devices*, which are the *chosen* ones, with one more."""
         mask, rank, score, roots, switches, numbers = devices
@@ -193,12 +183,19 @@ class _Part:
         )
 
     def visit(self, action: Callable[[_Set], int | None]) -> None:
-        """Call *action* with each set; it returns the rank above which sets are of no interest (``None``: any is)."""
+        """Call *action* with each set; it returns the rank above which sets are of no interest (``None``: any is).
+
+        ``_TooManySetsError`` if there are too many.
+        """
         limit: int | None = None
+        steps = 0
         pools, lower, compatible, compares = self.pools, self.lower, self.compatible, self.compares
 
         def extend(pool: int, start: int, missing: int, chosen: tuple[int, ...], devices: _Set) -> None:
-            nonlocal limit
+            nonlocal limit, steps
+            steps += 1
+            if steps > MAX_STEPS:
+                raise _TooManySetsError
             while not missing:
                 pool += 1
                 if pool == len(pools):
@@ -342,10 +339,6 @@ def _unpaired(parts: tuple[_Part, _Part], a: _Set, b: _Set) -> tuple[int, int]:
     )
 
 
-class _TooManySetsError(Exception):
-    pass
-
-
 class _Partners:
     """The sets of a second part, and how well they go with a set of the first part."""
 
@@ -387,8 +380,6 @@ class _Partners:
 
 def _compare_all(parts: Sequence[_Part]) -> list[_Set]:
     """Return the best set of each part; nothing if none satisfies the demands."""
-    if any(part.count_sets() > MAX_SETS for part in parts):
-        raise _TooManySetsError
     first, partners = parts[0], [_Partners(parts[0], part) for part in parts[1:]]
     best: tuple[tuple[int, ...], _Set] | None = None
 
@@ -410,7 +401,9 @@ def _compare_all(parts: Sequence[_Part]) -> list[_Set]:
 def _take_one_by_one(parts: Sequence[_Part]) -> list[_Set]:
     """Return sets that are built device by device, the best of those that begin with different devices."""
     first, candidates = parts[0], []
-    for start in [index for _, members in first.pools for index in members][:_MAX_STARTS]:
+    for start in [index for _, members in first.pools for index in members if first.lower[index] < 0]:
+        if len(candidates) >= _MAX_STARTS and not first.demands:
+            break
         sets: list[_Set] = []
         for part in parts:
             devices = _build(part, start if part is first else None, sets[0] if sets else _Set())

@@ -53,6 +53,7 @@ class PreferenceRequest:
     size: int
 
     def first_devices(self) -> tuple[str, ...]:
+        """Return the answer of a plugin that prefers its first devices."""
         rest = [id_ for id_ in self.available if id_ not in self.must_include]
         return (*self.must_include, *rest)[: self.size]
 

@@ -158,6 +158,7 @@ class Pod:
         return {container.name: count for container, count in zip(self.init, before, strict=False)}
 
     def is_ordinary_init(self, container: str) -> bool:
+        """Return whether *container* is an init container that ends before the next one starts."""
         position = self._init_positions.get(container) if self.init else None
         return position is not None and self.ordinary_init[position : position + 1] == (container,)
 
@@ -220,6 +221,7 @@ class Pod:
 
     @property
     def has_pod_level_resources(self) -> bool:
+        """Whether CPU, memory or huge pages are requested for the pod as a whole."""
         resources = self.resources
         if not resources.requests and not resources.limits:
             return False

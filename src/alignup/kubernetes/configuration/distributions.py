@@ -14,8 +14,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from alignup.align import bits
-from alignup.align.bits import quote
-from alignup.align.errors import DocumentError, ParseError, QuantityError
+from alignup.align.bits import CpuSet, quote
+from alignup.align.errors import DocumentError, ParseError, ProblemKind, QuantityError
 from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy
 from alignup.kubernetes.configuration.fields import KIND
@@ -25,7 +25,7 @@ from alignup.kubernetes.manifests.object_reader import Diagnostics, ObjectReader
 
 FETCH = "kubectl get --raw /api/v1/nodes/NODE/proxy/configz > configz.json"
 
-_SNIPPET = "kubeletconfig.experimental"
+SNIPPET = "kubeletconfig.experimental"  #: the annotation of a PerformanceProfile with other fields, as JSON
 _DRA = "performance.openshift.io/dra-resource-management"
 #: The fields of a PerformanceProfile below ``spec``, and below those of them that are read.
 _PROFILE_FIELDS: Mapping[str, tuple[str, ...]] = {
@@ -76,6 +76,8 @@ class NodeFile:
     computed: str = ""  #: what each node computes for itself
     title: str = ""  #: of the tool
     number: int = 0  #: of the document
+    snippet: Mapping[str, Any] | None = None  #: the fields in the annotation ``SNIPPET``; ``None``: it can have none
+    offline: CpuSet = 0  #: CPUs that the tool takes offline
 
     def default(self, name: str, value: object) -> None:
         """Set a field that the file does not set, as the tool does."""
@@ -170,16 +172,19 @@ def read_node_file(parsed: _Documents, diagnostics: Diagnostics) -> NodeFile | N
 
 
 def _refuse_unknown(reader: ObjectReader, known: Sequence[str]) -> None:
-    for name in reader.fields:
+    spelling = {name.lower(): name for name in known}
+    for name in map(str, reader.fields):
         if name not in known:
-            meant = get_close_matches(str(name), known, n=1)
-            reader.error(str(name), f"unknown field; did you mean {meant[0]}?" if meant else "unknown field")
+            meant = [*filter(None, [spelling.get(name.lower())]), *get_close_matches(name, known, n=1)]
+            message = f"unknown field; did you mean {meant[0]}?" if meant else "unknown field"
+            reader.error(name, message, ProblemKind.UNKNOWN_FIELD)
 
 
 def _performance_profile(top: ObjectReader, _: object) -> NodeFile:
     """Read what the Node Tuning Operator and the Machine Config Operator of OpenShift make of a PerformanceProfile."""
     spec, annotations = top.child("spec"), top.child("metadata").mapping("annotations")
-    read = NodeFile(_snippet(annotations, top))
+    snippet = _snippet(annotations, top)
+    read = NodeFile(dict(snippet), snippet=snippet)
     if _is_true(annotations.get(_DRA)):
         read.fields |= {"cpuManagerPolicy": "none", "topologyManagerPolicy": "none", "memoryManagerPolicy": "None"}
         read.fields.pop("cpuManagerPolicyOptions", None)
@@ -215,20 +220,21 @@ def _performance_profile(top: ObjectReader, _: object) -> NodeFile:
             "spec.hugepages sets the kernel's arguments: the machine must have these pages, see --machine"
         )
     if cpu.has("offlined"):
-        read.notes.append("spec.cpu.offlined: the machine must not have these CPUs, see --machine")
+        read.offline = _cpus(cpu, "offlined")
+        read.notes.append(f"spec.cpu.offlined: CPUs {bits.show(read.offline)} are not counted")
     _finish_openshift(read)
     return read
 
 
 def _snippet(annotations: Mapping[str, Any], top: ObjectReader) -> dict[str, Any]:
-    text, problem = annotations.get(_SNIPPET, "{}"), "must be a JSON object"
+    text, problem = annotations.get(SNIPPET, "{}"), "must be a JSON object"
     try:
         parsed = documents.read(text) if isinstance(text, str) else ()
         if len(parsed) == 1 and parsed[0].json:  # not YAML
             return dict(parsed[0].value)
     except DocumentError as error:
         problem = f"must be JSON: {error.message}"
-    top.error(f"metadata.annotations[{_SNIPPET}]", problem)
+    top.error(f"metadata.annotations[{SNIPPET}]", problem)
     return {}
 
 
@@ -241,7 +247,7 @@ def _reserved_memory(fields: Mapping[str, Any], top: ObjectReader) -> str:
             total += Quantity.parse(str(value))
         except QuantityError:
             message = f"{name}.{key}: the operator cannot add {quote(str(value))} to reserved memory; use a quantity"
-            top.error(f"metadata.annotations[{_SNIPPET}]", message)
+            top.error(f"metadata.annotations[{SNIPPET}]", message)
     return str(total)
 
 

@@ -20,14 +20,15 @@ Drop-ins are decoded more strictly than the first file in one way, duplicate key
 case of field names does not matter.
 """
 
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from alignup.align.bits import quote
-from alignup.align.errors import OWN_LIMIT, ConfigurationError, FileError, ParseError, Problem
+from alignup.align.bits import CpuSet, quote
+from alignup.align.errors import OWN_LIMIT, ConfigurationError, FileError, ParseError, Problem, ProblemKind
 from alignup.align.release import NEWEST, Release
 from alignup.documents.line_numbers import find_line
 from alignup.kubernetes.configuration import distributions, feature_gates
@@ -76,6 +77,9 @@ class ConfigurationText:
     #: field → the path of its value in the file, where it is not below *part*
     places: Mapping[str, str] = field(default_factory=dict)
     incomplete: str = ""  #: says which fields only the node has
+    path: str = ""  #: of the object in the file that has its fields under their own names; empty: the file itself
+    snippet: Mapping[str, Any] | None = None  #: the fields in an annotation of the file; ``None``: it can have none
+    offline: CpuSet = 0  #: CPUs of the node that the file takes offline
 
     @classmethod
     def of(
@@ -94,6 +98,29 @@ class ConfigurationText:
     def document(self) -> ParsedDocument:
         """Return what the kubelet reads; :class:`ConfigurationError` if it cannot be parsed."""
         return self.parsed or first_document(self.text, name=self.name)
+
+    def write_fields(self, text: str) -> str:
+        """Return fields of a KubeletConfiguration, as YAML, in the form of the file that they come from."""
+        if not text or not (self.path or self.places or self.snippet is not None):
+            return text
+        (document,) = documents.read(text)
+        placed: dict[str, Any] = {}
+        annotated: dict[str, Any] = {}
+        for name, value in document.value.items():
+            place = self.places.get(name, "")
+            if self.snippet is not None and not place:
+                annotated[name] = value
+                continue
+            is_flag = "[" in place  # which has no path of fields
+            *outer, last = (place if place and not is_flag else f"{self.path}.{name}".lstrip(".")).split(".")
+            holder = placed
+            for key in outer:
+                holder = holder.setdefault(key, {})
+            holder[last] = value
+        if annotated:
+            snippet = documents.to_json({**(self.snippet or {}), **annotated})
+            placed["metadata"] = {"annotations": {distributions.SNIPPET: snippet}}
+        return documents.to_yaml(json.loads(documents.to_json(placed)))  # plain numbers
 
     def read(self) -> Configuration:
         """Return the configuration with defaults; :class:`ConfigurationError` if the kubelet would reject it."""
@@ -117,15 +144,18 @@ class ConfigurationText:
         return self.origins.get(path) or self.origins.get(path.partition("[")[0].partition(".")[0], "")
 
 
-def unwrap(text: bytes, *, name: str, release: Release = NEWEST) -> ConfigurationText:
+def unwrap(
+    text: bytes, *, name: str, release: Release = NEWEST, ignore_unknown_fields: bool = False
+) -> ConfigurationText:
     """Return the KubeletConfiguration in *text*; a text in another form is returned as it is.
 
-    :class:`ConfigurationError` if *text* is one of the objects above, but without a configuration.
+    :class:`ConfigurationError` if *text* is one of the objects above, but without a configuration, or with fields that
+    it does not have; with *ignore_unknown_fields*, a note names these.
     """
-    return replace(_unwrap(text, name, release), release=release)
+    return replace(_unwrap(text, name, release, lenient=ignore_unknown_fields), release=release)
 
 
-def _unwrap(text: bytes, name: str, release: Release) -> ConfigurationText:
+def _unwrap(text: bytes, name: str, release: Release, *, lenient: bool) -> ConfigurationText:
     try:
         parsed = documents.read(text)
     except ParseError:
@@ -142,7 +172,7 @@ def _unwrap(text: bytes, name: str, release: Release) -> ConfigurationText:
         return ConfigurationText(_config_map_text(value, name), name, part="data.kubelet")
     if len(parsed) > 1 or (version, kind) != (VERSION, KIND):
         whole = parsed if value is parsed[0].value else (ParsedDocument(1, 1, value),)
-        if source := _node_file(whole, text, name):
+        if source := _node_file(whole, text, name, lenient=lenient):
             return source
     if value is not parsed[0].value:
         return ConfigurationText.of(value, name, part="items[0]")
@@ -189,13 +219,15 @@ def _config_map_text(value: Mapping[str, Any], name: str) -> bytes:
     return text.encode()
 
 
-def _node_file(parsed: Sequence[ParsedDocument], text: bytes, name: str) -> ConfigurationText | None:
+def _node_file(parsed: Sequence[ParsedDocument], text: bytes, name: str, *, lenient: bool) -> ConfigurationText | None:
     """Return the configuration in a file of a distribution or a cloud; ``None`` if it is none."""
     diagnostics = Diagnostics()
     read = distributions.read_node_file(parsed, diagnostics)
     if read is None:
         return None
-    if problems := diagnostics.problems:
+    unknown = [problem for problem in diagnostics.problems if lenient and problem.kind is ProblemKind.UNKNOWN_FIELD]
+    read.notes += [f"ignored {problem}" for problem in unknown]
+    if problems := [problem for problem in diagnostics.problems if problem not in unknown]:
         lines = (find_line(text, problem.field, document=read.number) for problem in problems)
         located = [replace(problem, line=line) for problem, line in zip(problems, lines, strict=True)]
         advice = f"Correct it, or give the configuration of a running kubelet: {distributions.FETCH}"
@@ -209,7 +241,14 @@ def _node_file(parsed: Sequence[ParsedDocument], text: bytes, name: str) -> Conf
         notes.append(f"{name}: {incomplete}")
     number = read.number if len(parsed) > 1 else 0
     source = ConfigurationText.of({**read.fields, **_TYPE}, name, notes, part=read.part, number=number)
-    return replace(source, places=read.places, incomplete=incomplete)
+    return replace(
+        source,
+        places=read.places,
+        incomplete=incomplete,
+        path="" if "[" in read.part else read.part,
+        snippet=read.snippet,
+        offline=read.offline,
+    )
 
 
 def _error(path: str, message: str, name: str) -> ConfigurationError:

@@ -343,7 +343,7 @@ def _parse_each(
         try:
             parsed[name] = parse(name, text)
         except QuantityError as error:
-            problems.append(Problem(f"{field}[{name}]", f"{prefix}{error}"))
+            problems.append(Problem(f"{field}[{name}]", f"{prefix}{error.message}"))
     if problems:
         raise ConfigurationError(problems, stage=stage, source=configuration.source)
     return parsed
@@ -355,7 +355,9 @@ def _reserved(name: str, text: str) -> Quantity:
     try:
         amount = Quantity.parse(text)
     except QuantityError as error:
-        raise QuantityError(f"failed to parse quantity {quote(text)} for {quote(name)} resource: {error}") from None
+        raise QuantityError(
+            f"failed to parse quantity {quote(text)} for {quote(name)} resource: {error.message}"
+        ) from None
     if amount.sign < 0:
         raise QuantityError(f"resource quantity for {quote(name)} cannot be negative: {text}")
     if name != CPU:

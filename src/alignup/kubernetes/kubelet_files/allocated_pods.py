@@ -74,7 +74,7 @@ def parse_allocated_pods(text: bytes, *, path: str) -> AllocatedPods:
                 for uid, pod in (data["entries"] or {}).items()
             }
     except QuantityError as invalid:
-        error = str(invalid)
+        error = invalid.message
     raise StateError(f"could not read the checkpoint file of allocated resources {quote(path)}: {error}")
 
 

@@ -326,7 +326,7 @@ def _capacity_problems(spec: SliceSpec) -> Iterator[Problem]:
             try:
                 parse_amounts({name: amount.value})
             except QuantityError as error:
-                yield Problem(f"spec.devices[{index}].capacity[{name}].value", str(error), ProblemKind.QUANTITY)
+                yield Problem(f"spec.devices[{index}].capacity[{name}].value", error.message, ProblemKind.QUANTITY)
 
 
 def _qualified(name: str, driver: str) -> str:

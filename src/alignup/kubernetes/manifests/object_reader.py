@@ -139,7 +139,7 @@ class ObjectReader:
             try:
                 amounts |= parse_amounts({key: value})
             except QuantityError as error:
-                self.error(f"{name}[{key}]", str(error), ProblemKind.QUANTITY)
+                self.error(f"{name}[{key}]", error.message, ProblemKind.QUANTITY)
         return amounts
 
     def mapping(self, name: str) -> Mapping[str, Any]:

@@ -187,6 +187,7 @@ class LoadedWorkloads:
     workloads: tuple[Workload, ...] = ()
     warnings: tuple[str, ...] = ()  #: skipped objects and likely mistakes
     claims: tuple[ObjectLocation, ...] = ()  #: ResourceClaims and others, which ``manifests.claims`` reads
+    problems: tuple[LocatedProblem, ...] = ()  #: of files that were left out
 
     @property
     def use_claims(self) -> bool:
@@ -200,12 +201,14 @@ def read_paths(
     *,
     accept: Accept = validation.accept,
     ignore_unknown_fields: bool = False,
+    leave_out: bool = False,
 ) -> LoadedWorkloads:
     """Read files and directories; ``-`` is *stdin*. :class:`ManifestError` lists every problem.
 
-    Like ``kubectl -f``, a directory stands for its files that end in ``SUFFIXES``, in the order of their names.
+    Like ``kubectl -f``, a directory stands for its files that end in ``SUFFIXES``, in the order of their names. With
+    *leave_out*, files with problems are left out, unless no other file has a workload.
     """
-    collector = _Collector(accept, strict=not ignore_unknown_fields)
+    collector = _Collector(accept, strict=not ignore_unknown_fields, leave_out=leave_out)
     for path in paths:
         if str(path) == "-":
             collector.add_file(stdin, "standard input")
@@ -238,6 +241,7 @@ def read_workloads(
 class _Collector:
     accept: Accept
     strict: bool = True  #: whether unknown fields are problems
+    leave_out: bool = False  #: whether files with problems are left out
     workloads: dict[_ObjectKey, dict[str, Workload]] = field(default_factory=dict)  #: each by template
     of_trainer: list[tuple[ObjectLocation, ObjectReader]] = field(default_factory=list)  #: TrainJobs and their runtimes
     owners: set[_ObjectKey] = field(default_factory=set)  #: from the owner references of workloads
@@ -250,7 +254,14 @@ class _Collector:
         if self.of_trainer:
             self._add_train_jobs()
         if self.problems:
-            raise ManifestError(self.problems)
+            wrong = {located.location.file for located in self.problems}
+            self.workloads = {
+                key: templates
+                for key, templates in self.workloads.items()
+                if self.leave_out and not any(workload.source.file in wrong for workload in templates.values())
+            }
+            if not self.workloads:
+                raise ManifestError(self.problems)
         # A cluster export has the same pods three times: as a Deployment, its ReplicaSet and its Pods.
         for key in sorted(self.owners & self.workloads.keys()):
             owner = next(iter(self.workloads.pop(key).values()))
@@ -262,7 +273,7 @@ class _Collector:
             noun = "object that runs" if count == 1 else "objects that run"
             self.warnings.append(f"skipped {count} {noun} no pods: {', '.join(kinds)}")
         workloads = (workload for templates in self.workloads.values() for workload in templates.values())
-        return LoadedWorkloads(tuple(workloads), tuple(self.warnings), tuple(self.claims))
+        return LoadedWorkloads(tuple(workloads), tuple(self.warnings), tuple(self.claims), tuple(self.problems))
 
     def add_path(self, path: Path) -> None:
         files = [path]
@@ -279,22 +290,22 @@ class _Collector:
             self._fail(SourceLocation(str(path)), f"the directory has no files that end in {', '.join(SUFFIXES)}")
         for file in files:
             if file.name in KUSTOMIZATIONS:
-                build = f"kubectl kustomize {file.parent} | alignup why -f -"
+                build = f"alignup why -k {file.parent}"
                 self.warnings.append(f"{file}: skipped: its patches are not applied to other files; try {build}")
             else:
-                self.add_file(file, str(file))
+                self.add_file(file, str(file), listed=file != path)
 
-    def add_file(self, file: Path | BinaryIO | None, name: str) -> None:
-        """Read one file; ``None`` counts as empty."""
+    def add_file(self, file: Path | BinaryIO | None, name: str, *, listed: bool = False) -> None:
+        """Read one file; ``None`` counts as empty. A *listed* one is there because of its directory."""
         try:
             with open_input(file) if isinstance(file, Path) else nullcontext(file) as opened:
                 text = opened.read(documents.MAX_BYTES + 1) if opened else b""
         except (OSError, ValueError) as error:
             self._fail(SourceLocation(name), error)
         else:
-            self.add(text, name)
+            self.add(text, name, listed=listed)
 
-    def add(self, text: str | bytes, name: str) -> None:
+    def add(self, text: str | bytes, name: str, *, listed: bool = False) -> None:
         problem_count = len(self.problems)
         try:
             parsed = documents.read(text)
@@ -314,6 +325,8 @@ class _Collector:
                 str(place.part.get(key)).startswith(start) for key, start in _OWN_FILES
             ):
                 self.warnings.append(f"{source}: skipped a file of alignup, which is not a manifest")
+            elif listed and not (isinstance(place.part, dict) and place.part.keys() & {"apiVersion", "kind"}):
+                self.warnings.append(f"{source}: skipped: it has no apiVersion and kind, so it is not a manifest")
             else:
                 self._add_object(place, {})
         if len(self.problems) > problem_count and (message := describe_template(text)):

@@ -133,6 +133,7 @@
           label: name,
           width: 2,
           stroke: () => color(`--series${number % STYLES}`),
+          dash: number ? [10, 6 * number] : undefined, // equal curves stay visible below each other
           fill: names.length === 1 ? () => `${color("--series0")}26` : undefined,
           paths: uPlot.paths.stepped({ align: 1 }),
           points: { show: false },

@@ -130,15 +130,16 @@
 
   // The map: each node is a box, each NUMA node a column in it that is filled from below.
 
-  let boxes = { across: 1, width: 1, height: 1, column: 1 };
+  let boxes = { across: 1, width: 1, height: 1, column: 1, label: 0 };
   function layout(width) {
     const numa = Math.max(1, ...selected.slice(0, 200).map((node) => Math.min(node.numa.length, 8)));
     // The largest boxes with which all nodes fit into some 600 pixels.
-    for (const column of [14, 12, 10, 8, 7, 6, 5, 4, 3]) {
-      const [boxWidth, boxHeight] = [numa * column + 4, Math.round(column * 1.8) + 4];
+    for (const column of [72, 56, 40, 28, 20, 14, 12, 10, 8, 7, 6, 5, 4, 3]) {
+      const label = column >= 28 ? 16 : 0; // few nodes: their names are below the boxes
+      const [boxWidth, boxHeight] = [numa * column + 4, Math.round(column * 1.8) + 4 + label];
       const across = Math.max(1, Math.floor(width / boxWidth));
-      boxes = { across, width: boxWidth, height: boxHeight, column };
-      if (Math.ceil(selected.length / across) * boxHeight <= 600) break;
+      boxes = { across, width: boxWidth, height: boxHeight, column, label };
+      if (Math.ceil(selected.length / across) * boxHeight <= (label ? 320 : 600)) break;
     }
   }
   const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -156,7 +157,7 @@
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, width, height);
     const resource = resources.indexOf(element("resource").value);
-    const inside = boxes.height - 4;
+    const inside = boxes.height - 4 - boxes.label;
     const places = selected.map((node, number) => ({
       node,
       x: (number % boxes.across) * boxes.width,
@@ -185,6 +186,14 @@
       context.lineTo(x + across, y + 1);
     }
     context.stroke();
+    if (boxes.label === 0) return;
+    context.fillStyle = color("--ink");
+    context.font = "11px system-ui, sans-serif";
+    for (const { node, x, y } of places) {
+      let name = node.name;
+      while (name.length > 1 && context.measureText(name).width > boxes.width - 6) name = `${name.slice(0, -2)}…`;
+      context.fillText(name, x + 1, y + inside + 14);
+    }
   }
   // Call `paint` with the place and height of the part of each NUMA node that has one use.
   function eachPart(places, resource, use, inside, paint) {

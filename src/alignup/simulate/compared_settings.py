@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from alignup.align.claims.alignment import HostClaims
 from alignup.align.cpus.options import OPTION_STAGES, CpuOptions, CpuPolicy
+from alignup.align.display import HtmlTable, Row
 from alignup.align.errors import SettingsError, WorkLimitError
 from alignup.align.host import Host, Settings
 from alignup.align.machine import KubeletView, Machine
@@ -57,13 +58,13 @@ DIMENSIONS: Mapping[str, str] = {
 
 #: The values that a dimension can have; sets of options are built from these.
 _KNOWN_VALUES: Mapping[str, Sequence[str]] = {
-    "policy": tuple(Policy),
-    "scope": tuple(Scope),
+    "policy": tuple(map(str, Policy)),
+    "scope": tuple(map(str, Scope)),
     "topology-options": TOPOLOGY_SWITCHES,
-    STRATEGY_PREVIEW: tuple(AllocationStrategy),
-    "cpu-policy": tuple(CpuPolicy),
+    STRATEGY_PREVIEW: tuple(map(str, AllocationStrategy)),
+    "cpu-policy": tuple(map(str, CpuPolicy)),
     "cpu-options": tuple(OPTION_STAGES),
-    "memory-policy": tuple(MemoryPolicy),
+    "memory-policy": tuple(map(str, MemoryPolicy)),
 }
 #: No options, and a policy that the kubelet knows but does not start with on Linux.
 _ALSO_KNOWN = {("topology-options", NO_OPTIONS), ("cpu-options", NO_OPTIONS), ("memory-policy", "BestEffort")}
@@ -108,9 +109,23 @@ class RankedVariant(NamedTuple):
     score: Score
 
 
-class Comparison(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Comparison(HtmlTable):
     ranked: tuple[RankedVariant, ...]
     invalid: tuple[Variant, ...]  #: with their errors, in the order given
+
+    def __repr__(self) -> str:
+        best = f", best: {self.ranked[0].variant.label}" if self.ranked else ""
+        return f"<Comparison: {len(self.ranked) + len(self.invalid)} variants{best}>"
+
+    def to_rows(self) -> list[Row]:
+        """Return one row per variant, the best first and invalid ones last."""
+        empty: Row = dict.fromkeys(columns(self), "")
+        ranked: list[Row] = []
+        for rank, variant, score in self.ranked:
+            figures = {name: figure(score) for name, figure in _FIGURES.items()}
+            ranked.append({**empty, **variant.choices, _RANK: rank, **figures})
+        return ranked + [{**empty, **variant.choices, _ERROR: variant.error} for variant in self.invalid]
 
 
 def build_grid(base: Settings, dimensions: Iterable[str], *, machine: Machine) -> tuple[Variant, ...]:
@@ -290,13 +305,8 @@ def columns(comparison: Comparison) -> tuple[str, ...]:
 
 
 def rows(comparison: Comparison) -> Iterator[Mapping[str, str]]:
-    """Yield one row per variant, the best first and invalid ones last, for ``node_report.write_rows``."""
-    empty = dict.fromkeys(columns(comparison), "")
-    for rank, variant, score in comparison.ranked:
-        figures = {name: str(figure(score)) for name, figure in _FIGURES.items()}
-        yield {**empty, **variant.choices, _RANK: str(rank), **figures}
-    for variant in comparison.invalid:
-        yield {**empty, **variant.choices, _ERROR: variant.error}
+    """Yield the rows as texts, for ``node_report.write_rows``."""
+    return ({name: str(value) for name, value in row.items()} for row in comparison.to_rows())
 
 
 def score_variant(job: VariantJob, *, simulate: Callable[..., SimulationResult] = run) -> tuple[int, Score | str]:

@@ -19,7 +19,7 @@ from alignup.align.host import Host
 from alignup.align.release import STRATEGY_PREVIEW, find_release, with_preview
 from alignup.align.settings import FeatureGates, Policy, Scope
 from alignup.simulate.arrivals import arrivals
-from alignup.simulate.compare import DIMENSIONS, build_grid, columns, compare, rows, to_document
+from alignup.simulate.compared_settings import DIMENSIONS, build_grid, columns, compare, rows, to_document
 from alignup.simulate.executors import ProcessEngine, SerialEngine
 from alignup.simulate.generate import Profile, generate
 from alignup.simulate.node_report import write_rows
@@ -145,7 +145,7 @@ def test_errors_of_jobs_are_raised():
 
 INTERRUPTED = """
 import sys
-from alignup.simulate.compare import build_grid, compare
+from alignup.simulate.compared_settings import build_grid, compare
 from alignup.simulate.executors import ProcessEngine
 from alignup.simulate.generate import Profile, generate
 from tests.align.hosts import make_host
