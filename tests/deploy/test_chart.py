@@ -265,8 +265,10 @@ def test_values_change_the_observer():
     assert container["resources"] == values["resources"]
     assert container["securityContext"]["seLinuxOptions"] == {"type": "spc_t"}
     assert {mount["mountPath"].removeprefix("/data/kubelet") for mount in container["volumeMounts"]} == {
-        *("", "/pods", "/plugins", "/device-plugins", "/etc-of-node")
+        *("", "/pods", "/plugins", "/device-plugins", "/etc-of-node", "/etc/cdi", "/var/run/cdi")
     }
+    writable = [mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")]
+    assert writable == ["/data/kubelet/device-plugins"]
     assert pod["volumes"][0]["hostPath"]["path"] == "/data/kubelet"
     assert pod["nodeSelector"] == {"kubernetes.io/os": "linux", "numa": "true"}
     assert pod["tolerations"] == values["tolerations"]
@@ -292,6 +294,8 @@ def test_values_change_the_other_programs():
 
     assert (schedule["replicas"], scheduler["replicas"]) == (3, 1)
     assert (gate["args"][-1], extender["args"][-1]) == ("--gate-patience=10", "--offered=4")
+    rules = ["--plugin-rule=amd.com/gpu=amd", "--plugin-rule=nvidia.com/gpu=nvidia"]
+    assert gate["args"][-3:-1] == extender["args"][-3:-1] == rules
     assert gate["resources"] == CHANGED["schedule"]["resources"]
     assert extender["resources"] == CHANGED["scheduler"]["resources"]
     assert kube_scheduler["image"] == "registry.example.com/kube-scheduler:v1.35.0"
