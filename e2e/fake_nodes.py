@@ -38,8 +38,8 @@ class FakeNodes:
         self._generations: dict[str, int] = {}
         self._informer: Informer[ApiPod] = Informer(client, PODS)
 
-    async def add(self, name: str, kubelet: SimulatedKubelet | None = None) -> None:
-        self.kubelets[name] = kubelet or SimulatedKubelet()
+    async def add(self, name: str) -> None:
+        self.kubelets[name] = SimulatedKubelet()
         await create_node(self._client, name)
         await self.report(name)
 

@@ -135,7 +135,9 @@ async def until_bound(client: ApiClient, count: int) -> dict[str, str]:
 async def test_a_pod_that_demands_near_devices_waits_for_a_node_that_has_them(client: ApiClient) -> None:
     """The API server accepts a HostState with places of devices, and they decide which node the pod gets."""
     nodes = FakeNodes(client)
-    await nodes.add("far", located_kubelet())
+    await nodes.add("far")
+    nodes.kubelets["far"] = located_kubelet()
+    await nodes.report("far")
     amounts = {GPU: "2"}
     containers = [{"name": "app", "image": "app:1", "resources": {"requests": amounts, "limits": amounts}}]
     metadata = {"name": "near", "annotations": {DEVICES_ANNOTATION: "same-switch"}}
@@ -148,7 +150,9 @@ async def test_a_pod_that_demands_near_devices_waits_for_a_node_that_has_them(cl
             while "nodes will admit" not in events:
                 events = (await client.get_raw("/api/v1/namespaces/default/events")).decode()
                 await asyncio.sleep(0.05)
-        await nodes.add("near", located_kubelet(switches=1, gpus=4))
+        await nodes.add("near")
+        nodes.kubelets["near"] = located_kubelet(switches=1, gpus=4)
+        await nodes.report("near")
         bound = await until_bound(client, 1)
 
     assert "0/1 nodes will admit the pod: 1 the kubelet may choose devices that are not same-switch." in events
