@@ -14,7 +14,7 @@ from alignup.observe.observation import join
 from alignup.observe.published_objects import host_state
 from tests.observe.kubelets import SimulatedKubelet
 
-ALLOCATABLE = {"cpu": "7", "memory": "31Gi", "pods": "110", "example.com/gpu": "2"}
+ALLOCATABLE = {"cpu": "7", "memory": "31Gi", "pods": "110", "example.com/gpu": "2", "nvidia.com/gpu": "8"}
 REJECTED = "Pod was rejected: Resources cannot be allocated with Topology locality"
 
 

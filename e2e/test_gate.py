@@ -23,6 +23,7 @@ import yaml
 from starlette.types import Receive, Scope, Send
 
 from alignup.align.reason_codes import GATE_MISSED as MISSED
+from alignup.align.workload.names import DEVICES_ANNOTATION
 from alignup.documents.host_state.writer import to_object
 from alignup.kubernetes.api import NODES, PODS, ApiClient, Change, Resource, find_access
 from alignup.kubernetes.api.errors import ForbiddenError, InvalidObjectError
@@ -55,6 +56,8 @@ from e2e.measure_schedule import cpu_milliseconds
 from e2e.test_schedule import get, is_ready, service
 from tests.deploy.manifests import find_program
 from tests.observe.kubelets import SimulatedKubelet
+from tests.placement.located_hosts import GPU
+from tests.schedule.located_kubelets import located_kubelet
 
 WHY = control_plane.missing()
 KUBECTL = find_program("kubectl")
@@ -137,6 +140,34 @@ async def until_bound(client: ApiClient, count: int) -> dict[str, str]:
         while sum(map(bool, (nodes := await bound_pods(client)).values())) < count:  # noqa: ASYNC110 - polls the server
             await asyncio.sleep(0.05)
     return nodes
+
+
+async def test_a_pod_that_demands_near_devices_waits_for_a_node_that_has_them(client: ApiClient) -> None:
+    """The API server accepts a HostState with places of devices, and they decide which node the pod gets."""
+    nodes = FakeNodes(client)
+    await nodes.add("far")
+    nodes.kubelets["far"] = located_kubelet()
+    await nodes.report("far")
+    amounts = {GPU: "2"}
+    containers = [{"name": "app", "image": "app:1", "resources": {"requests": amounts, "limits": amounts}}]
+    metadata = {"name": "near", "annotations": {DEVICES_ANNOTATION: "same-switch"}}
+    gated = {"metadata": metadata, "spec": {"containers": containers, "schedulingGates": [{"name": GATE}]}}
+    async with controlled(client, nodes) as controller:
+        await client.create(PODS, gated, namespace="default")
+        await until(lambda: controller.gate.queue.blocked)
+        events = ""
+        async with asyncio.timeout(SECONDS):
+            while "nodes will admit" not in events:
+                events = (await client.get_raw("/api/v1/namespaces/default/events")).decode()
+                await asyncio.sleep(0.05)
+        await nodes.add("near")
+        nodes.kubelets["near"] = located_kubelet(switches=1, gpus=4)
+        await nodes.report("near")
+        bound = await until_bound(client, 1)
+
+    assert "0/1 nodes will admit the pod: 1 the kubelet may choose devices that are not same-switch." in events
+    assert bound == {"near": "near"}
+    assert nodes.rejected == []
 
 
 async def test_gated_pods_are_bound_where_kubelets_admit_them(client: ApiClient) -> None:

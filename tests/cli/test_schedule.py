@@ -39,6 +39,7 @@ from tests.observe.api_objects import running_server
         ),
         pytest.param(["--record", __file__], "cannot create directory", id="recordings in a file"),
         pytest.param(["--offered", "0"], "0 is not in the range", id="no nodes"),
+        pytest.param(["--plugin-rule", "nvidia.com/gpu=best"], "'nvidia.com/gpu=best' is not a rule", id="no rule"),
         pytest.param(["--gate", "--webhook-listen", "x"], "x is not an address", id="no address of the webhook"),
         pytest.param(["--gate", "--webhook-cert-file", "x"], "--webhook-private-key-file need each other", id="no key"),
     ],

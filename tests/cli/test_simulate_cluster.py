@@ -173,3 +173,19 @@ def test_a_report_that_cannot_be_written_is_an_error_before_the_simulation(tmp_p
     assert "none.yaml" not in early.stderr
     assert "none.yaml: cannot be read" in later.stderr
     assert not (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize(("rule", "started"), [("any", 1), ("nvidia", 2)])
+def test_pods_start_where_every_choice_is_as_near_as_they_demand(tmp_path, rule, started):
+    """NVIDIA's plugin chooses linked GPUs; any other choice may not."""
+    text = (ROOT / "examples" / "locality" / "pods.yaml").read_text("utf-8").partition("---")[0]
+    demanding = text.replace("name: pair}", "name: linked, annotations: {topology.alignup.dev/devices: nvlink}}")
+    (tmp_path / "pods.yaml").write_text(f"{text}\n---\n{demanding}")
+    machine = ROOT / "examples" / "locality" / "machine.yaml"
+    run = in_process(
+        *("simulate", "--nodes", "2", "-f", tmp_path / "pods.yaml", "--machine", machine, "--strategy", "alignup"),
+        *("--set", "topologyManagerPolicy=best-effort", "--plugin-rule", f"nvidia.com/gpu={rule}"),
+    )
+
+    assert run.returncode in {0, 1}, run.stderr
+    assert ["started", str(started)] in [line.split() for line in run.stdout.splitlines()]

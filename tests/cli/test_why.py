@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from alignup.align.workload.names import DEVICES_ANNOTATION
 from alignup.documents.decisions import from_document
 from tests.cli.commands import alignup, in_process, into_a_closed_pipe, measured, on_a_terminal
 from tests.kubernetes.manifests.test_device_selectors import BOMBS
@@ -790,6 +791,26 @@ def test_an_unknown_policy_is_not_ignored(manifest):
 
     assert run.returncode == 1
     assert "annotation topology.alignup.dev/policy is 'x-numa-node'; use" in " ".join(run.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("demand", "rule", "reason"),
+    [
+        ("nvlink", "any", "the kubelet may choose devices that are not nvlink"),
+        ("nvlink; same-switch", "nvidia", ""),
+        ("near", "nvidia", "is no locality of devices"),
+    ],
+)
+def test_every_choice_has_to_satisfy_a_demand_for_near_devices(manifest, demand, rule, reason):
+    text = Path("examples/locality/pods.yaml").read_text("utf-8").partition("---")[0]
+    annotated = text.replace("name: pair}", f"name: pair, annotations: {{{DEVICES_ANNOTATION}: '{demand}'}}}}")
+    run = in_process("why", manifest(annotated), *LOCALITY, "--plugin-rule", f"nvidia.com/gpu={rule}", "-o", "json")
+
+    (answer,) = json.loads(run.stdout)["answers"]
+    assert run.returncode == (1 if reason else 0), run.stderr
+    assert answer["kubeletVerdict"] == "Pod default/pair is admitted"
+    assert reason in (answer["unmetDemand"] or {"reason": ""})["reason"]
+    assert bool(reason) is bool(answer["unmetDemand"])
 
 
 class TestPage:

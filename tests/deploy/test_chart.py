@@ -36,11 +36,13 @@ CHANGED: dict[str, Any] = {
     "image": {"repository": "registry.example.com/alignup", "tag": "1", "pullPolicy": "Always"},
     "imagePullSecrets": [{"name": "key"}],
     "priorityClassName": "system-node-critical",
+    "pluginRules": {"nvidia.com/gpu": "nvidia", "amd.com/gpu": "amd"},
     "observe": {
         "kubeletDir": "/data/kubelet",
         "extraArgs": ["--fingerprint=all", 'a"b'],
         "steer": True,
         "subIds": True,
+        "cdi": True,
         "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "1Gi"}},
         "nodeSelector": {"numa": "true"},
         "tolerations": [{"key": "dedicated", "operator": "Exists", "effect": "NoSchedule"}],
@@ -281,8 +283,10 @@ def test_values_change_the_observer():
     assert container["resources"] == values["resources"]
     assert container["securityContext"]["seLinuxOptions"] == {"type": "spc_t"}
     assert {mount["mountPath"].removeprefix("/data/kubelet") for mount in container["volumeMounts"]} == {
-        *("", "/pods", "/plugins", "/device-plugins", "/etc-of-node")
+        *("", "/pods", "/plugins", "/device-plugins", "/etc-of-node", "/etc/cdi", "/var/run/cdi")
     }
+    writable = [mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")]
+    assert writable == ["/data/kubelet/device-plugins"]
     assert pod["volumes"][0]["hostPath"]["path"] == "/data/kubelet"
     assert pod["nodeSelector"] == {"kubernetes.io/os": "linux", "numa": "true"}
     assert pod["tolerations"] == values["tolerations"]
@@ -308,6 +312,8 @@ def test_values_change_the_other_programs():
 
     assert (schedule["replicas"], scheduler["replicas"]) == (3, 1)
     assert (gate["args"][-1], extender["args"][-1]) == ("--gate-patience=10", "--offered=4")
+    rules = ["--plugin-rule=amd.com/gpu=amd", "--plugin-rule=nvidia.com/gpu=nvidia"]
+    assert gate["args"][-3:-1] == extender["args"][-3:-1] == rules
     assert gate["resources"] == CHANGED["schedule"]["resources"]
     assert extender["resources"] == CHANGED["scheduler"]["resources"]
     assert kube_scheduler["image"] == "registry.example.com/kube-scheduler:v1.35.0"
@@ -344,7 +350,7 @@ def test_the_schema_accepts_the_defaults_and_every_other_value():
 
     for group, values in default_values().items():
         described = SCHEMA["properties"][group]
-        if isinstance(values, dict):
+        if isinstance(values, dict) and "properties" in described:
             assert values.keys() == described["properties"].keys() == CHANGED[group].keys()
 
 

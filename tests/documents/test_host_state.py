@@ -1,5 +1,6 @@
 """HostState: the whole host as a small object that reads back as the same host."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -10,10 +11,11 @@ from msgspec import Raw
 from alignup.align.claims.ledger import MODEL, ClaimLedger
 from alignup.align.claims.resource_claims import DeviceId, SliceDevice
 from alignup.align.errors import AlignError, StateError
+from alignup.align.locality import DeviceLink, LinkKind, PciPath
 from alignup.align.machine import CadvisorReport, Device, PciDevice
 from alignup.align.workload import Pod
 from alignup.documents.codec import encode
-from alignup.documents.host_state import HostStateDocument, HostStateObject
+from alignup.documents.host_state import HostStateDocument, HostStateObject, writer
 from alignup.documents.host_state.schema import DeviceGroupDocument, HostLedgerDocument
 from alignup.documents.host_state.writer import ledger_document, machine_document, to_object
 from alignup.documents.steering import MARKER_RESOURCE
@@ -162,6 +164,117 @@ def test_a_host_state_of_an_older_observer_has_no_claims():
     assert not any("claims" in held for held in ledger["pods"])
 
     assert through_json(busy_kubelet()).ledger.claims is None
+
+
+PATHS = st.none() | st.builds(
+    PciPath,
+    st.sampled_from(["pci0000:3a", "pci10000:00"]),
+    st.lists(st.sampled_from(["0000:3a:00.0", "0000:3b:04.0", "0000:3c:08.0"]), unique=True).map(tuple),
+)
+FUNCTIONS = st.lists(
+    st.tuples(PATHS, st.none() | st.integers(0, 1), st.none() | st.sampled_from([0x030200, 0x020000])), max_size=6
+)
+
+
+def tied_kubelet(functions, links=()):
+    """A kubelet whose machine has PCI devices: the first is no device of a plugin, and each other one of them is."""
+    pci = tuple(
+        PciDevice(f"0000:{0x40 + number:02x}:00.0", kind=kind, node=node, path=path)
+        for number, (path, node, kind) in enumerate(functions)
+    )
+    ids = [device.address if number % 2 else f"GPU-{number}" for number, device in enumerate(pci)]
+    machine = replace(parse("pack:2 numa:1 core:4 pu:1", memory=1 << 34), pci=pci, links=links)
+    devices = tuple(Device(GPU, id_, nodes=1) for id_ in (*ids[1:], "unknown"))
+    sources = SimulatedKubelet(machine=machine, devices=devices).sources(
+        addresses={id_: device.address for id_, device in zip(ids, pci, strict=True)}
+    )
+    return machine, ids, sources
+
+
+@given(FUNCTIONS)
+@settings(max_examples=examples(60))
+def test_the_place_of_devices_that_plugins_offer_reads_back(functions):
+    machine, ids, sources = tied_kubelet(functions)
+
+    state = to_object(host_state(join(sources)))
+    report = host_state_reader().read(received(state))
+
+    locality = report.machine.locality
+    assert set(report.machine.pci) == set(machine.pci[1:])
+    assert [locality.find(id_) for id_ in ids[1:]] == [device.address for device in machine.pci[1:]]
+    assert locality.find("unknown") is None
+    assert ("pci" in state["ledger"]) is bool(machine.pci[1:])
+
+
+def test_an_id_of_two_resources_is_no_address():
+    pci = (PciDevice("0000:40:00.0"), PciDevice("0000:41:00.0"))
+    machine = replace(parse("pack:2 numa:1 core:4 pu:1", memory=1 << 34), pci=pci)
+    devices = tuple(Device(resource, id_, 1) for resource in ("a.com/x", "b.com/y") for id_ in "07")
+    kubelet = SimulatedKubelet(machine=machine, devices=devices)
+    addresses = {"a.com/x=0": pci[0].address, "b.com/y=0": pci[0].address, "a.com/x=7": pci[1].address}
+
+    locality = (
+        host_state_reader()
+        .read(received(to_object(host_state(join(kubelet.sources(addresses=addresses))))))
+        .machine.locality
+    )
+
+    assert [locality.find("0"), locality.find("7")] == [pci[0].address, None]
+
+
+def test_links_between_devices_that_plugins_offer_read_back():
+    functions = [(PciPath("pci0000:3a", ("0000:3a:00.0",)), 0, 0x030200)] * 4
+    a, b, c, d = (f"0000:{number:02x}:00.0" for number in range(0x40, 0x44))
+    links = (
+        DeviceLink(LinkKind.NVLINK, (a, b), 2),
+        DeviceLink(LinkKind.NVLINK, (b, c), 4),
+        DeviceLink(LinkKind.NVSWITCH, (a, b, c, d), 18),
+        DeviceLink(LinkKind.C2C, (b,), 1),
+    )
+    state = to_object(host_state(join(tied_kubelet(functions, links)[2])))
+    state["ledger"]["links"].append({"kind": "teleport", "devices": [b, c]})  # of a newer observer
+
+    report = host_state_reader().read(received(state))
+
+    assert report.machine.links == (links[1], DeviceLink(LinkKind.NVSWITCH, (b, c, d), 18))
+
+
+def test_a_machine_whose_devices_have_no_address_publishes_what_it_did():
+    kubelet = busy_kubelet(machine=replace(SimulatedKubelet().machine, pci=(PciDevice("0000:3b:00.0"),)))
+
+    assert to_object(host_state(join(kubelet.sources()))) == to_object(host_state(join(busy_kubelet().sources())))
+
+
+def test_published_places_are_limited(monkeypatch):
+    monkeypatch.setattr(writer, "MAX_PCI_DEVICES", 2)
+    monkeypatch.setattr(writer, "MAX_LINKED_DEVICES", 3)
+    functions = [(None, 0, 0x030200)] * 5
+    links = (DeviceLink(LinkKind.NVLINK, ("0000:41:00.0", "0000:42:00.0")),) * 2
+    ledger = to_object(host_state(join(tied_kubelet(functions, links)[2])))["ledger"]
+
+    assert [group["addresses"] for group in ledger["pci"]] == [["0000:41:00.0", "0000:42:00.0"]]
+    assert "links" not in ledger
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"pci": [{"addresses": ["x"] * 4097}]}, "ledger.pci: 4097 are listed"),
+        ({"pci": [{"addresses": ["x"], "path": "pci0:0/" + "b/" * 33}]}, "ledger.pci.path: 33 are listed"),
+        ({"pci": [{"addresses": ["x"], "class": "gpu"}]}, "'gpu' is not a class"),
+        ({"pci": [{}]}, "ledger.pci"),
+        (
+            {"pci": [{"addresses": ["x"]}], "links": [{"kind": "nvlink", "devices": ["x"] * 4097}]},
+            "ledger.links: 4097 are listed",
+        ),
+    ],
+)
+def test_places_that_no_node_needs_are_refused(changes, message):
+    state = to_object(host_state(join(busy_kubelet().sources())))
+    state["ledger"] |= changes
+
+    with pytest.raises(AlignError, match=re.escape(message)):
+        host_state_reader().read(received(state))
 
 
 def test_an_unknown_ledger_is_an_error_with_its_reason():

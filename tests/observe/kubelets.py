@@ -65,6 +65,7 @@ class SimulatedKubelet:
         self.allocated: dict[str, AllocatedPod] = {}
         self.claims: dict[str, dict[str, tuple[DeviceId, ...]]] = {}  #: uid → claim → devices, of the first container
         self.slices: tuple[Slice, ...] | None = None
+        self.addresses: dict[str, str] = {}  #: of PCI devices; see ``Sources``
         self.ended: set[str] = set()  #: uids that the kubelet no longer lists, but has not removed from its files
 
     def admit(self, pod: Pod) -> None:
@@ -141,6 +142,7 @@ class SimulatedKubelet:
             allocatable=self.allocatable,
             pods=dict(self.pods),
             slices=self.slices,
+            addresses=self.addresses,
             kubelet="1",
         )
         return replace(made, **changes)

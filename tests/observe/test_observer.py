@@ -12,6 +12,8 @@ from structlog.testing import capture_logs
 from alignup import atomic_files
 from alignup.align.claims.resource_claims import DeviceId
 from alignup.align.errors import FileError, PluginError
+from alignup.align.locality import PciPath
+from alignup.align.machine import Device, PciDevice
 from alignup.documents.host_state.schema import HEARTBEAT_SECONDS
 from alignup.kubernetes.api import Access, ApiClient, Timing
 from alignup.kubernetes.api.host_states import HOST_STATES, host_state_reader
@@ -20,7 +22,7 @@ from alignup.observe import observer as observer_module
 from alignup.observe.app import ObserverMetrics
 from alignup.observe.kubelet_reader import ALLOCATABLE_SECONDS, KubeletPaths, KubeletReader
 from alignup.observe.linux_calls import DirectoryWatch
-from alignup.observe.observation import ForeignFilesError, join
+from alignup.observe.observation import ForeignFilesError, join, with_addresses
 from alignup.observe.observer import Observer, ObserverTiming, Publisher
 from alignup.testing.api_server import ApiFault, ServedResource
 from tests.align.hosts import pod
@@ -53,6 +55,27 @@ def reader(kubelet, answers, tmp_path):
         pods=lambda: dict(kubelet.pods),
         discover=lambda _root: kubelet.machine,
     )
+
+
+async def test_the_reader_finds_the_addresses_of_gpus(kubelet, answers, tmp_path):
+    gpus = tmp_path / "proc/driver/nvidia/gpus/0000:3b:00.0"
+    gpus.mkdir(parents=True)
+    (gpus / "information").write_text("GPU UUID: GPU-a\nDevice Minor: 0\n")
+    (tmp_path / "etc/cdi").mkdir(parents=True)
+    (tmp_path / "etc/cdi/bad.yaml").write_text("{")
+    pci = (PciDevice("0000:3b:00.0", path=PciPath("pci0000:3a")), PciDevice("0000:86:00.0", uuid="GPU-b"))
+    reader = KubeletReader(
+        KubeletPaths(directory=tmp_path, host_root=tmp_path),
+        pod_resources=answers,
+        discover=lambda _root: replace(kubelet.machine, pci=pci),
+    )
+
+    sources = await reader.read()
+
+    assert sources.addresses == {"GPU-a": "0000:3b:00.0", "GPU-b": "0000:86:00.0"}
+    assert any("etc/cdi/bad.yaml" in gap for gap in sources.gaps)
+    devices = (Device("nvidia.com/gpu", "GPU-a"), Device("nvidia.com/gpu", "GPU-c"))
+    assert [device.address for device in with_addresses(devices, sources)] == ["0000:3b:00.0", ""]
 
 
 @pytest.fixture

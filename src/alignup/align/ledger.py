@@ -5,6 +5,7 @@ A ledger is immutable: admitting or releasing a pod makes a new one. To undo a d
 
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from alignup.align.cpus.ledger import CpuLedger
@@ -12,6 +13,7 @@ from alignup.align.devices.ledger import DeviceLedger
 from alignup.align.fit import UsedResources
 from alignup.align.hint import Hint
 from alignup.align.layered_map import with_item, without_item
+from alignup.align.machine import Machine
 from alignup.align.memory.ledger import MemoryLedger
 from alignup.align.workload import Pod
 from alignup.align.workload.demand import FitRequest
@@ -26,6 +28,14 @@ class AdmittedPod(NamedTuple):
     usage: FitRequest  #: its share of ``Ledger.used``
 
 
+class DevicePlaces(NamedTuple):
+    """Where the devices of plugins are below their NUMA nodes."""
+
+    machine: Machine
+    #: resource → sets of devices of which pods of the ledger have some, chosen at random, and maybe not those in it
+    unsettled: Mapping[str, tuple[frozenset[str], ...]] = MappingProxyType({})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
     cpus: CpuLedger
@@ -35,6 +45,7 @@ class Ledger:
     pods: Mapping[str, AdmittedPod] = field(default_factory=dict)  #: by uid, in the order of admission
     used: UsedResources = field(default_factory=UsedResources)
     claims: "ClaimLedger | None" = None  #: as last observed: also of pods that have ended since; ``None``: unknown
+    places: DevicePlaces | None = field(default=None, compare=False)  #: ``None``: unknown
 
     def pod_name(self, uid: str) -> str:
         """Return the namespace and name of a pod, or its uid if it has no name."""
@@ -90,4 +101,5 @@ class Ledger:
             pods=pods,
             used=used,
             claims=self.claims,
+            places=self.places,
         )

@@ -160,7 +160,12 @@ class Locality:
                     counts = self._direct.setdefault(pair, {})
                     counts[link.kind] = counts.get(link.kind, 0) + link.count
         self._fabrics = [(set(each.devices), each.count) for each in machine.links if each.kind is LinkKind.NVSWITCH]
-        self._uuids = {device.uuid: device.address for device in machine.pci if device.uuid}
+        self._ids = {device.uuid: device.address for device in machine.pci if device.uuid}
+        reported: dict[str, set[str]] = {}
+        for device in machine.devices:
+            reported.setdefault(device.id, set()).add(device.address)
+        # Two resources may have the same ids for different devices.
+        self._ids |= {id_: min(each) for id_, each in reported.items() if len(each) == 1 and any(each)}
         self._nearness: dict[tuple[str, str], Nearness | None] = {}  # known results
         self._stated_groups: dict[Level, dict[str, str]] = {}  # likewise
         paths = [path for address in self.devices if (path := self.pci[address].path)]
@@ -179,9 +184,7 @@ class Locality:
 
     def find(self, device_id: str) -> str | None:
         """Return the address of the device that a device plugin calls *device_id*: an address, or a GPU's UUID."""
-        if device_id in self._uuids:
-            return self._uuids[device_id]
-        address = normal_address(device_id)
+        address = self._ids.get(device_id) or normal_address(device_id)
         return address if address in self.pci else None
 
     def level(self, a: str, b: str) -> Level | None:

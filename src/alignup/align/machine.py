@@ -87,6 +87,7 @@ class Device:
     healthy: bool = True
     _: KW_ONLY
     node: InitVar[int | None] = None
+    address: str = ""  #: of its PCI device, where an observer is certain; empty: unknown
 
     def __post_init__(self, node: int | None) -> None:
         given: object = self.nodes

@@ -14,7 +14,14 @@ from alignup.cli.cluster_access import AccessOptions, ClusterCommand, ClusterErr
 from alignup.cli.completers import complete_cluster_nodes, complete_cluster_pods
 from alignup.cli.exit_codes import FAILED
 from alignup.cli.object_names import parse_object_names
-from alignup.cli.options import option, output_option, search_option, with_options, workload_field
+from alignup.cli.options import (
+    option,
+    output_option,
+    plugin_rule_option,
+    search_option,
+    with_options,
+    workload_field,
+)
 
 NOT_ADMITTED = FAILED
 
@@ -40,6 +47,7 @@ class PodOptions(PodSelection):
     kubernetes_version: str | None = option(
         "VERSION", "Decide as kubelets of this Kubernetes release do", "that of each Node object"
     )
+    plugin_rules: tuple[str, ...] = plugin_rule_option("any devices near the chosen NUMA nodes")
 
 
 @define_command(

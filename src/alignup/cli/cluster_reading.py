@@ -7,6 +7,7 @@ from alignup.align.release import Release
 from alignup.cli.cluster import PodOptions
 from alignup.cli.cluster_access import ClusterError
 from alignup.cli.cluster_client import CHOOSE_NAMESPACE, Answer, find_pods
+from alignup.cli.inputs import parse_plugin_rules
 from alignup.cli.object_names import ObjectName, parse_object_names
 from alignup.documents import codec
 from alignup.kubernetes.api import WORKLOADS, ApiClient
@@ -36,8 +37,15 @@ async def read_question(
         if pod.spec.scheduling_gates:
             reported = await read_last_event(client, pod)
         pods.append((pod, reported))
-    version = options.kubernetes_version or ""
-    return await read_view(client, with_claims=True, kubelet_version=version), pods, workloads
+    view = await _with_host_states(
+        read_cluster(
+            client,
+            with_claims=True,
+            kubelet_version=options.kubernetes_version or "",
+            plugin_rules=parse_plugin_rules(options.plugin_rules),
+        )
+    )
+    return view, pods, workloads
 
 
 async def _find_workload(client: ApiClient, name: ObjectName) -> tuple[Workload, ...]:
@@ -52,11 +60,8 @@ async def _find_workload(client: ApiClient, name: ObjectName) -> tuple[Workload,
     return read_workloads(text, name=f"{name.kind} {name.name}", ignore_unknown_fields=True).workloads
 
 
-async def read_view(
-    client: ApiClient, _namespace: str = "", *, with_claims: bool = False, kubelet_version: str = ""
-) -> ClusterView:
-
-    return await _with_host_states(read_cluster(client, with_claims=with_claims, kubelet_version=kubelet_version))
+async def read_view(client: ApiClient, _namespace: str = "") -> ClusterView:
+    return await _with_host_states(read_cluster(client))
 
 
 async def read_upgrades(client: ApiClient, _namespace: str, *, release: Release) -> list[NodeUpgrade]:

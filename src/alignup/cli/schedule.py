@@ -15,6 +15,7 @@ from alignup.cli.options import (
     flag_option,
     option,
     path_option,
+    plugin_rule_option,
     with_options,
 )
 
@@ -82,6 +83,7 @@ class ScheduleCommandOptions:
         type=NumberRange(min=1, max=60),
         default=5.0,
     )
+    plugin_rules: tuple[str, ...] = plugin_rule_option("any devices near the chosen NUMA nodes")
     record: Path | None = path_option(
         "DIR", "Record decisions in DIR, to replay them in tests; the files name pods and nodes (docs/scheduling.md)"
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from alignup.cli.cluster_client import api_errors
+from alignup.cli.inputs import parse_plugin_rules
 from alignup.cli.options import check_exists, parse_listen_address
 from alignup.cli.schedule import GateCommandOptions, ScheduleCommandOptions
 from alignup.kubernetes.api import find_access
@@ -70,6 +71,7 @@ def _schedule_options(options: ScheduleCommandOptions) -> ScheduleOptions:
             max_unconfirmed=options.unconfirmed,
             force_deleted_may_run=options.force_deleted_may_run,
             approximate=options.approximate,
+            plugin_rules=parse_plugin_rules(options.plugin_rules),
             record=options.record,
         ),
     )

@@ -327,18 +327,24 @@ def _pci_device(index: int, device: PciDeviceDocument) -> PciDevice:
             field = "class" if name == "kind" else name
             raise FieldError(message, field=f"pci[{index}].{field}") from None
     cpus = _parse_list(device.cpus, field=f"pci[{index}].cpus")
-    path = None
-    if device.path is not None:
-        first, *others = device.path.split("/")
-        is_root = first.startswith("pci")
-        path = PciPath(first if is_root else None, tuple(filter(None, others if is_root else (first, *others))))
+    path = None if device.path is None else parse_path(device.path)
     return build(PciDevice, device, **codes, cpus=cpus, names=tuple(device.names), path=path)
+
+
+def parse_path(text: str) -> PciPath:
+    first, *others = text.split("/")
+    is_root = first.startswith("pci")
+    return PciPath(first if is_root else None, tuple(filter(None, others if is_root else (first, *others))))
+
+
+def show_path(path: PciPath) -> str:
+    return "/".join(filter(None, (path.root, *path.bridges)))
 
 
 def _pci_document(device: PciDevice) -> PciDeviceDocument:
     codes = {name: getattr(device, name) for name in _PCI_CODES}
     texts = {name: None if code is None else f"0x{code:0{_PCI_CODES[name]}x}" for name, code in codes.items()}
-    path = None if device.path is None else "/".join(filter(None, (device.path.root, *device.path.bridges)))
+    path = None if device.path is None else show_path(device.path)
     cpus = show_or_none(device.cpus)
     return build(PciDeviceDocument, device, **texts, cpus=cpus, names=list(device.names), path=path)
 

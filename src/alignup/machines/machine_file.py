@@ -16,6 +16,14 @@ MAX_DEPTH = 32  #: of nested lists and objects in YAML
 
 def parse(text: str, *, name: str = "the text") -> Machine:
     """Return the machine in YAML."""
+    document = load_yaml(text, name=name)
+    if document is None:
+        raise SourceError(f"{name} is empty: expected the description of a machine")
+    return _from_document(document, text, name)
+
+
+def load_yaml(text: str, *, name: str) -> object:
+    """Return what a text of limited size contains."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader, if PyYAML was built with libyaml
     try:
         depth = values = 0
@@ -28,16 +36,13 @@ def parse(text: str, *, name: str = "the text") -> Machine:
             values += isinstance(event, yaml.NodeEvent)
             if values > MAX_YAML_VALUES:
                 raise SourceError(f"{name} has more than {MAX_YAML_VALUES} values and keys; JSON may have more")
-        document = yaml.load(text, Loader=loader)  # noqa: S506 - both are safe loaders
+        return yaml.load(text, Loader=loader)  # noqa: S506 - both are safe loaders
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         message = " ".join(filter(None, (error.problem, error.context)))
         raise SourceError(f"not valid YAML: {message}", file=name, line=mark.line + 1 if mark else 0) from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise SourceError(f"not valid YAML: {' '.join(str(error).split())}", file=name) from error
-    if document is None:
-        raise SourceError(f"{name} is empty: expected the description of a machine")
-    return _from_document(document, text, name)
 
 
 def parse_json(text: str, *, name: str) -> Machine:

@@ -122,6 +122,10 @@ def read_pci_devices(files: FileReader) -> tuple[PciDevice, ...]:
     return tuple(sorted(devices, key=lambda device: (len(device.address), device.address)))
 
 
+def is_address(text: str) -> bool:
+    return _ADDRESS.fullmatch(text) is not None
+
+
 def _device(files: FileReader, address: str) -> PciDevice | None:
     here = files.resolve(f"{BUS}/{address}")
     if here is None or not files.names(here):
@@ -173,6 +177,7 @@ class Gpu(NamedTuple):
     address: str
     uuid: str
     model: str = ""
+    minor: str = ""  #: of its device node, /dev/nvidia0
 
 
 def add_gpus(machine: Machine, files: FileReader) -> Machine:
@@ -214,8 +219,8 @@ def read_driver_gpus(files: FileReader) -> tuple[Gpu, ...]:
     for address in files.names(DRIVER) if files.has(DRIVER) else ():
         lines = (files.read(f"{DRIVER}/{address}/information") or "").splitlines()
         values = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        if _ADDRESS.fullmatch(address) and values.get("GPU UUID"):
-            gpus.append(Gpu(address, values["GPU UUID"], values.get("Model", "")))
+        if is_address(address) and values.get("GPU UUID"):
+            gpus.append(Gpu(address, values["GPU UUID"], values.get("Model", ""), values.get("Device Minor", "")))
     return tuple(gpus)
 
 

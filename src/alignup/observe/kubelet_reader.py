@@ -27,7 +27,7 @@ from alignup.kubernetes.kubelet_files.allocated_pods import ALLOCATED_PODS_FILE,
 from alignup.kubernetes.kubelet_files.state_files import KnownFiles, KubeletFiles
 from alignup.kubernetes.kubelet_files.sub_ids import SubIds, read_sub_ids
 from alignup.kubernetes.plugins.pod_resources import ListedPod, ListedResources, PodResourcesClient
-from alignup.machines import machine_source
+from alignup.machines import machine_source, plugin_addresses
 from alignup.observe.observation import Sources
 
 if TYPE_CHECKING:
@@ -106,6 +106,7 @@ class _Known:
     configuration: Configuration
     gaps: tuple[str, ...]  #: about the configuration
     sub_ids: SubIds
+    addresses: Mapping[str, str]  #: see ``Sources``
 
 
 Registered = Mapping[str, tuple[str, ...] | None] | None  #: the devices in the kubelet's file
@@ -156,10 +157,15 @@ class KubeletReader:
         self._files.clear()
         self.forget_allocatable()
         machine, paths = await asyncio.to_thread(self._discover, self.paths.host_root), self.paths
+        addresses, address_gaps = await asyncio.to_thread(plugin_addresses.read_addresses, paths.host_root)
+        uuids = {device.uuid: device.address for device in machine.pci if device.uuid}
+        configuration, gaps = await read_configuration(paths.config, paths.config_dir, self._configz)
         self._known = _Known(
             replace(machine, devices=()),
-            *await read_configuration(paths.config, paths.config_dir, self._configz),
+            configuration,
+            (*gaps, *address_gaps),
             await asyncio.to_thread(read_sub_ids, paths.etc) if paths.etc else {},
+            {**addresses, **uuids},
         )
 
     def forget_allocatable(self) -> None:
@@ -194,6 +200,7 @@ class KubeletReader:
             machine=known.machine,
             configuration=known.configuration,
             sub_ids=known.sub_ids,
+            addresses=known.addresses,
             files=files,
             allocated=allocated,
             listed=listed,

@@ -27,7 +27,7 @@ from alignup.align.machine import Device, Machine
 from alignup.align.memory.ledger import EMPTY_TABLE, Block
 from alignup.align.memory.provider import MemoryPolicy
 from alignup.align.workload import Container, Pod, Resources
-from alignup.align.workload.names import MEMORY
+from alignup.align.workload.names import MARKER, MEMORY
 from alignup.kubernetes import configuration as kubelet_configuration
 from alignup.kubernetes.api.known_pods import KnownPod
 from alignup.kubernetes.configuration import Configuration
@@ -43,6 +43,7 @@ from alignup.kubernetes.kubelet_files.state_files import (
 )
 from alignup.kubernetes.kubelet_files.sub_ids import SubIds
 from alignup.kubernetes.plugins.pod_resources import ListedPod, ListedResources
+from alignup.machines.plugin_addresses import address_of
 from alignup.observe.claim_devices import PlacedDevices, join_claims, place_slices
 from alignup.placement.host_report import PodStage
 
@@ -76,6 +77,7 @@ class Sources:
     kubelet: str = ""  #: changes when the kubelet restarts
     gaps: tuple[str, ...] = ()  #: why a source is missing, one sentence each
     sub_ids: SubIds = field(default_factory=dict)
+    addresses: Mapping[str, str] = field(default_factory=dict)  #: PCI addresses of devices; see ``machines``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +147,7 @@ def join(sources: Sources, *, settled: bool = True, unchanged: UnchangedParts | 
         sources = replace(sources, files=replace(sources.files, devices=_device_state(listed)))
     devices = join_devices(sources)
     unchanged = unchanged or UnchangedParts()
-    host = unchanged.get(sources, devices.devices)
+    host = unchanged.get(sources, with_addresses(devices.devices, sources))
     if listed is not None:
         sources = replace(sources, files=_with_missing_files(sources.files, listed, host))
     check_files(sources.machine, sources.files)
@@ -509,6 +511,21 @@ def join_devices(sources: Sources) -> JoinedDevices:
     registered_now = {resource: tuple(ids) for resource, ids in ready.items()}
     return JoinedDevices(
         tuple({**devices, **healthy}.values()), replace(state, registered=registered_now), tuple(notes)
+    )
+
+
+def with_addresses(devices: tuple[Device, ...], sources: Sources) -> tuple[Device, ...]:
+    """Return *devices* with the addresses of their PCI devices, where these are certain."""
+    pci = sources.machine.locality.pci
+    addresses = [
+        "" if device.resource == MARKER else address_of(sources.addresses, device.resource, device.id)
+        for device in (devices if pci else ())
+    ]
+    if not any(address in pci for address in addresses):
+        return devices
+    return tuple(
+        replace(device, address=address) if address in pci else device
+        for device, address in zip(devices, addresses, strict=True)
     )
 
 

@@ -35,7 +35,7 @@ def host_state(observation: Observation, *, machine: dict[str, Any] | None = Non
         machine=machine or machine_document(host.machine),
         configuration=kubelet_configuration.alignment_fields(observation.configuration),
         sub_ids=dict(observation.sub_ids),
-        ledger=ledger_document(host.ledger),
+        ledger=ledger_document(host.ledger, host.machine),
         problems=[*problems[:MAX_PROBLEMS], f"and {more} more"] if more > 0 else problems,
     )
 

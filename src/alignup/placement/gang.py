@@ -132,7 +132,7 @@ class _Search:
         self._verdicts, self._records, self._kinds, self._max_steps = verdicts, records, kinds, max_steps
         self._tables = [verdicts.of_all(kind.members[0]) for kind in kinds]
         self._beside = frozenset(held)
-        self._critical = any(kind.shape.critical for kind in kinds)
+        self._by_host = any(kind.shape.by_host for kind in kinds)
         self._after: dict[tuple[TentativeHost, int], TentativeHost | None] = {}
         self._starts: dict[str, TentativeHost | None] = {}
         self._holding = sorted(set(held.values()))  #: hosts whose kept verdicts count members of the gang
@@ -225,7 +225,7 @@ class _Search:
     def _start(self, host: str) -> TentativeHost | None:
         if host not in self._starts:
             record = self._records[host]
-            self._starts[host] = self._verdicts.tentative(record, critical=self._critical, beside=self._beside)
+            self._starts[host] = self._verdicts.tentative(record, by_host=self._by_host, beside=self._beside)
         return self._starts[host]
 
     def _try(self, host: str, current: TentativeHost, number: int) -> TentativeHost | None:

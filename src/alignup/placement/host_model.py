@@ -3,18 +3,18 @@
 A :class:`HostModel` decides on any ledger of such a host. :class:`HostModels` has one for each kind of host.
 """
 
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable, Iterator
 from copy import copy
 from dataclasses import replace
 
 from alignup.align import admit, bits
 from alignup.align.decision import Decision
-from alignup.align.devices.plugin_rules import PluginRules
+from alignup.align.devices.plugin_rules import NEEDS_LINKS, PluginRules
 from alignup.align.devices.provider import by_affinity
 from alignup.align.errors import ProviderError
 from alignup.align.host import Host, Settings
 from alignup.align.ledger import Ledger
-from alignup.align.machine import Machine
+from alignup.align.machine import Device, Machine
 from alignup.align.prediction import predict
 from alignup.align.workload import Pod
 from alignup.placement.pod_demands import find_refusal
@@ -22,11 +22,12 @@ from alignup.placement.pod_shape import PodShape
 
 
 class HostModel:
-    def __init__(self, machine: Machine, settings: Settings) -> None:
+    def __init__(self, machine: Machine, settings: Settings, located: Machine | None = None) -> None:
+        """Make a model; *located* is the machine with PCI devices, if decisions depend on them."""
         self.machine, self.settings = machine, settings
         self.host = Host(machine, settings)
         # A wrong rule would send pods to nodes that reject them, so only rules of the configuration count.
-        rules = PluginRules(settings.plugin_rules, by_name=False)
+        rules = PluginRules(settings.plugin_rules, by_name=False, machine=located)
         self.host.devices = replace(self.host.devices, plugin_rules=rules)
         self.host.providers = (self.host.devices, *self.host.providers[1:])
         self._aligning = copy(self.host)
@@ -53,8 +54,8 @@ class HostModel:
     def admit(self, ledger: Ledger, pod: Pod) -> Ledger | None:
         """Return *ledger* after the admission of *pod*; ``None``: it is rejected, or a demand is not met."""
         host = self.at(ledger)
-        after = host.decide_without_plugins(pod).after
-        return None if after is None or find_refusal(host, pod) else after
+        decision = host.decide_without_plugins(pod)
+        return None if not decision.admitted or find_refusal(host, pod) else ledger_after(decision)
 
     def requests_nothing(self, pod: Pod, devices: Collection[str]) -> bool:
         """Return whether *pod* requests no exclusive CPUs, no managed memory and none of these devices.
@@ -101,16 +102,26 @@ class HostModels:
         if self._last is not None and self._last[0] is machine and self._last[1] is settings:
             return self._last[2]
         # Machines with equal facts decide alike, apart from their devices.
-        models = self._models.setdefault((machine.cpus, machine.nodes, machine.memory), [])
+        located = machine if machine.pci and NEEDS_LINKS.intersection(settings.plugin_rules.values()) else None
+        models = self._models.setdefault((machine.cpus, machine.nodes, machine.memory, _places(located)), [])
         facts = (machine.distances, machine.report)
         for model in models:
             if facts == (model.machine.distances, model.machine.report) and settings == model.settings:
                 break
         else:
-            models.append(model := HostModel(replace(machine, devices=(), pci=(), gaps=()), settings))
+            plain = replace(machine, devices=(), pci=(), gaps=(), links=(), stated_levels=())
+            models.append(model := HostModel(plain, settings, located))
             self._count += 1
         self._last = (machine, settings, model)
         return model
+
+
+def _places(machine: Machine | None) -> Hashable:
+    """Return what the answers of device plugins on *machine* depend on."""
+    if machine is None:
+        return None
+    addresses = {(device.id, machine.locality.find(device.id)) for device in machine.devices}
+    return frozenset(addresses), machine.pci, machine.links, machine.stated_levels
 
 
 def unsettled_devices(decision: Decision) -> frozenset[str]:
@@ -119,17 +130,32 @@ def unsettled_devices(decision: Decision) -> frozenset[str]:
     The kubelet takes any of several equally near devices. It does not matter which if all are on the same nodes, or if
     all are taken.
     """
+    return frozenset(
+        resource for resource, devices in _random_stages(decision) if len({device.nodes for device in devices}) > 1
+    )
+
+
+def ledger_after(decision: Decision) -> Ledger | None:
+    """Return the ledger after an admission, with the devices that the pod may have got instead of those in it."""
+    after = decision.after
+    if after is None or after.places is None:
+        return after
+    unsettled = dict(after.places.unsettled)
+    for resource, devices in _random_stages(decision):
+        unsettled[resource] = (*unsettled.get(resource, ()), frozenset(device.id for device in devices))
+    return replace(after, places=after.places._replace(unsettled=unsettled))
+
+
+def _random_stages(decision: Decision) -> Iterator[tuple[str, list[Device]]]:
+    """Yield each resource with equally near devices of which the pod gets some, but not all."""
     before, after = decision.before, decision.after
     if before is None or after is None or before is after:
-        return frozenset()
-    unsettled = set()
+        return
     for placement in decision.placements:
         for resource, ids in placement.devices.items():
             inventory = after.devices.inventories[resource]
             taken = inventory.find(ids)
             free = before.devices.free[resource]
             for stage in by_affinity(inventory, free, placement.hint.nodes):
-                places = {inventory.devices[index].nodes for index in bits.members(stage)}
-                if stage & taken and stage & ~taken and len(places) > 1:
-                    unsettled.add(resource)
-    return frozenset(unsettled)
+                if stage & taken and stage & ~taken:
+                    yield resource, [inventory.devices[index] for index in bits.members(stage)]

@@ -9,14 +9,14 @@ can be several possible states.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from alignup.align.bits import NodeSet
 from alignup.align.errors import PodError, WorkLimitError
-from alignup.align.ledger import Ledger
+from alignup.align.ledger import DevicePlaces, Ledger
 from alignup.align.workload import Pod
-from alignup.placement.host_model import HostModel, unsettled_devices
+from alignup.placement.host_model import HostModel, ledger_after, unsettled_devices
 from alignup.placement.host_report import Cause, HostReport, PodStage
 from alignup.placement.pod_shape import shape_key
 from alignup.placement.steered import ANYWHERE, decide_steered
@@ -96,7 +96,7 @@ class HostRecord:
         self.name = report.host
         self.model = model
         self.report = report
-        self.ledger = report.ledger
+        self.ledger = _with_places(report)
         self._terminating: set[str] = set()  #: among the pods of the report
         self._log: list[LogEntry] = []
         self._states: PossibleStates | None = None
@@ -120,7 +120,7 @@ class HostRecord:
 
     def replace_report(self, model: HostModel, report: HostReport, stages: Mapping[str, PodStage]) -> Replaced:
         """Continue from a newer report: forget the events that it contains."""
-        ledger = report.ledger
+        ledger = _with_places(report)
         confirmed = tuple([binding for binding in self.bindings if binding.uid in ledger.pods])
         skipped = self._find_skipped(confirmed)
         for binding in skipped:
@@ -310,8 +310,7 @@ class HostRecord:
             except PodError:
                 self._steps[key] = _Step(ledger, ledger, frozenset())
             else:
-                after = ledger if decision.after is None else decision.after
-                self._steps[key] = _Step(ledger, after, unsettled_devices(decision))
+                self._steps[key] = _Step(ledger, ledger_after(decision) or ledger, unsettled_devices(decision))
         return self._steps[key]
 
     def _end(self, ledger: Ledger, uid: str) -> Ledger:
@@ -327,6 +326,11 @@ class _Step(NamedTuple):
     before: Ledger  #: kept, so that its identity stays unique
     after: Ledger
     unsettled: frozenset[str]
+
+
+def _with_places(report: HostReport) -> Ledger:
+    places = DevicePlaces(report.machine) if report.machine.pci else None
+    return replace(report.ledger, places=places) if places else report.ledger
 
 
 def _change_order(overtaken: Sequence[Binding], binding: Binding) -> None:
@@ -367,6 +371,6 @@ def with_ends(
 def _distinct(ledgers: Iterable[Ledger]) -> tuple[Ledger, ...]:
     distinct: list[Ledger] = []
     for ledger in ledgers:
-        if not any(ledger is other or ledger == other for other in distinct):
+        if not any(ledger is other or (ledger == other and ledger.places == other.places) for other in distinct):
             distinct.append(ledger)
     return tuple(distinct)

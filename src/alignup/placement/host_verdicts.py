@@ -27,7 +27,7 @@ from alignup.align.host import check_pod
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
 from alignup.placement.free_capacity import FreeCapacity, measure_free_capacity
-from alignup.placement.host_model import HostModel, unsettled_devices
+from alignup.placement.host_model import HostModel, ledger_after, unsettled_devices
 from alignup.placement.host_record import MAX_STATES, HostRecord, with_ends
 from alignup.placement.pod_demands import Refusal, demand_problem, find_refusal, has_demands
 from alignup.placement.pod_shape import SHAPE_UID, PodShape, build_shape, shape_key
@@ -277,7 +277,7 @@ class TentativeHost:
         pod = replace(shape.pod, uid=f"{SHAPE_UID}-{len(tried)}")
         model, approximate = self.states[0].alignment.model, self.states[0].alignment.approximate
         decisions = [model.at(state.ledger).decide_without_plugins(pod) for state in self.states]
-        after = [decision.after for decision in decisions if decision.after is not None]
+        after = [ledger for decision in decisions if (ledger := ledger_after(decision)) is not None]
         ledgers = with_ends(after, self.terminating, lambda ledger, uid: model.without(ledger, (uid,)))
         make_state = _own_state if self.cache is None else self.cache.state
         return replace(
@@ -425,11 +425,11 @@ class HostVerdicts:
     def undecided(self, pod: Pod, hosts: Iterable[str]) -> list[Callable[[], object]]:
         """Return the decisions that verdicts of *hosts* lack; another thread may call them, and they are kept.
 
-        Hosts decide on critical pods by their pods, and no two alike, so these decisions are not kept.
+        No two hosts decide alike on critical pods, and on demands for devices, so these decisions are not kept.
         """
         shape = self._cache.shape(pod)
-        records = [self._records[host] for host in hosts if host in self._records and not shape.critical]
-        alignments = [state.alignment for record in records for state in self._host_states(record, critical=False)]
+        records = [self._records[host] for host in hosts if host in self._records and not shape.by_host]
+        alignments = [state.alignment for record in records for state in self._host_states(record, by_host=False)]
         return [
             partial(alignment.align, shape)
             for alignment in dict.fromkeys(alignments)
@@ -464,7 +464,7 @@ class HostVerdicts:
         if not possible.ledgers or record.report.approximate or shape.critical:
             return unknown(possible.problem or NOT_THERE)
         if record is self._records.get(record.name):
-            known = self._host_states(record, critical=False)
+            known = self._host_states(record, by_host=shape.by_host)
         else:
             known = tuple([_own_state(record.model, ledger, approximate=False) for ledger in possible.ledgers])
         states = tuple([state.with_markers_on(nodes) for state in known])
@@ -494,19 +494,19 @@ class HostVerdicts:
         possible = record.states()
         if not possible.ledgers:
             return unknown(possible.problem, possible.detail)
-        verdict = self._tentative(record, self._host_states(record, critical=shape.critical), beside).verdict(shape)
+        verdict = self._tentative(record, self._host_states(record, by_host=shape.by_host), beside).verdict(shape)
         return verdict if verdict.inventories is None else verdict.for_host(record.ledger.devices.inventories)
 
-    def tentative(self, record: HostRecord, *, critical: bool, beside: AbstractSet[str]) -> TentativeHost | None:
+    def tentative(self, record: HostRecord, *, by_host: bool, beside: AbstractSet[str]) -> TentativeHost | None:
         """Return a host to try pods on, which do not wait for those *beside* them; ``None``: its state is unknown.
 
-        *critical*: whether one of the pods is.
+        *by_host*: whether the decision on one of the pods depends on more than the state of the host.
         """
         possible = record.states()
         if not possible.ledgers:
             return None
-        if not critical and not possible.terminating:
-            return self._tentative(record, self._host_states(record, critical=False), beside, self._cache)
+        if not by_host and not possible.terminating:
+            return self._tentative(record, self._host_states(record, by_host=False), beside, self._cache)
         model, approximate = record.model, record.report.approximate
         states = [_own_state(model, ledger, approximate=approximate) for ledger in possible.ledgers]
         return self._tentative(record, tuple(states), beside)
@@ -541,15 +541,14 @@ class HostVerdicts:
         doubtful = limit is not None and possible.doubtful
         return TentativeHost(states, cache, full, doubtful, possible.unsettled, possible.terminating)
 
-    def _host_states(self, record: HostRecord, *, critical: bool) -> tuple[HostState, ...]:
-        """Return the states in any of which a host may be."""
+    def _host_states(self, record: HostRecord, *, by_host: bool) -> tuple[HostState, ...]:
+        """Return the states in any of which a host may be; with *by_host*, states that no other host is in."""
         states = self._states.get(record.name)
-        if states is None or critical:
-            # A verdict on a critical pod depends on the pods of the host, which states do not tell.
-            cache = VerdictCache(max_shapes=1) if critical else self._cache
+        if states is None or by_host:
+            cache = VerdictCache(max_shapes=1) if by_host else self._cache
             model, approximate = record.model, record.report.approximate
             states = tuple([cache.state(model, ledger, approximate=approximate) for ledger in record.states().ledgers])
-            if not critical:
+            if not by_host:
                 self._states[record.name] = states
         return states
 

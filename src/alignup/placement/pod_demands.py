@@ -4,20 +4,28 @@ A demand never lets a host admit a pod that its kubelet rejects. It counts for e
 gets: verdicts, gangs, victims and kept hosts.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from alignup.align.decision import Decision
 from alignup.align.demanded_policy import DemandedPolicy, is_enforced, unmet_demand, unplaced_resource
+from alignup.align.devices.demanded_locality import locality_demands
+from alignup.align.errors import PodError
 from alignup.align.host import Host
+from alignup.align.possible_locality import find_unmet_locality
 from alignup.align.settings import Policy, Scope
 from alignup.align.workload import Pod
-from alignup.align.workload.names import POLICY_ANNOTATION, SCOPE_ANNOTATION
+from alignup.align.workload.names import DEVICES_ANNOTATION, POLICY_ANNOTATION, SCOPE_ANNOTATION
+from alignup.placement.verdict import MAY_BE_REJECTED
 
-DEMAND_ANNOTATIONS = frozenset({POLICY_ANNOTATION, SCOPE_ANNOTATION})
-NOT_EXACT = "what its pods hold is not exactly known, and the pod demands a policy"
+_POLICY_ANNOTATIONS = frozenset({POLICY_ANNOTATION, SCOPE_ANNOTATION})
+DEMAND_ANNOTATIONS = _POLICY_ANNOTATIONS | {DEVICES_ANNOTATION}
+NOT_EXACT = "what its pods hold is not exactly known, and the pod demands a policy or near devices"
 
 SUPPORTED_VALUES = {POLICY_ANNOTATION: tuple(Policy), SCOPE_ANNOTATION: tuple(Scope)}
+CLAIMED = "the pod demands near devices, and which devices its claims will get is unknown"
 _SHOWN = 40  #: characters of an unknown value
+_MAX_PROBLEM = 300  #: characters about a wrong value
 
 
 class Refusal(NamedTuple):
@@ -33,6 +41,8 @@ def has_demands(pod: Pod) -> bool:
 
 def needs_exact_host(pod: Pod) -> bool:
     """Return whether the demands of *pod* can be met only where it is known exactly what the pods of a host hold."""
+    if DEVICES_ANNOTATION in pod.annotations:
+        return True
     return has_demands(pod) and pod.annotations.get(POLICY_ANNOTATION) not in {Policy.NONE, Policy.BEST_EFFORT}
 
 
@@ -43,6 +53,15 @@ def demand_problem(pod: Pod) -> str:
         if value is not None and value not in set(supported):
             shown = value if len(value) <= _SHOWN else f"{value[:_SHOWN]}…"
             return f"annotation {annotation} is {shown!r}; use {', '.join(supported)}"
+    return devices_problem(pod)
+
+
+def devices_problem(pod: Pod) -> str:
+    """Return what is wrong with the demand of *pod* on the locality of its devices; empty: nothing."""
+    try:
+        locality_demands(pod)
+    except PodError as error:
+        return str(error)[:_MAX_PROBLEM]
     return ""
 
 
@@ -51,12 +70,52 @@ def find_refusal(host: Host, pod: Pod, decision: Decision | None = None, *, exac
 
     *decision* is the prediction of the host. *exact*: whether the ledger of the host is known exactly.
     """
-    if not has_demands(pod) or host.settings.pod_policy_annotations:  # there, the annotations are the policy
+    if not has_demands(pod):
         return None
     if problem := demand_problem(pod):
         return Refusal(problem)
     decision = decision or host.predict(pod)
-    return _refuse_policy(host, pod, decision, exact=exact) if decision.admitted and not decision.kept else None
+    if not decision.admitted or decision.kept:
+        return None
+    refusal = None
+    if not _POLICY_ANNOTATIONS.isdisjoint(pod.annotations) and not host.settings.pod_policy_annotations:
+        refusal = _refuse_policy(host, pod, decision, exact=exact)  # else the annotations are the policy
+    return refusal or _refuse_devices(host, pod, decision, exact=exact)
+
+
+def _claimed(pod: Pod, decision: Decision) -> Iterator[str]:
+    """Yield the claims of containers, and the resources that a claim serves instead of a device plugin."""
+    served = {placement.container: placement.devices for placement in decision.placements}
+    for container in pod.all_containers:
+        yield from container.resources.claims
+        for name in container.resources.limits:
+            by_claim = name in pod.class_resources or (container.name, name) in pod.claimed_requests
+            if by_claim and name not in served.get(container.name, ()):
+                yield name
+
+
+def _refuse_devices(host: Host, pod: Pod, decision: Decision, *, exact: bool) -> Refusal | None:
+    demands = locality_demands(pod)
+    if claimed := [name for demand in demands for name in _claimed(pod, decision) if demand.concerns(name)]:
+        return Refusal(CLAIMED, f"{', '.join(dict.fromkeys(claimed))}: name the resources that the demand is about")
+    if not demands or not any(placement.devices for placement in decision.placements):
+        return None
+    if not exact:
+        return Refusal(NOT_EXACT)
+    if decision.may_be_rejected:
+        return Refusal(MAY_BE_REJECTED)
+    ledger = host.ledger
+    others = {
+        resource: ids - ledger.devices.owned(pod.uid, resource) for resource, ids in ledger.devices.in_use.items()
+    }
+    unmet = find_unmet_locality(
+        demands,
+        decision.placements,
+        (ledger.places.machine if ledger.places else host.machine).locality,
+        others=others,
+        unsettled=ledger.places.unsettled if ledger.places else {},
+    )
+    return Refusal(unmet.reason, unmet.detail) if unmet else None
 
 
 def _refuse_policy(host: Host, pod: Pod, decision: Decision, *, exact: bool) -> Refusal | None:

@@ -23,6 +23,7 @@ from alignup.align.workload import Pod, QoS
 from alignup.align.workload.names import (
     CLAIMS_ANNOTATION,
     CPU,
+    DEVICES_ANNOTATION,
     NUMA_ANNOTATION,
     POLICY_ANNOTATION,
     SCOPE_ANNOTATION,
@@ -30,7 +31,14 @@ from alignup.align.workload.names import (
 from alignup.placement.pod_demands import demand_problem, find_refusal
 
 _PREFIX = "topology.alignup.dev/"
-_ANNOTATIONS = (POLICY_ANNOTATION, SCOPE_ANNOTATION, CLAIMS_ANNOTATION, NUMA_ANNOTATION, f"{_PREFIX}gang-size")
+_ANNOTATIONS = (
+    POLICY_ANNOTATION,
+    SCOPE_ANNOTATION,
+    DEVICES_ANNOTATION,
+    CLAIMS_ANNOTATION,
+    NUMA_ANNOTATION,
+    f"{_PREFIX}gang-size",
+)
 #: Of level REJECTED, but not because a kubelet rejects the pod for certain.
 _NOT_BY_KUBELET = {NOT_SCHEDULABLE, MAY_BE_REJECTED, DEMAND_NOT_MET, UNKNOWN_DEMAND}
 

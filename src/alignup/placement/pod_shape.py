@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from alignup.align import fit
 from alignup.align.workload import Amounts, Pod, QoS, demand
 from alignup.align.workload.demand import FitRequest
-from alignup.align.workload.names import is_extended
+from alignup.align.workload.names import DEVICES_ANNOTATION, is_extended
 from alignup.align.workload.validation import MIRROR_ANNOTATION, SOURCE_ANNOTATION, apply_defaults
 from alignup.placement.pod_demands import DEMAND_ANNOTATIONS, has_demands, needs_exact_host
 
@@ -32,6 +32,11 @@ class PodShape:
     critical: bool  #: whether decisions also depend on which pods a host runs, since the kubelet may preempt them
     by_containers: "PodShape | None" = None  #: for kubelets that ignore its pod-level resources, if it has any
     demands: bool = False  #: whether it must not go to each host that admits it; see ``pod_demands``
+
+    @property
+    def by_host(self) -> bool:
+        """Whether decisions depend on more than states of hosts tell: on which pods a host runs, or its PCI devices."""
+        return self.critical or DEVICES_ANNOTATION in self.pod.annotations
 
 
 def is_large(pod: Pod) -> bool:

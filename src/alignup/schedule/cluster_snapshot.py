@@ -5,8 +5,10 @@ Everything comes from the API server: nodes, pods, and the HostState objects of 
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from alignup.align import bits
+from alignup.align.devices.plugin_rules import PluginRule
 from alignup.align.errors import AlignError
 from alignup.align.host import Host, Settings
 from alignup.align.release import Release
@@ -68,10 +70,16 @@ def name_nodes(nodes: Sequence[str]) -> str:
     return f"{'node' if len(nodes) == 1 else 'nodes'} {', '.join(nodes[:_MAX_NAMED])}{more}"
 
 
-async def read_cluster(client: ApiClient, *, with_claims: bool = False, kubelet_version: str = "") -> ClusterView:
+async def read_cluster(
+    client: ApiClient,
+    *,
+    with_claims: bool = False,
+    kubelet_version: str = "",
+    plugin_rules: Mapping[str, PluginRule] = MappingProxyType({}),
+) -> ClusterView:
     """List everything; ``NotFoundError`` if the cluster has no HostState resource.
 
-    With *kubelet_version*, kubelets decide as those of that release.
+    With *kubelet_version*, kubelets decide as those of that release. *plugin_rules*: how device plugins choose.
     """
     nodes = await client.list(NODES)
     # Before the pods: a pod that a HostState has and the later list of pods has not, has ended.
@@ -80,10 +88,18 @@ async def read_cluster(client: ApiClient, *, with_claims: bool = False, kubelet_
     known = {node.metadata.name: node for node in nodes.items}
     claims = await read_claims(client, known.get) if with_claims else None
     now = client.timing.time_of_day()
-    return build_view(nodes.items, states.items, pods.items, now=now, claims=claims, kubelet_version=kubelet_version)
+    return build_view(
+        nodes.items,
+        states.items,
+        pods.items,
+        now=now,
+        claims=claims,
+        kubelet_version=kubelet_version,
+        plugin_rules=plugin_rules,
+    )
 
 
-def build_view(  # noqa: PLR0913 - three have defaults
+def build_view(  # noqa: PLR0913 - four have defaults
     nodes: Iterable[ApiNode],
     states: Iterable[HostStateObject],
     pods: Iterable[ApiPod],
@@ -91,10 +107,11 @@ def build_view(  # noqa: PLR0913 - three have defaults
     now: float = 0.0,
     claims: KnownClaims | None = None,
     kubelet_version: str = "",
+    plugin_rules: Mapping[str, PluginRule] = MappingProxyType({}),
 ) -> ClusterView:
     """Build a snapshot; *now* is in seconds since the epoch, *kubelet_version* instead of that of each node."""
     known = {node.metadata.name: node for node in nodes}
-    cluster, reader = Cluster(), host_state_reader()
+    cluster, reader = Cluster(), host_state_reader(plugin_rules)
     reports: dict[str, HostReport] = {}
     unknown = dict.fromkeys(known, NO_HOST_STATE)
     doubts: dict[str, tuple[str, ...]] = {}

@@ -12,7 +12,7 @@ moment. Pods of the API server are read only if no report contains them: a repor
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -22,6 +22,7 @@ import structlog
 
 from alignup import garbage_collection
 from alignup.align.claims.resource_claims import Claim
+from alignup.align.devices.plugin_rules import PluginRule
 from alignup.align.errors import AlignError, PodError
 from alignup.align.workload import Pod
 from alignup.documents.host_state import HostStateObject
@@ -102,6 +103,7 @@ class LiveClusterOptions:
     max_unconfirmed: int | None = 1  #: pods on a node with resources of their own that no report contains yet
     force_deleted_may_run: bool = False  #: whether containers of a force-deleted pod may still use their CPUs
     approximate: bool = False  #: whether NodeResourceTopology counts where a node has no HostState
+    plugin_rules: Mapping[str, PluginRule] = field(default_factory=dict)  #: resource → how device plugins choose
     record: Path | None = None  #: a directory for recordings of decisions; ``None``: there are none
 
 
@@ -147,7 +149,7 @@ class LiveCluster:
         self._client = client
         self.tasks = InstructionTasks(self.schedule)
         self.large_pods = LargePods(self.cluster)
-        self._reader = host_state_reader()
+        self._reader = host_state_reader(self.options.plugin_rules)
         self._unknown: dict[str, Verdict] = {}  #: node → why its state is unknown, if it has a HostState
         self._state_uids: dict[str, str] = {}  #: node → uid of the HostState that its host was read from
         #: node → uid that the kubelet uses → pod, as observed last

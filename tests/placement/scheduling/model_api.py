@@ -7,14 +7,16 @@ each other, and some come twice.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, cycle, product
 
+from alignup.align.devices.demanded_locality import check_demand, locality_demands
 from alignup.align.fit import NodeAllocatable, UsedResources, insufficient_resources
 from alignup.align.host import Host
-from alignup.align.machine import Device
+from alignup.align.locality import PciPath
+from alignup.align.machine import Device, PciDevice
 from alignup.align.settings import Policy, Scope
 from alignup.align.workload import Container, Pod, demand
-from alignup.align.workload.names import MARKER, POLICY_ANNOTATION, SCOPE_ANNOTATION
+from alignup.align.workload.names import DEVICES_ANNOTATION, MARKER, POLICY_ANNOTATION, SCOPE_ANNOTATION
 from alignup.align.workload.pod import PodClaim
 from alignup.placement.host_report import HostReport, PodStage
 from alignup.placement.scheduling.facts import GroupKey, WaitingOrder, WaitState
@@ -71,6 +73,7 @@ class FrozenKubelet(Kubelet):
     frozen: Callable[[], bool] = staticmethod(lambda: False)
 
     def __init__(self, name: str, host: Host, api: "ModelApi") -> None:
+        self.demands = 0  #: demands for near devices of pods that it has admitted
         self.seen: set[str] = set()  #: uids of pods that it has decided on
         self.steered = (0, "", 0)  #: the generation of the last instruction, the uid of its pod, and NUMA nodes
         self._api = api
@@ -83,10 +86,19 @@ class FrozenKubelet(Kubelet):
         before = self.host.ledger
         self.host.ledger = withdraw_markers(before, nodes)
         super().admit(pod_object)
+        self.check_devices(pod_object.pod)
         after, markers = self.host.ledger, before.devices.inventories[MARKER]
         self.host.ledger = replace(after, devices=after.devices.with_inventory(MARKER, markers))
         if uid == pod_object.pod.uid:
             self.steer(generation, "", 0, "Done")
+
+    def check_devices(self, pod: Pod) -> None:
+        """An admitted pod has devices that are as near as it demands."""
+        devices = self.host.ledger.devices.held.get(pod.uid, {})
+        for each, place in product(locality_demands(pod), devices):
+            answer = check_demand(each, self.host.machine.locality, devices[place])
+            assert answer.satisfied, f"{pod.uid} on {self.name}: {answer.reason}"
+            self.demands += 1
 
     def steer(self, generation: int, uid: str, nodes: int, phase: str) -> None:
         """What its observer does, unless there is a newer instruction."""
@@ -274,18 +286,29 @@ def kubelets(api: ModelApi, number: int, frozen: Callable[[], bool]) -> dict[str
         memory = (16 * numa_nodes - 1) << 30
         api.nodes[name] = NodeAllocatable(milli_cpu=7000, memory=memory, ephemeral_storage=0, pods=110, scalars=devices)
         policy = {number - 1: Policy.NONE, number - 2: Policy.BEST_EFFORT}.get(place, Policy.SINGLE_NUMA_NODE)
-        kubelet = made[name] = FrozenKubelet(name, marked_host(shape, numa_nodes, policy), api)
+        host = marked_host(shape, numa_nodes, policy, near=place % 3 > 0)
+        kubelet = made[name] = FrozenKubelet(name, host, api)
         kubelet.frozen = frozen
     api._kubelets = made  # noqa: SLF001 - the other side of their connection
     return made
 
 
-def marked_host(shape: str, numa_nodes: int, policy: Policy = Policy.SINGLE_NUMA_NODE) -> Host:
+def marked_host(shape: str, numa_nodes: int, policy: Policy = Policy.SINGLE_NUMA_NODE, *, near: bool = True) -> Host:
+    """A host with markers; the GPU and the NIC of a NUMA node are below one root complex if they are *near*."""
     host = make_host(policy, shape=shape)
+    pci = tuple(
+        PciDevice(
+            f"0000:{bus + node:02x}:00.0", kind=kind, node=node, path=PciPath(f"pci0000:{root + node}", ("port",))
+        )
+        for node in range(numa_nodes)
+        for bus, root, kind in ((16, 0, 0x030200), (32, 0 if near else 8, 0x020000))
+    )
+    addresses = {f"{name}-{device.node}": device.address for name, device in zip(cycle(("gpu", "nic")), pci)}
+    devices = [replace(device, address=addresses[device.id]) for device in host.machine.devices]
     markers = tuple(
         Device(MARKER, f"numa-{node}-{number}", nodes=1 << node) for node in range(numa_nodes) for number in range(8)
     )
-    return Host(replace(host.machine, devices=(*host.machine.devices, *markers)), host.settings)
+    return Host(replace(host.machine, devices=(*devices, *markers), pci=pci), host.settings)
 
 
 class PodMaker:
@@ -299,6 +322,10 @@ class PodMaker:
         random, number = self._random, next(self._numbers)
         cpus, gpus = random.choice(((1, 0), (1, 1), (2, 0), (2, 0), (2, 1), (3, 0), (4, 0), (4, 1)))
         asked = {"cpu": str(cpus), "memory": "1Gi"} | ({GPU: str(gpus)} if gpus else {})
+        annotations = {}
+        if gpus and random.random() < 0.4:
+            asked[NIC] = "1"
+            annotations[DEVICES_ANNOTATION] = random.choice(("same-root", f"same-switch={GPU},{NIC}", "far"))
         containers: tuple[Container, ...] = (guaranteed("app", asked),)
         kind = random.random()
         if kind < 0.15:
@@ -307,7 +334,6 @@ class PodMaker:
             containers = (*containers, guaranteed("more", {"cpu": "1", "memory": "64Mi"}))
         elif kind < 0.26:
             containers = tuple(container(f"app-{place}", {"cpu": "50m"}) for place in range(21))
-        annotations = {}
         if random.random() < 0.25:
             annotations[POLICY_ANNOTATION] = random.choice((*Policy, Policy.SINGLE_NUMA_NODE, "unknown"))
             if random.random() < 0.5:

@@ -20,9 +20,11 @@ from alignup.testing.api_server import ApiFault
 from tests.align.hosts import pod
 from tests.deadlines import until
 from tests.kubernetes.api.tasks import running
-from tests.observe.api_objects import api_pod, overflowing_pod
+from tests.observe.api_objects import ALLOCATABLE, api_pod, node, overflowing_pod
 from tests.observe.kubelets import SimulatedKubelet
+from tests.placement.located_hosts import device_pod
 from tests.schedule.gate.simulated import settle
+from tests.schedule.located_kubelets import located_kubelet
 
 pytestmark = pytest.mark.anyio
 
@@ -763,6 +765,30 @@ async def test_a_gated_pod_goes_where_it_is_placed_as_it_demands(cluster, contro
 
     await until(lambda: cluster.bound()["x"])
     assert cluster.bound()["x"] != cluster.bound()["small"]
+
+
+async def test_a_gated_pod_waits_for_a_node_with_near_devices(cluster, controller):
+    for name in "ab":
+        cluster.server.put({**node(name), "status": {"allocatable": {**ALLOCATABLE, "nvidia.com/gpu": "8"}}})
+        cluster.kubelets[name] = located_kubelet()
+        cluster.report(name)
+    cluster.gate(device_pod("x", demand="same-switch"))
+    await blocked(controller)
+
+    cluster.kubelets["b"] = located_kubelet(switches=1, gpus=4)
+    cluster.report("b")
+
+    await until(lambda: cluster.bound()["x"] == "b")
+
+
+async def test_a_gated_pod_with_a_wrong_demand_waits_with_an_event(cluster, controller):
+    cluster.gate(device_pod("x", demand="same-switch=example.com/missing"))
+    await until(cluster.events)
+
+    ((name, reason, message),) = cluster.events()
+    assert (name, reason) == ("x", "UnknownDemand")
+    assert "no container requests example.com/missing" in message
+    assert cluster.gates() == {"x": [GATE]}
 
 
 async def test_a_gated_pod_with_an_unknown_policy_waits_until_it_is_known(cluster, controller):

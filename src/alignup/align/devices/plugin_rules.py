@@ -46,6 +46,9 @@ class PluginRule(StrEnum):
         raise SettingsError(f"unknown rule of a device plugin: {quote(str(value))}; known rules: {listed}")
 
 
+#: Rules that depend on where devices are, and on the links between them.
+NEEDS_LINKS = frozenset({PluginRule.NVIDIA, PluginRule.NVIDIA_PACKED, PluginRule.AMD})
+
 #: How the names of resources begin, and the rule of their plugin.
 KNOWN_RULES: Mapping[str, PluginRule] = MappingProxyType(
     {

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from hashlib import blake2b
+from itertools import chain, repeat
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
@@ -29,7 +30,8 @@ from alignup.align.errors import OWN_LIMIT, AlignError, FieldError, ParseError, 
 from alignup.align.hint import Hint
 from alignup.align.host import Host, Settings
 from alignup.align.ledger import AdmittedPod
-from alignup.align.machine import Device, Machine
+from alignup.align.locality import DeviceLink, LinkKind
+from alignup.align.machine import MAX_BRIDGES, Device, Machine, PciDevice
 from alignup.align.quantity import Quantity
 from alignup.align.release import NEWEST, Release, find_release
 from alignup.align.workload import Container, Pod, Resources
@@ -40,9 +42,11 @@ from alignup.documents.host_state import schema
 from alignup.documents.host_state.schema import (
     ClaimDeviceGroup,
     DeviceGroupDocument,
+    DeviceLinksDocument,
     HeldResourcesDocument,
     HostLedgerObject,
     HostStateObject,
+    PciGroupDocument,
 )
 from alignup.documents.ledgers import (
     CpuResidue,
@@ -54,7 +58,7 @@ from alignup.documents.ledgers import (
     make_entry,
     restore_entries,
 )
-from alignup.documents.machines import machine_from_document
+from alignup.documents.machines import machine_from_document, parse_path
 from alignup.placement.host_report import HostReport
 
 MAX_MESSAGE = 2_000  #: characters about what is wrong with an object
@@ -256,7 +260,7 @@ def _decode_values(text: Raw) -> dict[str, Any]:
 
 def _find_idle(node: _Node, host: Host, ledger: HostLedgerObject) -> _IdleHost:
     """Return the node without pods, and remember it."""
-    source = (host, bytes(ledger.devices), tuple(ledger.resources.items()))
+    source = (host, *map(bytes, (ledger.devices, ledger.pci, ledger.links)), tuple(ledger.resources.items()))
     if node.idle is not None and node.idle.source == source:
         return node.idle
     groups = _decode(ledger.devices, list[DeviceGroupDocument], "ledger.devices")
@@ -265,16 +269,42 @@ def _find_idle(node: _Node, host: Host, ledger: HostLedgerObject) -> _IdleHost:
     _check_count("resources", len(resources), schema.MAX_RESOURCES)
     _check_numbers(f"{group.nodes or ''} {group.markers}" for group in groups)
     devices = tuple(
-        Device(group.resource, id_, parse_or_none(group.nodes), healthy=group.healthy)
+        Device(group.resource, id_, parse_or_none(group.nodes), healthy=group.healthy, address=address)
         for group in groups
-        for id_ in group.device_ids
+        for id_, address in zip(group.device_ids, chain(group.addresses, repeat("")), strict=False)
     )
     idle = replace(host.devices, devices=devices).initial_ledger()
     for resource, registered in ledger.resources.items():
         if resource in idle.inventories and not registered:
             idle = idle.give_up(resource)
-    node.idle = _IdleHost(source, host.machine.with_reported(devices), idle)
+    machine = host.machine
+    if ledger.pci != schema.EMPTY:
+        machine = replace(machine, pci=_read_pci(ledger), links=_read_links(ledger))
+    node.idle = _IdleHost(source, machine.with_reported(devices), idle)
     return node.idle
+
+
+def _read_pci(ledger: HostLedgerObject) -> tuple[PciDevice, ...]:
+    groups = _decode(ledger.pci, list[PciGroupDocument], "ledger.pci")
+    _check_count("pci", sum(len(group.addresses) for group in groups), schema.MAX_PCI_DEVICES)
+    devices: dict[str, PciDevice] = {}
+    for group in groups:
+        path = parse_path(group.path) if group.path else None
+        _check_count("pci.path", len(path.bridges) if path else 0, MAX_BRIDGES)
+        try:
+            kind = int(group.class_code, 16) if group.class_code else None
+        except ValueError:
+            raise FieldError(f"{group.class_code[:60]!r} is not a class", field="ledger.pci.class") from None
+        devices |= {address: PciDevice(address, kind=kind, node=group.node, path=path) for address in group.addresses}
+    return tuple(devices.values())
+
+
+def _read_links(ledger: HostLedgerObject) -> tuple[DeviceLink, ...]:
+    """Return the links of known kinds."""
+    links = _decode(ledger.links, list[DeviceLinksDocument], "ledger.links")
+    _check_count("links", sum(len(link.devices) for link in links), schema.MAX_LINKED_DEVICES)
+    kinds = {str(kind): kind for kind in LinkKind}
+    return tuple(DeviceLink(kinds[link.kind], tuple(link.devices), link.count) for link in links if link.kind in kinds)
 
 
 def _read_claims(

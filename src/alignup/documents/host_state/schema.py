@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Self
 
+import msgspec
 from msgspec import Raw
 
 from alignup.align import bits
@@ -28,11 +29,13 @@ MAX_CONTAINERS = 10_000  #: that hold CPUs, memory or devices
 MAX_DEVICES = 50_000
 MAX_CLAIM_DEVICES = 10_000  #: in ResourceSlices of the node
 MAX_RESOURCES = 1_000  #: names of resources
+MAX_PCI_DEVICES = 4_096  #: whose place is published; that of others is unknown
+MAX_LINKED_DEVICES = 4_096  #: in all links together
 
 HEARTBEAT_SECONDS = 300.0  #: after which an unchanged object is written again
 STALE_SECONDS = 3 * HEARTBEAT_SECONDS  #: after which its observer has probably stopped
 
-NOTHING, _EMPTY = Raw(b"null"), Raw(b"[]")
+NOTHING, EMPTY = Raw(b"null"), Raw(b"[]")
 _NO_CPUS, _NO_MEMORY = CpuHoldings(), MemoryHoldings()
 
 
@@ -65,6 +68,8 @@ class DeviceGroupDocument(Document, frozen=True, omit_defaults=True, kw_only=Tru
     nodes: LinuxList | None = None  #: ``None``: no topology
     healthy: bool = True
     markers: LinuxList = ""  #: numbers of the markers of a NUMA node, instead of their ids: there are many on each
+    #: PCI addresses in the order of ``ids``, if these are not the addresses; empty texts: unknown
+    addresses: list[str] = []
 
     @property
     def device_ids(self) -> Iterable[str]:
@@ -72,6 +77,23 @@ class DeviceGroupDocument(Document, frozen=True, omit_defaults=True, kw_only=Tru
             return self.ids
         numbers = tuple(bits.members(bits.parse(self.markers)))
         return (marker_id(node, number) for node in bits.members(bits.parse(self.nodes or "")) for number in numbers)
+
+
+class PciGroupDocument(Document, frozen=True, omit_defaults=True, kw_only=True):
+    """PCI devices that plugins offer, of the same class and below the same bridges."""
+
+    addresses: list[str]
+    path: str = ""  #: root complex and bridges, as in ``machine/v1``; empty: unknown
+    class_code: str = msgspec.field(default="", name="class")  #: hexadecimal
+    node: Count | None = None  #: NUMA node
+
+
+class DeviceLinksDocument(Document, frozen=True, omit_defaults=True, kw_only=True):
+    """Links beside PCIe between devices that plugins offer, as in ``machine/v1``."""
+
+    kind: str
+    devices: list[str]  #: addresses
+    count: Count = 1
 
 
 class ClaimDeviceGroup(Document, frozen=True, omit_defaults=True, kw_only=True):
@@ -97,14 +119,18 @@ class HostLedgerDocument(_SmallParts, frozen=True, omit_defaults=True, kw_only=T
     pods: list[HeldResourcesDocument] = []
     devices: list[DeviceGroupDocument] = []
     claim_devices: list[ClaimDeviceGroup] = []
+    pci: list[PciGroupDocument] = []
+    links: list[DeviceLinksDocument] = []
 
 
 class HostLedgerObject(_SmallParts, frozen=True, kw_only=True):
     """The same as the API server sends it: the reader decodes what changed."""
 
     pods: list[Raw] = []
-    devices: Raw = _EMPTY
-    claim_devices: Raw = _EMPTY
+    devices: Raw = EMPTY
+    claim_devices: Raw = EMPTY
+    pci: Raw = EMPTY
+    links: Raw = EMPTY
 
 
 class _HostStateHead(Document, frozen=True, omit_defaults=True, kw_only=True):

@@ -1,6 +1,6 @@
 """HostStates from machines and ledgers, as observers write them."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -11,20 +11,25 @@ from alignup.align.bits import Bits, NodeSet
 from alignup.align.claims.ledger import MODEL, ClaimLedger
 from alignup.align.devices.ledger import DeviceLedger
 from alignup.align.ledger import Ledger
-from alignup.align.machine import Machine
+from alignup.align.locality import PciPath, normal_address
+from alignup.align.machine import Device, Machine
 from alignup.align.quantity import Quantity, QuantityFormat
 from alignup.align.workload.demand import FitRequest
 from alignup.align.workload.names import CPU, EPHEMERAL_STORAGE, MEMORY
 from alignup.documents.codec import show_or_none, to_builtins
 from alignup.documents.host_state.schema import (
+    MAX_LINKED_DEVICES,
+    MAX_PCI_DEVICES,
     ClaimDeviceGroup,
     DeviceGroupDocument,
+    DeviceLinksDocument,
     HeldResourcesDocument,
     HostLedgerDocument,
     HostStateDocument,
+    PciGroupDocument,
 )
 from alignup.documents.ledgers import holdings, residue
-from alignup.documents.machines import machine_to_document
+from alignup.documents.machines import machine_to_document, show_path
 from alignup.documents.steering import MARKER_RESOURCE, marker_number
 
 
@@ -45,8 +50,11 @@ def machine_document(machine: Machine) -> dict[str, Any]:
     return machine_to_document(plain if plain.kubelet_view() == small.kubelet_view() else small)
 
 
-def ledger_document(ledger: Ledger) -> HostLedgerDocument:
+def ledger_document(ledger: Ledger, machine: Machine | None = None) -> HostLedgerDocument:
+    """Return what is held; and where on *machine* the devices are whose PCI addresses the ledger has."""
     left = residue(ledger)
+    offered = {device.address for inventory in ledger.devices.inventories.values() for device in inventory.devices}
+    addresses = [address for address in machine.locality.pci if address in offered] if machine and any(offered) else []
     empty = {
         name: inventory.registered for name, inventory in ledger.devices.inventories.items() if not inventory.devices
     }
@@ -58,6 +66,8 @@ def ledger_document(ledger: Ledger) -> HostLedgerDocument:
         claim_devices=list(_claim_device_groups(ledger.claims)) if ledger.claims else [],
         lost_cpus=left.cpus.lost,
         group_memory=left.memory.reserved,
+        pci=list(_pci_groups(machine, addresses[:MAX_PCI_DEVICES])) if machine else [],
+        links=_links(machine, addresses[:MAX_PCI_DEVICES]) if machine else [],
     )
 
 
@@ -101,13 +111,46 @@ def _show_amount(amount: int) -> str:
 
 def _device_groups(ledger: DeviceLedger) -> Iterator[DeviceGroupDocument]:
     for resource, inventory in sorted(ledger.inventories.items()):
-        groups: dict[tuple[int | None, bool], list[str]] = {}
+        groups: dict[tuple[int | None, bool], list[Device]] = {}
         for device in inventory.devices:
-            groups.setdefault((device.nodes, device.healthy), []).append(device.id)
-        for (nodes, healthy), ids in groups.items():
-            group = DeviceGroupDocument(resource=resource, ids=ids, nodes=show_or_none(nodes), healthy=healthy)
+            groups.setdefault((device.nodes, device.healthy), []).append(device)
+        for (nodes, healthy), devices in groups.items():
+            ids = [device.id for device in devices]
+            group = DeviceGroupDocument(
+                resource=resource,
+                ids=ids,
+                nodes=show_or_none(nodes),
+                healthy=healthy,
+                addresses=[device.address for device in devices]
+                if any(device.address not in ("", normal_address(device.id)) for device in devices)
+                else [],
+            )
             markers = bits.show(_marker_numbers(nodes, ids)) if resource == MARKER_RESOURCE else ""
             yield group.replace(ids=[], markers=markers) if markers else group
+
+
+def _pci_groups(machine: Machine, addresses: Collection[str]) -> Iterator[PciGroupDocument]:
+    groups: dict[tuple[PciPath | None, int | None, int | None], list[str]] = {}
+    for address in addresses:
+        device = machine.locality.pci[address]
+        groups.setdefault((device.path, device.kind, device.node), []).append(address)
+    for (path, kind, node), members in groups.items():
+        yield PciGroupDocument(
+            addresses=members,
+            path="" if path is None else show_path(path),
+            class_code="" if kind is None else f"0x{kind:06x}",
+            node=node,
+        )
+
+
+def _links(machine: Machine, addresses: Collection[str]) -> list[DeviceLinksDocument]:
+    """Return the links between these devices; none if there are too many, since a part of them would be wrong."""
+    known, links = set(addresses), []
+    for link in machine.links:
+        devices = [address for address in link.devices if address in known]
+        if len(devices) > 1:
+            links.append(DeviceLinksDocument(kind=link.kind, devices=devices, count=link.count))
+    return links if sum(len(link.devices) for link in links) <= MAX_LINKED_DEVICES else []
 
 
 def _marker_numbers(nodes: NodeSet | None, ids: list[str]) -> Bits:

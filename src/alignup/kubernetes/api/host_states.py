@@ -1,8 +1,11 @@
 """``HostState`` objects of the API server, and their reader with what it needs of Kubernetes."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
+from alignup.align.devices.plugin_rules import PluginRule
 from alignup.align.host import Settings
 from alignup.align.machine import Machine
 from alignup.align.release import Release
@@ -19,8 +22,9 @@ HOST_STATES = Resource(
 )
 
 
-def host_state_reader() -> HostStateReader:
-    return HostStateReader(_read_settings)
+def host_state_reader(plugin_rules: Mapping[str, PluginRule] = MappingProxyType({})) -> HostStateReader:
+    """Return a reader; *plugin_rules* say how device plugins of all nodes choose, by resource."""
+    return HostStateReader(lambda *parts: replace(_read_settings(*parts), plugin_rules=dict(plugin_rules)))
 
 
 def read_gates(state: schema.HostStateObject) -> dict[str, bool]:

@@ -1,0 +1,163 @@
+"""Pods that demand near devices, through HostState objects: which nodes they get, and what users are told."""
+
+from dataclasses import replace
+
+import pytest
+
+from alignup.align.devices.plugin_rules import PluginRule
+from alignup.align.workload.names import DEVICES_ANNOTATION
+from alignup.documents.codec import convert
+from alignup.kubernetes.api.objects import ApiNode
+from alignup.placement.scheduling.options import ExtenderOptions
+from alignup.schedule.cluster_snapshot import build_view
+from alignup.schedule.live_cluster import LiveCluster, LiveClusterOptions
+from alignup.testing.replay import replay
+from tests.align.hosts import pod
+from tests.deadlines import until
+from tests.observe.api_objects import api_pod, node, received, state_of
+from tests.placement.located_hosts import GPU, device_pod
+from tests.schedule.located_kubelets import located_kubelet
+from tests.schedule.test_extender import bound, filtered, occupy
+from tests.schedule.test_kueue_checks import checks, clock, kueue  # noqa: F401 - fixtures
+from tests.schedule.test_wake_up import woken
+
+pytestmark = pytest.mark.anyio
+
+NOT_NEAR = "the kubelet may choose devices that are not same-switch"
+WRONG = f'metadata.annotations[{DEVICES_ANNOTATION}]: "near" is no locality of devices; supported: '
+
+
+def demanding(name, gpus=2, demand="same-switch", **more):
+    return device_pod(name, gpus, demand=demand, **more)
+
+
+async def locate(nodes, service_or_live, name, **shape):
+    """Give a node devices with places below its NUMA nodes."""
+    nodes.kubelets[name] = located_kubelet(**shape)
+    nodes.report(name)
+    cluster = getattr(service_or_live, "live", service_or_live).cluster
+    await until(lambda: (record := cluster.record(name)) and record.report.machine.pci)
+
+
+async def test_only_nodes_with_near_devices_are_offered(http, nodes, service):
+    await locate(nodes, service, "a")
+    await locate(nodes, service, "b", switches=1, gpus=4)
+
+    assert (await filtered(http, demanding("x")))["NodeNames"] == ["b"]
+    assert (await filtered(http, demanding("x"), names=["a"]))["FailedAndUnresolvableNodes"] == {"a": NOT_NEAR}
+    assert (await filtered(http, demanding("y", demand="same-root"), names=["a"]))["NodeNames"] == ["a"]
+
+
+async def test_a_binding_checks_the_demand_again(http, nodes, service):
+    await locate(nodes, service, "a")
+    occupy(nodes, "a", device_pod("taken"))
+    nodes.create(demanding("x"))
+    await until(lambda: service.live.find_pod("default", "x"))
+    await until(lambda: "taken" in service.live.cluster.record("a").ledger.pods)
+    assert (await filtered(http, demanding("x"), names=["a"]))["NodeNames"] == ["a"]
+    nodes.server.remove("pods", "taken")  # now one GPU of each switch may be chosen
+    await until(lambda: not service.live.verdict(demanding("y"), "a").admits)
+
+    problem = await bound(http, demanding("x"))
+
+    assert problem.startswith(f"node a does not admit the pod any more: {NOT_NEAR} (container app: gpu-0 and gpu-2 ")
+    assert nodes.bound()["x"] == ""
+
+
+async def test_a_pod_with_a_wrong_demand_waits_with_an_event(http, nodes, service):
+    nodes.create(demanding("x", demand="near"))
+    await until(lambda: service.live.find_pod("default", "x"))
+
+    answer = await filtered(http, demanding("x", demand="near"))
+
+    assert {text[: len(WRONG)] for text in answer["FailedAndUnresolvableNodes"].values()} == {WRONG}
+    await until(lambda: nodes.server.objects("events"))
+    (event,) = nodes.server.objects("events")
+    assert (event["reason"], event["message"][: len(WRONG)]) == ("UnknownDemand", WRONG)
+
+
+async def test_nodes_that_are_not_observed_are_not_offered(http, nodes, service):
+    nodes.add("new", observed=False)
+    service.live.scheduling.offers.options = ExtenderOptions(offered=2, allow_unknown=True)
+    await until(lambda: service.live.nodes.get("new"))
+
+    assert (await filtered(http, demanding("x"), names=["new"]))["NodeNames"] == []
+
+
+async def test_the_answer_of_a_node_names_devices(http, nodes, service):
+    await locate(nodes, service, "a", flat=True)
+    nodes.create(demanding("x"))
+    await until(lambda: service.live.find_pod("default", "x"))
+
+    rows = (await http.get("/v1/explain/default/x")).json()["nodes"]
+
+    (row,) = [row for row in rows if row["node"] == "a"]
+    assert row["reason"] == "it is unknown whether the devices that the kubelet may choose are same-switch"
+    assert row["detail"].endswith("flat: cannot say")
+
+
+async def test_a_waiting_pod_is_woken_up_when_near_devices_come(http, nodes, service):
+    await locate(nodes, service, "a")
+    await locate(nodes, service, "b")
+    nodes.create(demanding("x"))
+    await until(lambda: service.live.find_pod("default", "x"))
+    assert (await filtered(http, demanding("x")))["NodeNames"] == []
+
+    await locate(nodes, service, "b", switches=1, gpus=4)
+
+    await until(lambda: woken(nodes) == ["x"])
+    assert (await filtered(http, demanding("x")))["NodeNames"] == ["b"]
+
+
+async def test_a_workload_of_kueue_is_ready_only_with_near_devices(kueue, checks, nodes, live):  # noqa: F811
+    for name in "ab":
+        await locate(nodes, live, name)
+    document = api_pod(demanding("x"))
+    template = {"metadata": {"annotations": document["metadata"]["annotations"]}, "spec": document["spec"]}
+
+    kueue.reserve("gang", template=template)
+    await until(lambda: kueue.state("gang") == "Retry")
+    assert NOT_NEAR in kueue.check("gang")["message"]
+    for name in "ab":
+        await locate(nodes, live, name, switches=1, gpus=4)
+    kueue.reserve("gang", template=template)
+
+    await until(lambda: kueue.state("gang") == "Ready")
+
+
+async def test_rules_of_plugins_hold_for_all_nodes(client, nodes, follow, tmp_path):
+    live = LiveCluster(client, options=LiveClusterOptions(plugin_rules={GPU: PluginRule.NVIDIA}, record=tmp_path))
+    follow(live.run())
+    await live.ready.wait()
+    await locate(nodes, live, "a")
+
+    assert live.verdict(demanding("x", demand="nvlink"), "a").admits
+    assert not live.verdict(demanding("x", gpus=3, demand="nvlink"), "a").admits
+    (recording,) = tmp_path.iterdir()
+    assert replay(recording).difference is None
+    assert '{"$":"PluginRule","=":"nvidia"}' in recording.read_text("utf-8")
+
+
+@pytest.mark.parametrize(("rules", "admits"), [({}, False), ({GPU: PluginRule.NVIDIA}, True)])
+def test_cluster_why_counts_every_choice_of_the_plugins(rules, admits):
+    state = received(state_of("a", located_kubelet()))
+
+    view = build_view([received_node("a")], [state], [], plugin_rules=rules)
+
+    assert view.cluster.verdict(demanding("x", demand="nvlink"), "a").admits is admits
+
+
+def received_node(name):
+    return convert(node(name), ApiNode)
+
+
+def test_an_older_host_state_cannot_say():
+    state = state_of("a", located_kubelet())
+    for name in ("pci", "links"):
+        state["ledger"].pop(name)
+    view = build_view([received_node("a")], [received(state)], [])
+
+    verdict = view.cluster.verdict(demanding("x"), "a")
+
+    assert "the PCI address of gpu-0 (nvidia.com/gpu) is not known" in verdict.detail
+    assert view.cluster.verdict(replace(pod("y", cpu="1"), annotations={}), "a").admits
