@@ -152,7 +152,8 @@ async def _replace_nodes(load: ClusterLoad) -> None:
     while True:
         await nodes.add(f"node-{number}")
         number += 1
-        await nodes.remove(next(iter(nodes.kubelets)))
+        # If the test ends meanwhile, the node must not stay as it is: cordoned, with pods released to it.
+        await asyncio.shield(nodes.remove(next(iter(nodes.kubelets))))
 
 
 async def _shift_clock(file: Path, seconds: float) -> None:

@@ -284,6 +284,7 @@ def test_a_pod_that_does_not_take_its_node_gets_none_for_a_while():
 def test_no_node_is_kept_for_a_released_pod_whose_node_became_unschedulable():
     """It cannot go elsewhere, so nothing wakes it for another node."""
     machine = Machine({name: host() for name in "ab"}, gate=GateOptions(patience=PATIENCE, unbound=10 * PATIENCE))
+    machine.state.wake_ups.adopts = True
     facts = machine.wait(pod("p", cpu="1"))
     machine.place_next()
     machine.handle(events.ReleaseWritten("p"))

@@ -230,7 +230,7 @@ class SchedulingState:
             self.kept_nodes.waits(facts)
         else:
             self._turn.emit(*self.kept_nodes.waits_no_longer(facts.uid))
-        if facts.state is WaitState.UNSCHEDULABLE:
+        if facts.state is WaitState.UNSCHEDULABLE and not facts.released_to:
             self.wake_ups.seen(facts)
         if self.gate:
             self.gate.pod_seen(facts)
