@@ -92,6 +92,7 @@ def test_verdicts_of_an_idle_node(asked, policy, scope, kind, reason):
 
     assert (str(verdict.kind), verdict.reason) == (kind, reason)
     assert verdict.approximate is (kind != "unknown")
+    assert verdict.code == ("" if kind == "admits" else "NotPredicted")
 
 
 def test_nodes_without_devices_are_best_for_pods_without_devices():

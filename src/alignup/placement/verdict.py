@@ -50,7 +50,8 @@ class Verdict:
         """The reason code; empty if the host admits the pod."""
         if self.rejection or self.admits:
             return self.rejection.reason if self.rejection else ""
-        unlisted = reason_codes.INVALID_POD if self.kind is VerdictKind.REJECTS else reason_codes.NOT_PREDICTED
+        exact = self.kind is VerdictKind.REJECTS and not self.approximate
+        unlisted = reason_codes.INVALID_POD if exact else reason_codes.NOT_PREDICTED
         return _CODES.get(self.reason, unlisted)
 
     @property
