@@ -1,6 +1,6 @@
 """Trends of the cluster for its page: some numbers, sampled when something changes.
 
-``Trends`` has the last minutes for the tiles, ``Timeline`` everything since the start, in less and less detail. A
+``Trends`` has the last minutes for the tiles, ``TrendHistory`` everything since the start, in less and less detail. A
 number that is not sampled in an interval is as it was before.
 """
 
@@ -10,7 +10,7 @@ from itertools import pairwise
 
 INTERVAL = 10.0  #: seconds
 INTERVALS = 60  #: that are kept: ten minutes
-MAX_INTERVALS = 288  #: of a timeline
+MAX_INTERVALS = 288  #: of a history
 
 
 class Trends:
@@ -44,7 +44,7 @@ class Trends:
         return [max(0.0, after - before) / INTERVAL for before, after in pairwise(values)]
 
 
-class Timeline:
+class TrendHistory:
     """The highest values of some numbers in each interval since *start*; when it is full, intervals become longer."""
 
     def __init__(self, start: float, *, intervals: int = MAX_INTERVALS) -> None:
