@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help setup run test check-release soak soak-cluster coverage dist image bundle sbom audit version docs schemas recording krew lint bench e2e browser screenshots format lock clean again
+.PHONY: help setup run test check-release soak soak-cluster coverage dist image bundle sbom audit version docs schemas reasons recording krew lint bench e2e browser screenshots format lock clean again
 
 help:
 	@echo "make run       run an agent on an example machine, with pods; stop it with Ctrl-C (ONCE=1: exit when done)"
@@ -25,6 +25,7 @@ help:
 	@echo "make version   set the version in all files that have it (VERSION=0.2.0)"
 	@echo "make docs      build the documentation as a site in build/site"
 	@echo "make schemas   write the JSON Schemas of docs/schemas"
+	@echo "make reasons   write the page of reason codes, docs/reasons.md"
 	@echo "make recording run the commands of the recording in the README, and draw it"
 	@echo "make krew      write the manifest of the kubectl plugin for krew, of the bundle in dist/ (URL=https://…)"
 	@echo "make format    format the code"
@@ -141,6 +142,9 @@ recording: $(READY)
 # Editors read them: the example files name them in their first line.
 schemas: $(READY)
 	@for kind in machine cluster sweep trace; do $(BIN)/alignup schema $$kind > docs/schemas/$$kind.json || exit 1; done
+
+reasons: $(READY)
+	$(BIN)/python -m tools.reasons
 
 image: $(READY)
 	$(BIN)/python -m tools.image

@@ -7,8 +7,10 @@ from random import Random
 
 from alignup.align import bits
 from alignup.align.devices import hints, nvidia_rule
+from alignup.align.devices.choices import Pool
 from alignup.align.devices.hints import CoverageFamily
 from alignup.align.devices.ledger import DeviceLedger
+from alignup.align.devices.near_choice import NearRequest, choose_near
 from alignup.align.devices.provider import DeviceProvider, PreferencesNeededError
 from alignup.align.hint import AmountFamily, Hint
 from alignup.align.host import Host, Settings
@@ -117,6 +119,7 @@ def preference_figures() -> Iterator[Figure]:
         mixed[a][b] = mixed[b][a] = source.randrange(10, 2000)
     for name, table, count, size, budget in (
         ("8 GPUs by 3 of a DGX-2", dgx2, 8, 3, 0.5e-3),
+        ("8 GPUs by 3, all links different", mixed, 8, 3, 0.5e-3),
         ("16 GPUs by 4 of a DGX-2", dgx2, 16, 4, 20e-3),
         ("16 GPUs by 4, all links different", mixed, 16, 4, 300e-3),
     ):
@@ -130,6 +133,34 @@ def preference_figures() -> Iterator[Figure]:
 
     decided = best_cpu(partial(host.decide, pod))
     yield Figure("… 8 GPUs by 2, more than without them in a decision", best_cpu(predict) - decided, 0.5e-3)
+    yield from near_figures()
+
+
+def near_figures() -> Iterator[Figure]:
+    """Our own choice of GPUs and NICs, each below a switch of its own, with links that all differ."""
+    source = Random(1)
+    for count, gpus, nics, budget in ((8, 4, 4, 5e-3), (8, 3, 5, 5e-3), (16, 8, 0, 50e-3), (16, 8, 8, 50e-3)):
+        pci = tuple(
+            PciDevice(
+                f"{kind:04x}:{n:02}:00.0",
+                kind=(0x030200, 0x020000)[kind],
+                node=2 * n // count,
+                path=PciPath(
+                    f"pci0000:{n // 2:02}", (f"0000:{n:02}:01.0", f"0000:{n:02}:02.0", f"{kind:04}:{n:02}:03.0")
+                ),
+            )
+            for kind in range(2)
+            for n in range(count)
+        )
+        pairs = combinations([device.address for device in pci[:count]], 2)
+        links = tuple(DeviceLink(LinkKind.NVLINK, pair, source.randrange(1, 19)) for pair in pairs)
+        machine = Machine((), (NumaNode(0), NumaNode(1)), pci=pci, links=links)
+        requests = []
+        for resource, take, devices in (("gpu", gpus, pci[:count]), ("nic", nics, pci[count:])):
+            ids = tuple(device.address for device in devices)
+            requests += [NearRequest(resource, (Pool(take, ids),), ids, ids)] if take else []
+        action = partial(choose_near, machine.locality, requests)
+        yield Figure(f"near devices, {gpus} of {count} GPUs and {nics} of {count} NICs", best_cpu(action), budget)
 
 
 def linked_host() -> Host:

@@ -17,6 +17,8 @@ from alignup.kubernetes.manifests.pod_decoder import pod_to_dict
 from alignup.observe.observation import join
 from alignup.observe.published_objects import host_state
 from alignup.placement.scheduling.options import ExtenderOptions
+from alignup.schedule.gate.admission import REVIEW_KIND, REVIEW_VERSION
+from alignup.schedule.gate.warning_admission import WarningReviews
 from alignup.schedule.service import ScheduleService
 from alignup.testing.api_server import ApiServer, ServedResource
 from bench.harness import Figure, peak_megabytes, run_in_fresh_process
@@ -24,6 +26,7 @@ from tests.align.hosts import pod
 from tests.observe.kubelets import SimulatedKubelet
 
 NODES = 5000
+DEPLOYMENTS = {"group": "apps", "version": "v1", "resource": "deployments"}
 STATES = 7  #: of the simulated nodes
 REQUESTS = 20
 
@@ -33,6 +36,9 @@ class Measured:
     ready: float
     first: float
     known: float
+    new_warning: float
+    warning: float
+    excluded: float
     megabytes: float
 
 
@@ -41,6 +47,9 @@ def figures() -> Iterator[Figure]:
     yield Figure(f"CPU time until {NODES} nodes are known, of which their server needs a part", measured.ready)
     yield Figure(f"filter request, a new shape, {NODES} names", measured.first, 120e-3)
     yield Figure(f"filter request, a known shape, {NODES} names, one node changed", measured.known, 5e-3)
+    yield Figure(f"warning about a Deployment, a new shape, {NODES} nodes", measured.new_warning)
+    yield Figure(f"warning about a Deployment, a known shape, {NODES} nodes", measured.warning, 20e-3)
+    yield Figure(f"warning about a Deployment that none of {NODES} nodes is considered for", measured.excluded, 20e-3)
     yield Figure(f"memory, {NODES} nodes, with their server", measured.megabytes, unit="MB")
 
 
@@ -62,9 +71,39 @@ async def _measure() -> Measured:
         names = [f"host-{number:04}" for number in range(NODES)]
         first = await _least(service, names, shapes=3)
         known = await _least(service, names, shapes=1)
+        reviews = WarningReviews(service.live)
+        new_warning = _time_of(reviews, _review("40"), warnings=1)
+        warning = min(_time_of(reviews, _review("40"), warnings=1) for _ in range(REQUESTS))
+        nowhere = _review("40", nodeSelector={"pool": "none"})
+        excluded = min(_time_of(reviews, nowhere, warnings=0) for _ in range(REQUESTS))
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-    return Measured(ready, first, known, peak_megabytes())
+    return Measured(ready, first, known, new_warning, warning, excluded, peak_megabytes())
+
+
+def _review(cpu: str, **spec: object) -> bytes:
+    """Return a review of a Deployment; a NUMA node has 32 CPUs."""
+    resources = {"limits": {"cpu": cpu, "memory": "1Gi"}}
+    template = {
+        "metadata": {"labels": {"app": "web"}},
+        "spec": {"containers": [{"name": "app", "image": "app:1", "resources": resources}], **spec},
+    }
+    document = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "web", "namespace": "ml", "uid": "1"},
+        "spec": {"selector": {"matchLabels": {"app": "web"}}, "template": template},
+    }
+    request = {"uid": "7", "operation": "CREATE", "resource": DEPLOYMENTS, "object": document}
+    return json.dumps({"apiVersion": REVIEW_VERSION, "kind": REVIEW_KIND, "request": request}).encode()
+
+
+def _time_of(reviews: WarningReviews, body: bytes, *, warnings: int) -> float:
+    start = process_time()
+    answer = reviews.answer(body)
+    seconds = process_time() - start
+    assert len(json.loads(answer)["response"].get("warnings", ())) == warnings
+    return seconds
 
 
 async def _least(service: ScheduleService, names: list[str], *, shapes: int) -> float:

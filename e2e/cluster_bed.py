@@ -25,8 +25,8 @@ class ClusterBed:
 
     Observers run as processes of the guests. With *images*, archives by the names of container images, the nodes have
     these images, and no observers yet. *programs* is the directory of Kubernetes' programs; *files* are copied to paths
-    of the nodes; *flags* are those of the API server, and *kubelet* has fields
-    of the KubeletConfiguration that differ.
+    of the nodes; *flags* are those of the API server, and *kubelet* has fields of the KubeletConfiguration that differ.
+    *policies* are policies of the topology manager, by node, where it has another one.
     """
 
     def __init__(  # noqa: PLR0913 - optional ones by name
@@ -38,6 +38,7 @@ class ClusterBed:
         programs: Path | None = None,
         files: Mapping[str, Path] | None = None,
         kubelet: Mapping[str, object] | None = None,
+        policies: Mapping[str, str] | None = None,
         flags: tuple[str, ...] = (),
     ) -> None:
         self._egress = EgressProxy()
@@ -49,6 +50,7 @@ class ClusterBed:
         self._images = images
         self._files = files or {}
         self._kubelet = kubelet or {}
+        self._policies = policies or {}
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -70,7 +72,7 @@ class ClusterBed:
                 node.guest.wait_booted()
                 for name, path in (self._images or {}).items():
                     node.guest.ask("load_images", archive=f"/{path.name}", names=[name])
-                node.guest.ask("start_kubelet", config=kubelet_config(**self._kubelet))
+                node.guest.ask("start_kubelet", config=kubelet_config(**self._kubelet, **self._own_fields(node.name)))
             for node in self.nodes.values():
                 node.wait_schedulable()
                 if self._images is None:
@@ -83,6 +85,9 @@ class ClusterBed:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.close()
+
+    def _own_fields(self, name: str) -> dict[str, object]:
+        return {"topologyManagerPolicy": self._policies[name]} if name in self._policies else {}
 
     def check(self, step: str) -> None:
         """Wait until all observers have published what their kubelets say."""

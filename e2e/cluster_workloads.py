@@ -72,7 +72,7 @@ def run_together(api: Api, cpus: Iterable[int]) -> PodCounts:
     """Create pods at once, and count them when nothing changes any more."""
     for number, count in enumerate(cpus):
         create_pod(api, f"together-{number}", make_container(cpu=count, memory="32Mi"))
-    return _settle(api)
+    return settle(api)
 
 
 def run_stream(api: Api, count: int) -> PodCounts:
@@ -97,7 +97,7 @@ def run_in_turn(api: Api, *, deployment: bool) -> PodCounts:
     if deployment:
         return run_deployment(api, 1, cpu=2, memory="48Mi")
     create_pod(api, "turn-last", make_container(cpu=2, memory="48Mi"))
-    return _settle(api)
+    return settle(api)
 
 
 def count_pods(api: Api) -> PodCounts:
@@ -138,8 +138,9 @@ def clear(api: Api) -> None:
     until("the pods are gone", gone, detail=lambda: count_pods(api))
 
 
-def create_pod(api: Api, name: str, container: Document) -> None:
-    api.request("POST", PODS, make_pod(name, container, schedulerName=_SCHEDULER))
+def create_pod(api: Api, name: str, container: Document, annotations: dict[str, str] | None = None) -> None:
+    pod = make_pod(name, container, schedulerName=_SCHEDULER)
+    api.request("POST", PODS, {**pod, "metadata": {**pod["metadata"], "annotations": annotations or {}}})
 
 
 def _deployment(replicas: int, container: Document) -> Document:
@@ -166,7 +167,7 @@ def _watch(api: Api) -> PodCounts:
     return count_pods(api)
 
 
-def _settle(api: Api) -> PodCounts:
+def settle(api: Api) -> PodCounts:
     """Wait until every pod is admitted, has ended, or was found unschedulable, and no pod has changed for a while.
 
     A pod that a scheduler has found unschedulable may be tried again a moment later.

@@ -6,9 +6,11 @@ what it then holds as its observer would. ``ALIGNUP_E2E_NODES`` is the number of
 # ruff: noqa: S101
 
 import asyncio
+import base64
 import itertools
 import json
 import os
+import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -16,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 import yaml
 from starlette.types import Receive, Scope, Send
 
+from alignup.align.reason_codes import GATE_MISSED as MISSED
 from alignup.documents.host_state.writer import to_object
 from alignup.kubernetes.api import NODES, PODS, ApiClient, Change, Resource, find_access
 from alignup.kubernetes.api.errors import ForbiddenError, InvalidObjectError
@@ -30,11 +34,15 @@ from alignup.observe.published_objects import host_state
 from alignup.placement.scheduling.options import GateOptions
 from alignup.schedule.cluster_facts import GATE
 from alignup.schedule.gate.admission import LABEL, answer_review, webhook_app
-from alignup.schedule.gate.authority_installation import WEBHOOK_CONFIGURATIONS, install_authority
+from alignup.schedule.gate.authority_installation import (
+    WARNING_CONFIGURATIONS,
+    WEBHOOK_CONFIGURATIONS,
+    install_authority,
+)
 from alignup.schedule.gate.certificates import SECRETS, CertificateKeeper
 from alignup.schedule.gate.controller import GateController
-from alignup.schedule.gate.missed_pods import REASON as MISSED
 from alignup.schedule.gate.release_patch import pinned_nodes
+from alignup.schedule.gate.service import WARN_PATH
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.web.asgi_server import kubernetes_limits, serve_app
 from alignup.web.log import queued_stderr
@@ -45,9 +53,11 @@ from e2e.definitions import DEPLOYED, define_host_states
 from e2e.fake_nodes import ALLOCATABLE, FakeNodes
 from e2e.measure_schedule import cpu_milliseconds
 from e2e.test_schedule import get, is_ready, service
+from tests.deploy.manifests import find_program
 from tests.observe.kubelets import SimulatedKubelet
 
 WHY = control_plane.missing()
+KUBECTL = find_program("kubectl")
 pytestmark = [pytest.mark.skipif(WHY is not None, reason=WHY or ""), pytest.mark.anyio]
 
 SECONDS = 120.0  #: for what takes milliseconds
@@ -296,6 +306,73 @@ async def test_a_pod_that_comes_without_the_gate_is_noticed(plane: ControlPlane,
     assert {event["involvedObject"]["namespace"] for event in events} == {"missed"}
     (counted,) = [line for line in metrics.splitlines() if line.startswith("alignup_gate_missed_pods_total")]
     assert float(counted.split()[-1]) >= 1
+
+
+def manifest(kind: str, name: str, cpu: str) -> dict[str, Any]:
+    amounts = {"cpu": cpu, "memory": "1Gi"}
+    containers = [{"name": "app", "image": "app:1", "resources": {"limits": amounts}}]
+    if kind == "Pod":
+        return {"apiVersion": "v1", "kind": kind, "metadata": {"name": name}, "spec": {"containers": containers}}
+    template = {"metadata": {"labels": {"app": name}}, "spec": {"containers": containers}}
+    selector = {"matchLabels": {"app": name}}
+    spec = {"selector": selector, "template": template}
+    return {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
+@pytest.mark.skipif(KUBECTL is None, reason="not installed: kubectl")
+async def test_kubectl_apply_prints_warnings_and_creates_everything(
+    plane: ControlPlane, client: ApiClient, tmp_path: Path
+) -> None:
+    """Two nodes with NUMA nodes of 3 and 4 CPUs; then no replica answers any more."""
+    kubeconfig = plane.kubeconfig(tmp_path / "kubectl")
+    port, served = free_ports(2)
+    authority = trustme.CA()
+    certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+    issued = authority.issue_cert("localhost")
+    issued.cert_chain_pems[0].write_to_path(certificate)
+    issued.private_key_pem.write_to_path(key)
+    key.chmod(0o600)
+    (deployed,) = yaml.safe_load_all((DEPLOYED / "warnings" / "webhook.yaml").read_text())
+    bundle = base64.b64encode(authority.cert_pem.bytes()).decode()
+    deployed["webhooks"][0]["clientConfig"] = {"url": f"https://localhost:{served}{WARN_PATH}", "caBundle": bundle}
+
+    async def apply(*manifests: dict[str, Any]) -> tuple[list[str], list[str]]:
+        """Return what kubectl prints about the objects, and its warnings."""
+        text = "\n---\n".join(map(json.dumps, manifests))
+        words = [KUBECTL or "", "--kubeconfig", str(kubeconfig), "apply", "-f", "-"]
+        run = await asyncio.to_thread(
+            subprocess.run, words, input=text, capture_output=True, text=True, timeout=SECONDS, check=True
+        )
+        return run.stdout.splitlines(), [line for line in run.stderr.splitlines() if line.startswith("Warning: ")]
+
+    nodes = FakeNodes(client)
+    for name in "ab":
+        await nodes.add(name)
+    files = ("--webhook-cert-file", str(certificate), "--webhook-private-key-file", str(key))
+    with service(plane, port, "--gate", "--webhook-listen", f"127.0.0.1:{served}", *files):
+        await until(lambda: is_ready(port))
+        await client.create(WARNING_CONFIGURATIONS, {name: deployed[name] for name in ("metadata", "webhooks")})
+        async with asyncio.timeout(SECONDS):
+            for number in itertools.count():  # until the API server has seen the configuration
+                first, warnings = await apply(manifest("Deployment", f"first-{number}", "5"))
+                assert first == [f"deployment.apps/first-{number} created"]
+                if warnings:
+                    break
+        async with asyncio.timeout(SECONDS):  # until the smallest change is found
+            for number in itertools.count():
+                second, warnings = await apply(manifest("Deployment", f"second-{number}", "5"))
+                assert second == [f"deployment.apps/second-{number} created"]
+                if "; " in warnings[0]:
+                    break
+        created, others = await apply(manifest("Pod", "shared", "1500m"), manifest("Pod", "right", "2"))
+    (warning,) = warnings
+    assert warning.startswith("Warning: TopologyAffinityError: no node of this cluster would ever admit it: ")
+    assert "4" in warning.rpartition("; ")[2]
+    assert created == ["pod/shared created", "pod/right created"]
+    assert [warning.partition(": ")[2].partition(":")[0] for warning in others] == ["FractionalCPUs"]
+
+    assert await apply(manifest("Deployment", "unanswered", "5")) == (["deployment.apps/unanswered created"], [])
+    await client.delete(WARNING_CONFIGURATIONS.at("alignup-warnings"))
 
 
 async def cpu_time(programs: Sequence[int], work: Awaitable[object]) -> float:

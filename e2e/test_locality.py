@@ -111,7 +111,7 @@ def test_the_tree_of_a_guest_is_read(tmp_path: Path) -> None:
     ]
     script = tmp_path / "script.tar.gz"
     with script.open("wb") as output:
-        unpacked = tmp_path / "root"
+        unpacked = tmp_path / "unpacked"
         unpacked.mkdir()
         subprocess.run(["tar", "-xzf", file, "-C", unpacked], check=True)  # noqa: S603, S607 - our own recording
         text = record_script().replace("cd / &&", f"cd '{unpacked}' &&")

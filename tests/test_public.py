@@ -70,6 +70,7 @@ PUBLIC = [
     "load_pods",
     "load_settings",
     "picture",
+    "preferred_devices",
     "simulate",
     "to_document",
 ]

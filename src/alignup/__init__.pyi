@@ -12,6 +12,7 @@ from alignup.align.decision import Placement as Placement
 from alignup.align.decision import Rejection as Rejection
 from alignup.align.decision import ResourceHints as ResourceHints
 from alignup.align.decision import Shortfall as Shortfall
+from alignup.align.devices.near_choice import preferred_devices as preferred_devices
 from alignup.align.devices.provider import PreferenceRequest as PreferenceRequest
 from alignup.align.errors import AlignError as AlignError
 from alignup.align.errors import ConfigurationError as ConfigurationError

@@ -3,6 +3,8 @@
 import asyncio
 import threading
 from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +15,12 @@ from alignup.agent.state import WaitingPods
 from alignup.agent.transaction import Transaction
 from alignup.align.devices.provider import PreferenceRequest
 from alignup.align.errors import FileError, PodError
+from alignup.align.host import Host, Settings
+from alignup.align.workload.names import DEVICES_ANNOTATION
 from alignup.kubernetes.kubelet_files import state_files
 from alignup.kubernetes.plugins import unix_grpc
 from alignup.kubernetes.plugins.endpoint import PluginTimeouts, plugin_error
+from alignup.machines import load_machine
 from alignup.store.state_store import StateStore
 from alignup.testing import Fault, Preference
 from alignup.web.responses import NotReadyError
@@ -66,6 +71,22 @@ async def test_a_pod_gets_its_plugins_preferred_devices_and_grants(directory):
         assert grant["envs"] == {"GPU_DEVICES": "gpu-1"}
         assert grant["devices"][0]["container_path"] == "/dev/gpu/gpu-1"
         assert (rig.queue.state.pending, rig.free()) == ({}, 3)
+
+
+async def test_near_devices_are_chosen_without_asking_the_plugin(directory):
+    machine = load_machine(Path(__file__).parents[2] / "examples" / "locality" / "machine.yaml")
+    idle = Host(machine.with_reported(()), Settings(near_devices=True))
+    now = replace(empty_state(), host=idle, idle_ledger=idle.ledger)
+    async with start_rig(directory, now=now) as rig, rig.plugin("4@0,4@1", preference=Preference.HIGHEST) as plugin:
+        await rig.admit(pod("a", gpu="2"))
+        assert rig.devices("a") == {GPU: ("gpu-0", "gpu-3")}
+        assert plugin.requests("GetPreferredAllocation") == ()
+
+        demand = {DEVICES_ANNOTATION: "nvlink"}
+        rejected = await rig.admit(replace(pod("b", gpu="3"), annotations=demand))
+        assert rejected.decision.rejection.reason == "DeviceLocalityError"
+        with pytest.raises(PodError, match=r"no container requests example.com/other"):
+            await rig.admit(replace(pod("c", gpu="1"), annotations={DEVICES_ANNOTATION: "spread=example.com/other"}))
 
 
 async def test_a_pod_without_plugin_devices_does_not_call_plugins(directory):

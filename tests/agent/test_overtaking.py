@@ -6,9 +6,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alignup.agent.pending_admission import WAITS_ITS_TURN, PendingAdmission
+from alignup.agent.pending_admission import PendingAdmission
 from alignup.agent.state import MAX_BLOCKING, MAX_TRIES, AdmissionStatus, AgentState
 from alignup.agent.transaction import Transaction
+from alignup.align.reason_codes import WAITS_ITS_TURN
 from alignup.align.settings import Policy
 from alignup.align.workload import Pod, Resources
 from tests.agent.states import clock, empty_state

@@ -7,8 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alignup.agent.pending_admission import (
-    PREPARING_DEVICES,
-    RELEASED_WHILE_PENDING,
     PendingAdmission,
     PluginRejectedError,
 )
@@ -16,6 +14,7 @@ from alignup.agent.state import AdmissionStatus, AgentState, EventKind
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import PodError
 from alignup.align.machine import Device
+from alignup.align.reason_codes import PREPARING_DEVICES, RELEASED_WHILE_PENDING
 from alignup.web.responses import BusyError, NotReadyError
 from tests.agent.states import clock, empty_state
 from tests.align.hosts import GPU, pod

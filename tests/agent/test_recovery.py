@@ -6,7 +6,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from alignup.agent.pending_admission import NOT_RETRIED
 from alignup.agent.recovery import ImportedState, RecoveryMode, RecoveryOptions, recover
 from alignup.agent.state import AdmissionStatus, AgentState, WaitingPods
 from alignup.agent.transaction import Transaction
@@ -15,6 +14,7 @@ from alignup.align.errors import PodError
 from alignup.align.host import Host
 from alignup.align.machine import Device
 from alignup.align.quantity import Quantity
+from alignup.align.reason_codes import NOT_RETRIED
 from alignup.store.database import NAME
 from alignup.store.state_store import StateStore
 from tests.agent.states import clock, empty_state, quiet_history, save_states, stored

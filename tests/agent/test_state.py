@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alignup.agent.pending_admission import WAITS_ITS_TURN
 from alignup.agent.state import (
     AdmissionResult,
     AdmissionStatus,
@@ -20,6 +19,7 @@ from alignup.agent.state import (
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import PodError
 from alignup.align.machine import Device
+from alignup.align.reason_codes import WAITS_ITS_TURN
 from alignup.web.responses import BusyError
 from tests.agent.states import ANY_DECISION, clock, empty_state
 from tests.align.hosts import GPU, pod

@@ -73,6 +73,25 @@ def test_each_bridge_without_a_root_is_a_whole_switch(a: tuple[str, ...], b: tup
     assert level(gpu(A, *a, root=None), gpu(B, *b, root=None)) is expected
 
 
+@pytest.mark.parametrize("near", [Level.PIX, Level.PXB, Level.PHB])
+def test_devices_of_a_level_are_in_one_group(near: Level) -> None:
+    bridges = ((PORT, UP, DOWN_1), (PORT, UP, DOWN_2), (PORT, UP, DOWN_2, "u", "d"), ("q",), (), ())
+    addresses = ("1.0", "2.0", "3.0", "4.0", "5.0", "5.1")
+    locality = machine(
+        *(gpu(f"0000:0{number}", *each) for number, each in zip(addresses, bridges, strict=True))
+    ).locality
+    stated = [StatedLevel(pair, level) for pair in combinations(locality.pci, 2) if (level := locality.level(*pair))]
+    told = replace(machine(*(PciDevice(each, kind=GPU) for each in locality.pci)), stated_levels=tuple(stated)).locality
+
+    for a, b in combinations(locality.pci, 2):
+        level = locality.level(a, b)
+        assert level is not None
+        expected = level.rank <= near.rank
+        assert (locality.group(a, near) == locality.group(b, near)) is expected
+        assert (told.group(a, near) == told.group(b, near)) is expected
+    assert told.group("unknown", near) is None
+
+
 def test_other_root_complexes_are_near_if_the_numa_node_is_the_same() -> None:
     first = gpu(A, PORT)
 

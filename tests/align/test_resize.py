@@ -7,7 +7,7 @@ import pytest
 
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.release import find_release
-from alignup.align.resize import ResizeOutcome, decide_resize
+from alignup.align.resize import ResizeOutcome, ResizeVerdict, decide_resize
 from alignup.align.settings import FeatureGates, TopologySettings
 from tests.align.hosts import make_host, pod
 
@@ -124,3 +124,11 @@ def test_a_small_resize_is_done_in_1_35():
     verdict = resize(pod("web", cpu="3", memory="1Gi"), release="1.35", **NO_POLICIES)
 
     assert verdict.describe(pod("web")) == "The resize of pod default/web is done"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code"),
+    [(ResizeOutcome.DONE, ""), (ResizeOutcome.DEFERRED, "Deferred"), (ResizeOutcome.INFEASIBLE, "Infeasible")],
+)
+def test_outcomes_have_the_reasons_of_the_kubelet(outcome, code):
+    assert ResizeVerdict(outcome).code == code

@@ -1,12 +1,23 @@
 """``alignup check``: manifests against kinds of nodes."""
 
 import json
+import os
+import shlex
 from pathlib import Path
 
+import jsonschema_rs
 import pytest
+import yaml
 
+from alignup.cli import check as cli
 from tests.cli.commands import in_process
 
+ROOT = Path(__file__).parents[2]
+#: The part of SARIF 2.1.0 that we write, by its specification. The schema of OASIS has terms of its own, and is not
+#: here; ALIGNUP_SARIF_SCHEMA names a copy (sarif-schema-2.1.0.json) to check with as well.
+SARIF = yaml.safe_load((Path(__file__).parent / "sarif.yaml").read_text("utf-8"))
+COPY = os.environ.get("ALIGNUP_SARIF_SCHEMA")
+OFFICIAL = [pytest.param(json.loads(Path(COPY).read_text("utf-8")), id="official")] if COPY else []
 TWO_NODES = "pack:2 numa:1(memory=16GiB) core:4 pu:2"
 SINGLE = "topologyManagerPolicy: single-numa-node"
 CONFIGURATION = """\
@@ -139,8 +150,24 @@ def test_sarif_names_rules_places_and_levels(repository):
         ("TopologyAffinityError", "error"),
         ("FractionalCPUs", "note"),
     ]
+    _, rule = run["tool"]["driver"]["rules"]
+    assert rule["shortDescription"]["text"].startswith("The policy of the topology manager")
     location = run["results"][0]["locations"][0]["physicalLocation"]
     assert location == {"artifactLocation": {"uri": "manifests/an%20app.yaml"}, "region": {"startLine": 2}}
+
+
+@pytest.mark.parametrize("schema", [pytest.param(SARIF, id="the parts that we write"), *OFFICIAL])
+def test_sarif_follows_its_schema(repository, schema):
+    wrong = '{topology.alignup.dev/polcy: "x"}'
+    (repository / "an app.yaml").write_text(deployment("large", "10", annotations=wrong))
+    (repository / "b.yaml").write_text(deployment("half", "500m") + "---\n" + deployment("even", "2"))
+    (repository / "c.yaml").write_text(deployment("right", "2"))
+    log, empty_log = (check(path, "-o", "sarif").stdout for path in ("manifests", "manifests/c.yaml"))
+
+    validator = jsonschema_rs.validator_for(schema, validate_formats=True)
+    assert [str(error) for error in validator.iter_errors(json.loads(log))] == []
+    assert len(json.loads(log)["runs"][0]["results"]) == 3
+    assert [str(error) for error in validator.iter_errors(json.loads(empty_log))] == []
 
 
 def test_standard_input_and_what_is_no_manifest(repository):
@@ -185,3 +212,44 @@ def test_all_broken_manifests_are_named_at_once(repository):
     assert run.returncode == 2
     assert "manifests/a.yaml" in run.stderr
     assert "manifests/b.yaml" in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("policy", "code"), [("strict", "UnknownDemand"), ("single-numa-node", "DemandNotMet"), ("best-effort", "")]
+)
+def test_a_pod_that_no_node_places_as_it_demands_is_rejected(repository, policy, code):
+    annotations = f"{{topology.alignup.dev/policy: {policy}}}"
+    (repository / "app.yaml").write_text(deployment("app", "2", annotations=annotations))
+
+    rejected = [each for each in findings(repository, nodes=("loose",)) if each["level"] == "rejected"]
+
+    assert [each["code"] for each in rejected] == ([code] if code else [])
+
+
+WORKFLOW = ROOT / "examples" / "check" / "workflow.yaml"
+
+
+def test_the_example_workflow_calls_the_action_and_the_command_as_they_are():
+    workflow = yaml.safe_load(WORKFLOW.read_text("utf-8"))
+    action = yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))
+    steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
+    (called,) = [step["with"] for step in steps if "/alignup@" in step.get("uses", "")]
+    required = {name for name, item in action["inputs"].items() if item.get("required")}
+
+    assert required <= called.keys() <= action["inputs"].keys()
+    (line,) = [line for step in steps for line in step.get("run", "").splitlines() if line.startswith("alignup ")]
+    command, _, file = line.partition(" > ")
+    name, *words = shlex.split(command.partition(" || ")[0])[1:]
+    assert cli.command.make_context(name, words).params["output"] == "sarif"
+    (uploaded,) = [step["with"]["sarif_file"] for step in steps if "upload-sarif" in step.get("uses", "")]
+    assert file.partition(" ")[0] == uploaded
+    assert workflow["permissions"] == {"contents": "read"}
+
+
+def test_the_action_calls_the_command_as_it_is(repository):
+    action = yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))
+    *_, script = action["runs"]["steps"][-1]["run"].splitlines()
+    options = [word for word in script.split() if word.startswith("-")]
+    known = {name for parameter in cli.command.params for name in parameter.opts}
+
+    assert set(options) <= known

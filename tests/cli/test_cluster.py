@@ -131,6 +131,17 @@ def test_a_pending_pod_is_explained_for_every_node(ask):
     )
 
 
+def test_programs_get_the_reason_code_of_each_group(ask):
+    (answer,) = json.loads(ask("why", "wide", "-o", "json").stdout)["answers"]
+
+    assert [(group["nodes"][0]["node"], group["code"]) for group in answer["groups"]] == [
+        ("a", ""),
+        ("b", "TopologyAffinityError"),
+        ("c", "NotPredicted"),
+        ("d", "NotConsidered"),
+    ]
+
+
 def test_claims_are_explained_where_they_can_be_served(ask):
     run = ask("why", "claiming")
 
@@ -550,3 +561,23 @@ def test_nodes_fit_eighty_columns(length, monkeypatch):
         lines = output.buffer.getvalue().decode().splitlines()
     assert max(map(len, lines)) <= 80
     assert {"NODE", "POLICY", "LARGEST"} <= {word for line in lines[:3] for word in line.split()}
+
+
+def test_a_node_that_does_not_meet_a_demand_is_explained(ask, tmp_path):
+    """The kubelet aligns each container; the pod wants all of them on one NUMA node."""
+    manifest = tmp_path / "pod.yaml"
+    containers = [
+        {"name": name, "resources": {"limits": {"cpu": "3", "memory": "1Gi"}}} for name in ("first", "second")
+    ]
+    annotations = {"topology.alignup.dev/policy": "single-numa-node", "topology.alignup.dev/scope": "pod"}
+    metadata = {"name": "both", "annotations": annotations}
+    document = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": containers}}
+    manifest.write_text(json.dumps(document))
+
+    run = ask("why", "-f", manifest)
+
+    assert run.returncode == 1
+    text = " ".join(run.stdout.split())
+    assert "Rejected: 1 node a the kubelet would not place the pod as single-numa-node demands" in text
+    assert "- the pod is on NUMA nodes 0-1 (cpu on 0-1, memory on 0-1), and single-numa-node demands one; " in text
+    assert "topologyManagerScope pod" in text

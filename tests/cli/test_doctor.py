@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from alignup.align.reason_codes import REASON_CODES
 from alignup.kubernetes.kubelet_files import state_files
 from tests.cli.commands import in_process, on_a_terminal
 
@@ -157,6 +158,10 @@ def test_json(damaged):
     assert (run.returncode, document["version"], document["healthy"]) == (0, 1, True)
     assert [finding["severity"] for finding in document["findings"]].count("error") == 3
     assert [finding["severity"] for finding in document["after"]].count("error") == 0
+    codes = {(finding["severity"], finding.get("code")) for finding in document["findings"]}
+    assert ("error", "StateFileRejected") in codes
+    assert {code for severity, code in codes if severity != "ok"} <= REASON_CODES.keys()
+    assert {code for severity, code in codes if severity == "ok"} == {None}
     assert [repair["file"] for repair in document["repairs"]] == [
         "cpu_manager_state",
         "memory_manager_state",

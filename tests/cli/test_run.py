@@ -24,6 +24,7 @@ from tests.effort import SOAK, did, rounds
 from tests.forked_processes import forked
 from tests.short_paths import directory_for_all_users
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "locality" / "machine.yaml"
 PRINT_ENVIRONMENT = "env | grep ^ALIGNUP_ | grep -v RUN | sort"
 PERMITTED = process.permitted_cpus()
 MOST = PERMITTED.bit_count() - 1  #: CPUs of a run; one is reserved
@@ -337,6 +338,37 @@ def test_a_rejection_is_explained(bench):
     assert "What does not fit\n  - the machine has too little for the run: " in err
     assert "What would admit it" in err
     assert [word for word in ("Pod", "pod", "Container", "container run", "the node ", "--wait") if word in err] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        pytest.param((), 0, "CUDA_VISIBLE_DEVICES=gpu-0,gpu-3", id="near devices without a demand"),
+        pytest.param(("--devices-near", "nvlink;spread"), 0, "CUDA_VISIBLE_DEVICES=gpu-0,gpu-3", id="linked"),
+        pytest.param(
+            ("--device", "example.com/nic=2", "--devices-near", "same-switch"),
+            0,
+            "CUDA_VISIBLE_DEVICES=gpu-0,gpu-1",
+            id="a NIC for each",
+        ),
+        pytest.param(
+            ("--devices-near", "same-switch=nvidia.com/gpu;same-switch", "--device", "example.com/nic=2"),
+            124,
+            "no choice of devices satisfies same-switch=nvidia.com/gpu: gpu-0 and gpu-1 have no PCIe switch in common",
+            id="impossible",
+        ),
+        pytest.param(("--devices-near", "near"), 125, '--devices-near: "near" is no locality of devices', id="wrong"),
+        pytest.param(
+            ("--devices-near", "spread=a.com/b"), 125, "the run does not request a.com/b; add --device", id="missing"
+        ),
+    ],
+)
+def test_a_run_gets_near_devices(bench, words, code, message):
+    asked = ("--device", "nvidia.com/gpu=2", *words, "--machine", EXAMPLE, "--", "true")
+    result = bench.run("run", "--dry-run", *asked)
+
+    assert result[0] == code
+    assert message in "".join(result[1:]).replace("\n    ", " ")
 
 
 def test_a_run_whose_device_does_not_exist_is_rejected(bench, tmp_path):

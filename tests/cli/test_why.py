@@ -131,6 +131,7 @@ def test_a_resize_is_explained(manifest, output):
     text = " ".join(run.stdout.replace("\\", "").split())
     assert run.returncode == 1
     assert 'Resize is infeasible for Guaranteed Pods alongside CPU Manager policy "static"' in text.replace("''", "'")
+    assert output == "text" or "Infeasible" in text
 
 
 def test_only_pods_that_run_can_be_resized(manifest):
@@ -196,7 +197,7 @@ def test_json_and_yaml_hold_the_decision_and_the_proposals(output, read):
     (answer,) = read(run.stdout)["answers"]
     rejection = from_document(answer["decision"]).rejection
     assert rejection is not None
-    assert rejection.reason == "TopologyAffinityError"
+    assert rejection.reason == answer["code"] == "TopologyAffinityError"
     assert answer["workload"] == {"kind": "StatefulSet", "name": "trainer", "source": f"{TRAINER}:1"}
     kinds = [change["kind"] for proposal in answer["proposals"] for change in proposal["changes"]]
     assert {"request", "setting", "leaving"} <= set(kinds)
@@ -253,6 +254,7 @@ def test_a_pod_without_a_device_plugin_is_not_schedulable(manifest, options, cod
     assert f" memoryManagerPolicy None {first} {second}" in text
     assert (answer["verdict"], answer["kubeletVerdict"]) == (first, "Pod default/p is admitted")
     assert (answer["schedulable"], answer["missingDevices"]) == (False, ["example.com/gpu"])
+    assert answer["code"] == ("NotSchedulable" if code else "")
 
 
 @pytest.mark.parametrize("gates", [(), ("--set", "featureGates.PodLevelResourceManagers=true")])
@@ -645,6 +647,10 @@ def test_pod_that_may_be_rejected_is_not_admitted(tmp_path):
     assert "Pod default/p may be rejected: TopologyAffinityError" in run.stdout
     assert "some choices leave no place for container second" in " ".join(run.stdout.split())
 
+    words = ("--set", "topologyManagerPolicy=restricted", "-o", "json")
+    (answer,) = json.loads(in_process("why", "-f", tmp_path / "pod.json", *machine, *words).stdout)["answers"]
+    assert answer["code"] == "MayBeRejected"
+
 
 class TestSeveralFiles:
     POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: app, image: web}]}\n"
@@ -727,6 +733,63 @@ def test_the_earlier_name_of_the_kubelets_directory_still_works():
 
     assert (now.stdout, now.returncode) == (earlier.stdout, 1)
     assert "--state" not in in_process("why", "--help").stdout
+
+
+DEMAND = '"name": "p", "annotations": {"topology.alignup.dev/policy": "single-numa-node"}'
+TWO_GPUS = ("--devices", "example.com/gpu=1@0", "--devices", "example.com/gpu=1@1")
+PLACING = """\
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+cpuManagerPolicy: static
+memoryManagerPolicy: Static
+reservedSystemCPUs: "0"
+systemReserved: {memory: 100Mi}
+evictionHard: {memory.available: 28Mi}
+reservedMemory: [{numaNode: 0, limits: {memory: 128Mi}}]
+"""
+WITH_MEMORY = ("--machine", "pack:2 numa:1(memory=8GiB) core:4 pu:1")
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        ({"cpu": "2"}, ""),
+        ({"cpu": "5"}, "the kubelet would not place the pod as single-numa-node demands"),
+        ({"cpu": "2", "gpu": "1"}, "the kubelet may choose devices that single-numa-node does not accept"),
+    ],
+)
+def test_a_pod_does_not_get_a_node_that_does_not_meet_its_demand(manifest, asked, reason):
+    text = pod(memory="1Gi", **asked).replace('"name": "p"', DEMAND)
+    config = ("--config", manifest(PLACING, "kubelet.yaml"))
+    run = in_process("why", manifest(text), *WITH_MEMORY, *config, *TWO_GPUS, "-o", "json")
+
+    (answer,) = json.loads(run.stdout)["answers"]
+    assert run.returncode == (1 if reason else 0), run.stderr
+    assert answer["kubeletVerdict"] == "Pod default/p is admitted"
+    assert (answer["unmetDemand"] or {"reason": ""})["reason"] == reason
+
+
+def test_the_policies_say_what_the_pod_would_get(manifest):
+    config = ("--config", manifest(PLACING, "kubelet.yaml"))
+    words = ("why", manifest(pod(cpu="5", memory="1Gi")), *WITH_MEMORY, *config, "--policies")
+    run = in_process(*words)
+    (answer,) = json.loads(in_process(*words, "-o", "json").stdout)["answers"]
+
+    assert run.returncode == 0
+    rows = [line.split()[:3] for line in run.stdout.partition("\nPolicies\n")[2].splitlines()]
+    assert ["none", "met", "admitted:"] in rows
+    assert "single-numa-node  not met    rejected: TopologyAffinityError" in run.stdout
+    policies = {policy["policy"]: policy for policy in answer["policies"]}
+    assert [policies[name]["meetsDemand"] for name in ("none", "best-effort", "restricted")] == [True, True, False]
+    assert policies["single-numa-node"]["asNodePolicy"] == "rejected: TopologyAffinityError"
+    assert "is on NUMA nodes 0-1" in policies["single-numa-node"]["detail"]
+
+
+def test_an_unknown_policy_is_not_ignored(manifest):
+    run = in_process("why", manifest(pod(cpu="1", memory="1Gi").replace('"name": "p"', DEMAND.replace("single", "x"))))
+
+    assert run.returncode == 1
+    assert "annotation topology.alignup.dev/policy is 'x-numa-node'; use" in " ".join(run.stdout.split())
 
 
 class TestPage:

@@ -1,4 +1,7 @@
-"""Which devices the plugins of NVIDIA and AMD prefer: the answer for a given order, and all answers without it."""
+"""Which devices the plugins of NVIDIA and AMD prefer: the answer for a given order, and all answers without it.
+
+Our own choice is compared with NVIDIA's, too.
+"""
 
 import gzip
 import json
@@ -9,6 +12,10 @@ from typing import Any
 import pytest
 
 from alignup.align.devices import amd_rule, nvidia_rule
+from alignup.align.devices.near_choice import NearRequest, preferred_devices
+from alignup.align.locality import DeviceLink, Level, LinkKind, StatedLevel
+from alignup.align.machine import Machine, PciDevice
+from tests.align.devices.test_near_choice import rate
 from tests.conformance.harness import Case, run_packed
 
 Topologies = dict[str, Any]
@@ -66,3 +73,47 @@ def check_amd(tables: Topologies, case: Case) -> str | None:
     assert "error" not in case, f"no error: {case['error']}"
     assert list(answer) == case["best_effort"]
     return None
+
+
+def test_our_own_choice_is_never_worse_than_that_of_the_plugin(request):
+    tables = {name: stated_machine(each) for name, each in topologies(request, "topologies").items()}
+    run_packed(request, "device_preference/best_effort", partial(compare_with_nvidia, tables))
+
+
+def stated_machine(table: dict[str, Any]) -> Machine:
+    """Return a machine whose GPUs have the links and levels of a table."""
+    gpus = [PciDevice(f"0000:{number:02}:00.0", kind=0x030200) for number in range(table["n"])]
+    links, levels = [], []
+    for (i, a), (j, b) in combinations(enumerate(gpus), 2):
+        for text in table["links"][i][j]:
+            if text.startswith("NV"):
+                links.append(DeviceLink(LinkKind.NVLINK, (a.address, b.address), int(text[2:])))
+            else:
+                levels.append(StatedLevel((a.address, b.address), Level(text)))
+    return Machine((), (), pci=tuple(gpus), links=tuple(links), stated_levels=tuple(levels))
+
+
+def compare_with_nvidia(machines: dict[str, Machine], case: Case) -> str | None:
+    if case["kind"].startswith("broken") or not isinstance(case["best_effort"], list):
+        return "the two directions of a link differ"
+    if not case["best_effort"] or None in case["best_effort"]:
+        return "no answer"
+    machine = machines[case["topology"]]
+    better = compare(machine, case)
+    assert better is not None, "worse"
+    return None
+
+
+def compare(machine: Machine, case: Case) -> int | None:
+    """Return which of our criteria decides for our choice, -1 if it is the same; ``None`` if it is worse."""
+    every = [device.address for device in machine.pci]
+    available = [every[index] for index in case["available"]]
+    required = [every[index] for index in case["required"]]
+    chosen = preferred_devices(machine, available, required=required, size=case["size"], devices=every)
+    assert len(set(chosen)) == case["size"]
+    assert set(required) <= set(chosen) <= set(available)
+    asked = NearRequest("", (), tuple(every), available)
+    answer = tuple(sorted(every[index] for index in case["best_effort"]))
+    ours, theirs = (rate(machine.locality, [asked], [ids]) for ids in (chosen, answer))
+    differing = next((number for number, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1]), -1)
+    return differing if ours <= theirs else None

@@ -54,6 +54,7 @@ CHANGED: dict[str, Any] = {
         "replaceStuck": True,
         "certificates": "cert-manager",
         "failurePolicy": "Fail",
+        "warnings": True,
         "kueue": True,
         "kueueCheck": "numa",
         "resources": {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2Gi"}},
@@ -154,15 +155,18 @@ def test_with_cert_manager_the_service_has_no_right_to_secrets_and_there_is_no_j
 
 
 @pytest.mark.skipif(KUBECTL is None, reason="not installed: kubectl")
-def test_the_component_of_cert_manager_makes_the_objects_of_the_chart(tmp_path):
+@pytest.mark.parametrize("warnings", [False, True])
+def test_the_component_of_cert_manager_makes_the_objects_of_the_chart(tmp_path, warnings):
     place = Path(os.path.relpath(KUBERNETES, tmp_path))
-    kustomization = {"resources": [str(place / "schedule")], "components": [str(place / "cert-manager")]}
+    resources = [str(place / "schedule"), *([str(place / "warnings")] if warnings else [])]
+    kustomization = {"resources": resources, "components": [str(place / "cert-manager")]}
     (tmp_path / "kustomization.yaml").write_text(json.dumps(kustomization))
     words = [KUBECTL or "", "kustomize", tmp_path]
     built = subprocess.run(words, check=True, capture_output=True, text=True).stdout  # noqa: S603
     base = by_name(read_kustomization(BASE))
+    values = {"schedule": {**CERT_MANAGER["schedule"], "warnings": warnings}}
 
-    rendered = {key: value for key, value in by_name(render_chart(CERT_MANAGER)).items() if key not in base}
+    rendered = {key: value for key, value in by_name(render_chart(values)).items() if key not in base}
     assert by_name(read_documents(built)) == rendered
 
 
@@ -171,6 +175,20 @@ def test_the_failure_policy_of_all_webhooks_is_a_value():
         objects = render_chart({"schedule": {"enabled": True, "failurePolicy": policy}})
         (configuration,) = of_kind(objects, "MutatingWebhookConfiguration")
         assert {webhook["failurePolicy"] for webhook in configuration["webhooks"]} == {policy}
+
+
+WARNINGS = KUBERNETES / "warnings"
+
+
+def test_warnings_at_kubectl_apply_are_off_unless_a_value_turns_them_on():
+    objects = render_chart({"schedule": {"enabled": True, "warnings": True}})
+    (annotated,) = of_kind(
+        render_chart({"schedule": {**CERT_MANAGER["schedule"], "warnings": True}}), "ValidatingWebhookConfiguration"
+    )
+
+    assert of_kind(render_chart(ALL), "ValidatingWebhookConfiguration") == []
+    assert of_kind(objects, "ValidatingWebhookConfiguration") == read_kustomization(WARNINGS)
+    assert annotated["metadata"]["annotations"] == {"cert-manager.io/inject-ca-from": "alignup/alignup-webhook"}
 
 
 def test_another_name_of_the_admission_check_is_the_one_that_the_service_may_write():

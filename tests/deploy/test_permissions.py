@@ -15,7 +15,11 @@ from alignup.nri.decide_service import DecideOptions
 from alignup.nri.decide_service import decide as nri_decide
 from alignup.nri.service import NriOptions
 from alignup.observe.service import observe
-from alignup.schedule.gate.authority_installation import WEBHOOK_CONFIGURATIONS, install_authority
+from alignup.schedule.gate.authority_installation import (
+    WARNING_CONFIGURATIONS,
+    WEBHOOK_CONFIGURATIONS,
+    install_authority,
+)
 from alignup.schedule.gate.certificates import renew_authority, secret_data
 from alignup.schedule.gate.service import GateServiceOptions, WebhookOptions, add_gate
 from alignup.schedule.pod_groups import RESOURCES
@@ -44,7 +48,7 @@ from tests.observe.steered_kubelet import PATIENT, ClusterService, SteeredKubele
 from tests.schedule.claim_objects import claim, claiming, device_class, resource_slice, template
 from tests.schedule.conftest import http, service
 from tests.schedule.gate.conftest import cluster
-from tests.schedule.gate.test_authority_installation import SECRET, configuration
+from tests.schedule.gate.test_authority_installation import SECRET, configuration, warning_configuration
 from tests.schedule.gate.test_authority_installation import secret as webhook_secret
 from tests.schedule.nodes import SimulatedNodes
 from tests.schedule.test_extender import WIDE, bound, filtered, occupy, post
@@ -196,11 +200,15 @@ async def test_the_gate_controller_has_the_permissions_that_it_uses(server, clus
 async def test_the_installation_of_the_webhook_has_the_permissions_that_it_uses(server, client):
     """It creates the Secret, and replaces an authority that expires."""
     server.put(configuration())
-    webhooks = WEBHOOK_CONFIGURATIONS.at("alignup-gate")
-    await install_authority(client, secret=SECRET, configuration=webhooks, names=NAMES)
+    server.put(warning_configuration())
+    refs = {
+        "configuration": WEBHOOK_CONFIGURATIONS.at("alignup-gate"),
+        "warnings": WARNING_CONFIGURATIONS.at("alignup-warnings"),
+    }
+    await install_authority(client, secret=SECRET, names=NAMES, **refs)
     old = renew_authority(None, names=(), now=datetime.now(UTC) - timedelta(days=3600))
     server.put(webhook_secret(secret_data(old)))
-    await install_authority(client, secret=SECRET, configuration=webhooks, names=NAMES)
+    await install_authority(client, secret=SECRET, names=NAMES, **refs)
 
     roles = [OBJECTS["ClusterRole /alignup-certificates"], OBJECTS["Role alignup/alignup-certificates"]]
     assert granted(*roles) == used([server])
@@ -220,6 +228,7 @@ NAMED = {
     ("alignup-certificates", "secrets", "patch"): ["alignup-webhook"],
     ("alignup-certificates", "secrets", "create"): None,  # names cannot be required
     ("alignup-certificates", "mutatingwebhookconfigurations", "patch"): ["alignup-gate"],
+    ("alignup-certificates", "validatingwebhookconfigurations", "patch"): ["alignup-warnings"],
 }
 READING = {"get", "list", "watch"}
 

@@ -3,6 +3,7 @@
 import asyncio
 import copy
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -14,8 +15,10 @@ from alignup.align.machine import HugePages
 from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy
 from alignup.align.workload import Container, Pod, Resources
+from alignup.align.workload.names import DEVICES_ANNOTATION
 from alignup.align.workload.pod import PodClaim
 from alignup.kubernetes.api.node_tables import KnownSlices
+from alignup.machines import load_machine
 from alignup.machines.synthetic import parse
 from alignup.nri.node_pods import NodePods
 from alignup.nri.nri_plugin import PluginConnection
@@ -29,6 +32,7 @@ from tests.short_paths import short_directory
 from tests.strategies_pods import guaranteed
 
 MANY = 100
+EXAMPLE = load_machine(Path(__file__).parents[2] / "examples" / "locality" / "machine.yaml")
 DEADLINE = 2.0
 
 
@@ -100,6 +104,54 @@ def test_cpus_and_memory_follow_the_device_of_a_claim(node):
         node.give(pod, claims={"default/gpu": (id_,)})
         cpu = (await node.run(pod))["app"].linux.resources.cpu
         assert (cpu.cpus, cpu.mems) == ("4-5", "1")
+
+    play(scenario())
+
+
+NEAR = {DEVICES_ANNOTATION: "same-root=example.com/gpu"}
+
+
+def test_devices_that_do_not_satisfy_a_demand_reject_the_pod(node):
+    async def scenario():
+        node.machine = replace(EXAMPLE, devices=())
+        node.policy = Policy.NONE
+        await node.start()
+        near, far, unknown = (make_pod(uid, annotations=NEAR, gpu="2") for uid in ("near", "far", "unknown"))
+        node.give(near, **{"0000:11:00.0": 0, "0000:14:00.0": 0})
+        node.give(far, **{"0000:21:00.0": 0, "0000:42:00.0": 1})
+        node.give(unknown, **{"gpu-x": 0, "0000:43:00.0": 1})
+        await node.run(near)
+        message = (
+            "container app: the devices do not satisfy same-root=example.com/gpu: 0000:21:00.0 and 0000:42:00.0 have"
+        )
+        with pytest.raises(RpcError, match=message):
+            await node.run(far)
+        with pytest.raises(RpcError, match=r"the PCI address of gpu-x .example.com/gpu. is not known"):
+            await node.run(unknown)
+        assert set(node.durable.host.ledger.pods) == {"near"}
+
+    play(scenario())
+
+
+@pytest.mark.parametrize(("address", "accepted"), [("0000:2f:00.0", False), ("0000:1f:00.0", True)])
+def test_devices_of_claims_have_to_satisfy_a_demand_too(node, address, accepted):
+    async def scenario():
+        node.machine = replace(EXAMPLE, devices=())
+        node.policy = Policy.NONE
+        id_ = DeviceId("nic.example.com", "node", "nic-0")
+        attributes = {"resource.kubernetes.io/pciBusID": address}
+        devices = (SliceDevice(id_, attributes),)
+        slice_ = Slice(name="s", driver=id_.driver, pool=id_.pool, generation=1, devices=devices, slice_count=1)
+        node.slices = KnownSlices((slice_,))
+        await node.start()
+        demand = {DEVICES_ANNOTATION: "same-switch=example.com/gpu,gpu"}
+        pod = _with_claim(make_pod("a", annotations=demand, gpu="1"))
+        node.give(pod, claims={"default/gpu": (id_,)}, **{"0000:11:00.0": 0})
+        if accepted:
+            await node.run(pod)
+        else:
+            with pytest.raises(RpcError, match=r"0000:11:00.0 has no NIC below its PCIe switch"):
+                await node.run(pod)
 
     play(scenario())
 

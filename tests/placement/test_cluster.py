@@ -124,15 +124,15 @@ class TestVerdicts:
         with pytest.raises(PodError):
             cluster_of(a=make_host()).feasible(Pod(name="nameless"))
 
-    def test_an_invalid_annotation_is_rejected_only_where_it_is_read(self):
+    def test_a_pod_with_an_unknown_policy_goes_nowhere(self):
         cluster = cluster_of(deaf=make_host(), reading=make_host(pod_policy_annotations=True))
 
         verdicts = cluster.feasible(make_pod("new", {"topology.alignup.dev/policy": "strict"}))
 
-        assert verdicts["deaf"].admits
-        assert verdicts["reading"].kind is VerdictKind.REJECTS
-        assert verdicts["reading"].reason == "invalid pod"
-        assert 'Unsupported value: "strict"' in verdicts["reading"].detail
+        reason = "annotation topology.alignup.dev/policy is 'strict'; use none, best-effort, restricted, "
+        for name in ("deaf", "reading"):
+            assert verdicts[name].kind is VerdictKind.REJECTS
+            assert verdicts[name].reason == f"{reason}single-numa-node"
 
     def test_an_approximate_report_makes_approximate_verdicts(self):
         cluster = cluster_of(exact=make_host())

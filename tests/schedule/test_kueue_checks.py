@@ -160,6 +160,16 @@ async def test_requests_default_to_limits_as_in_the_pods_of_the_template(kueue, 
     assert kueue.check("three")["message"].startswith("2 of 3 pods fit together; ")
 
 
+@pytest.mark.parametrize(("policy", "message"), [("single-numa-node", ""), ("strict", "is 'strict'; use none, ")])
+async def test_what_the_template_demands_counts(kueue, checks, policy, message):
+    spec = api_pod(pod("job", cpu="3", memory="1Gi"))["spec"]
+    template = {"metadata": {"annotations": {"topology.alignup.dev/policy": policy}}, "spec": spec}
+    kueue.reserve("job", 2, template=template)
+
+    await until(lambda: kueue.state("job") == ("Retry" if message else "Ready"))
+    assert message in kueue.check("job")["message"]
+
+
 async def test_every_retry_takes_longer_up_to_a_limit(kueue, checks):
     for retries, seconds in ((1, 2 * FIRST_RETRY), (50, LONGEST_RETRY)):
         kueue.reserve("three", 3, retries=retries)

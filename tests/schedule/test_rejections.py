@@ -122,6 +122,7 @@ def test_why_tells_the_reason_of_then_for_a_node_whose_state_is_unknown_now(caus
     text = REJECTED + (f" (cause: {cause})" if cause else "")
     assert groups[("b",)] == ("rejects", f"its kubelet rejected the pod: {text}")
     assert groups[("a",)][0] == "admits"
+    assert {group.first.code for group in asked.answers.groups} == {"TopologyAffinityError", ""}
     assert asked.notes == (f"The pod failed on node b: {text}",)
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alignup.schedule.trends import INTERVAL, INTERVALS, TrendHistory, Trends
+from alignup.schedule.trends import INTERVAL, INTERVALS, PodCountHistory, Trends
 
 
 def test_a_number_stays_until_it_is_sampled_again():
@@ -31,24 +31,24 @@ def test_the_last_sample_counts_and_old_ones_are_forgotten(samples):
     assert all(rate >= 0 for rate in trends.rates("waiting", now))
 
 
-def test_a_history_has_the_highest_value_of_each_interval():
-    history = TrendHistory(100.0)
+def test_a_timeline_has_the_highest_value_of_each_interval():
+    timeline = PodCountHistory(100.0)
     for seconds, value in ((1, 2), (2, 9), (3, 4), (25, 1), (26, 0)):
-        history.add(100.0 + seconds, {"waiting": value})
+        timeline.add(100.0 + seconds, {"waiting": value})
 
-    assert history.series("waiting", 145.0) == [9, 4, 4, 0, 0]
-    assert history.starts(145.0) == [-45, -35, -25, -15, -5]
+    assert timeline.series("waiting", 145.0) == [9, 4, 4, 0, 0]
+    assert timeline.starts(145.0) == [-45, -35, -25, -15, -5]
 
 
 @given(st.lists(st.tuples(st.floats(0, 500), st.integers(0, 100)), min_size=1), st.sampled_from([2, 4, 10]))
-def test_a_full_history_keeps_its_highest_value_and_its_size(samples, intervals):
-    history, now = TrendHistory(0.0, intervals=intervals), 0.0
+def test_a_full_timeline_keeps_its_highest_value_and_its_size(samples, intervals):
+    timeline, now = PodCountHistory(0.0, intervals=intervals), 0.0
     for seconds, value in samples:
         now += seconds
-        history.add(now, {"waiting": value})
+        timeline.add(now, {"waiting": value})
 
-    series = history.series("waiting", now)
-    assert len(series) == len(history.starts(now)) <= intervals
+    series = timeline.series("waiting", now)
+    assert len(series) == len(timeline.starts(now)) <= intervals
     assert max(series) == max(value for _, value in samples)
     assert series[-1] >= samples[-1][1]
-    assert history.series("waiting", now + 1e6)[-1] == samples[-1][1]
+    assert timeline.series("waiting", now + 1e6)[-1] == samples[-1][1]

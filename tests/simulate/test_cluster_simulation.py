@@ -8,6 +8,7 @@ import pytest
 from alignup.align.errors import SettingsError
 from alignup.align.machine import Device
 from alignup.align.settings import Policy
+from alignup.align.workload.names import POLICY_ANNOTATION
 from alignup.documents import codec
 from alignup.simulate.arrivals import GANG_LABEL
 from alignup.simulate.cluster_hosts import HostGroup
@@ -56,6 +57,19 @@ class TestQueue:
         _, result = run([group()], [submission("a", 0, 50, cpu="9"), submission("b", 0, 50, cpu="1")])
 
         assert (result.started, result.pending, result.rejected) == (1, 1, 0)
+
+    def test_pods_wait_for_hosts_that_place_them_as_they_demand(self):
+        """Beside a pod of one CPU, three CPUs of a host without policy would be on both NUMA nodes."""
+        demanding = submission("b", 1.0, cpu="3")
+        annotations = {POLICY_ANNOTATION: "single-numa-node"}
+        demanding = replace(demanding, pod=replace(demanding.pod, annotations=annotations))
+        groups = [group(policy=Policy.NONE)]
+
+        other, ours = [
+            run(groups, [submission("a", cpu="1"), demanding], strategy)[1] for strategy in ("aggregate", "alignup")
+        ]
+
+        assert (other.started, ours.started, ours.pending) == (2, 1, 1)
 
     def test_a_selector_limits_the_hosts(self):
         wanted = replace(submission("a"), selector={"pool": ("x", "y")})

@@ -8,12 +8,13 @@ from hypothesis import event, given
 from alignup.align.errors import TraceError
 from alignup.align.fit import UsedResources
 from alignup.align.host import Host
+from alignup.align.reason_codes import INVALID
 from alignup.align.settings import Policy
 from alignup.align.workload import Pod
 from alignup.align.workload.names import POLICY_ANNOTATION
 from alignup.simulate.arrivals import PodArrival, PodDeparture
 from alignup.simulate.node_report import to_document
-from alignup.simulate.node_simulation import INVALID, MIN_INTERVAL, AlignmentCounts, ProgressReporter, run
+from alignup.simulate.node_simulation import MIN_INTERVAL, AlignmentCounts, ProgressReporter, run
 from tests.align.hosts import GIB, GPU, NIC, hosts, make_host
 from tests.simulate.workloads import arriving_in_order, small, some, workloads
 from tests.soundness import check_sound
@@ -52,6 +53,15 @@ class TestOutcomes:
         events = (PodArrival(0, small("a", cpu="4")), PodDeparture(5, "a"), PodArrival(5, small("b", cpu="4")))
 
         assert run(make_host(), events).admitted == 2
+
+    def test_a_pod_does_not_come_to_a_node_that_does_not_meet_its_demand(self):
+        demanding = replace(small("b", cpu="3"), annotations={POLICY_ANNOTATION: "single-numa-node"})
+        result = run(make_host(Policy.NONE), arriving_in_order(small("a", cpu="1"), demanding, small("c", cpu="3")))
+
+        assert [(outcome.pod.uid, outcome.kubelet) for outcome in result.outcomes if not outcome.admitted] == [
+            ("b", "admitted")
+        ]
+        assert result.reasons == {"DemandNotMet": 1}
 
     def test_outcomes_have_the_arrival_time(self):
         assert [

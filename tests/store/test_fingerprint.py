@@ -43,6 +43,7 @@ CHANGED: dict[str, list[Any]] = {
     "release": [find_release("1.36")],
     "gates": [FeatureGates({"PodLevelResourceManagers": True})],
     "preferred_allocation": [frozenset({"example.com/gpu"})],
+    "near_devices": [True],
     "plugin_rules": [{"example.com/gpu": PluginRule.NVIDIA}, {"example.com/gpu": PluginRule.AMD}],
     "fit_check": [False],
     "max_pods": [111],

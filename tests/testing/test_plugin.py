@@ -3,9 +3,12 @@
 import asyncio
 import json
 import signal
+import sys
+from pathlib import Path
 
 import pytest
 
+from alignup.align.devices.provider import PreferenceRequest
 from alignup.align.errors import PluginError
 from alignup.kubernetes.plugins.manager import DevicePluginManager
 from alignup.testing.plugin import main
@@ -14,6 +17,7 @@ from tests.testing.processes import exit_code, plugin_process, plugin_program_pr
 pytestmark = pytest.mark.anyio
 
 GPU = "example.com/gpu"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 async def test_it_registers_serves_and_stops_on_sigterm(directory, manager, listener):
@@ -34,6 +38,45 @@ async def test_it_registers_serves_and_stops_on_sigterm(directory, manager, list
     assert listener.preferred == {GPU: True}
     assert response.envs == {"GPU_DEVICES": "gpu-3"}
     assert (printed, errors) == (b"registered example.com/gpu: 1\n", b"")
+
+
+async def test_it_prefers_near_devices_of_a_machine(directory, manager, listener):
+    options = ("--devices", "4@0,4@1", "--preferred", "near", "--machine", str(EXAMPLES / "locality/machine.yaml"))
+    with plugin_process(directory, *options):
+        await listener.until(lambda: len(listener.healthy(GPU)) == 8)
+        assert set(await manager.preferred(question(GPU, [f"gpu-{number}" for number in range(1, 8)], 2))) == {
+            "gpu-1",
+            "gpu-2",
+        }
+
+
+async def test_the_example_prefers_near_devices(directory, manager, listener):
+    machine = str(EXAMPLES / "locality/machine.yaml")
+    arguments = (GPU, "--kind", "GPU", "--dir", str(directory), "--machine", machine)
+    process = await asyncio.create_subprocess_exec(sys.executable, str(EXAMPLES / "near_plugin.py"), *arguments)
+    try:
+        await listener.until(lambda: len(listener.healthy(GPU)) == 8)
+        assert listener.preferred == {GPU: True}
+        available = ["0000:14:00.0", "0000:21:00.0", "0000:42:00.0", "0000:24:00.0"]
+        assert set(await manager.preferred(question(GPU, available, 2))) == {"0000:21:00.0", "0000:24:00.0"}
+        await manager.allocate(GPU, ("0000:21:00.0",))
+    finally:
+        process.kill()
+        await process.wait()
+
+
+@pytest.mark.parametrize("options", [(), ("--machine", "nowhere.yaml")])
+def test_near_devices_need_a_machine(capsys, options):
+    with pytest.raises(SystemExit) as end:
+        main(["--resource", GPU, "--devices", "1", "--dir", "/", "--preferred", "near", *options])
+    assert end.value.code == 2
+    assert "--machine" in capsys.readouterr().err
+
+
+def question(resource, available, size):
+    return PreferenceRequest(
+        uid="uid", container="app", resource=resource, available=tuple(available), must_include=(), size=size
+    )
 
 
 async def test_a_killed_plugin_is_noticed_and_may_come_back(directory, manager, listener):

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from alignup.align import reason_codes
 from alignup.align.admit import NO_AFFINITY
 from alignup.align.bits import CpuSet
 from alignup.align.cpus.provider import CpuProvider
@@ -46,11 +47,18 @@ COUNTERS: CounterDefinitions = {
 }
 
 #: Reasons with their own series: a fixed list, so that clients cannot create unlimited series.
-_REASONS = """
-    Evicted InitContainerRestartPolicyForbidden InvalidNodeInfo NodeShutdown OutOfcpu OutOfephemeral-storage
-    OutOfmemory OutOfpods PodOSNotSupported PodOSSelectorNodeLabelDoesNotMatch SupplementalGroupsPolicyNotSupported
-    SysctlForbidden TopologyAffinityError UnexpectedAdmissionError UnexpectedPredicateFailureType UnknownReason
-"""
+_REASONS = frozenset(
+    {
+        reason_codes.OUT_OF_CPU,
+        reason_codes.OUT_OF_EPHEMERAL_STORAGE,
+        reason_codes.OUT_OF_MEMORY,
+        reason_codes.OUT_OF_PODS,
+        reason_codes.POD_OS,
+        reason_codes.POD_OS_SELECTOR,
+        reason_codes.TOPOLOGY_AFFINITY,
+        reason_codes.UNEXPECTED_ADMISSION,
+    }
+)
 _FIT_CHECK = "host"  #: the provider of rejections that follow a successful alignment
 
 
@@ -107,9 +115,10 @@ def decision_counts(decision: Decision, *, pod: Pod, host: Host) -> Counter[Seri
 
 
 def reason_label(reason: str) -> str:
-    if reason in _REASONS.split():
+    if reason in _REASONS:
         return reason
-    return "OutOfExtendedResources" if reason.startswith("OutOf") else "Other"
+    is_resource = reason.startswith(reason_codes.OUT_OF)
+    return reason_codes.OUT_OF_EXTENDED_RESOURCES if is_resource else reason_codes.OTHER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,9 +13,9 @@ from typing import Any
 from structlog.typing import FilteringBoundLogger
 
 from alignup.agent.metrics import Metrics
-from alignup.agent.pending_admission import WAITS_ITS_TURN
 from alignup.agent.state import AgentEvent, Document, EventKind
 from alignup.align.explain import sentences
+from alignup.align.reason_codes import WAITS_ITS_TURN
 from alignup.documents.decisions import recent_documents
 from alignup.web.event_streams import EventBus
 

@@ -15,12 +15,8 @@ from alignup.align.errors import ProviderError
 from alignup.align.fit import InsufficientResource
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
+from alignup.align.reason_codes import NOT_RETRIED, PREPARING_DEVICES, RELEASED_WHILE_PENDING, WAITS_ITS_TURN
 from alignup.align.workload import Pod, demand, names
-
-WAITS_ITS_TURN = "WaitsItsTurn"  #: the reason of a pod that fits, but may not overtake another waiting pod again
-PREPARING_DEVICES = "DevicesArePrepared"  #: the reason of a pod that fits and waits for its device plugins
-RELEASED_WHILE_PENDING = "Released"
-NOT_RETRIED = "NotRetriedYet"  #: the reason of a pod that was waiting before a restart, and would fit now
 
 
 @dataclass(frozen=True, slots=True)

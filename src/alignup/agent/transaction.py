@@ -27,6 +27,7 @@ from alignup.agent.state import (
     same_workload,
 )
 from alignup.align.decision import Decision
+from alignup.align.devices.demanded_locality import locality_demands
 from alignup.align.devices.ledger import DeviceLedger
 from alignup.align.devices.provider import PreferenceAnswers
 from alignup.align.errors import AlignError, PodError, Problem, ProviderError
@@ -88,6 +89,7 @@ class Transaction:
             if size > MAX_METADATA:
                 message = f"labels and annotations must have at most {MAX_METADATA} characters together, not {size}"
                 raise PodError([Problem("metadata.annotations", message)])
+            locality_demands(pod)  # raises if they are invalid
         start = self._clock.monotonic()
         decision = self._host.decide(pod, answers)
         requests = decision.preference_requests

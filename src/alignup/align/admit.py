@@ -33,6 +33,7 @@ from alignup.align.ledger import AdmittedPod, Ledger
 from alignup.align.machine import Distances
 from alignup.align.merging.merge import MergeRule, apply_policy
 from alignup.align.merging.strategy import apply_strategy, choose_set, score_share
+from alignup.align.reason_codes import TOPOLOGY_AFFINITY
 from alignup.align.settings import AllocationStrategy, Policy, Scope, TopologySettings
 from alignup.align.workload import Container, Pod, demand
 from alignup.align.workload.names import POLICY_ANNOTATION, SCOPE_ANNOTATION
@@ -83,9 +84,12 @@ def reject_unfit(failure: fit.FitFailure) -> Rejection:
 
 def effective_policy(pod: Pod, rules: AdmissionRules) -> tuple[Policy, Scope]:
     """Return the policy and scope for *pod*: those of the host, or of its annotations if they are allowed."""
-    policy, scope = rules.topology.policy, rules.topology.scope
-    if not rules.pod_policy_annotations:
-        return policy, scope
+    topology = rules.topology
+    return annotated_policy(pod, topology) if rules.pod_policy_annotations else (topology.policy, topology.scope)
+
+
+def annotated_policy(pod: Pod, topology: TopologySettings) -> tuple[Policy, Scope]:
+    """Return the policy and scope in the annotations of *pod*, else of *topology*; ``PodError`` if one is unknown."""
     problems = []
     for annotation, supported in ((POLICY_ANNOTATION, Policy), (SCOPE_ANNOTATION, Scope)):
         value = pod.annotations.get(annotation)
@@ -96,6 +100,7 @@ def effective_policy(pod: Pod, rules: AdmissionRules) -> tuple[Policy, Scope]:
             problems.append(Problem(f"metadata.annotations[{annotation}]", message))
     if problems:
         raise PodError(problems)
+    policy, scope = topology.policy, topology.scope
     return (Policy(pod.annotations.get(POLICY_ANNOTATION, policy)), Scope(pod.annotations.get(SCOPE_ANNOTATION, scope)))
 
 
@@ -229,7 +234,7 @@ class _Admission:
                 for node, amount in free.items():
                     if amount < request:
                         shortfalls.append(Shortfall(provider, resource or "", request, amount, 1 << node))
-        return Rejection("TopologyAffinityError", message, container=step.container, shortfalls=tuple(shortfalls))
+        return Rejection(TOPOLOGY_AFFINITY, message, container=step.container, shortfalls=tuple(shortfalls))
 
     def _not_allocated(self, provider: Provider[Any], container: Container | None, error: ProviderError) -> Rejection:
         needs = provider.needs(self.ledgers[provider.name], self.pod, container)

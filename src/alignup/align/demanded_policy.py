@@ -14,9 +14,10 @@ from operator import or_
 from typing import Any, NamedTuple
 
 from alignup.align import bits
+from alignup.align.admit import annotated_policy
 from alignup.align.bits import NodeSet
 from alignup.align.decision import Decision, Placement
-from alignup.align.devices.provider import PreferenceAnswers
+from alignup.align.devices.choices import DeviceChoices
 from alignup.align.errors import StateError
 from alignup.align.hint import DONT_CARE, HintList, Hints, provider_inputs
 from alignup.align.host import Host
@@ -28,29 +29,65 @@ from alignup.align.workload.names import CPU, MEMORY, is_hugepages
 
 #: From the loosest to the strictest.
 _STRICTNESS = (Policy.NONE, Policy.BEST_EFFORT, Policy.RESTRICTED, Policy.SINGLE_NUMA_NODE)
-_MAX_SETS = 64  #: of NUMA nodes that devices on several of them can stand for
+_MAX_SETS = 64  #: of NUMA nodes that devices on several of them can stand for, and of possible choices of devices
+_POD_LEVEL = "of pods with pod-level resources (feature gate PodLevelResourceManagers)"
 
 
 class DemandedPolicy(NamedTuple):
     policy: Policy
     scope: Scope
 
+    @classmethod
+    def of(cls, pod: Pod, host: Host) -> "DemandedPolicy":
+        """Return what the annotations of *pod* demand; what they leave out is as on *host*."""
+        return cls(*annotated_policy(pod, host.settings.topology))
 
-def unmet_demand(
-    host: Host, pod: Pod, decision: Decision, demand: DemandedPolicy, *, answers: PreferenceAnswers | None = None
-) -> str:
-    """Return why what *host* places for an admitted pod is not where *demand* wants it; empty: it is.
 
-    *decision* is what the host decided on the pod, with these *answers* of device plugins.
-    """
-    topology = host.settings.topology
+class UnmetDemand(NamedTuple):
+    """Why an admitted pod is not placed as it demands."""
+
+    subject: str  #: a container, or the pod
+    problem: str
+    certain: bool = True  #: ``False``: only some of the possible choices of devices do not meet the demand
+
+    def __str__(self) -> str:
+        return f"{self.subject} {'is' if self.certain else 'may be'} {self.problem}"
+
+
+_TOO_MANY = UnmetDemand("the pod", "anywhere: there are too many possible choices of devices to try", certain=False)
+
+
+def is_enforced(decision: Decision, demand: DemandedPolicy) -> bool:
+    """Return whether the policy that decided is as strict, so that nothing is admitted that *demand* forbids."""
     if demand.policy in (Policy.NONE, Policy.BEST_EFFORT):
-        return ""
-    if demand.scope is topology.scope and _STRICTNESS.index(topology.policy) >= _STRICTNESS.index(demand.policy):
-        return ""
+        return True
+    as_strict = _STRICTNESS.index(decision.policy) >= _STRICTNESS.index(demand.policy)
+    return as_strict and decision.scope is demand.scope
+
+
+def unmet_demand(host: Host, pod: Pod, decision: Decision, demand: DemandedPolicy) -> UnmetDemand | None:
+    """Return why what *host* places for an admitted pod is not where *demand* wants it; ``None``: it is.
+
+    If *decision* is a prediction, all devices count that the pod may get.
+    """
+    if is_enforced(decision, demand):
+        return None
+    possible = decision.possible
+    if possible and not possible.complete:
+        return _TOO_MANY
+    variants = (decision.placements, *(possible.variants if possible else ()))
+    unmet = [_unmet_by_variant(host, pod, decision, placements, demand) for placements in variants]
+    first = next(filter(None, unmet), None)
+    return first and first._replace(certain=all(each and each.certain for each in unmet))
+
+
+def _unmet_by_variant(
+    host: Host, pod: Pod, decision: Decision, placements: Sequence[Placement], demand: DemandedPolicy
+) -> UnmetDemand | None:
     if decision.before is None or decision.after is None:
         raise StateError(f"the decision on pod {decision.uid} is not that of a host that admits it")
-    for container, ledgers in _steps(host, pod, decision, demand.scope, answers):
+    unmet: UnmetDemand | None = None
+    for container, ledgers in _steps(host, pod, decision.before, placements, demand.scope):
         inputs = {
             resource or provider.name: hints
             for provider in host.providers
@@ -59,25 +96,33 @@ def unmet_demand(
             )
             if hints != DONT_CARE
         }
-        for sites in _possible_sites(decision.placements, container, decision.after):
-            if inputs and sites and (problem := _unmet(inputs, sites, demand.policy)):
-                return f"{f'container {container.name}' if container else 'the pod'} {problem}"
-    return ""
+        combinations = _possible_combinations(decision, placements, container, decision.after) if inputs else []
+        if len(combinations) > _MAX_SETS:
+            return _TOO_MANY
+        problems = [_unmet(inputs, combination, decision.after, demand.policy) for combination in combinations]
+        if any(problems):
+            subject = f"container {container.name}" if container else "the pod"
+            problem = next(filter(None, problems))
+            if all(problems):
+                return UnmetDemand(subject, problem)
+            unmet = unmet or UnmetDemand(subject, problem, certain=False)
+    return unmet
 
 
 def unplaced_resource(host: Host, pod: Pod) -> str:
     """Return which resource that *pod* requests no manager of *host* places, and why; empty: there is none."""
     guaranteed = pod.qos is QoS.GUARANTEED
     places_memory = host.memory.settings.policy is MemoryPolicy.STATIC
+    skipped = pod.has_pod_level_resources and not host.rules.pod_level
     inventories = host.ledger.devices.inventories
-    for container in pod.all_containers:
-        for name, amount in container.resources.requests.items():
+    for resources in (*[container.resources for container in pod.all_containers], pod.resources):
+        for name, amount in resources.requests.items():
             if not amount.milli():
                 continue
-            if guaranteed and name == CPU and amount.milli() % 1000 == 0 and not host.cpus.allocatable:
-                return "the node places no CPUs (cpuManagerPolicy none)"
-            if guaranteed and (name == MEMORY or is_hugepages(name)) and not places_memory:
-                return f"the node places no {name} (memoryManagerPolicy None)"
+            if guaranteed and name == CPU and amount.milli() % 1000 == 0 and (skipped or not host.cpus.allocatable):
+                return f"the node places no CPUs {_POD_LEVEL if skipped else '(cpuManagerPolicy none)'}"
+            if guaranteed and (name == MEMORY or is_hugepages(name)) and (skipped or not places_memory):
+                return f"the node places no {name} {_POD_LEVEL if skipped else '(memoryManagerPolicy None)'}"
             inventory = inventories.get(name)
             if inventory is not None and any(device.nodes is None for device in inventory.devices):
                 return f"devices of {name} have no NUMA node"
@@ -85,58 +130,90 @@ def unplaced_resource(host: Host, pod: Pod) -> str:
 
 
 def _steps(
-    host: Host, pod: Pod, decision: Decision, scope: Scope, answers: PreferenceAnswers | None
+    host: Host, pod: Pod, before: Ledger, placements: Sequence[Placement], scope: Scope
 ) -> Iterator[tuple[Container | None, Mapping[str, Any]]]:
     """Yield each container, or ``None`` for the pod as a whole, with the ledgers when a kubelet asks for its hints."""
-    ledgers = decision.before.by_provider() if decision.before else {}
+    ledgers = before.by_provider()
     if scope is Scope.POD or (host.rules.pod_level and pod.has_pod_level_resources):
         yield None, ledgers
         return
-    affinities = {placement.container: placement.hint for placement in decision.placements}
-    providers = (replace(host.devices, answers=answers), *host.providers[1:]) if answers else host.providers
+    by_container = {placement.container: placement for placement in placements}
+
+    def choose(_uid: str, choices: Sequence[DeviceChoices]) -> dict[str, tuple[str, ...]]:
+        return {each.resource: by_container[each.container].devices[each.resource] for each in choices}
+
+    providers = (replace(host.devices, chooser=choose), *host.providers[1:])
     for container in pod.all_containers:
         yield container, dict(ledgers)
         for provider in providers:
-            ledger = ledgers[provider.name]
-            ledgers[provider.name] = provider.allocate(ledger, pod, container, affinity=affinities[container.name])
+            ledger, hint = ledgers[provider.name], by_container[container.name].hint
+            ledgers[provider.name] = provider.allocate(ledger, pod, container, affinity=hint)
 
 
-def _possible_sites(
-    placements: Sequence[Placement], container: Container | None, ledger: Ledger
-) -> Iterator[list[NodeSet]]:
-    """Yield the nodes of every resource of a container, or of the whole pod, for each possible choice of devices."""
-    chosen = [placement for placement in placements if container is None or placement.container == container.name]
-    possible = [_possible_placements(placement, ledger) for placement in chosen]
-    for combination in islice(product(*possible), _MAX_SETS):
-        yield [site for placement in combination for site in placement.sites(ledger)]
+def _possible_combinations(
+    decision: Decision, placements: Sequence[Placement], container: Container | None, ledger: Ledger
+) -> list[tuple[Placement, ...]]:
+    """Return what a container, or the whole pod, may get, for each possible number of devices by NUMA node.
+
+    *placements* are one of the variants of a prediction. Without a policy there is one, and otherwise one for each
+    choice for all containers but the last. At most one more than ``_MAX_SETS`` are returned.
+    """
+    every = decision.policy is Policy.NONE
+    choices = {placement.container: placement.choices for placement in decision.placements}
+    last = placements[-1].container
+    possible = [
+        _possible_placements(placement, choices[placement.container], ledger)
+        if every or placement.container == last
+        else [placement]
+        for placement in placements
+        if container is None or placement.container == container.name
+    ]
+    return list(islice(product(*possible), _MAX_SETS + 1))
 
 
-def _possible_placements(placement: Placement, ledger: Ledger) -> list[Placement]:
+def _possible_placements(placement: Placement, choices: Mapping[str, DeviceChoices], ledger: Ledger) -> list[Placement]:
     """Return a placement for each possible number of devices by NUMA node."""
     placements = [placement]
-    for resource, choices in placement.choices.items():
+    for resource, possible in choices.items():
         inventory = ledger.devices.inventories[resource]
         nodes = {device.id: device.nodes for device in inventory.devices}
-        sets = choices.representatives(nodes.get, _MAX_SETS)
+        sets = possible.representatives(nodes.get, _MAX_SETS + 1)
         placements = [
             replace(placement, devices={**placement.devices, resource: ids}) for placement in placements for ids in sets
-        ]
+        ][: _MAX_SETS + 1]
     return placements
 
 
-def _unmet(inputs: Mapping[str, Hints], sites: Sequence[NodeSet], policy: Policy) -> str:
+def _unmet(inputs: Mapping[str, Hints], placements: Sequence[Placement], ledger: Ledger, policy: Policy) -> str:
+    """Return the NUMA nodes that *policy* does not accept, and why; empty: it does."""
+    sites = [site for placement in placements for site in placement.sites(ledger)]
     problem = ""
-    for nodes in _node_sets(sites):
+    for nodes in _node_sets(sites) if sites else ():
         several = nodes.bit_count() > 1
         unsuited = [resource for resource, hints in inputs.items() if not _prefers(hints, nodes)]
+        place = f"NUMA node{'s' if several else ''} {bits.show(nodes)} ({_describe_sites(placements, ledger)})"
         if policy is Policy.SINGLE_NUMA_NODE and several:
-            problem = f"is on NUMA nodes {bits.show(nodes)}, and {policy} demands one"
+            problem = f"on {place}, and {policy} demands one"
         elif unsuited:
-            place = f"NUMA node{'s' if several else ''} {bits.show(nodes)}"
-            problem = f"is on {place}, which {policy} does not accept for {', '.join(unsuited)}"
+            problem = f"on {place}, which {policy} does not accept for {', '.join(unsuited)}"
         else:
             return ""
     return problem
+
+
+def _describe_sites(placements: Sequence[Placement], ledger: Ledger) -> str:
+    """Return the NUMA nodes of each resource, such as ``cpu on 0, example.com/gpu on 0-1``."""
+    sites: dict[str, NodeSet] = {}
+    for placement in placements:
+        parts = {CPU: replace(placement, memory=(), devices={})}
+        parts |= {block.type: replace(placement, cpus=None, memory=(block,), devices={}) for block in placement.memory}
+        parts |= {
+            resource: replace(placement, cpus=None, memory=(), devices={resource: ids})
+            for resource, ids in placement.devices.items()
+        }
+        for resource, part in parts.items():
+            sites[resource] = reduce(or_, part.sites(ledger), sites.get(resource, 0))
+    return ", ".join(f"{resource} on {bits.show(nodes)}" for resource, nodes in sites.items() if nodes)
 
 
 def _prefers(hints: Hints, nodes: NodeSet) -> bool:

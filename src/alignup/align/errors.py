@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from alignup.align.reason_codes import UNEXPECTED_ADMISSION
+
 #: Ends the message of an error that Kubernetes would not report: the input exceeds a limit of this package.
 OWN_LIMIT = "(a limit of alignup)"
 _MAX_SHOWN = 64  #: characters of a malformed value
@@ -257,7 +259,7 @@ class ProviderError(AlignError):
 
     def __init__(self, text: str, *, reason: str | None = None) -> None:
         super().__init__(text)
-        self.reason = reason or "UnexpectedAdmissionError"
+        self.reason = reason or UNEXPECTED_ADMISSION
         self.message = text if reason else f"Allocate failed due to {text}, which is unexpected"
 
 

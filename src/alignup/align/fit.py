@@ -10,6 +10,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from alignup.align.quantity import Quantity
+from alignup.align.reason_codes import OUT_OF, POD_OS, POD_OS_SELECTOR, UNEXPECTED_ADMISSION
 from alignup.align.release import ClaimRule
 from alignup.align.workload import Pod, demand, names
 from alignup.align.workload.demand import FitRequest
@@ -89,7 +90,7 @@ class InsufficientResource(NamedTuple):
 
     @property
     def reason(self) -> str:
-        return f"OutOf{self.resource}"
+        return f"{OUT_OF}{self.resource}"
 
     @property
     def message(self) -> str:
@@ -119,9 +120,9 @@ def check_fit(
     """
     if pod.labels.get(_OS_LABEL, _OS) != _OS:
         message = f"Failed to admit pod as the `{_OS_LABEL}` label doesn't match node label"
-        return FitFailure("PodOSSelectorNodeLabelDoesNotMatch", message)
+        return FitFailure(POD_OS_SELECTOR, message)
     if pod.os and pod.os != _OS:
-        return FitFailure("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS")
+        return FitFailure(POD_OS, "Failed to admit pod as the OS field doesn't match node OS")
     request = request or demand.fit_request(pod)
     if request.scalars:
         request = effective_request(pod, allocatable, request=request)
@@ -132,7 +133,7 @@ def check_fit(
         missing := still_missing(insufficient, (other for other in others if may_preempt(pod, other)))
     ):
         listed = "".join(f"(res: {name}, q: {amount}), " for name, amount in missing.items())
-        return FitFailure("UnexpectedAdmissionError", f"{_NOTHING_TO_EVICT}[{listed}]", insufficient)
+        return FitFailure(UNEXPECTED_ADMISSION, f"{_NOTHING_TO_EVICT}[{listed}]", insufficient)
     return FitFailure(insufficient[0].reason, insufficient[0].message, insufficient)
 
 

@@ -21,6 +21,7 @@ from alignup.align.cpus.options import CpuSettings
 from alignup.align.cpus.provider import CpuProvider
 from alignup.align.decision import Decision, Outcome
 from alignup.align.devices.choices import DeviceChooser
+from alignup.align.devices.demanded_locality import locality_demands
 from alignup.align.devices.plugin_rules import PluginRule, PluginRules
 from alignup.align.devices.provider import DeviceProvider, PreferenceAnswers
 from alignup.align.display import Pictured, Row
@@ -38,7 +39,7 @@ from alignup.align.quantity import Quantity, read_amounts
 from alignup.align.release import NEWEST, ClaimRule, Release
 from alignup.align.settings import FeatureGates, Policy, TopologySettings
 from alignup.align.workload import Amounts, Container, Pod, Resources, validation
-from alignup.align.workload.names import CPU, MEMORY, is_extended
+from alignup.align.workload.names import CPU, DEVICES_ANNOTATION, MEMORY, is_extended
 
 #: Field of :class:`Settings` → its type.
 _FIELD_TYPES = {"topology": TopologySettings, "cpus": CpuSettings, "release": Release, "gates": FeatureGates}
@@ -55,6 +56,8 @@ class Settings:
     release: Release = NEWEST  #: of the kubelet
     preferred_allocation: frozenset[str] = frozenset()  #: resources whose plugin supports GetPreferredAllocation
     plugin_rules: Mapping[str, PluginRule] = field(default_factory=dict)  #: resource → how its plugin chooses
+    #: whether near devices are chosen, and demands on them count: for hosts that act themselves, not for predictions
+    near_devices: bool = False
     fit_check: bool = True  #: whether a pod must also fit the host as a whole
     max_pods: int = 110
     pod_policy_annotations: bool = False  #: whether pods can choose policy and scope by annotation
@@ -100,16 +103,16 @@ class Host(Pictured):
         gates = settings.gates
         with _errors_of("topology"):
             _check_topology(settings, view)
-        preferred = settings.preferred_allocation
         self.devices = DeviceProvider(
             view.all_nodes,
             machine.devices,
-            preferred,
+            settings.preferred_allocation,
             kubelet_release=settings.release,
             claims=settings.release.allocates_unclaimed_devices and gates.on("DRAExtendedResource"),
             hints_claimed_requests=settings.kubelet_faults,
             starting=starting,
             plugin_rules=PluginRules(settings.plugin_rules, machine=machine),
+            machine=machine if settings.near_devices else None,
         )
         with _errors_of("cpu"):
             self.cpus = CpuProvider.create(
@@ -209,8 +212,10 @@ class Host(Pictured):
         return predict(self._evaluated(pod), self.ledger, providers=self.providers, rules=self.rules)
 
     def _evaluated(self, pod: Pod) -> Pod:
-        """Return *pod* as the kubelet's release reads it; ``PodError`` if it would corrupt the ledger."""
+        """Return *pod* as the kubelet's release reads it; ``PodError`` if it is invalid or would corrupt the ledger."""
         check_pod(pod)
+        if self.settings.near_devices and DEVICES_ANNOTATION in pod.annotations:
+            locality_demands(pod, strict=False)  # raises if it is malformed
         if pod.depends_on_release:
             pod = validation.evaluated_by(pod, self.settings.release)
         if pod.has_pod_level_resources and not self.settings.gates.on("PodLevelResources"):

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import combinations, permutations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from alignup.align import bits
 
@@ -111,6 +111,17 @@ class DeviceConnection:
         return f"{'XGMI' if self.kind is LinkKind.XGMI else 'NV'}{self.count}"
 
 
+class Nearness(NamedTuple):
+    """How near two devices are; the nearest is the least."""
+
+    rank: tuple[int, int]  #: -1 and minus the number of links, or that of the level
+    name: str  #: NV2, PIX, …
+
+    @property
+    def is_link(self) -> bool:
+        return self.rank[0] < 0
+
+
 def device_kind(device: "PciDevice") -> DeviceKind | None:
     """Return what *device* is by its PCI class; ``None`` if it is none of the kinds whose location matters."""
     kind = device.kind or 0
@@ -150,10 +161,14 @@ class Locality:
                     counts[link.kind] = counts.get(link.kind, 0) + link.count
         self._fabrics = [(set(each.devices), each.count) for each in machine.links if each.kind is LinkKind.NVSWITCH]
         self._uuids = {device.uuid: device.address for device in machine.pci if device.uuid}
+        self._nearness: dict[tuple[str, str], Nearness | None] = {}  # known results
+        self._stated_groups: dict[Level, dict[str, str]] = {}  # likewise
         paths = [path for address in self.devices if (path := self.pci[address].path)]
         #: whether a tree is recorded that says nothing: no device has a bridge above it
         self.flat = bool(paths) and all(path.root and not path.bridges for path in paths)
         self.has_tree = bool(paths) and not self.flat
+        #: whether the machine tells anything about the locality of its devices
+        self.is_known = self.has_tree or bool(self._links or self._stated)
 
     @property
     def note(self) -> str:
@@ -208,6 +223,21 @@ class Locality:
                 connections.append(DeviceConnection(LinkKind.NVSWITCH, count))
         return max(connections, key=lambda connection: connection.count, default=None)
 
+    def nearness(self, a: str, b: str) -> Nearness | None:
+        """Return how near two devices are by links or PCIe; ``None`` if the machine cannot say."""
+        pair = (a, b)
+        if pair not in self._nearness:
+            link, level = self.link(a, b), self.level(a, b)
+            nearness = Nearness((level.rank, 0), str(level)) if level else None
+            self._nearness[pair] = Nearness((-1, -link.count), str(link)) if link else nearness
+        return self._nearness[pair]
+
+    def linked(self, a: str, b: str) -> bool | None:
+        """Return whether links beside PCIe connect two devices; ``None`` if the machine cannot say."""
+        if self.link(a, b):
+            return True
+        return False if self._links or frozenset((a, b)) in self._stated else None
+
     def root(self, address: str) -> str | None:
         """Return the root complex of a device; ``None`` if it is unknown, or the tree is flat."""
         path = self._path(address)
@@ -219,6 +249,27 @@ class Locality:
         if path is None or not path.bridges:
             return None
         return path.bridges[-2] if path.root is not None and len(path.bridges) > 1 else path.bridges[-1]
+
+    def group(self, address: str, level: Level) -> str | None:
+        """Return what all devices at PIX, PXB or PHB have in common with a device; ``None`` if it is unknown.
+
+        Two devices of which the machine cannot say whether they share a root complex are in two groups.
+        """
+        path = self._path(address)
+        if path is None:
+            return self._stated_group(address, level)
+        if level is Level.PHB and path.root is not None:
+            return path.root
+        if not path.bridges:
+            return address.rpartition(".")[0]  # functions of one device
+        return self.switch(address) if level is Level.PIX else path.bridges[0]
+
+    def _stated_group(self, address: str, level: Level) -> str | None:
+        if level not in self._stated_groups:
+            addresses = dict.fromkeys(address for pair in self._stated for address in sorted(pair))
+            groups = self.groups(addresses, level)
+            self._stated_groups[level] = {member: group[0] for group in groups for member in group}
+        return self._stated_groups[level].get(address)
 
     def _path(self, address: str) -> PciPath | None:
         device = self.pci.get(address)

@@ -13,6 +13,7 @@ from typing import Any
 from alignup.align.admit import AdmissionRules, decide, effective_policy
 from alignup.align.decision import Decision, PossibleDevices, Rejection
 from alignup.align.devices.choices import DeviceChoices, Pool
+from alignup.align.devices.hints import natural_sort_key
 from alignup.align.devices.ledger import DeviceLedger
 from alignup.align.devices.provider import CRASHED
 from alignup.align.errors import ProviderError
@@ -105,7 +106,7 @@ class _Search:
         for each in self.choices.values():
             before = [other for other in result if other.resource == each.resource and not other.is_certain]
             if before:
-                every = dict.fromkeys(id_ for other in (*before, each) for id_ in other.ids)
+                every = sorted({id_ for other in (*before, each) for id_ in other.ids}, key=natural_sort_key)
                 size = sum(pool.take for pool in each.options[0])
                 note = f"depends on the devices of {' and '.join(other.container for other in before)}"
                 result.append(replace(each, options=((Pool(size, tuple(every)),),), notes=(*each.notes, note)))

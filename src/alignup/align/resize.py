@@ -12,6 +12,7 @@ from alignup.align.cpus.options import CpuPolicy
 from alignup.align.fit import check_fit
 from alignup.align.host import Host
 from alignup.align.memory.provider import MemoryPolicy
+from alignup.align.reason_codes import DEFERRED, INFEASIBLE
 from alignup.align.workload import Pod, QoS, demand
 from alignup.align.workload.names import CPU, MEMORY
 
@@ -27,6 +28,11 @@ class ResizeOutcome(StrEnum):
 class ResizeVerdict(NamedTuple):
     outcome: ResizeOutcome
     message: str = ""  #: the kubelet's, or the API server's if it refuses the resize
+
+    @property
+    def code(self) -> str:
+        """The kubelet's reason, for the condition of the pod; empty if the resize is done."""
+        return {ResizeOutcome.DEFERRED: DEFERRED, ResizeOutcome.INFEASIBLE: INFEASIBLE}.get(self.outcome, "")
 
     def describe(self, pod: Pod) -> str:
         """Return a sentence such as ``The resize of pod default/web is deferred: …``."""

@@ -6,7 +6,9 @@ from typing import Any
 from urllib.parse import quote
 
 from alignup import __version__
-from alignup.check.template_check import CheckFinding, FindingLevel
+from alignup.align.reason_codes import find_reason
+from alignup.check.template_check import CheckFinding
+from alignup.placement.pod_findings import FindingLevel
 
 VERSION = 1  #: of the JSON document
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -35,13 +37,18 @@ def to_document(
 
 
 def to_sarif(findings: Sequence[CheckFinding]) -> dict[str, Any]:
-    rules = {
-        finding.answer.code: {"id": finding.answer.code, "defaultConfiguration": {"level": _level(finding)}}
-        for finding in findings
-    }
+    rules = {finding.answer.code: _rule(finding) for finding in findings}
     driver = {"name": "alignup", "version": __version__, "rules": [rules[code] for code in sorted(rules)]}
     run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": list(map(_result, findings))}
     return {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
+
+
+def _rule(finding: CheckFinding) -> dict[str, Any]:
+    code = finding.answer.code
+    rule: dict[str, Any] = {"id": code, "defaultConfiguration": {"level": _level(finding)}}
+    if (reason := find_reason(code)) is not None:
+        rule |= {"shortDescription": {"text": reason.meaning}, "help": {"text": reason.remedy}}
+    return rule
 
 
 def _result(finding: CheckFinding) -> dict[str, Any]:

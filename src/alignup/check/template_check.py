@@ -1,51 +1,17 @@
 """What an empty node of each profile would make of the pod of a workload."""
 
 import time
-from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from alignup.align.demanded_policy import DemandedPolicy, unmet_demand
-from alignup.align.explain import sentences
-from alignup.align.explain.remedies import find_remedies
 from alignup.align.host import Host
-from alignup.align.settings import Policy, Scope
-from alignup.align.workload import Pod, QoS
-from alignup.align.workload.names import (
-    CLAIMS_ANNOTATION,
-    CPU,
-    NUMA_ANNOTATION,
-    POLICY_ANNOTATION,
-    SCOPE_ANNOTATION,
-)
+from alignup.align.workload import Pod
 from alignup.kubernetes.manifests.workloads import Workload
+from alignup.placement.pod_findings import PodFinding, find_remedy, host_findings, manifest_findings
 from alignup.placement.pod_shape import shape_key
 
-NOT_SCHEDULABLE = "NotSchedulable"  #: no device plugin of the node provides a requested resource
-MAY_BE_REJECTED = "MayBeRejected"  #: it depends on devices that are chosen at random
-NOT_ALIGNED = "NotAligned"
-FRACTIONAL_CPUS = "FractionalCPUs"
-QOS_BY_RELEASE = "QoSClassDependsOnRelease"
-UNKNOWN_ANNOTATION = "UnknownAnnotation"
-
 SEARCH_SECONDS = 10.0  #: for remedies of all rejected pods together
-
-_PREFIX = "topology.alignup.dev/"
-_ANNOTATIONS = (POLICY_ANNOTATION, SCOPE_ANNOTATION, CLAIMS_ANNOTATION, NUMA_ANNOTATION, f"{_PREFIX}gang-size")
-_CHOICES = {POLICY_ANNOTATION: tuple(Policy), SCOPE_ANNOTATION: tuple(Scope)}
-
-
-class FindingLevel(StrEnum):
-    """How bad a finding is, the worst first."""
-
-    REJECTED = "rejected"
-    MISALIGNED = "misaligned"
-    WARNING = "warning"
-
-    @property
-    def rank(self) -> int:
-        return tuple(FindingLevel).index(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +23,8 @@ class NodeProfile:
 
 
 @dataclass(frozen=True, slots=True)
-class ProfileAnswer:
-    """What is wrong with a pod, whichever workload has it."""
-
-    code: str  #: the kubelet's reason of a rejection, or one of ours
-    level: FindingLevel
-    message: str
-    remedy: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class CheckFinding:
-    answer: ProfileAnswer
+    answer: PodFinding
     workload: Workload
     profiles: tuple[str, ...] = ()  #: empty: whatever the node
 
@@ -100,74 +56,30 @@ class TemplateCheck:
     def __init__(self, profiles: Sequence[NodeProfile]) -> None:
         self._profiles = profiles
         self._search_seconds = SEARCH_SECONDS
-        self._answers: dict[tuple[str, Hashable], tuple[ProfileAnswer, ...]] = {}
+        self._answers: dict[tuple[str, Hashable], tuple[PodFinding, ...]] = {}
 
     def findings(self, workload: Workload) -> list[CheckFinding]:
         """Return what is wrong with the pod of a workload, the worst first; equal answers are one finding."""
-        profiles: dict[ProfileAnswer, list[str]] = {}
+        profiles: dict[PodFinding, list[str]] = {}
         key = shape_key(workload.pod)
         for profile in self._profiles:
             answers = self._answers.get((profile.name, key))
             if answers is None:
-                answers = tuple(self._decide(profile.host, workload.pod))
+                host, pod = profile.host, workload.pod
+                answers = tuple([self._with_remedy(host, pod, finding) for finding in host_findings(host, pod)])
                 self._answers[profile.name, key] = answers
             for answer in answers:
                 profiles.setdefault(answer, []).append(profile.name)
         findings = [CheckFinding(answer, workload, tuple(names)) for answer, names in profiles.items()]
-        findings += [CheckFinding(answer, workload) for answer in _manifest_warnings(workload)]
+        of_manifest = manifest_findings(workload.pod, workload.without_pod_level_fix().pod)
+        findings += [CheckFinding(answer, workload) for answer in of_manifest]
         return sorted(findings, key=lambda finding: finding.answer.level.rank)
 
-    def _decide(self, host: Host, pod: Pod) -> Iterator[ProfileAnswer]:
-        if missing := host.missing_devices(pod):
-            yield ProfileAnswer(NOT_SCHEDULABLE, FindingLevel.REJECTED, sentences.no_plugin(missing))
-            return
-        decision = host.predict(pod)
-        if decision.rejection is not None:
-            reasons = "; ".join(sentences.describe_rejection(decision)) or decision.rejection.message
-            yield ProfileAnswer(decision.rejection.reason, FindingLevel.REJECTED, reasons, self._find_remedy(host, pod))
-            return
-        if possible := sentences.describe_possible_rejection(decision):
-            yield ProfileAnswer(MAY_BE_REJECTED, FindingLevel.REJECTED, possible)
-        demand = DemandedPolicy(Policy.RESTRICTED, host.settings.topology.scope)
-        if problem := unmet_demand(host, pod, decision, demand):
-            yield ProfileAnswer(NOT_ALIGNED, FindingLevel.MISALIGNED, problem)
-        if host.cpus.allocatable and pod.qos is QoS.GUARANTEED:
-            for container in pod.all_containers:
-                cpus = container.resources.requests.get(CPU)
-                if cpus is not None and cpus.milli() % 1000:
-                    message = f"container {container.name} requests {cpus} CPU, so it gets no exclusive CPUs"
-                    whole = -(-cpus.milli() // 1000)
-                    yield ProfileAnswer(
-                        FRACTIONAL_CPUS, FindingLevel.WARNING, message, f"request {sentences.format_amount(CPU, whole)}"
-                    )
-
-    def _find_remedy(self, host: Host, pod: Pod) -> str:
-        """Return the first change of the pod that admits it, in words."""
+    def _with_remedy(self, host: Host, pod: Pod, finding: PodFinding) -> PodFinding:
+        if not finding.is_rejection:
+            return finding
         start = time.monotonic()
         end = start + min(self._search_seconds, 1.0)
-        remedies = find_remedies(host, pod, should_stop=lambda: time.monotonic() > end)
+        remedy = find_remedy(host, pod, lambda: time.monotonic() > end)
         self._search_seconds -= time.monotonic() - start
-        return next((proposal.describe(host.ledger) for proposal in remedies.proposals), "")
-
-
-def _manifest_warnings(workload: Workload) -> Iterator[ProfileAnswer]:
-    """Yield what is wrong whatever the node."""
-    annotations = workload.pod.annotations
-    for name in sorted(annotations):
-        value, choices = annotations[name], _CHOICES.get(name)
-        if name.startswith(_PREFIX) and name not in _ANNOTATIONS:
-            supported = ", ".join(_ANNOTATIONS)
-            yield ProfileAnswer(
-                UNKNOWN_ANNOTATION, FindingLevel.WARNING, f"annotation {name} is unknown", f"use one of {supported}"
-            )
-        elif choices and value not in choices:
-            message = f"annotation {name} is {value!r}"
-            yield ProfileAnswer(UNKNOWN_ANNOTATION, FindingLevel.WARNING, message, f"use one of {', '.join(choices)}")
-    if workload.pod.has_pod_level_resources:
-        old = workload.without_pod_level_fix().pod.qos
-        if old is not workload.pod.qos:
-            message = (
-                f"the pod is {old} up to Kubernetes 1.36 and {workload.pod.qos} since 1.37, "
-                "which derives pod-level requests from limits"
-            )
-            yield ProfileAnswer(QOS_BY_RELEASE, FindingLevel.WARNING, message, "set spec.resources.requests")
+        return replace(finding, remedy=remedy)

@@ -11,6 +11,7 @@ from alignup.agent import daemon, kubelet_export, recovery, state
 from alignup.agent.kubelet_export import read_grants
 from alignup.agent.recovery import ImportedState
 from alignup.align.errors import SocketPathError, TlsRequiredError
+from alignup.align.host import Host
 from alignup.cli import inputs
 from alignup.cli.agent import AgentCommandOptions
 from alignup.cli.app import FailureError, Place
@@ -48,7 +49,7 @@ def _daemon_options(host: HostOptions, options: AgentCommandOptions) -> daemon.D
     node = inputs.read_host(replace(host, state=None, pods=()))
     wait = options.on_misfit == "wait"
     return daemon.DaemonOptions(
-        host=node.host,
+        host=Host(node.host.machine, replace(node.host.settings, near_devices=True)),
         root=root,
         address=listen,
         web_address=web,

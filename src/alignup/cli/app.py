@@ -14,6 +14,7 @@ from alignup.cli.exit_codes import FAILED, USAGE
 COMMANDS = {
     "why": "Explain why a pod is admitted or rejected, and what would admit it",
     "check": "Check the pods of manifests against kinds of nodes, before a cluster gets them",
+    "explain": "Print what a reason code means, and what to do about it",
     "cluster": "Ask the nodes of a cluster about a pod, and list what they have left",
     "collect": "Gather what explains a pod's rejection from a cluster into one archive",
     "simulate": "Simulate a workload on a node, and compare policies",

@@ -13,7 +13,7 @@ from alignup.align.host import Host
 from alignup.align.settings import FeatureGates
 from alignup.check import ignored_findings, report_formats
 from alignup.check.manifest_files import ManifestFile, read_files
-from alignup.check.template_check import CheckFinding, FindingLevel, NodeProfile, TemplateCheck
+from alignup.check.template_check import CheckFinding, NodeProfile, TemplateCheck
 from alignup.cli import collected, inputs, terminal
 from alignup.cli.app import NOWHERE, InputError, Place, define_command
 from alignup.cli.completers import complete_files
@@ -24,6 +24,7 @@ from alignup.cli.options import HostOptions, output_option
 from alignup.cli.simulate_output import resolve_group
 from alignup.kubernetes.manifests.workloads import Workload
 from alignup.picture.text_format import pluralize
+from alignup.placement.pod_findings import FindingLevel
 from alignup.simulate import cluster_files
 
 _TYPE = ("apiVersion", "kind")  #: the fields that every manifest has

@@ -300,6 +300,7 @@ def _group_document(group: AnswerGroup) -> dict[str, Any]:
     ledger = group.host.ledger if group.host else None
     return {
         "answer": str(group.first.kind),
+        "code": group.first.code,
         "reason": group.first.reason,
         "numaNodes": group.first.numa_nodes,
         "nodes": [_node_answer_document(answer) for answer in group.answers],

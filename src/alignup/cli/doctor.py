@@ -126,9 +126,9 @@ def _lines(diagnosis: Diagnosis, *, configuration: str, machine: str, file: str)
 def _finding_lines(finding: Finding) -> Iterator[Line]:
     mark, style = _MARKS[finding.severity]
     prefix = f"  {mark}".ljust(_MARK_WIDTH) + " "
-    yield from paragraph(
-        f"{finding.where}: {finding.summary}" if finding.where else finding.summary, prefix=prefix, prefix_style=style
-    )
+    text = f"{finding.where}: {finding.summary}" if finding.where else finding.summary
+    code = f" ({finding.code})" if finding.code else ""
+    yield from paragraph(f"{text}{code}", prefix=prefix, prefix_style=style)
     indent = " " * (_MARK_WIDTH + 1)
     if finding.kubelet_message:
         yield from paragraph(f"kubelet: {finding.kubelet_message}", prefix=indent, style="dim")

@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
@@ -95,6 +95,9 @@ class RunOptions:
     hugepages: tuple[str, ...] = option("PAGE=SIZE", "Huge pages, such as 2Mi=64Mi", multiple=True)
     gpus: int | None = option("N", f"NVIDIA GPUs, the same as --device {GPU}=N", type=IntegerRange(min=1))
     device: tuple[str, ...] = option("RESOURCE=N", "Devices, such as amd.com/gpu=1", multiple=True)
+    devices_near: str | None = option(
+        "DEMAND", "Demand near devices: same-switch, same-root, nvlink or spread, as in docs/locality.md"
+    )
     policy: str | None = topology_policy_option()
     scope: str | None = topology_scope_option()
     policy_options: tuple[str, ...] = policy_options_option()
@@ -147,12 +150,14 @@ def command(*, words: tuple[str, ...], options: RunOptions, agent: AgentOptions)
     if options.machine is not None and not options.dry_run:
         raise InputError("--machine requires --dry-run: commands run on this machine", advice="Add --dry-run.")
     uid = os.urandom(5).hex()
+    amounts = parse_amounts(options)
     request = RunRequest(
         uid=uid,
         name=run_name(options.name, words[0], uid),
-        amounts=parse_amounts(options),
+        amounts=amounts,
         policy=options.policy,
         scope=options.scope,
+        devices_near=_checked_demands(options.devices_near, amounts),
     )
     client = None if options.no_agent or options.machine is not None else find_agent(agent)
     run = partial(_run_with_agent, client) if client else _run_with_ledger
@@ -180,6 +185,20 @@ def parse_amounts(options: RunOptions) -> dict[str, str]:
                 raise ParseError(f"{flag} {text}: {prefix + name} is requested twice")
             amounts[prefix + name] = _checked_amount(f"{flag} {text}", amount)
     return amounts
+
+
+def _checked_demands(text: str | None, amounts: Collection[str]) -> str | None:
+    if text is None:
+        return None
+    from alignup.align.devices.demanded_locality import parse_demands  # noqa: PLC0415 - rarely needed
+
+    try:
+        demands = parse_demands(text)
+    except ParseError as error:
+        raise ParseError(f"--devices-near: {error}") from error
+    if missing := [name for demand in demands for name in demand.names if name not in amounts]:
+        raise ParseError(f"--devices-near: the run does not request {', '.join(missing)}; add --device")
+    return text
 
 
 def _checked_amount(flag: str, amount: str) -> str:

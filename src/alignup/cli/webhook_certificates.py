@@ -10,7 +10,7 @@ from alignup.cli.options import option, with_options
 
 _PERMISSIONS = (
     "It needs permission to create secrets, to get and patch the one of the webhook, and to get and patch the webhook "
-    "configuration; deploy/kubernetes/gate/certificates.yaml grants them."
+    "configurations; deploy/kubernetes/gate/certificates.yaml grants them."
 )
 
 
@@ -22,6 +22,9 @@ class CertificateOptions:
     service: str = option("NAME", "Service by which API servers call the webhook", default="alignup-webhook")
     secret: str = option("NAME", "Secret with the certificates", default="alignup-webhook")
     configuration: str = option("NAME", "MutatingWebhookConfiguration to write to", default="alignup-gate")
+    warning_configuration: str = option(
+        "NAME", "ValidatingWebhookConfiguration to write to, if it exists", default="alignup-warnings"
+    )
 
 
 @define_command(
@@ -44,6 +47,7 @@ def command(*, options: CertificateOptions, access: AccessOptions) -> None:
     from alignup.kubernetes.api import ApiClient  # noqa: PLC0415
     from alignup.kubernetes.api.errors import NotFoundError  # noqa: PLC0415
     from alignup.schedule.gate.authority_installation import (  # noqa: PLC0415
+        WARNING_CONFIGURATIONS,
         WEBHOOK_CONFIGURATIONS,
         install_authority,
     )
@@ -56,6 +60,7 @@ def command(*, options: CertificateOptions, access: AccessOptions) -> None:
             secret=SECRETS.at(options.secret, namespace=namespace),
             configuration=WEBHOOK_CONFIGURATIONS.at(options.configuration),
             names=(f"{options.service}.{namespace}.svc",),
+            warnings=WARNING_CONFIGURATIONS.at(options.warning_configuration),
         )
 
     try:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
@@ -18,17 +18,20 @@ from alignup.align.explain.remedies import find_remedies
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.merging.merge import MergeRule
+from alignup.align.reason_codes import MAY_BE_REJECTED, NOT_SCHEDULABLE
 from alignup.align.resize import ResizeOutcome, decide_resize
 from alignup.cli import inputs, terminal
 from alignup.cli.app import InputError, Place, define_command
 from alignup.cli.exit_codes import FAILED
 from alignup.cli.inputs import HostInput
-from alignup.cli.layout import paragraph, print_table, section
+from alignup.cli.layout import paragraph, print_table, section, table
 from alignup.cli.options import (
     IGNORE_MISSING_HELP,
     PredictedHostOptions,
     WorkloadSelection,
+    flag_option,
     output_option,
+    path_option,
     preview_option,
     search_option,
     with_options,
@@ -38,6 +41,8 @@ from alignup.cli.options import (
 from alignup.kubernetes.manifests.workloads import LoadedWorkloads, Workload
 from alignup.picture.decision_text import draw_decision
 from alignup.picture.text_format import Cell, Line
+from alignup.placement.pod_demands import Refusal, find_refusal
+from alignup.placement.policy_outcomes import PolicyOutcome, policy_outcomes
 
 if TYPE_CHECKING:
     from alignup.align.claims.alignment import ExplainedClaim, HostClaims
@@ -47,6 +52,14 @@ _MAX_DECISIONS = 16  #: of those that a kubelet may make at random
 REJECTED = FAILED
 _LINKS = "--machine examples/locality/machine.yaml --set topologyManagerPolicy=best-effort"
 _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yaml --kubelet-dir examples/node/state"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerExtras:
+    html: Path | None = path_option(
+        "FILE", "Also write the answers and a picture of the node to FILE, one page for a ticket"
+    )
+    policies: bool = flag_option("Say what the pod would get under each policy")
 
 
 @define_command(
@@ -63,12 +76,7 @@ _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yam
 @preview_option
 @with_options("selection", WorkloadSelection)
 @search_option("a rejected pod")
-@click.option(
-    *("--html", "html_file"),
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Also write the answers and a picture of the node to FILE, one page for a ticket.",
-)
+@with_options("extras", AnswerExtras)
 @click.option("--resize", is_flag=True, help="Say what becomes of a resize of running pods to those in FILE.")
 @click.option("--ignore-missing-devices", "lenient", is_flag=True, help=f"{IGNORE_MISSING_HELP}.")
 @output_option("text", "wide", "json", "yaml", "name")
@@ -80,7 +88,7 @@ def command(  # noqa: PLR0913 - options
     kustomization: str | None,
     selection: WorkloadSelection,
     search: float,
-    html_file: Path | None,
+    extras: AnswerExtras,
     resize: bool,
     lenient: bool,
     output: str,
@@ -96,6 +104,8 @@ def command(  # noqa: PLR0913 - options
 
     Where the kubelet or a device plugin chooses devices at random, all possible choices are shown. A pod may be
     rejected if it depends on the choice for one container whether there is a place for the next.
+
+    A pod counts as rejected, too, if the node does not meet its annotation topology.alignup.dev/policy.
 
     An archive of 'alignup collect' (*.tar.gz) as FILE has the pod, the machine, the configuration and the state of its
     node; options given as well count instead.
@@ -114,22 +124,28 @@ def command(  # noqa: PLR0913 - options
     if resize:
         _explain_resizes(node.host, chosen, output)
         return
+    explanations = _explain(node.host, loaded, chosen, search, lenient=lenient)
+    if extras.policies:
+        explanations = [explanation.with_policies(node.host) for explanation in explanations]
+    _print(node, explanations, output)
+    if extras.html is not None:
+        _write_page(node.host, explanations, extras.html)
+    inputs.raise_problems(loaded)
+    if not all(explanation.admitted for explanation in explanations):
+        raise click.exceptions.Exit(REJECTED)
+
+
+def _explain(
+    host: Host, loaded: LoadedWorkloads, chosen: "Sequence[Workload]", seconds: float, *, lenient: bool
+) -> "list[Explanation]":
     claims = None
     if loaded.claims or any(workload.pod.uses_claims for workload in chosen):
         from alignup.cli import claims_output  # noqa: PLC0415 - most pods have no claims
 
-        claims = claims_output.with_valid_selectors(claims_output.read_claims(loaded, node.host.machine))
-    terminal.print_notes(sentences.ignored_requests(node.host, [workload.pod for workload in chosen]))
+        claims = claims_output.with_valid_selectors(claims_output.read_claims(loaded, host.machine))
+    terminal.print_notes(sentences.ignored_requests(host, [workload.pod for workload in chosen]))
     with terminal.waiting_message("Searching for changes that would admit it"):
-        explanations = [
-            explain(node.host, workload, seconds=search, lenient=lenient, claims=claims) for workload in chosen
-        ]
-    _print(node, explanations, output)
-    if html_file is not None:
-        _write_page(node.host, explanations, html_file)
-    inputs.raise_problems(loaded)
-    if not all(explanation.admitted for explanation in explanations):
-        raise click.exceptions.Exit(REJECTED)
+        return [explain(host, workload, seconds=seconds, lenient=lenient, claims=claims) for workload in chosen]
 
 
 def _print(node: HostInput, explanations: "Sequence[Explanation]", output: str) -> None:
@@ -209,7 +225,12 @@ def _explain_resizes(host: Host, workloads: Sequence[Workload], output: str) -> 
             terminal.print_lines(paragraph(f"{verdict.describe(running)} (Kubernetes {release.describe()})"))
     else:
         resizes = [
-            {"pod": f"{running.namespace}/{running.name}", "outcome": str(verdict.outcome), "message": verdict.message}
+            {
+                "pod": f"{running.namespace}/{running.name}",
+                "outcome": str(verdict.outcome),
+                "code": verdict.code,
+                "message": verdict.message,
+            }
             for running, verdict in verdicts
         ]
         document = {"version": VERSION, **release.to_document(), "resizes": resizes}
@@ -229,19 +250,33 @@ class Explanation(NamedTuple):
     claims: "tuple[ExplainedClaim, ...]" = ()
     others: tuple[Decision, ...] = ()  #: that the kubelet may make instead, at random
     device_choices: tuple[str, ...] = ()  #: what random choices of devices mean
+    refusal: Refusal | None = None  #: why the node does not meet what the pod demands
+    policies: tuple[PolicyOutcome, ...] = ()  #: empty: not asked for
 
     @property
     def admitted(self) -> bool:
         """Whether the pod is admitted, whatever is chosen at random."""
         admitted = all(decision.admitted for decision in (self.decision, *self.others))
         certain = admitted and not self.decision.may_be_rejected
-        return certain and (not self.missing or self.lenient)
+        return certain and (not self.missing or self.lenient) and self.refusal is None
+
+    @property
+    def code(self) -> str:
+        """The reason code of a pod that is not, or perhaps not, admitted; empty: it is."""
+        if self.missing and not self.lenient:
+            return NOT_SCHEDULABLE
+        if self.decision.rejection is not None:
+            return self.decision.rejection.reason
+        return "" if self.admitted else MAY_BE_REJECTED
 
     @property
     def verdict(self) -> str:
         if not self.missing or self.lenient:
             return sentences.verdict(self.decision)
         return sentences.not_schedulable(self.workload.pod, self.missing)
+
+    def with_policies(self, host: Host) -> "Explanation":
+        return self._replace(policies=tuple(policy_outcomes(host, self.workload.pod)))
 
 
 def explain(
@@ -266,6 +301,7 @@ def explain(
             claims=claims.explain(workload.pod, decision.placements, host) if claims is not None else (),
             others=tuple(others),
             device_choices=_device_choices(host, decision),
+            refusal=None if ours else find_refusal(host, workload.pod, decision),
         )
         if decision.admitted:
             return explanation
@@ -311,6 +347,16 @@ def _lines(host: Host, explanation: Explanation, release: str, say: Callable[[st
     if decision.rejection:
         yield from section("What does not fit", map(say, sentences.describe_rejection(decision)))
         yield from _proposal_lines(explanation, host.ledger, say)
+    if explanation.policies:
+        yield from section("Policies")
+        yield from table([_policy_row(outcome) for outcome in explanation.policies], _POLICY_HEADS)
+
+
+_POLICY_HEADS = ("POLICY", "AS DEMAND", "AS POLICY OF THE NODE")
+
+
+def _policy_row(outcome: PolicyOutcome) -> tuple[str, str, str]:
+    return str(outcome.policy), "not met" if outcome.refusal else "met", outcome.by_kubelet
 
 
 def _verdict_lines(explanation: Explanation, say: Callable[[str], str]) -> Iterator[Line]:
@@ -320,6 +366,9 @@ def _verdict_lines(explanation: Explanation, say: Callable[[str], str]) -> Itera
         yield from paragraph(_other_verdict(explanation))
     if decision.rejection and say is str:
         yield from paragraph(decision.rejection.message)
+    if refusal := explanation.refusal:
+        yield from paragraph(say(f"Its annotations keep it from the node: {refusal.reason}"), style="warn")
+        yield from paragraph(say(refusal.detail)) if refusal.detail else ()
     for other in explanation.others:
         nodes = ", ".join(dict.fromkeys(sentences.format_hint(step.hint) for step in other.steps))
         given = sentences.describe_allocations(other.placements) if other.admitted else ""
@@ -365,6 +414,7 @@ def to_document(node: HostInput, explanations: Sequence[Explanation]) -> dict[st
                 "source": str(explanation.workload.source),
             },
             "verdict": explanation.verdict,
+            "code": explanation.code,
             "schedulable": not explanation.missing,
             "missingDevices": list(explanation.missing),
             "kubeletVerdict": sentences.verdict(explanation.decision),
@@ -376,6 +426,8 @@ def to_document(node: HostInput, explanations: Sequence[Explanation]) -> dict[st
             "defects": list(explanation.defects),
             "claims": [claim.to_document() for claim in explanation.claims],
             "deviceChoices": list(explanation.device_choices),
+            "unmetDemand": explanation.refusal._asdict() if explanation.refusal else None,
+            "policies": [outcome.to_document() for outcome in explanation.policies],
             "notes": [
                 *filter(None, [node.defaults]),
                 *node.notes,

@@ -7,6 +7,7 @@ from alignup.align.cpus.provider import CpuProvider
 from alignup.align.errors import ConfigurationError, Problem, ProblemKind
 from alignup.align.machine import Device, Machine
 from alignup.align.memory.ledger import MemoryLedger
+from alignup.align.reason_codes import IGNORED_SETTING, INVALID_CONFIGURATION, RESERVATION_EXCEEDS_MACHINE
 from alignup.align.release import NEWEST, Release
 from alignup.align.settings import FeatureGates
 from alignup.doctor import manager_checks
@@ -65,7 +66,7 @@ def check_configuration(  # noqa: PLR0913
     advice = "correct or remove it: the kubelet ignores it"
     findings = [
         *_startup_errors(errors, release),
-        *(warning(Area.CONFIGURATION, text, advice=advice) for text in inputs.configuration.warnings),
+        *(warning(Area.CONFIGURATION, text, IGNORED_SETTING, advice=advice) for text in inputs.configuration.warnings),
         *manager_checks.check_topology_manager(inputs),
         *manager_checks.check_cpu_manager(inputs),
         *manager_checks.check_memory_manager(inputs),
@@ -106,6 +107,7 @@ def _startup_errors(errors: tuple[ConfigurationError, ...], release: Release) ->
             yield error(
                 area,
                 f"{stops}: {problem.message if problem.field else problem}" if loading else stops,
+                manager_checks.FAILING_MANAGERS.get(stage, INVALID_CONFIGURATION),
                 kubelet_message="" if loading else problem.message,
                 advice=_advice(problem, stage, release),
                 where=problem.field,
@@ -152,6 +154,7 @@ def _over_reservations(inputs: ManagerInputs, ephemeral_storage: int | None) -> 
             areas.get(excess.resource, Area.CONFIGURATION),
             f"{StartupStage.NODE_ALLOCATABLE.failure}: {excess.reservation.canonical()} of "
             f"{excess.resource} is reserved, but the machine has {excess.capacity.canonical()}",
+            RESERVATION_EXCEEDS_MACHINE,
             kubelet_message=f"invalid Node Allocatable configuration. {excess}",
             advice="reserve less: systemReserved, kubeReserved and evictionHard add up",
             where=f"systemReserved[{excess.resource}]",

@@ -7,6 +7,7 @@ from typing import Any
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet
+from alignup.align.reason_codes import NOT_CHECKED
 
 VERSION = 1  #: of the JSON document
 
@@ -34,6 +35,7 @@ class Finding:
     severity: Severity
     area: Area
     summary: str  #: what is wrong, and what the kubelet does about it
+    code: str  #: one of ``align.reason_codes``; empty: nothing is wrong
     kubelet_message: str = ""  #: the kubelet's own error
     advice: str = ""
     where: str = ""  #: a field or a file
@@ -44,6 +46,7 @@ class Finding:
         fields = {
             "severity": self.severity,
             "area": self.area,
+            "code": self.code,
             "where": self.where,
             "what": self.summary,
             "said": self.kubelet_message,
@@ -72,17 +75,17 @@ class DoctorReport:
         return {"version": VERSION, "healthy": self.healthy, "findings": findings}
 
 
-#: Each takes the area and the summary.
+#: Each takes the area and the summary, and all but the last a code.
 error = partial(Finding, Severity.ERROR)
 warning = partial(Finding, Severity.WARNING)
 note = partial(Finding, Severity.NOTE)
-ok = partial(Finding, Severity.OK)
+ok = partial(Finding, Severity.OK, code="")
 
 
 def beyond_own_limit(area: Area, limit: str, *, where: str) -> Finding:
     """Return the error for input that only the kubelet can check; *limit* says which limit of alignup it exceeds."""
     advice = "change the value; alignup does not know what the kubelet does with it"
-    return error(area, f"alignup cannot check it: {limit}", advice=advice, where=where, own_limit=True)
+    return error(area, f"alignup cannot check it: {limit}", NOT_CHECKED, advice=advice, where=where, own_limit=True)
 
 
 def format_cpus(cpus: CpuSet) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from alignup.align.cpus.options import CpuPolicy
 from alignup.align.machine import Distances
 from alignup.align.memory.provider import MemoryPolicy
+from alignup.align.reason_codes import IMPLAUSIBLE_DISTANCES, NUMA_BALANCING
 from alignup.doctor.findings import Area, Finding, note, warning
 from alignup.doctor.manager_checks import ManagerInputs
 
@@ -24,6 +25,7 @@ def check_machine(inputs: ManagerInputs) -> Iterator[Finding]:
         yield (warning if used else note)(
             Area.TOPOLOGY,
             f"the distances between NUMA nodes are implausible: {problems[0]}{more}; {effect}",
+            IMPLAUSIBLE_DISTANCES,
             advice="compare them with numactl -H; a new firmware may correct them",
             where="machine",
         )
@@ -34,6 +36,7 @@ def check_machine(inputs: ManagerInputs) -> Iterator[Finding]:
             Area.TOPOLOGY,
             f"kernel.numa_balancing is {inputs.machine.numa_balancing}: the kernel unmaps memory to see who uses it, "
             "and moves it, although the managers place containers; that costs latency, and finds nothing to improve",
+            NUMA_BALANCING,
             advice="set kernel.numa_balancing=0 in /etc/sysctl.d on nodes whose pods are aligned",
             where="machine",
         )

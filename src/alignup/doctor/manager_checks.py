@@ -19,6 +19,23 @@ from alignup.align.machine import KubeletView, Machine
 from alignup.align.memory import reserved_memory
 from alignup.align.memory.ledger import MemoryLedger
 from alignup.align.memory.provider import MemoryPolicy
+from alignup.align.reason_codes import (
+    ALL_CPUS_RESERVED,
+    CPU_MANAGER_FAILS,
+    EVICTION_THRESHOLD,
+    FEATURE_GATE_DUE,
+    IGNORED_SETTING,
+    MANAGERS_NOT_ALIGNED,
+    MANY_NUMA_NODES,
+    MEMORY_MANAGER_FAILS,
+    NOTHING_TO_ALIGN,
+    PARTLY_RESERVED_CORE,
+    RESERVATION_EXCEEDS_MACHINE,
+    RESERVED_ARE_SHARED,
+    RESERVED_ON_ONE_NODE,
+    SHARED_POOL_MAY_BE_EMPTY,
+    TOPOLOGY_MANAGER_FAILS,
+)
 from alignup.align.release import NEWEST, FeatureStage, Release
 from alignup.align.settings import (
     KUBELET_MAX_NODES,
@@ -242,11 +259,20 @@ def reserved_memory_yaml(inputs: ManagerInputs) -> str:
     return to_yaml({"reservedMemory": reserved_memory_document(entries)})
 
 
+#: The code of a manager that keeps the kubelet from starting.
+FAILING_MANAGERS = {
+    StartupStage.TOPOLOGY_MANAGER: TOPOLOGY_MANAGER_FAILS,
+    StartupStage.CPU_MANAGER: CPU_MANAGER_FAILS,
+    StartupStage.MEMORY_MANAGER: MEMORY_MANAGER_FAILS,
+}
+
+
 def _stops(  # noqa: PLR0913 - the parts of a finding
     area: Area, stage: StartupStage, message: str, advice: str, *, where: str, paste: str = "", reason: str = ""
 ) -> Finding:
     summary = f"{stage.failure}{reason}"
-    return error(area, summary, kubelet_message=message, advice=advice, where=where, paste=paste)
+    code = FAILING_MANAGERS[stage]
+    return error(area, summary, code, kubelet_message=message, advice=advice, where=where, paste=paste)
 
 
 _topology_error = partial(_stops, Area.TOPOLOGY, StartupStage.TOPOLOGY_MANAGER)
@@ -375,7 +401,7 @@ def check_memory_manager(inputs: ManagerInputs) -> Iterator[Finding]:
     if inputs.has_dropped("reservedMemory"):
         if proposal:
             summary = "this reservedMemory would be valid in place of the rejected one"
-            yield note(Area.MEMORY, summary, where="reservedMemory", paste=proposal)
+            yield note(Area.MEMORY, summary, MEMORY_MANAGER_FAILS, where="reservedMemory", paste=proposal)
         return
     entries, total = inputs.configuration.reserved_memory, inputs.reservations.reservation
     try:
@@ -437,14 +463,16 @@ def find_warnings(inputs: ManagerInputs) -> Iterator[Finding]:
     for excess in reserved_memory.excess_reservations(inputs.view.nodes, inputs.reserved_memory() or {}):
         summary = f"{excess}: the kubelet does not check this, and assumes almost 2⁶⁴ bytes there"
         advice, paste = "reserve memory on nodes that have enough", reserved_memory_yaml(inputs)
-        yield warning(Area.MEMORY, summary, advice=advice, where="reservedMemory", paste=paste)
+        yield warning(
+            Area.MEMORY, summary, RESERVATION_EXCEEDS_MACHINE, advice=advice, where="reservedMemory", paste=paste
+        )
 
 
 def _gates_that_are_due(inputs: ManagerInputs) -> Iterator[Finding]:
     release = inputs.gates.release
     for problem in feature_gates.expected_problems(inputs.configuration.feature_gates, release):
         advice = f"remove it before the upgrade: a kubelet {release} may not start with it"
-        yield warning(Area.CONFIGURATION, problem.message, advice=advice, where=problem.field)
+        yield warning(Area.CONFIGURATION, problem.message, FEATURE_GATE_DUE, advice=advice, where=problem.field)
 
 
 def _eviction_thresholds(inputs: ManagerInputs) -> Iterator[Finding]:
@@ -458,6 +486,7 @@ def _eviction_thresholds(inputs: ManagerInputs) -> Iterator[Finding]:
         yield warning(
             Area.CONFIGURATION,
             f"{_AVAILABLE} is missing: the kubelet keeps no memory free, and the default of {default} does not apply",
+            EVICTION_THRESHOLD,
             advice=f"add {_AVAILABLE} or set mergeDefaultEvictionSettings to true, and raise reservedMemory to match",
             where="evictionHard",
             paste="" if static else paste,
@@ -470,6 +499,7 @@ def _eviction_thresholds(inputs: ManagerInputs) -> Iterator[Finding]:
             yield warning(
                 Area.CONFIGURATION,
                 f"{value} is not a number: the kubelet accepts it, but never evicts a pod for this signal{more}",
+                EVICTION_THRESHOLD,
                 advice="use an amount such as 100Mi, or a percentage from 0% to 100%",
                 where=f"evictionHard[{threshold.signal}]",
             )
@@ -489,17 +519,17 @@ def _ignored_fields(inputs: ManagerInputs) -> Iterator[Finding]:
     if no_cpu_policy and inputs.reservations.reserved_system_cpus:
         summary = "cpuManagerPolicy none only counts these CPUs: containers run on them as on all others"
         advice = "set cpuManagerPolicy to static, and strict-cpu-reservation to keep all containers off them"
-        yield warning(Area.CPUS, summary, advice=advice, where="reservedSystemCPUs")
+        yield warning(Area.CPUS, summary, IGNORED_SETTING, advice=advice, where="reservedSystemCPUs")
     if count := inputs.reservations.reserved_system_cpus.bit_count():  # they replace CPUs reserved by count
         for field, texts in (("systemReserved", settings.system_reserved), ("kubeReserved", settings.kube_reserved)):
             if CPU in texts and not (field == "systemReserved" and texts[CPU] == str(count)):
                 summary = f"ignored because reservedSystemCPUs is set: {count} CPUs are reserved in total"
-                yield warning(Area.CPUS, summary, advice=f"remove {field}.cpu", where=f"{field}[cpu]")
+                yield warning(Area.CPUS, summary, IGNORED_SETTING, advice=f"remove {field}.cpu", where=f"{field}[cpu]")
 
 
 def _ignored(area: Area, field: str, policy: str, name: str) -> Finding:
     advice = f"remove it, or choose another {policy}"
-    return warning(area, f"ignored under {policy} {name}", advice=advice, where=field)
+    return warning(area, f"ignored under {policy} {name}", IGNORED_SETTING, advice=advice, where=field)
 
 
 def _pointless_policies(inputs: ManagerInputs, policy: Policy) -> Iterator[Finding]:
@@ -507,17 +537,17 @@ def _pointless_policies(inputs: ManagerInputs, policy: Policy) -> Iterator[Findi
     static_cpus = settings.cpu_manager_policy == CpuPolicy.STATIC
     static_memory = settings.memory_manager_policy == MemoryPolicy.STATIC
     if nodes == 1 and policy is not Policy.NONE:
-        yield note(Area.TOPOLOGY, "the machine has one NUMA node: there is nothing to align")
+        yield note(Area.TOPOLOGY, "the machine has one NUMA node: there is nothing to align", NOTHING_TO_ALIGN)
     if nodes > 1 and policy is Policy.NONE and static_memory:
         summary = "memory is pinned, but not aligned with CPUs and devices: topologyManagerPolicy is none"
         advice = "set topologyManagerPolicy to best-effort, restricted or single-numa-node"
-        yield warning(Area.MEMORY, summary, advice=advice, where="memoryManagerPolicy")
+        yield warning(Area.MEMORY, summary, MANAGERS_NOT_ALIGNED, advice=advice, where="memoryManagerPolicy")
     if nodes > 1 and policy is Policy.NONE and static_cpus:
         summary = "exclusive CPUs are not aligned with devices: topologyManagerPolicy is none"
-        yield note(Area.CPUS, summary, where="topologyManagerPolicy")
+        yield note(Area.CPUS, summary, MANAGERS_NOT_ALIGNED, where="topologyManagerPolicy")
     if nodes > 1 and policy is not Policy.NONE and not static_cpus and not static_memory:
         summary = "only devices are aligned: the CPU and memory managers have policy none"
-        yield note(Area.TOPOLOGY, summary, where="topologyManagerPolicy")
+        yield note(Area.TOPOLOGY, summary, MANAGERS_NOT_ALIGNED, where="topologyManagerPolicy")
 
 
 def _topology_options(inputs: ManagerInputs, policy: Policy) -> Iterator[Finding]:
@@ -526,13 +556,14 @@ def _topology_options(inputs: ManagerInputs, policy: Policy) -> Iterator[Finding
     if policy is Policy.SINGLE_NUMA_NODE and closest in {"1", "t", "T", "TRUE", "true", "True"}:
         summary = "no effect under single-numa-node, which always chooses one node"
         where = "topologyManagerPolicyOptions[prefer-closest-numa-nodes]"
-        yield warning(Area.TOPOLOGY, summary, advice="remove it", where=where)
+        yield warning(Area.TOPOLOGY, summary, IGNORED_SETTING, advice="remove it", where=where)
     allowed = options.get("max-allowable-numa-nodes", "")
     if policy is not Policy.NONE and nodes > KUBELET_MAX_NODES and allowed.isdecimal():
         yield warning(
             Area.TOPOLOGY,
             f"the machine has {nodes} NUMA nodes: up to {2**nodes - 1} hints per resource, and the kubelet tries every "
             "combination of them when it admits a pod, however long that takes",
+            MANY_NUMA_NODES,
             advice="request few aligned resources per pod, or configure the machine to expose fewer nodes",
             where="topologyManagerPolicyOptions[max-allowable-numa-nodes]",
         )
@@ -551,6 +582,7 @@ def _reserved_cpus(inputs: ManagerInputs, provider: CpuProvider) -> Iterator[Fin
             Area.CPUS,
             f"core {core} ({format_cpus(inputs.view.core_cpus[core])}) is partly reserved: full-pcpus-only does not "
             f"count {format_cpus(rest[core])} as free, yet a container may get it",
+            PARTLY_RESERVED_CORE,
             advice="reserve whole cores",
             where=where,
             paste="" if cgroups else to_yaml(whole_cores),
@@ -558,12 +590,13 @@ def _reserved_cpus(inputs: ManagerInputs, provider: CpuProvider) -> Iterator[Fin
     if not provider.allocatable:
         pool = ", and the shared pool is empty (strict-cpu-reservation)" if strict else ""
         summary = f"all CPUs are reserved: no container can get exclusive CPUs{pool}"
-        yield warning(Area.CPUS, summary, advice="reserve fewer CPUs", where=where)
+        yield warning(Area.CPUS, summary, ALL_CPUS_RESERVED, advice="reserve fewer CPUs", where=where)
     elif strict:
         yield note(
             Area.CPUS,
             "once containers hold every CPU that is not reserved, the kubelet does not restart "
             '("default cpuset cannot be empty")',
+            SHARED_POOL_MAY_BE_EMPTY,
             advice="keep a CPU shared; to recover, repair the state files",
             where="cpuManagerPolicyOptions[strict-cpu-reservation]",
         )
@@ -573,8 +606,8 @@ def _reserved_cpus(inputs: ManagerInputs, provider: CpuProvider) -> Iterator[Fin
         node, cpus = reserving[0], nodes[reserving[0]]
         free_cpus = f"{(cpus & ~provider.reserved).bit_count()} of its {cpus.bit_count()}"
         summary = f"all reserved CPUs are on NUMA node {node}: {free_cpus} are left for exclusive use"
-        yield note(Area.CPUS, summary, where=where)
+        yield note(Area.CPUS, summary, RESERVED_ON_ONE_NODE, where=where)
     if inputs.reservations.reserved_system_cpus and not strict:
         summary = "containers without exclusive CPUs also run on the reserved CPUs"
         advice = 'set cpuManagerPolicyOptions strict-cpu-reservation to "true" to keep them off'
-        yield note(Area.CPUS, summary, advice=advice, where=where)
+        yield note(Area.CPUS, summary, RESERVED_ARE_SHARED, advice=advice, where=where)

@@ -21,6 +21,16 @@ from alignup.align.explain.defects import LATE_PLUGIN, TAINT_UNTIL_READY
 from alignup.align.explain.sentences import format_quantity
 from alignup.align.memory.ledger import Block, MemoryLedger
 from alignup.align.memory.provider import MemoryPolicy
+from alignup.align.reason_codes import (
+    ALLOCATION_NOT_RESTORED,
+    DEVICES_MISSING,
+    HELD_BY_UNKNOWN_POD,
+    LATE_DEVICE_PLUGIN,
+    LEFTOVER_FILE,
+    NOT_CHECKED,
+    OUTDATED_STATE_FILE,
+    STATE_FILE_REJECTED,
+)
 from alignup.align.settings import FeatureGates
 from alignup.doctor.configuration import ManagerConfig
 from alignup.doctor.findings import Area, Finding, Severity, error, format_cpus, note, ok, warning
@@ -97,12 +107,12 @@ def check_state(files: StateFiles, config: ManagerConfig, *, pods: PodNames | No
             findings += checked.findings
             repairs += checked.repairs
         elif name in files.unread:
-            findings.append(warning(Area.STATE, f"cannot be checked: {files.unread[name]}", where=name))
+            findings.append(warning(Area.STATE, f"cannot be checked: {files.unread[name]}", NOT_CHECKED, where=name))
         else:
             findings.append(ok(Area.STATE, "does not exist: the kubelet starts with an empty state", where=name))
     for name in files.leftovers:
         summary = "left over from an interrupted write; nothing reads it"
-        findings.append(note(Area.STATE, summary, advice="delete it", where=name))
+        findings.append(note(Area.STATE, summary, LEFTOVER_FILE, advice="delete it", where=name))
     return StateCheck(tuple(findings), tuple(repairs))
 
 
@@ -154,7 +164,10 @@ class _CheckedFile:
 
     def unusable(self, summary: str, *, kubelet_message: str) -> Finding:
         advice = _FIX_CONFIGURATION if self.after is None else f"a repair restores it from {self.salvaged.source}"
-        return error(Area.STATE, summary, kubelet_message=kubelet_message, advice=advice, where=self.format.file_name)
+        name = self.format.file_name
+        return error(
+            Area.STATE, summary, STATE_FILE_REJECTED, kubelet_message=kubelet_message, advice=advice, where=name
+        )
 
     def problems(self) -> Iterator[Finding]:
         """Yield each problem; the first one carries the kubelet's error."""
@@ -176,6 +189,7 @@ class _CheckedFile:
             yield finding(
                 Area.STATE,
                 summary,
+                ALLOCATION_NOT_RESTORED,
                 kubelet_message=message if entry.blocks_start else "",
                 advice=f"a repair drops it; {_ALLOCATED_AGAIN}",
                 where=self.format.file_name,
@@ -190,17 +204,19 @@ class _CheckedFile:
             findings.insert(0, self.unusable(summary, kubelet_message=self.kubelet_error))
         if salvaged.copy_problem:
             summary = f"{salvaged.copy_problem}; this kubelet ignores the copy, an older one would read it"
-            findings.append(warning(Area.STATE, summary, advice="a repair rewrites it", where=name))
+            findings.append(
+                warning(Area.STATE, summary, OUTDATED_STATE_FILE, advice="a repair rewrites it", where=name)
+            )
         newest = self.format.number
         if not self.kubelet_error and 0 < salvaged.version < newest:
             summary = (
                 f"version {salvaged.version}, from an older kubelet: it is read, and rewritten as version {newest}"
             )
-            findings.append(note(Area.STATE, summary, where=name))
+            findings.append(note(Area.STATE, summary, OUTDATED_STATE_FILE, where=name))
         unknown = sorted((salvaged.contents["entries"] or {}).keys() - self.pods.keys())
         if self.pods and unknown:
             summary = f"held by {', '.join(unknown)}, not among the given pods: the kubelet releases it once it runs"
-            findings.append(note(Area.STATE, summary, where=name))
+            findings.append(note(Area.STATE, summary, HELD_BY_UNKNOWN_POD, where=name))
         if not self.kubelet_error and not repair:
             held = f"{self.resource} held by {pluralize(len(self.holders), 'pod')}"
             findings.append(ok(Area.STATE, f"policy {salvaged.contents['policyName']}, {held}", where=name))
@@ -330,7 +346,7 @@ def _check_devices(text: bytes, path: str, config: ManagerConfig, pods: PodNames
         damage = json_error(text) or "the checksum does not match the contents, or a value has the wrong type"
         summary = f"{damage}; the kubelet starts without the file and forgets which container holds which devices"
         advice = f"a repair restores it from {SalvageSource.REST}"
-        findings.append(warning(Area.STATE, summary, advice=advice, where=DEVICE_PATH))
+        findings.append(warning(Area.STATE, summary, STATE_FILE_REJECTED, advice=advice, where=DEVICE_PATH))
         done.append(f"restored from {SalvageSource.REST}")
         done += [f"dropped: {unread} unreadable entries"] if unread else []
     state, dropped = repair_devices(state, pods=pods)
@@ -338,14 +354,16 @@ def _check_devices(text: bytes, path: str, config: ManagerConfig, pods: PodNames
         done.insert(salvaged, f"kept: the devices of {', '.join(format_pod(uid, pods) for uid in kept)}")
     for entry in dropped:
         summary = f"{entry.holder(pods)} holds {entry.held}: {entry.reason}"
-        findings.append(warning(Area.STATE, summary, advice="a repair drops it", where=DEVICE_PATH))
+        findings.append(
+            warning(Area.STATE, summary, ALLOCATION_NOT_RESTORED, advice="a repair drops it", where=DEVICE_PATH)
+        )
         done.append(f"dropped: {entry.holder(pods)}, {entry.held}")
     findings += _missing_devices(state, config, pods)
     if not findings:
         findings.append(ok(Area.STATE, f"devices held by {pluralize(len(kept), 'pod')}", where=DEVICE_PATH))
     if resources := sorted({entry.resource for entry in state.entries}):
         summary = f"pods hold devices of {', '.join(resources)}; a defect of the kubelet: {LATE_PLUGIN.sentence}"
-        findings.append(note(Area.STATE, summary, advice=TAINT_UNTIL_READY, where=DEVICE_PATH))
+        findings.append(note(Area.STATE, summary, LATE_DEVICE_PLUGIN, advice=TAINT_UNTIL_READY, where=DEVICE_PATH))
     after = state_files.dump_device_state(state)
     broken = any(finding.severity is Severity.WARNING for finding in findings)
     return StateCheck(tuple(findings), (FileRepair(DEVICE_PATH, text, after, tuple(done)),) if broken else ())
@@ -361,12 +379,12 @@ def _missing_devices(state: DeviceState, config: ManagerConfig, pods: PodNames) 
                 f"{format_pod(entry.uid, pods)} container {entry.container} holds {entry.resource} "
                 f"{', '.join(missing)}, which was not among the healthy devices"
             )
-            yield note(Area.STATE, summary, where=DEVICE_PATH)
+            yield note(Area.STATE, summary, DEVICES_MISSING, where=DEVICE_PATH)
     declared = Counter(device.resource for device in config.devices)
     for resource, ids in sorted(held.items()):
         if 0 < declared[resource] < len(ids):
             summary = f"{len(ids)} devices of {resource} are held, but the machine has {declared[resource]}"
-            yield note(Area.STATE, summary, where=DEVICE_PATH)
+            yield note(Area.STATE, summary, DEVICES_MISSING, where=DEVICE_PATH)
 
 
 _Conflict = tuple[str, bool]  #: why an allocation cannot be kept, and whether the kubelet does not start with it

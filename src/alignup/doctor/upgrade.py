@@ -12,6 +12,7 @@ from typing import Any
 
 from alignup.align.host import Host
 from alignup.align.machine import Machine
+from alignup.align.reason_codes import INVALID_SUB_IDS
 from alignup.align.release import Release
 from alignup.align.restart import PodChange, Restart, UpgradeItem, UpgradeSeverity, compare_restarts, restart
 from alignup.align.workload import Pod
@@ -137,7 +138,7 @@ def _sub_id_findings(node: UpgradedNode, release: Release) -> Iterator[Finding]:
     problems += [(problem, "delete the pod before the upgrade") for problem in pods]
     for problem, remedy in problems:
         summary = f"a kubelet {release} does not start: {problem.message}"
-        yield error(Area.CONFIGURATION, summary, advice=remedy, where=problem.field)
+        yield error(Area.CONFIGURATION, summary, INVALID_SUB_IDS, advice=remedy, where=problem.field)
 
 
 def _is_error(finding: Finding) -> bool:

@@ -25,7 +25,7 @@ import structlog
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.decision import Decision
-from alignup.align.devices.fixed import FixedDeviceProvider, PodDevices, with_fixed_devices
+from alignup.align.devices.fixed import FixedDeviceProvider, PodDevices, unmet_demand, with_fixed_devices
 from alignup.align.errors import AlignError, StateError, StoreError
 from alignup.align.explain import sentences
 from alignup.align.ledger import Ledger
@@ -233,6 +233,9 @@ class DecidePlugin(AssistPlugin):
         host.ledger = with_fixed_devices(old_ledger, pod.uid, requested.devices) if requested.devices else old_ledger
         admitted = False
         try:
+            fixed = host.ledger.others[FixedDeviceProvider.name]
+            if unmet := unmet_demand(fixed, pod, host.machine.locality, requested.addresses):
+                raise StateError(unmet)
             decision = host.decide(pod)
             self._metrics.decisions.labels(decision.outcome).inc()
             if not decision.admitted:

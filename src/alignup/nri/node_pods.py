@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from alignup.align.claims.alignment import place_devices
+from alignup.align.claims.alignment import PCI_BUS_ID, place_devices
 from alignup.align.claims.resource_claims import DeviceId, usable_devices
-from alignup.align.devices.fixed import PodDevices
+from alignup.align.devices.fixed import CLAIM, PodDevices
 from alignup.align.errors import AlignError
 from alignup.align.machine import Device, Machine
 from alignup.align.workload import Pod
@@ -38,6 +38,7 @@ class UnknownPodError(AlignError):
 class RequestedPod(NamedTuple):
     pod: Pod
     devices: PodDevices
+    addresses: Mapping[str, str] = {}  #: PCI addresses of devices of claims, by id
 
 
 class NodePods:
@@ -78,7 +79,7 @@ class NodePods:
         if known is None:
             return None
         pod = replace(known.pod, annotations=dict(sandbox.annotations))
-        return RequestedPod(pod, await self._devices(pod) if _has_devices(pod) else {})
+        return await self._with_devices(pod) if _has_devices(pod) else RequestedPod(pod, {})
 
     async def _wait_for(self, sandbox: wire.PodSandbox) -> KnownPod | None:
         try:
@@ -94,18 +95,19 @@ class NodePods:
             name = f"{sandbox.namespace}/{sandbox.name}"
             raise UnknownPodError(f"pod {name} is unknown: the API server has not sent it yet") from None
 
-    async def _devices(self, pod: Pod) -> PodDevices:
+    async def _with_devices(self, pod: Pod) -> RequestedPod:
         listed = {(entry.namespace, entry.name): entry for entry in await self._list()}.get((pod.namespace, pod.name))
         if listed is None:
             raise UnknownPodError(f"the kubelet lists no devices of pod {pod.namespace}/{pod.name} yet")
         placed: dict[DeviceId, Device] = {}
+        addresses: dict[str, str] = {}
         if any(container.claims for container in listed.containers.values()):
             devices, _ = usable_devices(self._slices().slices or ())
-            placed = {
-                device.id: Device("", str(device.id), device.nodes)
-                for device in place_devices(devices, self._machine)[0]
-            }
-        return {name: _by_resource(container, placed) for name, container in listed.containers.items()}
+            for device in place_devices(devices, self._machine)[0]:
+                placed[device.id] = Device("", str(device.id), device.nodes)
+                addresses[str(device.id)] = str(device.attributes.get(PCI_BUS_ID, device.id))
+        devices_by_container = {name: _by_resource(each, placed) for name, each in listed.containers.items()}
+        return RequestedPod(pod, devices_by_container, addresses)
 
 
 def _by_resource(container: ListedResources, placed: Mapping[DeviceId, Device]) -> dict[str, tuple[Device, ...]]:
@@ -114,7 +116,7 @@ def _by_resource(container: ListedResources, placed: Mapping[DeviceId, Device]) 
     for device in container.devices:
         devices[device.resource] = (*devices.get(device.resource, ()), device)
     for claim, ids in container.claims.items():
-        name = f"claim {claim}"
+        name = f"{CLAIM}{claim}"
         devices[name] = tuple(replace(placed.get(id_, Device("", str(id_), None)), resource=name) for id_ in ids)
     return devices
 

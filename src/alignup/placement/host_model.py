@@ -17,6 +17,7 @@ from alignup.align.ledger import Ledger
 from alignup.align.machine import Machine
 from alignup.align.prediction import predict
 from alignup.align.workload import Pod
+from alignup.placement.pod_demands import find_refusal
 from alignup.placement.pod_shape import PodShape
 
 
@@ -48,6 +49,12 @@ class HostModel:
         if all(devices.isdisjoint(container.resources.limits) for container in pod.all_containers):
             return admit.decide(pod, ledger, providers=host.providers, rules=host.rules)
         return predict(pod, ledger, providers=host.providers, rules=host.rules)
+
+    def admit(self, ledger: Ledger, pod: Pod) -> Ledger | None:
+        """Return *ledger* after the admission of *pod*; ``None``: it is rejected, or a demand is not met."""
+        host = self.at(ledger)
+        after = host.decide_without_plugins(pod).after
+        return None if after is None or find_refusal(host, pod) else after
 
     def requests_nothing(self, pod: Pod, devices: Collection[str]) -> bool:
         """Return whether *pod* requests no exclusive CPUs, no managed memory and none of these devices.

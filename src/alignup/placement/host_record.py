@@ -172,6 +172,13 @@ class HostRecord:
         vars(other).update(_log=log, _states=None, _steps=dict(self._steps))
         return other
 
+    def before(self, uid: str) -> "HostRecord":
+        """Return this record as it would be without an assumed pod, and without those that come after it."""
+        other = copy(self)
+        place = next(place for place, entry in enumerate(self._log) if entry.uid == uid and isinstance(entry, Binding))
+        vars(other).update(_log=self._log[:place], _states=None, _steps=dict(self._steps))
+        return other
+
     def observe_binding(self, pod: Pod, *, listed: int = 0) -> None:
         """Record a binding that the API server recorded after everything observed so far.
 

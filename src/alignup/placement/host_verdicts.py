@@ -29,6 +29,7 @@ from alignup.align.workload import Pod
 from alignup.placement.free_capacity import FreeCapacity, measure_free_capacity
 from alignup.placement.host_model import HostModel, unsettled_devices
 from alignup.placement.host_record import MAX_STATES, HostRecord, with_ends
+from alignup.placement.pod_demands import Refusal, demand_problem, find_refusal, has_demands
 from alignup.placement.pod_shape import SHAPE_UID, PodShape, build_shape, shape_key
 from alignup.placement.score import consider_totals, score_placement, score_shared
 from alignup.placement.steered import ANYWHERE, NOT_THERE, are_on, marker_nodes, withdraw_markers
@@ -92,6 +93,8 @@ class AlignmentState:
 
     def _decide(self, shape: PodShape) -> tuple[Verdict, Ledger]:
         """Return the verdict before the fit check, and the ledger after the pod."""
+        if shape.demands and (problem := demand_problem(shape.pod)):
+            return Verdict(VerdictKind.REJECTS, problem), self.ledger
         try:
             decision = self.model.align(self.ledger, shape.pod)
         except WorkLimitError as error:
@@ -103,6 +106,10 @@ class AlignmentState:
         possible = decision.possible
         if possible and (possible.rejection or not possible.complete):
             return unknown(MAY_BE_REJECTED, describe_possible_rejection(decision)), self.ledger
+        if shape.demands:
+            host = self.model.at(self.ledger, fit_check=False)
+            if refusal := find_refusal(host, shape.pod, decision, exact=not self.approximate):
+                return Verdict(VerdictKind.REJECTS, refusal.reason, note=refusal.detail), self.ledger
         after = decision.after or self.ledger
         has_devices = any(placement.devices for placement in decision.placements)
         inventories = after.devices.inventories if has_devices else None
@@ -438,6 +445,8 @@ class HostVerdicts:
         if binding or pod.uid in record.ledger.pods:
             for ledger in record.states().ledgers[:1]:
                 if pod.uid in ledger.pods:
+                    if refusal := _refusal_of_assumed(record, pod):
+                        return Verdict(VerdictKind.REJECTS, refusal.reason, note=refusal.detail)
                     placements = record.model.at(ledger).decide_without_plugins(pod).placements
                     score = binding.verdict.score if binding and binding.verdict else None
                     return Verdict(VerdictKind.ADMITS, score=score, shared_placements=placements)
@@ -543,6 +552,16 @@ class HostVerdicts:
             if not critical:
                 self._states[record.name] = states
         return states
+
+
+def _refusal_of_assumed(record: HostRecord, pod: Pod) -> Refusal | None:
+    """Return which demand of an assumed pod is not met any more; ``None``: none. A steered pod meets all."""
+    binding = record.binding(pod.uid) if has_demands(pod) else None
+    if binding is None or binding.observed or binding.steered:
+        return None
+    exact, ledgers = not record.report.approximate, record.before(pod.uid).states().ledgers
+    refusals = (find_refusal(record.model.at(ledger), pod, exact=exact) for ledger in ledgers)
+    return next(filter(None, refusals), None)
 
 
 def used_key(used: UsedResources) -> Hashable:

@@ -23,7 +23,7 @@ def _admit(model: HostModel, ledger: Ledger, *pods: Pod) -> Ledger | None:
     after: Ledger | None = ledger
     try:
         for pod in pods:
-            after = after and model.at(after).decide_without_plugins(pod).after
+            after = after and model.admit(after, pod)
     except AlignError:
         return None
     return after

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from alignup.align import fit
 from alignup.align.workload import Amounts, Pod, QoS, demand
 from alignup.align.workload.demand import FitRequest
-from alignup.align.workload.names import POLICY_ANNOTATION, SCOPE_ANNOTATION, is_extended
+from alignup.align.workload.names import is_extended
 from alignup.align.workload.validation import MIRROR_ANNOTATION, SOURCE_ANNOTATION, apply_defaults
+from alignup.placement.pod_demands import DEMAND_ANNOTATIONS, has_demands, needs_exact_host
 
 #: The uid of the pod that stands for all pods of a shape; the API server gives out no such uid.
 SHAPE_UID = "shape"
@@ -19,7 +20,7 @@ SHAPE_UID = "shape"
 LARGE = 20  #: containers and init containers, above which a decision about a pod takes long
 
 _LABELS = ("kubernetes.io/os",)
-_ANNOTATIONS = (POLICY_ANNOTATION, SCOPE_ANNOTATION, SOURCE_ANNOTATION, MIRROR_ANNOTATION)
+_ANNOTATIONS = (*sorted(DEMAND_ANNOTATIONS), SOURCE_ANNOTATION, MIRROR_ANNOTATION)
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -30,6 +31,7 @@ class PodShape:
     usage: FitRequest
     critical: bool  #: whether decisions also depend on which pods a host runs, since the kubelet may preempt them
     by_containers: "PodShape | None" = None  #: for kubelets that ignore its pod-level resources, if it has any
+    demands: bool = False  #: whether it must not go to each host that admits it; see ``pod_demands``
 
 
 def is_large(pod: Pod) -> bool:
@@ -37,13 +39,13 @@ def is_large(pod: Pod) -> bool:
 
 
 def needs_alignment(pod: Pod) -> bool:
-    """Return whether a kubelet can reject *pod* because of NUMA nodes.
+    """Return whether a kubelet can reject *pod* because of NUMA nodes, or the pod demands some.
 
     Kubelets align the CPUs and memory of Guaranteed pods, and the devices of all pods. Every other pod is admitted if
     the node as a whole has room, which schedulers check themselves.
     """
     pod = apply_defaults(pod)
-    if pod.qos is QoS.GUARANTEED:
+    if pod.qos is QoS.GUARANTEED or needs_exact_host(pod):
         return True
     resources = (container.resources for container in pod.all_containers)
     return any(is_extended(name) for each in resources for name in (*each.requests, *each.limits))
@@ -63,7 +65,7 @@ def build_shape(pod: Pod) -> PodShape:
         priority=pod.priority if critical else None,
     )
     by_containers = build_shape(pod.without_pod_level_resources()) if pod.has_pod_level_resources else None
-    return PodShape(shaped, demand.fit_used(shaped), critical, by_containers)
+    return PodShape(shaped, demand.fit_used(shaped), critical, by_containers, has_demands(pod))
 
 
 def shape_key(pod: Pod) -> Hashable:

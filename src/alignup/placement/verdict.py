@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 
-from alignup.align import bits
+from alignup.align import bits, reason_codes
 from alignup.align.decision import Placement, Rejection, Shortfall
 from alignup.align.devices.hints import DeviceInventory
 from alignup.placement.score import PlacementScore
@@ -30,7 +30,7 @@ class Verdict:
     kind: VerdictKind
     reason: str = ""  #: why the pod is not admitted, in words that hosts have in common
     rejection: Rejection | None = None
-    note: str = ""  #: more about the reason, where there is no rejection
+    note: str = ""  #: more about the reason, in place of that of the rejection
     score: PlacementScore | None = None  #: of an admission
     approximate: bool = False  #: whether the report about the host was not exact
     shared_placements: tuple[Placement, ...] = ()  #: with the device ids of one of the hosts in this state
@@ -43,7 +43,15 @@ class Verdict:
     @property
     def detail(self) -> str:
         """Why the pod is not admitted, with numbers."""
-        return detail_text(self.rejection) if self.rejection else self.note
+        return self.note or (detail_text(self.rejection) if self.rejection else "")
+
+    @property
+    def code(self) -> str:
+        """The reason code; empty if the host admits the pod."""
+        if self.rejection or self.admits:
+            return self.rejection.reason if self.rejection else ""
+        unlisted = reason_codes.INVALID_POD if self.kind is VerdictKind.REJECTS else reason_codes.NOT_PREDICTED
+        return _CODES.get(self.reason, unlisted)
 
     @property
     def admits(self) -> bool:
@@ -156,6 +164,7 @@ UNSETTLED_DEVICES = "waits until the devices of an earlier pod are known"
 #: Reasons that pass within seconds.
 PASSING_REASONS = frozenset({WAITS_FOR_TERMINATION, WAITS_FOR_CONFIRMATION, TOO_MANY_TERMINATING, UNSETTLED_DEVICES})
 TOO_MUCH_WORK = "the decision would take too much work"
+_CODES = {DEFECT: reason_codes.INTERNAL_ERROR, MAY_BE_REJECTED: reason_codes.MAY_BE_REJECTED}
 
 
 class Feasibility(Mapping[str, Verdict]):

@@ -62,7 +62,7 @@ class _Search:
     def _admits(self, ledger: Ledger) -> bool:
         key = (ledger.alignment_key(), used_key(ledger.used))
         if fit.is_critical(self.pod) or key not in self._known:  # for a critical pod, it matters which pods are left
-            self._known[key] = self.record.model.at(ledger).decide_without_plugins(self.pod).admitted
+            self._known[key] = self.record.model.admit(ledger, self.pod) is not None
         return self._known[key]
 
     def violations(self, uids: Collection[str]) -> int:

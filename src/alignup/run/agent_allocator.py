@@ -5,11 +5,11 @@ from typing import Any
 
 from alignup.align.bits import CpuSet
 from alignup.align.errors import EnforceError
-from alignup.align.workload.names import POLICY_ANNOTATION, SCOPE_ANNOTATION
+from alignup.align.reason_codes import NOT_SCHEDULABLE
+from alignup.align.workload.names import DEVICES_ANNOTATION, POLICY_ANNOTATION, SCOPE_ANNOTATION
 from alignup.run.process import NodeMap
 from alignup.run.request import (
     CONTAINER,
-    NO_DEVICE,
     RunPlacement,
     RunRejectedError,
     RunRequest,
@@ -56,9 +56,9 @@ class AgentAllocator:
         if missing := missing_devices(request, document):
             self._agent.release(request.uid)
             message = f"not schedulable: no device plugin of the agent provides {', '.join(missing)}"
-            rejection = {"reason": NO_DEVICE, "message": message}
+            rejection = {"reason": NOT_SCHEDULABLE, "message": message}
             shown = {"decision": {**decision, "rejection": rejection}}
-            raise RunRejectedError(NO_DEVICE, lambda: self._explain(shown))
+            raise RunRejectedError(NOT_SCHEDULABLE, lambda: self._explain(shown))
         placement = resolve_placement(
             document,
             shared=0 if document["given"].get("cpu") else self.shared(),
@@ -85,7 +85,11 @@ def pod_manifest(request: RunRequest) -> dict[str, Any]:
     amounts = dict(request.amounts)
     if amounts.get("cpu", "").isdecimal() and "memory" not in amounts:
         amounts["memory"] = "1Mi"  # only a pod with memory limits is Guaranteed
-    choices = {POLICY_ANNOTATION: request.policy, SCOPE_ANNOTATION: request.scope}
+    choices = {
+        POLICY_ANNOTATION: request.policy,
+        SCOPE_ANNOTATION: request.scope,
+        DEVICES_ANNOTATION: request.devices_near,
+    }
     return {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -27,16 +27,17 @@ from alignup.align.memory import reserved_memory
 from alignup.align.memory.provider import MemoryPolicy
 from alignup.align.policy_overrides import PolicyOverrides
 from alignup.align.quantity import Quantity, QuantityFormat
+from alignup.align.reason_codes import NOT_SCHEDULABLE
 from alignup.align.settings import Policy, TopologySettings
 from alignup.align.workload import Amounts, Container, Pod, QoS, Resources
 from alignup.align.workload.demand import FitRequest
-from alignup.align.workload.names import CPU, MEMORY
+from alignup.align.workload.names import CPU, DEVICES_ANNOTATION, MEMORY
 from alignup.documents.ledgers import restore_ledger
 from alignup.run import cgroup, process, registry
 from alignup.run.cgroup import Cpuset
 from alignup.run.process import NodeMap
 from alignup.run.registry import RunRegistry
-from alignup.run.request import CONTAINER, NO_DEVICE, RunPlacement, RunRejectedError, RunRequest, resolve_placement
+from alignup.run.request import CONTAINER, RunPlacement, RunRejectedError, RunRequest, resolve_placement
 from alignup.run.run_claims import RunClaims
 from alignup.store.state_store import DurableState, StateStore
 
@@ -74,7 +75,7 @@ def restrict_memory(machine: Machine, permitted: Cpuset | None) -> Machine:
 def build_host(machine: Machine, overrides: PolicyOverrides, *, permitted: CpuSet | None = None) -> Host:
     """Build an idle host. Raises ``SettingsError`` when the settings do not suit each other or the machine."""
     settings = overrides.settings or _default_settings(machine, permitted)
-    return Host(machine, overrides.apply(settings))
+    return Host(machine, replace(overrides.apply(settings), near_devices=True))
 
 
 def build_pod(request: RunRequest) -> Pod:
@@ -87,6 +88,7 @@ def build_pod(request: RunRequest) -> Pod:
         uid=request.uid,
         containers=(Container(CONTAINER, resources),),
         recorded_qos=QoS.GUARANTEED if resources.whole_cpus else None,
+        annotations={DEVICES_ANNOTATION: request.devices_near} if request.devices_near else {},
     )
 
 
@@ -172,7 +174,7 @@ class LocalAllocator:
     def admit(self, request: RunRequest) -> RunPlacement:
         pod = build_pod(request)
         if self.host.missing_devices(pod):
-            raise RunRejectedError(NO_DEVICE, partial(self._explain, self._idle, pod), impossible=True)
+            raise RunRejectedError(NOT_SCHEDULABLE, partial(self._explain, self._idle, pod), impossible=True)
         for _ in range(_CLAIM_ATTEMPTS):
             decision = self.host.admit(pod)
             if decision.rejection is not None:

@@ -11,7 +11,6 @@ from alignup.align.errors import EnforceError
 from alignup.run.process import NodeMap, ProcessIdentity
 
 CONTAINER = "run"  #: name of the one container of a run's pod
-NO_DEVICE = "NotSchedulable"  #: the reason for rejecting a run whose devices no device plugin provides
 RUN_VARIABLE = "ALIGNUP_RUN"  #: in the environment of every process of a run; its value is the run's uid
 RECORD_VERSION = 1  #: of the document of a run
 GPU = "nvidia.com/gpu"  #: the resource that discovery finds by itself; device ids are UUIDs, as CUDA takes them
@@ -27,6 +26,7 @@ class RunRequest(NamedTuple):
     amounts: Mapping[str, str]
     policy: str | None = None
     scope: str | None = None
+    devices_near: str | None = None  #: demands on the locality of its devices
 
 
 class RunRejectedError(Exception):

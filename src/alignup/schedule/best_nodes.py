@@ -9,6 +9,7 @@ from alignup.align.host import Host
 from alignup.align.workload import Pod
 from alignup.picture.text_format import pluralize
 from alignup.placement.free_capacity import DEVICE
+from alignup.placement.pod_demands import find_refusal
 from alignup.placement.score import POINT, PlacementScore
 from alignup.schedule.pod_answers import AnswerGroup, NodeAnswer, NodeAnswerKind
 from alignup.web.pages import describe_machine
@@ -62,7 +63,7 @@ def place_pods(node: str, host: Host, pods: Sequence[Pod]) -> PlacedPods | None:
             decision = other.decide_without_plugins(pod)
         except (PodError, AlignError):
             break
-        if not decision.admitted:
+        if not decision.admitted or find_refusal(other, pod):
             break
         other.apply(decision)
         uids.append(pod.uid)

@@ -24,6 +24,7 @@ from alignup.kubernetes.api.objects import ApiPod, NodeResourceTopology, Topolog
 from alignup.kubernetes.api.pod_fingerprint import pod_fingerprint
 from alignup.placement.free_capacity import MAX_COUNTED, FreeCapacity
 from alignup.placement.host_report import PodStage
+from alignup.placement.pod_demands import NOT_EXACT, needs_exact_host
 from alignup.placement.pod_shape import needs_alignment
 from alignup.placement.score import LOCAL, PlacementScore
 from alignup.placement.verdict import UNREADABLE_POD, Verdict, VerdictKind, unknown
@@ -89,6 +90,8 @@ def charge(pod: Pod, resources: frozenset[str]) -> Requests:
 
 def zones_verdict(zones: TopologyZones, pod: Pod, charges: Iterable[Requests] = ()) -> Verdict:
     """Return the verdict of a node with these zones, on which pods with *charges* count as well."""
+    if needs_exact_host(pod):
+        return unknown(NOT_EXACT)
     pod = apply_defaults(pod)
     free = [dict(zone) for zone in zones.available]
     if zones.policy not in ALIGNING:

@@ -59,7 +59,7 @@ from alignup.schedule.pod_answers import (
 )
 from alignup.schedule.pod_states import NEEDS_ATTENTION, PodState, PodStates, PodSummary, group_pods
 from alignup.schedule.shared_manifests import EXAMPLES, read_shared, share
-from alignup.schedule.trends import TrendHistory, Trends
+from alignup.schedule.trends import PodCountHistory, Trends
 from alignup.schedule.workload_answers import WorkloadAnswer, accept_for, ask_about_gang, split_by_object
 from alignup.web.authentication import count_authenticated
 from alignup.web.event_streams import EventBus, EventStreams
@@ -142,7 +142,7 @@ class ClusterPages:
         self._labels: dict[str, int] = {}
         self._has_gpus = False
         self._trends = Trends()
-        self._timeline = TrendHistory(time.monotonic())
+        self._timeline = PodCountHistory(time.monotonic())
         self._pending = False  #: whether an event is about to be published
         self._warming: asyncio.Task[list[NodeCard]] | None = None
         live.on_change(self._changed)

@@ -18,6 +18,7 @@ from alignup.align.explain import sentences
 from alignup.align.explain.remedies import Remedies, find_remedies
 from alignup.align.host import Host
 from alignup.align.quantity import Quantity
+from alignup.align.reason_codes import NOT_CONSIDERED
 from alignup.align.workload import Pod
 from alignup.documents.codec import convert, to_builtins
 from alignup.documents.decisions import placement_document
@@ -64,6 +65,11 @@ class NodeAnswer:
     @property
     def kind(self) -> NodeAnswerKind:
         return NodeAnswerKind.NOT_CONSIDERED if self.excluded else NodeAnswerKind(self.verdict.kind)
+
+    @property
+    def code(self) -> str:
+        """The reason code; empty if the pod can go there."""
+        return NOT_CONSIDERED if self.excluded else self.verdict.code
 
     @property
     def reason(self) -> str:
@@ -257,8 +263,8 @@ def _explain(view: ClusterView, pod: Pod, group: AnswerGroup) -> AnswerGroup:
     report = view.reports[node]
     host = Host(report.machine, report.settings, ledger=current.ledger)  # with its devices, for other settings
     decision = host.decide_without_plugins(pod)
-    if decision.admitted:  # it was rejected when the node was in another state
-        return group
+    if decision.admitted:  # it was rejected when the node was in another state, or the node does not meet a demand
+        return replace(group, misfits=tuple(filter(None, [group.first.verdict.note])))
     return replace(group, misfits=sentences.describe_rejection(decision), host=host)
 
 
@@ -302,7 +308,7 @@ def _row(answer: NodeAnswer, pod: Pod) -> dict[str, Any]:
     verdict = answer.verdict
     row: dict[str, Any] = {"node": answer.node, "verdict": str(verdict.kind), "approximate": verdict.approximate}
     if not verdict.admits:
-        return {**row, "reason": verdict.reason, "detail": verdict.detail}
+        return {**row, "code": verdict.code, "reason": verdict.reason, "detail": verdict.detail}
     row["placements"] = placement_documents(verdict)
     if verdict.score is not None and needs_alignment(pod):
         row["score"] = _score(verdict.score)

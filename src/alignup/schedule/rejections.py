@@ -10,6 +10,7 @@ from collections.abc import Collection
 
 import structlog
 
+from alignup.align.decision import Rejection
 from alignup.align.explain.defects import ISSUES, LATE_PLUGIN, TAINT_UNTIL_READY
 from alignup.kubernetes.api import PODS, ApiClient, Change, EventType
 from alignup.kubernetes.api.errors import ApiError
@@ -56,7 +57,10 @@ def recorded_verdict(pod: ApiPod, node: str, verdict: Verdict) -> Verdict:
     text = rejection_text(pod) if pod.spec.node_name == node and verdict.kind is VerdictKind.UNKNOWN else ""
     if not text:
         return verdict
-    return Verdict(VerdictKind.REJECTS, f"its kubelet rejected the pod: {text}", note=f"now: {verdict.reason}")
+    rejection = Rejection(pod.status.reason, pod.status.message)
+    return Verdict(
+        VerdictKind.REJECTS, f"its kubelet rejected the pod: {text}", rejection, note=f"now: {verdict.reason}"
+    )
 
 
 class RejectionWriter:

@@ -1,7 +1,7 @@
 """Trends of the cluster for its page: some numbers, sampled when something changes.
 
-``Trends`` has the last minutes for the tiles, ``TrendHistory`` everything since the start, in less and less detail. A
-number that is not sampled in an interval is as it was before.
+``Trends`` has the last minutes for the tiles, ``PodCountHistory`` everything since the start, in less and less detail.
+A number that is not sampled in an interval is as it was before.
 """
 
 from collections import deque
@@ -44,7 +44,7 @@ class Trends:
         return [max(0.0, after - before) / INTERVAL for before, after in pairwise(values)]
 
 
-class TrendHistory:
+class PodCountHistory:
     """The highest values of some numbers in each interval since *start*; when it is full, intervals become longer."""
 
     def __init__(self, start: float, *, intervals: int = MAX_INTERVALS) -> None:

@@ -25,9 +25,11 @@ from alignup.align.explain import sentences
 from alignup.align.host import Host, Settings
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Machine
+from alignup.align.reason_codes import DEMAND_NOT_MET, INVALID, NOT_SCHEDULABLE
 from alignup.align.workload import Pod
 from alignup.align.workload.names import CPU
 from alignup.placement.free_capacity import largest_requests
+from alignup.placement.pod_demands import find_refusal
 from alignup.simulate.arrivals import PodArrival, WorkloadEvent, ordered
 from alignup.simulate.container_placements import (
     ContainerPlacement,
@@ -42,8 +44,6 @@ from alignup.simulate.simulated_claims import NO_CLAIMS, ClaimCounts, SimulatedC
 from alignup.simulate.stranded import StrandedResources, distinct_shapes, measure_stranded
 from alignup.simulate.usage import UsageMeter, UsageStats
 
-INVALID = "Invalid"  #: the reason of pods that the API server rejects
-NOT_SCHEDULABLE = "NotSchedulable"  #: the reason of pods that request devices which no device plugin provides
 _ALIGNED = {True: "one node", False: "several nodes", None: ""}
 MIN_INTERVAL = 0.05  #: seconds between two reports of progress
 
@@ -270,6 +270,9 @@ def _arrive(
             rejected = host.decide_without_plugins(pod).rejection
             verdict = rejected.reason if rejected else "admitted"
             return PodOutcome(event.time, pod, rejection, missing=missing, kubelet=verdict)
+        if refusal := find_refusal(host, pod):
+            rejection = Rejection(DEMAND_NOT_MET, ": ".join(filter(None, refusal)))
+            return PodOutcome(event.time, pod, rejection, missing=missing, kubelet="admitted")
         decision = admit(host, pod, chooser)
     except PodError as error:
         return PodOutcome(event.time, pod, Rejection(INVALID, str(error)), missing=missing)

@@ -70,6 +70,8 @@ def settings_fingerprint(settings: Settings) -> Fingerprint:
         "pod policy annotations": settings.pod_policy_annotations,
         "kubelet defects": settings.kubelet_faults,
     }
+    if settings.near_devices:
+        facts["near devices"] = True
     if settings.plugin_rules:
         facts["rules of device plugins"] = ", ".join(f"{name}={rule}" for name, rule in settings.plugin_rules.items())
     return fingerprint_of({name: _text(value) for name, value in facts.items()})

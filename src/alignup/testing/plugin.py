@@ -17,7 +17,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from alignup.align.errors import AlignError
 from alignup.kubernetes.plugins.unix_grpc import StatusError
+from alignup.machines import load_machine
 from alignup.testing import script
 from alignup.testing.faulty_server import Fault
 from alignup.testing.plugin_server import Plugin, Preference, parse_device_list
@@ -58,15 +60,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--dir", required=True, type=Path, help="the directory of kubelet.sock")
     add("--endpoint", default="", metavar="FILE", help="name of the plugin's socket in that directory")
     add("--preferred", type=Preference, choices=list(Preference), default="none", help="devices it prefers")
+    add("--machine", help="for --preferred near, as in 'alignup machine show'")
     add("--prestart", action="store_true", help="require PreStartContainer calls")
     add("--allocate-delay", type=float, default=0.0, metavar="S", help="delay Allocate by S seconds")
     add("--crash-after", type=int, metavar="N", help="crash in the Allocate call after the first N")
     add("--script", type=Path, metavar="FILE", help="timed actions (alignup.testing.plugin)")
     options = parser.parse_args(arguments)
+    if options.preferred is Preference.NEAR and options.machine is None:
+        parser.error("--preferred near needs --machine")
+    try:
+        machine = load_machine(options.machine) if options.machine else None
+    except AlignError as error:
+        parser.error(f"--machine: {error}")
 
     def make_plugin() -> Plugin:
         plugin = Plugin(options.resource, options.devices, directory=options.dir, endpoint=options.endpoint)
         plugin.preference, plugin.pre_start = options.preferred, options.prestart
+        plugin.machine = machine
         plugin.crash_after = options.crash_after
         plugin.inject("Allocate", Fault(delay=options.allocate_delay))
         return plugin

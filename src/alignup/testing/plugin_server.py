@@ -15,8 +15,9 @@ from typing import Self
 
 from alignup.align import bits
 from alignup.align.devices.hints import natural_sort_key
+from alignup.align.devices.near_choice import preferred_devices
 from alignup.align.errors import ParseError
-from alignup.align.machine import Device
+from alignup.align.machine import Device, Machine
 from alignup.kubernetes.plugins import unix_grpc
 from alignup.kubernetes.plugins.device_plugin import REGISTRY, device_message, register
 from alignup.testing.faulty_server import FaultyServer, Methods
@@ -34,6 +35,7 @@ class Preference(StrEnum):
     NONE = "none"  #: it does not implement the call
     LOWEST = "lowest"
     HIGHEST = "highest"
+    NEAR = "near"  #: by ``alignup.preferred_devices``; the plugin needs a machine
 
     def choose(self, available: Sequence[str], *, must_include: Sequence[str], size: int) -> tuple[str, ...]:
         """Return *size* of the *available* device ids, those of *must_include* first."""
@@ -81,6 +83,7 @@ class Plugin(FaultyServer):
         self.resource = resource
         self.devices = _messages(resource, devices)  #: by id; call ``send_devices`` after changes
         self.preference = preference
+        self.machine: Machine | None = None  #: for devices that are near each other
         self.pre_start = False  #: whether it requires PreStartContainer calls
         self.crash_after: int | None = None  #: how many Allocate calls it survives
         self.retry_delay = 0.5  #: seconds until a failed registration is retried
@@ -145,7 +148,12 @@ class Plugin(FaultyServer):
         response = wire.PreferredAllocationResponse()
         for container in request.container_requests:
             available, must_include = container.available_deviceIDs, container.must_include_deviceIDs
-            preferred = self.preference.choose(available, must_include=must_include, size=container.allocation_size)
+            size = container.allocation_size
+            preferred = self.preference.choose(available, must_include=must_include, size=size)
+            if self.preference is Preference.NEAR and self.machine is not None:
+                preferred = preferred_devices(
+                    self.machine, available, required=must_include, size=size, devices=self.devices
+                )
             response.container_responses.add(deviceIDs=preferred)
         return response
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.align.devices.choices import DeviceChoices, Pool, RandomChooser, format_ids
+from alignup.align.devices.hints import natural_sort_key
 
 GPU = "example.com/gpu"
 
@@ -38,7 +39,7 @@ def test_every_choice_is_counted_listed_and_drawn_from(possible, seed):
     assert possible.count == len(set(every)) == len(every)
     assert possible.first() in set(every)
     assert tuple(sorted(possible.draw(random.Random(seed)))) in {tuple(sorted(ids)) for ids in every}
-    universe, size = possible.ids, len(every[0])
+    universe, size = sorted(possible.ids, key=natural_sort_key), len(every[0])
     assert [ids for ids in combinations(universe, size) if ids in possible] == sorted(
         every, key=universe_order(universe)
     )

@@ -1,13 +1,20 @@
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from alignup.align.devices.fixed import FixedDeviceProvider, with_fixed_devices
+from alignup.align.devices.fixed import FixedDeviceProvider, unmet_demand, with_fixed_devices
 from alignup.align.errors import StateError
 from alignup.align.host import Host
 from alignup.align.machine import Device
+from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy, Scope
+from alignup.align.workload import Container, Pod, PodClaim, Resources
+from alignup.align.workload.names import DEVICES_ANNOTATION
+from alignup.machines import load_machine
 from tests.align.hosts import make_host, make_pod
+
+EXAMPLE = load_machine(Path(__file__).parents[3] / "examples" / "locality" / "machine.yaml")
 
 
 def make(policy=Policy.SINGLE_NUMA_NODE, scope=Scope.CONTAINER):
@@ -64,3 +71,26 @@ def test_devices_leave_with_their_pod_and_survive_storing():
         provider.from_json([1])
     host.release(pod.uid)
     assert host.ledger.others[provider.name] == {}
+
+
+def test_a_demand_is_compared_with_the_devices_of_all_pods():
+    gpu, nic = Device("gpu", "0000:11:00.0", 1), Device("claim default/nic", "driver/pool/nic", None)
+    devices = {
+        "a": {"app": {"gpu": (gpu,), "claim default/nic": (nic,)}},
+        "b": {"app": {"gpu": (replace(gpu, id="0000:14:00.0"),)}},
+    }
+    container = Container("app", Resources(limits={"gpu": Quantity(1)}))
+    asking = Pod(name="a", uid="a", containers=(container,), claims=(PodClaim("fast", claim="nic"),))
+
+    def unmet(demand, address=None):
+        pod = replace(asking, annotations={DEVICES_ANNOTATION: demand} if demand else {})
+        return unmet_demand(devices, pod, EXAMPLE.locality, {nic.id: address} if address else {})
+
+    assert unmet("") == ""
+    assert unmet("same-switch=gpu,fast", "0000:1f:00.0") == ""
+    assert unmet("same-switch=gpu,fast").endswith(
+        "same-switch=gpu,fast: the PCI address of driver/pool/nic (fast) is not "
+        "known; name the resources that the demand is about"
+    )
+    shared = "0000:11:00.0 shares its root complex with 0000:14:00.0 of another pod"
+    assert unmet("spread=gpu") == f"container app: the devices do not satisfy spread=gpu: {shared}"

@@ -12,8 +12,9 @@ from itertools import count
 from alignup.align.fit import NodeAllocatable, UsedResources, insufficient_resources
 from alignup.align.host import Host
 from alignup.align.machine import Device
+from alignup.align.settings import Policy, Scope
 from alignup.align.workload import Container, Pod, demand
-from alignup.align.workload.names import MARKER
+from alignup.align.workload.names import MARKER, POLICY_ANNOTATION, SCOPE_ANNOTATION
 from alignup.align.workload.pod import PodClaim
 from alignup.placement.host_report import HostReport, PodStage
 from alignup.placement.scheduling.facts import GroupKey, WaitingOrder, WaitState
@@ -264,7 +265,7 @@ class ModelApi(ApiServer):
 
 
 def kubelets(api: ModelApi, number: int, frozen: Callable[[], bool]) -> dict[str, FrozenKubelet]:
-    """Hosts with four NUMA nodes of two CPUs, and with two nodes of four."""
+    """Hosts with four NUMA nodes of two CPUs, and with two nodes of four, of which the last have other policies."""
     made: dict[str, FrozenKubelet] = {}
     for place in range(number):
         shape, numa_nodes = ((NARROW, 4), (WIDE, 2))[place % 2]
@@ -272,14 +273,15 @@ def kubelets(api: ModelApi, number: int, frozen: Callable[[], bool]) -> dict[str
         name = f"node-{place}"
         memory = (16 * numa_nodes - 1) << 30
         api.nodes[name] = NodeAllocatable(milli_cpu=7000, memory=memory, ephemeral_storage=0, pods=110, scalars=devices)
-        kubelet = made[name] = FrozenKubelet(name, marked_host(shape, numa_nodes), api)
+        policy = {number - 1: Policy.NONE, number - 2: Policy.BEST_EFFORT}.get(place, Policy.SINGLE_NUMA_NODE)
+        kubelet = made[name] = FrozenKubelet(name, marked_host(shape, numa_nodes, policy), api)
         kubelet.frozen = frozen
     api._kubelets = made  # noqa: SLF001 - the other side of their connection
     return made
 
 
-def marked_host(shape: str, numa_nodes: int) -> Host:
-    host = make_host(shape=shape)
+def marked_host(shape: str, numa_nodes: int, policy: Policy = Policy.SINGLE_NUMA_NODE) -> Host:
+    host = make_host(policy, shape=shape)
     markers = tuple(
         Device(MARKER, f"numa-{node}-{number}", nodes=1 << node) for node in range(numa_nodes) for number in range(8)
     )
@@ -305,6 +307,11 @@ class PodMaker:
             containers = (*containers, guaranteed("more", {"cpu": "1", "memory": "64Mi"}))
         elif kind < 0.26:
             containers = tuple(container(f"app-{place}", {"cpu": "50m"}) for place in range(21))
+        annotations = {}
+        if random.random() < 0.25:
+            annotations[POLICY_ANNOTATION] = random.choice((*Policy, Policy.SINGLE_NUMA_NODE, "unknown"))
+            if random.random() < 0.5:
+                annotations[SCOPE_ANNOTATION] = random.choice(tuple(Scope))
         claims = (PodClaim("device", claim=f"claim-{number}"),) if random.random() < 0.05 else ()
         return ModelPod(
             Pod(
@@ -312,6 +319,7 @@ class PodMaker:
                 uid=f"uid-{number}",
                 namespace=namespace or random.choice(("a", "b")),
                 containers=containers,
+                annotations=annotations,
                 claims=claims,
                 priority=random.choice((None, None, None, 10)) if priority is None else priority,
             ),

@@ -5,7 +5,7 @@ A few thousand events in ``make test``, many more in ``make soak``. A failure na
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations, permutations, product
 from pathlib import Path
@@ -15,8 +15,11 @@ from typing import Any
 import pytest
 
 from alignup.align.host import Host
+from alignup.align.settings import Policy
 from alignup.align.workload import Pod
+from alignup.align.workload.names import POLICY_ANNOTATION, SCOPE_ANNOTATION
 from alignup.placement.host_report import PodStage
+from alignup.placement.pod_demands import find_refusal
 from alignup.placement.pod_shape import needs_alignment
 from alignup.placement.scheduling import instructions, tentative_gangs
 from alignup.placement.scheduling.facts import GroupKey, WaitingOrder, WaitState
@@ -58,6 +61,7 @@ class Counts:
     rejected: int = 0
     bound_late: int = 0
     gangs: int = 0
+    demands: int = 0
 
 
 class Model:
@@ -245,8 +249,10 @@ class Model:
                 self.counts.released += 1
                 self.check_release(shell, pod)
                 self.check_orders(shell, each)
+                self.check_demand(shell, pod, each.nodes)
             case instructions.WriteBinding(_, pod):
                 self.check_binding(shell, pod)
+                self.check_demand(shell, pod, (each.node,))
             case instructions.Report("step failed", details=details):
                 if not isinstance(details["error"], InjectedError):
                     self.fail(f"{details}: {''.join(format_exception(details['error']))}")
@@ -304,6 +310,28 @@ class Model:
             if len({*placed, *free}) < self.api.minimums[known.group] and not self.started.get(known.group):
                 self.fail(f"{placed} of {self.api.minimums[known.group]} pods of {known.group} are bound or placed")
             self.started.setdefault(known.group, set()).add(pod.uid)
+
+    def check_demand(self, shell: Shell, pod: Pod, nodes: Sequence[str]) -> None:
+        """A pod goes where its NUMA nodes are such as a kubelet with the policy that it demands chooses."""
+        policy, own_scope = pod.annotations.get(POLICY_ANNOTATION), pod.annotations.get(SCOPE_ANNOTATION)
+        if policy == "unknown":
+            self.fail(f"{pod.uid} goes to {nodes}, but its policy is unknown")
+        for record in filter(None, map(shell.cluster.record, nodes)):
+            binding, settings = record.binding(pod.uid), record.model.settings
+            if binding is None or binding.observed or policy not in {Policy.RESTRICTED, Policy.SINGLE_NUMA_NODE}:
+                continue
+            scope = own_scope or settings.topology.scope
+            topology = replace(settings.topology, policy=policy, scope=scope)
+            self.counts.demands += 1
+            for ledger, way in product(record.before(pod.uid).states().ledgers, binding.ways):
+                host = record.model.at(ledger)
+                placed = decide_steered(host, pod, way)
+                strict = decide_steered(Host(host.machine, replace(settings, topology=topology), ledger=ledger), pod, 0)
+                units = [placed.placements] if scope == "pod" else [(each,) for each in placed.placements]
+                for unit, step in zip(units, strict.steps, strict=False):  # what is rejected has fewer steps
+                    sites = {site for each in unit for site in each.sites(placed.after or ledger)}
+                    if sites and (not step.accepted or len(sites) != (step.hint.nodes or 0).bit_count()):
+                        self.fail(f"{pod.uid} demands {policy}, and is on {sites} of {record.name}")
 
     def check_gangs(self, shell: Shell) -> None:
         """Releases of a gang are planned together."""
@@ -426,6 +454,7 @@ class Model:
             and self.api.has_room(node, each.pod)
             and not (each.pod.uses_claims and node == "node-0")
             and self.kubelets[node].host.decide_without_plugins(each.pod).admitted
+            and not find_refusal(self.kubelets[node].host, each.pod)
         }
 
     def check_gang_waits(self, group: GroupKey) -> None:

@@ -99,7 +99,8 @@ def test_annotations_that_only_controllers_write_are_refused_on_creation(name, l
         False,
         {
             "code": 403,
-            "message": f"only Alignup writes annotations such as alignup.dev/{name}; create the pod without them",
+            "message": f"ReservedAnnotation: only Alignup writes annotations such as alignup.dev/{name}; "
+            "create the pod without them",
         },
     )
 

@@ -8,7 +8,12 @@ import pytest
 
 from alignup.kubernetes.api import Access, ApiClient
 from alignup.kubernetes.api.errors import ConflictError, ForbiddenError, NotFoundError
-from alignup.schedule.gate.authority_installation import ATTEMPTS, WEBHOOK_CONFIGURATIONS, install_authority
+from alignup.schedule.gate.authority_installation import (
+    ATTEMPTS,
+    WARNING_CONFIGURATIONS,
+    WEBHOOK_CONFIGURATIONS,
+    install_authority,
+)
 from alignup.schedule.gate.certificates import (
     AUTHORITY_LIFE,
     AUTHORITY_RENEWAL,
@@ -22,6 +27,7 @@ from tests.schedule.gate.test_certificates import DAY, NAMES, START, first
 pytestmark = pytest.mark.anyio
 SECRET = SECRETS.at("alignup-webhook", namespace="alignup-system")
 CONFIGURATION = WEBHOOK_CONFIGURATIONS.at("alignup-gate")
+WARNINGS = WARNING_CONFIGURATIONS.at("alignup-warnings")
 
 
 class Clock:
@@ -41,7 +47,9 @@ def clock():
 async def install(server, timing, clock):
     access = Access(server=server.url, source="the test")
     async with ApiClient(access, timing=replace(timing, time_of_day=clock)) as client:
-        yield lambda: install_authority(client, secret=SECRET, configuration=CONFIGURATION, names=NAMES)
+        yield lambda: install_authority(
+            client, secret=SECRET, configuration=CONFIGURATION, names=NAMES, warnings=WARNINGS
+        )
 
 
 def configuration(*bundles):
@@ -51,6 +59,12 @@ def configuration(*bundles):
         for number, bundle in enumerate(bundles or ({}, {}))
     ]
     return {**kind, "metadata": {"name": "alignup-gate"}, "webhooks": webhooks}
+
+
+def warning_configuration():
+    kind = {"apiVersion": WARNING_CONFIGURATIONS.api_version, "kind": WARNING_CONFIGURATIONS.kind}
+    webhook = {"name": "warn.alignup.dev", "clientConfig": {"service": {"name": "alignup"}}}
+    return {**kind, "metadata": {"name": "alignup-warnings"}, "webhooks": [webhook]}
 
 
 def secret(data):
@@ -77,6 +91,16 @@ async def test_the_first_run_creates_the_secret_and_all_webhooks_trust_it(server
     assert bundles(server) == [certificates.bundle] * 2
     (written,) = server.objects("mutatingwebhookconfigurations")
     assert written["webhooks"][0]["clientConfig"]["service"] == {"name": "alignup"}
+
+
+async def test_a_webhook_that_warns_trusts_it_as_well_even_if_it_comes_later(server, install):
+    server.put(configuration())
+    certificates = await install()
+    server.put(warning_configuration())
+
+    assert await install() == certificates
+    (written,) = server.objects("validatingwebhookconfigurations")
+    assert base64.b64decode(written["webhooks"][0]["clientConfig"]["caBundle"]) == certificates.bundle
 
 
 async def test_a_second_run_writes_nothing(server, install):

@@ -5,6 +5,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from alignup.align.workload.names import POLICY_ANNOTATION
 from alignup.documents.codec import convert
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.placement.scheduling.events import NodesAsked, TimePassed
@@ -20,6 +21,7 @@ from tests.align.hosts import pod
 from tests.deadlines import until
 from tests.kubernetes.api.tasks import running
 from tests.observe.api_objects import api_pod, overflowing_pod
+from tests.observe.kubelets import SimulatedKubelet
 from tests.schedule.gate.simulated import settle
 
 pytestmark = pytest.mark.anyio
@@ -749,3 +751,29 @@ async def test_whatever_a_release_raises_the_pod_is_put_off(cluster, controller,
     clock.now += 1
     controller.notify()
     await until(lambda: cluster.bound() == {"wide": "b", "other": "a"})
+
+
+async def test_a_gated_pod_goes_where_it_is_placed_as_it_demands(cluster, controller):
+    for name in "ab":
+        cluster.kubelets[name] = SimulatedKubelet(topologyManagerPolicy="none")
+        cluster.report(name)
+    cluster.gate(pod("small", cpu="1", memory="1Gi"))
+    await until(lambda: cluster.bound()["small"])
+    cluster.gate(replace(pod("x", cpu="3", memory="1Gi"), annotations={POLICY_ANNOTATION: "single-numa-node"}))
+
+    await until(lambda: cluster.bound()["x"])
+    assert cluster.bound()["x"] != cluster.bound()["small"]
+
+
+async def test_a_gated_pod_with_an_unknown_policy_waits_until_it_is_known(cluster, controller):
+    unknown = replace(WIDE, annotations={POLICY_ANNOTATION: "strict"})
+    cluster.gate(unknown)
+    await until(cluster.events)
+    ((name, reason, message),) = cluster.events()
+    assert (name, reason) == ("wide", "UnknownDemand")
+    assert message.startswith("annotation topology.alignup.dev/policy is 'strict'; use ")
+    assert cluster.gates() == {"wide": [GATE]}
+
+    cluster.gate(replace(WIDE, annotations={POLICY_ANNOTATION: "restricted"}))
+
+    await until(lambda: cluster.bound()["wide"])

@@ -5,9 +5,11 @@ from pathlib import Path
 import yaml
 
 from alignup.cli import webhook_certificates
+from alignup.kubernetes.api import PODS
+from alignup.kubernetes.api.resource import WORKLOADS
 from alignup.schedule.gate.admission import LABEL, OPT_IN, OPT_OUT
 from alignup.schedule.gate.marker_admission import DO_NOT_STEER, STEER, STEER_LABEL
-from alignup.schedule.gate.service import STEER_PATH, WEBHOOK_PATH, WebhookOptions
+from alignup.schedule.gate.service import STEER_PATH, WARN_PATH, WEBHOOK_PATH, WebhookOptions
 
 DIRECTORY = Path(__file__).parents[3] / "deploy" / "kubernetes" / "gate"
 OPTIONS = WebhookOptions(listen=("", 8443), namespace="alignup")
@@ -52,6 +54,18 @@ def test_each_new_pod_that_opted_in_is_asked_about_once():
     ]
 
 
+def test_the_webhook_that_warns_never_keeps_a_request_for_long():
+    (configuration,) = yaml.safe_load_all((DIRECTORY.parent / "warnings" / "webhook.yaml").read_text("utf-8"))
+    (webhook,) = configuration["webhooks"]
+
+    assert configuration["metadata"]["name"] == INSTALLED["warning_configuration"]
+    service = {"name": OPTIONS.service, "namespace": OPTIONS.namespace, "path": WARN_PATH}
+    assert webhook["clientConfig"] == {"service": service}
+    assert (webhook["failurePolicy"], webhook["timeoutSeconds"], webhook["sideEffects"]) == ("Ignore", 1, "None")
+    reviewed = {resource for rule in webhook["rules"] for resource in rule["resources"]}
+    assert reviewed == {PODS.plural, *(resource.plural for resource in WORKLOADS.values())}
+
+
 def named_objects(name):
     """Return the names of objects that roles in a file are limited to, by resource."""
     roles = [obj for obj in yaml.safe_load_all((DIRECTORY / name).read_text("utf-8")) if obj["kind"].endswith("Role")]
@@ -65,4 +79,5 @@ def test_permissions_name_the_objects_that_are_used():
     assert named_objects("certificates.yaml") == {
         "secrets": [OPTIONS.secret],
         "mutatingwebhookconfigurations": [INSTALLED["configuration"]],
+        "validatingwebhookconfigurations": [INSTALLED["warning_configuration"]],
     }

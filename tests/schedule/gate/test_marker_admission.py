@@ -92,7 +92,7 @@ async def test_a_warning_says_why_a_pod_is_not_steered(ask, obj, warning):
     _, created, warnings = ask(obj)
 
     assert created == obj
-    assert warnings == [f"{STEER_LABEL}: the pod is not steered: {warning}"]
+    assert warnings == [f"NotSteered: {STEER_LABEL}: the pod is not steered: {warning}"]
 
 
 async def test_one_numa_node_must_hold_it_on_all_machines_that_it_may_go_to(ask, cluster, live):

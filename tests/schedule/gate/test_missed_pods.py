@@ -2,10 +2,11 @@
 
 import pytest
 
+from alignup.align.reason_codes import GATE_MISSED
 from alignup.schedule.cluster_facts import GATE
 from alignup.schedule.gate.admission import LABEL, OPT_IN, OPT_OUT
 from alignup.schedule.gate.metrics import GateMetrics
-from alignup.schedule.gate.missed_pods import MESSAGE, REASON, MissedPods
+from alignup.schedule.gate.missed_pods import MESSAGE, MissedPods
 from alignup.testing.api_server import ApiFault
 from tests.align.hosts import pod
 from tests.deadlines import until
@@ -72,7 +73,7 @@ async def test_a_pod_of_a_namespace_that_opted_in_is_noticed(server, cluster, fo
     server.put(new_pod())
     await until(cluster.events)
 
-    assert cluster.events() == [("missed", REASON, MESSAGE)]
+    assert cluster.events() == [("missed", GATE_MISSED, MESSAGE)]
     assert count(metrics) == 1
     assert [entry["pod"] for entry in log if entry["event"] == "pod created without the gate"] == ["default/missed"]
 
@@ -99,7 +100,7 @@ async def test_in_other_namespaces_pods_with_the_label_count(server, cluster, fo
     server.put(new_pod("plain", namespace="other"))
     server.put(new_pod("labeled", namespace="other", label=OPT_IN))
     await until(cluster.events)
-    assert cluster.events() == [("labeled", REASON, MESSAGE)]
+    assert cluster.events() == [("labeled", GATE_MISSED, MESSAGE)]
     assert count(metrics) == 1
 
 

@@ -21,6 +21,7 @@ from alignup.align.cpus.selection import DistributedSelection, PackedSelection
 from alignup.align.errors import ProviderError, SettingsError, StateError
 from alignup.align.hint import AmountFamily, Hint, HintList, HintsByResource, Need, Provider
 from alignup.align.machine import KubeletView
+from alignup.align.reason_codes import EMPTY_POD_SHARED_POOL, SMT_ALIGNMENT
 from alignup.align.release import NEWEST, Release
 from alignup.align.settings import FeatureGates, Policy
 from alignup.align.workload import Container, Pod, QoS, demand
@@ -280,7 +281,7 @@ class CpuProvider(Provider[CpuLedger]):
             return ledger
         problem = self._empty_shared_pool(pod)
         if problem:
-            raise ProviderError(problem, reason="EmptyPodSharedPoolError")
+            raise ProviderError(problem, reason=EMPTY_POD_SHARED_POOL)
         if self.options.full_pcpus_only:
             self._check_smt(ledger, count)
         cpus = self._select(ledger.available, count, affinity=affinity)
@@ -365,14 +366,14 @@ class CpuProvider(Provider[CpuLedger]):
         if count % size:
             raise ProviderError(
                 f"SMT Alignment Error: requested {count} cpus not multiple cpus per core = {size}",
-                reason="SMTAlignmentError",
+                reason=SMT_ALIGNMENT,
             )
         free = (ledger.shared & ~self.reserved_cores).bit_count()
         if count > free:
             raise ProviderError(
                 f"SMT Alignment Error: not enough free physical CPUs: available physical CPUs = {free}, "
                 f"requested CPUs = {count}, CPUs per core = {size}",
-                reason="SMTAlignmentError",
+                reason=SMT_ALIGNMENT,
             )
 
     def _select(self, pool: CpuSet, count: int, *, affinity: NodeSet | None) -> CpuSet:

@@ -35,6 +35,7 @@ from typing import NamedTuple
 from alignup.align.bits import Bits, CpuSet, union
 from alignup.align.errors import ProviderError
 from alignup.align.machine import KubeletView
+from alignup.align.reason_codes import KUBELET_HANGS
 from alignup.align.release import NEWEST, Release
 
 #: Takes at most this many of the free CPUs; not called for fewer than the number before it.
@@ -273,7 +274,7 @@ def _children(parents: Iterable[CpuSet], children: Iterable[CpuSet]) -> dict[Cpu
 
 
 #: The error that stands for an endless loop of the kubelet, in which it keeps its lock.
-ENDLESS, ENDLESS_REASON = "the kubelet does not return from the selection of CPUs", "KubeletHangs"
+ENDLESS = "the kubelet does not return from the selection of CPUs"
 MAX_EXACT_NODES = 16  #: the largest number of NUMA nodes with an exact search
 
 Indexes = tuple[int, ...]  #: nodes by their index in a list of nodes
@@ -351,7 +352,7 @@ class DistributedSelection:
             return self._packed.take(free, count)
         widths = range(fewest, len(plan.nodes) + 1)
         if self._may_be_endless and _is_endless(sizes, count, plan, group=self._group, widths=widths):
-            raise ProviderError(ENDLESS, reason=ENDLESS_REASON)
+            raise ProviderError(ENDLESS, reason=KUBELET_HANGS)
         if self._overwrites:
             plan = plan.overwritten(sizes, count, group=self._group)
         taken = 0
@@ -372,7 +373,7 @@ class DistributedSelection:
                 if left.bit_count() >= self._group and taken.bit_count() < count:
                     taken |= self._packed.take(left, self._group)
             if taken == before:
-                raise ProviderError(ENDLESS, reason=ENDLESS_REASON)
+                raise ProviderError(ENDLESS, reason=KUBELET_HANGS)
         return taken
 
     def _touched(self, node: CpuSet) -> Bits:

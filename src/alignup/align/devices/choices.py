@@ -49,9 +49,8 @@ class DeviceChoices:
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """Every device that may be chosen, in natural order."""
-        every = {id_ for option in self.options for pool in option for id_ in pool.ids}
-        return tuple(sorted(every, key=natural_sort_key))
+        """Every device that may be chosen, in no order."""
+        return tuple({id_ for option in self.options for pool in option for id_ in pool.ids})
 
     def sets(self) -> Iterator[tuple[str, ...]]:
         """Yield every choice, those with the lowest devices of an option first."""
@@ -115,7 +114,7 @@ class DeviceChoices:
         if self.count <= MAX_LISTED:
             return " or ".join(f"{{{format_ids(ids)}}}" for ids in sorted(self.sets(), key=_sort_key))
         size = sum(pool.take for pool in self.options[0])
-        return f"one of {self.count} sets of {size} of {format_ids(self.ids)}"
+        return f"one of {self.count} sets of {size} of {format_ids(sorted(self.ids, key=natural_sort_key))}"
 
 
 #: Chooses for one container: gets the uid of the pod and what each resource may get, and returns devices by resource.

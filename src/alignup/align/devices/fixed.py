@@ -10,25 +10,61 @@ So they are fixed: the only hints are sets of NUMA nodes that touch all of them,
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from alignup.align.bits import NodeSet
+from alignup.align.devices.demanded_locality import check_demand, locality_demands
 from alignup.align.devices.hints import DeviceInventory, device_family
 from alignup.align.errors import StateError
 from alignup.align.hint import AnyHints, Hint, Provider
 from alignup.align.layered_map import with_item, without_item
 from alignup.align.ledger import Ledger
+from alignup.align.locality import Locality
 from alignup.align.machine import Device
 from alignup.align.workload import Container, Pod
 
 ContainerDevices = Mapping[str, tuple[Device, ...]]  #: by resource, or by claim
 PodDevices = Mapping[str, ContainerDevices]  #: by container
 FixedDevices = Mapping[str, PodDevices]  #: by pod uid
+CLAIM = "claim "  #: before namespace and name of a ResourceClaim, in place of a resource
 
 
 def with_fixed_devices(ledger: Ledger, uid: str, devices: PodDevices) -> Ledger:
     """Return *ledger* with the devices that a pod has; its host needs a :class:`FixedDeviceProvider`."""
     name = FixedDeviceProvider.name
     return replace(ledger, others={**ledger.others, name: with_item(ledger.others[name], uid, devices)})
+
+
+def unmet_demand(
+    devices: FixedDevices, pod: Pod, locality: Locality, addresses: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    """Return which demand of *pod* on the locality of its devices is not satisfied, and why; empty: none.
+
+    *addresses* are PCI addresses of devices of claims, by id.
+    """
+    if not (demands := locality_demands(pod)):
+        return ""
+
+    claims = {f"{CLAIM}{pod.namespace}/{claim.claim}": claim.name for claim in pod.claims}
+
+    def ids_of(uid: str, container: str) -> dict[str, list[str]]:
+        held = devices.get(uid, {}).get(container, {})
+        return {
+            claims.get(name, name): [addresses.get(device.id, device.id) for device in of_name]
+            for name, of_name in held.items()
+        }
+
+    others: dict[str, list[str]] = {}
+    for uid, containers in devices.items():
+        for container in containers if uid != pod.uid else ():
+            for name, ids in ids_of(uid, container).items():
+                others.setdefault(name, []).extend(ids)
+    for demand in demands:
+        for container in devices.get(pod.uid, {}):
+            answer = check_demand(demand, locality, ids_of(pod.uid, container), others)
+            if not answer.satisfied:
+                return f"container {container}: the devices do not satisfy {demand}: {answer.reason}"
+    return ""
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,15 @@ class DeviceLedger:
             *(container_devices.get(resource, ()) for container_devices in self.held.get(uid, {}).values())
         )
 
+    def held_by_others(self, uid: str) -> dict[str, list[str]]:
+        """Return the devices that other pods hold, by resource."""
+        devices: dict[str, list[str]] = {}
+        for other, containers in self.held.items():
+            for container_devices in containers.values() if other != uid else ():
+                for resource, ids in container_devices.items():
+                    devices.setdefault(resource, []).extend(ids)
+        return devices
+
     def reusable_by(self, uid: str) -> Mapping[str, frozenset[str]]:
         return self.reusable[1] if self.reusable and self.reusable[0] == uid else {}
 

@@ -204,8 +204,10 @@ class _Partitions:
         score = self._set_scores.get(state)
         if score is None:
             positions: list[int] = []
-            for count, members in self.expand(state):
-                positions += members[:count]
+            left = state
+            for members in self.classes:
+                positions += members[: left & (1 << _FIELD) - 1]
+                left >>= _FIELD
             rows = self.scores
             score = sum([rows[a][b] for a, b in combinations(positions, 2)])
             self._set_scores[state] = score
@@ -249,7 +251,8 @@ class _Partitions:
             score = scores.get(group)
             if score is None:
                 score = self.set_score(group)
-            total = max(total, score + rest)
+            if score + rest > total:  # noqa: PLR1730 - max() is slower, and this is called often
+                total = score + rest
         self._best[state] = total
         return total
 

@@ -6,25 +6,31 @@ send, and nothing is allocated. An answer is valid only for exactly the request 
 
 Devices near the chosen nodes come first, but others are allocated if they do not suffice: alignment depends on the
 hints alone. Where the kubelet chooses at random, the lowest device ids in natural order are taken, or a *chooser* gets
-all possible choices and takes one.
+all possible choices and takes one. A host that acts itself takes devices that are near each other, if its *machine* can
+tell, and rejects pods whose demands on the locality of devices it cannot satisfy.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from types import MappingProxyType
 from typing import NamedTuple
 
 from alignup.align import bits
 from alignup.align.bits import NodeSet, quote
 from alignup.align.devices.choices import DeviceChoices, DeviceChooser, Option, Pool
+from alignup.align.devices.demanded_locality import check_demand, find_address, locality_demands
 from alignup.align.devices.hints import DeviceInventory, DeviceSet, device_family
 from alignup.align.devices.ledger import DeviceLedger
+from alignup.align.devices.near_choice import NearRequest, choose_near
 from alignup.align.devices.plugin_rules import PluginRule, PluginRules
 from alignup.align.errors import ProviderError
 from alignup.align.hint import AnyHints, Hint, Need, Provider
-from alignup.align.machine import Device
+from alignup.align.locality import DeviceKind, Locality
+from alignup.align.machine import Device, Machine
 from alignup.align.release import NEWEST, Release
 from alignup.align.workload import Container, Pod, demand
+from alignup.align.workload.names import DEVICES_ANNOTATION
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,7 @@ class PreferenceRequest:
         return (*self.must_include, *rest)[: self.size]
 
 
+NOT_NEAR = "DeviceLocalityError"  #: the reason of a rejection if devices cannot be as near as the pod demands
 CRASHED = "the plugin has crashed"  #: what a kubelet notices is the end of the connection
 
 #: Answers of plugins: the preferred ids, or the text of an error.
@@ -89,6 +96,7 @@ class DeviceProvider(Provider[DeviceLedger]):
     starting: bool = False
     plugin_rules: PluginRules = field(default_factory=PluginRules)  #: for choosers
     chooser: DeviceChooser | None = None  #: for this decision; ``None``: the lowest devices
+    machine: Machine | None = None  #: whose near devices are chosen; ``None``: the lowest devices
 
     name = DeviceLedger.PROVIDER
 
@@ -177,6 +185,9 @@ class DeviceProvider(Provider[DeviceLedger]):
             ]
             chosen.update(self.chooser(pod.uid, choices) if choices else {})
             requests = []
+        elif self.machine and (self.machine.locality.is_known or DEVICES_ANNOTATION in pod.annotations):
+            chosen.update(_choose_near(ledger, pod, requests, affinity=affinity.nodes, locality=self.machine.locality))
+            requests = [request for request in requests if request.resource not in chosen]
         for request in requests:
             picked = devices_to_allocate(ledger, request, affinity=affinity.nodes, answers=self.answers)
             if isinstance(picked, PreferenceRequest):
@@ -212,6 +223,46 @@ class DeviceProvider(Provider[DeviceLedger]):
 
     def capacity(self, ledger: DeviceLedger, uid: str) -> Mapping[str, int]:
         return ledger.allocatable(uid)
+
+
+def _choose_near(
+    ledger: DeviceLedger, pod: Pod, requests: Sequence[DeviceRequest], *, affinity: NodeSet | None, locality: Locality
+) -> Mapping[str, tuple[str, ...]]:
+    """Return devices by resource that are near each other, as far as the machine can tell.
+
+    ``ProviderError`` if no choice satisfies the demands of the pod.
+    """
+    demands = locality_demands(pod, strict=False)
+    near, others = [], ledger.held_by_others(pod.uid) if demands else {}
+    chosen: dict[str, tuple[str, ...]] = {}
+    for request in requests:
+        if not _needs_devices(ledger, request):
+            continue
+        inventory, resource = ledger.inventories[request.resource], request.resource
+        option = _any_devices(ledger, request, affinity)
+        chosen[resource] = DeviceChoices(request.container, resource, (option,)).first()
+        addresses = [find_address(locality, id_) for pool in option for id_ in pool.ids]
+        if None not in addresses and (demands or len(set(addresses)) == len(addresses)):
+            free = inventory.names(ledger.free[resource])
+            near.append(NearRequest(resource, option, tuple(inventory.indexes), free))
+    if len(near) == 1 and not demands and ledger.inventories[near[0].resource].preferred_allocation:
+        near = near if _are_links_known(locality, near[0].option) else []  # else the plugin may know more
+    near = near if locality.is_known else []
+    choice = choose_near(locality, near, demands, others) if near else None
+    best = choice or (choose_near(locality, near) if near else None)
+    for demanded in demands:
+        answer = check_demand(demanded, locality, {**chosen, **(best.devices if best else {})}, others)
+        if not answer.satisfied:
+            raise ProviderError(f"no choice of devices satisfies {demanded}: {answer.reason}", reason=NOT_NEAR)
+    return choice.devices if choice else {}
+
+
+def _are_links_known(locality: Locality, option: Option) -> bool:
+    """Return whether the machine tells which GPUs are linked, if that matters."""
+    addresses = [locality.find(id_) or "" for pool in option for id_ in pool.ids]
+    gpus = [address for address in addresses if locality.devices.get(address) is DeviceKind.GPU]
+    take = sum(pool.take for pool in option)
+    return take < 2 or all(locality.linked(a, b) is not None for a, b in combinations(gpus, 2))
 
 
 def devices_to_allocate(
@@ -298,13 +349,12 @@ def possible_choices(
     """Return all that the kubelet may choose for *request*, which needs devices; ``ProviderError`` if it fails."""
     inventory, resource = ledger.inventories[request.resource], request.resource
     again = inventory.find(ledger.reusable_by(request.uid).get(resource, ()))
-    if again.bit_count() > request.count:
-        return DeviceChoices(request.container, resource, _any_of(inventory, 0, (again,), request.count))
     taken, stages, candidates = _certain_devices(ledger, request, affinity)
     rule = rules.rule(resource)
-    if not candidates or (rule is PluginRule.ANY and not inventory.preferred_allocation):
-        return DeviceChoices(request.container, resource, _any_of(inventory, taken, stages, request.count))
-    anything = _any_of(inventory, taken, (candidates,), request.count)
+    is_any = not candidates or (rule is PluginRule.ANY and not inventory.preferred_allocation)
+    if is_any or again.bit_count() > request.count:
+        return DeviceChoices(request.container, resource, (_any_devices(ledger, request, affinity),))
+    anything = (_any_of(inventory, taken, (candidates,), request.count),)
     preferred = rules.preferred(
         rule,
         every=tuple(inventory.indexes),
@@ -319,7 +369,7 @@ def possible_choices(
         answer = inventory.find(id_ for pool in option for id_ in pool.ids if pool.take == len(pool.ids))
         if taken & ~answer:  # the plugin ignores which devices it must include
             answer = inventory.find(id_ for pool in option for id_ in pool.ids)
-            options[_any_of(inventory, taken, (answer & candidates, *stages), request.count)[0]] = None
+            options[_any_of(inventory, taken, (answer & candidates, *stages), request.count)] = None
         else:
             options[option] = None
     if preferred.crashes and not options:
@@ -327,10 +377,18 @@ def possible_choices(
     return DeviceChoices(request.container, resource, tuple(options) or anything, preferred.crashes, preferred.notes)
 
 
-def _any_of(
-    inventory: DeviceInventory, taken: DeviceSet, stages: tuple[DeviceSet, ...], count: int
-) -> tuple[Option, ...]:
-    """Return the one option to fill *taken* up to *count* devices with any of each stage, one after the other."""
+def _any_devices(ledger: DeviceLedger, request: DeviceRequest, affinity: NodeSet | None) -> Option:
+    """Return what can be chosen if no plugin prefers anything: any devices of each tier, one tier after the other."""
+    inventory = ledger.inventories[request.resource]
+    again = inventory.find(ledger.reusable_by(request.uid).get(request.resource, ()))
+    if again.bit_count() > request.count:
+        return _any_of(inventory, 0, (again,), request.count)
+    taken, stages, _ = _certain_devices(ledger, request, affinity)
+    return _any_of(inventory, taken, stages, request.count)
+
+
+def _any_of(inventory: DeviceInventory, taken: DeviceSet, stages: tuple[DeviceSet, ...], count: int) -> Option:
+    """Return the option to fill *taken* up to *count* devices with any of each stage, one after the other."""
     missing = count - taken.bit_count()
     pools: list[Pool] = []
     for stage in stages:
@@ -340,7 +398,7 @@ def _any_of(
             break
         taken |= left
         missing -= left.bit_count()
-    return ((*([Pool(taken.bit_count(), inventory.names(taken))] if taken else []), *pools),)
+    return (*([Pool(taken.bit_count(), inventory.names(taken))] if taken else []), *pools)
 
 
 def _preferred(

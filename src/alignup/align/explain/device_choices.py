@@ -9,36 +9,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 from math import prod
-from typing import NamedTuple
 
 from alignup.align.decision import Placement
 from alignup.align.devices.choices import DeviceChoices
-from alignup.align.locality import DeviceKind, Level, Locality
+from alignup.align.locality import DeviceKind, Level, Locality, Nearness
 
 CONNECTED, PAIRED = Level.PXB, Level.PHB  #: the farthest levels that count as near
 MAX_COMPARED = 5_000  #: choices; of more, so many are drawn
 MEASURED = "docs/locality.md#what-it-costs"
 
 Devices = Mapping[str, tuple[str, ...]]  #: resource → ids
-
-
-class Nearness(NamedTuple):
-    """How near two devices are; the nearest is the least."""
-
-    rank: tuple[int, int]  #: -1 and minus the number of links, or that of the level
-    name: str  #: NV2, PIX, …
-
-    @property
-    def is_link(self) -> bool:
-        return self.rank[0] < 0
-
-
-def nearness(locality: Locality, a: str, b: str) -> Nearness | None:
-    """Return how near two devices, given by address, are; ``None`` if the machine cannot say."""
-    if link := locality.link(a, b):
-        return Nearness((-1, -link.count), str(link))
-    level = locality.level(a, b)
-    return Nearness((level.rank, 0), str(level)) if level else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +44,7 @@ def connections(locality: Locality, devices: Devices) -> Connections:
     known = [address for address in addresses if address]
     gpus = [address for address in known if locality.devices.get(address) is DeviceKind.GPU]
     nics = [address for address in known if locality.devices.get(address) is DeviceKind.NIC]
-    pairs = [nearness(locality, a, b) for a, b in combinations(gpus, 2)]
+    pairs = [locality.nearness(a, b) for a, b in combinations(gpus, 2)]
     nearest = [_nearest(locality, gpu, nics) for gpu in gpus] if nics else []
     return Connections(
         max(each for each in pairs if each) if pairs and None not in pairs else None,
@@ -74,7 +54,7 @@ def connections(locality: Locality, devices: Devices) -> Connections:
 
 
 def _nearest(locality: Locality, gpu: str, nics: Sequence[str]) -> Nearness | None:
-    levels = [nearness(locality, gpu, nic) for nic in nics]
+    levels = [locality.nearness(gpu, nic) for nic in nics]
     return min(each for each in levels if each) if None not in levels else None
 
 
@@ -96,7 +76,7 @@ def _certain_ways(choices: Iterable[DeviceChoices]) -> Iterator[str]:
     amounts = [f"{len(each.ids)} {each.resource}" for each in choices if each.options and not each.is_certain]
     yield (
         f"to be certain, request all that is free there ({', '.join(amounts)}), or use a ResourceClaim with "
-        "matchAttribute: resource.kubernetes.io/pcieRoot; alignup run and the agent always take the lowest ids"
+        "matchAttribute: resource.kubernetes.io/pcieRoot; alignup run and the agent choose near devices"
     )
     yield f"what distance has cost others: {MEASURED}"
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from alignup.align import bits
 from alignup.align.bits import NodeSet
-from alignup.align.cpus.selection import ENDLESS_REASON
 from alignup.align.decision import Decision, MergeStep, Outcome, Placement, Rejection, ResourceHints, shown_hints
 from alignup.align.devices.ledger import DeviceLedger
 from alignup.align.devices.provider import CRASHED
 from alignup.align.explain import defects
 from alignup.align.hint import Hint, preferred_single_nodes
 from alignup.align.merging.merge import MergeRule
+from alignup.align.reason_codes import KUBELET_HANGS, SMT_ALIGNMENT
 from alignup.align.settings import Policy
 from alignup.align.workload import Pod, QoS
 from alignup.align.workload.names import CPU, MARKER, MEMORY, is_hugepages
@@ -255,7 +255,7 @@ def _insufficient(rejection: Rejection, steps: Sequence[MergeStep]) -> Iterator[
         yield f"{where} has too little for {subject}: {missing} short ({needed} requested, {free} free)"
     if rejection.shortfalls:
         return
-    if rejection.reason == "SMTAlignmentError":
+    if rejection.reason == SMT_ALIGNMENT:
         yield f"the CPUs of {subject} do not make up whole free cores, which full-pcpus-only requires"
         return
     memory = _memory_without_hints(steps[-1]) if steps and rejection.provider == MEMORY else []
@@ -382,7 +382,7 @@ def describe_defects(decision: Decision, safe: Decision) -> Iterator[str]:
     given, expected = (bits.union(placement.cpus or 0 for placement in each.placements) for each in (decision, safe))
     taken = given & ~decision.before.cpus.available if decision.before else 0
     defect, detail = defects.SPLIT_GROUP, ""
-    if decision.rejection is not None and decision.rejection.reason == ENDLESS_REASON:
+    if decision.rejection is not None and decision.rejection.reason == KUBELET_HANGS:
         defect = defects.ENDLESS_LOOP
     elif taken:
         defect, detail = defects.CPUS_NOT_FREE, f"CPUs {bits.show(taken)} are not free; "

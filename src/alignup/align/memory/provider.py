@@ -15,6 +15,7 @@ from alignup.align.hint import Hint, HintList, HintsByResource, Need, Provider
 from alignup.align.machine import NumaNode
 from alignup.align.memory.hints import memory_family
 from alignup.align.memory.ledger import EMPTY_TABLE, Block, MemoryLedger, Sizes
+from alignup.align.reason_codes import EMPTY_POD_SHARED_POOL
 from alignup.align.release import NEWEST, Release
 from alignup.align.settings import FeatureGates
 from alignup.align.workload import Container, Pod, QoS, demand
@@ -155,7 +156,7 @@ class MemoryProvider(Provider[MemoryLedger]):
             return ledger
         problem = _empty_shared_pool(pod, budget)
         if problem:
-            raise ProviderError(problem, reason="EmptyPodSharedPoolError")
+            raise ProviderError(problem, reason=EMPTY_POD_SHARED_POOL)
         nodes = self._place(ledger, budget, pod=pod.uid, affinity=affinity)
         shares = {name: _blocks(nodes, sizes, zeros=False) for name, sizes in _shares(pod, budget).items()}
         return ledger.give_pod(pod.uid, _blocks(nodes, budget), containers=shares)

@@ -50,6 +50,8 @@ class DevicePlugin:
     ) -> None:
         self.resource = resource
         self.listed = 0  #: how often a kubelet has asked for the list
+        #: answers GetPreferredAllocation, with the arguments of ``near_choice.preferred_devices`` after the machine
+        self.preferred: Callable[..., Sequence[str]] | None = None
         self._directory = directory
         self._allocated = allocated
         self._registered = registered
@@ -107,7 +109,7 @@ class DevicePlugin:
         path = self._directory / f"{stem}-{secrets.token_hex(4)}.sock"
         async with self._serving(path):
             listed_before = self.listed
-            options = wire.DevicePluginOptions()
+            options = await self._options(wire.Empty())
             await register(self._directory / REGISTRY, path.name, resource=self.resource, options=options)
             self._registered(success=True)
             _log.info("registered with the kubelet", resource=self.resource, socket=path.name)
@@ -127,6 +129,7 @@ class DevicePlugin:
     async def _serving(self, path: Path) -> AsyncIterator[None]:
         methods: dict[str, unix_grpc.Method] = {
             "GetDevicePluginOptions": (wire.Empty, self._options),
+            "GetPreferredAllocation": (wire.PreferredAllocationRequest, self._get_preferred),
             "Allocate": (wire.AllocateRequest, self._allocate),
         }
         streams: dict[str, unix_grpc.StreamMethod] = {"ListAndWatch": (wire.Empty, self._list)}
@@ -144,7 +147,20 @@ class DevicePlugin:
                             await self._wait_streams()
 
     async def _options(self, _: wire.Empty) -> wire.DevicePluginOptions:
-        return wire.DevicePluginOptions()
+        return wire.DevicePluginOptions(get_preferred_allocation_available=self.preferred is not None)
+
+    async def _get_preferred(self, request: wire.PreferredAllocationRequest) -> wire.PreferredAllocationResponse:
+        response = wire.PreferredAllocationResponse()
+        preferred = self.preferred or (lambda *_, **_named: ())
+        for container in request.container_requests:
+            ids = preferred(
+                container.available_deviceIDs,
+                required=container.must_include_deviceIDs,
+                size=container.allocation_size,
+                devices=[device.id for device in self._devices],
+            )
+            response.container_responses.add(deviceIDs=ids)
+        return response
 
     async def _list(self, _: wire.Empty) -> AsyncIterator[wire.ListAndWatchResponse]:
         changed = asyncio.Event()

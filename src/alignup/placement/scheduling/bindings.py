@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from alignup.align.bits import NodeSet
+from alignup.align.reason_codes import UNKNOWN_CLAIM_PREFERENCE
 from alignup.align.workload import Pod
+from alignup.placement.pod_demands import needs_exact_host
 from alignup.placement.pod_shape import needs_alignment
 from alignup.placement.scheduling.claim_bindings import NOTHING_CHECKED, ClaimBindings, ClaimCheck
 from alignup.placement.scheduling.claim_rules import (
-    UNKNOWN_PREFERENCE,
     ClaimAlignment,
     ClaimPreference,
     claim_preference,
@@ -205,7 +206,7 @@ class Bindings:
         pod, node = binding.pod, binding.node
         binding.step = BindingStep.PREPARED
         binding.verdict = verdict = self._assumptions.assume(pod, node)
-        accepted = self.allow_unknown and self._cluster.record(node) is None
+        accepted = self.allow_unknown and self._cluster.record(node) is None and not needs_exact_host(pod)
         if not verdict.admits and not accepted and needs_alignment(pod):
             detail = f" ({verdict.detail})" if verdict.detail else ""
             self._end(binding, f"node {node} does not admit the pod any more: {verdict.reason}{detail}")
@@ -232,7 +233,7 @@ class Bindings:
         binding.steered, binding.verdict = steered.text, steered.verdict or binding.verdict
         problem = claim_preference(binding.pod)[1]
         if binding.pod.uses_claims and problem:
-            self._turn.emit(WriteEvent(binding.facts.uid, UNKNOWN_PREFERENCE, problem, gate=False))
+            self._turn.emit(WriteEvent(binding.facts.uid, UNKNOWN_CLAIM_PREFERENCE, problem, gate=False))
         if steered.problem:
             self._undo(binding, steered.problem)
         elif _follows_claims(binding.pod):

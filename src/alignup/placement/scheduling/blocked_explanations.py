@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator
 
 from alignup.align.errors import AlignError
+from alignup.align.reason_codes import NO_NODE
 from alignup.placement.cluster import Cluster
 from alignup.placement.scheduling.assumptions import Assumptions
 from alignup.placement.scheduling.claim_rules import GatedClaims
@@ -15,7 +16,6 @@ from alignup.placement.scheduling.reasons import count_reasons, describe_reasons
 from alignup.placement.scheduling.turn import Turn
 from alignup.placement.verdict import VerdictKind
 
-NO_NODE = "NoNode"  #: the reason of events about pods that no node admits
 EXPLAIN_SECONDS = 2.0  #: before it is said that no node admits a pod; some reasons last less
 
 

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from alignup.align.reason_codes import CLAIMS_NOT_ALIGNED
 from alignup.align.workload import Pod
 from alignup.align.workload.names import CLAIMS_ANNOTATION
 from alignup.placement.scheduling.claim_rules import ClaimAlignment, ClaimPreference, alignment, must_align
@@ -19,7 +20,6 @@ from alignup.placement.scheduling.turn import Turn
 MAX_TRIES = 5  #: bindings of a pod that are refused before it waits
 WAIT_SECONDS = 600.0
 MAX_PODS = 4096  #: pods whose refused bindings are remembered
-REASON = "ClaimsNotAligned"  #: of events
 REFUSED = "refused"  #: of metrics, beside the alignments
 
 
@@ -86,7 +86,7 @@ class ClaimBindings:
                 f"delete its claims, or change the annotation to {ClaimPreference.PREFER}"
             )
         same = (node, refusals.count >= MAX_TRIES)
-        self._turn.emit(WriteEvent(uid, REASON, message, same, gate=False))
+        self._turn.emit(WriteEvent(uid, CLAIMS_NOT_ALIGNED, message, same, gate=False))
         self._turn.emit(Report("claims settled", uid, details={"alignment": REFUSED}))
         return message
 

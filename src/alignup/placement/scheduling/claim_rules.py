@@ -30,7 +30,6 @@ MAX_JUDGED = 64  #: nodes whose devices are looked at to prefer some of them
 SETTLE_SECONDS = 10.0  #: after which a bound pod has its devices, although no watch has shown it
 WAITS = "waits until the claims of an earlier pod have devices"
 NOT_ALIGNED = "not all devices that its claims may get are beside its CPUs"
-UNKNOWN_PREFERENCE = "UnknownClaimPreference"  #: the reason of events about pods with another value of the annotation
 
 
 class ClaimPreference(StrEnum):

@@ -18,7 +18,6 @@ from alignup.placement.scheduling.releases import AvoidedNodes
 from alignup.placement.shortage import describe_shortage
 from alignup.placement.verdict import Feasibility, unknown
 
-INCOMPLETE = "GangIncomplete"  #: the reason of events about gangs of which pods are missing, or not bound
 FULL = "too little left by the Node object"
 NO_ORDER = "its pods share nodes in an order that the scheduler of a PodGroup does not keep"
 MAX_ORDERS = 120  #: of pods on one node that are tried

@@ -15,21 +15,32 @@ from dataclasses import fields
 from enum import StrEnum
 
 from alignup.align.errors import AlignError
+from alignup.align.reason_codes import (
+    GANG_INCOMPLETE,
+    INTERNAL_ERROR,
+    INVALID_POD,
+    NO_NODE,
+    NOT_SCHEDULED,
+    OTHER_SCHEDULER,
+    RELEASE_FAILED,
+    UNKNOWN_CLAIM_PREFERENCE,
+    UNKNOWN_DEMAND,
+)
 from alignup.align.workload import Pod
 from alignup.placement.cluster import Cluster
 from alignup.placement.gang import GangBinding
+from alignup.placement.pod_demands import demand_problem
 from alignup.placement.pod_shape import is_large
 from alignup.placement.scheduling.assumptions import Assumptions
-from alignup.placement.scheduling.blocked_explanations import EXPLAIN_SECONDS, NO_NODE, BlockedExplanations
+from alignup.placement.scheduling.blocked_explanations import EXPLAIN_SECONDS, BlockedExplanations
 from alignup.placement.scheduling.claim_rules import (
-    UNKNOWN_PREFERENCE,
     GatedClaims,
     SettledClaims,
     claim_preference,
 )
 from alignup.placement.scheduling.facts import FIRST, ClusterFacts, GangFacts, GroupKey, PodFacts, WaitState
 from alignup.placement.scheduling.failed_events import back_off
-from alignup.placement.scheduling.gang_placement import INCOMPLETE, GangChoice, GangPlacement
+from alignup.placement.scheduling.gang_placement import GangChoice, GangPlacement
 from alignup.placement.scheduling.instructions import (
     DecideLargePod,
     EvictPod,
@@ -60,8 +71,6 @@ from alignup.placement.scheduling.releases import (
 )
 from alignup.placement.scheduling.turn import Turn
 
-INVALID = "InvalidPod"  #: the reason of events about pods that no kubelet can decide on
-OTHER_SCHEDULER = "OtherScheduler"  #: the reason of events about pods whose scheduler is not among the known ones
 QUEUE = "queue"  #: the step in which a pod is read, and put into the queue
 
 
@@ -70,7 +79,7 @@ class GatedPodState(StrEnum):
 
     NOWHERE = "nowhere"  #: not seen yet, bound, gone, or of a scheduler that pods are not released to
     OTHER_GATES = "other gates"  #: for the removal of other gates
-    INCOMPLETE = "incomplete gang"  #: for other pods of its gang
+    GANG_INCOMPLETE = "incomplete gang"  #: for other pods of its gang
     QUEUED = "queued"  #: for its turn
     BLOCKED = "blocked"  #: for a node that admits it
     PUT_OFF = "put off"  #: for another try, after a release was refused or a step failed
@@ -146,7 +155,7 @@ class Gate:
             if entry in self.queue:
                 return GatedPodState.BLOCKED if self.queue.is_blocked(entry) else GatedPodState.QUEUED
         waits = group is not None and uid in self._ready.get(group, {})
-        return GatedPodState.INCOMPLETE if waits else GatedPodState.NOWHERE
+        return GatedPodState.GANG_INCOMPLETE if waits else GatedPodState.NOWHERE
 
     # Changes of pods
 
@@ -202,12 +211,14 @@ class Gate:
     def pod_unreadable(self, uid: str, problem: str) -> None:
         """Take note of a pod behind the gate that cannot be read."""
         self._stop_waiting(uid)
-        self._turn.emit(WriteEvent(uid, INVALID, f"no kubelet can decide on the pod: {problem}"))
+        self._turn.emit(WriteEvent(uid, INVALID_POD, f"no kubelet can decide on the pod: {problem}"))
 
     def _wait(self, facts: PodFacts) -> None:
         """Put a pod into the queue."""
         self._pods[facts.uid] = facts
-        if not self._knows_scheduler(facts):
+        if problem := demand_problem(facts.pod):
+            self._turn.emit(WriteEvent(facts.uid, UNKNOWN_DEMAND, problem))
+        elif not self._knows_scheduler(facts):
             schedulers = ", ".join(sorted(self.options.schedulers))
             message = f"pods are released to {schedulers} only; the scheduler of the pod is {facts.scheduler}"
             self._turn.emit(WriteEvent(facts.uid, OTHER_SCHEDULER, message))
@@ -379,11 +390,11 @@ class Gate:
             if not pod.uses_claims:
                 return next(((name,) for name in candidates if self._assumptions.assume(pod, name).admits), ())
             if problem := claim_preference(pod)[1]:
-                self._turn.emit(WriteEvent(waiting.uid, UNKNOWN_PREFERENCE, problem))
+                self._turn.emit(WriteEvent(waiting.uid, UNKNOWN_CLAIM_PREFERENCE, problem))
             chosen = self.claims.choose(pod, candidates, pod_class.drop)
             return self._assumptions.assume_any(pod, self._nameable(waiting, chosen))
         except AlignError as error:
-            self._turn.emit(WriteEvent(waiting.uid, INVALID, f"no kubelet can decide on the pod: {error}"))
+            self._turn.emit(WriteEvent(waiting.uid, INVALID_POD, f"no kubelet can decide on the pod: {error}"))
             return ()
 
     def _candidates(self, waiting: PodFacts, pod_class: PodClass) -> Iterator[str]:
@@ -490,7 +501,7 @@ class Gate:
             if current is None or current.state is WaitState.GATED:
                 self._refused[member] = self._turn.now + seconds
                 message = f"alignup failed on the pod, and tries again: {text}"
-                self._turn.emit(WriteEvent(member, "InternalError", message))
+                self._turn.emit(WriteEvent(member, INTERNAL_ERROR, message))
         name = waiting.full_name if waiting else uid
         self._turn.failed(step, name, error, seconds)
 
@@ -545,7 +556,7 @@ class Gate:
         self._undo(release)
         self._report("release ended", release.facts, outcome=outcome, problem=message, node=release.node)
         if outcome is ReleaseOutcome.REFUSED:
-            self._turn.emit(WriteEvent(uid, "ReleaseFailed", f"cannot release the pod: {message}"))
+            self._turn.emit(WriteEvent(uid, RELEASE_FAILED, f"cannot release the pod: {message}"))
             self._refused[uid] = self._turn.now + self.options.retry
         elif current is not None and current.state is WaitState.GATED:
             self._wait_again(current)
@@ -622,7 +633,7 @@ class Gate:
             if replaced and 0 < len(gang.running) < gang.minimum:
                 message += ", and replaced as well"
                 evicted += gang.replaceable
-        self._turn.emit(WriteEvent(release.uid, "NotScheduled", message), *map(EvictPod, evicted))
+        self._turn.emit(WriteEvent(release.uid, NOT_SCHEDULED, message), *map(EvictPod, evicted))
 
     def explain_next(self) -> None:
         """Say of the pods of one class why no node admits them, and of gangs that pods of them are missing."""
@@ -640,7 +651,7 @@ class Gate:
         here = self._count_placed(gang) + len(ready)
         message = f"gang {key}: {here} of {gang.minimum} pods are behind the gate or released"
         for uid in ready if here < gang.minimum else ():
-            self._turn.emit(WriteEvent(uid, INCOMPLETE, message))
+            self._turn.emit(WriteEvent(uid, GANG_INCOMPLETE, message))
 
     def next_check(self) -> float | None:
         """Return the seconds after which something must be checked although nothing has happened."""

@@ -10,7 +10,9 @@ was offered to another pod a moment ago comes after the others.
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from alignup.align.errors import PodError
+from alignup.align.reason_codes import UNKNOWN_DEMAND
 from alignup.align.workload import Pod
+from alignup.placement.pod_demands import demand_problem, needs_exact_host
 from alignup.placement.pod_shape import needs_alignment
 from alignup.placement.scheduling.claim_bindings import ClaimBindings
 from alignup.placement.scheduling.claim_rules import MAX_JUDGED, ClaimSuitability, must_align
@@ -18,7 +20,7 @@ from alignup.placement.scheduling.common_parts import CommonParts
 from alignup.placement.scheduling.events import NodesAsked
 from alignup.placement.scheduling.facts import PodFacts
 from alignup.placement.scheduling.gang_placement import FULL
-from alignup.placement.scheduling.instructions import AnswerNodes
+from alignup.placement.scheduling.instructions import AnswerNodes, WriteEvent
 from alignup.placement.scheduling.options import ExtenderOptions
 from alignup.placement.scheduling.preemption import Preemption
 from alignup.placement.scheduling.tentative_gangs import TentativeGangs
@@ -62,7 +64,11 @@ class NodeOffers:
 
     def asked(self, event: NodesAsked) -> None:
         try:
-            self._turn.emit(self._answer(event))
+            if problem := demand_problem(event.facts.pod):
+                self._turn.emit(WriteEvent(event.facts.uid, UNKNOWN_DEMAND, problem, gate=False))
+                self._turn.emit(AnswerNodes(unresolvable=dict.fromkeys(event.nodes, problem)))
+            else:
+                self._turn.emit(self._answer(event))
         except PodError as error:
             self._turn.emit(AnswerNodes(problem=f"alignup cannot read the pod: {error}"))
 
@@ -157,7 +163,7 @@ class NodeOffers:
             verdicts = self._verdicts(pod, others)
             judged = [(-verdict.score.total, name) for name, verdict in verdicts.items() if verdict.score]
             chosen += [name for _, name in sorted(judged) if verdicts[name].admits]
-            if self.options.allow_unknown:
+            if self.options.allow_unknown and not needs_exact_host(pod):
                 chosen += [name for name in others if not verdicts[name].admits]
         return chosen[:limit]
 

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from alignup.align import bits
 from alignup.align.bits import NodeSet
+from alignup.align.reason_codes import UNKNOWN_NUMA_PREFERENCE
 from alignup.align.workload import Pod
 from alignup.placement.scheduling.common_parts import CommonParts
 from alignup.placement.scheduling.events import SteeringObserved
@@ -38,7 +39,6 @@ HELD_SECONDS = 8.0  #: after which an observer has restored all markers by itsel
 SILENT_SECONDS = 12.0  #: after which the status of a node shows that its markers are gone; kubelets write it every 10
 RESTORE_SECONDS = 3.0  #: after which an observer has restored them when an instruction was cleared
 READY = "Ready"  #: the phase of an instruction that was carried out
-UNKNOWN_NUMA = "UnknownNumaPreference"  #: the reason of events about pods with an unknown value of the annotation
 WITHDRAWN = "waits until the markers of NUMA nodes are back that were withdrawn for another pod"
 SILENT = "waits until it is known whether the node still has markers of NUMA nodes: its observer does not answer"
 FAILED_STEP = "alignup failed to steer the pod, and its log says why; it is tried again"
@@ -203,7 +203,7 @@ class PodSteering:
         pod, node, record = attempt.pod, attempt.node, self._cluster.record(attempt.node)
         preference, problem = numa_preference(pod)
         if problem:
-            self._turn.emit(WriteEvent(pod.uid, UNKNOWN_NUMA, problem, gate=False))
+            self._turn.emit(WriteEvent(pod.uid, UNKNOWN_NUMA_PREFERENCE, problem, gate=False))
         # Another pod with markers that is about to come must find all of them.
         bindings = record.bindings if record else ()
         alone = not any(count_markers(other.pod) for other in bindings if other.uid != pod.uid)

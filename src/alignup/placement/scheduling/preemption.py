@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from alignup.align.workload import Pod
 from alignup.placement.cluster import Cluster
 from alignup.placement.host_record import HostRecord
+from alignup.placement.pod_demands import needs_exact_host
 from alignup.placement.pod_shape import build_shape, is_large, needs_alignment
 from alignup.placement.scheduling.facts import ClusterFacts, NodeVictims
 from alignup.placement.victims import DisruptionBudget
@@ -61,7 +62,7 @@ class Preemption:
     ) -> tuple[str, ...] | None:
         """Return the proposed pods, and more if they are not enough; ``None`` if the node does not admit *pod* then."""
         record = self._cluster.record(node)
-        if not needs_alignment(pod) or (record is None and self.allow_unknown):
+        if not needs_alignment(pod) or (record is None and self.allow_unknown and not needs_exact_host(pod)):
             return proposed or None
         if record is None:
             return None
@@ -84,6 +85,6 @@ def _has_lower_priority(record: HostRecord, pod: Pod) -> bool:
 
 def _admits_without(record: HostRecord, pod: Pod, uids: Collection[str]) -> bool:
     """Return whether the host admits *pod* in every possible state once these pods have ended."""
-    asked, ledgers = build_shape(pod).pod, record.states().ledgers
-    without = [record.model.at(record.model.without(ledger, uids)) for ledger in ledgers]
-    return bool(without) and all(host.decide_without_plugins(asked).admitted for host in without)
+    asked, model = build_shape(pod).pod, record.model
+    without = [model.without(ledger, uids) for ledger in record.states().ledgers]
+    return bool(without) and all(model.admit(ledger, asked) for ledger in without)

@@ -20,6 +20,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from alignup.align.errors import PodError
+from alignup.align.reason_codes import GANG_INCOMPLETE
 from alignup.align.workload import Pod
 from alignup.placement.cluster import Cluster
 from alignup.placement.gang import GangBinding
@@ -27,7 +28,7 @@ from alignup.placement.pod_shape import needs_alignment
 from alignup.placement.scheduling.assumptions import Assumptions
 from alignup.placement.scheduling.claim_rules import ClaimSuitability, must_align
 from alignup.placement.scheduling.facts import ClusterFacts, GangFacts, GroupKey, PodFacts
-from alignup.placement.scheduling.gang_placement import INCOMPLETE, describe_gang
+from alignup.placement.scheduling.gang_placement import describe_gang
 from alignup.placement.scheduling.instructions import AwaitRoom, ChangeGang, Report, WriteEvent
 from alignup.placement.scheduling.known_schedulers import KnownSchedulers
 from alignup.placement.scheduling.turn import Turn
@@ -541,7 +542,7 @@ class TentativeGangs:
             f"{KEPT_SECONDS:.0f} s; their places are not kept any more"
         )
         for uid in rest:
-            self._turn.emit(WriteEvent(uid, INCOMPLETE, message, gate=False))
+            self._turn.emit(WriteEvent(uid, GANG_INCOMPLETE, message, gate=False))
 
     def _drop(self, gang: TentativeGang, reason: str) -> None:
         """Give back all places that are not bound."""

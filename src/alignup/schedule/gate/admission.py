@@ -19,6 +19,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from alignup.align.errors import ParseError
+from alignup.align.reason_codes import RESERVED_ANNOTATION
 from alignup.align.workload.validation import MIRROR_ANNOTATION
 from alignup.documents.codec import decode, encode
 from alignup.documents.host_state import GROUP
@@ -141,7 +142,9 @@ def answer_review(
     elif outcome is ReviewOutcome.REFUSED and pod is not None:
         names = sorted(name for name in pod.metadata.annotations or () if name.startswith(OUR_ANNOTATIONS))
         message = f"only Alignup writes annotations such as {names[0]}; create the pod without them"
-        response = ReviewResponse(uid=request.uid, allowed=False, status=ReviewStatus(403, message))
+        response = ReviewResponse(
+            uid=request.uid, allowed=False, status=ReviewStatus(403, f"{RESERVED_ANNOTATION}: {message}")
+        )
     return encode(AnsweredReview(response))
 
 

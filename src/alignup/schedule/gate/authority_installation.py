@@ -6,6 +6,7 @@ servers do not trust. Whatever interrupts it, running it again completes it.
 
 import base64
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import structlog
@@ -42,7 +43,7 @@ class Webhook(ObjectPart, frozen=True):
 
 
 class WebhookConfiguration(ObjectPart, frozen=True):
-    """A ``MutatingWebhookConfiguration``."""
+    """A ``MutatingWebhookConfiguration`` or ``ValidatingWebhookConfiguration``."""
 
     metadata: ObjectMeta = ObjectMeta()
     webhooks: tuple[Webhook, ...] = ()
@@ -54,6 +55,9 @@ WEBHOOK_CONFIGURATIONS = Resource(
     plural="mutatingwebhookconfigurations",
     group="admissionregistration.k8s.io",
 )
+WARNING_CONFIGURATIONS = replace(
+    WEBHOOK_CONFIGURATIONS, kind="ValidatingWebhookConfiguration", plural="validatingwebhookconfigurations"
+)
 
 
 async def install_authority(
@@ -62,23 +66,25 @@ async def install_authority(
     secret: ObjectRef[Secret],
     configuration: ObjectRef[WebhookConfiguration],
     names: Sequence[str],
+    warnings: ObjectRef[WebhookConfiguration] | None = None,
 ) -> WebhookCertificates:
     """Make sure that the Secret has an authority that lasts, and the webhook configuration trusts it; return both.
 
-    *names* are those by which API servers call the webhook. ``ApiError`` if it is not possible.
+    *names* are those by which API servers call the webhook. *warnings* trusts the authority as well, if it exists.
+    ``ApiError`` if it is not possible.
     """
     for _ in range(ATTEMPTS - 1):
         try:
-            return await _install(client, secret, configuration, names)
+            return await _install(client, secret, (configuration, warnings), names)
         except ConflictError:  # another run, or a replica that renewed its certificate, was faster
             continue
-    return await _install(client, secret, configuration, names)
+    return await _install(client, secret, (configuration, warnings), names)
 
 
 async def _install(
     client: ApiClient,
     secret_ref: ObjectRef[Secret],
-    configuration_ref: ObjectRef[WebhookConfiguration],
+    configuration_refs: tuple[ObjectRef[WebhookConfiguration], ObjectRef[WebhookConfiguration] | None],
     names: Sequence[str],
 ) -> WebhookCertificates:
     secret, stored = await client.find(secret_ref), None
@@ -89,7 +95,10 @@ async def _install(
             _log.warning("invalid webhook certificate replaced", secret=str(secret_ref), problem=str(error))
     now = datetime.fromtimestamp(client.timing.time_of_day(), UTC)
     certificates = renew_authority(stored, names=names, now=now)
-    await _publish(client, configuration_ref, certificates)
+    configuration_ref, warnings_ref = configuration_refs
+    await _publish(client, configuration_ref, await client.get(configuration_ref), certificates)
+    if warnings_ref is not None and (warnings := await client.find(warnings_ref)) is not None:
+        await _publish(client, warnings_ref, warnings, certificates)
     expires = authority_expiry(certificates).isoformat()
     if certificates == stored:
         _log.info("the authority is valid", secret=str(secret_ref), expires=expires)
@@ -103,8 +112,12 @@ async def _install(
     return certificates
 
 
-async def _publish(client: ApiClient, ref: ObjectRef[WebhookConfiguration], certificates: WebhookCertificates) -> None:
-    configuration = await client.get(ref)
+async def _publish(
+    client: ApiClient,
+    ref: ObjectRef[WebhookConfiguration],
+    configuration: WebhookConfiguration,
+    certificates: WebhookCertificates,
+) -> None:
     bundle = base64.b64encode(certificates.bundle).decode()
     changes: list[dict[str, object]] = [
         {"op": "add", "path": f"/webhooks/{number}/clientConfig/caBundle", "value": bundle}

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from alignup.align.errors import AlignError
-from alignup.align.host import Host
+from alignup.align.reason_codes import NOT_STEERED
 from alignup.align.workload import Pod
 from alignup.align.workload.names import MARKER
 from alignup.documents.codec import decode, encode
@@ -31,6 +31,7 @@ from alignup.schedule.gate.admission import (
     read_review,
     review_pod,
 )
+from alignup.schedule.gate.host_kinds import idle_host, kind_key
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.node_selection import exclusions
 
@@ -83,7 +84,7 @@ class MarkerReviews:
             patch = encode(list(_patch(msgspec.json.decode(body)["request"]["object"]["spec"])))
             response = ReviewResponse(uid=request.uid, allowed=True, patch_type="JSONPatch", patch=patch)
         elif warning:
-            warnings = (f"{STEER_LABEL}: the pod is not steered: {warning}",)
+            warnings = (f"{NOT_STEERED}: {STEER_LABEL}: the pod is not steered: {warning}",)
             response = ReviewResponse(uid=request.uid, allowed=True, warnings=warnings)
         return encode(AnsweredReview(response))
 
@@ -113,8 +114,7 @@ class MarkerReviews:
             return NO_MARKERS
         answers: dict[Hashable, bool | None] = {}
         for record in records:
-            devices = record.ledger.devices.inventories
-            kind = (record.model, tuple([(name, devices[name].layout) for name in sorted(devices)]))
+            kind = kind_key(record)
             if kind not in answers:
                 answers[kind] = self._ask((kind, shape_key(pod)), record, pod, marked)
                 if answers[kind] is False:
@@ -123,7 +123,7 @@ class MarkerReviews:
 
     def _ask(self, key: Hashable, record: HostRecord, pod: Pod, marked: Pod) -> bool | None:
         if key not in self._known:
-            self._known[key] = fits_one_node(_idle_host(record), pod, marked)
+            self._known[key] = fits_one_node(idle_host(record), pod, marked)
             if len(self._known) > MAX_KNOWN:
                 self._known.popitem(last=False)
         return self._known[key]
@@ -134,16 +134,6 @@ class MarkerReviews:
             record = self._live.cluster.record(name)
             if record is not None and marker_nodes(record.ledger) and not exclusions(node, api_pod.spec):
                 yield record
-
-
-def _idle_host(record: HostRecord) -> Host:
-    """Return a host as this one would be without pods."""
-    host = record.model.at(record.model.host.ledger)
-    devices = host.ledger.devices
-    for resource, inventory in record.ledger.devices.inventories.items():
-        devices = devices.announce(resource, inventory.devices, preferred_allocation=inventory.preferred_allocation)
-    host.ledger = replace(host.ledger, devices=devices)
-    return host
 
 
 def _patch(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:

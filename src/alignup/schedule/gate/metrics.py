@@ -5,6 +5,7 @@ from datetime import datetime
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from alignup.align.reason_codes import OTHER, find_reason
 from alignup.placement.scheduling.releases import ReleaseOutcome
 
 _BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)  #: seconds
@@ -22,6 +23,8 @@ class GateMetrics:
         self._releases = Counter("alignup_gate_releases", outcomes, ["outcome"], registry=registry)
         for outcome in ReleaseOutcome:
             self._releases.labels(outcome)
+        warnings = "Warnings of the webhook about pods that are created, by reason code."
+        self._warnings = Counter("alignup_webhook_warnings", warnings, ["reason"], registry=registry)
         missed = "Pods that opted in and were created without the gate."
         self._missed = Counter("alignup_gate_missed_pods", missed, registry=registry)
         waited = "Time that pods waited behind the gate."
@@ -43,6 +46,9 @@ class GateMetrics:
 
     def reviewed(self, outcome: str) -> None:
         self._reviews.labels(outcome).inc()
+
+    def warned(self, code: str) -> None:
+        self._warnings.labels(reason.code if (reason := find_reason(code)) else OTHER).inc()
 
     def missed(self) -> None:
         self._missed.inc()

@@ -9,6 +9,7 @@ import asyncio
 
 import structlog
 
+from alignup.align.reason_codes import GATE_MISSED
 from alignup.kubernetes.api import ApiClient, Change, EventType, Informer, Query, Resource
 from alignup.kubernetes.api.objects import ApiPod, PartialObject
 from alignup.schedule.gate.admission import LABEL, OPT_IN, ReviewOutcome, review_new_pod
@@ -18,7 +19,6 @@ from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.pod_events import GATE_COMPONENT, PodEvents
 
 NAMESPACES = Resource(type=PartialObject, kind="Namespace", plural="namespaces")
-REASON = "GateMissed"  #: of the events
 MESSAGE = (
     "opted in to the scheduling gate, but created without it, since the API server did not reach the webhook of "
     "alignup; it is scheduled as if it had not opted in: delete it, so that its controller creates another"
@@ -64,7 +64,7 @@ class MissedPods:
             self._metrics.missed()
             _log.warning("pod created without the gate", pod=metadata.full_name, uid=metadata.uid)
             if self._events.waiting <= MAX_WAITING_EVENTS:  # thousands of the same would say no more
-                self._events.note(pod, REASON, MESSAGE)
+                self._events.note(pod, GATE_MISSED, MESSAGE)
 
     def _is_missed(self, pod: ApiPod) -> bool:
         """Return whether the selectors of the webhook select a new pod, and the webhook would have gated it."""

@@ -22,11 +22,12 @@ from alignup.schedule.gate.controller import GateController
 from alignup.schedule.gate.marker_admission import MarkerReviews
 from alignup.schedule.gate.metrics import GateMetrics
 from alignup.schedule.gate.missed_pods import MissedPods
+from alignup.schedule.gate.warning_admission import WarningReviews
 from alignup.schedule.service import ScheduleOptions, ScheduleService, open_service
 from alignup.web.asgi_server import ServerLimits, kubernetes_limits, run_until_signal, serve_app
 from alignup.web.sockets import ServerCertificate, tcp_socket
 
-WEBHOOK_PATH, STEER_PATH = "/v1/gate", "/v1/steer"
+WEBHOOK_PATH, STEER_PATH, WARN_PATH = "/v1/gate", "/v1/steer", "/v1/warn"
 
 _log = structlog.get_logger()
 
@@ -82,7 +83,11 @@ async def schedule_with_gate(
 def add_gate(service: ScheduleService, options: GateServiceOptions) -> Iterator[WebhookServer | None]:
     """Let *service* run the gate as well; yield its webhook. ``ListenError`` if that cannot be served."""
     client, metrics = service.client, GateMetrics(service.metrics.registry)
-    answers = {STEER_PATH: MarkerReviews(service.live, service.steering.metrics.reviewed).answer}
+    warnings = WarningReviews(service.live, metrics.warned)
+    answers = {
+        STEER_PATH: MarkerReviews(service.live, service.steering.metrics.reviewed).answer,
+        WARN_PATH: warnings.answer,
+    }
     if options.controller is not None:
         gate = options.controller
         controller = GateController(client, service.live, metrics=metrics, options=gate)
@@ -107,5 +112,5 @@ def add_gate(service: ScheduleService, options: GateServiceOptions) -> Iterator[
         )
     with tcp_socket(webhook.listen[1], webhook.listen[0]) as listener:
         served = WebhookServer(listener, certificate, answers, kubernetes_limits())
-        service.tasks.append(served.run)
+        service.tasks += [served.run, partial(service.live.guard.keep_running, "warnings", warnings.run)]
         yield served

@@ -26,6 +26,7 @@ BUILT_IN = (
     _cluster_wide("Node", status=True),
     _cluster_wide("Namespace", status=True),
     _cluster_wide("MutatingWebhookConfiguration", "admissionregistration.k8s.io"),
+    _cluster_wide("ValidatingWebhookConfiguration", "admissionregistration.k8s.io"),
     _cluster_wide("NodeResourceTopology", "topology.node.k8s.io", "v1alpha2"),
     _cluster_wide("CustomResourceDefinition", "apiextensions.k8s.io", status=True),
 )
