@@ -521,7 +521,10 @@ class TestDevices:
             "devices held by 1 pod",
             LATE_PLUGIN_NOTE,
         ]
-        assert about(checked, DEVICE_PATH)[1].advice.startswith("before a restart or a reboot, taint the node until ")
+        assert about(checked, DEVICE_PATH)[1].advice == (
+            "before a restart or a reboot, taint the node until its device plugins have registered; "
+            "registerWithTaints does not do that: the kubelet taints only a Node object that it creates"
+        )
 
     def test_unhealthy_devices_are_noted(self):
         checked = check_file(

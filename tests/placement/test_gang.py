@@ -202,6 +202,15 @@ class TestSearch:
         answer = cluster_of(a=host).feasible_gang([two_containers, gpu_pod])
         assert [pod.uid for pod, _ in answer.bindings] == ["gpu", "two"]
 
+    def test_a_host_in_a_state_that_was_tried_before_admits_no_more_than_it_can(self):
+        """Hosts share states with those that only a search was in; its pods are not the next ones."""
+        cluster = Cluster(max_states=8, max_unconfirmed=None)
+        cluster.confirm(report("a", host_of(2)))
+        first, *others = gang(*[{"cpu": "1"}] * 3)
+        assert cluster.feasible_gang([first]).fits
+        assert cluster.assume(first, "a").admits
+        assert [pod.uid for pod, _ in cluster.feasible_gang(others).bindings] == [others[0].uid]
+
     def test_the_rest_of_a_gang_has_the_verdicts_beside_its_part(self):
         cluster = cluster_of(a=make_host(), b=make_host())
         members = gang(*[{"gpu": "1"}] * 5)

@@ -63,21 +63,21 @@ class Kueue:
     def add_check(self, name):
         self._put("AdmissionCheck", name, spec={"controllerName": CONTROLLER})
 
-    def _put(self, kind, name, **fields):
-        namespace = {"namespace": "default"} if KINDS[kind][1] else {}
-        metadata = {"name": name, "uid": name, **namespace}
+    def _put(self, kind, name, *, namespace="default", **fields):
+        metadata = {"name": name, "uid": name, **({"namespace": namespace} if KINDS[kind][1] else {})}
         self.server.put({"apiVersion": API, "kind": kind, "metadata": metadata, **fields})
 
     def flavor(self, name, **labels):
         self._put("ResourceFlavor", name, spec={"nodeLabels": labels})
 
-    def reserve(self, name, count=2, *, cpu="4", state="Pending", retries=0, assignment=None, template=None):
+    def reserve(self, name, count=2, *, cpu="4", state="Pending", retries=0, assignment=None, template=None, **where):
         """Create a workload, or give it its quota again: its checks are pending then."""
         status = {"name": "numa", "state": state, "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
         spec = api_pod(pod(name, cpu=cpu, memory="1Gi"))["spec"]
         self._put(
             "Workload",
             name,
+            **where,
             spec={"podSets": [{"name": "main", "count": count, "template": template or {"spec": spec}}]},
             status={
                 "conditions": [{"type": "QuotaReserved", "status": "True"}],

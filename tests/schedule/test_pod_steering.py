@@ -13,7 +13,7 @@ from alignup.picture.machine_layout import layout_machine
 from alignup.picture.numa_bars import measure_bars
 from alignup.placement.scheduling.bindings import NOT_LEADING
 from alignup.placement.scheduling.options import ExtenderOptions
-from alignup.placement.scheduling.pod_steering import SILENT, WITHDRAWN, Steered
+from alignup.placement.scheduling.pod_steering import NO_MARKERS, SILENT, WITHDRAWN, Steered
 from alignup.placement.steered import STEERED_ANNOTATION
 from alignup.placement.verdict import WAITS_FOR_CONFIRMATION
 from alignup.schedule.cluster_facts import PLACEMENT_ANNOTATION
@@ -25,7 +25,7 @@ from alignup.schedule.service import ScheduleService
 from alignup.testing.api_server import ApiFault
 from tests.align.hosts import pod
 from tests.deadlines import SECONDS, until
-from tests.observe.api_objects import api_pod, node
+from tests.observe.api_objects import ALLOCATABLE, api_pod, node
 from tests.schedule.assumptions import assume
 from tests.schedule.claim_objects import claim, claiming, device_class, resource_slice, template
 from tests.schedule.observers import ScriptedObserver, add_marked_node, marked
@@ -144,6 +144,40 @@ async def test_pods_without_the_request_and_nodes_without_markers_are_left_alone
     assert not any("spec" in each for each in nodes.server.objects("steeringinstructions"))
 
 
+async def test_a_pod_waits_until_the_host_state_shows_the_markers_of_its_node(http, nodes, service, steering, observer):
+    """The observer of a node may have read its kubelet before it offered the markers."""
+    nodes.add("c")
+    nodes.server.put({**node("c"), "status": {"allocatable": {**ALLOCATABLE, MARKER: "16"}}})
+    await create(nodes, service, SMALL)
+    await until(lambda: service.live.cluster.record("c") and service.live.cluster_facts.has_markers("c"))
+
+    assert [await bound(http, SMALL, "c") for _ in range(2)] == [NO_MARKERS] * 2
+
+    assert service.live.assumed == {}
+    assert counted(service, "waiting") == 1
+    await until(lambda: [each["reason"] for each in nodes.server.objects("events")] == ["WaitsForSteering"])
+    add_marked_node(nodes, "c")
+    await until(lambda: can_steer(service, SMALL, "c"))
+    assert await bound(http, SMALL, "c") == ""
+    assert counted(service, "ready") == 1
+    assert STEERED_ANNOTATION in annotations(nodes, "small")
+
+
+async def test_a_pod_that_has_waited_too_long_for_markers_is_bound_without(http, nodes, service, steering, observer):
+    nodes.add("c")
+    nodes.server.put({**node("c"), "status": {"allocatable": {**ALLOCATABLE, MARKER: "16"}}})
+    await create(nodes, service, SMALL)
+    await until(lambda: service.live.cluster.record("c") and service.live.cluster_facts.has_markers("c"))
+    assert await bound(http, SMALL, "c") == NO_MARKERS
+    steering.wait_seconds = 0.0  # the time has passed
+
+    assert await bound(http, SMALL, "c") == ""
+
+    assert counted(service, "no_markers") == 1
+    assert STEERED_ANNOTATION not in annotations(nodes, "small")
+    await until(lambda: "NotSteered" in [each["reason"] for each in nodes.server.objects("events")])
+
+
 async def test_a_second_pod_waits_until_the_first_is_confirmed(http, nodes, service, steering, observer):
     await create(nodes, service, SMALL, NEXT)
 
@@ -169,12 +203,13 @@ async def test_two_pods_at_once_go_to_two_nodes(http, nodes, service, steering, 
 async def test_a_late_observer_delays_nothing_further(http, nodes, service, steering, observer, *, withdrawn):
     """Whether the kubelet has all markers or those of one NUMA node by now, it is as predicted."""
     observer.answer = ""
-    steering.ready_seconds, steering.silent_seconds = 0.05, 0.0
+    steering.ready_seconds = 0.05
+    steering.silent_seconds = steering.wait_seconds = 0.0
     await create(nodes, service, SMALL)
 
     assert await bound(http, SMALL, "a") == ""
 
-    assert counted(service, "late") == 1
+    assert counted(service, "silent") == 1
     assert not {PLACEMENT_ANNOTATION, STEERED_ANNOTATION} & annotations(nodes, "small").keys()
     await until(lambda: observer.specs == [("a", "small", "1"), ("a", "", "")])
     assert service.live.verdict(pod("other"), "a").reason == WAITS_FOR_CONFIRMATION
@@ -192,7 +227,7 @@ async def test_a_silent_observer_may_be_gone_with_its_markers(http, nodes, servi
     assert await bound(http, SMALL, "a") == SILENT
     assert service.live.assumed == {}
 
-    steering.silent_seconds = 0.0  # the time has passed
+    steering.silent_seconds = steering.wait_seconds = 0.0  # the time has passed
     nodes.server.put({**node("a"), "status": {"allocatable": {MARKER: "0"}}})
     await until(lambda: service.live.nodes.get("a").status.allocatable)
     assert await bound(http, SMALL, "a") == SILENT
@@ -242,15 +277,16 @@ async def test_the_service_creates_no_instruction_where_the_observer_has_not(htt
     assert [each["metadata"]["name"] for each in nodes.server.objects("steeringinstructions")] == ["b"]
 
 
-async def test_an_instruction_that_disappears_counts_as_late(http, nodes, service, steering, observer):
+async def test_an_instruction_that_disappears_counts_as_a_silent_observer(http, nodes, service, steering, observer):
     observer.answer = ""
-    steering.ready_seconds, steering.silent_seconds = 0.3, 0.0
+    steering.ready_seconds = 0.3
+    steering.silent_seconds = steering.wait_seconds = 0.0
     await create(nodes, service, SMALL)
     binding = asyncio.create_task(bound(http, SMALL, "a"))
     await until(lambda: observer.specs)
     nodes.server.remove("steeringinstructions", "a", namespace="")
     assert await binding == ""
-    assert counted(service, "late") == 1
+    assert counted(service, "silent") == 1
 
 
 async def test_a_binding_that_fails_takes_the_instruction_back(http, nodes, service, steering, observer):

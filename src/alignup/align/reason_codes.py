@@ -207,7 +207,7 @@ NOT_CONSIDERED = _define(
 )
 NOT_STEERED = _define(
     "NotSteered",
-    "The pod opted in to steering, and gets no request for a marker of a NUMA node.",
+    "The pod opted in to steering, and gets no request for a marker of a NUMA node, or waited for markers too long.",
     "No NUMA node of one of the nodes that it may go to can hold the pod.",
     "docs/steering.md says what a pod needs; or remove the label topology.alignup.dev/steer.",
 )
@@ -247,6 +247,12 @@ NOT_RETRIED = _define(
 
 # Events of the cluster service
 
+WAITS_FOR_STEERING = _define(
+    "WaitsForSteering",
+    "The pod opted in to steering, and waits for the markers of NUMA nodes, or for a silent observer.",
+    "The observer of the node has just started, and its HostState has no markers yet.",
+    "Wait: after a minute the pod goes without steering. If that is usual, look at the log of the observer.",
+)
 NO_NODE = _define(
     "NoNode",
     "No node will admit the pod now, or a gang finds no place; the event counts the nodes by reason.",

@@ -54,6 +54,7 @@ Held = TypeVar("Held")
 PodNames = Mapping[str, str]  #: running pods: uid → namespace/name
 
 _FIX_CONFIGURATION = "fix the configuration first: the correct state depends on it"
+_ONLY_NEW = "registerWithTaints does not do that: the kubelet taints only a Node object that it creates"
 _ALLOCATED_AGAIN = "at startup the kubelet allocates again, or rejects the pod if it does not fit"
 
 
@@ -363,7 +364,8 @@ def _check_devices(text: bytes, path: str, config: ManagerConfig, pods: PodNames
         findings.append(ok(Area.STATE, f"devices held by {pluralize(len(kept), 'pod')}", where=DEVICE_PATH))
     if resources := sorted({entry.resource for entry in state.entries}):
         summary = f"pods hold devices of {', '.join(resources)}; a defect of the kubelet: {LATE_PLUGIN.sentence}"
-        findings.append(note(Area.STATE, summary, LATE_DEVICE_PLUGIN, advice=TAINT_UNTIL_READY, where=DEVICE_PATH))
+        advice = f"{TAINT_UNTIL_READY}; {_ONLY_NEW}"
+        findings.append(note(Area.STATE, summary, LATE_DEVICE_PLUGIN, advice=advice, where=DEVICE_PATH))
     after = state_files.dump_device_state(state)
     broken = any(finding.severity is Severity.WARNING for finding in findings)
     return StateCheck(tuple(findings), (FileRepair(DEVICE_PATH, text, after, tuple(done)),) if broken else ())

@@ -136,8 +136,8 @@ class Cluster:
         if record is not None and report.sequence <= record.report.sequence:
             return ()
         model = self._find_model(report, record)
+        unobserved = self._unobserved(report, record)
         early = self._early.pop(name, {})
-        unobserved = self._unobserved(record.ledger.pods if record else early, report)
         if record is None:
             record = self._records[name] = HostRecord(model, report)
         else:
@@ -465,8 +465,9 @@ class Cluster:
         while len(self._stages) > MAX_ENDED:
             self._stages.popitem(last=False)
 
-    def _unobserved(self, known: Mapping[str, object], report: HostReport) -> list[str]:
-        """Return the pods of *report* whose binding was not observed, apart from *known* ones."""
+    def _unobserved(self, report: HostReport, record: HostRecord | None) -> list[str]:
+        """Return the pods of *report* whose binding was not observed, and that the report before does not contain."""
+        known = record.ledger.pods if record else self._early.get(report.host, {})
         return [
             uid
             for uid in report.ledger.pods

@@ -258,7 +258,6 @@ class TentativeHost:
     doubtful: bool  #: whether all pods wait
     unsettled: frozenset[str]  #: resources of which an earlier pod may get other devices than predicted
     terminating: frozenset[str]
-    tried: int = 0
 
     def verdict(self, shape: PodShape) -> Verdict:
         states = self.states
@@ -273,7 +272,9 @@ class TentativeHost:
         """Return this host after it has admitted a pod, at any moment while pods end; ``None``: it does not."""
         if not self.verdict(shape).admits:
             return None
-        pod = replace(shape.pod, uid=f"{SHAPE_UID}-{self.tried}")
+        # Hosts share states, so a ledger may contain pods that another search has tried.
+        tried = {uid for state in self.states for uid in state.ledger.pods if uid.startswith(SHAPE_UID)}
+        pod = replace(shape.pod, uid=f"{SHAPE_UID}-{len(tried)}")
         model, approximate = self.states[0].alignment.model, self.states[0].alignment.approximate
         decisions = [model.at(state.ledger).decide_without_plugins(pod) for state in self.states]
         after = [decision.after for decision in decisions if decision.after is not None]
@@ -284,7 +285,6 @@ class TentativeHost:
             states=tuple([make_state(model, ledger, approximate=approximate) for ledger in ledgers[:MAX_STATES]]),
             doubtful=self.doubtful or len(ledgers) > MAX_STATES,
             unsettled=self.unsettled.union(*map(unsettled_devices, decisions)),
-            tried=self.tried + 1,
         )
 
 

@@ -195,9 +195,11 @@ class LiveFacts:
     def steering_known(self) -> bool:
         return self._live.steering_instructions.synced
 
-    def has_markers(self, node: str) -> bool:
+    def has_markers(self, node: str) -> bool | None:
         known = self._live.nodes.get(node)
-        return known is not None and str(known.status.allocatable.get(MARKER, "1")) != "0"
+        if known is not None and MARKER not in known.status.allocatable:
+            return None
+        return known is not None and str(known.status.allocatable[MARKER]) != "0"
 
 
 def pod_state(pod: ApiPod) -> WaitState:

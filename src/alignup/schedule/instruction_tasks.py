@@ -4,7 +4,27 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from alignup.placement.scheduling.events import Event, StepFailed
+from alignup.placement.scheduling.events import Event, SteeringFailed, StepFailed
+from alignup.placement.scheduling.instructions import (
+    Instruction,
+    ReadPodClaims,
+    WriteBinding,
+    WriteRelease,
+    WriteSteering,
+)
+from alignup.schedule.step_guard import ServiceStep
+
+
+def failure_event(instruction: Instruction, error: Exception) -> Event | None:
+    """Return what tells the scheduling state that nothing will come of an instruction; ``None``: it expects nothing."""
+    match instruction:
+        case WriteRelease(pod):
+            return StepFailed(pod.uid, ServiceStep.RELEASE, error)
+        case WriteBinding(request, pod) | ReadPodClaims(request, pod):
+            return StepFailed(pod.uid, ServiceStep.BIND, error, request)
+        case WriteSteering(node, pod) if pod is not None:
+            return SteeringFailed(node, pod.uid, str(error))
+    return None
 
 
 class InstructionTasks:

@@ -50,7 +50,7 @@ from alignup.placement.verdict import PASSING_REASONS
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.metrics import ScheduleMetrics
 from alignup.schedule.node_selection import exclusions
-from alignup.schedule.step_guard import ServiceStep, StepFailure
+from alignup.schedule.step_guard import GuardedStep, ServiceStep, StepFailure
 
 CONTROLLER = "alignup.dev/admission-check"
 MANAGER = "alignup-admission-check"
@@ -119,16 +119,21 @@ class AdmissionChecks:
             self._changed.clear()
             if not self._live.problems:
                 for check in self._own_checks():
-                    await self._activate(check)
+                    with self._guarded(f"check {check.metadata.name}"):
+                        await self._activate(check)
                 for workload in sorted(self._waiting(), key=_waiting_order):
-                    name, guard = workload.metadata.full_name, self._live.guard
-                    if not guard.may_try(ServiceStep.CHECK, name):
+                    name = workload.metadata.full_name
+                    if not self._live.guard.may_try(ServiceStep.CHECK, name):
                         continue
-                    with guard.guarded(ServiceStep.CHECK, name, undo=self._check_later):
+                    with self._guarded(name):
                         await self._check(workload)
                     await asyncio.sleep(0)  # schedulers wait for answers
                 self._forget_seen()
             await self._client.timing.sleep(PASS_SECONDS)
+
+    def _guarded(self, name: str) -> GuardedStep:
+        """Let a step fail for one object alone, and try it again later."""
+        return self._live.guard.guarded(ServiceStep.CHECK, name, undo=self._check_later)
 
     def _check_later(self, failure: StepFailure) -> None:
         asyncio.get_running_loop().call_later(failure.seconds, self._changed.set)
@@ -171,21 +176,30 @@ class AdmissionChecks:
     def _waiting(self) -> Iterator[KueueWorkload]:
         """Yield the workloads that have their quota and are not admitted yet, nor about to be evicted."""
         for workload in self._latest():
-            if _may_start(workload) and not workload.has_condition("Admitted"):
-                statuses = self._statuses(workload)
-                if statuses and all(status.state in _OPEN for status in statuses):
-                    yield workload
+            name, waits = f"{workload.metadata.full_name}, which may wait", False
+            if not self._live.guard.may_try(ServiceStep.CHECK, name):
+                continue
+            with self._guarded(name):
+                if _may_start(workload) and not workload.has_condition("Admitted"):
+                    statuses = self._statuses(workload)
+                    waits = bool(statuses) and all(status.state in _OPEN for status in statuses)
+            if waits:
+                yield workload
 
     def _starting(self, but: KueueWorkload) -> list[KueueWorkload]:
         """Return the other workloads that passed the check and whose pods may not be bound yet, the first first."""
         passed = []
         for workload in self._latest():
-            if workload.metadata.uid == but.metadata.uid or not _may_start(workload):
+            name = f"{workload.metadata.full_name}, which may start"
+            if workload.metadata.uid == but.metadata.uid or not self._live.guard.may_try(ServiceStep.CHECK, name):
                 continue
-            ready = [status for status in self._statuses(workload) if status.state == CheckState.READY]
-            times = [seconds_of(status.last_transition_time) for status in ready]
-            if times and self._now() - max(times) < STARTING_SECONDS and not workload.has_condition("PodsReady"):
-                passed.append((min(times), workload.metadata.full_name, workload))
+            with self._guarded(name):
+                if not _may_start(workload):
+                    continue
+                ready = [status for status in self._statuses(workload) if status.state == CheckState.READY]
+                times = [seconds_of(status.last_transition_time) for status in ready]
+                if times and self._now() - max(times) < STARTING_SECONDS and not workload.has_condition("PodsReady"):
+                    passed.append((min(times), workload.metadata.full_name, workload))
         return [workload for *_, workload in sorted(passed, key=lambda entry: entry[:2])]
 
     # Answers
@@ -227,7 +241,10 @@ class AdmissionChecks:
 
     def _about_to_start(self, but: KueueWorkload) -> dict[str, list[_Member]]:
         """Return the pods that count beside a workload, by the name of theirs; without pods that do not fit anyway."""
-        others = {other.metadata.full_name: self._unbound(other) for other in self._starting(but)}
+        others: dict[str, list[_Member]] = {}
+        for other in self._starting(but):
+            with self._live.guard.guarded(ServiceStep.CHECK, f"{other.metadata.full_name}, which starts"):
+                others[other.metadata.full_name] = self._unbound(other)
         placed = self._place(list(chain.from_iterable(others.values()))).hosts
         counted = {name: [member for member in pods if member.pod.uid in placed] for name, pods in others.items()}
         return {name: members for name, members in counted.items() if members}
@@ -296,10 +313,7 @@ class AdmissionChecks:
         metadata = workload.metadata
         bound = Counter(self._bound.get((metadata.namespace, metadata.name), {}).values())
         unbound, members = [], list[_Member]()
-        with (
-            self._live.guard.guarded(ServiceStep.CHECK, f"{metadata.full_name}, which starts"),
-            suppress(PodError, ParseError),
-        ):
+        with suppress(PodError, ParseError):
             members = self._members(workload)  # unless it has changed since it passed: no reason to reject another
         for member in members:
             pod_set = member.pod_set if bound[member.pod_set] else ""  # pods of older versions have no label

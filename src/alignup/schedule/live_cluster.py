@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -49,11 +50,12 @@ from alignup.placement.scheduling.facts import ClaimFit, Explained, PodFacts, Wa
 from alignup.placement.scheduling.instructions import Instruction, PredictionOutcome
 from alignup.placement.scheduling.options import GateOptions
 from alignup.placement.scheduling.scheduling_state import SchedulingState
+from alignup.placement.scheduling.turn import run_all
 from alignup.placement.verdict import Verdict, unknown
 from alignup.schedule.claim_alignment import explain_claims
 from alignup.schedule.cluster_claims import ClusterClaims
 from alignup.schedule.cluster_facts import LiveFacts, pod_state
-from alignup.schedule.instruction_tasks import InstructionTasks
+from alignup.schedule.instruction_tasks import InstructionTasks, failure_event
 from alignup.schedule.known_claims import ClaimChange, ObjectName, object_label
 from alignup.schedule.large_pods import LargePods
 from alignup.schedule.metrics import ScheduleMetrics
@@ -126,7 +128,9 @@ class LiveCluster:
         self.failed_decisions = 0
         self.nodes = Informer(client, NODES)
         self.node_filter = NodeFilter(self.nodes)
-        self.node_capacity = NodeCapacity(self.nodes, self._unfinished_pods, self._read_or_none)
+        self.guard = StepGuard(self.metrics, client.timing)  #: of everything that is done about one pod, gang or node
+        isolated = partial(self.guard.guarded, ServiceStep.FOLLOW)
+        self.node_capacity = NodeCapacity(self.nodes, self._unfinished_pods, self._read_or_none, isolated)
         self.host_states = Informer(client, HOST_STATES, trim=HostStateObject.without_content)
         # Pending and finished ones, too: a watch of unfinished pods does not show why they end.
         self.pods = Informer(client, PODS, trim=PodTrimmer().trim)
@@ -141,7 +145,6 @@ class LiveCluster:
             self._informers += (self.topologies,)
         self._fallback = TopologyFallback()
         self._client = client
-        self.guard = StepGuard(self.metrics, client.timing)  #: of everything that is done about one pod, gang or node
         self.tasks = InstructionTasks(self.schedule)
         self.large_pods = LargePods(self.cluster)
         self._reader = host_state_reader()
@@ -270,7 +273,8 @@ class LiveCluster:
         todo = self.scheduling.handle(event, now=self._now())
         self._carry_out(todo)
         for listener in self._event_listeners:
-            listener(event)
+            with self.guard.guarded(ServiceStep.FOLLOW, type(event).__name__):
+                listener(event)
         return todo
 
     def _carry_out(self, todo: Sequence[Instruction]) -> None:
@@ -279,7 +283,15 @@ class LiveCluster:
                 try:
                     listener(instruction)
                 except Exception as error:  # noqa: BLE001 - whatever it is, all others are carried out
-                    self.guard.report(step=ServiceStep.FOLLOW, name=type(instruction).__name__, error=error, retry=0.0)
+                    self.instruction_failed(instruction, error)
+
+    def instruction_failed(self, instruction: Instruction, error: Exception) -> None:
+        """Let the scheduling state undo what it expects of an instruction that was not carried out."""
+        event = failure_event(instruction, error)
+        if not isinstance(event, events.StepFailed):
+            self.guard.report(step=ServiceStep.FOLLOW, name=type(instruction).__name__, error=error, retry=0.0)
+        if event is not None:
+            self.schedule(event)
 
     def _follow_instruction(self, instruction: Instruction) -> None:  # noqa: C901 - a case for each
         match instruction:
@@ -352,10 +364,9 @@ class LiveCluster:
         return {pod.metadata.uid: pod for pod, _ in pods if not pod.finished}
 
     def _read_or_none(self, pod: ApiPod) -> Pod | None:
-        try:
+        with suppress(PodError):
             return self.read(pod)
-        except PodError:
-            return None
+        return None
 
     def bound_pods(self, node: str) -> list[ApiPod]:
         """Return the pods that are bound to a node, finished ones included."""
@@ -381,8 +392,7 @@ class LiveCluster:
     def _read_bound(self, pod: ApiPod, uid: str) -> Pod:
         """Read a bound pod; without its requests if it has ended, or if the report of its node has what it holds."""
         record = self.cluster.record(pod.spec.node_name)
-        known = record is not None and uid in record.ledger.pods
-        if known or api_pod_stage(pod) is PodStage.ENDED:
+        if (record is not None and uid in record.ledger.pods) or api_pod_stage(pod) is PodStage.ENDED:
             return plain_pod(pod, uid=uid)
         bound, problem = bound_pod(pod, uid=uid)
         if problem:
@@ -449,7 +459,6 @@ class LiveCluster:
             self._decoded.clear()
         if self.ready.is_set():
             self._touch(*([name for _, name in self.nodes.objects] if change.nodes is None else change.nodes))
-        if self.ready.is_set():
             for facts in self.cluster_facts.read_again(self._now()) if change.classes else ():
                 self.schedule(events.PodSeen(facts))
             self.schedule(events.ClaimsChanged(change.object[0] if change.object else None))
@@ -460,7 +469,7 @@ class LiveCluster:
         self._heard[name] = self._client.timing.clock()
         self._waiting.pop(name, None)
         if change.type is EventType.DELETED:
-            del self._heard[name]
+            self._heard.pop(name, None)
             self._reader.forget(name)
             self._unreadable.pop(f"{HOST_STATES.kind} {name}", None)
             self._forget_host(name)
@@ -545,8 +554,7 @@ class LiveCluster:
         record = self.cluster.record(name)
         if record is not None and state.has_ledger and record.report.sequence >= state.generation:
             return  # only the Node object changed, or the time of the observation
-        node = self.nodes.get(name)
-        version = node.status.node_info.kubelet_version if node else ""
+        version = node.status.node_info.kubelet_version if (node := self.nodes.get(name)) else ""
         report = self._reader.read(state, kubelet_version=version)
         self._unknown.pop(name, None)
         self._state_uids[name] = state.metadata.uid
@@ -592,19 +600,17 @@ class LiveCluster:
         key = group_of(pod)
         if key or not pod.spec.node_name:
             self._names[pod.metadata.uid] = (pod.metadata.namespace, pod.metadata.name)
-        if not pod.spec.node_name:
-            leaves = deleted or pod.finished or pod.metadata.deletion_timestamp is not None
-            self._follow_unbound(pod, gone=leaves)
-        if pod.spec.node_name and not change.listed:
-            self._bound_pod_changed(pod, self._kubelet_uid(pod), deleted=deleted)
-        if pod.spec.node_name:
-            self._follow_bound(pod, change.old, deleted=deleted)
-        if key:
-            self.schedule(events.GroupChanged(key))
+        bound, leaves = bool(pod.spec.node_name), deleted or pod.finished or pod.metadata.deletion_timestamp is not None
+        run_all(
+            lambda: None if bound else self._follow_unbound(pod, gone=leaves),
+            lambda: self._bound_pod_changed(pod, deleted=deleted) if bound and not change.listed else None,
+            lambda: self._follow_bound(pod, change.old, deleted=deleted) if bound else None,
+            lambda: self.schedule(events.GroupChanged(key)) if key else None,
+        )
         if deleted or (pod.spec.node_name and not key):
             self._names.pop(pod.metadata.uid, None)
         if deleted:
-            del self._uids[pod.metadata.uid]
+            self._uids.pop(pod.metadata.uid, None)
 
     def _follow_unbound(self, pod: ApiPod, *, gone: bool) -> None:
         """Tell the scheduling state about a pod without a node."""
@@ -627,19 +633,21 @@ class LiveCluster:
     def _follow_bound(self, pod: ApiPod, old: ApiPod | None, *, deleted: bool) -> None:
         """Tell the scheduling state about a pod with a node."""
         uid, node, ended = pod.metadata.uid, pod.spec.node_name, deleted or pod.finished
-        self.cluster_facts.forget(uid)
         before = old if old is not None and old.spec.node_name else None
-        trimmed = self.find_pod(pod.metadata.namespace, pod.metadata.name) or pod
-        if self.node_capacity.pod_changed(node, before, trimmed, ended=ended):
-            self.schedule(events.HostsChanged((node,)))
-        waits = self.scheduling.waits_for_claims(uid)
-        if ended:
-            self.schedule(events.PodGone(uid, node))
-        elif before is None or waits:
-            self.schedule(events.PodBound(uid, node, self._read_or_none(pod) if waits else None))
 
-    def _bound_pod_changed(self, pod: ApiPod, uid: str, *, deleted: bool) -> None:
-        host = pod.spec.node_name
+        trimmed = self.find_pod(pod.metadata.namespace, pod.metadata.name) or pod
+        waits = uid in self.scheduling.waiting_for_claims
+        steps: list[Callable[[], object]] = [lambda: self.cluster_facts.forget(uid)]
+        if self.node_capacity.pod_changed(node, before, trimmed, ended=ended):
+            steps.append(lambda: self.schedule(events.HostsChanged((node,))))
+        if ended:
+            steps.append(lambda: self.schedule(events.PodGone(uid, node)))
+        elif before is None or waits:
+            steps.append(lambda: self.schedule(events.PodBound(uid, node, self._read_or_none(pod) if waits else None)))
+        run_all(*steps)
+
+    def _bound_pod_changed(self, pod: ApiPod, *, deleted: bool) -> None:
+        host, uid = pod.spec.node_name, self._kubelet_uid(pod)
         bound = self._bound.setdefault(host, {})
         known = bound.get(uid)
         stage = api_pod_stage(pod)
@@ -661,8 +669,7 @@ class LiveCluster:
         read = plain_pod(pod, uid=uid) if stage is PodStage.ENDED else self._read_bound(pod, uid)
         if host in self._fallback.nodes and (known is None or stage is PodStage.ENDED):
             self._fallback.bound(host, read, ended=stage is PodStage.ENDED)
-        preempted = was_preempted(pod)
-        self.schedule(events.PodPreempted(read, host) if preempted else events.PodObserved(read, host, stage))
+        self.schedule(events.PodPreempted(read, host) if was_preempted(pod) else events.PodObserved(read, host, stage))
 
     def _count_prediction(self, prediction: instructions.CountPrediction) -> None:
         uid, node, outcome, cause = prediction.uid, prediction.node, prediction.outcome, prediction.cause

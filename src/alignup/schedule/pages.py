@@ -59,6 +59,7 @@ from alignup.schedule.pod_answers import (
 )
 from alignup.schedule.pod_states import NEEDS_ATTENTION, PodState, PodStates, PodSummary, group_pods
 from alignup.schedule.shared_manifests import EXAMPLES, read_shared, share
+from alignup.schedule.step_guard import ServiceStep
 from alignup.schedule.trends import PodCountHistory, Trends
 from alignup.schedule.workload_answers import WorkloadAnswer, accept_for, ask_about_gang, split_by_object
 from alignup.web.authentication import count_authenticated
@@ -319,8 +320,10 @@ class ClusterPages:
         """
         names, named = self._pods.names(state), []
         for start in range(0, len(names), NAMES_AT_ONCE):
-            namespaces.update(name[0] for name in names[start : start + NAMES_AT_ONCE])
-            named += [name for name in names[start : start + NAMES_AT_ONCE] if self._is_named(name, state, text)]
+            for name in names[start : start + NAMES_AT_ONCE]:
+                namespaces.add(name[0])
+                with self._live.guard.guarded(ServiceStep.ANSWER, f"list {name[0]}/{name[1]}"):
+                    named += [name] if self._is_named(name, state, text) else []
             await asyncio.sleep(0)
         return named
 
@@ -336,7 +339,8 @@ class ClusterPages:
         """Return groups of failed pods and of waiting ones, each with the number of pods that are in no group."""
         parts = []
         for states in (NEEDS_ATTENTION[:2], NEEDS_ATTENTION[2:]):
-            pods = [self._live.pods.objects[name] for state in states for name in self._pods.names(state)]
+            names = [name for state in states for name in self._pods.names(state)]
+            pods = [pod for name in names if (pod := self._live.pods.objects.get(name)) is not None]
             shown = (await asyncio.to_thread(group_pods, pods))[:MAX_ATTENTION]
             parts.append((shown, len(pods) - sum(summary.count for summary in shown)))
         return parts

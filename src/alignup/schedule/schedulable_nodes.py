@@ -6,7 +6,7 @@ does. So a node whose kubelet admits a pod may be one to which the scheduler doe
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 
 from alignup.align import fit
 from alignup.align.errors import QuantityError
@@ -73,10 +73,12 @@ class NodeCapacity:
         nodes: Informer[ApiNode],
         pods: Callable[[str], Mapping[str, ApiPod]],
         read: Callable[[ApiPod], Pod | None],
+        isolated: Callable[[str], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self._nodes = nodes
         self._pods = pods
         self._read = read
+        self._isolated = isolated
         self._used: dict[str, UsedResources] = {}
         #: node → what its bound pods use, other pods, and what they use together
         self._used_beside: dict[str, tuple[UsedResources, Sequence[Pod], UsedResources]] = {}
@@ -122,8 +124,11 @@ class NodeCapacity:
         elif name in self._used:
             used = self._used[name]
         else:
-            requests = (self._request(uid, bound) for uid, bound in self._pods(name).items())
-            used = self._used[name] = _sum(UsedResources(), requests)
+            used = UsedResources()
+            for uid, bound in self._pods(name).items():
+                with self._isolated(f"{bound.metadata.full_name} on node {name}"):
+                    used = used.plus(self._request(uid, bound))
+            self._used[name] = used
         if beside:
             bound_use, others, together = self._used_beside.get(name, (None, (), used))
             if bound_use is not used or others != beside:

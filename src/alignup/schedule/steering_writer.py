@@ -87,7 +87,11 @@ class SteeringWriter:
         waiting = self._waiting[node]
         try:
             while waiting:
-                await self._write(waiting.popleft())
+                instruction = waiting.popleft()
+                try:
+                    await self._write(instruction)
+                except Exception as error:  # noqa: BLE001 - whatever it is, the next ones are written
+                    self._live.instruction_failed(instruction, error)
         finally:
             del self._waiting[node]
 

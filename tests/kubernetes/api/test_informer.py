@@ -20,6 +20,7 @@ from alignup.kubernetes.api import (
     Timing,
     WatchEvent,
 )
+from alignup.kubernetes.api import informer as informers
 from alignup.kubernetes.api.access import Access
 from alignup.kubernetes.api.errors import ApiError, ForbiddenError, UnreachableError
 from alignup.kubernetes.api.objects import ApiPod, ObjectMeta
@@ -328,6 +329,35 @@ async def test_a_listener_that_fails_on_one_object_ends_nothing(server, client, 
 
     server.put(pod("bad", cpu="7"))
     await until(lambda: not informer.unreadable)
+
+
+async def test_a_change_that_a_listener_fails_on_is_reported_again(server, client, follow, monkeypatch, log):
+    """Later changes of the object are part of it."""
+    monkeypatch.setattr(informers, "_FIRST_RETRY", 0.0)
+    server.put(pod("p"))
+    informer, fails = Informer(client, PODS), True
+    seen: list[tuple[str, str, bool]] = []
+
+    def listen(change):
+        if fails:
+            raise LookupError("a defect")
+        request = change.object.spec.containers[0].resources.requests["cpu"]
+        seen.append((change.type.value, str(request), change.old is None))
+
+    informer.subscribe(listen)
+    follow(informer.run())
+    await until(lambda: informer.failures > 2)
+    server.put(pod("p", cpu="7"))
+    await until(lambda: informer.objects["default", "p"].spec.containers[0].resources.requests == {"cpu": "7"})
+    fails = False
+    await until(lambda: seen)
+    assert not informer.unreadable
+    fails = True
+    server.remove("pods", "p")
+    await until(lambda: not informer.objects)
+    fails = False
+    await until(lambda: len(seen) > 1)
+    assert seen == [("ADDED", "7", True), ("DELETED", "7", False)]
 
 
 async def test_a_list_listener_that_fails_ends_nothing(server, client, follow):

@@ -272,7 +272,7 @@ class Shell:
             if ended:
                 del self.facts.bound[uid]
             self.handle(events.HostsChanged((pod_object.host,)))
-            waits = self.state.waits_for_claims(uid)
+            waits = uid in self.state.waiting_for_claims
             if ended:
                 self.handle(events.PodGone(uid, pod_object.host))
             elif known is None or not known.host or waits:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from alignup.align.settings import Policy
 from alignup.placement.scheduling import events
 from alignup.placement.scheduling.facts import GroupKey, WaitState
-from alignup.placement.scheduling.instructions import AnswerNodes, GiveNodeBack, KeepNode
+from alignup.placement.scheduling.gate import GatedPodState
+from alignup.placement.scheduling.instructions import AnswerNodes, GiveNodeBack, KeepNode, WakePod
 from alignup.placement.scheduling.kept_nodes import MAX_HOLDERS, ROOM_SECONDS, UNUSED_SECONDS
 from alignup.placement.scheduling.known_schedulers import ASKED_SECONDS
 from alignup.placement.scheduling.options import ExtenderOptions, GateOptions
@@ -278,3 +279,15 @@ def test_a_pod_that_does_not_take_its_node_gets_none_for_a_while():
     assert machine.pass_time(ROOM_SECONDS) == [GiveNodeBack(NODE, "default/wide", WIDE.uid, reason)]
     assert machine.pass_time(UNUSED_SECONDS - 1) == []
     assert kept_for(machine.pass_time(1.0)) == [(NODE, "default/wide")]
+
+
+def test_no_node_is_kept_for_a_released_pod_whose_node_became_unschedulable():
+    """It cannot go elsewhere, so nothing wakes it for another node."""
+    machine = Machine({name: host() for name in "ab"}, gate=GateOptions(patience=PATIENCE, unbound=10 * PATIENCE))
+    facts = machine.wait(pod("p", cpu="1"))
+    machine.place_next()
+    machine.handle(events.ReleaseWritten("p"))
+    machine.see(facts, state=WaitState.UNSCHEDULABLE, released_to=machine.state.assumptions.nodes["p"])
+    done = [each for _ in range(5) for each in (*machine.pass_time(PATIENCE), *machine.handle(events.WakeNext()))]
+    assert not [each for each in done if isinstance(each, KeepNode | WakePod)]
+    assert machine.gate.state_of("p") is GatedPodState.RELEASED

@@ -65,13 +65,15 @@ class Counts:
 
 
 class Model:
+    nodes = NODES
+
     def __init__(self, seed: int, *, record: Path | None = None) -> None:
         self.seed, self.world, self.record = seed, World(seed), record
         self.random = self.world.random
         self.trouble = self.random.choice((0.3, 1.0, 5.0))  #: how often others interfere
         self.faulty, self.frozen, self.arriving = True, False, True
         self.api = ModelApi(self.world, self.receive)
-        self.kubelets = kubelets(self.api, NODES, lambda: self.frozen)
+        self.kubelets = kubelets(self.api, self.nodes, lambda: self.frozen)
         self.api.on_rejection = self.rejected
         self.api.on_binding = self.bound
         self.pods = PodMaker(self.world, self.kubelets)
@@ -254,7 +256,7 @@ class Model:
                 self.check_binding(shell, pod)
                 self.check_demand(shell, pod, (each.node,))
             case instructions.Report("step failed", details=details):
-                if not isinstance(details["error"], InjectedError):
+                if ExceptionGroup("all", [details["error"]]).split(InjectedError)[1]:
                     self.fail(f"{details}: {''.join(format_exception(details['error']))}")
             case instructions.Report("release given up", uid=uid):
                 self.given_up.add(uid)

@@ -85,7 +85,7 @@ class GatedCluster(SimulatedNodes):
         """A pod ends, its object goes, and its kubelet, if it has admitted it, no longer holds anything for it."""
         document = self.document(name)
         host, uid = document["spec"].get("nodeName"), document["metadata"]["uid"]
-        self.server.remove("pods", name)
+        self.server.remove("pods", name, namespace=document["metadata"].get("namespace", "default"))
         for claim in self.server.objects("resourceclaims"):
             if claim["metadata"]["name"].startswith(f"{name}-"):
                 self.server.remove("resourceclaims", claim["metadata"]["name"])

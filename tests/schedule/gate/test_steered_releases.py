@@ -4,6 +4,8 @@ import pytest
 
 from alignup.align.workload.names import MARKER, NUMA_ANNOTATION
 from alignup.kubernetes.api import PODS
+from alignup.placement.scheduling.gate import GatedPodState
+from alignup.placement.scheduling.pod_steering import WAIT_SECONDS
 from alignup.placement.steered import STEERED_ANNOTATION
 from alignup.schedule.gate.controller import GateController
 from alignup.schedule.steering_writer import SteeringWriter
@@ -71,15 +73,47 @@ async def test_a_pod_is_released_when_its_numa_node_is_the_only_choice(cluster, 
 
 async def test_a_late_observer_stops_no_release(cluster, controller, observer, live, clock):
     observer.answer, live.scheduling.steering.silent_seconds = "", 0.0
+    withdrawals = live.scheduling.steering.withdrawals
+
+    async def wait_too_long(last):
+        """An instruction after the *last* generation is written, and the observer does not answer."""
+        await until(lambda: "a" in withdrawals and withdrawals["a"].uid and withdrawals["a"].generation > last)
+        clock.now += 2 * SECONDS
+        controller.notify()
+        return withdrawals["a"].generation
+
     cluster.gate(SMALL)
-    await until(lambda: observer.specs)
-    clock.now += 2 * SECONDS
+    generation = await wait_too_long(0)
+    await until(lambda: controller.gate.state_of("small") is GatedPodState.PUT_OFF)
+    clock.now += WAIT_SECONDS
     controller.notify()
+    await wait_too_long(generation)
     await until(lambda: cluster.gates() == {})
 
     assert STEERED_ANNOTATION not in cluster.document("small")["metadata"]["annotations"]
     await bind(cluster, observer, live, "small")
     assert live.metrics.predictions.totals == {"as_predicted": 1}
+
+
+async def test_a_pod_is_not_released_before_the_host_state_shows_the_markers_of_its_node(
+    cluster, controller, observer, live, clock
+):
+    cluster.change("b", allocatable={MARKER: "16"})
+    cluster.change("a", allocatable={MARKER: "0"})
+    await until(lambda: [live.cluster_facts.has_markers(name) for name in "ab"] == [False, True])
+    cluster.gate(SMALL)
+    await until(lambda: controller.gate.state_of("small") is GatedPodState.PUT_OFF)
+    assert live.assumed == {}
+    assert cluster.gates() != {}
+    add_marked_node(cluster, "b")
+    await until(lambda: len(live.cluster.steered(SMALL, "b")) == 2)
+    clock.now += 2.0
+    controller.notify()
+
+    await until(lambda: cluster.gates() == {})
+
+    assert observer.specs == [("b", "small", "1")]
+    assert STEERED_ANNOTATION in cluster.document("small")["metadata"]["annotations"]
 
 
 async def test_a_pod_that_is_deleted_takes_the_instruction_back(cluster, controller, observer, live):

@@ -5,7 +5,8 @@ is no longer available, or events do not come in order, the objects are listed a
 reported.
 
 One bad object ends nothing: an object that cannot be decoded, or that a listener fails on, is logged with its name and
-kept in ``unreadable`` until it changes or is gone, and the others are followed.
+kept in ``unreadable`` until it changes or is gone, and the others are followed. A listener that failed on a change is
+called again with back-off, or with the next change of the object.
 """
 
 import asyncio
@@ -33,6 +34,8 @@ from alignup.kubernetes.api.timing import RetryDelay
 _STREAMED_LISTS = (1, 34)  #: the first version of Kubernetes in which every API server streams lists
 _SHORT_WATCH = 1.0  #: seconds; a watch that ends without an event before this counts as failed
 
+_FIRST_RETRY, _LONGEST_RETRY = 1.0, 300.0  #: seconds, after a listener has failed on a change
+
 _log = structlog.get_logger()
 
 
@@ -50,6 +53,21 @@ class Change(Generic[Object]):
 
 
 Listener = Callable[[Change[Object]], object]
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure(Generic[Object]):
+    """A change that a listener failed on."""
+
+    key: ObjectKey
+    change: Change[Object]
+    count: int  #: failures in a row
+
+    def before(self, change: Change[Object]) -> Change[Object]:
+        """Return a later change of the object, to a listener that does not know of this one."""
+        if change is self.change or EventType.DELETED in {change.type, self.change.type}:
+            return change
+        return replace(change, type=self.change.type, old=self.change.old)
 
 
 class Informer(Generic[Object]):
@@ -87,6 +105,7 @@ class Informer(Generic[Object]):
         self._streamed: bool | None = None  #: whether the server streams lists; ``None``: unknown
         self._listeners: list[Listener[Object]] = []
         self._list_listeners: list[Callable[[], object]] = []
+        self._failed: dict[tuple[Listener[Object], str], _Failure[Object]] = {}  #: by listener and uid
         self._replacing = False  #: whether the differences of a list are applied now
         self._synced = asyncio.Event()
         self._tried = asyncio.Event()
@@ -114,8 +133,7 @@ class Informer(Generic[Object]):
     def subscribe(self, listener: Listener[Object]) -> Callable[[], None]:
         """Call *listener* with every object as an addition now, and then with every change; return how to stop that."""
         for key, obj in tuple(self._objects.items()):
-            with self.isolated(key):
-                listener(Change(EventType.ADDED, obj))
+            self._call(listener, key, Change(EventType.ADDED, obj))
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
@@ -276,8 +294,25 @@ class Informer(Generic[Object]):
 
     def _notify(self, key: ObjectKey, change: Change[Object]) -> None:
         for listener in tuple(self._listeners):
-            with self.isolated(key):
-                listener(change)
+            self._call(listener, key, change)
+
+    def _call(self, listener: Listener[Object], key: ObjectKey, change: Change[Object]) -> None:
+        uid = change.object.metadata.uid
+        failure = self._failed.pop((listener, uid), None)
+        change = failure.before(change) if failure else change
+        failures = self.failures
+        with self.isolated(key):
+            listener(change)
+        if self.failures > failures:
+            failure = self._failed[listener, uid] = _Failure(key, change, failure.count + 1 if failure else 1)
+            seconds = min(_FIRST_RETRY * 2 ** min(failure.count - 1, 32), _LONGEST_RETRY)
+            asyncio.get_running_loop().call_later(seconds, self._call_again, listener, uid, failure)
+        elif failure is not None:
+            self.unreadable.pop(key, None)
+
+    def _call_again(self, listener: Listener[Object], uid: str, failure: _Failure[Object]) -> None:
+        if self._failed.get((listener, uid)) is failure and listener in self._listeners:
+            self._call(listener, failure.key, failure.change)
 
 
 def _needs_list(error: ApiError) -> bool:

@@ -278,16 +278,16 @@ class Bindings:
     def written(self, request: int) -> None:
         binding = self._bindings.get(request)
         if binding is not None:
-            self._claims.bound(binding.facts.uid, binding.check)
-            self._end(binding, "")
+            with self._isolated(binding):
+                self._claims.bound(binding.facts.uid, binding.check)
+                self._end(binding, "")
 
     def failed(self, request: int, problem: str, *, lost: bool) -> None:
         """Take note of a binding that was not written, or may have been (*lost*): then the node counts on the pod."""
         binding = self._bindings.get(request)
-        if binding is not None and lost:
-            self._end(binding, problem)
-        elif binding is not None:
-            self._undo(binding, problem)
+        if binding is not None:
+            with self._isolated(binding):
+                self._end(binding, problem) if lost else self._undo(binding, problem)
 
     def step_failed(self, request: int, error: Exception) -> None:
         """Take note of something unexpected while an instruction was carried out."""
@@ -311,8 +311,9 @@ class Bindings:
 
     def _answer(self, binding: PendingBinding, problem: str) -> None:
         del self._bindings[binding.request]
-        self._ended(binding.facts.uid, problem)
         self._turn.emit(AnswerBinding(binding.request, problem))
+        with self._turn.isolated("bind", binding.facts.full_name):
+            self._ended(binding.facts.uid, problem)
 
 
 def _follows_claims(pod: Pod) -> bool:

@@ -62,7 +62,7 @@ class BlockedExplanations:
             if at > self._turn.now:
                 return None
             del self._later[pod_class]
-            if pod_class in self._queue.blocked:
+            if pod_class in self._queue.blocked and self._queue.of_kind(pod_class):
                 return pod_class
         return None
 

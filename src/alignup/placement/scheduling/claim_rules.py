@@ -164,8 +164,10 @@ class GatedClaims:
         self._open_claims: Counter[tuple[str, str]] = Counter()  #: how many have a claim, by namespace and name
         self._bound: dict[str, tuple[Pod, str, float]] = {}  #: those that are bound, their node, and since when
 
-    def __contains__(self, uid: str) -> bool:
-        return uid in self._waiting
+    @property
+    def waiting(self) -> Collection[str]:
+        """The uids of released pods whose claims have no devices yet."""
+        return self._waiting.keys()
 
     def choose(self, pod: Pod, candidates: Iterable[str], drop: Callable[[str], object]) -> tuple[str, ...]:
         """Return the nodes of *candidates*, the best first, that the pod can be released to.

@@ -182,5 +182,5 @@ class ClusterFacts(Protocol):
     def steering_known(self) -> bool:
         """Whether the instructions to observers are followed."""
 
-    def has_markers(self, node: str) -> bool:
-        """Return whether the Node object of a node may have markers of NUMA nodes."""
+    def has_markers(self, node: str) -> bool | None:
+        """Return whether a Node object has markers; ``None``: it does not name them."""

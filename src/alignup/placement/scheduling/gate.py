@@ -9,10 +9,11 @@ when a node changes that could admit it. The pods of a gang are released togethe
                   blocked   (not written) → queued
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from enum import StrEnum
+from functools import partial
 
 from alignup.align.errors import AlignError
 from alignup.align.reason_codes import (
@@ -69,8 +70,9 @@ from alignup.placement.scheduling.releases import (
     Releases,
     describe_failure,
 )
-from alignup.placement.scheduling.turn import Turn
+from alignup.placement.scheduling.turn import Turn, run_all
 
+STEER_SECONDS = 1.0  #: before a pod is tried again that cannot be steered now
 QUEUE = "queue"  #: the step in which a pod is read, and put into the queue
 
 
@@ -134,6 +136,7 @@ class Gate:
         self.incomplete: dict[GroupKey, float] = {}  #: groups without enough pods → when to explain that
         self._preparing: dict[str, PodClass] = {}  #: of large pods, by uid of the first, while others decide on them
         self._failures: dict[str, int] = {}  #: uid, of a gang that of its first pod → failures in a row
+        self._paused: dict[str, tuple[int, float]] = {}  #: namespace → failures in a row, and when to look there again
         self._node_gone = False  #: whether pods may have been released to a node that is gone since the last check
 
     def count_blocked(self) -> int:
@@ -181,32 +184,38 @@ class Gate:
             self._stop_waiting(uid)
 
     def pod_gone(self, uid: str, node: str) -> None:
-        self._stop_waiting(uid)
-        self._pods.pop(uid, None)
         release = self.releases.get(uid)
-        if release is not None and not node:
-            self._steering.cancel(uid, *release.nodes)
-            self._report("release ended", release.facts, outcome=ReleaseOutcome.DELETED)
-        self._end_release(uid, bound=False)
-        self.releases.forget(uid)
+        nodes = release.nodes if release else ()
         self._turn.emit(ForgetEvents(uid))
-        self._settle(self.claims.forget(uid))
         self._failures.pop(uid, None)
-        gone = (node,) if node else tuple(release.nodes) if release else ()
-        self.queue.nodes_changed(gone)
+        run_all(
+            partial(self._stop_waiting, uid),
+            partial(self._steering.cancel, uid, *(nodes if not node else ())),
+            partial(self._end_release, uid, bound=False),
+            partial(self.releases.forget, uid),
+            lambda: self._settle(self.claims.forget(uid)),
+            partial(self.queue.nodes_changed, (node,) if node else nodes),
+        )
+        self._pods.pop(uid, None)
+        if release is not None and not node:
+            self._report("release ended", release.facts, outcome=ReleaseOutcome.DELETED)
 
     def pod_bound(self, uid: str, node: str, pod: Pod | None) -> None:
         """Take note of a binding; *pod* as it is now, with the names of its claims, if it can be read."""
-        self._stop_waiting(uid)
-        facts = self._pods.pop(uid, None)
-        self._settle(self.claims.bound(uid, node, pod, now=self._turn.now))
-        outcome = self.releases.bound(uid, node)
+        run_all(
+            partial(self._stop_waiting, uid),
+            lambda: self._settle(self.claims.bound(uid, node, pod, now=self._turn.now)),
+            partial(self._release_bound, uid, node),
+            self._write_planned,
+        )
+        self._pods.pop(uid, None)
+
+    def _release_bound(self, uid: str, node: str) -> None:
+        outcome, facts = self.releases.bound(uid, node), self._pods.get(uid)
         if outcome is not None:
-            self._write_followers(uid, bound=True)
-            name = facts.full_name if facts else ""
             details = {"outcome": outcome, "node": node}
-            self._turn.emit(Report("release ended", uid, name, details))
-        self._write_planned()
+            self._turn.emit(Report("release ended", uid, facts.full_name if facts else "", details))
+            self._write_followers(uid, bound=True)
 
     def pod_unreadable(self, uid: str, problem: str) -> None:
         """Take note of a pod behind the gate that cannot be read."""
@@ -271,8 +280,10 @@ class Gate:
         self.queue.nodes_changed(hosts)
         for uid in sorted(self.releases.uncounted):
             facts = self._pods[uid]
-            if not set(hosts).isdisjoint(facts.released_to) and self._assume_released(facts):
-                self.releases.uncounted.discard(uid)
+            if not set(hosts).isdisjoint(facts.released_to):
+                with self._turn.isolated("release", facts.full_name):  # it is tried with the next change of a node
+                    if self._assume_released(facts):
+                        self.releases.uncounted.discard(uid)
 
     def node_changed(self, node: str, *, gone: bool) -> None:
         """Take note that a Node object has changed in what choices depend on, or is gone."""
@@ -329,7 +340,7 @@ class Gate:
         """Try the next pod; return whether it is released, or ``None`` if there is none to try."""
         if self.releases.writing >= self.options.parallel:
             return None
-        head = self.queue.next_head(self._has_share)
+        head = self.queue.next_head(self._may_try, self._isolated_namespace)
         if head is None:
             return None
         pod_class, waiting = head
@@ -365,6 +376,9 @@ class Gate:
         if pod_class is not None:
             pod_class.prepared = True
             self.queue.retry(pod_class)
+
+    def _may_try(self, namespace: str) -> bool:
+        return self._turn.now >= self._paused.get(namespace, (0, 0.0))[1] and self._has_share(namespace)
 
     def _has_share(self, namespace: str) -> bool:
         """Return whether a namespace has a slot left.
@@ -489,21 +503,41 @@ class Gate:
         pods = waiting.members if isinstance(waiting, WaitingGang) else (waiting,) if waiting else ()
         uids = [facts.uid for facts in pods] or ([uid] if step == QUEUE else [])  # others are bound or gone
         seconds = self._count_failure(uids[0]) if uids else 0.0
-        text = f"{type(error).__name__}: {error}"
-        self.queue.remove(uid)
-        for member in uids:
-            self._stop_waiting(member)
-            if (release := self._end_release(member, bound=False)) is not None:
-                self._undo(release)
-            self._assumptions.forget(member)
-            self._cluster.forget(member)  # also where only a part of the step was done
-            current = self._facts.pod(member)
-            if current is None or current.state is WaitState.GATED:
-                self._refused[member] = self._turn.now + seconds
-                message = f"alignup failed on the pod, and tries again: {text}"
-                self._turn.emit(WriteEvent(member, INTERNAL_ERROR, message))
         name = waiting.full_name if waiting else uid
         self._turn.failed(step, name, error, seconds)
+        undo: list[Callable[[], object]] = [partial(self.queue.remove, uid)]
+        for member in uids:
+            undo += [partial(each, member) for each in (self._stop_waiting, self._take_back, self._assumptions.forget)]
+            undo.append(partial(self._cluster.forget, member))  # also where only a part of the step was done
+            undo.append(partial(self._try_later, member, seconds, error))
+        for each in undo:
+            with self._turn.isolated(step, name):
+                each()
+
+    def _take_back(self, uid: str) -> None:
+        if (release := self._end_release(uid, bound=False)) is not None:
+            self._undo(release)
+
+    def _try_later(self, uid: str, seconds: float, error: Exception) -> None:
+        current = self._facts.pod(uid)
+        if current is None or current.state is WaitState.GATED:
+            self._refused[uid] = self._turn.now + seconds
+            message = f"alignup failed on the pod, and tries again: {type(error).__name__}: {error}"
+            self._turn.emit(WriteEvent(uid, INTERNAL_ERROR, message))
+
+    @contextmanager
+    def _isolated_namespace(self, namespace: str) -> Iterator[None]:
+        """Let the search for the next pod fail for one namespace alone, and look there again later."""
+        count, until = self._paused.get(namespace, (0, 0.0))
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - whatever it is, all others go on
+            seconds = back_off(count + 1)
+            self._paused[namespace] = (count + 1, self._turn.now + seconds)
+            self._turn.failed("place", f"namespace {namespace}", error, seconds)
+        else:
+            if until <= self._turn.now:
+                self._paused.pop(namespace, None)
 
     def _count_failure(self, uid: str) -> float:
         """Return the seconds after which to try again."""
@@ -527,7 +561,8 @@ class Gate:
             if self.releases.get(uid) is not release:
                 self._steering.cancel(uid, *release.nodes)  # it was taken back meanwhile
             elif steered.problem:
-                self.release_failed(uid, ReleaseOutcome.CHANGED, "", self._facts.pod(uid))
+                self.release_failed(uid, ReleaseOutcome.CHANGED, "", None)
+                self._refused[uid] = self._turn.now + STEER_SECONDS
             else:
                 self._turn.emit(WriteRelease(facts.pod, facts.version, release.nodes, steered.text))
 
@@ -658,7 +693,9 @@ class Gate:
         now = self._turn.now
         checks = [self.releases.next_check(now), self.claims.next_check()]
         checks += [max(at - now, 0.0) for at in (*self._explanations.due(), *self.incomplete.values())]
-        checks += [max(at - now, 0.1) for at in self._refused.values()]
+        checks += [
+            max(at - now, 0.1) for at in (*self._refused.values(), *(until for _, until in self._paused.values()))
+        ]
         seconds = min((seconds for seconds in checks if seconds is not None), default=None)
         return None if seconds == float("inf") else seconds
 

@@ -18,6 +18,8 @@ may use. A pod of a higher priority is never kept out.
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeVar
 
 from alignup.align.errors import AlignError
 from alignup.align.workload import Pod
@@ -27,14 +29,17 @@ from alignup.placement.pod_shape import SHAPE_UID, is_large, needs_alignment
 from alignup.placement.scheduling.facts import ClusterFacts, GroupKey, PodFacts, WaitingOrder, WaitState
 from alignup.placement.scheduling.instructions import GiveNodeBack, Instruction, KeepNode
 from alignup.placement.scheduling.namespace_patience import NamespacePatience
-from alignup.placement.scheduling.reasons import PATIENCE, SHARE, UNKNOWN_SCHEDULER
+from alignup.placement.scheduling.reasons import FAILED, PATIENCE, SHARE, UNKNOWN_SCHEDULER
+from alignup.placement.scheduling.turn import Turn
 
 MAX_HOLDERS = 3  #: pods and gangs at a time for which nodes are kept, of which one is a gang
 NAMESPACE_HOLDERS = 1  #: of one namespace
 GANG_SHARE = 0.1  #: of the nodes that a gang may use: so many it keeps at most while it delays other namespaces
 ROOM_SECONDS = 120.0  #: for which a node with room is kept for a pod; then something else prevents it
 UNUSED_SECONDS = 600.0  #: after a pod did not take its node, before it gets another
-UNSUITABLE_SECONDS = 60.0  #: after no node was suitable, before the search is repeated
+UNSUITABLE_SECONDS = 60.0  #: after no node was suitable, or the search failed, before it is repeated
+
+Result = TypeVar("Result")
 
 
 @dataclass(slots=True, eq=False)
@@ -83,11 +88,13 @@ class KeptNodes:
         *,
         is_placed: Callable[[str], bool],
         will_schedule: Callable[[PodFacts], bool],
+        turn: Turn,
     ) -> None:
         self._cluster = cluster
         self._facts = facts
         self._is_placed = is_placed  #: whether nodes count on a pod
         self._will_schedule = will_schedule  #: whether a known scheduler will schedule a pod
+        self._turn = turn
         self.namespaces = NamespacePatience()
         #: how long pods in a state wait before a node is kept for them, in seconds; for those in others, none is kept
         self.patience: dict[WaitState, float] = {}
@@ -111,6 +118,9 @@ class KeptNodes:
         """Return the pods and gangs for which nodes are kept."""
         return list({id(kept.holder): kept.holder for kept in self._kept.values()}.values())
 
+    def _nodes_of(self, holder: NodeHolder) -> dict[str, KeptNode]:
+        return {node: kept for node, kept in self._kept.items() if kept.holder is holder}
+
     # Questions
 
     def unschedulable(self) -> list[PodFacts]:
@@ -126,9 +136,11 @@ class KeptNodes:
         kept = self._kept.get(node)
         if kept is None or pod.uid in kept.holder.uids or order <= kept.holder.order:
             return False
-        record, (*pods, last) = self._cluster.record(node), kept.pods
         others = [replace(other, uid=f"{SHAPE_UID}-{place}") for place, other in enumerate(after)]
-        newcomers = (*others, pod)
+        return self._keeps_out(node, kept, (*others, pod))
+
+    def _keeps_out(self, node: str, kept: KeptNode, newcomers: Sequence[Pod]) -> bool:
+        record, (*pods, last) = self._cluster.record(node), kept.pods
         beside = (*kept.later.values(), *newcomers, *pods)
         if record is None or self._facts.insufficient(node, last, beside=beside, empty=True):
             return True
@@ -211,80 +223,98 @@ class KeptNodes:
     def check(self, now: float) -> list[Instruction]:
         """Give back nodes that need not, or must not, be kept any more, and keep nodes for the next pod."""
         self.namespaces.forgive(now)
-        given_back = [*self._give_back_changed(now), *self._give_back_unused(now), *self._give_back_delaying(now)]
+        given_back: list[Instruction] = []
+        for step in (self._give_back_changed, self._give_back_unused, self._give_back_delaying):
+            for holder in self._holders():
+                done = self._isolated(holder.first, now, partial(step, holder, now))
+                given_back += self._give_back([holder], FAILED) if done is None else done
         self._checked = now
         return given_back + self._keep_next(now)
 
-    def _give_back_delaying(self, now: float) -> list[Instruction]:
-        """Give back nodes that delay pods of other namespaces: all of a holder after the limit, or beyond its share."""
-        given_back: list[Instruction] = []
-        for holder in [holder for holder in self._holders() if holder.delayed]:
-            nodes = [node for node, kept in self._kept.items() if kept.holder is holder]
-            if self.namespaces.kept_out(holder.namespace, now - self._checked, now):
-                given_back += self._give_nodes_back(nodes, PATIENCE)
-            elif holder.group and len(nodes) > holder.share:
-                holder.limited = now
-                given_back += self._give_nodes_back(nodes[holder.share :], SHARE)
-        return given_back
+    def _isolated(self, waiting: WaitingPod, now: float, step: Callable[[], Result]) -> Result | None:
+        """Let a step fail for one pod alone, which gets no nodes for a while then."""
+        try:
+            return step()
+        except Exception as error:  # noqa: BLE001 - whatever it is, all others go on
+            waiting.retry = now + UNSUITABLE_SECONDS
+            self._turn.failed("place", waiting.facts.full_name, error, UNSUITABLE_SECONDS)
+            return None
 
-    def _give_back_unused(self, now: float) -> list[Instruction]:
-        """Give back nodes that their holders do not take although there is room."""
-        unused = []
-        for holder in [holder for holder in self._holders() if holder.limited is None]:
-            nodes = {node: kept for node, kept in self._kept.items() if kept.holder is holder}
-            has_room = all(self._cluster.verdict(kept.pods[0], node).admits for node, kept in nodes.items())
-            holder.room_since = (now if holder.room_since is None else holder.room_since) if has_room else None
-            if holder.room_since is not None and now - holder.room_since >= ROOM_SECONDS:
-                holder.first.retry = now + UNUSED_SECONDS
-                unused.append(holder)
-        return self._give_back(unused, "the pod was not placed although there was room")
+    def _give_back_delaying(self, holder: NodeHolder, now: float) -> list[Instruction]:
+        """Give back nodes that delay pods of other namespaces: all of them after the limit, or those beyond a share."""
+        nodes = list(self._nodes_of(holder))
+        if holder.delayed and self.namespaces.kept_out(holder.namespace, now - self._checked, now):
+            return self._give_nodes_back(nodes, PATIENCE)
+        if holder.delayed and holder.group and len(nodes) > holder.share:
+            holder.limited = now
+            return self._give_nodes_back(nodes[holder.share :], SHARE)
+        return []
 
-    def _give_back_changed(self, now: float) -> list[Instruction]:
-        """Give back nodes of gangs of which other pods wait now, and nodes whose state is not known any more.
+    def _give_back_unused(self, holder: NodeHolder, now: float) -> list[Instruction]:
+        """Give back nodes that their holder does not take although there is room."""
+        if holder.limited is not None:
+            return []
+        nodes = self._nodes_of(holder).items()
+        has_room = all(self._cluster.verdict(kept.pods[0], node).admits for node, kept in nodes)
+        holder.room_since = (now if holder.room_since is None else holder.room_since) if has_room else None
+        if holder.room_since is None or now - holder.room_since < ROOM_SECONDS:
+            return []
+        holder.first.retry = now + UNUSED_SECONDS
+        return self._give_back([holder], "the pod was not placed although there was room")
+
+    def _give_back_changed(self, holder: NodeHolder, now: float) -> list[Instruction]:
+        """Give back nodes of a gang of which other pods wait now, and nodes whose state is not known any more.
 
         A gang that has kept fewer nodes than it needs gets others when it delays nobody.
         """
-        unknown = [holder for holder in self._holders() if not self._will_schedule(holder.first.facts)]
-        given_back = self._give_back(unknown, UNKNOWN_SCHEDULER)
-        changed = [self._kept[node].holder for node in self._kept if self._cluster.record(node) is None]
-        for holder in self._holders():
-            if holder.limited is not None and not holder.delayed and now - holder.limited >= UNSUITABLE_SECONDS:
-                holder.first.retry = now
-                given_back += self._give_back([holder], "others may be kept for the gang")
-            elif holder.group:
-                current = self._as_holder(holder.first)
-                if current is None or (current[0].group, current[0].order) != (holder.group, holder.order):
-                    changed.append(holder)
-        return given_back + self._give_back(changed, "the pod cannot go there any more")
+        if not self._will_schedule(holder.first.facts):
+            return self._give_back([holder], UNKNOWN_SCHEDULER)
+        if holder.limited is not None and not holder.delayed and now - holder.limited >= UNSUITABLE_SECONDS:
+            holder.first.retry = now
+            return self._give_back([holder], "others may be kept for the gang")
+        changed = False
+        for node, kept in self._nodes_of(holder).items():
+            changed |= self._cluster.record(node) is None
+            self._keeps_out(node, kept, ())  # if the holder is to blame, this fails here, and not only for others
+        if holder.group:
+            current = self._as_holder(holder.first)
+            changed |= current is None or (current[0].group, current[0].order) != (holder.group, holder.order)
+        return self._give_back([holder], "the pod cannot go there any more") if changed else []
 
     def _keep_next(self, now: float) -> list[Instruction]:
         """Keep nodes for the first pod that has waited long and has none, or note which holders it waits for."""
-        holders = self._holders()
-        by_namespace = Counter(holder.namespace for holder in holders)
-        gangs = [holder for holder in holders if holder.group]
+        by_namespace = Counter(holder.namespace for holder in self._holders())
         due = [
             waiting
             for waiting in self._waiting.values()
-            if by_namespace[waiting.facts.namespace] < NAMESPACE_HOLDERS and self._is_due(waiting, now)
+            if by_namespace[waiting.facts.namespace] < NAMESPACE_HOLDERS
+            and self._isolated(waiting, now, partial(self._is_due, waiting, now))
         ]
         for waiting in sorted(due, key=lambda waiting: waiting.facts.order):
-            candidate = self._as_holder(waiting)
-            if candidate is None:
-                continue
-            waiting.retry = now + UNSUITABLE_SECONDS
-            holder, pods = candidate
-            try:
-                hosts = self._find_nodes(pods, holder)
-            except AlignError:  # no kubelet can decide on it
-                hosts = {}
-            earlier = holders if len(holders) >= MAX_HOLDERS else gangs if holder.group else []
-            if hosts and earlier:
-                earlier[0].delayed.add(holder.uid)
-                return []
-            self._kept |= {node: KeptNode(holder, held_pods) for node, held_pods in hosts.items()}
-            waited = now - waiting.facts.since
-            return [KeepNode(node, holder.name, holder.uid, pods, waited) for node, pods in hosts.items()]
+            done = self._isolated(waiting, now, partial(self._keep_for, waiting, now))
+            if done is not None:
+                return done
         return []
+
+    def _keep_for(self, waiting: WaitingPod, now: float) -> list[Instruction] | None:
+        """Keep nodes for a pod, or its gang; ``None``: the gang cannot start anyway."""
+        candidate = self._as_holder(waiting)
+        if candidate is None:
+            return None
+        waiting.retry = now + UNSUITABLE_SECONDS
+        holder, pods = candidate
+        try:
+            hosts = self._find_nodes(pods, holder)
+        except AlignError:  # no kubelet can decide on it
+            hosts = {}
+        holders = self._holders()
+        earlier = holders if len(holders) >= MAX_HOLDERS else [each for each in holders if each.group and holder.group]
+        if hosts and earlier:
+            earlier[0].delayed.add(holder.uid)
+            return []
+        self._kept |= {node: KeptNode(holder, held_pods) for node, held_pods in hosts.items()}
+        waited = now - waiting.facts.since
+        return [KeepNode(node, holder.name, holder.uid, pods, waited) for node, pods in hosts.items()]
 
     def _is_due(self, waiting: WaitingPod, now: float) -> bool:
         facts = waiting.facts

@@ -12,6 +12,7 @@ import heapq
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 from alignup.align.workload import Pod
@@ -129,7 +130,10 @@ class BlockedClasses:
             self._changes = -1  # another round is needed
 
     def remove(self, entry: Entry) -> None:
-        del self.entries[bisect_left(self.entries, entry)]
+        """Remove an entry; do nothing without it, since an earlier step may have failed."""
+        place = bisect_left(self.entries, entry)
+        if self.entries[place : place + 1] == [entry]:
+            del self.entries[place]
 
     def next(self, changes: int) -> Entry | None:
         """Return the first pod of the class to try next, after as many *changes*; ``None``: there were none since."""
@@ -188,12 +192,13 @@ class PodQueue(WaitQueue[PodClass, PodFacts]):
             if not self.namespaces[pod_class.namespace]:
                 del self.namespaces[pod_class.namespace]
             if pod_class not in self._kinds:
-                self._unblock(pod_class, entry)
                 pod_class.explained = None
                 self._unused[pod_class] = None
                 if len(self._unused) > MAX_CLASSES:
                     oldest, _ = self._unused.popitem(last=False)
                     del self._classes[oldest.key]
+                    self.blocked.discard(oldest)
+                self._unblock(pod_class, entry)
             elif entry < self._kinds[pod_class][0]:
                 self._replace_head(pod_class, entry)
         return entry
@@ -205,9 +210,11 @@ class PodQueue(WaitQueue[PodClass, PodFacts]):
             return
         if pod_class not in self.blocked:
             heapq.heappush(self._new.setdefault(pod_class.namespace, []), head)
-        elif before is not None:
-            self._blocked[pod_class.namespace].remove(before)
-            self._blocked[pod_class.namespace].put(head)
+            return
+        blocked = self._blocked.setdefault(pod_class.namespace, BlockedClasses(self._freed))
+        if before is not None:
+            blocked.remove(before)
+        blocked.put(head)
 
     def is_blocked(self, uid: str) -> bool:
         entry = self._entries.get(uid)
@@ -229,7 +236,7 @@ class PodQueue(WaitQueue[PodClass, PodFacts]):
 
     def retry(self, pod_class: PodClass) -> None:
         """Try a blocked class again, like a new one."""
-        if pod_class in self.blocked:
+        if pod_class in self.blocked and pod_class in self._kinds:
             head = self._kinds[pod_class][0]
             self._unblock(pod_class, head)
             heapq.heappush(self._new.setdefault(pod_class.namespace, []), head)
@@ -243,24 +250,24 @@ class PodQueue(WaitQueue[PodClass, PodFacts]):
     def _unblock(self, pod_class: PodClass, head: Entry) -> None:
         if pod_class in self.blocked:
             self.blocked.discard(pod_class)
-            blocked = self._blocked[pod_class.namespace]
-            blocked.remove(head)
-            if not blocked.entries:
-                del self._blocked[pod_class.namespace]
+            blocked = self._blocked.get(pod_class.namespace)
+            if blocked is not None:
+                blocked.remove(head)
+                if not blocked.entries:
+                    del self._blocked[pod_class.namespace]
 
-    def next_head(self, may_try: Callable[[str], bool]) -> tuple[PodClass, PodFacts] | None:
+    def next_head(
+        self, may_try: Callable[[str], bool], isolated: Callable[[str], AbstractContextManager[object]]
+    ) -> tuple[PodClass, PodFacts] | None:
         """Return the next class to try with its first pod; *may_try* says whether those of a namespace may be tried.
 
-        The caller blocks the class, or unblocks it and removes the pod.
+        The caller blocks the class, or unblocks it and removes the pod. What fails about one namespace is *isolated*.
         """
         firsts: dict[_List, Entry] = {}
         for namespace in {*self._new, *self._blocked}:
-            if may_try(namespace):
-                for again, first in ((False, self._first_new(namespace)), (True, self._first_blocked(namespace))):
-                    if first is None:
-                        self._failures.pop((namespace, again), None)
-                    else:
-                        firsts[namespace, again] = first
+            with isolated(namespace):
+                if may_try(namespace):
+                    firsts |= self._first_entries(namespace)
         if not firsts:
             return None
         patient = [key for key in firsts if self._failures[key] < MAX_FAILURES]
@@ -275,11 +282,16 @@ class PodQueue(WaitQueue[PodClass, PodFacts]):
         self.tries += 1
         return entry.kind, entry.item
 
+    def _first_entries(self, namespace: str) -> dict[_List, Entry]:
+        firsts = {(namespace, False): self._first_new(namespace), (namespace, True): self._first_blocked(namespace)}
+        for key in [key for key, first in firsts.items() if first is None]:
+            self._failures.pop(key, None)
+        return {key: first for key, first in firsts.items() if first is not None}
+
     def _first_new(self, namespace: str) -> Entry | None:
         entries = self._new.get(namespace, [])
         while entries:
-            current = self._kinds.get(entries[0].kind)
-            if current and current[0] is entries[0] and entries[0].kind not in self.blocked:
+            if self._is_head(entries[0]) and entries[0].kind not in self.blocked:
                 return entries[0]
             heapq.heappop(entries)  # it is outdated
         self._new.pop(namespace, None)
@@ -287,7 +299,14 @@ class PodQueue(WaitQueue[PodClass, PodFacts]):
 
     def _first_blocked(self, namespace: str) -> Entry | None:
         blocked = self._blocked.get(namespace)
-        return None if blocked is None else blocked.next(self._freed)
+        while blocked is not None and (entry := blocked.next(self._freed)) is not None:
+            if self._is_head(entry):
+                return entry
+            blocked.remove(entry)  # it is outdated, since a step failed
+        return None
+
+    def _is_head(self, entry: Entry) -> bool:
+        return self._kinds.get(entry.kind, (None,))[0] is entry
 
     # Nodes
 

@@ -7,10 +7,11 @@ A pod that was assumed on a node, and is about to be bound or released, is steer
           not back in time: withdrawn          refused: not_written        late, failed, or changed
 
 If the observer does not answer in time, the instruction is cleared. The observer may be gone, and with it the plugin
-that offers markers: so for a moment the binding is refused, to be tried again, until the status of the node would tell.
-Then the pod is bound all the same. The kubelet may have the markers of one NUMA node or of all. So a pod is steered
-only to a NUMA node on which it is admitted in both cases, and no other pod with resources of its own comes to the node
-before a report contains it. An instruction that was carried out is left as it is; the next one replaces it.
+that offers markers: so the binding is refused, to be tried again, until the status of the node would tell, and for at
+most ``WAIT_SECONDS``. So it is while the HostState of the node shows no markers yet. Then the pod is bound all the
+same. The kubelet may have the markers of one NUMA node or of all. So a pod is steered only to a NUMA node on which it
+is admitted in both cases, and no other pod with resources of its own comes to the node before a report contains it. An
+instruction that was carried out is left as it is; the next one replaces it.
 
 While the markers of a node may be withdrawn for one pod, another pod with markers is bound there only if it is admitted
 with those markers, too. A new leader clears the instructions of the one before.
@@ -24,22 +25,24 @@ from typing import NamedTuple
 
 from alignup.align import bits
 from alignup.align.bits import NodeSet
-from alignup.align.reason_codes import UNKNOWN_NUMA_PREFERENCE
+from alignup.align.reason_codes import NOT_STEERED, UNKNOWN_NUMA_PREFERENCE, WAITS_FOR_STEERING
 from alignup.align.workload import Pod
 from alignup.placement.scheduling.common_parts import CommonParts
 from alignup.placement.scheduling.events import SteeringObserved
 from alignup.placement.scheduling.facts import PodFacts
 from alignup.placement.scheduling.instructions import Report, WriteEvent, WriteSteering
 from alignup.placement.scheduling.options import HOLD_SECONDS
-from alignup.placement.steered import SteeringChoice, choose_node, count_markers, numa_preference
+from alignup.placement.steered import SteeringChoice, choose_node, count_markers, marker_nodes, numa_preference
 from alignup.placement.verdict import Verdict
 
 READY_SECONDS = 1.5  #: for an observer to carry out an instruction
 HELD_SECONDS = 8.0  #: after which an observer has restored all markers by itself
 SILENT_SECONDS = 12.0  #: after which the status of a node shows that its markers are gone; kubelets write it every 10
 RESTORE_SECONDS = 3.0  #: after which an observer has restored them when an instruction was cleared
+WAIT_SECONDS = 60.0  #: for which a pod waits for markers or a silent observer; then it goes without steering
 READY = "Ready"  #: the phase of an instruction that was carried out
 WITHDRAWN = "waits until the markers of NUMA nodes are back that were withdrawn for another pod"
+NO_MARKERS = "waits until the HostState of the node shows markers of NUMA nodes"
 SILENT = "waits until it is known whether the node still has markers of NUMA nodes: its observer does not answer"
 FAILED_STEP = "alignup failed to steer the pod, and its log says why; it is tried again"
 CHANGED = "waits until the markers of NUMA nodes are back: the node has changed since they were withdrawn for the pod"
@@ -52,7 +55,10 @@ class SteeringOutcome(StrEnum):
     """What became of the wish to steer a pod, for metrics."""
 
     READY = "ready"  #: it is bound while the kubelet has the markers of one NUMA node
-    LATE = "late"  #: the observer did not answer in time; it is bound, or tried again
+    WAITING = "waiting"  #: for markers, or a silent observer; a pod counts once, and is tried again
+    NO_MARKERS = "no_markers"  #: the HostState has shown none for too long; it is bound without steering
+    SILENT = "silent"  #: the observer has not answered for too long; it is bound, perhaps steered
+    LATE = "late"  #: it is unknown whether the instruction was written; it is bound, perhaps steered, or tried again
     FAILED = "failed"  #: the observer said that it cannot
     NOT_WRITTEN = "not_written"  #: the API server did not accept the instruction
     NO_CHOICE = "no_choice"  #: no NUMA node can hold the pod, or not the one that it names; or another one is coming
@@ -98,6 +104,7 @@ class _Attempt:
     until: float = float("inf")  #: of the present step
     choice: SteeringChoice | None = None
     generation: int = 0
+    gone: bool = False  #: whether the pod is
 
     @property
     def pod(self) -> Pod:
@@ -123,12 +130,13 @@ class PodSteering:
         self._written: dict[str, int] = {}  #: node → generation of the last instruction of this process
         self._observed: dict[str, tuple[int, str]] = {}  #: node → generation and phase of its instruction
         self._silent: dict[str, float] = {}  #: node → since when its observer has not answered an instruction
+        self._waiting: dict[str, float] = {}  #: uid → since when a pod waits for markers, or a silent observer
 
     def use(self, hold: float) -> None:
         """Expect that observers wait *hold* seconds for a pod; what depends on them may take longer in proportion."""
         share = hold / HOLD_SECONDS
         self.ready_seconds, self.held_seconds = READY_SECONDS * share, HELD_SECONDS * share
-        self.restore_seconds = RESTORE_SECONDS * share
+        self.restore_seconds, self.wait_seconds = RESTORE_SECONDS * share, WAIT_SECONDS * share
 
     def begin(
         self, facts: PodFacts, node: str, done: Callable[[Steered], object], beside: ClaimsBeside | None = None
@@ -149,8 +157,10 @@ class PodSteering:
         except Exception as error:  # noqa: BLE001 - whatever it is, all others go on
             self._turn.failed("steer", attempt.facts.full_name, error)
             if attempt in self._attempts.get(attempt.node, ()):
-                self._clear(attempt.node)
-                self._end(attempt, Steered(FAILED_STEP), SteeringOutcome.FAILED)
+                with self._turn.isolated("steer", attempt.facts.full_name):
+                    self._clear(attempt.node)
+                    self._report(attempt, SteeringOutcome.FAILED)
+                self._leave(attempt, Steered(FAILED_STEP))
 
     def holds(self, uid: str, node: str) -> bool:
         """Return whether the markers of a node may be withdrawn for this pod."""
@@ -168,6 +178,15 @@ class PodSteering:
         for node in tuple(self.withdrawals):
             if not self._is_written_here(node):
                 self._clear(node)
+
+    def forget(self, uid: str) -> None:
+        """Forget how long a pod has waited: it is bound, or gone."""
+        self._waiting.pop(uid, None)
+
+    def pod_gone(self, uid: str) -> None:
+        self.forget(uid)
+        for attempt in [attempt for attempts in self._attempts.values() for attempt in attempts]:
+            attempt.gone |= attempt.facts.uid == uid
 
     def node_gone(self, node: str) -> None:
         for known in (self.withdrawals, self._written, self._observed, self._silent):
@@ -192,6 +211,10 @@ class PodSteering:
             self._end(attempt, steered)
             return
         attempt.since = self._turn.now
+        if not marker_nodes(record.ledger) and self._facts.has_markers(node):
+            if not self._refuse(attempt, NO_MARKERS):
+                self._end(attempt, self._as_before(attempt), SteeringOutcome.NO_MARKERS)
+            return
         if self._withdrawn(node) is None:
             self._choose(attempt)
             return
@@ -236,21 +259,45 @@ class PodSteering:
     def _unanswered(self, attempt: _Attempt, *, silent: bool) -> None:
         """Go on without an answer; the kubelet may have the markers of one NUMA node or of all."""
         self._clear(attempt.node)
-        if silent and self._may_be_gone(attempt.node, attempt.since):
-            self._end(attempt, Steered(SILENT), SteeringOutcome.LATE)
+        if silent and self._refuse(attempt, SILENT, always=self._may_be_gone(attempt.node, attempt.since)):
             return
         steered = self._uncertain(attempt, attempt.nodes)
-        self._end(attempt, steered, SteeringOutcome.CHANGED if steered.problem else SteeringOutcome.LATE)
+        outcome = SteeringOutcome.SILENT if silent else SteeringOutcome.LATE
+        self._end(attempt, steered, SteeringOutcome.CHANGED if steered.problem else outcome)
+
+    def _refuse(self, attempt: _Attempt, problem: str, *, always: bool = False) -> bool:
+        """Let a pod wait, and be tried again; return ``False`` if it has waited for long enough, unless *always*."""
+        uid, node, now = attempt.facts.uid, attempt.node, self._turn.now
+        if attempt.gone:
+            self._end(attempt, Steered(problem))
+            return True
+        outcome = SteeringOutcome.WAITING if uid not in self._waiting else None
+        if now - self._waiting.setdefault(uid, now) >= self.wait_seconds and not always:
+            message = f"the pod is placed without steering, after {self.wait_seconds:.0f} s: it {problem} ({node})"
+            self._turn.emit(WriteEvent(uid, NOT_STEERED, message, gate=False))
+            return False
+        self._turn.emit(WriteEvent(uid, WAITS_FOR_STEERING, f"the pod {problem} ({node})", gate=False))
+        self._end(attempt, Steered(problem), outcome)
+        return True
 
     def _end(self, attempt: _Attempt, steered: Steered, outcome: SteeringOutcome | None = None) -> None:
         """Tell the result of an attempt, and begin the next one on its node."""
-        attempts, facts, choice = self._attempts[attempt.node], attempt.facts, attempt.choice
-        attempts.remove(attempt)
         if outcome is not None:
-            where = {"numa_node": bits.show(choice.nodes), "reason": choice.reason} if choice else {}
-            seconds = self._turn.now - attempt.since
-            details = {"node": attempt.node, "outcome": outcome, "seconds": seconds, **where}
-            self._turn.emit(Report("steering", facts.uid, facts.full_name, details))
+            self._report(attempt, outcome)
+        self._leave(attempt, steered)
+
+    def _report(self, attempt: _Attempt, outcome: SteeringOutcome) -> None:
+        facts, choice = attempt.facts, attempt.choice
+        where = {"numa_node": bits.show(choice.nodes), "reason": choice.reason} if choice else {}
+        details = {"node": attempt.node, "outcome": outcome, "seconds": self._turn.now - attempt.since, **where}
+        self._turn.emit(Report("steering", facts.uid, facts.full_name, details))
+
+    def _leave(self, attempt: _Attempt, steered: Steered) -> None:
+        """Let the next attempt on a node begin."""
+        attempts, facts = self._attempts[attempt.node], attempt.facts
+        attempts.remove(attempt)
+        if not steered.problem:
+            self._waiting.pop(facts.uid, None)
         with self._turn.isolated("steer", facts.full_name):
             attempt.done(steered)
         if not attempts:
@@ -343,7 +390,7 @@ class PodSteering:
     def _may_be_gone(self, node: str, since: float) -> bool:
         """Return whether a node may have no markers any more, whose observer has not answered *since* then."""
         since = self._silent.setdefault(node, since)
-        return self._turn.now - since < self.silent_seconds or not self._facts.has_markers(node)
+        return self._turn.now - since < self.silent_seconds or self._facts.has_markers(node) is False
 
     def _withdrawn(self, node: str) -> Withdrawal | None:
         withdrawal = self.withdrawals.get(node)

@@ -7,6 +7,7 @@ from alignup.placement.verdict import VerdictKind
 SHARE = "pods of other namespaces wait for it, and a gang keeps at most a tenth of the nodes that it may use"
 PATIENCE = "it has kept pods of other namespaces waiting for as long as --patience-limit allows"
 UNKNOWN_SCHEDULER = "its scheduler has not asked lately, and is not named with --scheduler-name"
+FAILED = "alignup failed on the pod, and its log says why"
 MAX_REASONS = 6  #: in one event
 
 _KINDS = (VerdictKind.REJECTS, VerdictKind.UNKNOWN, None)  #: in the order in which they are listed

@@ -112,28 +112,23 @@ class Releases:
 
     def written(self, release: PodRelease, *, now: float) -> None:
         """Note that the API server has confirmed a release."""
-        self._stop_writing(release)
+        self.writing -= release.phase is ReleasePhase.WRITING
+        self.unwritten[release.facts.namespace] -= 1
         release.phase, release.since = ReleasePhase.WRITTEN, now
         self._open[release.uid] = self._open.pop(release.uid)  # the last one that was written is at the end
 
     def end(self, uid: str) -> PodRelease | None:
         release = self._open.pop(uid, None)
         self.uncounted.discard(uid)
+        self._planned.pop(uid, None)
         if release is not None:
-            self._discount(self.by_namespace, release)
-            self._stop_writing(release)
+            namespace = release.facts.namespace
+            self.writing -= release.phase is ReleasePhase.WRITING
+            self.unwritten[namespace] -= release.phase is not ReleasePhase.WRITTEN
+            self.by_namespace[namespace] -= 1
+            if not self.by_namespace[namespace]:
+                del self.by_namespace[namespace], self.unwritten[namespace]
         return release
-
-    def _stop_writing(self, release: PodRelease) -> None:
-        self._planned.pop(release.uid, None)
-        self.writing -= release.phase is ReleasePhase.WRITING
-        if release.phase is not ReleasePhase.WRITTEN:
-            self._discount(self.unwritten, release)
-
-    def _discount(self, counter: Counter[str], release: PodRelease) -> None:
-        counter[release.facts.namespace] -= 1
-        if not counter[release.facts.namespace]:
-            del counter[release.facts.namespace]
 
     def give_up(self, release: PodRelease, outcome: ReleaseOutcome) -> None:
         self.end(release.uid)

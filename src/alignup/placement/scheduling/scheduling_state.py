@@ -9,6 +9,7 @@ or sends requests: the same events at the same times, with the same facts, give 
 """
 
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from typing import Any
 
 from alignup.align.errors import ParseError
@@ -42,7 +43,7 @@ from alignup.placement.scheduling.pod_steering import PodSteering
 from alignup.placement.scheduling.preemption import Preemption
 from alignup.placement.scheduling.snapshot import restore
 from alignup.placement.scheduling.tentative_gangs import UNSEEN_SECONDS, TentativeGangs
-from alignup.placement.scheduling.turn import Turn
+from alignup.placement.scheduling.turn import Turn, run_all
 from alignup.placement.scheduling.wake_ups import WakeUps
 
 CHECK_SECONDS = 1.0  #: between searches for a node to keep, each for one pod
@@ -58,7 +59,11 @@ class SchedulingState:
         self.assumptions = Assumptions(cluster, facts, placed=self._placed, changed=self._hosts_changed)
         self.schedulers = KnownSchedulers(turn=self._turn)
         self.kept_nodes = KeptNodes(
-            cluster, facts, is_placed=self.assumptions.__contains__, will_schedule=self.schedulers.know
+            cluster,
+            facts,
+            is_placed=self.assumptions.__contains__,
+            will_schedule=self.schedulers.know,
+            turn=self._turn,
         )
         self.claims = ClaimSuitability(cluster, facts)
         self.gangs = TentativeGangs(
@@ -221,7 +226,7 @@ class SchedulingState:
         facts = event.facts
         self._orders[facts.uid] = facts.order
         self._unseen.pop(facts.uid, None)
-        if facts.state in self.kept_nodes.patience:
+        if facts.state in self.kept_nodes.patience and not facts.released_to:  # a released pod cannot go elsewhere
             self.kept_nodes.waits(facts)
         else:
             self._turn.emit(*self.kept_nodes.waits_no_longer(facts.uid))
@@ -236,23 +241,21 @@ class SchedulingState:
             self.gate.pod_left(event.uid)
 
     def _pod_bound(self, event: events.PodBound) -> None:
-        self._stop_waiting(event.uid)
-        self.wake_ups.forget(event.uid)
-        self.gangs.pod_bound(event.uid)
+        endings = (self._stop_waiting, self.wake_ups.forget, self.steering.forget, self.gangs.pod_bound)
+        steps = [partial(step, event.uid) for step in endings]
         if self.gate:
-            self.gate.pod_bound(event.uid, event.node, event.pod)
+            steps.append(partial(self.gate.pod_bound, event.uid, event.node, event.pod))
+        run_all(*steps)
 
     def _pod_gone(self, event: events.PodGone) -> None:
-        self._stop_waiting(event.uid)
-        self.kept_nodes.ended(event.uid)
-        self.wake_ups.forget(event.uid)
-        self._claim_bindings.forget(event.uid)
-        self.offers.forget(event.uid)
-        self.gangs.pod_gone(event.uid)
+        endings = (self._stop_waiting, self.kept_nodes.ended, self.wake_ups.forget, self._claim_bindings.forget)
+        parts = (self.offers.forget, self.steering.pod_gone, self.gangs.pod_gone)
+        steps = [partial(step, event.uid) for step in (*endings, *parts)]
         if self.gate:
-            self.gate.pod_gone(event.uid, event.node)
+            steps.append(partial(self.gate.pod_gone, event.uid, event.node))
         if not event.node:
-            self.assumptions.forget(event.uid)
+            steps.append(partial(self.assumptions.forget, event.uid))
+        run_all(*steps)
 
     def _stop_waiting(self, uid: str) -> None:
         self._orders.pop(uid, None)
@@ -351,9 +354,10 @@ class SchedulingState:
         """Return the nodes that are kept from a pod, and why."""
         return self.kept_nodes.refusals(pod, self.order(pod))
 
-    def waits_for_claims(self, uid: str) -> bool:
-        """Return whether a released pod waits until its claims have devices."""
-        return self.gate is not None and uid in self.gate.claims
+    @property
+    def waiting_for_claims(self) -> Collection[str]:
+        """The uids of released pods that wait until their claims have devices."""
+        return self.gate.claims.waiting if self.gate else ()
 
     # Changes inside
 

@@ -511,6 +511,9 @@ class TentativeGangs:
         elif problem:
             gang.bound.discard(uid)
             self._remove(gang, uid)
+            if not gang.started:  # without this pod, the others must not start
+                self._drop(gang, problem)
+                return
         gang.touched = self._turn.now
         self._end_if_bound(gang)
 

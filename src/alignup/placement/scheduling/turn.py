@@ -1,10 +1,22 @@
 """One turn of the state machine: the time of the event, and the instructions so far."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from alignup.placement.scheduling.instructions import Instruction, Report
+
+
+def run_all(*steps: Callable[[], object]) -> None:
+    """Run every step, whatever others raise; then raise it, so that an event or a change is handled again."""
+    errors: list[Exception] = []
+    for step in steps:
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001 - it is raised below
+            errors.append(error)
+    if errors:
+        raise errors[0] if len(errors) == 1 else ExceptionGroup("several steps failed", errors)
 
 
 @dataclass(slots=True)
