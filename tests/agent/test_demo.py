@@ -37,7 +37,8 @@ def test_the_demo_runs_until_a_signal_and_leaves_no_process_behind(number, code)
     with subprocess.Popen(DEMO, cwd=ROOT, env={**os.environ, "ONCE": ""}, stdout=subprocess.PIPE, text=True) as demo:  # noqa: S603 - our own
         try:
             assert demo.stdout is not None
-            socket = next(line for line in demo.stdout if "ALIGNUP_AGENT=unix:" in line).strip().partition("unix:")[2]
+            exported = next(line for line in demo.stdout if "ALIGNUP_AGENT=unix:" in line)
+            socket = exported.partition("unix:")[2].split()[0]
             assert any("until Ctrl-C" in line for line in demo.stdout)
             exists = Path(socket).is_socket()
             started = children(demo.pid)

@@ -10,7 +10,8 @@ from alignup.documents.codec import convert
 from alignup.kubernetes.api.objects import ApiNode
 from alignup.placement.scheduling.options import ExtenderOptions
 from alignup.schedule.cluster_snapshot import build_view
-from alignup.schedule.live_cluster import LiveCluster, LiveClusterOptions
+from alignup.schedule.live_cluster import LiveCluster
+from alignup.schedule.live_cluster_options import LiveClusterOptions
 from alignup.testing.replay import replay
 from tests.align.hosts import pod
 from tests.deadlines import until

@@ -15,7 +15,7 @@ from alignup.placement.pod_shape import needs_alignment
 from alignup.placement.scheduling.options import ExtenderOptions
 from alignup.schedule.cluster_facts import PLACEMENT_ANNOTATION
 from alignup.schedule.extender.messages import MAX_SEARCHES, ExtenderArgs, TooLargeError
-from alignup.schedule.live_cluster import LiveClusterOptions
+from alignup.schedule.live_cluster_options import LiveClusterOptions
 from alignup.schedule.node_selection import SoftTaints
 from alignup.schedule.service import ScheduleService, schedule_app
 from alignup.testing.api_server import ApiFault

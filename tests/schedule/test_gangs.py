@@ -23,7 +23,7 @@ from alignup.placement.scheduling.tentative_gangs import (
     UNBOUND_SECONDS,
 )
 from alignup.schedule.extender.messages import BindingArgs, ExtenderArgs
-from alignup.schedule.live_cluster import LiveClusterOptions
+from alignup.schedule.live_cluster_options import LiveClusterOptions
 from alignup.schedule.pod_groups import COSCHEDULING, KAI, KUBERNETES, VOLCANO
 from alignup.schedule.service import ScheduleService
 from alignup.testing.api_server import ApiFault

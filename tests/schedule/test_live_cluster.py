@@ -21,7 +21,8 @@ from alignup.placement.gang import GangBinding
 from alignup.placement.host_report import Cause
 from alignup.placement.verdict import WAITS_FOR_TERMINATION
 from alignup.schedule import live_cluster
-from alignup.schedule.live_cluster import SILENT_SECONDS, LiveCluster, LiveClusterOptions
+from alignup.schedule.live_cluster import SILENT_SECONDS, LiveCluster
+from alignup.schedule.live_cluster_options import LiveClusterOptions
 from alignup.schedule.metrics import ScheduleMetrics
 from alignup.testing.api_server import ApiFault
 from tests.align.hosts import pod

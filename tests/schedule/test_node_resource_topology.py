@@ -13,7 +13,8 @@ from alignup.kubernetes.api import NODE_RESOURCE_TOPOLOGIES
 from alignup.observe.observation import join
 from alignup.observe.published_objects import FingerprintMethod, node_topology
 from alignup.placement.score import POINT
-from alignup.schedule.live_cluster import LiveCluster, LiveClusterOptions
+from alignup.schedule.live_cluster import LiveCluster
+from alignup.schedule.live_cluster_options import LiveClusterOptions
 from alignup.schedule.node_resource_topology import charge, read_zones, zones_verdict
 from alignup.testing.api_server import ServedResource
 from tests.align.hosts import GPU, pod

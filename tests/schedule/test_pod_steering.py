@@ -19,7 +19,7 @@ from alignup.placement.verdict import WAITS_FOR_CONFIRMATION
 from alignup.schedule.cluster_facts import PLACEMENT_ANNOTATION
 from alignup.schedule.cluster_snapshot import free_by_numa_node, present_host, read_cluster
 from alignup.schedule.extender.messages import BindingArgs
-from alignup.schedule.live_cluster import LiveClusterOptions
+from alignup.schedule.live_cluster_options import LiveClusterOptions
 from alignup.schedule.pod_answers import iterate_answers
 from alignup.schedule.service import ScheduleService
 from alignup.testing.api_server import ApiFault

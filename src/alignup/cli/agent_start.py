@@ -49,7 +49,7 @@ def _daemon_options(host: HostOptions, options: AgentCommandOptions) -> daemon.D
     node = inputs.read_host(replace(host, state=None, pods=()))
     wait = options.on_misfit == "wait"
     return daemon.DaemonOptions(
-        host=Host(node.host.machine, replace(node.host.settings, near_devices=True)),
+        host=Host(node.host.machine, replace(node.host.settings, near_devices=True), others=node.host.others),
         root=root,
         address=listen,
         web_address=web,

@@ -18,7 +18,7 @@ from alignup.placement.scheduling.options import ExtenderOptions, GateOptions
 from alignup.schedule import service
 from alignup.schedule.gate.admission import SCHEDULERS
 from alignup.schedule.gate.service import GateServiceOptions, WebhookOptions, schedule_with_gate
-from alignup.schedule.live_cluster import LiveClusterOptions
+from alignup.schedule.live_cluster_options import LiveClusterOptions
 from alignup.schedule.service import LeaseOptions, ScheduleOptions
 from alignup.web.address import TcpAddress
 from alignup.web.log import log_to_stderr

@@ -25,6 +25,7 @@ from alignup.align.explain.sentences import describe_possible_rejection, disagre
 from alignup.align.fit import NodeAllocatable, UsedResources
 from alignup.align.host import check_pod
 from alignup.align.ledger import Ledger
+from alignup.align.reason_codes import UNKNOWN_DEMAND
 from alignup.align.workload import Pod
 from alignup.placement.free_capacity import FreeCapacity, measure_free_capacity
 from alignup.placement.host_model import HostModel, ledger_after, unsettled_devices
@@ -94,7 +95,7 @@ class AlignmentState:
     def _decide(self, shape: PodShape) -> tuple[Verdict, Ledger]:
         """Return the verdict before the fit check, and the ledger after the pod."""
         if shape.demands and (problem := demand_problem(shape.pod)):
-            return Verdict(VerdictKind.REJECTS, problem), self.ledger
+            return refused(Refusal(problem, code=UNKNOWN_DEMAND)), self.ledger
         try:
             decision = self.model.align(self.ledger, shape.pod)
         except WorkLimitError as error:
@@ -109,7 +110,7 @@ class AlignmentState:
         if shape.demands:
             host = self.model.at(self.ledger, fit_check=False)
             if refusal := find_refusal(host, shape.pod, decision, exact=not self.approximate):
-                return Verdict(VerdictKind.REJECTS, refusal.reason, note=refusal.detail), self.ledger
+                return refused(refusal), self.ledger
         after = decision.after or self.ledger
         has_devices = any(placement.devices for placement in decision.placements)
         inventories = after.devices.inventories if has_devices else None
@@ -446,7 +447,7 @@ class HostVerdicts:
             for ledger in record.states().ledgers[:1]:
                 if pod.uid in ledger.pods:
                     if refusal := _refusal_of_assumed(record, pod):
-                        return Verdict(VerdictKind.REJECTS, refusal.reason, note=refusal.detail)
+                        return refused(refusal)
                     placements = record.model.at(ledger).decide_without_plugins(pod).placements
                     score = binding.verdict.score if binding and binding.verdict else None
                     return Verdict(VerdictKind.ADMITS, score=score, shared_placements=placements)
@@ -551,6 +552,11 @@ class HostVerdicts:
             if not by_host:
                 self._states[record.name] = states
         return states
+
+
+def refused(refusal: Refusal) -> Verdict:
+    """Return the verdict of a host that does not meet what a pod demands."""
+    return Verdict(VerdictKind.REJECTS, refusal.reason, note=refusal.detail, refusal_code=refusal.code)
 
 
 def _refusal_of_assumed(record: HostRecord, pod: Pod) -> Refusal | None:

@@ -7,12 +7,14 @@ gets: verdicts, gangs, victims and kept hosts.
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from alignup.align import reason_codes
 from alignup.align.decision import Decision
 from alignup.align.demanded_policy import DemandedPolicy, is_enforced, unmet_demand, unplaced_resource
 from alignup.align.devices.demanded_locality import locality_demands
 from alignup.align.errors import PodError
 from alignup.align.host import Host
 from alignup.align.possible_locality import find_unmet_locality
+from alignup.align.reason_codes import DEMAND_NOT_MET, UNKNOWN_DEMAND
 from alignup.align.settings import Policy, Scope
 from alignup.align.workload import Pod
 from alignup.align.workload.names import DEVICES_ANNOTATION, POLICY_ANNOTATION, SCOPE_ANNOTATION
@@ -33,6 +35,7 @@ class Refusal(NamedTuple):
 
     reason: str  #: in words that hosts have in common
     detail: str = ""  #: about one host, and what would change it
+    code: str = DEMAND_NOT_MET
 
 
 def has_demands(pod: Pod) -> bool:
@@ -72,14 +75,15 @@ def find_refusal(host: Host, pod: Pod, decision: Decision | None = None, *, exac
     """
     if not has_demands(pod):
         return None
-    if problem := demand_problem(pod):
-        return Refusal(problem)
+    policy_demanded = not host.settings.pod_policy_annotations  # else the annotations are the policy
+    if problem := demand_problem(pod) if policy_demanded else devices_problem(pod):
+        return Refusal(problem, code=UNKNOWN_DEMAND)
     decision = decision or host.predict(pod)
     if not decision.admitted or decision.kept:
         return None
     refusal = None
-    if not _POLICY_ANNOTATIONS.isdisjoint(pod.annotations) and not host.settings.pod_policy_annotations:
-        refusal = _refuse_policy(host, pod, decision, exact=exact)  # else the annotations are the policy
+    if policy_demanded and not _POLICY_ANNOTATIONS.isdisjoint(pod.annotations):
+        refusal = _refuse_policy(host, pod, decision, exact=exact)
     return refusal or _refuse_devices(host, pod, decision, exact=exact)
 
 
@@ -103,7 +107,7 @@ def _refuse_devices(host: Host, pod: Pod, decision: Decision, *, exact: bool) ->
     if not exact:
         return Refusal(NOT_EXACT)
     if decision.may_be_rejected:
-        return Refusal(MAY_BE_REJECTED)
+        return Refusal(MAY_BE_REJECTED, code=reason_codes.MAY_BE_REJECTED)
     ledger = host.ledger
     others = {
         resource: ids - ledger.devices.owned(pod.uid, resource) for resource, ids in ledger.devices.in_use.items()

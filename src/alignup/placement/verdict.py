@@ -36,6 +36,7 @@ class Verdict:
     shared_placements: tuple[Placement, ...] = ()  #: with the device ids of one of the hosts in this state
     #: what the containers get instead, if terminating pods end before, or other devices are chosen
     alternatives: "tuple[Verdict, ...]" = ()
+    refusal_code: str = ""  #: the reason code, if the kubelet would admit the pod, but a demand is not met
     #: the devices of that host, and of the host that the verdict is for; ``None``: the same host
     inventories: Inventories | None = field(default=None, compare=False, repr=False)
     own_inventories: Inventories | None = field(default=None, compare=False, repr=False)
@@ -48,8 +49,8 @@ class Verdict:
     @property
     def code(self) -> str:
         """The reason code; empty if the host admits the pod."""
-        if self.rejection or self.admits:
-            return self.rejection.reason if self.rejection else ""
+        if self.refusal_code or self.rejection or self.admits:
+            return self.refusal_code or (self.rejection.reason if self.rejection else "")
         exact = self.kind is VerdictKind.REJECTS and not self.approximate
         unlisted = reason_codes.INVALID_POD if exact else reason_codes.NOT_PREDICTED
         return _CODES.get(self.reason, unlisted)
@@ -95,6 +96,7 @@ class Verdict:
             self.approximate,
             self.shared_placements,
             tuple(alternative.for_host(inventories) for alternative in self.alternatives),
+            self.refusal_code,
             self.inventories,
             inventories,
         )

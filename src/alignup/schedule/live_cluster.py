@@ -12,17 +12,14 @@ moment. Pods of the API server are read only if no report contains them: a repor
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import structlog
 
 from alignup import garbage_collection
 from alignup.align.claims.resource_claims import Claim
-from alignup.align.devices.plugin_rules import PluginRule
 from alignup.align.errors import AlignError, PodError
 from alignup.align.workload import Pod
 from alignup.documents.host_state import HostStateObject
@@ -59,6 +56,7 @@ from alignup.schedule.cluster_facts import LiveFacts, pod_state
 from alignup.schedule.instruction_tasks import InstructionTasks, failure_event
 from alignup.schedule.known_claims import ClaimChange, ObjectName, object_label
 from alignup.schedule.large_pods import LargePods
+from alignup.schedule.live_cluster_options import LiveClusterOptions
 from alignup.schedule.metrics import ScheduleMetrics
 from alignup.schedule.node_resource_topology import TopologyFallback
 from alignup.schedule.pod_groups import PodGroups, group_of
@@ -96,15 +94,6 @@ _log = structlog.get_logger()
 ChangeListener = Callable[[Collection[str]], object]
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveClusterOptions:
-    max_unconfirmed: int | None = 1  #: pods on a node with resources of their own that no report contains yet
-    force_deleted_may_run: bool = False  #: whether containers of a force-deleted pod may still use their CPUs
-    approximate: bool = False  #: whether NodeResourceTopology counts where a node has no HostState
-    plugin_rules: Mapping[str, PluginRule] = field(default_factory=dict)  #: resource → how device plugins choose
-    record: Path | None = None  #: a directory for recordings of decisions; ``None``: there are none
 
 
 class LiveCluster:

@@ -44,7 +44,8 @@ from alignup.schedule.extender.preempt import CHOOSES_VICTIMS, respond_victims
 from alignup.schedule.extender.prioritize import respond_scores
 from alignup.schedule.extender.wake_up import WakeUpWriter
 from alignup.schedule.kueue_checks import AdmissionChecks
-from alignup.schedule.live_cluster import LiveCluster, LiveClusterOptions
+from alignup.schedule.live_cluster import LiveCluster
+from alignup.schedule.live_cluster_options import LiveClusterOptions
 from alignup.schedule.metrics import ScheduleMetrics
 from alignup.schedule.pages import ClusterPages, page_routes
 from alignup.schedule.pod_answers import MAX_CLAIM_ROWS, answers_document, placement_documents

@@ -25,7 +25,7 @@ from alignup.align.explain import sentences
 from alignup.align.host import Host, Settings
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Machine
-from alignup.align.reason_codes import DEMAND_NOT_MET, INVALID, NOT_SCHEDULABLE
+from alignup.align.reason_codes import INVALID, NOT_SCHEDULABLE
 from alignup.align.workload import Pod
 from alignup.align.workload.names import CPU
 from alignup.placement.free_capacity import largest_requests
@@ -271,7 +271,7 @@ def _arrive(
             verdict = rejected.reason if rejected else "admitted"
             return PodOutcome(event.time, pod, rejection, missing=missing, kubelet=verdict)
         if refusal := find_refusal(host, pod):
-            rejection = Rejection(DEMAND_NOT_MET, ": ".join(filter(None, refusal)))
+            rejection = Rejection(refusal.code, ": ".join(filter(None, (refusal.reason, refusal.detail))))
             return PodOutcome(event.time, pod, rejection, missing=missing, kubelet="admitted")
         decision = admit(host, pod, chooser)
     except PodError as error:

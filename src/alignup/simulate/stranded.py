@@ -14,6 +14,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from operator import attrgetter, itemgetter
 
+from alignup.align.errors import PodError
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Amounts, Pod, demand
@@ -106,9 +107,12 @@ def _demand(host: Host, pod: Pod) -> tuple[int, int, int]:
 
 
 def _fits_one_more(host: Host, pod: Pod) -> bool:
-    """Admit *pod*; false if it is rejected, or allocates neither CPUs nor devices and so could repeat for ever."""
+    """Admit *pod*; false if it is rejected or invalid, or gets no CPUs and devices and so could repeat for ever."""
     before = host.ledger
-    if not admit(host, pod).admitted:
+    try:
+        if not admit(host, pod).admitted:
+            return False
+    except PodError:
         return False
     after = host.ledger
     return (before.cpus.available, before.devices.free) != (after.cpus.available, after.devices.free)

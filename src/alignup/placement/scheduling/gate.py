@@ -15,18 +15,8 @@ from dataclasses import fields
 from enum import StrEnum
 from functools import partial
 
+from alignup.align import reason_codes
 from alignup.align.errors import AlignError
-from alignup.align.reason_codes import (
-    GANG_INCOMPLETE,
-    INTERNAL_ERROR,
-    INVALID_POD,
-    NO_NODE,
-    NOT_SCHEDULED,
-    OTHER_SCHEDULER,
-    RELEASE_FAILED,
-    UNKNOWN_CLAIM_PREFERENCE,
-    UNKNOWN_DEMAND,
-)
 from alignup.align.workload import Pod
 from alignup.placement.cluster import Cluster
 from alignup.placement.gang import GangBinding
@@ -220,17 +210,17 @@ class Gate:
     def pod_unreadable(self, uid: str, problem: str) -> None:
         """Take note of a pod behind the gate that cannot be read."""
         self._stop_waiting(uid)
-        self._turn.emit(WriteEvent(uid, INVALID_POD, f"no kubelet can decide on the pod: {problem}"))
+        self._turn.emit(WriteEvent(uid, reason_codes.INVALID_POD, f"no kubelet can decide on the pod: {problem}"))
 
     def _wait(self, facts: PodFacts) -> None:
         """Put a pod into the queue."""
         self._pods[facts.uid] = facts
         if problem := demand_problem(facts.pod):
-            self._turn.emit(WriteEvent(facts.uid, UNKNOWN_DEMAND, problem))
+            self._turn.emit(WriteEvent(facts.uid, reason_codes.UNKNOWN_DEMAND, problem))
         elif not self._knows_scheduler(facts):
             schedulers = ", ".join(sorted(self.options.schedulers))
             message = f"pods are released to {schedulers} only; the scheduler of the pod is {facts.scheduler}"
-            self._turn.emit(WriteEvent(facts.uid, OTHER_SCHEDULER, message))
+            self._turn.emit(WriteEvent(facts.uid, reason_codes.OTHER_SCHEDULER, message))
         elif facts.group:
             self._ready.setdefault(facts.group, {})[facts.uid] = facts
             self.group_changed(facts.group)
@@ -404,11 +394,13 @@ class Gate:
             if not pod.uses_claims:
                 return next(((name,) for name in candidates if self._assumptions.assume(pod, name).admits), ())
             if problem := claim_preference(pod)[1]:
-                self._turn.emit(WriteEvent(waiting.uid, UNKNOWN_CLAIM_PREFERENCE, problem))
+                self._turn.emit(WriteEvent(waiting.uid, reason_codes.UNKNOWN_CLAIM_PREFERENCE, problem))
             chosen = self.claims.choose(pod, candidates, pod_class.drop)
             return self._assumptions.assume_any(pod, self._nameable(waiting, chosen))
         except AlignError as error:
-            self._turn.emit(WriteEvent(waiting.uid, INVALID_POD, f"no kubelet can decide on the pod: {error}"))
+            self._turn.emit(
+                WriteEvent(waiting.uid, reason_codes.INVALID_POD, f"no kubelet can decide on the pod: {error}")
+            )
             return ()
 
     def _candidates(self, waiting: PodFacts, pod_class: PodClass) -> Iterator[str]:
@@ -460,7 +452,7 @@ class Gate:
         if choice.problem:
             self.queue.block(pod_class)
             for member in gang.members:
-                self._turn.emit(WriteEvent(member.uid, NO_NODE, choice.problem, choice.fitting))
+                self._turn.emit(WriteEvent(member.uid, reason_codes.NO_NODE, choice.problem, choice.fitting))
             return False
         self.queue.unblock(pod_class)
         self.queue.remove(gang.uid)
@@ -523,7 +515,7 @@ class Gate:
         if current is None or current.state is WaitState.GATED:
             self._refused[uid] = self._turn.now + seconds
             message = f"alignup failed on the pod, and tries again: {type(error).__name__}: {error}"
-            self._turn.emit(WriteEvent(uid, INTERNAL_ERROR, message))
+            self._turn.emit(WriteEvent(uid, reason_codes.INTERNAL_ERROR, message))
 
     @contextmanager
     def _isolated_namespace(self, namespace: str) -> Iterator[None]:
@@ -591,7 +583,7 @@ class Gate:
         self._undo(release)
         self._report("release ended", release.facts, outcome=outcome, problem=message, node=release.node)
         if outcome is ReleaseOutcome.REFUSED:
-            self._turn.emit(WriteEvent(uid, RELEASE_FAILED, f"cannot release the pod: {message}"))
+            self._turn.emit(WriteEvent(uid, reason_codes.RELEASE_FAILED, f"cannot release the pod: {message}"))
             self._refused[uid] = self._turn.now + self.options.retry
         elif current is not None and current.state is WaitState.GATED:
             self._wait_again(current)
@@ -668,7 +660,7 @@ class Gate:
             if replaced and 0 < len(gang.running) < gang.minimum:
                 message += ", and replaced as well"
                 evicted += gang.replaceable
-        self._turn.emit(WriteEvent(release.uid, NOT_SCHEDULED, message), *map(EvictPod, evicted))
+        self._turn.emit(WriteEvent(release.uid, reason_codes.NOT_SCHEDULED, message), *map(EvictPod, evicted))
 
     def explain_next(self) -> None:
         """Say of the pods of one class why no node admits them, and of gangs that pods of them are missing."""
@@ -686,7 +678,7 @@ class Gate:
         here = self._count_placed(gang) + len(ready)
         message = f"gang {key}: {here} of {gang.minimum} pods are behind the gate or released"
         for uid in ready if here < gang.minimum else ():
-            self._turn.emit(WriteEvent(uid, GANG_INCOMPLETE, message))
+            self._turn.emit(WriteEvent(uid, reason_codes.GANG_INCOMPLETE, message))
 
     def next_check(self) -> float | None:
         """Return the seconds after which something must be checked although nothing has happened."""
