@@ -50,6 +50,8 @@ class TestVerdicts:
         assert verdict.reason == "the kubelet would not place the pod as single-numa-node demands"
         assert "container app is on NUMA nodes 0-1 (cpu on 0-1" in verdict.detail
         assert "topologyManagerPolicy single-numa-node" in verdict.detail
+        assert verdict.code == "DemandNotMet"
+        assert cluster.verdict(demanding(wide, "strict"), "a").code == "UnknownDemand"
 
     def test_the_state_of_a_host_counts(self):
         cluster = cluster_of(free=make_host(Policy.NONE), used=host_with(make_pod("x", cpu="1"), policy=Policy.NONE))
