@@ -27,6 +27,7 @@ from alignup.placement.host_model import HostModel, HostModels
 from alignup.placement.host_record import Binding, HostRecord, RejectedBinding, Replaced
 from alignup.placement.host_report import Cause, HostReport, PodStage
 from alignup.placement.host_verdicts import DefectListener, HostVerdicts
+from alignup.placement.moves import MovePlan, MoveRules, Planner, WaitingPod
 from alignup.placement.prediction_comparison import placement_difference, pods_ended_before, rejected_after_ends
 from alignup.placement.score import PlacementScore
 from alignup.placement.steered import ANYWHERE
@@ -437,6 +438,30 @@ class Cluster:
         if record is None:
             return VictimSearch((), complete=False)
         return find_victims(record, pod, budgets=budgets, allow_violations=allow_violations)
+
+    def plan(self, pods: Sequence[WaitingPod], rules: MoveRules) -> MovePlan:
+        """Return the fewest moves that were found after which all *pods* are admitted, together."""
+        members = [waiting.pod for waiting in pods]
+        planner = self.planner(rules, members)
+        if len(pods) == 1:
+            return planner.plan(pods)
+        by_uid = {waiting.pod.uid: waiting for waiting in pods}
+        every = tuple(self._records)
+        named = {waiting.pod.uid: every if waiting.hosts is None else waiting.hosts for waiting in pods}
+        answer = self.feasible_gang(members, eligible=lambda pod: named[pod.uid])
+        rest = [by_uid[pod.uid] for pod in answer.rest]
+        at_least = 1 if rest and answer.proved else 0
+        plan = planner.plan(rest, answer.bindings, at_least=at_least)
+        if not plan.feasible and answer.bindings:  # those that fit may be in the way of the others
+            placed = [by_uid[binding.pod.uid] for binding in answer.bindings]
+            again = planner.plan([*rest, *placed], at_least=at_least)
+            plan = again if again.feasible else plan
+        return plan
+
+    def planner(self, rules: MoveRules, pods: Iterable[Pod] = ()) -> Planner:
+        """Return the search for plans from the present state; *pods* are those that need room."""
+        critical = any(self._verdicts.shape(pod).critical for pod in pods)
+        return Planner(self._verdicts, self._records, rules, critical=critical)
 
     # Bookkeeping
 
