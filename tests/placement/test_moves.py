@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from alignup.align.host import Host
 from alignup.align.workload import Pod
-from alignup.placement.moves import MovePlan, MoveRules, RunningPod, WaitingPod
+from alignup.placement.moves import MovePlan, MoveRules, PendingPod, RunningPod
 from alignup.placement.victims import DisruptionBudget
 from tests.align.hosts import make_host, make_pod
 from tests.effort import examples
@@ -29,7 +29,7 @@ def running(hosts: dict[str, Host], **facts: RunningPod) -> dict[str, RunningPod
 
 def plan_for(hosts: dict[str, Host], *pods: Pod, **rules: Any) -> MovePlan:
     rules.setdefault("pods", running(hosts))
-    return cluster_of(**hosts).plan([WaitingPod(pod) for pod in pods], MoveRules(**rules))
+    return cluster_of(**hosts).plan([PendingPod(pod) for pod in pods], MoveRules(**rules))
 
 
 def told(plan: MovePlan) -> list[str]:
@@ -52,7 +52,8 @@ def test_one_pod_moves_to_another_host():
     assert plan.proved
     assert all(step.verdict.admits for step in plan.steps if step.verdict)
     place = plan.new_place("y")
-    assert place and place.host == "b"
+    assert place
+    assert place.host == "b"
 
 
 def test_a_pod_may_move_to_another_numa_node_of_its_host():
@@ -77,7 +78,7 @@ def test_moves_that_make_room_for_a_moved_pod_count():
     fixed = {"x-0", "y-0", "z"}
     pods = {uid: replace(pod, protected="fixed" if uid in fixed else "") for uid, pod in running(hosts).items()}
 
-    plan = cluster_of(**hosts).plan([WaitingPod(make_pod("new", cpu="4"), ("a",))], MoveRules(pods=pods))
+    plan = cluster_of(**hosts).plan([PendingPod(make_pod("new", cpu="4"), ("a",))], MoveRules(pods=pods))
 
     assert told(plan) == ["evict y b", "place y c", "evict x a", "place x b", "place new a"]
     assert plan.proved
@@ -101,7 +102,7 @@ def test_protected_pods_stay_and_are_named():
     pods = running(hosts)
     pods["y"] = replace(pods["y"], protected="of DaemonSets")
 
-    plan = cluster_of(**hosts).plan([WaitingPod(make_pod("new", cpu="4"), ("a",))], MoveRules(pods=pods))
+    plan = cluster_of(**hosts).plan([PendingPod(make_pod("new", cpu="4"), ("a",))], MoveRules(pods=pods))
 
     assert plan.problem == (
         "default/new finds no room: evicting all pods that may be evicted is not enough on a; "
@@ -113,7 +114,7 @@ def test_budgets_count_all_evicted_pods_together():
     ones = [make_pod(f"one-{number}", cpu="1") for number in range(7)]
     hosts = {"a": host_with(*ones), "b": make_host()}
     uids = frozenset(pod.uid for pod in ones)
-    waiting = [WaitingPod(make_pod("new", cpu="2"), ("a",))]
+    waiting = [PendingPod(make_pod("new", cpu="2"), ("a",))]
 
     def planned(allowed: int) -> MovePlan:
         budget = DisruptionBudget("ones", allowed, uids)
@@ -132,7 +133,7 @@ def test_a_group_moves_whole_or_not_at_all():
     pods = running(hosts)
     for uid in ("g-0", "g-1"):
         pods[uid] = replace(pods[uid], group="gang")
-    waiting = [WaitingPod(make_pod("new", cpu="4"), ("a",))]
+    waiting = [PendingPod(make_pod("new", cpu="4"), ("a",))]
 
     plan = cluster_of(**hosts).plan(waiting, MoveRules(pods=pods))
     assert [step.pod.uid for step in plan.evictions] in (["g-0", "g-1"], ["x"])
@@ -148,7 +149,7 @@ def test_the_cheapest_of_equally_small_sets_is_chosen():
         "a": host_with(make_pod("x", cpu="3", memory="2Gi"), important(make_pod("y", cpu="4", memory="1Gi"))),
         "b": make_host(shape="pack:4 numa:1 core:4 pu:1"),
     }
-    waiting = [WaitingPod(make_pod("new", cpu="3"), ("a",))]
+    waiting = [PendingPod(make_pod("new", cpu="3"), ("a",))]
 
     def evicted(**facts: RunningPod) -> str:
         (step,) = cluster_of(**hosts).plan(waiting, MoveRules(pods=running(hosts, **facts))).evictions

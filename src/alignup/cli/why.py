@@ -94,7 +94,7 @@ def command(  # noqa: PLR0913 - options
     """
     if not (files := (*paths, *files)):
         raise click.UsageError("Give FILE, or -f FILE.")
-    node, loaded = _read(host, files)
+    node, loaded = read_inputs(host, files)
     terminal.print_notes((*node.notes, *loaded.warnings))
     chosen = inputs.select_workloads(loaded.workloads, selection, files=files)
     if resize:
@@ -120,7 +120,7 @@ def command(  # noqa: PLR0913 - options
         raise click.exceptions.Exit(REJECTED)
 
 
-def _read(host: PredictedHostOptions, files: tuple[str, ...]) -> tuple[HostInput, LoadedWorkloads]:
+def read_inputs(host: PredictedHostOptions, files: tuple[str, ...]) -> tuple[HostInput, LoadedWorkloads]:
     """Return the node and the workloads of manifests, or of an archive."""
     if not files[-1].endswith(inputs.ARCHIVES):
         node = inputs.read_host(host, kubelet_faults=True)

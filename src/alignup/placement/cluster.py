@@ -27,7 +27,7 @@ from alignup.placement.host_model import HostModel, HostModels
 from alignup.placement.host_record import Binding, HostRecord, RejectedBinding, Replaced
 from alignup.placement.host_report import Cause, HostReport, PodStage
 from alignup.placement.host_verdicts import DefectListener, HostVerdicts
-from alignup.placement.moves import MovePlan, MoveRules, Planner, WaitingPod
+from alignup.placement.moves import MovePlan, MoveRules, PendingPod, Planner
 from alignup.placement.prediction_comparison import placement_difference, pods_ended_before, rejected_after_ends
 from alignup.placement.score import PlacementScore
 from alignup.placement.steered import ANYWHERE
@@ -439,7 +439,7 @@ class Cluster:
             return VictimSearch((), complete=False)
         return find_victims(record, pod, budgets=budgets, allow_violations=allow_violations)
 
-    def plan(self, pods: Sequence[WaitingPod], rules: MoveRules) -> MovePlan:
+    def plan(self, pods: Sequence[PendingPod], rules: MoveRules) -> MovePlan:
         """Return the fewest moves that were found after which all *pods* are admitted, together."""
         members = [waiting.pod for waiting in pods]
         planner = self.planner(rules, members)

@@ -6,7 +6,7 @@ more moves; all of them count. Who may be evicted is decided outside: :class:`Ru
 
 The search tries one move on every host, then two, and so on, the cheapest sets first (``align.eviction_search``). A
 quick search on the most promising hosts goes before, so that there is an answer when time runs out. Every plan is
-decided once more from its first step to its last before it is returned, and ``Cluster.verify`` does so again later.
+decided once more from its first step to its last before it is returned, and ``Planner.verify`` does so again later.
 """
 
 from collections import Counter
@@ -119,7 +119,7 @@ class MoveRules:
     should_stop: Callable[[], bool] = lambda: False
 
 
-class WaitingPod(NamedTuple):
+class PendingPod(NamedTuple):
     """A pod that needs room, and the hosts that it can be scheduled to; ``None``: all."""
 
     pod: Pod
@@ -167,7 +167,7 @@ class Planner:
 
     # Plans
 
-    def plan(self, pods: Sequence[WaitingPod], placed: Sequence[GangBinding] = (), *, at_least: int = 0) -> MovePlan:
+    def plan(self, pods: Sequence[PendingPod], placed: Sequence[GangBinding] = (), *, at_least: int = 0) -> MovePlan:
         """Return the smallest plan that was found for *pods*, beside those of their gang that are *placed* already.
 
         More than one pod are placed one after the other, each with the fewest moves beside those before it; *at_least*
@@ -215,7 +215,7 @@ class Planner:
             proved.append(step)
         return tuple(proved)
 
-    def _make_room(self, room: _Room, waiting: WaitingPod) -> tuple[_Room | None, int]:
+    def _make_room(self, room: _Room, waiting: PendingPod) -> tuple[_Room | None, int]:
         """Return the cheapest room with the fewest moves that was found, and how many are certainly needed."""
         self._limited = False
         self._hopeless.clear()
@@ -243,7 +243,7 @@ class Planner:
         """Return whether more than *count* moves may help: not if there are no more pods to evict."""
         return count < len(self._rules.pods)
 
-    def _quick_room(self, room: _Room, waiting: WaitingPod) -> _Room | None:
+    def _quick_room(self, room: _Room, waiting: PendingPod) -> _Room | None:
         """Return a room on one of the most promising hosts, without a proof that it needs the fewest moves."""
         best: _Room | None = None
         for host in islice(self._promising(room.hosts, waiting), QUICK_HOSTS):
@@ -258,7 +258,7 @@ class Planner:
         return best
 
     def _rooms(
-        self, room: _Room, waiting: WaitingPod, count: int, *, exclude: str = "", most: int | None = None
+        self, room: _Room, waiting: PendingPod, count: int, *, exclude: str = "", most: int | None = None
     ) -> Iterator[_Room]:
         """Yield the ways to make room with *count* moves, some of which may be for pods that have to move.
 
@@ -272,7 +272,7 @@ class Planner:
                     yield from islice(self._rooms_with(room, waiting, host, units, after, left=count - size), most)
 
     def _rooms_with(  # noqa: PLR0913 - one set of pods on one host
-        self, room: _Room, waiting: WaitingPod, host: str, units: UnitSet, after: TentativeHost, *, left: int
+        self, room: _Room, waiting: PendingPod, host: str, units: UnitSet, after: TentativeHost, *, left: int
     ) -> Iterator[_Room]:
         """Yield the rooms after the eviction of *units*, if new places are found with at most *left* more moves."""
         leaving = [pod for unit in units for pod in self._members(unit)]
@@ -306,7 +306,7 @@ class Planner:
         running, rest = leaving[0], leaving[1:]
         eviction = PlanStep(running.pod, running.host)
         if running.moves:
-            moving = WaitingPod(running.pod, running.hosts)
+            moving = PendingPod(running.pod, running.hosts)
             for host, after in self._targets(room.hosts, moving):
                 arrival = PlanStep(running.pod, host, _UNDECIDED, replacement=True)
                 moved = _Room({**room.hosts, host: after}, (*room.steps, eviction, arrival), room.evicted)
@@ -323,7 +323,7 @@ class Planner:
 
     # Hosts
 
-    def _targets(self, hosts: _Hosts, waiting: WaitingPod) -> Iterator[tuple[str, TentativeHost]]:
+    def _targets(self, hosts: _Hosts, waiting: PendingPod) -> Iterator[tuple[str, TentativeHost]]:
         """Yield the hosts that admit a pod, with their states after it: of hosts in the same state only the first."""
         self._check_time()
         shape = self._verdicts.shape(waiting.pod)
@@ -342,7 +342,7 @@ class Planner:
             if after is not None:
                 yield name, after
 
-    def _promising(self, hosts: _Hosts, waiting: WaitingPod) -> list[str]:
+    def _promising(self, hosts: _Hosts, waiting: PendingPod) -> list[str]:
         """Return the hosts on which room may be made, those that lack least first."""
         verdicts = self._verdicts.of_all(waiting.pod).verdicts
         names = [name for name in verdicts if waiting.hosts is None or name in waiting.hosts]
@@ -443,7 +443,7 @@ class Planner:
 
     # Words
 
-    def _explain(self, waiting: WaitingPod) -> str:
+    def _explain(self, waiting: PendingPod) -> str:
         """Return why no plan was found for a pod."""
         names = [name for name in self._records if waiting.hosts is None or name in waiting.hosts]
         if not names:

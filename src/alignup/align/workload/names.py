@@ -20,6 +20,7 @@ HUGEPAGES = "hugepages-"  #: the page size follows
 #: With these annotations a pod can choose its own policy and scope, if the settings allow it.
 POLICY_ANNOTATION, SCOPE_ANNOTATION = "topology.alignup.dev/policy", "topology.alignup.dev/scope"
 CLAIMS_ANNOTATION = "topology.alignup.dev/claims"  #: whether CPUs must be beside the devices of claims
+NEVER_MOVE_ANNOTATION = "topology.alignup.dev/never-move"  #: of pods that no plan evicts, unless it is "false"
 MARKER = "alignup.dev/numa"  #: the resource of devices that stand for NUMA nodes
 NUMA_ANNOTATION = "topology.alignup.dev/numa"  #: which of the NUMA nodes a pod with a marker goes to
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from alignup.kubernetes.manifests.disruption import OwnerReference
 from alignup.kubernetes.manifests.node_selectors import NodeSelector
 from alignup.kubernetes.manifests.pod_decoder import (
     Labels,
@@ -46,14 +47,6 @@ class ApiObject(Protocol):
 
     @property
     def metadata(self) -> Metadata: ...
-
-
-class OwnerReference(ObjectPart, frozen=True):
-    api_version: str = ""
-    kind: str = ""
-    name: str = ""
-    uid: str = ""
-    controller: bool = False
 
 
 class ObjectMeta(PodMetadata, frozen=True):

@@ -22,7 +22,8 @@ from alignup.align.errors import ParseError
 from alignup.align.workload.validation import MIRROR_ANNOTATION
 from alignup.documents.codec import decode, encode
 from alignup.documents.host_state import GROUP
-from alignup.kubernetes.api.objects import ApiPod, OwnerReference
+from alignup.kubernetes.api.objects import ApiPod
+from alignup.kubernetes.manifests.disruption import OwnerReference
 from alignup.kubernetes.manifests.pod_decoder import NamedItem, ObjectPart
 from alignup.placement.scheduling.options import DEFAULT_SCHEDULER
 from alignup.schedule.cluster_facts import GATE
