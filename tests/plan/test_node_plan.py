@@ -90,7 +90,9 @@ def test_a_manifest_that_cannot_be_read_protects_its_pod():
 
 def test_of_equal_pods_the_youngest_ends():
     host = host_with(*(make_pod(uid, cpu="1") for uid in "abcdefg"))
-    made = {uid: {**OWNED, "creationTimestamp": f"2026-01-0{9 - day}T00:00:00Z"} for day, uid in enumerate("abcdefg")}
+    made: dict[str, Any] = {
+        uid: {**OWNED, "creationTimestamp": f"2026-01-0{9 - day}T00:00:00Z"} for day, uid in enumerate("abcdefg")
+    }
 
     assert evicted(planned(host, make_pod("new", cpu="1"), **made)) == ["a"]
     assert evicted(planned(host, make_pod("new", cpu="1"))) == ["g"]
@@ -99,7 +101,7 @@ def test_of_equal_pods_the_youngest_ends():
 def test_a_device_that_nobody_provides_has_no_plan():
     host = make_host()
 
-    plan = planned(host, make_pod("new", **{"example.com/unknown": "1"}))
+    plan = planned(host, make_pod("new", None, **{"example.com/unknown": "1"}))
 
     assert "no device plugin provides example.com/unknown" in plan.plan.problem
 

@@ -1,8 +1,6 @@
 """``alignup plan``: make room for a pod on one node, with the fewest moves."""
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
@@ -15,11 +13,9 @@ from alignup.cli.exit_codes import FAILED
 from alignup.cli.inputs import HostInput
 from alignup.cli.layout import paragraph, section
 from alignup.cli.options import (
-    NumberRange,
+    PlanOptions,
     PredictedHostOptions,
     WorkloadSelection,
-    flag_option,
-    option,
     output_option,
     preview_option,
     with_options,
@@ -27,38 +23,12 @@ from alignup.cli.options import (
     workload_option,
 )
 from alignup.cli.why import read_inputs
-from alignup.kubernetes.manifests.disruption import EvictionRules
 from alignup.picture.machine_text import draw_text
 from alignup.picture.text_format import Line, pluralize
 from alignup.plan.node_plan import NodePlan, plan_on_node
 
 VERSION = 1  #: of the JSON document
 UNKNOWN_PLACES = "These are the files of one node, so the new places of evicted pods are unknown."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanOptions:
-    """What a plan may do."""
-
-    allow_preemption: bool = flag_option("Also end pods of lower priority that get no new place")
-    allow_local_volumes: bool = flag_option("Also evict pods with volumes on the disk of their node")
-    exempt: tuple[str, ...] = option("NAMESPACE", "Evict no pods of this namespace", multiple=True)
-    budget: float = option(
-        "SECONDS", "Search at most this long for a plan with fewer moves", default=10.0, type=NumberRange(0.1, 3600)
-    )
-
-    def rules(self, **facts: Any) -> EvictionRules:  # noqa: ANN401 - what a cluster knows about volumes and jobs
-        return EvictionRules(
-            exempt=self.exempt,
-            allow_preemption=self.allow_preemption,
-            allow_local_volumes=self.allow_local_volumes,
-            **facts,
-        )
-
-    def start_budget(self) -> Callable[[], bool]:
-        """Return a function that says whether the time is over."""
-        end = time.monotonic() + self.budget
-        return lambda: time.monotonic() > end
 
 
 @define_command(

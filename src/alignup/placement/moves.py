@@ -35,7 +35,9 @@ from alignup.placement.victims import DisruptionBudget, count_violations
 
 QUICK_HOSTS = 32  #: on which the quick search tries to make room
 MAX_TARGETS = 8  #: hosts in different states that are tried for a pod that is moved
-PROVED_MOVES = 2  #: moves that are tried even where evicting all pods is not enough; admission is nearly monotone
+#: Moves of which all sets are tried for the cheapest, and even where evicting all pods is not enough: admission is
+#: only nearly monotone.
+PROVED_MOVES = 2
 NO_COST = EvictionCost(0, ())
 MAX_NAMES = 5  #: nodes in a sentence
 
@@ -116,6 +118,7 @@ class MoveRules:
     pods: Mapping[str, RunningPod]  #: by uid
     budgets: Sequence[DisruptionBudget] = ()
     max_moves: int = 20
+    first: bool = False  #: whether the first plan is enough, without a search for fewer moves
     should_stop: Callable[[], bool] = lambda: False
 
 
@@ -226,8 +229,12 @@ class Planner:
         count = 0
         try:
             best = self._quick_room(room, waiting)
+            if best is not None and self._rules.first:
+                return best, 1
             most = self._rules.max_moves if best is None else len(best.evicted) - len(room.evicted)
             for count in range(1, most + 1):
+                if best is not None and count == most > PROVED_MOVES:
+                    break  # no plan has fewer moves; to try all sets of this size for a cheaper one takes too long
                 cheapest = None
                 for other in self._rooms(room, waiting, count, most=1):
                     if cheapest is None or self._order(other) < self._order(cheapest):
