@@ -261,6 +261,40 @@ def test_a_manifest_is_planned_with_all_its_replicas(cluster, tmp_path):
     assert code == 1
 
 
+@pytest.fixture
+def shape(tmp_path):
+    manifest = tmp_path / "shape.yaml"
+    limits = "{cpu: '4', memory: 1Gi}"
+    container = f"{{name: app, image: x, resources: {{limits: {limits}}}}}"
+    manifest.write_text(f"apiVersion: v1\nkind: Pod\nmetadata: {{name: big}}\nspec: {{containers: [{container}]}}\n")
+    return str(manifest)
+
+
+def test_defragmentation_lists_what_each_move_brings(cluster, shape):
+    run = cluster.ask("--defragment", "--shape", shape)
+
+    assert run.returncode == 0
+    assert run.stdout.startswith("0 pods like default/big fit now, and 1 more after 1 move\n")
+    assert "  1. evict default/y from a\n" in run.stdout
+
+    document = json.loads(cluster.ask("--defragment", "--shape", shape, "-o", "json").stdout)
+    assert (document["fitting"], document["gains"]) == (0, [{"moves": 1, "gained": 1}])
+
+
+def test_where_no_move_helps_it_says_so(cluster, shape):
+    run = cluster.ask("--defragment", "--shape", shape, "--exempt", "default")
+
+    assert run.stdout == "0 pods like default/big fit now, and no move was found that lets more fit\n"
+
+
+@pytest.mark.parametrize("arguments", [("--defragment",), ("new", "--shape", "x"), ("new", "-f", "x"), ()])
+def test_one_question_at_a_time(cluster, arguments):
+    run = cluster.ask(*arguments)
+
+    assert run.returncode == 2
+    assert "Give " in run.stderr
+
+
 def test_a_pod_that_runs_needs_no_plan(cluster):
     run = cluster.ask("x")
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from alignup.align.host import Host
 from alignup.align.workload import Pod
-from alignup.placement.moves import MovePlan, MoveRules, PendingPod, RunningPod
+from alignup.placement.moves import Defragmentation, MovePlan, MoveRules, PendingPod, RunningPod
 from alignup.placement.victims import DisruptionBudget
 from tests.align.hosts import make_host, make_pod
 from tests.effort import examples
@@ -274,3 +274,77 @@ def test_the_same_input_has_the_same_plan(hosts):
     first, second = (plan_for(hosts, make_pod("new", cpu="4"), max_moves=3) for _ in range(2))
 
     assert told(first) == told(second)
+
+
+# More pods of one shape
+
+
+def capacity(hosts: dict[str, Host], pod: Pod) -> int:
+    """How many pods like *pod* the hosts admit one after the other."""
+    count = 0
+    for host in hosts.values():
+        trial = Host(host.machine, host.settings, ledger=host.ledger)
+        while trial.admit(replace(pod, uid=f"fill-{count}")).admitted:
+            count += 1
+    return count
+
+
+def defragmented(hosts: dict[str, Host], pod: Pod, **rules: Any) -> Defragmentation:
+    cluster = cluster_of(**hosts)
+    return cluster.planner(MoveRules(pods=running(hosts), **rules)).defragment(PendingPod(pod))
+
+
+def test_one_move_lets_one_more_pod_fit():
+    hosts = {"a": host_with(make_pod("x", cpu="3"), make_pod("y", cpu="2")), "b": host_with(make_pod("z", cpu="4"))}
+
+    result = defragmented(hosts, make_pod("shape", cpu="4"))
+
+    assert (result.fitting, result.gains, result.complete) == (0, ((1, 1),), True)
+    assert [(step.evicts, step.pod.uid, step.host) for step in result.steps] == [(True, "y", "a"), (False, "y", "b")]
+    assert [result.gained(moves) for moves in (0, 1, 20)] == [0, 1, 1]
+
+
+def test_a_move_that_only_moves_the_gap_is_not_made():
+    hosts = {"a": host_with(make_pod("x", cpu="3"), make_pod("y", cpu="4")), "b": make_host()}
+
+    result = defragmented(hosts, make_pod("shape", cpu="4"))
+
+    assert (result.fitting, result.gains) == (1, ())
+
+
+def test_no_more_moves_are_made_than_allowed():
+    hosts = {
+        "a": host_with(make_pod("x", cpu="3"), make_pod("y", cpu="3")),
+        "b": host_with(make_pod("v", cpu="3"), make_pod("w", cpu="3")),
+        "c": host_with(make_pod("z", cpu="4")),
+        "d": host_with(make_pod("u", cpu="4")),
+    }
+
+    assert defragmented(hosts, make_pod("shape", cpu="4"), max_moves=1).gains == ((1, 1),)
+    assert defragmented(hosts, make_pod("shape", cpu="4")).gains == ((1, 1), (2, 2))
+
+
+def test_a_defragmentation_out_of_time_keeps_its_moves():
+    hosts = {"a": host_with(make_pod("x", cpu="3"), make_pod("y", cpu="2")), "b": host_with(make_pod("z", cpu="4"))}
+
+    assert not defragmented(hosts, make_pod("shape", cpu="4"), should_stop=lambda: True).complete
+
+
+@settings(max_examples=examples(50))
+@given(small_clusters(), st.sampled_from(["2", "3", "4"]))
+def test_as_many_more_pods_fit_as_the_moves_gain(hosts, cpu):
+    """The steps are done on the hosts, one after the other, and then the hosts are filled."""
+    shape = make_pod("shape", cpu=cpu)
+    before = capacity(hosts, shape)
+
+    result = defragmented(hosts, shape)
+
+    event(f"{result.gained(20)} gained")
+    assert result.fitting == before
+    for step in result.steps:
+        if step.evicts:
+            hosts[step.host].release(step.pod.uid)
+        else:
+            assert hosts[step.host].admit(step.pod).admitted
+    assert capacity(hosts, shape) - before == result.gained(20)
+    assert sum(step.evicts for step in result.steps) == (result.gains[-1][0] if result.gains else 0)

@@ -8,7 +8,7 @@ from alignup.align.explain import sentences
 from alignup.align.workload import Pod
 from alignup.cli import inputs, terminal
 from alignup.cli.app import InputError, Place
-from alignup.cli.layout import paragraph, section
+from alignup.cli.layout import paragraph, section, table
 from alignup.cli.options import PlanOptions
 from alignup.cli.plan import describe_proof
 from alignup.kubernetes.api.objects import ApiPod, ApiPodSpec
@@ -16,7 +16,7 @@ from alignup.kubernetes.manifests.workloads import Workload
 from alignup.picture.machine_text import draw_text
 from alignup.picture.text_format import Cell, Line, pluralize
 from alignup.placement.moves import MovePlan, PlanStep
-from alignup.schedule.cluster_plan import PlanFacts, gang_of, hosts_after, pending_pod, plan_for_pods
+from alignup.schedule.cluster_plan import PlanFacts, defragment_for, gang_of, hosts_after, pending_pod, plan_for_pods
 from alignup.schedule.cluster_snapshot import ClusterView
 from alignup.schedule.node_selection import scheduling_spec
 from alignup.schedule.workload_answers import accept_for, split_by_object
@@ -78,6 +78,43 @@ def _plan(
     with inputs.input_errors(Place(detail=f"in {name}")):
         plan = plan_for_pods(view, facts, pods, rules=options.rules(), should_stop=options.start_budget())
     return PlannedRequest(name, len(pods), plan)
+
+
+def defragment(  # noqa: PLR0913 - one question
+    view: ClusterView, facts: PlanFacts, workload: Workload, options: PlanOptions, *, max_moves: int, output: str
+) -> None:
+    """Print how many more pods like that of *workload* fit after moves."""
+    with inputs.input_errors(Place.at(workload.source)), terminal.waiting_message("Searching for moves"):
+        (accepted,) = accept_for(view.cluster, [workload])
+        result = defragment_for(
+            view,
+            facts,
+            (accepted.pod, scheduling_spec(accepted)),
+            rules=options.rules(),
+            max_moves=max_moves,
+            should_stop=options.start_budget(),
+        )
+    if output in terminal.DOCUMENTS:
+        gains = [{"moves": moves, "gained": gained} for moves, gained in result.gains]
+        facts_found = {"fitting": result.fitting, "gains": gains, "complete": result.complete}
+        terminal.print_as(output, {"version": VERSION, **facts_found, "steps": list(map(_step_document, result.steps))})
+        return
+    fitting = f"{pluralize(result.fitting, 'pod')} like {workload.namespace}/{workload.title} fit now"
+    if result.gains:
+        moves, gained = result.gains[-1]
+        title = f"{fitting}, and {gained} more after {pluralize(moves, 'move')}"
+    else:
+        title = f"{fitting}, and no move was found that lets more fit"
+    lines = [*paragraph(title, style="title")]
+    if not result.complete:
+        lines += paragraph("The best within the budget; a longer one (--budget) may find more.", style="dim")
+    if result.gains:
+        lines += [(), *table([(str(moves), str(gained)) for moves, gained in result.gains], ("MOVES", "PODS GAINED"))]
+        lines += section("Steps, in this order")
+        plan = MovePlan(result.steps)
+        for number, step in enumerate(result.steps, 1):
+            lines += paragraph(describe_step(plan, step), prefix=f"  {number}. ")
+    terminal.print_lines(lines)
 
 
 # Text
@@ -157,21 +194,22 @@ def _plan_document(planned: PlannedRequest) -> dict[str, Any]:
         "atLeast": plan.at_least,
         "tried": plan.tried,
         "moves": len(plan.evictions),
-        "steps": [
+        "steps": list(map(_step_document, plan.steps)),
+    }
+
+
+def _step_document(step: PlanStep) -> dict[str, Any]:
+    return {
+        "action": "evict" if step.evicts else "admit",
+        "pod": {"namespace": step.pod.namespace, "name": step.pod.name, "uid": step.pod.uid},
+        "replacement": step.replacement,
+        "node": step.host,
+        "placements": [
             {
-                "action": "evict" if step.evicts else "admit",
-                "pod": {"namespace": step.pod.namespace, "name": step.pod.name, "uid": step.pod.uid},
-                "replacement": step.replacement,
-                "node": step.host,
-                "placements": [
-                    {
-                        "container": placement.container,
-                        "nodes": sentences.node_list(placement.hint.nodes),
-                        "given": placement.as_text(),
-                    }
-                    for placement in (step.verdict.placements if step.verdict else ())
-                ],
+                "container": placement.container,
+                "nodes": sentences.node_list(placement.hint.nodes),
+                "given": placement.as_text(),
             }
-            for step in plan.steps
+            for placement in (step.verdict.placements if step.verdict else ())
         ],
     }

@@ -39,6 +39,8 @@ MAX_TARGETS = 8  #: hosts in different states that are tried for a pod that is m
 #: only nearly monotone.
 PROVED_MOVES = 2
 NO_COST = EvictionCost(0, ())
+MAX_SET = 3  #: pods that leave one host for more pods of a shape
+MAX_CAPACITY = 64  #: pods of a shape that are counted on one host
 MAX_NAMES = 5  #: nodes in a sentence
 
 
@@ -133,6 +135,20 @@ class PendingPod(NamedTuple):
         return f"{self.pod.namespace}/{self.pod.name}"
 
 
+@dataclass(frozen=True, slots=True)
+class Defragmentation:
+    """Moves after which more pods of one shape fit, and what each of them brings."""
+
+    fitting: int  #: pods of the shape that fit without a move
+    steps: tuple[PlanStep, ...] = ()
+    gains: tuple[tuple[int, int], ...] = ()  #: after so many moves, so many more pods fit, ascending
+    complete: bool = True  #: whether the search ended before the budget did
+
+    def gained(self, moves: int) -> int:
+        """Return how many more pods fit after at most so many moves."""
+        return max((gain for count, gain in self.gains if count <= moves), default=0)
+
+
 _Hosts = Mapping[str, TentativeHost]  #: the hosts that differ from the present ones
 
 
@@ -158,6 +174,7 @@ class Planner:
         self._rules = rules
         self._critical = critical
         self._present: dict[str, TentativeHost | None] = {}
+        self._capacities: dict[Hashable, tuple[int, TentativeHost]] = {}
         self._sufficient_sets: dict[Hashable, tuple[tuple[UnitSet, TentativeHost], ...]] = {}
         self._groups: dict[str, list[RunningPod]] = {}
         for running in rules.pods.values():
@@ -255,7 +272,7 @@ class Planner:
         best: _Room | None = None
         for host in islice(self._promising(room.hosts, waiting), QUICK_HOSTS):
             search = self._search(room, waiting.pod, host)
-            spared = search.spare() if search and search.units else None
+            spared = search.spare() if search.units else None
             if spared is None:
                 self._hopeless.add(host)
                 continue
@@ -328,6 +345,74 @@ class Planner:
         if running.preemptible:
             yield from self._rehome(room._replace(steps=(*room.steps, eviction)), rest, target, left)
 
+    # More pods of one shape
+
+    def defragment(self, waiting: PendingPod) -> Defragmentation:
+        """Return moves that let more pods like *waiting* fit: those first that need few moves for one more pod.
+
+        Sets of one, two and three pods are tried on each host, and a pod moves once. What all hosts hold is counted
+        after each move, so a new place never costs as much as the move brings.
+        """
+        room, gained, complete = _Room({}), 0, True
+        gains: list[tuple[int, int]] = []
+        names = self._promising({}, waiting)
+        fitting = sum(self._capacity(host, waiting.pod) for name in names if (host := self._host({}, name)))
+        size = 1
+        try:
+            while size <= MAX_SET and len(room.evicted) + size <= self._rules.max_moves:
+                before = gained
+                for name in names:
+                    better, gain = self._improve(room, waiting, name, size)
+                    if better is not None and len(better.evicted) <= self._rules.max_moves:
+                        room, gained = better, gained + gain
+                        gains.append((len(room.evicted), gained))
+                    if len(room.evicted) + size > self._rules.max_moves:
+                        break
+                size += gained == before
+        except SearchTimeoutError:
+            complete = False
+        return Defragmentation(fitting, self.verify(room.steps) or (), tuple(gains), complete)
+
+    def _improve(self, room: _Room, waiting: PendingPod, name: str, size: int) -> tuple[_Room | None, int]:
+        """Return the hosts after moves of *size* pods from one host that let more pods fit, and how many more."""
+        host = self._host(room.hosts, name)
+        if host is None:
+            return None, 0
+        held = self._capacity(host, waiting.pod)
+
+        def prove(after: TentativeHost) -> TentativeHost | None:
+            return after if self._capacity(after, waiting.pod) > held else None
+
+        for units, after in self._search(room, waiting.pod, name, prove).sufficient(size):
+            leaving = [running for unit in units for running in self._members(unit)]
+            hosts = {**room.hosts, name: after}
+            for running in leaving:
+                other = None if running.host == name else self._host(hosts, running.host)
+                if other is not None:
+                    hosts[running.host] = other.without((running.pod.uid,))
+            start = _Room(hosts, room.steps, room.evicted | {running.pod.uid for running in leaving})
+            for moved in islice(self._rehome(start, leaving, name, 0), MAX_TARGETS):
+                changed = [other for other, state in moved.hosts.items() if state is not room.hosts.get(other)]
+                gain = sum(
+                    self._capacity(moved.hosts[other], waiting.pod) - self._capacity(state, waiting.pod)
+                    for other in changed
+                    if self._may_use(waiting, other) and (state := self._host(room.hosts, other))
+                )
+                if gain > 0:
+                    return moved, gain
+        return None, 0
+
+    def _capacity(self, host: TentativeHost, pod: Pod) -> int:
+        """Return how many pods of one shape a host holds beside its own."""
+        shape = self._verdicts.shape(pod)
+        key = (host.key, shape)
+        if key not in self._capacities:
+            current, count = host.with_pod(shape), 0
+            while current is not None and count < MAX_CAPACITY:
+                current, count = current.with_pod(shape), count + 1
+            self._capacities[key] = count, host  # whose identity is in the key
+        return self._capacities[key][0]
+
     # Hosts
 
     def _targets(self, hosts: _Hosts, waiting: PendingPod) -> Iterator[tuple[str, TentativeHost]]:
@@ -336,7 +421,7 @@ class Planner:
         shape = self._verdicts.shape(waiting.pod)
         tried: set[Hashable] = set()
         names = (name for name in self._verdicts.of_all(waiting.pod).by_rank(waiting.hosts) if name not in hosts)
-        changed = [name for name in hosts if waiting.hosts is None or name in waiting.hosts]
+        changed = [name for name in hosts if self._may_use(waiting, name)]
         for name in chain(names, changed):
             host = self._host(hosts, name)
             if host is None or host.key in tried:
@@ -352,10 +437,14 @@ class Planner:
     def _promising(self, hosts: _Hosts, waiting: PendingPod) -> list[str]:
         """Return the hosts on which room may be made, those that lack least first."""
         verdicts = self._verdicts.of_all(waiting.pod).verdicts
-        names = [name for name in verdicts if waiting.hosts is None or name in waiting.hosts]
+        names = [name for name in verdicts if self._may_use(waiting, name)]
         return sorted(
             (name for name in names if self._host(hosts, name)), key=lambda name: (_lack(verdicts[name]), name)
         )
+
+    @staticmethod
+    def _may_use(waiting: PendingPod, name: str) -> bool:
+        return waiting.hosts is None or name in waiting.hosts
 
     def _host(self, hosts: _Hosts, name: str) -> TentativeHost | None:
         host = hosts.get(name)
@@ -378,22 +467,28 @@ class Planner:
     def _sufficient(self, room: _Room, pod: Pod, host: str, size: int) -> Iterable[tuple[UnitSet, TentativeHost]]:
         key = (host, room.hosts.get(host), room.evicted, self._verdicts.shape(pod), size)
         if key not in self._sufficient_sets:
-            search = self._search(room, pod, host)
-            self._sufficient_sets[key] = tuple(search.sufficient(size)) if search else ()
+            self._sufficient_sets[key] = tuple(self._search(room, pod, host).sufficient(size))
         return self._sufficient_sets[key]
 
-    def _search(self, room: _Room, pod: Pod, name: str) -> EvictionSearch[TentativeHost] | None:
-        """Return the search for pods of a host without which it admits *pod*."""
+    def _search(
+        self,
+        room: _Room,
+        pod: Pod,
+        name: str,
+        prove: Callable[[TentativeHost], TentativeHost | None] | None = None,
+    ) -> EvictionSearch[TentativeHost]:
+        """Return the search for pods of a host without which it admits *pod*, or else *prove* returns something."""
         host, shape = self._host(room.hosts, name), self._verdicts.shape(pod)
         if host is None:
-            return None
+            return EvictionSearch((), lambda _: None, HostShortage((), {}))
 
-        def prove(uids: tuple[str, ...]) -> TentativeHost | None:
+        def prove_without(uids: tuple[str, ...]) -> TentativeHost | None:
             self._check_time()
             self.tried += 1
             if count_violations(self._rules.budgets, room.evicted.union(*map(self._together, uids))):
                 return None
-            return self._verdicts.admit_tentatively(name, host.without(uids), shape)
+            after = host.without(uids)
+            return prove(after) if prove else self._verdicts.admit_tentatively(name, after, shape)
 
         present = host.states[0].alignment.model.at(host.states[0].ledger)
         shortage = HostShortage.of(present, shape.pod)
@@ -402,7 +497,8 @@ class Planner:
             for unit in find_units(present, shape.pod, shortage, cost=self._cost_on_host)
             if unit.pods[0] not in room.evicted and host.holds(unit.pods[0]) and self._may_leave(unit.pods[0])
         ]
-        return EvictionSearch(self._merge_groups(units), prove, shortage)
+        # The whole host may have room for one more pod, and not for as many as are to fit.
+        return EvictionSearch(self._merge_groups(units), prove_without, HostShortage((), {}) if prove else shortage)
 
     def _merge_groups(self, units: Iterable[EvictionUnit]) -> Iterator[EvictionUnit]:
         """Yield the units, those of one group as one."""
@@ -452,7 +548,7 @@ class Planner:
 
     def _explain(self, waiting: PendingPod) -> str:
         """Return why no plan was found for a pod."""
-        names = [name for name in self._records if waiting.hosts is None or name in waiting.hosts]
+        names = [name for name in self._records if self._may_use(waiting, name)]
         if not names:
             return "no node is considered for it"
         reasons = []

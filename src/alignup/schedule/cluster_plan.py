@@ -18,7 +18,7 @@ from alignup.kubernetes.api.known_pods import bound_pod, known_pod, kubelet_uid
 from alignup.kubernetes.api.objects import ApiObject, ApiPod, ApiPodSpec, ObjectMeta
 from alignup.kubernetes.manifests.disruption import EvictedMetadata, EvictedPod, EvictedSpec, EvictionRules, PodVolume
 from alignup.kubernetes.manifests.pod_decoder import ObjectPart
-from alignup.placement.moves import MovePlan, MoveRules, PendingPod, PlanStep, RunningPod
+from alignup.placement.moves import Defragmentation, MovePlan, MoveRules, PendingPod, PlanStep, RunningPod
 from alignup.placement.victims import DisruptionBudget
 from alignup.schedule.cluster_snapshot import ClusterView, present_host
 from alignup.schedule.disruption_budgets import read_budgets
@@ -203,6 +203,23 @@ def plan_for_pods(
     priority = min(pod.priority or 0 for pod, _ in pods)
     running = {each.pod.uid: each for each in running_pods(view, facts, rules, priority=priority)}
     return view.cluster.plan(pending, MoveRules(pods=running, budgets=facts.budgets, should_stop=should_stop))
+
+
+def defragment_for(  # noqa: PLR0913 - one question
+    view: ClusterView,
+    facts: PlanFacts,
+    shape: tuple[Pod, ApiPodSpec],
+    *,
+    rules: EvictionRules,
+    max_moves: int,
+    should_stop: Callable[[], bool],
+) -> Defragmentation:
+    """Return moves after which more pods of one shape fit."""
+    pod, spec = shape
+    running = {each.pod.uid: each for each in running_pods(view, facts, rules, priority=pod.priority or 0)}
+    move_rules = MoveRules(pods=running, budgets=facts.budgets, max_moves=max_moves, should_stop=should_stop)
+    pending = PendingPod(pod, _NodeSets(view).considered(_unbound(spec)))
+    return view.cluster.planner(move_rules, [pod]).defragment(pending)
 
 
 def gang_of(facts: PlanFacts, pod: ApiPod) -> list[ApiPod]:
