@@ -173,3 +173,13 @@ def test_a_report_that_cannot_be_written_is_an_error_before_the_simulation(tmp_p
     assert "none.yaml" not in early.stderr
     assert "none.yaml: cannot be read" in later.stderr
     assert not (tmp_path / "report.html").exists()
+
+
+def test_the_pods_of_a_shape_that_fit_after_moves_are_counted():
+    fleet = ("--cluster", FLEET / "training.yaml", "--generate", "training", "--count", "90")
+    run = in_process("simulate", *fleet, "--shape", NODE / "trainer.yaml", "-o", "json")
+
+    (result,) = json.loads(run.stdout)["results"]
+    counts = [result["fittingAfterMoves"][moves] for moves in ("0", "1", "5", "20", "100")]
+    assert counts == sorted(counts)
+    assert counts[1] == counts[0] + 1

@@ -110,6 +110,19 @@ def test_protected_pods_stay_and_are_named():
     )
 
 
+def test_a_pod_is_not_moved_to_a_host_without_its_devices():
+    """A kubelet without the device plugin would admit it, and ignore the request."""
+    plain = make_host()
+    bare = Host(replace(plain.machine, devices=()), plain.settings)
+    hosts = {"a": host_with(make_pod("x", cpu="3"), make_pod("y", cpu="2", gpu="1")), "b": bare}
+    pods = running(hosts)
+    pods["x"] = replace(pods["x"], protected="fixed")
+    waiting = [PendingPod(make_pod("new", cpu="4"), ("a",))]
+
+    assert "fit nowhere else" in cluster_of(**hosts).plan(waiting, MoveRules(pods=pods)).problem
+    assert "none has the devices" in plan_for({"b": bare}, make_pod("new", gpu="1")).problem
+
+
 def test_budgets_count_all_evicted_pods_together():
     ones = [make_pod(f"one-{number}", cpu="1") for number in range(7)]
     hosts = {"a": host_with(*ones), "b": make_host()}

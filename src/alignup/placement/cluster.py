@@ -446,8 +446,7 @@ class Cluster:
         if len(pods) == 1:
             return planner.plan(pods)
         by_uid = {waiting.pod.uid: waiting for waiting in pods}
-        every = tuple(self._records)
-        named = {waiting.pod.uid: every if waiting.hosts is None else waiting.hosts for waiting in pods}
+        named = {waiting.pod.uid: planner.hosts_for(waiting) for waiting in pods}
         answer = self.feasible_gang(members, eligible=lambda pod: named[pod.uid])
         rest = [by_uid[pod.uid] for pod in answer.rest]
         at_least = 1 if rest and answer.proved else 0

@@ -174,6 +174,7 @@ class Planner:
         self._rules = rules
         self._critical = critical
         self._present: dict[str, TentativeHost | None] = {}
+        self._usable: dict[Hashable, frozenset[str]] = {}
         self._capacities: dict[Hashable, tuple[int, TentativeHost]] = {}
         self._sufficient_sets: dict[Hashable, tuple[tuple[UnitSet, TentativeHost], ...]] = {}
         self._groups: dict[str, list[RunningPod]] = {}
@@ -379,6 +380,7 @@ class Planner:
         if host is None:
             return None, 0
         held = self._capacity(host, waiting.pod)
+        usable = self.hosts_for(waiting)
 
         def prove(after: TentativeHost) -> TentativeHost | None:
             return after if self._capacity(after, waiting.pod) > held else None
@@ -396,7 +398,7 @@ class Planner:
                 gain = sum(
                     self._capacity(moved.hosts[other], waiting.pod) - self._capacity(state, waiting.pod)
                     for other in changed
-                    if self._may_use(waiting, other) and (state := self._host(room.hosts, other))
+                    if other in usable and (state := self._host(room.hosts, other))
                 )
                 if gain > 0:
                     return moved, gain
@@ -420,8 +422,9 @@ class Planner:
         self._check_time()
         shape = self._verdicts.shape(waiting.pod)
         tried: set[Hashable] = set()
-        names = (name for name in self._verdicts.of_all(waiting.pod).by_rank(waiting.hosts) if name not in hosts)
-        changed = [name for name in hosts if self._may_use(waiting, name)]
+        usable = self.hosts_for(waiting)
+        names = (name for name in self._verdicts.of_all(waiting.pod).by_rank(usable) if name not in hosts)
+        changed = [name for name in hosts if name in usable]
         for name in chain(names, changed):
             host = self._host(hosts, name)
             if host is None or host.key in tried:
@@ -437,14 +440,25 @@ class Planner:
     def _promising(self, hosts: _Hosts, waiting: PendingPod) -> list[str]:
         """Return the hosts on which room may be made, those that lack least first."""
         verdicts = self._verdicts.of_all(waiting.pod).verdicts
-        names = [name for name in verdicts if self._may_use(waiting, name)]
+        names = self.hosts_for(waiting)
         return sorted(
             (name for name in names if self._host(hosts, name)), key=lambda name: (_lack(verdicts[name]), name)
         )
 
-    @staticmethod
-    def _may_use(waiting: PendingPod, name: str) -> bool:
-        return waiting.hosts is None or name in waiting.hosts
+    def hosts_for(self, waiting: PendingPod) -> frozenset[str]:
+        """Return the hosts that schedulers send a pod to: the pod's own, if they offer all devices that it requests.
+
+        A kubelet that gets a pod with other devices ignores these requests.
+        """
+        key = (self._verdicts.shape(waiting.pod), None if waiting.hosts is None else frozenset(waiting.hosts))
+        if key not in self._usable:
+            names = self._records if waiting.hosts is None else self._records.keys() & waiting.hosts
+            self._usable[key] = frozenset(
+                name
+                for name in names
+                if not self._records[name].model.at(self._records[name].ledger).missing_devices(waiting.pod)
+            )
+        return self._usable[key]
 
     def _host(self, hosts: _Hosts, name: str) -> TentativeHost | None:
         host = hosts.get(name)
@@ -548,9 +562,9 @@ class Planner:
 
     def _explain(self, waiting: PendingPod) -> str:
         """Return why no plan was found for a pod."""
-        names = [name for name in self._records if self._may_use(waiting, name)]
+        names = self.hosts_for(waiting)
         if not names:
-            return "no node is considered for it"
+            return "no node is considered for it, or none has the devices that it requests"
         reasons = []
         if self._hopeless:
             reasons.append(f"evicting all pods that may be evicted is not enough on {_nodes(self._hopeless)}")
