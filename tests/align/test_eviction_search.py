@@ -88,3 +88,19 @@ def test_sets_that_use_too_little_are_not_decided_on():
     assert [short.resource for short in shortage.shortfalls] == ["pods", "cpu"]
     assert list(EvictionSearch(units, lambda _: True, shortage).sufficient(1)) == []
     assert EvictionSearch(units, lambda _: True, shortage).prove(units)
+
+
+def test_units_of_one_group_are_one():
+    host = make_host(max_pods=2, memory=False)
+    for uid in "ab":
+        host.admit(make_pod(uid, cpu="1"))
+    pod = make_pod("new", cpu="7")
+    shortage = HostShortage.of(host, pod)
+    units = find_units(host, pod, shortage, cost=lambda arrival, _: EvictionCost(1, (arrival,), 5, 7))
+
+    group = EvictionUnit.together(units, EvictionCost.total([unit.cost for unit in units]))
+
+    assert group.pods == ("a", "b")
+    assert group.cost == EvictionCost(2, (1, 0), 10, 14)
+    assert group.uses == {"pods": 2, "cpu": 2000}
+    assert [units for units, _ in EvictionSearch([group], lambda _: True, shortage).sufficient(2)] == [(group,)]

@@ -57,10 +57,6 @@ class RunningPod:
     hosts: Collection[str] | None = None  #: that its replacement can be scheduled to; ``None``: all
     age: int = 0  #: in seconds
 
-    @property
-    def name(self) -> str:
-        return f"{self.pod.namespace}/{self.pod.name}"
-
 
 @dataclass(frozen=True, slots=True)
 class PlanStep:
