@@ -156,6 +156,23 @@ def test_a_group_moves_whole_or_not_at_all():
     assert not cluster_of(**hosts).plan(waiting, MoveRules(pods=pods)).feasible
 
 
+def test_a_group_is_evicted_before_its_pods_have_new_places():
+    """``g-0`` can only go where ``g-1`` was."""
+    hosts = {
+        "a": host_with(make_pod("x", cpu="3"), make_pod("g-0", cpu="4")),
+        "b": host_with(make_pod("y", cpu="3"), make_pod("g-1", cpu="4")),
+        "c": make_host(),
+    }
+    pods = running(hosts)
+    pods["x"] = replace(pods["x"], protected="fixed")
+    pods["g-0"] = replace(pods["g-0"], group="gang", hosts=("b",))
+    pods["g-1"] = replace(pods["g-1"], group="gang", hosts=("c",))
+
+    plan = cluster_of(**hosts).plan([PendingPod(make_pod("new", cpu="4"), ("a",))], MoveRules(pods=pods))
+
+    assert told(plan) == ["evict g-0 a", "evict g-1 b", "place g-0 b", "place g-1 c", "place new a"]
+
+
 def test_the_cheapest_of_equally_small_sets_is_chosen():
     """Priority first, then memory, then age."""
     hosts = {

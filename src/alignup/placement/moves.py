@@ -253,16 +253,12 @@ class Planner:
                 for other in self._rooms(room, waiting, count, most=1):
                     if cheapest is None or self._order(other) < self._order(cheapest):
                         best = cheapest = other  # stays the best if time runs out
-                if cheapest is not None or not self._may_continue(count):
+                if cheapest is not None or count >= len(self._rules.pods):
                     break
         except SearchTimeoutError:
             self._limited = True
             return best, max(count, 1)
         return best, 1 if self._limited else count
-
-    def _may_continue(self, count: int) -> bool:
-        """Return whether more than *count* moves may help: not if there are no more pods to evict."""
-        return count < len(self._rules.pods)
 
     def _quick_room(self, room: _Room, waiting: PendingPod) -> _Room | None:
         """Return a room on one of the most promising hosts, without a proof that it needs the fewest moves."""
@@ -296,25 +292,25 @@ class Planner:
         self, room: _Room, waiting: PendingPod, host: str, units: UnitSet, after: TentativeHost, *, left: int
     ) -> Iterator[_Room]:
         """Yield the rooms after the eviction of *units*, if new places are found with at most *left* more moves."""
-        leaving = [pod for unit in units for pod in self._members(unit)]
-        evicted = room.evicted | {running.pod.uid for running in leaving}
-        hosts = {**room.hosts, host: after}
-        for running in leaving:
-            if running.host != host:
-                other = self._host(hosts, running.host)
-                if other is None:
-                    return
-                hosts[running.host] = other.without((running.pod.uid,))
+        start, leaving = self._without(room, host, units, after)
         moved = False
-        for moves in self._rehome(_Room(hosts, (), evicted), leaving, host, left):
+        for moves in self._rehome(start._replace(steps=()), leaving, host, left):
             moved = True
-            # What comes to the host of the pod comes after it: this is how it was decided.
-            later = tuple([step for step in moves.steps if not step.evicts and step.host == host])
-            before = tuple([step for step in moves.steps if step.evicts or step.host != host])
+            before, later = _split(moves.steps, host)
             steps = (*room.steps, *before, PlanStep(waiting.pod, host, _UNDECIDED), *later)
             yield moves._replace(steps=steps)
         if not moved:
             self._homeless.add(tuple(sorted(running.pod.uid for running in leaving)))
+
+    def _without(self, room: _Room, host: str, units: UnitSet, after: TentativeHost) -> tuple[_Room, list[RunningPod]]:
+        """Return the hosts without *units*, of which one host is *after* then, and all pods that leave."""
+        leaving = [running for unit in units for running in self._members(unit)]
+        hosts = {**room.hosts, host: after}
+        for running in leaving:
+            other = None if running.host == host else self._host(hosts, running.host)
+            if other is not None:
+                hosts[running.host] = other.without((running.pod.uid,))
+        return _Room(hosts, room.steps, room.evicted | {running.pod.uid for running in leaving}), leaving
 
     def _rehome(self, room: _Room, leaving: Sequence[RunningPod], target: str, left: int) -> Iterator[_Room]:
         """Yield the ways to find new places for pods that leave, in this order, with at most *left* more moves.
@@ -325,22 +321,23 @@ class Planner:
             yield room
             return
         running, rest = leaving[0], leaving[1:]
-        eviction = PlanStep(running.pod, running.host)
+        group = self._group(running)  # which is evicted as a whole before its first pod has a new place
+        evictions = tuple([PlanStep(member.pod, member.host) for member in (group if group[0] is running else ())])
         if running.moves:
             moving = PendingPod(running.pod, running.hosts)
             for host, after in self._targets(room.hosts, moving):
                 arrival = PlanStep(running.pod, host, _UNDECIDED, replacement=True)
-                moved = _Room({**room.hosts, host: after}, (*room.steps, eviction, arrival), room.evicted)
+                moved = _Room({**room.hosts, host: after}, (*room.steps, *evictions, arrival), room.evicted)
                 yield from self._rehome(moved, rest, target, left)
             for count in range(1, left + 1):
                 for inner in self._rooms(_Room(room.hosts, (), room.evicted), moving, count, exclude=target):
-                    # The eviction goes right before the arrival, after the moves that it needs.
+                    # The evictions go right before the arrival, after the moves that it needs.
                     place = next(at for at, step in enumerate(inner.steps) if step.pod is running.pod)
                     arrival = replace(inner.steps[place], replacement=True)
-                    steps = (*room.steps, *inner.steps[:place], eviction, arrival, *inner.steps[place + 1 :])
+                    steps = (*room.steps, *inner.steps[:place], *evictions, arrival, *inner.steps[place + 1 :])
                     yield from self._rehome(inner._replace(steps=steps), rest, target, left - count)
         if running.preemptible:
-            yield from self._rehome(room._replace(steps=(*room.steps, eviction)), rest, target, left)
+            yield from self._rehome(room._replace(steps=(*room.steps, *evictions)), rest, target, left)
 
     # More pods of one shape
 
@@ -368,7 +365,10 @@ class Planner:
                 size += gained == before
         except SearchTimeoutError:
             complete = False
-        return Defragmentation(fitting, self.verify(room.steps) or (), tuple(gains), complete)
+        steps = self.verify(room.steps)
+        if steps is None:  # the moves do not follow each other, so none is proposed
+            return Defragmentation(fitting, complete=False)
+        return Defragmentation(fitting, steps, tuple(gains), complete)
 
     def _improve(self, room: _Room, waiting: PendingPod, name: str, size: int) -> tuple[_Room | None, int]:
         """Return the hosts after moves of *size* pods from one host that let more pods fit, and how many more."""
@@ -382,14 +382,8 @@ class Planner:
             return after if self._capacity(after, waiting.pod) > held else None
 
         for units, after in self._search(room, waiting.pod, name, prove).sufficient(size):
-            leaving = [running for unit in units for running in self._members(unit)]
-            hosts = {**room.hosts, name: after}
-            for running in leaving:
-                other = None if running.host == name else self._host(hosts, running.host)
-                if other is not None:
-                    hosts[running.host] = other.without((running.pod.uid,))
-            start = _Room(hosts, room.steps, room.evicted | {running.pod.uid for running in leaving})
-            for moved in islice(self._rehome(start, leaving, name, 0), MAX_TARGETS):
+            start, leaving = self._without(room, name, units, after)
+            for moved in islice(self._rehome(start._replace(steps=()), leaving, name, 0), MAX_TARGETS):
                 changed = [other for other, state in moved.hosts.items() if state is not room.hosts.get(other)]
                 gain = sum(
                     self._capacity(moved.hosts[other], waiting.pod) - self._capacity(state, waiting.pod)
@@ -397,7 +391,8 @@ class Planner:
                     if other in usable and (state := self._host(room.hosts, other))
                 )
                 if gain > 0:
-                    return moved, gain
+                    before, later = _split(moved.steps, name)
+                    return moved._replace(steps=(*room.steps, *before, *later)), gain
         return None, 0
 
     def _capacity(self, host: TentativeHost, pod: Pod) -> int:
@@ -576,6 +571,12 @@ class Planner:
             listed = ", ".join(f"{count} {reason}" for reason, count in sorted(protected.items()))
             reasons.append(f"pods that are never evicted: {listed}")
         return "; ".join(reasons) or f"no set of at most {self._rules.max_moves} pods was found that makes room"
+
+
+def _split(steps: Sequence[PlanStep], host: str) -> tuple[list[PlanStep], list[PlanStep]]:
+    """Split off the arrivals on the host that is made room on: they were decided after all that leaves it."""
+    later = [step for step in steps if not step.evicts and step.host == host]
+    return [step for step in steps if step.evicts or step.host != host], later
 
 
 def _lack(verdict: Verdict) -> float:

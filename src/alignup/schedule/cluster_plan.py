@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeVar
 
+import msgspec
+
 from alignup.align import fit
 from alignup.align.host import Host
 from alignup.align.workload import Pod
@@ -16,7 +18,7 @@ from alignup.kubernetes.api import UNFINISHED_PODS, ApiClient, Resource
 from alignup.kubernetes.api.errors import ForbiddenError, NotFoundError
 from alignup.kubernetes.api.known_pods import bound_pod, known_pod, kubelet_uid
 from alignup.kubernetes.api.objects import ApiObject, ApiPod, ApiPodSpec, ObjectMeta
-from alignup.kubernetes.manifests.disruption import EvictedMetadata, EvictedPod, EvictedSpec, EvictionRules, PodVolume
+from alignup.kubernetes.manifests.disruption import EvictedPod, EvictionRules, PodVolume
 from alignup.kubernetes.manifests.pod_decoder import ObjectPart
 from alignup.placement.moves import Defragmentation, MovePlan, MoveRules, PendingPod, PlanStep, RunningPod
 from alignup.placement.victims import DisruptionBudget
@@ -169,7 +171,7 @@ def running_pods(view: ClusterView, facts: PlanFacts, rules: EvictionRules, *, p
         metadata = pod.metadata
         key = group_of(pod)
         whole = key is not None and key.source == KUBERNETES and (key.namespace, key.name) in facts.whole_groups
-        protected = rules.protection(_evicted(pod)) or _protection(pod)
+        protected = rules.protection(msgspec.convert(pod, EvictedPod, from_attributes=True)) or _protection(pod)
         bound, problem = bound_pod(pod, uid=kubelet_uid(pod, uids))
         running = replace(bound.pod, statuses={}, resize_infeasible=False)
         if not protected and problem:
@@ -251,20 +253,6 @@ def hosts_after(view: ClusterView, steps: Iterable[PlanStep]) -> dict[str, tuple
             if decision.admitted:
                 host.apply(decision)
     return changed
-
-
-def _evicted(pod: PlannedPod) -> EvictedPod:
-    metadata = pod.metadata
-    return EvictedPod(
-        metadata=EvictedMetadata(
-            name=metadata.name,
-            namespace=metadata.namespace,
-            annotations=metadata.annotations,
-            deletion_timestamp=metadata.deletion_timestamp,
-            owner_references=metadata.owner_references,
-        ),
-        spec=EvictedSpec(volumes=pod.spec.volumes),
-    )
 
 
 def _protection(pod: PlannedPod) -> str:
