@@ -189,3 +189,13 @@ def test_pods_start_where_every_choice_is_as_near_as_they_demand(tmp_path, rule,
 
     assert run.returncode in {0, 1}, run.stderr
     assert ["started", str(started)] in [line.split() for line in run.stdout.splitlines()]
+
+
+def test_the_pods_of_a_shape_that_fit_after_moves_are_counted():
+    fleet = ("--cluster", FLEET / "training.yaml", "--generate", "training", "--count", "90")
+    run = in_process("simulate", *fleet, "--shape", NODE / "trainer.yaml", "-o", "json")
+
+    (result,) = json.loads(run.stdout)["results"]
+    counts = [result["fittingAfterMoves"][moves] for moves in ("0", "1", "5", "20", "100")]
+    assert counts == sorted(counts)
+    assert counts[1] == counts[0] + 1

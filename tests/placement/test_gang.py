@@ -358,3 +358,16 @@ class TestAnotherOrderOfBindings:
         results = self.results(gang({"cpu": "1"}, {"cpu": "2"}), reports=(1,))
         assert {result.causes for result in results.values()} == {(Cause.BINDING_ORDER,)}
         assert not results["member-0"].as_predicted
+
+
+def test_a_kept_state_does_not_count_a_member_that_was_only_tried():
+    """The host gets into the state in which a gang was tried before; only NUMA node 1 has room for one more member."""
+    host = make_host()
+    cluster = Cluster(max_states=8)
+    cluster.confirm(report("a", host))
+    assert cluster.feasible_gang([make_pod("tried", cpu="3")]).fits
+
+    host.admit(make_pod("admitted", cpu="3"))
+    cluster.confirm(report("a", host, 2))
+
+    assert len(cluster.feasible_gang([make_pod("x", cpu="3"), make_pod("y", cpu="3")]).rest) == 1

@@ -114,7 +114,7 @@ def test_larger_sets_are_found_by_sparing_pods():
 
 
 def test_a_long_search_ends(monkeypatch):
-    monkeypatch.setattr(victims_module, "MAX_TRIES", 8)
+    monkeypatch.setattr(victims_module, "MAX_TRIES", 3)
 
     search = full().victims(important(make_pod("new", cpu="3"), 40), "a")
 

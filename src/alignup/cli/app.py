@@ -13,6 +13,7 @@ from alignup.cli.exit_codes import FAILED, USAGE
 #: Command → summary. A command's module here has its name, with _ for -; ``alignup --help`` does not import it.
 COMMANDS = {
     "why": "Explain why a pod is admitted or rejected, and what would admit it",
+    "plan": "Find the fewest pods to move so that a node admits a pod",
     "check": "Check the pods of manifests against kinds of nodes, before a cluster gets them",
     "explain": "Print what a reason code means, and what to do about it",
     "cluster": "Ask the nodes of a cluster about a pod, and list what they have left",

@@ -11,10 +11,13 @@ import click
 from alignup.cli import collect, terminal
 from alignup.cli.app import COMMANDS, DEBUG_OPTION, VERSION_OPTION, define_command, examples
 from alignup.cli.cluster_access import AccessOptions, ClusterCommand, ClusterError, ClusterGroup, PodSelection
-from alignup.cli.completers import complete_cluster_nodes, complete_cluster_pods
+from alignup.cli.completers import complete_cluster_nodes, complete_cluster_pods, complete_files
 from alignup.cli.exit_codes import FAILED
 from alignup.cli.object_names import parse_object_names
 from alignup.cli.options import (
+    PlanOptions,
+    count_option,
+    flag_option,
     option,
     output_option,
     plugin_rule_option,
@@ -110,6 +113,82 @@ def why(*, names: tuple[str, ...], pod_options: PodOptions, access: AccessOption
         raise click.exceptions.Exit(NOT_ADMITTED)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DefragmentOptions:
+    defragment: bool = flag_option("Let more pods like the one of --shape fit")
+    shape: str | None = option("FILE", "Manifest of a pod or workload, for --defragment", shell_complete=complete_files)
+    max_moves: int = count_option(20, "Most moves of --defragment", minimum=1)
+
+
+@define_command(
+    "plan",
+    "alignup cluster plan trainer-0 -n ml",
+    "alignup cluster plan -f examples/node/trainer.yaml --allow-preemption --exempt kube-system",
+    "alignup cluster plan --defragment --shape examples/node/trainer.yaml --max-moves 20",
+    cls=ClusterCommand,
+    summary="Find the fewest pods to move so that the nodes admit a pod or a gang",
+)
+@click.argument("names", metavar="[POD]...", nargs=-1, shell_complete=complete_cluster_pods)
+@with_options("pod_options", PodOptions)
+@with_options("access", AccessOptions)
+@with_options("options", PlanOptions)
+@with_options("more", DefragmentOptions)
+@output_option("text", "json", "yaml")
+def plan(  # noqa: PLR0913 - options
+    *,
+    names: tuple[str, ...],
+    pod_options: PodOptions,
+    access: AccessOptions,
+    options: PlanOptions,
+    more: DefragmentOptions,
+    output: str,
+) -> None:
+    """Find the fewest pods to move so that the nodes admit a pod, or all pods of a gang.
+
+    POD is a pod that waits or was rejected, with all pods of its group that wait; deployment/NAME and the like stand
+    for all pods of a workload, and so does -f FILE. A move evicts a pod that its controller creates again, and proves
+    where the new pod goes at that moment. With --allow-preemption, pods of lower priority may also end without a new
+    place. Every step is decided; nothing is changed.
+
+    With --defragment, find moves that let as many more pods like the one of --shape fit as possible, and list how many
+    each number of moves brings.
+
+    Never evicted: pods that PodDisruptionBudgets forbid now, static pods, pods of DaemonSets, of Jobs that count an
+    eviction as a failure, of exempt namespaces, without a controller, with local volumes, with ResourceClaims, with
+    cluster-autoscaler.kubernetes.io/safe-to-evict: "false" or topology.alignup.dev/never-move. A PodGroup that is
+    disrupted as a whole moves whole or not at all.
+
+    The exit code is 0 when there is a plan, 1 when there is none or the cluster does not answer, and 2 when the input
+    is invalid.
+    """
+    if more.defragment is not bool(more.shape):
+        raise click.UsageError("Give --defragment and --shape FILE together.")
+    if (bool(names) or pod_options.selects) + bool(pod_options.files) + more.defragment != 1:
+        raise click.UsageError("Give either POD, -f FILE, or --defragment --shape FILE.")
+    from alignup.cli import cluster_client, cluster_plan_output, cluster_reading, inputs  # noqa: PLC0415 - its libraries are extras, and not needed for --help
+
+    files = pod_options.files or ((more.shape,) if more.shape else ())
+    workloads, skipped = inputs.read_workloads(files) if files else ((), ())
+    if files:
+        workloads = tuple(inputs.select_workloads(workloads, files=files))
+    with cluster_client.api_errors(cluster_plan_output.PERMISSIONS), terminal.waiting_message("Reading the cluster"):
+        view, facts, pods, stored = cluster_client.ask(
+            access, partial(cluster_reading.read_plan_question, words=names, options=pod_options)
+        )
+    terminal.print_notes(dict.fromkeys((*skipped, *view.notes, *facts.notes)))
+    if more.defragment:
+        cluster_plan_output.defragment(view, facts, workloads[0], options, max_moves=more.max_moves, output=output)
+        return
+    with terminal.waiting_message("Searching for the fewest moves"):
+        plans = list(cluster_plan_output.plan_all(view, facts, pods, (*workloads, *stored), options))
+    if output in terminal.DOCUMENTS:
+        terminal.print_as(output, cluster_plan_output.plans_document(plans))
+    else:
+        cluster_plan_output.print_plans(view, plans)
+    if not all(planned.plan.feasible for planned in plans):
+        raise click.exceptions.Exit(NOT_ADMITTED)
+
+
 @define_command(
     "nodes",
     "alignup cluster nodes",
@@ -178,6 +257,7 @@ def upgrade_check(*, version: str, access: AccessOptions, output: str) -> None:
 
 
 command.add_command(why)
+command.add_command(plan)
 command.add_command(nodes)
 command.add_command(upgrade_check)
 command.add_command(collect.command)

@@ -16,11 +16,12 @@ from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.kubernetes.manifests.workloads import Workload, read_workloads
 from alignup.schedule import cluster_upgrade
+from alignup.schedule.cluster_plan import PlanFacts, read_plan_facts
 from alignup.schedule.cluster_snapshot import ClusterView, read_cluster, summarize
 from alignup.schedule.cluster_upgrade import NodeUpgrade
 from alignup.schedule.pod_events import read_last_event
 
-__all__ = ["read_question", "read_upgrades", "read_view", "summarize"]
+__all__ = ["read_plan_question", "read_question", "read_upgrades", "read_view", "summarize"]
 
 _INSTALL = "Install the observers of the nodes with kubectl apply -k deploy/kubernetes, or with Helm: deploy/README.md"
 
@@ -46,6 +47,14 @@ async def read_question(
         )
     )
     return view, pods, workloads
+
+
+async def read_plan_question(
+    client: ApiClient, namespace: str, *, words: Sequence[str], options: PodOptions
+) -> tuple[ClusterView, PlanFacts, list[ApiPod], list[Workload]]:
+    """Return the cluster, who may be evicted, and the pods and workloads that need room."""
+    view, pods, workloads = await read_question(client, namespace, words=words, options=options)
+    return view, await read_plan_facts(client), [pod for pod, _ in pods], workloads
 
 
 async def _find_workload(client: ApiClient, name: ObjectName) -> tuple[Workload, ...]:

@@ -124,6 +124,7 @@ class HostInput(NamedTuple):
     configuration: Configuration
     notes: tuple[str, ...] = ()  #: what was ignored, and what is unknown
     defaults: str = ""  #: says that there is no file, and which defaults are used instead
+    running: tuple[Workload, ...] = ()  #: the pods of ``--pods``
 
 
 def read_machine(machine: str | None, devices: tuple[str, ...] = ()) -> Machine:
@@ -456,7 +457,7 @@ def _with_state(node: HostInput, directory: Path, pod_files: tuple[str, ...]) ->
     node.host.ledger = restored.ledger
     advice = {GapKind.PODS: "; give them with --pods", GapKind.DEVICE_TOPOLOGY: "; give --devices {resource}=..."}
     gaps = (f"{gap.text}{advice.get(gap.kind, '').format(resource=gap.resource)}" for gap in restored.gaps)
-    return node._replace(notes=(*node.notes, *loaded.warnings, *nameless, *gaps))
+    return node._replace(notes=(*node.notes, *loaded.warnings, *nameless, *gaps), running=workloads)
 
 
 def check_writable(option: str, path: Path | None) -> None:

@@ -2,6 +2,7 @@
 # ruff: noqa: ANN401 - options are declared by calls that return fields of any type
 
 import functools
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from math import isfinite
@@ -24,6 +25,7 @@ from alignup.cli.completers import (
 )
 
 if TYPE_CHECKING:
+    from alignup.kubernetes.manifests.disruption import EvictionRules
     from alignup.web.address import TcpAddress
 
 Decorator = Callable[[Any], Any]
@@ -239,6 +241,32 @@ class WorkloadSelection:
     selector: str | None = option(
         "LABELS", "Explain only workloads with these labels, such as app=web", "", "-l", "--selector"
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """What a plan may do."""
+
+    allow_preemption: bool = flag_option("Also end pods of lower priority that get no new place")
+    allow_local_volumes: bool = flag_option("Also evict pods with volumes on the disk of their node")
+    exempt: tuple[str, ...] = option("NAMESPACE", "Evict no pods of this namespace", multiple=True)
+    budget: float = option(
+        "SECONDS", "Search at most this long for a plan with fewer moves", default=10.0, type=NumberRange(0.1, 3600)
+    )
+
+    def rules(self) -> "EvictionRules":
+        from alignup.kubernetes.manifests.disruption import EvictionRules  # noqa: PLC0415 - only for plans
+
+        return EvictionRules(
+            exempt=self.exempt,
+            allow_preemption=self.allow_preemption,
+            allow_local_volumes=self.allow_local_volumes,
+        )
+
+    def start_budget(self) -> Callable[[], bool]:
+        """Return a function that says whether the time is over."""
+        end = time.monotonic() + self.budget
+        return lambda: time.monotonic() > end
 
 
 def output_option(*formats: str) -> Decorator:

@@ -98,6 +98,9 @@ class SimulateOptions:
         default=1.0,
     )
     stay: bool = flag_option("Keep all pods of a cluster running: ignore when they end")
+    shape: str | None = option(
+        "FILE", "Count how many pods like that of FILE fit in the cluster at peak demand, and after moves of others"
+    )
 
 
 @define_command(
@@ -138,7 +141,7 @@ def command(*, host: PredictedHostOptions, options: SimulateOptions, output: str
         simulate_output.run_cluster(host, options, output)
         return
     context = click.get_current_context()
-    for name in ("strategy", "retries", "rate", "stay"):
+    for name in ("strategy", "retries", "rate", "stay", "shape"):
         if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
             raise InputError("is for clusters", place=Place(f"--{name}"), advice="Add --nodes N or --cluster FILE.")
     if options.compare is not None and options.shared_pool:

@@ -23,6 +23,7 @@ from alignup.align.host import Host
 from alignup.align.machine import Machine
 from alignup.align.release import Release
 from alignup.align.settings import FeatureGates
+from alignup.align.workload import Pod
 from alignup.cli import claims_output, inputs, terminal
 from alignup.cli.app import InputError, Place
 from alignup.cli.layout import paragraph, section, table
@@ -442,6 +443,7 @@ def run_cluster(host: HostOptions, options: SimulateOptions, output: str) -> Non
     inputs.check_writable("--html", options.html)
     groups, submissions = _read_cluster(host, options)
     releases = [group.settings.release for group in groups]
+    shape = _read_shape(options.shape) if options.shape else None
     if options.save:
         _save(submissions, options.save)
     results: list[FleetResult] = []
@@ -450,7 +452,9 @@ def run_cluster(host: HostOptions, options: SimulateOptions, output: str) -> Non
             inputs.input_errors(Place(detail="in the cluster")),
             terminal.progress(f"Simulating {name}", "pods") as progress,
         ):
-            simulation = ClusterSimulation(groups, submissions, name, retries=options.retries, seed=options.seed)
+            simulation = ClusterSimulation(
+                groups, submissions, name, retries=options.retries, seed=options.seed, shape=shape
+            )
             results.append(simulation.run(progress))
         if output == "csv":
             node_report.write_rows(cluster_result.POD_COLUMNS, cluster_result.pod_rows(simulation.runs), sys.stdout)
@@ -464,6 +468,12 @@ def run_cluster(host: HostOptions, options: SimulateOptions, output: str) -> Non
         terminal.print_as(output, json.loads(codec.encode(report)) | caveat_document(releases))
     elif output == "text":
         terminal.print_lines(_cluster_lines(results))
+
+
+def _read_shape(file: str) -> Pod:
+    workloads, notes = inputs.read_workloads((file,))
+    terminal.print_notes(notes)
+    return inputs.select_workloads(workloads, files=(file,))[0].pod
 
 
 def _pods_on_nodes(result: FleetResult) -> str:

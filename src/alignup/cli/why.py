@@ -118,7 +118,7 @@ def command(  # noqa: PLR0913 - options
     files = (*paths, *files)
     if bool(files) is (kustomization is not None):
         raise click.UsageError("Give FILE, -f FILE or -k DIR.")
-    node, loaded = _read(host, files, kustomization)
+    node, loaded = read_inputs(host, files, kustomization)
     terminal.print_notes((*node.notes, *loaded.warnings))
     chosen = inputs.select_workloads(loaded.workloads, selection, files=files or (f"{kustomization}",))
     if resize:
@@ -191,8 +191,8 @@ def _print_short(explanations: "Sequence[Explanation]", output: str) -> None:
     print_table(heads, rows, wide=True)
 
 
-def _read(
-    host: PredictedHostOptions, files: tuple[str, ...], kustomization: str | None
+def read_inputs(
+    host: PredictedHostOptions, files: tuple[str, ...], kustomization: str | None = None
 ) -> tuple[HostInput, LoadedWorkloads]:
     """Return the node and the workloads of manifests, of a kustomization, or of an archive."""
     if kustomization is not None or not files[-1].endswith(inputs.ARCHIVES):

@@ -27,6 +27,8 @@ from alignup.placement.host_model import HostModel, HostModels
 from alignup.placement.host_record import Binding, HostRecord, RejectedBinding, Replaced
 from alignup.placement.host_report import Cause, HostReport, PodStage
 from alignup.placement.host_verdicts import DefectListener, HostVerdicts
+from alignup.placement.moves import MovePlan, MoveRules, PendingPod, Planner
+from alignup.placement.pod_shape import depends_on_host
 from alignup.placement.prediction_comparison import placement_difference, pods_ended_before, rejected_after_ends
 from alignup.placement.score import PlacementScore
 from alignup.placement.steered import ANYWHERE
@@ -437,6 +439,29 @@ class Cluster:
         if record is None:
             return VictimSearch((), complete=False)
         return find_victims(record, pod, budgets=budgets, allow_violations=allow_violations)
+
+    def plan(self, pods: Sequence[PendingPod], rules: MoveRules) -> MovePlan:
+        """Return the fewest moves that were found after which all *pods* are admitted, together."""
+        members = [waiting.pod for waiting in pods]
+        planner = self.planner(rules, members)
+        if len(pods) == 1:
+            return planner.plan(pods)
+        by_uid = {waiting.pod.uid: waiting for waiting in pods}
+        named = {waiting.pod.uid: planner.hosts_for(waiting) for waiting in pods}
+        answer = self.feasible_gang(members, eligible=lambda pod: named[pod.uid])
+        rest = [by_uid[pod.uid] for pod in answer.rest]
+        at_least = 1 if rest and answer.proved else 0
+        plan = planner.plan(rest, answer.bindings, at_least=at_least)
+        if not plan.feasible and answer.bindings:  # those that fit may be in the way of the others
+            placed = [by_uid[binding.pod.uid] for binding in answer.bindings]
+            again = planner.plan([*rest, *placed], at_least=at_least)
+            plan = again if again.feasible else plan
+        return plan
+
+    def planner(self, rules: MoveRules, pods: Iterable[Pod] = ()) -> Planner:
+        """Return the search for plans from the present state; *pods* are those that need room."""
+        by_host = any(map(depends_on_host, (*pods, *[running.pod for running in rules.pods.values() if running.moves])))
+        return Planner(self._verdicts, self._records, rules, by_host=by_host)
 
     # Bookkeeping
 

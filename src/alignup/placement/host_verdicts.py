@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from typing import Protocol
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 from alignup.align import bits, fit
@@ -194,11 +195,15 @@ class VerdictCache:
         self._last: tuple[ref[Pod], PodShape] | None = None  #: asked for last, usually once for each of many hosts
         self._anywhere: dict[tuple[HostModel, PodShape], Verdict] = {}
 
-    def state(self, model: HostModel, ledger: Ledger, *, approximate: bool) -> HostState:
+    def alignment(self, model: HostModel, ledger: Ledger, *, approximate: bool) -> AlignmentState:
         key = (id(model), approximate, ledger.alignment_key())
         alignment = self._states.get(key)
         if alignment is None:
             alignment = self._states[key] = AlignmentState(model, ledger, approximate, self._anywhere)
+        return alignment
+
+    def state(self, model: HostModel, ledger: Ledger, *, approximate: bool) -> HostState:
+        alignment = self.alignment(model, ledger, approximate=approximate)
         used = used_key(ledger.used)
         state = alignment.states.get(used)
         if state is None:
@@ -209,6 +214,10 @@ class VerdictCache:
             if len(self._recent) > self._max_states:
                 self._recent.popitem(last=False)
         return state
+
+    def own_state(self, model: HostModel, ledger: Ledger, *, approximate: bool) -> HostState:
+        """Return a state with this very ledger, which has the pods of its host; where pods go is shared."""
+        return HostState(self.alignment(model, ledger, approximate=approximate), ledger)
 
     def shape(self, pod: Pod) -> PodShape:
         """Return the shape of *pod*; ``PodError`` if no host could decide on it."""
@@ -254,7 +263,7 @@ class TentativeHost:
     """A host, and pods that were tried on it one after the other; equal ones decide alike."""
 
     states: tuple[HostState, ...]  #: in any of which it may be
-    cache: VerdictCache | None  #: with the states of all hosts; ``None``: it matters which pods the host has
+    make_state: "_MakeState"  #: makes a state after a change; states of all hosts may be shared
     full: bool  #: whether pods with resources of their own wait until a report contains an earlier one
     doubtful: bool  #: whether all pods wait
     unsettled: frozenset[str]  #: resources of which an earlier pod may get other devices than predicted
@@ -269,24 +278,47 @@ class TentativeHost:
             return _UNSETTLED
         return verdict
 
+    @property
+    def key(self) -> Hashable:
+        """Equal for hosts that decide alike on all pods that are not critical."""
+        return tuple([(id(state.alignment), used_key(state.ledger.used)) for state in self.states]), self.unsettled
+
+    def holds(self, uid: str) -> bool:
+        """Return whether the host has a pod in every possible state."""
+        return all(uid in state.ledger.pods for state in self.states)
+
+    def without(self, uids: Collection[str]) -> "TentativeHost":
+        """Return this host after the end of these pods; its states must not be shared."""
+        model, approximate = self.states[0].alignment.model, self.states[0].alignment.approximate
+        ledgers = [model.without(state.ledger, uids) for state in self.states]
+        return replace(
+            self, states=tuple([self.make_state(model, ledger, approximate=approximate) for ledger in ledgers])
+        )
+
     def with_pod(self, shape: PodShape) -> "TentativeHost | None":
         """Return this host after it has admitted a pod, at any moment while pods end; ``None``: it does not."""
         if not self.verdict(shape).admits:
             return None
         # Hosts share states, so a ledger may contain pods that another search has tried.
         tried = {uid for state in self.states for uid in state.ledger.pods if uid.startswith(SHAPE_UID)}
-        pod = replace(shape.pod, uid=f"{SHAPE_UID}-{len(tried)}")
+        number = len(tried)
+        while f"{SHAPE_UID}-{number}" in tried:
+            number += 1
+        pod = replace(shape.pod, uid=f"{SHAPE_UID}-{number}")
         model, approximate = self.states[0].alignment.model, self.states[0].alignment.approximate
         decisions = [model.at(state.ledger).decide_without_plugins(pod) for state in self.states]
         after = [ledger for decision in decisions if (ledger := ledger_after(decision)) is not None]
         ledgers = with_ends(after, self.terminating, lambda ledger, uid: model.without(ledger, (uid,)))
-        make_state = _own_state if self.cache is None else self.cache.state
         return replace(
             self,
-            states=tuple([make_state(model, ledger, approximate=approximate) for ledger in ledgers[:MAX_STATES]]),
+            states=tuple([self.make_state(model, ledger, approximate=approximate) for ledger in ledgers[:MAX_STATES]]),
             doubtful=self.doubtful or len(ledgers) > MAX_STATES,
             unsettled=self.unsettled.union(*map(unsettled_devices, decisions)),
         )
+
+
+class _MakeState(Protocol):
+    def __call__(self, model: HostModel, ledger: Ledger, *, approximate: bool) -> HostState: ...
 
 
 _FEW = 8  #: fewer than one in so many admitting hosts are sorted by themselves
@@ -498,19 +530,24 @@ class HostVerdicts:
         verdict = self._tentative(record, self._host_states(record, by_host=shape.by_host), beside).verdict(shape)
         return verdict if verdict.inventories is None else verdict.for_host(record.ledger.devices.inventories)
 
-    def tentative(self, record: HostRecord, *, by_host: bool, beside: AbstractSet[str]) -> TentativeHost | None:
+    def tentative(
+        self, record: HostRecord, *, by_host: bool, beside: AbstractSet[str] = frozenset(), own_pods: bool = False
+    ) -> TentativeHost | None:
         """Return a host to try pods on, which do not wait for those *beside* them; ``None``: its state is unknown.
 
-        *by_host*: whether the decision on one of the pods depends on more than the state of the host.
+        *by_host*: whether the decision on one of the pods depends on more than the state of the host. With *own_pods*,
+        its states have the pods of this very host.
         """
         possible = record.states()
         if not possible.ledgers:
             return None
-        if not by_host and not possible.terminating:
-            return self._tentative(record, self._host_states(record, by_host=False), beside, self._cache)
+        if not by_host and not possible.terminating and not own_pods:
+            states = self._host_states(record, by_host=False)
+            return self._tentative(record, states, beside, self._cache.state)
         model, approximate = record.model, record.report.approximate
-        states = [_own_state(model, ledger, approximate=approximate) for ledger in possible.ledgers]
-        return self._tentative(record, tuple(states), beside)
+        make_state = self._cache.own_state if own_pods and not by_host else _own_state
+        states = tuple([make_state(model, ledger, approximate=approximate) for ledger in possible.ledgers])
+        return self._tentative(record, states, beside, make_state)
 
     def of_tentative(self, host: str, tentative: TentativeHost, shape: PodShape) -> Verdict:
         """Return the verdict of the host *tentative*; if defects have a listener, one makes it unknown."""
@@ -535,12 +572,12 @@ class HostVerdicts:
         record: HostRecord,
         states: tuple[HostState, ...],
         beside: AbstractSet[str],
-        cache: VerdictCache | None = None,
+        make_state: "_MakeState | None" = None,
     ) -> TentativeHost:
         possible, limit = record.states(), self._max_unconfirmed
         full = limit is not None and (possible.steered or len(possible.unconfirmed - beside) >= limit)
         doubtful = limit is not None and possible.doubtful
-        return TentativeHost(states, cache, full, doubtful, possible.unsettled, possible.terminating)
+        return TentativeHost(states, make_state or _own_state, full, doubtful, possible.unsettled, possible.terminating)
 
     def _host_states(self, record: HostRecord, *, by_host: bool) -> tuple[HostState, ...]:
         """Return the states in any of which a host may be; with *by_host*, states that no other host is in."""

@@ -39,6 +39,11 @@ class PodShape:
         return self.critical or DEVICES_ANNOTATION in self.pod.annotations
 
 
+def depends_on_host(pod: Pod) -> bool:
+    """Return what ``PodShape.by_host`` is for the shape of *pod*."""
+    return fit.is_critical(pod) or DEVICES_ANNOTATION in pod.annotations
+
+
 def is_large(pod: Pod) -> bool:
     return len(pod.containers) + len(pod.init) > LARGE
 

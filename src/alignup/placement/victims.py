@@ -1,15 +1,23 @@
 """Victims: the smallest sets of pods with lower priority whose end lets a host admit a pod.
 
-Every set is proved by deciding again without its pods. Disruption budgets are respected unless violations are allowed;
-then sets with fewer violations come first. Admission is nearly monotone, so if the pod is rejected even without all
-pods of lower priority, no set is searched for.
+``align.eviction_search`` tries the sets, and each is proved by deciding again. Disruption budgets are respected unless
+violations are allowed; then sets with fewer violations come first. Admission is nearly monotone, so if the pod is
+rejected even without all pods of lower priority, no set is searched for.
 """
 
-from collections.abc import Collection, Hashable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import combinations
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from alignup.align import fit
+from alignup.align.eviction_search import (
+    EvictionCost,
+    EvictionSearch,
+    EvictionUnit,
+    HostShortage,
+    SearchTimeoutError,
+    UnitSet,
+    find_units,
+)
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
 from alignup.placement.host_record import HostRecord
@@ -43,16 +51,24 @@ class VictimSearch:
     complete: bool  #: whether there is certainly no smaller set, and none at all if ``sets`` is empty
 
 
-class _Search:
+def count_violations(budgets: Iterable[DisruptionBudget], uids: Collection[str]) -> int:
+    """Return the disruptions beyond what *budgets* allow, if these pods are evicted."""
+    return sum(max(0, len(budget.pods.intersection(uids)) - budget.allowed) for budget in budgets)
+
+
+class _Proofs:
+    """Decisions on a pod after the end of others, in every possible state of a host."""
+
     def __init__(
         self, record: HostRecord, pod: Pod, *, budgets: Sequence[DisruptionBudget], allow_violations: bool
     ) -> None:
         self.record = record
         self.pod = build_shape(pod).pod  # which no ledger contains
-        self.budgets, self.allow_violations = budgets, allow_violations
+        self.budgets = budgets
+        self.allow_violations = allow_violations
         self.ledgers = record.states().ledgers
         self.tries = 0
-        self._known: dict[Hashable, bool] = {}  #: whether hosts in a state admit the pod
+        self._admitting: dict[Hashable, bool] = {}  #: whether hosts in a state admit the pod
 
     def admits_without(self, uids: Collection[str]) -> bool:
         """Return whether the pod is admitted in every possible state of the host after the end of these pods."""
@@ -61,78 +77,76 @@ class _Search:
 
     def _admits(self, ledger: Ledger) -> bool:
         key = (ledger.alignment_key(), used_key(ledger.used))
-        if fit.is_critical(self.pod) or key not in self._known:  # for a critical pod, it matters which pods are left
-            self._known[key] = self.record.model.admit(ledger, self.pod) is not None
-        return self._known[key]
+        if fit.is_critical(self.pod) or key not in self._admitting:  # for a critical pod, it matters which are left
+            self._admitting[key] = self.record.model.admit(ledger, self.pod) is not None
+        return self._admitting[key]
 
-    def violations(self, uids: Collection[str]) -> int:
-        return sum(max(0, len(budget.pods.intersection(uids)) - budget.allowed) for budget in self.budgets)
+    def prove(self, uids: tuple[str, ...]) -> bool | None:
+        if not self.acceptable(uids):
+            return None
+        if self.tries >= MAX_TRIES:
+            raise SearchTimeoutError
+        return self.admits_without(uids) or None
 
     def acceptable(self, uids: Collection[str]) -> bool:
-        return self.allow_violations or not self.violations(uids)
+        return self.allow_violations or not count_violations(self.budgets, uids)
 
 
 def find_victims(
     record: HostRecord, pod: Pod, *, budgets: Sequence[DisruptionBudget] = (), allow_violations: bool = False
 ) -> VictimSearch:
     """Return the smallest sets of pods with a lower priority than *pod* whose end lets the host admit it."""
-    search = _Search(record, pod, budgets=budgets, allow_violations=allow_violations)
-    if not search.ledgers:
+    proofs = _Proofs(record, pod, budgets=budgets, allow_violations=allow_violations)
+    if not proofs.ledgers:
         return VictimSearch((), complete=False)
-    if search.admits_without(()):
+    if proofs.admits_without(()):
         return VictimSearch((VictimSet((), 0, 0),), complete=True)
-    priorities = _lower_priorities(pod, search.ledgers)
-    candidates = [uid for uid in priorities if search.acceptable((uid,))]
-    if not candidates or not search.admits_without(candidates):
+    host = record.model.at(proofs.ledgers[0])
+    shortage = HostShortage.of(host, proofs.pod)
+    units = [
+        unit
+        for unit in find_units(host, proofs.pod, shortage)
+        if unit.cost.priorities[0] < (pod.priority or 0)
+        and all(unit.pods[0] in ledger.pods for ledger in proofs.ledgers)
+        and proofs.acceptable(unit.pods)
+    ]
+    bound = EvictionSearch(_protected_last(units, budgets), lambda uids: proofs.admits_without(uids) or None, shortage)
+    spared = bound.spare() if units else None
+    if spared is None:
         return VictimSearch((), complete=True)
-    bound = _reprieve(search, candidates)
-    smallest, complete = _smallest(search, candidates, at_most=min(len(bound), MAX_VICTIMS))
-    if not smallest and search.acceptable(bound):
-        smallest, complete = [bound], complete and len(bound) <= MAX_VICTIMS + 1
-    sets = [VictimSet(uids, max(map(priorities.__getitem__, uids)), search.violations(uids)) for uids in smallest]
-    return VictimSearch(tuple(sorted(sets, key=lambda victims: _cost(victims, priorities))), complete and bool(sets))
+    search = EvictionSearch(units, proofs.prove, shortage)
+    smallest, complete = _smallest(search, at_most=min(len(spared[0]), MAX_VICTIMS))
+    if not smallest and proofs.acceptable(uids := [unit.pods[0] for unit in spared[0]]):
+        smallest, complete = [spared[0]], complete and len(uids) <= MAX_VICTIMS + 1
+    smallest.sort(key=lambda victims: EvictionCost.total([unit.cost for unit in victims]))
+    sets = sorted((_victim_set(victims, budgets) for victims in smallest), key=lambda victims: victims.violations)
+    return VictimSearch(tuple(sets), complete and bool(sets))
 
 
-def _smallest(search: _Search, candidates: Sequence[str], *, at_most: int) -> tuple[list[tuple[str, ...]], bool]:
+def _smallest(search: EvictionSearch[bool], *, at_most: int) -> tuple[list[UnitSet], bool]:
     """Return sets of the smallest sufficient size, and whether all smaller ones were tried."""
-    sufficient: list[tuple[str, ...]] = []
-    for size in range(1, at_most + 1):
-        for chosen in combinations(candidates, size):
-            if search.tries >= MAX_TRIES or len(sufficient) >= MAX_SETS:
-                return sufficient, bool(sufficient)
-            if search.acceptable(chosen) and search.admits_without(chosen):
-                sufficient.append(chosen)
-        if sufficient:
-            break
+    sufficient: list[UnitSet] = []
+    try:
+        for size in range(1, at_most + 1):
+            for units, _ in search.sufficient(size):
+                sufficient.append(units)
+                if len(sufficient) >= MAX_SETS:
+                    break
+            if sufficient:
+                break
+    except SearchTimeoutError:
+        return sufficient, bool(sufficient)
     return sufficient, True
 
 
-def _lower_priorities(pod: Pod, ledgers: Sequence[Ledger]) -> dict[str, int]:
-    """Return the priority of every pod below that of *pod*, the lowest first, the newest first among equals."""
-    own_priority = pod.priority or 0
-    present = [
-        (admitted.pod.priority or 0, -place, uid)
-        for place, (uid, admitted) in enumerate(ledgers[0].pods.items())
-        if (admitted.pod.priority or 0) < own_priority and all(uid in ledger.pods for ledger in ledgers)
-    ]
-    return {uid: priority for priority, _, uid in sorted(present)}
+def _protected_last(units: Sequence[EvictionUnit], budgets: Sequence[DisruptionBudget]) -> Iterator[EvictionUnit]:
+    """Yield the units as if those that budgets protect were the most expensive."""
+    for unit in units:
+        protected = any(unit.pods[0] in budget.pods for budget in budgets)
+        yield replace(unit, cost=unit.cost._replace(pods=2 if protected else 1))
 
 
-def _reprieve(search: _Search, candidates: Sequence[str]) -> tuple[str, ...]:
-    """Return a set from which no pod can be spared, found by sparing the most important pods first."""
-    ending = list(candidates)
-    for uid in _important_first(search, candidates):
-        rest = [other for other in ending if other != uid]
-        if search.admits_without(rest):
-            ending = rest
-    return tuple(ending)
-
-
-def _important_first(search: _Search, candidates: Sequence[str]) -> Iterator[str]:
-    protected = [uid for uid in candidates if any(uid in budget.pods for budget in search.budgets)]
-    yield from reversed(protected)
-    yield from (uid for uid in reversed(candidates) if uid not in protected)
-
-
-def _cost(victims: VictimSet, priorities: dict[str, int]) -> tuple[int, int, int, tuple[str, ...]]:
-    return victims.violations, victims.highest_priority, sum(priorities[uid] for uid in victims.pods), victims.pods
+def _victim_set(units: UnitSet, budgets: Sequence[DisruptionBudget]) -> VictimSet:
+    uids = tuple([unit.pods[0] for unit in sorted(units, key=lambda unit: unit.cost)])
+    highest = max(unit.cost.priorities[0] for unit in units)
+    return VictimSet(uids, highest, count_violations(budgets, uids))

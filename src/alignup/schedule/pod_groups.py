@@ -9,7 +9,7 @@ pods of the group that exist.
 import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from alignup.kubernetes.api import ApiClient, Change, EventType, Informer, Resource
 from alignup.kubernetes.api.errors import ApiError
@@ -36,6 +36,7 @@ class GroupPolicy(ObjectPart, frozen=True):
 class PodGroupSpec(ObjectPart, frozen=True):
     scheduling_policy: GroupPolicy | None = None  #: of Kubernetes
     min_member: int | None = None  #: of the others
+    disruption_mode: Any = None  #: a text in 1.36, from 1.37 on an object with one field
 
 
 class PodGroup(ObjectPart, frozen=True):
@@ -50,6 +51,12 @@ class PodGroup(ObjectPart, frozen=True):
         if policy is not None:
             return max(policy.gang.min_count, 1) if policy.gang else 1
         return max(self.spec.min_member or 1, 1)
+
+    @property
+    def disrupted_whole(self) -> bool:
+        """Whether its pods are evicted together or not at all."""
+        mode = self.spec.disruption_mode
+        return mode == "PodGroup" or (isinstance(mode, dict) and "all" in mode)
 
 
 def _resource(group: str, version: str) -> Resource[PodGroup]:

@@ -13,7 +13,8 @@ from alignup.documents.codec import seconds_of, timestamp
 from alignup.kubernetes.api import Change, EventType, Informer
 from alignup.kubernetes.api.client import ObjectKey
 from alignup.kubernetes.api.known_pods import binding_time, was_rejected
-from alignup.kubernetes.api.objects import ApiPod, OwnerReference
+from alignup.kubernetes.api.objects import ApiPod
+from alignup.kubernetes.manifests.disruption import OwnerReference
 from alignup.schedule.rejections import rejection_text
 
 

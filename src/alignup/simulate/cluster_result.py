@@ -112,6 +112,8 @@ class FleetResult(Document, frozen=True, kw_only=True):
     groups: tuple[HostGroupUse, ...]
     duration: Seconds  #: from the first creation of a pod to the last event
     timeline: tuple[TimelinePoint, ...] = ()
+    #: moves → pods of the shape asked about that fit at peak demand after so many; empty: none was asked about
+    fitting_after_moves: Mapping[str, Count] = {}
 
     @property
     def rejected(self) -> int:
@@ -151,6 +153,9 @@ def compare_figures(results: Sequence[FleetResult]) -> Iterator[tuple[str, list[
     yield f"stranded {MEMORY}", [format_size(result.stranded.memory) for result in results]
     for resource in results[0].stranded.devices:
         yield f"stranded {clean(resource)}", [f"{result.stranded.devices.get(resource, 0):,}" for result in results]
+    for moves in results[0].fitting_after_moves:
+        after = f"after {pluralize(int(moves), 'move')}" if int(moves) else "at peak demand"
+        yield f"pods of --shape that fit {after}", [f"{result.fitting_after_moves[moves]:,}" for result in results]
 
 
 def numa_node_counts(results: Sequence[FleetResult]) -> dict[str, str]:

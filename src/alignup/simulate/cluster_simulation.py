@@ -26,6 +26,7 @@ from alignup.simulate.arrivals import PodSubmission
 from alignup.simulate.cluster_hosts import EqualPods, EqualPodsIndex, HostGroup, SimulatedHost, build_hosts
 from alignup.simulate.cluster_result import FleetResult, HostGroupUse, PodRun
 from alignup.simulate.device_connections import ConnectionCounts, container_connections
+from alignup.simulate.gained_pods import count_gained_pods
 from alignup.simulate.node_simulation import Progress, ProgressReporter
 from alignup.simulate.schedulers import DEFAULT, STEERING, Members, SchedulerFactory, SteeringScheduler, find_strategy
 from alignup.simulate.simulated_claims import ClaimCounts, explain_claims
@@ -81,7 +82,8 @@ class _Placement(NamedTuple):
 class ClusterSimulation:
     """One run; ``SettingsError`` if a kubelet would not start, or if the strategy is unknown.
 
-    *make* makes a scheduler that ``strategies`` does not list. Devices that a kubelet or its plugins choose at random
+    *make* makes a scheduler that ``strategies`` does not list. With *shape*, the result says how many pods like it fit
+    after moves. Devices that a kubelet or its plugins choose at random
     are drawn with *seed*.
     """
 
@@ -95,7 +97,9 @@ class ClusterSimulation:
         seed: int = 0,
         recorder: Recorder | None = None,
         make: SchedulerFactory | None = None,
+        shape: Pod | None = None,
     ) -> None:
+        self._shape = shape
         self.groups = add_markers(groups) if strategy in STEERING else tuple(groups)
         self.strategy, self._retries, self._recorder = strategy, retries, recorder
         self.hosts = build_hosts(self.groups)
@@ -372,6 +376,9 @@ class ClusterSimulation:
             ),
             duration=max(self._time, self._last_arrival) - self._start,
             timeline=tuple(self._meter.points),
+            fitting_after_moves=(
+                count_gained_pods(self.hosts, at_peak, self._shape, self._submissions) if self._shape else {}
+            ),
         )
 
 

@@ -11,12 +11,13 @@ from enum import StrEnum
 from itertools import islice
 from typing import Any, NamedTuple
 
-from alignup.align import bits, fit
+from alignup.align import bits
 from alignup.align.bits import CpuSet
 from alignup.align.cpus.options import CpuPolicy
 from alignup.align.decision import Decision
 from alignup.align.devices.provider import PreferenceAnswers
 from alignup.align.errors import SettingsError, StateError, WorkLimitError
+from alignup.align.eviction_search import HostShortage, SearchTimeoutError
 from alignup.align.explain import sentences
 from alignup.align.host import Host, Settings
 from alignup.align.ledger import Ledger
@@ -342,10 +343,6 @@ def migrate_host(host: Host, settings: Settings) -> Host:
     return other
 
 
-class SearchTimeoutError(Exception):
-    """A search that is out of time; never leaves ``align.explain``."""
-
-
 class WhatIf:
     """A pod on a host, decided again under changed conditions: the basis of every search for remedies.
 
@@ -357,16 +354,7 @@ class WhatIf:
         self._answers, self._should_stop = answers, should_stop
         self.unsearched: list[str] = []  #: what was not tried and why, as sentences
         self.decision = host.decide_without_plugins(pod, answers)  #: without any change
-        self.offered: dict[str, int] = {}  #: totals that the providers offer, by resource
-        ledgers = host.ledger.by_provider()
-        for provider in host.providers:
-            self.offered.update(provider.capacity(ledgers[provider.name], pod.uid))
-        self.shortfalls: tuple[fit.InsufficientResource, ...] = ()  #: what the whole host lacks
-        if host.rules.allocatable is not None:
-            # A pod that already holds devices may count on more of them.
-            allocatable = host.rules.allocatable.with_devices(self.offered)
-            request = fit.effective_request(pod, allocatable)
-            self.shortfalls = fit.insufficient_resources(request, used=host.ledger.used, allocatable=allocatable)
+        self.shortage = HostShortage.of(host, pod)
 
     def propose(self, *changes: Change) -> Proposal | None:
         """Return these changes as a proposal if they admit the pod, else ``None``."""
@@ -404,7 +392,7 @@ class WhatIf:
             raise SearchTimeoutError
 
     def missing(self, resource: str) -> int:
-        return next((short.missing for short in self.shortfalls if short.resource == resource), 0)
+        return next((short.missing for short in self.shortage.shortfalls if short.resource == resource), 0)
 
     def note_unsearched(self, sentence: str) -> None:
         if sentence not in self.unsearched:

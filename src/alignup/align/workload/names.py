@@ -21,6 +21,7 @@ HUGEPAGES = "hugepages-"  #: the page size follows
 POLICY_ANNOTATION, SCOPE_ANNOTATION = "topology.alignup.dev/policy", "topology.alignup.dev/scope"
 CLAIMS_ANNOTATION = "topology.alignup.dev/claims"  #: whether CPUs must be beside the devices of claims
 DEVICES_ANNOTATION = "topology.alignup.dev/devices"  #: how near the devices of a container must be to each other
+NEVER_MOVE_ANNOTATION = "topology.alignup.dev/never-move"  #: of pods that no plan evicts, unless it is "false"
 MARKER = "alignup.dev/numa"  #: the resource of devices that stand for NUMA nodes
 NUMA_ANNOTATION = "topology.alignup.dev/numa"  #: which of the NUMA nodes a pod with a marker goes to
 

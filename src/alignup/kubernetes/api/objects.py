@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from alignup.kubernetes.manifests.disruption import OwnerReference
 from alignup.kubernetes.manifests.node_selectors import NodeSelector
 from alignup.kubernetes.manifests.pod_decoder import (
     Labels,
@@ -48,14 +49,6 @@ class ApiObject(Protocol):
     def metadata(self) -> Metadata: ...
 
 
-class OwnerReference(ObjectPart, frozen=True):
-    api_version: str = ""
-    kind: str = ""
-    name: str = ""
-    uid: str = ""
-    controller: bool = False
-
-
 class ObjectMeta(PodMetadata, frozen=True):
     """The metadata of an object, without managed fields."""
 
@@ -92,29 +85,31 @@ class Condition(PodCondition, frozen=True):
 
 
 class PreferredTerm(ObjectPart, frozen=True):
-    """A preferred term of an affinity; only that there is one matters."""
+    """A term of an affinity; only that there is one matters."""
 
     weight: int = 0
 
 
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 class NodeAffinity(ObjectPart, frozen=True):
     """Which nodes a pod may be scheduled to, and whether it prefers some of them."""
 
-    required: NodeSelector | None = msgspec.field(name="requiredDuringSchedulingIgnoredDuringExecution", default=None)
+    required: NodeSelector | None = msgspec.field(name=_REQUIRED, default=None)
     preferred: tuple[PreferredTerm, ...] = msgspec.field(name=_PREFERRED, default=())
 
 
 class InterPodAffinity(ObjectPart, frozen=True):
-    """Whether a pod prefers to be near other pods, or far from them."""
+    """Whether a pod must be near other pods or far from them, or prefers to be."""
 
+    required: tuple[PreferredTerm, ...] = msgspec.field(name=_REQUIRED, default=())
     preferred: tuple[PreferredTerm, ...] = msgspec.field(name=_PREFERRED, default=())
 
 
 class PodAffinity(ObjectPart, frozen=True):
-    """The affinity of a pod, without required affinity to other pods."""
+    """The affinity of a pod; that to other pods without its terms."""
 
     node_affinity: NodeAffinity | None = None
     pod_affinity: InterPodAffinity | None = None

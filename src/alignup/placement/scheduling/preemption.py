@@ -13,7 +13,7 @@ from alignup.placement.host_record import HostRecord
 from alignup.placement.pod_demands import needs_exact_host
 from alignup.placement.pod_shape import build_shape, is_large, needs_alignment
 from alignup.placement.scheduling.facts import ClusterFacts, NodeVictims
-from alignup.placement.victims import DisruptionBudget
+from alignup.placement.victims import DisruptionBudget, count_violations
 
 MAX_SEARCHED = 32  #: nodes on which victims are searched for, to say whether evicting pods may help
 
@@ -52,9 +52,9 @@ class Preemption:
         for node, victims in proposed.items():
             chosen = self._choose(pod, node, victims.pods, budgets)
             if chosen is not None:
-                violations = sum(max(0, len(budget.pods.intersection(chosen)) - budget.allowed) for budget in budgets)
                 same = len(chosen) == len(victims.pods)
-                by_node[node] = NodeVictims(chosen, victims.violations if same else violations)
+                violations = victims.violations if same else count_violations(budgets, chosen)
+                by_node[node] = NodeVictims(chosen, violations)
         return by_node
 
     def _choose(

@@ -23,7 +23,8 @@ from alignup.align.reason_codes import RESERVED_ANNOTATION
 from alignup.align.workload.validation import MIRROR_ANNOTATION
 from alignup.documents.codec import decode, encode
 from alignup.documents.host_state import GROUP
-from alignup.kubernetes.api.objects import ApiPod, OwnerReference
+from alignup.kubernetes.api.objects import ApiPod
+from alignup.kubernetes.manifests.disruption import OwnerReference
 from alignup.kubernetes.manifests.pod_decoder import NamedItem, ObjectPart
 from alignup.placement.scheduling.options import DEFAULT_SCHEDULER
 from alignup.schedule.cluster_facts import GATE

@@ -1,0 +1,215 @@
+"""``alignup cluster plan``: the plan of each pod or gang, and its output."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from alignup.align import bits
+from alignup.align.explain import sentences
+from alignup.align.workload import Pod
+from alignup.cli import inputs, terminal
+from alignup.cli.app import InputError, Place
+from alignup.cli.layout import paragraph, section, table
+from alignup.cli.options import PlanOptions
+from alignup.cli.plan import describe_proof
+from alignup.kubernetes.api.objects import ApiPod, ApiPodSpec
+from alignup.kubernetes.manifests.workloads import Workload
+from alignup.picture.machine_text import draw_text
+from alignup.picture.text_format import Cell, Line, pluralize
+from alignup.placement.moves import MovePlan, PlanStep
+from alignup.schedule.cluster_plan import PlanFacts, defragment_for, gang_of, hosts_after, pending_pod, plan_for_pods
+from alignup.schedule.cluster_snapshot import ClusterView
+from alignup.schedule.node_selection import scheduling_spec
+from alignup.schedule.workload_answers import accept_for, split_by_object
+
+VERSION = 1  #: of the JSON document
+PERMISSIONS = (
+    "Alignup lists nodes, hoststates.alignup.dev, poddisruptionbudgets.policy, and the pods of all namespaces; and "
+    "where they may be evicted, jobs.batch, persistentvolumes and persistentvolumeclaims."
+)
+MAX_DRAWN = 4  #: nodes whose pictures are printed
+
+
+class PlannedRequest(NamedTuple):
+    """A pod or a gang, and its plan."""
+
+    name: str
+    pods: int
+    plan: MovePlan
+
+
+def plan_all(
+    view: ClusterView,
+    facts: PlanFacts,
+    pods: Sequence[ApiPod],
+    workloads: Sequence[Workload],
+    options: PlanOptions,
+) -> Iterator[PlannedRequest]:
+    """Plan for each pod with its gang, and for all pods of each workload."""
+    done: set[str] = set()
+    for pod in pods:
+        if pod.metadata.uid in done:
+            continue
+        with inputs.input_errors(Place(detail=f"in pod {pod.metadata.full_name}")):
+            if pod.spec.node_name and not pod.finished:
+                message = f"pod {pod.metadata.full_name} is bound to node {pod.spec.node_name} already"
+                raise InputError(message, advice="Name a pod that waits, or was rejected.")
+            gang = gang_of(facts, pod)
+            done.update(member.metadata.uid for member in gang)
+            pending = list(map(pending_pod, gang))
+        yield _plan(view, facts, f"pod {pod.metadata.full_name}", pending, options)
+    with inputs.input_errors(Place()):
+        accepted = accept_for(view.cluster, workloads)
+    for templates in split_by_object(accepted):
+        first = templates[0]
+        with inputs.input_errors(Place.at(first.source)):
+            specs = [scheduling_spec(template) for template in templates]
+        pending = [(pod, spec) for template, spec in zip(templates, specs, strict=True) for pod in template.pods()] or [
+            (first.pod, specs[0])
+        ]
+        yield _plan(view, facts, f"{first.kind} {first.namespace}/{first.name}", pending, options)
+
+
+def _plan(
+    view: ClusterView, facts: PlanFacts, name: str, pods: Sequence[tuple[Pod, ApiPodSpec]], options: PlanOptions
+) -> PlannedRequest:
+    if any(pod.uses_claims for pod, _ in pods):
+        advice = "Ask 'alignup cluster why' which nodes have devices for it."
+        raise InputError(f"{name} has ResourceClaims, which plans do not consider", advice=advice)
+    with inputs.input_errors(Place(detail=f"in {name}")):
+        plan = plan_for_pods(view, facts, pods, rules=options.rules(), should_stop=options.start_budget())
+    return PlannedRequest(name, len(pods), plan)
+
+
+def defragment(  # noqa: PLR0913 - one question
+    view: ClusterView, facts: PlanFacts, workload: Workload, options: PlanOptions, *, max_moves: int, output: str
+) -> None:
+    """Print how many more pods like that of *workload* fit after moves."""
+    with inputs.input_errors(Place.at(workload.source)), terminal.waiting_message("Searching for moves"):
+        (accepted,) = accept_for(view.cluster, [workload])
+        result = defragment_for(
+            view,
+            facts,
+            (accepted.pod, scheduling_spec(accepted)),
+            rules=options.rules(),
+            max_moves=max_moves,
+            should_stop=options.start_budget(),
+        )
+    if output in terminal.DOCUMENTS:
+        gains = [{"moves": moves, "gained": gained} for moves, gained in result.gains]
+        facts_found = {"fitting": result.fitting, "gains": gains, "complete": result.complete}
+        terminal.print_as(output, {"version": VERSION, **facts_found, "steps": list(map(_step_document, result.steps))})
+        return
+    fitting = f"{pluralize(result.fitting, 'pod')} like {workload.namespace}/{workload.title} fit now"
+    if result.gains:
+        moves, gained = result.gains[-1]
+        title = f"{fitting}, and {gained} more after {pluralize(moves, 'move')}"
+    else:
+        title = f"{fitting}, and no move was found that lets more fit"
+    lines = [*paragraph(title, style="title")]
+    if not result.complete:
+        lines += paragraph("The best within the budget; a longer one (--budget) may find more.", style="dim")
+    if result.gains:
+        lines += [(), *table([(str(moves), str(gained)) for moves, gained in result.gains], ("MOVES", "PODS GAINED"))]
+        lines += section("Steps, in this order")
+        plan = MovePlan(result.steps)
+        for number, step in enumerate(result.steps, 1):
+            lines += paragraph(describe_step(plan, step), prefix=f"  {number}. ")
+    terminal.print_lines(lines)
+
+
+# Text
+
+
+def print_plans(view: ClusterView, plans: Sequence[PlannedRequest]) -> None:
+    lines: list[Line] = []
+    for planned in plans:
+        lines += [(), (Cell("─" * terminal.width(), "frame"),), ()] if lines else []
+        lines += _lines(view, planned)
+    terminal.print_lines(lines)
+
+
+def _lines(view: ClusterView, planned: PlannedRequest) -> Iterator[Line]:
+    plan = planned.plan
+    title = planned.name if planned.pods == 1 else f"{planned.name} ({pluralize(planned.pods, 'pod')})"
+    if not plan.feasible:
+        yield from paragraph(f"No plan for {title}", style="warn")
+        yield from paragraph(plan.problem)
+        return
+    moves = len(plan.evictions)
+    if moves:
+        yield from paragraph(f"{_capital(title)} needs {pluralize(moves, 'move')}", style="title")
+        yield from paragraph(describe_proof(moves, plan.at_least, plan.tried), style="dim")
+        yield from section("Steps, in this order")
+    else:
+        yield from paragraph(f"{_capital(title)} needs no move: the nodes admit it", style="title")
+        yield from section("Placement")
+    for number, step in enumerate(plan.steps, 1):
+        yield from paragraph(describe_step(plan, step), prefix=f"  {number}. ")
+    if moves:
+        yield from _pictures(view, plan)
+
+
+def describe_step(plan: MovePlan, step: PlanStep) -> str:
+    if step.evicts:
+        place = plan.new_place(step.pod.uid)
+        return f"evict {step.name} from {step.host}" + ("" if place else ", without a new place")
+    subject = "the replacement of " if step.replacement else ""
+    placements = step.verdict.placements if step.verdict else ()
+    nodes = bits.union(placement.hint.nodes or 0 for placement in placements)
+    where = f", NUMA node{'s' * (nodes.bit_count() > 1)} {bits.show(nodes)}" if nodes else ""
+    given = sentences.describe_allocations(placements)
+    return f"{subject}{step.name} goes to {step.host}{where}, decided{given and ': '}{given}"
+
+
+def _pictures(view: ClusterView, plan: MovePlan) -> Iterator[Line]:
+    changed = hosts_after(view, plan.steps)
+    for name in list(changed)[:MAX_DRAWN]:
+        machine = view.reports[name].machine
+        for moment, host in zip(("before", "after"), changed[name], strict=True):
+            yield from section(f"{name} {moment}")
+            yield from draw_text(machine, host.ledger, width=terminal.width())
+    if len(changed) > MAX_DRAWN:
+        yield from paragraph(f"{len(changed) - MAX_DRAWN} more nodes change.", style="dim")
+
+
+def _capital(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}"
+
+
+# Documents
+
+
+def plans_document(plans: Sequence[PlannedRequest]) -> dict[str, Any]:
+    return {"version": VERSION, "plans": [_plan_document(planned) for planned in plans]}
+
+
+def _plan_document(planned: PlannedRequest) -> dict[str, Any]:
+    plan = planned.plan
+    return {
+        "name": planned.name,
+        "pods": planned.pods,
+        "feasible": plan.feasible,
+        "problem": plan.problem,
+        "provedMinimal": plan.proved,
+        "atLeast": plan.at_least,
+        "tried": plan.tried,
+        "moves": len(plan.evictions),
+        "steps": list(map(_step_document, plan.steps)),
+    }
+
+
+def _step_document(step: PlanStep) -> dict[str, Any]:
+    return {
+        "action": "evict" if step.evicts else "admit",
+        "pod": {"namespace": step.pod.namespace, "name": step.pod.name, "uid": step.pod.uid},
+        "replacement": step.replacement,
+        "node": step.host,
+        "placements": [
+            {
+                "container": placement.container,
+                "nodes": sentences.node_list(placement.hint.nodes),
+                "given": placement.as_text(),
+            }
+            for placement in (step.verdict.placements if step.verdict else ())
+        ],
+    }

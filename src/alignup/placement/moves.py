@@ -1,0 +1,595 @@
+"""Plans: the fewest evictions after which the hosts of a cluster admit pods, in order, each step decided.
+
+A *move* evicts a pod that its controller creates again, and proves that the new pod fits on another host, or later on
+the same one. A pod that may be preempted can also be evicted without a new place. Making room for a moved pod may need
+more moves; all of them count. Who may be evicted is decided outside: :class:`RunningPod` has the result.
+
+The search tries one move on every host, then two, and so on, the cheapest sets first (``align.eviction_search``). A
+quick search on the most promising hosts goes before, so that there is an answer when time runs out. Every plan is
+decided once more from its first step to its last before it is returned, and ``Planner.verify`` does so again later.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from typing import NamedTuple
+
+from alignup.align.eviction_search import (
+    EvictionCost,
+    EvictionSearch,
+    EvictionUnit,
+    HostShortage,
+    SearchTimeoutError,
+    UnitSet,
+    default_cost,
+    find_units,
+)
+from alignup.align.ledger import AdmittedPod
+from alignup.align.workload import Pod
+from alignup.placement.gang import GangBinding
+from alignup.placement.host_record import HostRecord
+from alignup.placement.host_verdicts import HostVerdicts, TentativeHost
+from alignup.placement.verdict import Verdict, unknown
+from alignup.placement.victims import DisruptionBudget, count_violations
+
+QUICK_HOSTS = 32  #: on which the quick search tries to make room
+MAX_TARGETS = 8  #: hosts in different states that are tried for a pod that is moved
+#: Moves of which all sets are tried for the cheapest, and even where evicting all pods is not enough: admission is
+#: only nearly monotone.
+PROVED_MOVES = 2
+NO_COST = EvictionCost(0, ())
+MAX_SET = 3  #: pods that leave one host for more pods of a shape
+MAX_CAPACITY = 64  #: pods of a shape that are counted on one host
+MAX_NAMES = 5  #: nodes in a sentence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningPod:
+    """A pod of a host, and what may be done with it."""
+
+    pod: Pod
+    host: str
+    protected: str = ""  #: why it is never evicted; empty: it may be
+    moves: bool = True  #: whether it is created again, and needs a new place
+    preemptible: bool = False  #: whether it may be evicted without a new place
+    group: str = ""  #: of pods that are disrupted together or not at all
+    hosts: Collection[str] | None = None  #: that its replacement can be scheduled to; ``None``: all
+    age: int = 0  #: in seconds
+
+
+@dataclass(frozen=True, slots=True)
+class PlanStep:
+    """One step: a pod is evicted from a host, or admitted by it."""
+
+    pod: Pod
+    host: str
+    verdict: Verdict | None = None  #: the proof of an admission; ``None``: the pod is evicted
+    replacement: bool = False  #: whether the pod is created again after its eviction
+
+    @property
+    def evicts(self) -> bool:
+        return self.verdict is None
+
+    @property
+    def name(self) -> str:
+        return f"{self.pod.namespace}/{self.pod.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class MovePlan:
+    """The answer: the steps in order, or why there is no plan."""
+
+    steps: tuple[PlanStep, ...] = ()
+    cost: EvictionCost = NO_COST
+    at_least: int = 0  #: moves that are certainly needed
+    problem: str = ""  #: why there is no plan; empty: there is one
+    tried: int = 0  #: sets of pods that were decided on
+
+    @property
+    def proved(self) -> bool:
+        """Whether there is certainly no plan with fewer moves."""
+        return self.feasible and self.at_least >= len(self.evictions)
+
+    @property
+    def feasible(self) -> bool:
+        return not self.problem
+
+    @property
+    def evictions(self) -> tuple[PlanStep, ...]:
+        return tuple([step for step in self.steps if step.evicts])
+
+    @property
+    def admissions(self) -> tuple[PlanStep, ...]:
+        """The steps that admit the pods of the plan."""
+        return tuple([step for step in self.steps if not step.evicts and not step.replacement])
+
+    def new_place(self, uid: str) -> PlanStep | None:
+        """Return the step that admits the replacement of an evicted pod; ``None``: it has no new place."""
+        return next((step for step in self.steps if step.replacement and step.pod.uid == uid and not step.evicts), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveRules:
+    """What a plan may do; pods of hosts that are not in *pods* are never evicted."""
+
+    pods: Mapping[str, RunningPod]  #: by uid
+    budgets: Sequence[DisruptionBudget] = ()
+    max_moves: int = 20
+    first: bool = False  #: whether the first plan is enough, without a search for fewer moves
+    should_stop: Callable[[], bool] = lambda: False
+
+
+class PendingPod(NamedTuple):
+    """A pod that needs room, and the hosts that it can be scheduled to; ``None``: all."""
+
+    pod: Pod
+    hosts: Collection[str] | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.pod.namespace}/{self.pod.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Defragmentation:
+    """Moves after which more pods of one shape fit, and what each of them brings."""
+
+    fitting: int  #: pods of the shape that fit without a move
+    steps: tuple[PlanStep, ...] = ()
+    gains: tuple[tuple[int, int], ...] = ()  #: after so many moves, so many more pods fit, ascending
+    complete: bool = True  #: whether the search ended before the budget did
+
+    def gained(self, moves: int) -> int:
+        """Return how many more pods fit after at most so many moves."""
+        return max((gain for count, gain in self.gains if count <= moves), default=0)
+
+
+_Hosts = Mapping[str, TentativeHost]  #: the hosts that differ from the present ones
+
+
+class _Room(NamedTuple):
+    """A way to make room: what the hosts are afterwards, and the steps."""
+
+    hosts: _Hosts
+    steps: tuple[PlanStep, ...] = ()
+    evicted: frozenset[str] = frozenset()  #: uids of all evicted pods, of earlier rooms as well
+
+
+_UNDECIDED = unknown("not decided yet")
+
+
+class Planner:
+    """The search for plans from the present state of all hosts. *by_host*: as in ``PodShape``, of one that needs room."""
+
+    def __init__(
+        self, verdicts: HostVerdicts, records: Mapping[str, HostRecord], rules: MoveRules, *, by_host: bool = False
+    ) -> None:
+        self._verdicts = verdicts
+        self._records = records
+        self._rules = rules
+        self._by_host = by_host
+        self._present: dict[str, TentativeHost | None] = {}
+        self._usable: dict[Hashable, frozenset[str]] = {}
+        self._capacities: dict[Hashable, tuple[int, TentativeHost]] = {}
+        self._sufficient_sets: dict[Hashable, tuple[tuple[UnitSet, TentativeHost], ...]] = {}
+        self._groups: dict[str, list[RunningPod]] = {}
+        for running in rules.pods.values():
+            if running.group:
+                self._groups.setdefault(running.group, []).append(running)
+        self.tried = 0  #: sets of pods
+        self._limited = False  #: whether the search left something out
+        self._hopeless: set[str] = set()  #: hosts that reject a pod even without all pods that may be evicted
+        self._homeless: set[tuple[str, ...]] = set()  #: pods that would make room, and whose replacements fit nowhere
+
+    # Plans
+
+    def plan(self, pods: Sequence[PendingPod], placed: Sequence[GangBinding] = (), *, at_least: int = 0) -> MovePlan:
+        """Return the smallest plan that was found for *pods*, beside those of their gang that are *placed* already.
+
+        More than one pod are placed one after the other, each with the fewest moves beside those before it; *at_least*
+        so many moves are certainly needed.
+        """
+        room = _Room({})
+        for pod, host in placed:
+            room = self._place(room, PlanStep(pod, host, _UNDECIDED)) or room
+        for waiting in pods:
+            more, fewest = self._make_room(room, waiting)
+            if more is None:
+                beside = " beside the rest of its gang" if len(pods) + len(placed) > 1 else ""
+                problem = f"{waiting.name} finds no room{beside}: {self._explain(waiting)}"
+                return MovePlan(problem=problem, tried=self.tried)
+            room = more
+            if len(pods) == 1 and not placed:
+                at_least = fewest
+        steps = self.verify(room.steps)
+        if steps is None:
+            return MovePlan(problem="the steps that were found do not follow each other", tried=self.tried)
+        cost = EvictionCost.total([self._cost(self._rules.pods[uid]) for uid in room.evicted])
+        return MovePlan(steps, cost, at_least, tried=self.tried)
+
+    def verify(self, steps: Sequence[PlanStep]) -> tuple[PlanStep, ...] | None:
+        """Decide on all *steps* in order from the present state; ``None`` if one of them is not possible."""
+        hosts: dict[str, TentativeHost] = {}
+        proved = []
+        for step in steps:
+            host = self._host(hosts, step.host)
+            if host is None:
+                return None
+            after: TentativeHost | None
+            if step.evicts:
+                after = host.without((step.pod.uid,)) if host.holds(step.pod.uid) else None
+            else:
+                shape = self._verdicts.shape(step.pod)
+                verdict = self._verdicts.of_tentative(step.host, host, shape)
+                if verdict.inventories is not None:
+                    verdict = verdict.for_host(self._records[step.host].ledger.devices.inventories)
+                step = replace(step, verdict=verdict)  # noqa: PLW2901 - with its proof
+                after = self._verdicts.admit_tentatively(step.host, host, shape)
+            if after is None:
+                return None
+            hosts[step.host] = after
+            proved.append(step)
+        return tuple(proved)
+
+    def _make_room(self, room: _Room, waiting: PendingPod) -> tuple[_Room | None, int]:
+        """Return the cheapest room with the fewest moves that was found, and how many are certainly needed."""
+        self._limited = False
+        self._hopeless.clear()
+        for host, after in self._targets(room.hosts, waiting):
+            step = PlanStep(waiting.pod, host, _UNDECIDED)
+            return _Room({**room.hosts, host: after}, (*room.steps, step), room.evicted), 0
+        best: _Room | None = None
+        count = 0
+        try:
+            best = self._quick_room(room, waiting)
+            if best is not None and self._rules.first:
+                return best, 1
+            most = self._rules.max_moves if best is None else len(best.evicted) - len(room.evicted)
+            for count in range(1, most + 1):
+                if best is not None and count == most > PROVED_MOVES:
+                    break  # no plan has fewer moves; to try all sets of this size for a cheaper one takes too long
+                cheapest = None
+                for other in self._rooms(room, waiting, count, most=1):
+                    if cheapest is None or self._order(other) < self._order(cheapest):
+                        best = cheapest = other  # stays the best if time runs out
+                if cheapest is not None or count >= len(self._rules.pods):
+                    break
+        except SearchTimeoutError:
+            self._limited = True
+            return best, max(count, 1)
+        return best, 1 if self._limited else count
+
+    def _quick_room(self, room: _Room, waiting: PendingPod) -> _Room | None:
+        """Return a room on one of the most promising hosts, without a proof that it needs the fewest moves."""
+        best: _Room | None = None
+        for host in islice(self._promising(room.hosts, waiting), QUICK_HOSTS):
+            search = self._search(room, waiting.pod, host)
+            spared = search.spare() if search.units else None
+            if spared is None:
+                self._hopeless.add(host)
+                continue
+            for other in islice(self._rooms_with(room, waiting, host, *spared, left=0), 1):
+                if len(other.evicted) - len(room.evicted) <= self._rules.max_moves:
+                    best = other if best is None or self._order(other) < self._order(best) else best
+        return best
+
+    def _rooms(
+        self, room: _Room, waiting: PendingPod, count: int, *, exclude: str = "", most: int | None = None
+    ) -> Iterator[_Room]:
+        """Yield the ways to make room with *count* moves, some of which may be for pods that have to move.
+
+        Of each set of pods on one host, *most* ways to find new places are yielded.
+        """
+        for host in self._promising(room.hosts, waiting):
+            if host == exclude or (count > PROVED_MOVES and host in self._hopeless):
+                continue
+            for size in range(1, count + 1):
+                for units, after in self._sufficient(room, waiting.pod, host, size):
+                    yield from islice(self._rooms_with(room, waiting, host, units, after, left=count - size), most)
+
+    def _rooms_with(  # noqa: PLR0913 - one set of pods on one host
+        self, room: _Room, waiting: PendingPod, host: str, units: UnitSet, after: TentativeHost, *, left: int
+    ) -> Iterator[_Room]:
+        """Yield the rooms after the eviction of *units*, if new places are found with at most *left* more moves."""
+        start, leaving = self._without(room, host, units, after)
+        moved = False
+        for moves in self._rehome(start._replace(steps=()), leaving, host, left):
+            moved = True
+            before, later = _split(moves.steps, host)
+            steps = (*room.steps, *before, PlanStep(waiting.pod, host, _UNDECIDED), *later)
+            yield moves._replace(steps=steps)
+        if not moved:
+            self._homeless.add(tuple(sorted(running.pod.uid for running in leaving)))
+
+    def _without(self, room: _Room, host: str, units: UnitSet, after: TentativeHost) -> tuple[_Room, list[RunningPod]]:
+        """Return the hosts without *units*, of which one host is *after* then, and all pods that leave."""
+        leaving = [running for unit in units for running in self._members(unit)]
+        hosts = {**room.hosts, host: after}
+        for running in leaving:
+            other = None if running.host == host else self._host(hosts, running.host)
+            if other is not None:
+                hosts[running.host] = other.without((running.pod.uid,))
+        return _Room(hosts, room.steps, room.evicted | {running.pod.uid for running in leaving}), leaving
+
+    def _rehome(self, room: _Room, leaving: Sequence[RunningPod], target: str, left: int) -> Iterator[_Room]:
+        """Yield the ways to find new places for pods that leave, in this order, with at most *left* more moves.
+
+        *target* is the host that they make room on: what else leaves it is another set of pods.
+        """
+        if not leaving:
+            yield room
+            return
+        running, rest = leaving[0], leaving[1:]
+        group = self._group(running)  # which is evicted as a whole before its first pod has a new place
+        evictions = tuple([PlanStep(member.pod, member.host) for member in (group if group[0] is running else ())])
+        if running.moves:
+            moving = PendingPod(running.pod, running.hosts)
+            for host, after in self._targets(room.hosts, moving):
+                arrival = PlanStep(running.pod, host, _UNDECIDED, replacement=True)
+                moved = _Room({**room.hosts, host: after}, (*room.steps, *evictions, arrival), room.evicted)
+                yield from self._rehome(moved, rest, target, left)
+            for count in range(1, left + 1):
+                for inner in self._rooms(_Room(room.hosts, (), room.evicted), moving, count, exclude=target):
+                    # The evictions go right before the arrival, after the moves that it needs.
+                    place = next(at for at, step in enumerate(inner.steps) if step.pod is running.pod)
+                    arrival = replace(inner.steps[place], replacement=True)
+                    steps = (*room.steps, *inner.steps[:place], *evictions, arrival, *inner.steps[place + 1 :])
+                    yield from self._rehome(inner._replace(steps=steps), rest, target, left - count)
+        if running.preemptible:
+            yield from self._rehome(room._replace(steps=(*room.steps, *evictions)), rest, target, left)
+
+    # More pods of one shape
+
+    def defragment(self, waiting: PendingPod) -> Defragmentation:
+        """Return moves that let more pods like *waiting* fit: those first that need few moves for one more pod.
+
+        Sets of one, two and three pods are tried on each host, and a pod moves once. What all hosts hold is counted
+        after each move, so a new place never costs as much as the move brings.
+        """
+        room, gained, complete = _Room({}), 0, True
+        gains: list[tuple[int, int]] = []
+        names = self._promising({}, waiting)
+        fitting = sum(self._capacity(host, waiting.pod) for name in names if (host := self._host({}, name)))
+        size = 1
+        try:
+            while size <= MAX_SET and len(room.evicted) + size <= self._rules.max_moves:
+                before = gained
+                for name in names:
+                    better, gain = self._improve(room, waiting, name, size)
+                    if better is not None and len(better.evicted) <= self._rules.max_moves:
+                        room, gained = better, gained + gain
+                        gains.append((len(room.evicted), gained))
+                    if len(room.evicted) + size > self._rules.max_moves:
+                        break
+                size += gained == before
+        except SearchTimeoutError:
+            complete = False
+        steps = self.verify(room.steps)
+        if steps is None:  # the moves do not follow each other, so none is proposed
+            return Defragmentation(fitting, complete=False)
+        return Defragmentation(fitting, steps, tuple(gains), complete)
+
+    def _improve(self, room: _Room, waiting: PendingPod, name: str, size: int) -> tuple[_Room | None, int]:
+        """Return the hosts after moves of *size* pods from one host that let more pods fit, and how many more."""
+        host = self._host(room.hosts, name)
+        if host is None:
+            return None, 0
+        held = self._capacity(host, waiting.pod)
+        usable = self.hosts_for(waiting)
+
+        def prove(after: TentativeHost) -> TentativeHost | None:
+            return after if self._capacity(after, waiting.pod) > held else None
+
+        for units, after in self._search(room, waiting.pod, name, prove).sufficient(size):
+            start, leaving = self._without(room, name, units, after)
+            for moved in islice(self._rehome(start._replace(steps=()), leaving, name, 0), MAX_TARGETS):
+                changed = [other for other, state in moved.hosts.items() if state is not room.hosts.get(other)]
+                gain = sum(
+                    self._capacity(moved.hosts[other], waiting.pod) - self._capacity(state, waiting.pod)
+                    for other in changed
+                    if other in usable and (state := self._host(room.hosts, other))
+                )
+                if gain > 0:
+                    before, later = _split(moved.steps, name)
+                    return moved._replace(steps=(*room.steps, *before, *later)), gain
+        return None, 0
+
+    def _capacity(self, host: TentativeHost, pod: Pod) -> int:
+        """Return how many pods of one shape a host holds beside its own."""
+        shape = self._verdicts.shape(pod)
+        key = (host.key, shape)
+        if key not in self._capacities:
+            current, count = host.with_pod(shape), 0
+            while current is not None and count < MAX_CAPACITY:
+                current, count = current.with_pod(shape), count + 1
+            self._capacities[key] = count, host  # whose identity is in the key
+        return self._capacities[key][0]
+
+    # Hosts
+
+    def _targets(self, hosts: _Hosts, waiting: PendingPod) -> Iterator[tuple[str, TentativeHost]]:
+        """Yield the hosts that admit a pod, with their states after it: of hosts in the same state only the first."""
+        self._check_time()
+        shape = self._verdicts.shape(waiting.pod)
+        tried: set[Hashable] = set()
+        usable = self.hosts_for(waiting)
+        names = (name for name in self._verdicts.of_all(waiting.pod).by_rank(usable) if name not in hosts)
+        changed = [name for name in hosts if name in usable]
+        for name in chain(names, changed):
+            host = self._host(hosts, name)
+            if host is None or host.key in tried:
+                continue
+            if len(tried) >= MAX_TARGETS and name not in hosts:
+                self._limited = True
+                continue
+            tried.add(host.key)
+            after = self._verdicts.admit_tentatively(name, host, shape)
+            if after is not None:
+                yield name, after
+
+    def _promising(self, hosts: _Hosts, waiting: PendingPod) -> list[str]:
+        """Return the hosts on which room may be made, those that lack least first."""
+        verdicts = self._verdicts.of_all(waiting.pod).verdicts
+        names = self.hosts_for(waiting)
+        return sorted(
+            (name for name in names if self._host(hosts, name)), key=lambda name: (_lack(verdicts[name]), name)
+        )
+
+    def hosts_for(self, waiting: PendingPod) -> frozenset[str]:
+        """Return the hosts that schedulers send a pod to: the pod's own, if they offer all devices that it requests.
+
+        A kubelet that gets a pod with other devices ignores these requests.
+        """
+        key = (self._verdicts.shape(waiting.pod), None if waiting.hosts is None else frozenset(waiting.hosts))
+        if key not in self._usable:
+            names = self._records if waiting.hosts is None else self._records.keys() & waiting.hosts
+            self._usable[key] = frozenset(
+                name
+                for name in names
+                if not self._records[name].model.at(self._records[name].ledger).missing_devices(waiting.pod)
+            )
+        return self._usable[key]
+
+    def _host(self, hosts: _Hosts, name: str) -> TentativeHost | None:
+        host = hosts.get(name)
+        if host is not None:
+            return host
+        if name not in self._present:
+            record = self._records.get(name)
+            self._present[name] = (
+                self._verdicts.tentative(record, by_host=self._by_host, own_pods=True) if record else None
+            )
+        return self._present[name]
+
+    def _place(self, room: _Room, step: PlanStep) -> _Room | None:
+        host = self._host(room.hosts, step.host)
+        after = host and self._verdicts.admit_tentatively(step.host, host, self._verdicts.shape(step.pod))
+        return _Room({**room.hosts, step.host: after}, (*room.steps, step), room.evicted) if after else None
+
+    # Evictions on one host
+
+    def _sufficient(self, room: _Room, pod: Pod, host: str, size: int) -> Iterable[tuple[UnitSet, TentativeHost]]:
+        key = (host, room.hosts.get(host), room.evicted, self._verdicts.shape(pod), size)
+        if key not in self._sufficient_sets:
+            self._sufficient_sets[key] = tuple(self._search(room, pod, host).sufficient(size))
+        return self._sufficient_sets[key]
+
+    def _search(
+        self,
+        room: _Room,
+        pod: Pod,
+        name: str,
+        prove: Callable[[TentativeHost], TentativeHost | None] | None = None,
+    ) -> EvictionSearch[TentativeHost]:
+        """Return the search for pods of a host without which it admits *pod*, or else *prove* returns something."""
+        host, shape = self._host(room.hosts, name), self._verdicts.shape(pod)
+        if host is None:
+            return EvictionSearch((), lambda _: None, HostShortage((), {}))
+
+        def prove_without(uids: tuple[str, ...]) -> TentativeHost | None:
+            self._check_time()
+            self.tried += 1
+            if count_violations(self._rules.budgets, room.evicted.union(*map(self._together, uids))):
+                return None
+            after = host.without(uids)
+            return prove(after) if prove else self._verdicts.admit_tentatively(name, after, shape)
+
+        present = host.states[0].alignment.model.at(host.states[0].ledger)
+        shortage = HostShortage.of(present, shape.pod)
+        units = [
+            unit
+            for unit in find_units(present, shape.pod, shortage, cost=self._cost_on_host)
+            if unit.pods[0] not in room.evicted and host.holds(unit.pods[0]) and self._may_leave(unit.pods[0])
+        ]
+        # The whole host may have room for one more pod, and not for as many as are to fit.
+        return EvictionSearch(self._merge_groups(units), prove_without, HostShortage((), {}) if prove else shortage)
+
+    def _merge_groups(self, units: Iterable[EvictionUnit]) -> Iterator[EvictionUnit]:
+        """Yield the units, those of one group as one."""
+        by_group: dict[str, list[EvictionUnit]] = {}
+        for unit in units:
+            group = self._rules.pods[unit.pods[0]].group
+            if group:
+                by_group.setdefault(group, []).append(unit)
+            else:
+                yield unit
+        for group, together in by_group.items():
+            yield EvictionUnit.together(together, EvictionCost.total(list(map(self._cost, self._groups[group]))))
+
+    def _may_leave(self, uid: str) -> bool:
+        running = self._rules.pods.get(uid)
+        return running is not None and not any(
+            member.protected or not (member.moves or member.preemptible) for member in self._group(running)
+        )
+
+    def _group(self, running: RunningPod) -> Sequence[RunningPod]:
+        return self._groups[running.group] if running.group else (running,)
+
+    def _together(self, uid: str) -> list[str]:
+        return [member.pod.uid for member in self._group(self._rules.pods[uid])]
+
+    def _members(self, unit: EvictionUnit) -> Sequence[RunningPod]:
+        """Return all pods that leave with *unit*, on other hosts as well."""
+        return self._group(self._rules.pods[unit.pods[0]])
+
+    def _cost(self, running: RunningPod) -> EvictionCost:
+        memory = self._verdicts.shape(running.pod).usage.memory
+        return EvictionCost(1, (running.pod.priority or 0,), memory, running.age)
+
+    def _cost_on_host(self, arrival: int, admitted: AdmittedPod) -> EvictionCost:
+        running = self._rules.pods.get(admitted.pod.uid)
+        return default_cost(arrival, admitted) if running is None else self._cost(running)
+
+    def _order(self, room: _Room) -> tuple[EvictionCost, tuple[str, ...]]:
+        cost = EvictionCost.total([self._cost(self._rules.pods[uid]) for uid in room.evicted])
+        return cost, tuple([step.pod.uid for step in room.steps if step.evicts])
+
+    def _check_time(self) -> None:
+        if self._rules.should_stop():
+            raise SearchTimeoutError
+
+    # Words
+
+    def _explain(self, waiting: PendingPod) -> str:
+        """Return why no plan was found for a pod."""
+        names = self.hosts_for(waiting)
+        if not names:
+            return "no node is considered for it, or none has the devices that it requests"
+        reasons = []
+        if self._hopeless:
+            reasons.append(f"evicting all pods that may be evicted is not enough on {_nodes(self._hopeless)}")
+        if self._homeless:
+            sets = f"{len(self._homeless)} set{'s' * (len(self._homeless) > 1)} of pods"
+            reasons.append(f"{sets} would make room, but the pods fit nowhere else")
+        if self._limited:
+            reasons.append("not everything was tried within the budget")
+        protected = Counter(
+            running.protected for running in self._rules.pods.values() if running.protected and running.host in names
+        )
+        if protected:
+            listed = ", ".join(f"{count} {reason}" for reason, count in sorted(protected.items()))
+            reasons.append(f"pods that are never evicted: {listed}")
+        return "; ".join(reasons) or f"no set of at most {self._rules.max_moves} pods was found that makes room"
+
+
+def _split(steps: Sequence[PlanStep], host: str) -> tuple[list[PlanStep], list[PlanStep]]:
+    """Split off the arrivals on the host that is made room on: they were decided after all that leaves it."""
+    later = [step for step in steps if not step.evicts and step.host == host]
+    return [step for step in steps if step.evicts or step.host != host], later
+
+
+def _lack(verdict: Verdict) -> float:
+    """Return how much a host lacks for a pod, from 0 on: of the NUMA node that lacks least, and of the whole host."""
+    shortfalls = verdict.rejection.shortfalls if verdict.rejection else ()
+    by_place: dict[int | None, float] = {}
+    for short in shortfalls:
+        by_place[short.nodes] = by_place.get(short.nodes, 0.0) + short.missing / max(short.needed, 1)
+    whole = by_place.pop(None, 0.0)
+    return whole + min(by_place.values(), default=0.0)
+
+
+def _nodes(names: Collection[str]) -> str:
+    listed = sorted(names)
+    more = f" and {len(listed) - MAX_NAMES} more" if len(listed) > MAX_NAMES else ""
+    return ", ".join(listed[:MAX_NAMES]) + more

@@ -1,0 +1,281 @@
+"""Plans for a cluster: who may be evicted, where replacements can go, and the fewest moves that make room.
+
+The objects that say so (pods, PodDisruptionBudgets, Jobs, PodGroups, volumes) are read once. What cannot be read
+protects pods: a plan never counts on something unknown.
+"""
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, TypeVar
+
+import msgspec
+
+from alignup.align import fit
+from alignup.align.host import Host
+from alignup.align.workload import Pod
+from alignup.kubernetes.api import UNFINISHED_PODS, ApiClient, Resource
+from alignup.kubernetes.api.errors import ForbiddenError, NotFoundError
+from alignup.kubernetes.api.known_pods import bound_pod, known_pod, kubelet_uid
+from alignup.kubernetes.api.objects import ApiObject, ApiPod, ApiPodSpec, ObjectMeta
+from alignup.kubernetes.manifests.disruption import EvictedPod, EvictionRules, PodVolume
+from alignup.kubernetes.manifests.pod_decoder import ObjectPart
+from alignup.placement.moves import Defragmentation, MovePlan, MoveRules, PendingPod, PlanStep, RunningPod
+from alignup.placement.victims import DisruptionBudget
+from alignup.schedule.cluster_snapshot import ClusterView, present_host
+from alignup.schedule.disruption_budgets import read_budgets
+from alignup.schedule.node_selection import exclusions, selection_key
+from alignup.schedule.pod_groups import KUBERNETES, RESOURCES, group_of
+
+CLAIMS = "with ResourceClaims"
+CRITICAL = "of system priority"
+NO_CONTROLLER = "without a controller"
+NEAR_OTHERS = "with required affinity to other pods or a required spread"
+SEVERAL_BUDGETS = "covered by several PodDisruptionBudgets"
+UNREADABLE = "that cannot be read"
+
+
+class PlannedPodSpec(ApiPodSpec, frozen=True):
+    volumes: tuple[PodVolume, ...] = ()
+
+
+class PlannedPod(ApiPod, frozen=True):
+    """A pod with its volumes."""
+
+    spec: PlannedPodSpec = PlannedPodSpec()
+
+
+class JobSpec(ObjectPart, frozen=True):
+    pod_failure_policy: dict[str, Any] | None = None
+
+
+class Job(ObjectPart, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: JobSpec = JobSpec()
+
+    @property
+    def ignores_evictions(self) -> bool:
+        """Whether the first rule that an evicted pod can match ignores its failure."""
+        for rule in (self.spec.pod_failure_policy or {}).get("rules") or ():
+            conditions = rule.get("onPodConditions") or ()
+            evicted = any(
+                condition.get("type") == "DisruptionTarget" and condition.get("status", "True") in ("", "True")
+                for condition in conditions
+            )
+            if evicted or rule.get("onExitCodes"):
+                return bool(rule.get("action") == "Ignore" and evicted)
+        return False
+
+
+class VolumeClaimSpec(ObjectPart, frozen=True):
+    volume_name: str = ""
+
+
+class VolumeClaim(ObjectPart, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: VolumeClaimSpec = VolumeClaimSpec()
+
+
+class VolumeSpec(ObjectPart, frozen=True):
+    local: dict[str, Any] | None = None
+    host_path: dict[str, Any] | None = None
+
+
+class Volume(ObjectPart, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: VolumeSpec = VolumeSpec()
+
+
+PLANNED_PODS = Resource(type=PlannedPod, kind="Pod", plural="pods", namespaced=True)
+JOBS = Resource(type=Job, kind="Job", plural="jobs", group="batch", namespaced=True)
+VOLUME_CLAIMS = Resource(
+    type=VolumeClaim, kind="PersistentVolumeClaim", plural="persistentvolumeclaims", namespaced=True
+)
+VOLUMES = Resource(type=Volume, kind="PersistentVolume", plural="persistentvolumes")
+
+Object = TypeVar("Object", bound=ApiObject)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanFacts:
+    """What the API server says about evictions."""
+
+    pods: Sequence[PlannedPod]
+    budgets: Sequence[DisruptionBudget] = ()
+    local_claims: Collection[str] | None = None  #: of local volumes, as ``NAMESPACE/NAME``; ``None``: unknown
+    disruptable_jobs: Collection[str] | None = None  #: uids of Jobs that ignore evictions; ``None``: unknown
+    whole_groups: Collection[tuple[str, str]] = ()  #: namespace and name of PodGroups that are disrupted as a whole
+    now: float = 0.0  #: seconds since the epoch
+    notes: tuple[str, ...] = ()
+
+
+async def read_plan_facts(client: ApiClient) -> PlanFacts:
+    notes: list[str] = []
+
+    async def read(resource: Resource[Object]) -> Sequence[Object] | None:
+        try:
+            return (await client.list(resource)).items
+        except NotFoundError:
+            return ()
+        except ForbiddenError as error:
+            notes.append(f"{error}; pods that depend on it are not evicted")
+            return None
+
+    pods = (await client.list(PLANNED_PODS, UNFINISHED_PODS)).items
+    claims = await read(VOLUME_CLAIMS)
+    volumes = await read(VOLUMES)
+    local_claims = None
+    if claims is not None and volumes is not None:
+        local = {volume.metadata.name for volume in volumes if volume.spec.local or volume.spec.host_path}
+        local_claims = {claim.metadata.full_name for claim in claims if claim.spec.volume_name in local}
+    jobs = await read(JOBS)
+    groups = [group for resource in RESOURCES[KUBERNETES] for group in await read(resource) or ()]
+    return PlanFacts(
+        pods=pods,
+        budgets=await read_budgets(client, pods),
+        local_claims=local_claims,
+        disruptable_jobs=None if jobs is None else {job.metadata.uid for job in jobs if job.ignores_evictions},
+        whole_groups={(group.metadata.namespace, group.metadata.name) for group in groups if group.disrupted_whole},
+        now=client.timing.time_of_day(),
+        notes=tuple(notes),
+    )
+
+
+class _NodeSets:
+    """The nodes that schedulers consider for pods with the same selectors."""
+
+    def __init__(self, view: ClusterView) -> None:
+        self._view = view
+        self._known: dict[Hashable, frozenset[str]] = {}
+
+    def considered(self, spec: ApiPodSpec) -> frozenset[str]:
+        key = selection_key(spec)
+        if key not in self._known:
+            nodes = self._view.nodes.items()
+            self._known[key] = frozenset(name for name, node in nodes if not exclusions(node, spec))
+        return self._known[key]
+
+
+def running_pods(view: ClusterView, facts: PlanFacts, rules: EvictionRules, *, priority: int) -> Iterator[RunningPod]:
+    """Yield the pods that run on nodes, with what a plan for a pod of this *priority* may do with them."""
+    rules = replace(rules, local_claims=facts.local_claims, disruptable_jobs=facts.disruptable_jobs)
+    nodes = _NodeSets(view)
+    uids = {pod.metadata.uid for pod in facts.pods}
+    budgeted: dict[str, int] = {}
+    for budget in facts.budgets:
+        for uid in budget.pods:
+            budgeted[uid] = budgeted.get(uid, 0) + 1
+    for pod in facts.pods:
+        if not pod.spec.node_name or pod.finished:
+            continue
+        metadata = pod.metadata
+        key = group_of(pod)
+        whole = key is not None and key.source == KUBERNETES and (key.namespace, key.name) in facts.whole_groups
+        protected = rules.protection(msgspec.convert(pod, EvictedPod, from_attributes=True)) or _protection(pod)
+        bound, problem = bound_pod(pod, uid=kubelet_uid(pod, uids))
+        running = replace(bound.pod, statuses={}, resize_infeasible=False)
+        if not protected and problem:
+            protected = UNREADABLE
+        if not protected and budgeted.get(metadata.uid, 0) > 1:
+            protected = SEVERAL_BUDGETS
+        if not protected and fit.is_critical(running):
+            protected = CRITICAL
+        yield RunningPod(
+            pod=running,
+            host=pod.spec.node_name,
+            protected=protected,
+            preemptible=rules.allow_preemption and (running.priority or 0) < priority,
+            group=f"{metadata.namespace}/{key.name}" if key and whole else "",
+            hosts=nodes.considered(_unbound(pod.spec)),
+            age=_age(metadata.creation_timestamp, facts.now),
+        )
+
+
+def plan_for_pods(
+    view: ClusterView,
+    facts: PlanFacts,
+    pods: Sequence[tuple[Pod, ApiPodSpec]],
+    *,
+    rules: EvictionRules,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> MovePlan:
+    """Return the fewest moves after which the nodes admit all *pods* together."""
+    nodes = _NodeSets(view)
+    pending = [PendingPod(pod, nodes.considered(_unbound(spec))) for pod, spec in pods]
+    priority = min(pod.priority or 0 for pod, _ in pods)
+    running = {each.pod.uid: each for each in running_pods(view, facts, rules, priority=priority)}
+    return view.cluster.plan(pending, MoveRules(pods=running, budgets=facts.budgets, should_stop=should_stop))
+
+
+def defragment_for(  # noqa: PLR0913 - one question
+    view: ClusterView,
+    facts: PlanFacts,
+    shape: tuple[Pod, ApiPodSpec],
+    *,
+    rules: EvictionRules,
+    max_moves: int,
+    should_stop: Callable[[], bool],
+) -> Defragmentation:
+    """Return moves after which more pods of one shape fit."""
+    pod, spec = shape
+    running = {each.pod.uid: each for each in running_pods(view, facts, rules, priority=pod.priority or 0)}
+    move_rules = MoveRules(pods=running, budgets=facts.budgets, max_moves=max_moves, should_stop=should_stop)
+    pending = PendingPod(pod, _NodeSets(view).considered(_unbound(spec)))
+    return view.cluster.planner(move_rules, [pod]).defragment(pending)
+
+
+def gang_of(facts: PlanFacts, pod: ApiPod) -> list[ApiPod]:
+    """Return the pods that wait together with *pod*, itself included; those of its group that are not bound."""
+    key = group_of(pod)
+    waiting = [other for other in facts.pods if key and group_of(other) == key and not other.spec.node_name]
+    return [pod, *(other for other in waiting if other.metadata.uid != pod.metadata.uid)]
+
+
+def pending_pod(pod: ApiPod) -> tuple[Pod, ApiPodSpec]:
+    """Return a pod of the cluster as it is decided on again; ``PodError`` if it is invalid."""
+    return known_pod(pod).pod, pod.spec
+
+
+def hosts_after(view: ClusterView, steps: Iterable[PlanStep]) -> dict[str, tuple[Host, Host]]:
+    """Return the hosts that *steps* change, before and after them."""
+    changed: dict[str, tuple[Host, Host]] = {}
+    for step in steps:
+        if step.host not in changed:
+            before, after = (present_host(view.cluster, step.host) for _ in range(2))
+            if before is None or after is None:
+                continue
+            changed[step.host] = before, after
+        host = changed[step.host][1]
+        if step.evicts:
+            host.release(step.pod.uid)
+        else:
+            decision = host.decide_without_plugins(step.pod)
+            if decision.admitted:
+                host.apply(decision)
+    return changed
+
+
+def _protection(pod: PlannedPod) -> str:
+    """Return why a pod of a cluster is never evicted, beside the rules for all pods."""
+    if not any(owner.controller for owner in pod.metadata.owner_references):
+        return NO_CONTROLLER
+    if pod.spec.resource_claims:
+        return CLAIMS
+    affinity = pod.spec.affinity
+    related = (affinity.pod_affinity, affinity.pod_anti_affinity) if affinity else ()
+    spread = any(
+        constraint.when_unsatisfiable != "ScheduleAnyway" for constraint in pod.spec.topology_spread_constraints
+    )
+    return NEAR_OTHERS if spread or any(part is not None and part.required for part in related) else ""
+
+
+def _unbound(spec: ApiPodSpec) -> ApiPodSpec:
+    """Return what a scheduler reads of the next pod like this one."""
+    return ApiPodSpec(node_selector=spec.node_selector, affinity=spec.affinity, tolerations=spec.tolerations)
+
+
+def _age(created: str | None, now: float) -> int:
+    try:
+        return max(int(now - datetime.fromisoformat(created or "").timestamp()), 0)
+    except ValueError:
+        return 0
