@@ -160,7 +160,7 @@ _UNDECIDED = unknown("not decided yet")
 
 
 class Planner:
-    """The search for plans from the present state of all hosts. *by_host*: as in ``PodShape``, of one that needs room."""
+    """The search for plans from the present state of all hosts; *by_host* is that of ``PodShape`` for any of the pods."""
 
     def __init__(
         self, verdicts: HostVerdicts, records: Mapping[str, HostRecord], rules: MoveRules, *, by_host: bool = False
