@@ -223,7 +223,7 @@ class TestVictims:
         search = cluster.victims(device_pod("new", 4, 2, demand="same-switch", priority=5), "a")
         single = cluster.victims(device_pod("new", demand="same-switch", priority=5), "a")
 
-        assert [victims.pods for victims in search.sets] == [("a",), ("b",)]
+        assert [victims.pods for victims in search.sets] == [("b",), ("a",)]  # the younger pod first
         assert single.sets == ()
 
 
