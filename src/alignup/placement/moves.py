@@ -160,7 +160,7 @@ _UNDECIDED = unknown("not decided yet")
 
 
 class Planner:
-    """The search for plans from the present state of all hosts; *by_host* is ``PodShape.by_host`` of any of the pods."""
+    """The search for plans from the present state; *by_host*: decisions depend on more than states of hosts tell."""
 
     def __init__(
         self, verdicts: HostVerdicts, records: Mapping[str, HostRecord], rules: MoveRules, *, by_host: bool = False
