@@ -35,7 +35,7 @@ UNKNOWN_PLACES = "These are the files of one node, so the new places of evicted 
     "plan",
     "alignup plan -f examples/node/trainer.yaml --machine 'pack:2 numa:1 core:8 pu:2' "
     "--devices example.com/gpu=2@0 --devices example.com/nic=1@0",
-    "cd examples/node; alignup plan -f trainer.yaml --machine machine.yaml --config kubelet.yaml --state state "
+    "cd examples/node; alignup plan -f trainer.yaml --machine machine.yaml --config kubelet.yaml --kubelet-dir state "
     "--pods running.yaml",
 )
 @workload_argument
