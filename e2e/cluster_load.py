@@ -3,8 +3,10 @@
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from itertools import count
+from statistics import median
 from typing import Any
 
 from alignup.align import bits
@@ -31,6 +33,9 @@ STUCK_SECONDS = 15.0  #: after which a pod that was released to a node that is b
 MOST_WAITING = 150  #: pods; no more are created until fewer wait
 RETRY_SECONDS = 0.5
 PATIENCE = 300.0  #: seconds for what takes seconds
+SETTLED = 0.25  #: of the time, after which memory is flat: five of twenty minutes
+SETTLING_SECONDS = 600.0  #: in less time, memory need not be flat
+GROWTH = 1.05
 
 
 class PersistentClient(ApiClient):
@@ -105,8 +110,8 @@ class LoadedNodes(FakeNodes):
             if clock() > started + STUCK_SECONDS:
                 for pod in pods:
                     if not pod.spec.node_name:
+                        self.stuck.add(pod.metadata.uid)  # first: it may be bound meanwhile, and is not admitted then
                         await self._client.delete(PODS.of(pod), grace_period=0)
-                        self.stuck.add(pod.metadata.uid)
             await asyncio.sleep(0.1)
         await self._client.delete(NODES.at(name))
         await self._client.delete(HOST_STATES.at(name))
@@ -205,6 +210,33 @@ class ClusterLoad:
         except TimeoutError:
             left = [f"{each.metadata.name} on {each.spec.node_name}" for each in self.nodes.pods][:20]
             raise AssertionError(f"{self.nodes.ended} of {self.created} pods ended: {left}\n{detail()}") from None
+
+
+async def replace_nodes(nodes: LoadedNodes, first: int) -> None:
+    """Replace the oldest node by one with a new name, again and again; *first* is the number of the next one."""
+    for number in count(first):
+        await nodes.add(f"node-{number}")
+        # If the caller stops meanwhile, the node must not stay as it is: cordoned, with pods released to it.
+        await asyncio.shield(nodes.remove(next(iter(nodes.kubelets))))
+
+
+def check_load(load: ClusterLoad, work: str) -> None:
+    """Fail if a pod was rejected, never came, or was promised CPUs that another one held."""
+    nodes = load.nodes
+    print(f"{work}: {load.created} pods, {nodes.deviations} with other CPUs than promised, {len(nodes.stuck)} stuck")  # noqa: T201
+    if nodes.rejected or nodes.promised_twice:
+        raise AssertionError(f"rejected: {nodes.rejected}; promised twice: {nodes.promised_twice}")
+    if nodes.admitted != load.created - len(nodes.stuck):
+        raise AssertionError(f"{nodes.admitted} of {load.created} pods came, and {len(nodes.stuck)} were stuck")
+
+
+def check_memory(memory: Sequence[tuple[float, float]], seconds: float) -> None:
+    """Fail if a process has grown in *seconds* since a quarter of them; *memory*: times, and MiB."""
+    settled = median(size for at, size in memory if SETTLED <= at / seconds < SETTLED + 0.1)
+    end = median(size for at, size in memory if at / seconds >= 0.9)
+    print(f"memory: {settled:.1f} MiB after {SETTLED:.0%}, {end:.1f} MiB at the end")  # noqa: T201
+    if seconds >= SETTLING_SECONDS and end >= settled * GROWTH:
+        raise AssertionError(f"memory has grown from {settled:.1f} to {end:.1f} MiB")
 
 
 @asynccontextmanager

@@ -16,12 +16,11 @@ import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from statistics import median
 
 import pytest
 
 from e2e import control_plane
-from e2e.cluster_load import ClusterLoad, loaded_cluster
+from e2e.cluster_load import ClusterLoad, check_load, check_memory, loaded_cluster, replace_nodes
 from e2e.control_plane import ControlPlane, extenders
 from e2e.schedule_replicas import ScheduleReplicas, forwarder
 from e2e.watch_faults import WatchFaults, disturbed
@@ -39,8 +38,6 @@ NODES = 24
 FLAGS = ("--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",)
 PODS_BETWEEN_KILLS = 8
 JUMPS = (3600.0, -3600.0, 0.0)  #: seconds by which the time of day of the service is wrong
-SETTLED = 0.25  #: of the churn, after which memory is flat: five of twenty minutes
-GROWTH = 1.05
 
 
 @pytest.fixture
@@ -70,14 +67,6 @@ async def running(
         yield running_load
 
 
-def check(load: ClusterLoad, work: str) -> None:
-    nodes = load.nodes
-    print(f"{work}: {load.created} pods, {nodes.deviations} with other CPUs than promised, {len(nodes.stuck)} stuck")  # noqa: T201
-    assert nodes.rejected == []
-    assert nodes.promised_twice == []
-    assert nodes.admitted == load.created - len(nodes.stuck)
-
-
 @pytest.mark.parametrize("standby", [False, True], ids=["alone", "with a standby"])
 @pytest.mark.parametrize("front", ["gate", "extender"])
 async def test_no_pod_is_rejected_however_often_the_service_is_killed(
@@ -99,7 +88,7 @@ async def test_no_pod_is_rejected_however_often_the_service_is_killed(
             if standby:
                 await asyncio.to_thread(replicas.wait_leader)
         await load.finish(detail)
-        check(load, f"{front} killed {kills} times{' with a standby' if standby else ''}")
+        check_load(load, f"{front} killed {kills} times{' with a standby' if standby else ''}")
 
 
 async def test_churn_wrong_clocks_and_disturbed_watches_reject_no_pod_and_take_no_memory(
@@ -120,7 +109,7 @@ async def test_churn_wrong_clocks_and_disturbed_watches_reject_no_pod_and_take_n
         (replica,) = replicas.running
         memory: list[tuple[float, float]] = []  #: time, MiB
         tasks = [
-            asyncio.create_task(_replace_nodes(load)),
+            asyncio.create_task(replace_nodes(load.nodes, NODES)),
             asyncio.create_task(_shift_clock(clock, seconds / 12)),
             asyncio.create_task(_measure(replica.process.pid, memory)),
         ]
@@ -136,24 +125,10 @@ async def test_churn_wrong_clocks_and_disturbed_watches_reject_no_pod_and_take_n
         assert replica.process.poll() is None, plane.log("alignup-schedule")
         await load.finish(lambda: plane.log("alignup-schedule", 4000))
         names = load.nodes.names
-        check(load, f"{MINUTES:g} minutes of churn, {names} names of nodes, watches {dict(faults.done)}")
-    settled = median(size for at, size in memory if SETTLED <= at / seconds < SETTLED + 0.1)
-    end = median(size for at, size in memory if at / seconds >= 0.9)
-    print(f"memory: {settled:.1f} MiB after {SETTLED:.0%}, {end:.1f} MiB at the end")  # noqa: T201
-    if MINUTES >= 10:
-        assert end < settled * GROWTH
+        check_load(load, f"{MINUTES:g} minutes of churn, {names} names of nodes, watches {dict(faults.done)}")
+    check_memory(memory, seconds)
     assert names > NODES
     assert faults.done["repeated"]
-
-
-async def _replace_nodes(load: ClusterLoad) -> None:
-    """Replace the oldest node by one with a new name, again and again."""
-    nodes, number = load.nodes, NODES
-    while True:
-        await nodes.add(f"node-{number}")
-        number += 1
-        # If the test ends meanwhile, the node must not stay as it is: cordoned, with pods released to it.
-        await asyncio.shield(nodes.remove(next(iter(nodes.kubelets))))
 
 
 async def _shift_clock(file: Path, seconds: float) -> None:

@@ -1,16 +1,17 @@
-"""Whatever one pod, gang or workload raises, the service goes on with all others: every method raises, in turn.
+"""Whatever one pod, gang or workload raises, the service goes on with all others: every method and function raises.
 
 ``tests/placement/scheduling/test_isolation.py`` does the same inside the scheduling state.
 """
 
 import asyncio
 import inspect
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import fields, is_dataclass, replace
 from functools import wraps
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -28,12 +29,15 @@ from alignup.schedule import (
     kueue_checks,
     large_pods,
     live_cluster,
+    node_selection,
     pages,
+    pod_answers,
     pod_events,
     pod_groups,
     pod_trimmer,
     rejections,
     schedulable_nodes,
+    selector_results,
     steering_writer,
 )
 from alignup.schedule.extender import bind, filter, wake_up  # noqa: A004 - a verb of the protocol
@@ -60,13 +64,17 @@ SAMPLES = 4  #: of the methods, in ``make test``
 MODULES = (
     *(cluster_claims, cluster_facts, kueue_checks, large_pods, live_cluster, pages, pod_events, pod_groups),
     *(pod_trimmer, rejections, schedulable_nodes, steering_writer, bind, filter, wake_up, controller),
+    *(node_selection, pod_answers, selector_results),
 )
 #: What is not about one object: the guards themselves, and what they need to go on.
 GUARDS = frozenset(("schedule", "_carry_out", "instruction_failed", "_start", "_guarded", "guard", "run"))
 
 
-def decision_points() -> Iterator[tuple[type, str]]:
+def decision_points() -> Iterator[tuple[type | ModuleType, str]]:
     for module in MODULES:
+        for name, function in inspect.getmembers(module, inspect.isfunction):
+            if function.__module__ == module.__name__ and not inspect.isgeneratorfunction(function):
+                yield module, name
         for _, part in inspect.getmembers(module, inspect.isclass):
             if part.__module__ == module.__name__ and not is_dataclass(part) and not issubclass(part, tuple | str):
                 names = [name for name, value in vars(part).items() if inspect.isfunction(value)]
@@ -99,9 +107,14 @@ in_scheduler: ContextVar[bool] = ContextVar("in_scheduler", default=False)  #: i
 
 
 class Injection(SimpleNamespace):
-    """A method that raises whenever it is called about a bad object, until it is over; *counts* only: it is called."""
+    """A method or function that raises whenever it is called about a bad object, until it is over.
 
-    def __init__(self, patches: pytest.MonkeyPatch, part: type, name: str, *, counts: bool = False) -> None:
+    *counts*: it never raises, and only its calls are counted.
+    """
+
+    def __init__(
+        self, patches: pytest.MonkeyPatch, part: type | ModuleType, name: str, *, counts: bool = False
+    ) -> None:
         self.calls, self.over = 0, counts
         method = getattr(part, name)
 
@@ -113,17 +126,22 @@ class Injection(SimpleNamespace):
                 if not self.over:
                     raise InjectedError(f"{part.__name__}.{name}")
 
-        @wraps(method)
-        def raising(this: object, *arguments: Any, **named: Any) -> Any:
-            check(arguments, named)
-            return method(this, *arguments, **named)
+        first = inspect.isclass(part)  # of the arguments that count: not the object of a method
 
         @wraps(method)
-        async def raising_later(this: object, *arguments: Any, **named: Any) -> Any:
-            check(arguments, named)
-            return await method(this, *arguments, **named)
+        def raising(*arguments: Any, **named: Any) -> Any:
+            check(arguments[first:], named)
+            return method(*arguments, **named)
 
-        patches.setattr(part, name, raising_later if inspect.iscoroutinefunction(method) else raising)
+        @wraps(method)
+        async def raising_later(*arguments: Any, **named: Any) -> Any:
+            check(arguments[first:], named)
+            return await method(*arguments, **named)
+
+        replacement = raising_later if inspect.iscoroutinefunction(method) else raising
+        importers = [module for module in list(sys.modules.values()) if vars(module).get(name) is method]
+        for owner in (part,) if first else importers:
+            patches.setattr(owner, name, replacement)
 
 
 class Cluster(GatedCluster):
@@ -218,8 +236,8 @@ async def serving() -> AsyncIterator[tuple[ScheduleService, Cluster, Any]]:
                 yield service, cluster, http
 
 
-async def called_points() -> list[tuple[type, str]]:
-    """Return the methods that are called about a bad object when nothing fails."""
+async def called_points() -> list[tuple[type | ModuleType, str]]:
+    """Return the methods and functions that are called about a bad object when nothing fails."""
     with pytest.MonkeyPatch.context() as patches:
         injections = {point: Injection(patches, *point, counts=True) for point in POINTS}
         async with serving() as parts:
@@ -227,17 +245,26 @@ async def called_points() -> list[tuple[type, str]]:
     return [point for point, injection in injections.items() if injection.calls]
 
 
+async def raise_at(part: type | ModuleType, name: str, log: list[Any]) -> None:
+    """Run the service while a method or function raises about bad objects; the log must say so."""
+    with pytest.MonkeyPatch.context() as patches:
+        injection = Injection(patches, part, name)
+        async with serving() as parts:
+            await run(*parts, injection)
+        assert injection.calls
+        assert any("exc_info" in entry for entry in log)
+        log.clear()
+
+
+async def test_a_workload_that_cannot_be_ordered_stops_no_other(log):
+    await raise_at(kueue_checks, "_waiting_order", log)
+
+
 @pytest.mark.soak
 async def test_what_one_object_raises_stops_no_other(log):
-    """At some of the methods in ``make test``, at all of them in ``make soak``."""
+    """At some of the methods and functions in ``make test``, at all of them in ``make soak``."""
     points = await called_points()
     assert len(points) > SAMPLES
     for part, name in points if SOAK else points[SEED :: len(points) // SAMPLES]:
-        with pytest.MonkeyPatch.context() as patches:
-            injection = Injection(patches, part, name)
-            async with serving() as parts:
-                await run(*parts, injection)
-            assert injection.calls
-            assert any("exc_info" in entry for entry in log)
-            log.clear()
+        await raise_at(part, name, log)
         did("methods of the service that raise")

@@ -75,6 +75,13 @@ def predictions(service, outcome):
     return service.metrics.predictions.totals[outcome]
 
 
+def deviations(service):
+    """The causes of pods on other NUMA nodes than they were to be steered to, and how many there were."""
+    samples = [sample for family in service.metrics.registry.collect() for sample in family.samples]
+    name = "alignup_steering_deviations_total"
+    return {each.labels["cause"]: each.value for each in samples if each.name == name and each.value}
+
+
 def annotations(nodes, name):
     (document,) = [each for each in nodes.server.objects("pods") if each["metadata"]["name"] == name]
     return document["metadata"].get("annotations", {})
@@ -113,6 +120,7 @@ async def test_a_pod_is_bound_when_its_numa_node_is_the_only_choice(http, nodes,
     await confirmed(service, observer, "a", "small")
     assert observer.numa_nodes("a", "small") == 2
     assert (predictions(service, "as_predicted"), counted(service, "ready")) == (1, 1)
+    assert deviations(service) == {}
     assert observer.specs == [("a", "small", "1")]  # nothing is cleared
     assert service.metrics.registry.get_sample_value("alignup_steering_seconds_count") == 1
 
@@ -175,6 +183,8 @@ async def test_a_pod_that_has_waited_too_long_for_markers_is_bound_without(http,
 
     assert counted(service, "no_markers") == 1
     assert STEERED_ANNOTATION not in annotations(nodes, "small")
+    await confirmed(service, observer, "c", "small")
+    assert deviations(service) == {"no_markers": 1}
     await until(lambda: "NotSteered" in [each["reason"] for each in nodes.server.objects("events")])
 
 
@@ -216,6 +226,7 @@ async def test_a_late_observer_delays_nothing_further(http, nodes, service, stee
     observer.withdrawn["a"] = withdrawn
     await confirmed(service, observer, "a", "small")
     assert predictions(service, "as_predicted") == 1
+    assert deviations(service) == ({} if withdrawn else {"silent": 1})
 
 
 async def test_a_silent_observer_may_be_gone_with_its_markers(http, nodes, service, steering, observer):
@@ -248,6 +259,7 @@ async def test_an_observer_that_cannot_says_so(http, nodes, service, steering, o
     await confirmed(service, observer, "a", "small")
     assert observer.numa_nodes("a", "small") == 1
     assert predictions(service, "as_predicted") == 1
+    assert deviations(service) == {"failed": 1}
 
 
 @pytest.mark.parametrize(
@@ -264,6 +276,7 @@ async def test_an_instruction_that_cannot_be_written_stops_no_pod(
     assert counted(service, outcome) == 1
     await confirmed(service, observer, "a", "small")
     assert predictions(service, "as_predicted") == 1
+    assert deviations(service) == {outcome: 1}
 
 
 async def test_the_service_creates_no_instruction_where_the_observer_has_not(http, nodes, service, steering, observer):
@@ -407,6 +420,74 @@ async def test_a_full_numa_node_is_not_steered_to(http, nodes, service, steering
     assert await bound(http, wrong, "a") == ""
 
     assert (counted(service, "no_choice"), observer.specs) == (1, [])
+
+
+async def test_a_pod_that_names_a_full_numa_node_is_counted_where_it_ends(http, nodes, service, steering, observer):
+    first = pod("first", cpu="3", memory="1Gi")
+    nodes.create(first, "a")
+    nodes.admit("a", first)  # on NUMA node 0
+    wrong = replace(SMALL, annotations={NUMA_ANNOTATION: "0"})
+    await create(nodes, service, wrong)
+    await until(lambda: "first" in service.live.cluster.record("a").ledger.pods)
+    assert await bound(http, wrong, "a") == ""
+
+    await confirmed(service, observer, "a", "small")
+
+    assert observer.numa_nodes("a", "small") == 2
+    assert deviations(service) == {"no_choice": 1}
+
+
+@pytest.mark.parametrize(
+    ("phase", "cause"), [("Expired", "expired"), ("Failed", "restored"), ("Ready", "unexplained"), ("", "replaced")]
+)
+async def test_a_steered_pod_that_ends_elsewhere_is_counted_by_what_became_of_the_instruction(
+    http, nodes, service, steering, observer, *, phase, cause
+):
+    await create(nodes, service, SMALL)
+    assert await bound(http, SMALL, "a") == ""
+    del observer.withdrawn["a"]  # all markers are back
+    if phase:
+        observer.report("a", phase)
+        await until(lambda: service.live.steering_instructions.get("a").status.phase == phase)
+    else:
+        nodes.server.remove("steeringinstructions", "a", namespace="")
+        await until(lambda: service.live.steering_instructions.get("a") is None)
+
+    await confirmed(service, observer, "a", "small")
+
+    assert observer.numa_nodes("a", "small") == 1
+    labels = {"verdict": "admits", "outcome": "placed_elsewhere", "cause": "steering"}
+    assert service.metrics.registry.get_sample_value("alignup_prediction_total", labels) == 1
+    assert deviations(service) == {cause: 1}
+    text = (await http.get("/metrics")).text
+    assert f'alignup_steering_deviations_total{{cause="{cause}"}} 1\n' in text
+
+
+async def test_a_steered_pod_that_another_overtakes_is_counted_as_overtaken(http, nodes, service, steering, observer):
+    """A pod of others comes to the kubelet first, and all markers are back although no phase says so."""
+    await create(nodes, service, SMALL)
+    assert await bound(http, SMALL, "a") == ""
+    del observer.withdrawn["a"]
+    nodes.kubelets["a"].admit(pod("foreign", cpu="1", memory="1Gi"))
+
+    await confirmed(service, observer, "a", "small")
+
+    assert observer.numa_nodes("a", "small") == 1
+    assert deviations(service) == {"overtaken": 1}
+
+
+async def test_a_pod_that_names_a_numa_node_before_instructions_are_read_is_counted(nodes, client, follow, observer):
+    made = ScheduleService(client)
+    for verb in ("list", "watch"):
+        nodes.server.inject(ApiFault(status=500, times=10_000), verb=verb, resource="steeringinstructions")
+    follow(made.run())
+    await until(lambda: made.leading and can_steer(made, SMALL, "a"))
+    await create(nodes, made, SMALL)
+    assert await bind(made, SMALL, "a") == ""
+
+    await confirmed(made, observer, "a", "small")
+
+    assert deviations(made) == {"no_instructions": 1}
 
 
 async def test_an_unknown_annotation_is_reported(http, nodes, service, steering, observer):

@@ -27,7 +27,7 @@ _Holdings = tuple[CpuSet | None, tuple[Block, ...], dict[str, _DeviceNodes]]  #:
 
 def placement_difference(predicted: Verdict | None, uid: str, model: HostModel, ledger: Ledger) -> str:
     """Describe how what a pod of *ledger* holds differs from all predictions; empty: it does not."""
-    real = _real(uid, model, ledger)
+    real = actual_placements(uid, model, ledger)
     possible = ((),) if predicted is None else predicted.possible_placements
     if any(_agree(placements, real, ledger) for placements in possible):
         return ""
@@ -40,7 +40,7 @@ def pods_ended_before(uid: str, model: HostModel, before: Ledger, after: Ledger,
     *earlier*: pods that were admitted before it, and that *before* does not contain.
     """
     ended = [other for other in before.pods if other not in after.pods]
-    pod, wanted = after.pods[uid].pod, _resources(_real(uid, model, after), after)
+    pod, wanted = after.pods[uid].pod, _resources(actual_placements(uid, model, after), after)
     for gone in _combinations(ended):
         host = model.at(model.without(before, gone))
         try:
@@ -103,7 +103,8 @@ def _possible_nodes(choices: DeviceChoices, ledger: Ledger) -> list[_DeviceNodes
     return [Counter(map(known.get, ids)) for ids in choices.representatives(known.get, MAX_NODE_COUNTS)]
 
 
-def _real(uid: str, model: HostModel, ledger: Ledger) -> tuple[Placement, ...]:
+def actual_placements(uid: str, model: HostModel, ledger: Ledger) -> tuple[Placement, ...]:
+    """Return what a pod of *ledger* holds."""
     admitted = ledger.pods[uid]
     return build_placements(admitted.pod, admitted.hints, ledger, model.host.providers)
 

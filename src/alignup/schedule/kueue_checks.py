@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain, islice
+from operator import itemgetter
 
 import msgspec
 import structlog
@@ -121,7 +122,7 @@ class AdmissionChecks:
                 for check in self._own_checks():
                     with self._guarded(f"check {check.metadata.name}"):
                         await self._activate(check)
-                for workload in sorted(self._waiting(), key=_waiting_order):
+                for workload in self._waiting():
                     name = workload.metadata.full_name
                     if not self._live.guard.may_try(ServiceStep.CHECK, name):
                         continue
@@ -173,18 +174,19 @@ class AdmissionChecks:
         versions = {workload.metadata.uid: workload.metadata.resource_version for workload in objects}
         self._written = {uid: entry for uid, entry in self._written.items() if versions.get(uid) == entry[0]}
 
-    def _waiting(self) -> Iterator[KueueWorkload]:
-        """Yield the workloads that have their quota and are not admitted yet, nor about to be evicted."""
+    def _waiting(self) -> list[KueueWorkload]:
+        """Return the workloads that have their quota and are not admitted yet, nor about to be evicted, in order."""
+        waiting = []
         for workload in self._latest():
-            name, waits = f"{workload.metadata.full_name}, which may wait", False
+            name = f"{workload.metadata.full_name}, which may wait"
             if not self._live.guard.may_try(ServiceStep.CHECK, name):
                 continue
             with self._guarded(name):
                 if _may_start(workload) and not workload.has_condition("Admitted"):
                     statuses = self._statuses(workload)
-                    waits = bool(statuses) and all(status.state in _OPEN for status in statuses)
-            if waits:
-                yield workload
+                    if statuses and all(status.state in _OPEN for status in statuses):
+                        waiting.append((_waiting_order(workload), workload))
+        return [workload for _, workload in sorted(waiting, key=itemgetter(0))]
 
     def _starting(self, but: KueueWorkload) -> list[KueueWorkload]:
         """Return the other workloads that passed the check and whose pods may not be bound yet, the first first."""

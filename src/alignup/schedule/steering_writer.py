@@ -18,6 +18,7 @@ from alignup.placement.scheduling.events import SteeringFailed, SteeringObserved
 from alignup.placement.scheduling.instructions import Instruction, Report, WriteSteering
 from alignup.placement.scheduling.options import HOLD_SECONDS
 from alignup.placement.scheduling.pod_steering import SteeringOutcome
+from alignup.placement.scheduling.steering_deviations import DeviationCause
 from alignup.schedule.live_cluster import LiveCluster
 
 WRITE_SECONDS = 1.5  #: for the API server to accept one
@@ -40,8 +41,16 @@ class PodSteeringMetrics:
         self._reviews = Counter(
             "alignup_steering_reviews", "Reviews of new pods that opted in, by result.", ["outcome"], registry=registry
         )
+        self._deviations = Counter(
+            "alignup_steering_deviations",
+            "Pods on another NUMA node than they were to be steered to, by cause.",
+            ["cause"],
+            registry=registry,
+        )
         for outcome in SteeringOutcome:
             self._pods.labels(outcome)
+        for cause in DeviationCause:
+            self._deviations.labels(cause)
 
     def reviewed(self, outcome: str) -> None:
         """Count the answer of the webhook to a new pod."""
@@ -50,6 +59,9 @@ class PodSteeringMetrics:
     def count(self, outcome: SteeringOutcome, seconds: float) -> None:
         self._pods.labels(outcome).inc()
         self._seconds.observe(seconds)
+
+    def deviated(self, cause: DeviationCause) -> None:
+        self._deviations.labels(cause).inc()
 
 
 class SteeringWriter:
@@ -79,6 +91,9 @@ class SteeringWriter:
                 self.metrics.count(details["outcome"], details["seconds"])
                 rounded = {"outcome": str(details["outcome"]), "seconds": round(details["seconds"], 4)}
                 _log.info("steering", pod=pod, uid=uid, **(details | rounded))
+            case Report("steering deviation" as event, uid, pod, details):
+                self.metrics.deviated(details["cause"])
+                _log.warning(event, pod=pod, uid=uid, **(details | {"cause": str(details["cause"])}))
             case Report("cannot write an instruction" as event, uid, pod, details):
                 _log.warning(event, pod=pod, uid=uid, **details)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import count, cycle, product
 
+from alignup.align import bits
 from alignup.align.devices.demanded_locality import check_demand, locality_demands
 from alignup.align.fit import NodeAllocatable, UsedResources, insufficient_resources
 from alignup.align.host import Host
@@ -16,7 +17,13 @@ from alignup.align.locality import PciPath
 from alignup.align.machine import Device, PciDevice
 from alignup.align.settings import Policy, Scope
 from alignup.align.workload import Container, Pod, demand
-from alignup.align.workload.names import DEVICES_ANNOTATION, MARKER, POLICY_ANNOTATION, SCOPE_ANNOTATION
+from alignup.align.workload.names import (
+    DEVICES_ANNOTATION,
+    MARKER,
+    NUMA_ANNOTATION,
+    POLICY_ANNOTATION,
+    SCOPE_ANNOTATION,
+)
 from alignup.align.workload.pod import PodClaim
 from alignup.placement.host_report import HostReport, PodStage
 from alignup.placement.scheduling.facts import GroupKey, WaitingOrder, WaitState
@@ -75,6 +82,7 @@ class FrozenKubelet(Kubelet):
     def __init__(self, name: str, host: Host, api: "ModelApi") -> None:
         self.demands = 0  #: demands for near devices of pods that it has admitted
         self.seen: set[str] = set()  #: uids of pods that it has decided on
+        self.numa_nodes: dict[str, int] = {}  #: uid → those of the CPUs and devices of each pod that it has admitted
         self.steered = (0, "", 0)  #: the generation of the last instruction, the uid of its pod, and NUMA nodes
         self._api = api
         super().__init__(name, host, api, api.publish)
@@ -87,10 +95,21 @@ class FrozenKubelet(Kubelet):
         self.host.ledger = withdraw_markers(before, nodes)
         super().admit(pod_object)
         self.check_devices(pod_object.pod)
+        self.numa_nodes[pod_object.pod.uid] = self.used_numa_nodes(pod_object.pod.uid)
         after, markers = self.host.ledger, before.devices.inventories[MARKER]
         self.host.ledger = replace(after, devices=after.devices.with_inventory(MARKER, markers))
         if uid == pod_object.pod.uid:
             self.steer(generation, "", 0, "Done")
+
+    def used_numa_nodes(self, uid: str) -> int:
+        ledger = self.host.ledger
+        cpus = ledger.cpus.owned(uid)
+        nodes = bits.of(node for node, node_cpus in ledger.cpus.node_cpus.items() if cpus & node_cpus)
+        for devices in ledger.devices.held.get(uid, {}).values():
+            for resource, ids in devices.items():
+                on = {device.id: device.nodes or 0 for device in ledger.devices.inventories[resource].devices}
+                nodes |= bits.union(on[device] for device in ids)
+        return nodes
 
     def check_devices(self, pod: Pod) -> None:
         """An admitted pod has devices that are as near as it demands."""
@@ -317,6 +336,7 @@ class PodMaker:
     def __init__(self, world: World, nodes: Iterable[str]) -> None:
         self._random, self._world, self._nodes = world.random, world, tuple(nodes)
         self._numbers = count()
+        self._marked = count()
 
     def pod(self, *, namespace: str | None = None, priority: int | None = None) -> ModelPod:
         random, number = self._random, next(self._numbers)
@@ -362,6 +382,9 @@ class PodMaker:
         pod_object, kind = self.pod(), self._random.random()
         if kind < 0.3:
             pod = with_markers(pod_object.pod) if self._random.random() < 0.3 else None
+            if pod is not None:
+                named = {NUMA_ANNOTATION: "1"} if next(self._marked) % 2 else {}
+                pod = replace(pod, annotations={**pod.annotations, **named})
             return replace(pod_object, pod=pod or pod_object.pod, gates=(), asks=True, scheduler=SCHEDULER)
         return replace(pod_object, gates=(GATE, OTHER_GATE)) if kind < 0.4 else pod_object
 

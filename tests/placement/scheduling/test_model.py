@@ -3,6 +3,7 @@
 A few thousand events in ``make test``, many more in ``make soak``. A failure names the seed and the last events.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -14,16 +15,17 @@ from typing import Any
 
 import pytest
 
+from alignup.align import bits
 from alignup.align.host import Host
 from alignup.align.settings import Policy, Scope
 from alignup.align.workload import Pod
-from alignup.align.workload.names import POLICY_ANNOTATION, SCOPE_ANNOTATION
+from alignup.align.workload.names import NUMA_ANNOTATION, POLICY_ANNOTATION, SCOPE_ANNOTATION
 from alignup.placement.host_report import PodStage
 from alignup.placement.pod_demands import find_refusal
 from alignup.placement.pod_shape import needs_alignment
 from alignup.placement.scheduling import instructions, tentative_gangs
 from alignup.placement.scheduling.facts import GroupKey, WaitingOrder, WaitState
-from alignup.placement.scheduling.instructions import Instruction
+from alignup.placement.scheduling.instructions import Instruction, PredictionOutcome
 from alignup.placement.scheduling.kept_nodes import MAX_HOLDERS
 from alignup.placement.scheduling.releases import ReleaseOutcome, ReleasePhase
 from alignup.placement.steered import decide_steered
@@ -62,6 +64,8 @@ class Counts:
     bound_late: int = 0
     gangs: int = 0
     demands: int = 0
+    steered: int = 0
+    deviations: int = 0
 
 
 class Model:
@@ -82,7 +86,9 @@ class Model:
         self.given_up: set[str] = set()  #: uids of pods that nothing counts on any more
         self.planned: set[str] = set()
         self.completing: set[str] = set()  #: pods of gangs that have started, which come before all others
+        self.targets: dict[str, int] = {}  #: uid → the NUMA nodes that a pod was steered to, or names
         self.started: dict[GroupKey, set[str]] = {}  #: pods of gangs that were released or bound
+        self.causes = Counter[str]()  #: of deviations
         self.shell = self.make_shell()
         self.start(0.0)
         self.world.after(0.1, self.tick)
@@ -237,6 +243,7 @@ class Model:
             writing = shell.state.gate.releases.writing
             if not 0 <= writing <= OPTIONS.parallel:
                 self.fail(f"{writing} releases are written at a time")
+        self.check_deviations(done)
         self.check_counted(shell)
         for node in {name for each in done if isinstance(each, instructions.ChangeHosts) for name in each.hosts}:
             self.check_node(shell, node)
@@ -264,6 +271,39 @@ class Model:
                 self.counts.bound_late += 1
             case instructions.Report("gang released"):
                 self.counts.gangs += 1
+
+    def expect(self, uid: str, details: dict[str, Any]) -> None:
+        """Note the NUMA node that a pod should get."""
+        self.targets.pop(uid, None)
+        named = self.api.pods[uid].pod.annotations.get(NUMA_ANNOTATION) if uid in self.api.pods else None
+        if text := details.get("numa_node", named):
+            self.targets[uid] = bits.parse(text)
+
+    def check_deviations(self, done: list[Instruction]) -> None:
+        """Pods on other NUMA nodes than they should be are counted, and no others."""
+        for each in done:
+            if isinstance(each, instructions.Report) and each.event == "steering":
+                self.expect(each.uid, each.details)
+        placed = (PredictionOutcome.AS_PREDICTED, PredictionOutcome.PLACED_ELSEWHERE)
+        confirmed = {
+            each.uid: each.node
+            for each in done
+            if isinstance(each, instructions.CountPrediction) and each.outcome in placed and each.uid in self.targets
+        }
+        self.counts.steered += len(confirmed)
+        for uid, node in confirmed.items():
+            numa_nodes, target = self.kubelets[node].numa_nodes[uid], self.targets[uid]
+            deviates = numa_nodes & target != numa_nodes
+            reports = [
+                each.details
+                for each in done
+                if isinstance(each, instructions.Report) and (each.event, each.uid) == ("steering deviation", uid)
+            ]
+            if len(reports) != deviates:
+                self.fail(f"{uid} is on NUMA nodes {numa_nodes:b} and should be on {target:b}: {reports}")
+            for details in reports:
+                self.counts.deviations += 1
+                self.causes[details["cause"]] += 1
 
     def check_counted(self, shell: Shell) -> None:
         """Nodes count on all pods that are released to them, or about to be bound, if their kubelets admit them."""
@@ -494,3 +534,5 @@ def test_what_is_promised_holds_whatever_goes_wrong(number, monkeypatch):
     model.empty()
     for name, count in vars(model.counts).items():
         did(f"scheduling model: {name}", count)
+    for cause, count in model.causes.items():
+        did(f"scheduling model: {cause} deviations", count)

@@ -9,7 +9,7 @@ What became of predictions is an instruction each, for logs and metrics.
 from collections.abc import Callable, Collection, Sequence
 
 from alignup.align.workload import Pod
-from alignup.placement.cluster import Cluster
+from alignup.placement.cluster import Cluster, Confirmed
 from alignup.placement.host_report import HostReport, PodStage
 from alignup.placement.scheduling.assumptions import Assumptions
 from alignup.placement.scheduling.events import BoundPod
@@ -25,11 +25,13 @@ class FollowedHosts:
         *,
         turn: Turn,
         changed: Callable[[Collection[str]], object],
+        confirmed: Callable[[Confirmed, str], object],
     ) -> None:
         self._cluster = cluster
         self._assumptions = assumptions
         self._turn = turn
         self._changed = changed
+        self._confirmed = confirmed
 
     def reported(self, report: HostReport) -> None:
         """Continue from a report. If it cannot be used, the host stays as it is, and is to be reported lost."""
@@ -45,6 +47,7 @@ class FollowedHosts:
                 outcome = PredictionOutcome.PLACED_ELSEWHERE
                 cause = prediction.causes[0] if prediction.causes else "unexplained"
             self._turn.emit(CountPrediction(prediction.uid, name, outcome, cause, prediction.difference))
+            self._confirmed(prediction, name)
         self._assumptions.restore_host(name)
         self._count_rejections()
         self._changed((name,))

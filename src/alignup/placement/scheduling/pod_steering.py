@@ -15,6 +15,8 @@ instruction that was carried out is left as it is; the next one replaces it.
 
 While the markers of a node may be withdrawn for one pod, another pod with markers is bound there only if it is admitted
 with those markers, too. A new leader clears the instructions of the one before.
+
+A pod that ends on another NUMA node than the one chosen for it, or named by it, is counted with its cause.
 """
 
 from collections import deque
@@ -27,11 +29,13 @@ from alignup.align import bits
 from alignup.align.bits import NodeSet
 from alignup.align.reason_codes import NOT_STEERED, UNKNOWN_NUMA_PREFERENCE, WAITS_FOR_STEERING
 from alignup.align.workload import Pod
+from alignup.placement.cluster import Confirmed
 from alignup.placement.scheduling.common_parts import CommonParts
 from alignup.placement.scheduling.events import SteeringObserved
 from alignup.placement.scheduling.facts import PodFacts
 from alignup.placement.scheduling.instructions import Report, WriteEvent, WriteSteering
 from alignup.placement.scheduling.options import HOLD_SECONDS
+from alignup.placement.scheduling.steering_deviations import DeviationCause, SteeringDeviations
 from alignup.placement.steered import SteeringChoice, choose_node, count_markers, marker_nodes, numa_preference
 from alignup.placement.verdict import Verdict
 
@@ -123,6 +127,7 @@ class PodSteering:
         self._facts = parts.facts
         self._assumptions = parts.assumptions
         self._turn = parts.turn
+        self._deviations = SteeringDeviations(parts.cluster, parts.turn)
         self.silent_seconds = SILENT_SECONDS
         self.use(HOLD_SECONDS)
         self.withdrawals: dict[str, Withdrawal] = {}  #: by node
@@ -142,7 +147,11 @@ class PodSteering:
         self, facts: PodFacts, node: str, done: Callable[[Steered], object], beside: ClaimsBeside | None = None
     ) -> None:
         """Steer a pod that is assumed on *node*, if it requests markers; *done* is called at once, or later."""
-        if not count_markers(facts.pod) or not self._facts.steering_known:
+        if not count_markers(facts.pod):
+            done(Steered())
+            return
+        if not self._facts.steering_known:
+            self._deviations.expect(facts, 0, DeviationCause.NO_INSTRUCTIONS)
             done(Steered())
             return
         attempts = self._attempts.setdefault(node, deque())
@@ -183,8 +192,14 @@ class PodSteering:
         """Forget how long a pod has waited: it is bound, or gone."""
         self._waiting.pop(uid, None)
 
+    def confirmed(self, prediction: Confirmed, node: str) -> None:
+        """Count a pod that a report shows on another NUMA node than the one it was to be steered to."""
+        with self._turn.isolated("steer", prediction.uid):
+            self._deviations.confirmed(prediction, node, self._observed.get(node, (0, "")))
+
     def pod_gone(self, uid: str) -> None:
         self.forget(uid)
+        self._deviations.forget(uid)
         for attempt in [attempt for attempts in self._attempts.values() for attempt in attempts]:
             attempt.gone |= attempt.facts.uid == uid
 
@@ -284,6 +299,9 @@ class PodSteering:
         """Tell the result of an attempt, and begin the next one on its node."""
         if outcome is not None:
             self._report(attempt, outcome)
+            if not steered.problem:
+                cause = None if outcome is SteeringOutcome.READY else DeviationCause(outcome)
+                self._deviations.expect(attempt.facts, attempt.nodes, cause, attempt.generation)
         self._leave(attempt, steered)
 
     def _report(self, attempt: _Attempt, outcome: SteeringOutcome) -> None:

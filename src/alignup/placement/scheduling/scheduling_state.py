@@ -98,7 +98,13 @@ class SchedulingState:
             claims=self._claim_bindings,
             ended=self._binding_ended,
         )
-        hosts = FollowedHosts(cluster, self.assumptions, turn=self._turn, changed=self._hosts_reported)
+        hosts = FollowedHosts(
+            cluster,
+            self.assumptions,
+            turn=self._turn,
+            changed=self._hosts_reported,
+            confirmed=self.steering.confirmed,
+        )
         self.gate: Gate | None = None
         self._orders: dict[str, WaitingOrder] = {}  #: by uid, of pods without a node
         self._unseen: dict[str, float] = {}  #: uids of pods that were asked about, and are not seen yet, and when
