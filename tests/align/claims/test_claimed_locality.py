@@ -130,13 +130,13 @@ def test_devices_of_claims_and_of_plugins_count_together():
 
 
 def test_the_root_complexes_that_drivers_publish_suffice_for_same_root():
-    one, two = with_attributes("a", root="pci0000:10"), with_attributes("b", root="pci0000:10")
-    three = with_attributes("c", root="pci0000:20")
-    devices = (one, two, three)
+    first, second = with_attributes("a", root="pci0000:10"), with_attributes("b", root="pci0000:10")
+    other = with_attributes("c", root="pci0000:20")
+    devices = (first, second, other)
 
-    assert locality_of("same-root", allocated(one, two), devices=devices) == ("", True)
-    assert "have no root complex in common" in locality_of("same-root", allocated(one, three), devices=devices).unmet
-    assert "is not known" in locality_of("same-switch", allocated(one, two), devices=devices).unmet
+    assert locality_of("same-root", allocated(first, second), devices=devices) == ("", True)
+    assert "have no root complex in common" in locality_of("same-root", allocated(first, other), devices=devices).unmet
+    assert "is not known" in locality_of("same-switch", allocated(first, second), devices=devices).unmet
 
 
 def test_a_flat_machine_cannot_say_whatever_drivers_publish():

@@ -306,8 +306,8 @@ class HostClaims(NamedTuple):
         ledger = host.ledger
         by_name = {state.name: state for state in states}
         others: dict[str, Collection[str]] = {**ledger.devices.held_by_others(pod.uid)}
-        own = {device.id for state in by_name.values() if state.allocated for _, device in state.devices}
-        taken = self.objects.taken() - own
+        allocated = {device.id for state in by_name.values() if state.allocated for _, device in state.devices}
+        taken = self.objects.taken() - allocated
         others["claims"] = [pci_address(device) for device in self.devices if device.id in taken]
         machine, unsettled = ledger.places or (host.machine, {})
         return ClaimedDevices(by_name, machine.locality, others, unsettled).check(pod, placements)
