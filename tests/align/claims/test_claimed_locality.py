@@ -160,6 +160,13 @@ def test_a_constraint_of_the_claim_leaves_near_choices_only():
     assert locality_of("same-root", requesting(2), devices=devices).unmet
 
 
+def test_a_constraint_on_all_devices_leaves_few_choices_of_many():
+    devices = tuple(with_attributes(f"d{number}", root=f"pci0000:{number // 8}0") for number in range(32))
+    constrained = requesting(8, constraints=(MatchAttribute(PCIE_ROOT),))
+
+    assert locality_of("same-root", constrained, devices=devices) == ("", True)
+
+
 def test_spread_counts_the_devices_of_other_claims():
     taken = allocated(DEVICES[0], name="other", reserved_for=frozenset({"other"}))
 

@@ -215,10 +215,17 @@ def _claim_options(state: "ClaimState") -> Iterator[tuple[Pool, ...]]:
     if state.allocated or state.claim is None:
         yield (Pool(len(state.devices), tuple(map(str, range(len(state.devices))))),)
         return
-    for alternatives in product(*state.claim.requests):
+    # Devices with the same value of an attribute that all must share; this leaves few choices of many.
+    shared = [attribute for attribute, requests in state.claim.constraints if not requests][:1]
+    values = [tuple(device.attributes.get(attribute) for attribute in shared) for _, device in state.devices]
+    for value, alternatives in product(dict.fromkeys(values), product(*state.claim.requests)):
         pools = []
         for request in alternatives:
-            indexes = tuple(str(index) for index, (name, _) in enumerate(state.devices) if name == request.name)
+            indexes = tuple(
+                str(index)
+                for index, (name, _) in enumerate(state.devices)
+                if name == request.name and values[index] == value
+            )
             pools.append(Pool(len(indexes) if request.count is None else request.count, indexes))
         yield tuple(pools)
 
