@@ -134,6 +134,7 @@ class TestVerdicts:
         assert cluster.verdict(pod, "a").admits
         assert not cluster.verdict(named, "a").admits  # it is about devices of plugins only
         refusal = find_refusal(located_host(), pod)
+        assert refusal is not None
         assert refusal.reason.endswith("which devices its claims will get is unknown")
         assert find_refusal(located_host(), pod, claims=None) is None
 
@@ -142,6 +143,7 @@ class TestVerdicts:
 
         refusal = find_refusal(host, device_pod("new", 20, demand="same-root"))
 
+        assert refusal is not None
         assert refusal.reason == "the kubelet may choose devices that are not same-root"
 
     def test_markers_are_no_devices_of_a_demand(self):

@@ -20,6 +20,7 @@ from alignup.align.claims.resource_claims import (
     SliceDevice,
 )
 from alignup.align.devices.demanded_locality import check_demand, parse_demands
+from alignup.align.quantity import Quantity
 from alignup.align.workload import Container, Pod, PodClaim, Resources
 from alignup.align.workload.names import DEVICES_ANNOTATION
 from tests.align.claims.samples import any_device, claim, device
@@ -40,9 +41,7 @@ DEVICES = tuple(with_attributes(f"d{number}", address=address) for number, addre
 
 
 def claiming_pod(demand, *, gpus=0, claims=("c",)):
-    resources = {GPU: str(gpus)} if gpus else {}
-    plain = device_pod("x", gpus, demand=demand) if gpus else None
-    parsed = plain.containers[0].resources if plain else Resources(resources, resources)
+    parsed = device_pod("x", gpus, demand=demand).containers[0].resources if gpus else Resources()
     container = Container("app", replace(parsed, claims=claims))
     named = tuple(PodClaim(name, claim=name) for name in claims)
     return Pod(name="x", uid="x", containers=(container,), claims=named, annotations={DEVICES_ANNOTATION: demand})
@@ -185,11 +184,11 @@ def test_more_choices_than_are_tried_are_left_to_the_binding():
 
 
 def test_the_containers_of_one_claim_for_extended_resources_are_not_separated():
-    resources = Resources({"a.com/x": "1", "b.com/y": "1"}, {"a.com/x": "1", "b.com/y": "1"})
+    amounts = dict.fromkeys(("a.com/x", "b.com/y"), Quantity(1))
     pod = Pod(
         name="x",
         uid="x",
-        containers=(Container("app", resources),),
+        containers=(Container("app", Resources(amounts, amounts)),),
         claimed_requests=(("app", "a.com/x"), ("app", "b.com/y")),
         extended_claim="c",
         annotations={DEVICES_ANNOTATION: "same-root"},
