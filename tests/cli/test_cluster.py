@@ -13,8 +13,7 @@ import pytest
 import yaml
 
 from alignup import Policy, Settings, TopologySettings, cli
-from alignup.align.claims.alignment import NUMA_NODE
-from alignup.align.claims.resource_claims import DeviceId, Slice, SliceDevice
+from alignup.align.claims.resource_claims import NUMA_NODE, DeviceId, Slice, SliceDevice
 from alignup.align.workload.names import DEVICE_CLASS_PREFIX
 from alignup.cli import terminal
 from alignup.cli.cluster_output import print_nodes

@@ -493,6 +493,25 @@ class TestClaims:
         assert (claim["name"], claim["claim"], claim["aligned"]) == ("gpu", "ml/trainer-gpu", False)
         assert [device["device"] for device in claim["devices"]] == ["gpu-3"]
 
+    @pytest.mark.parametrize(("roots", "satisfied"), [("1111", True), ("1122", False)])
+    def test_all_devices_that_a_claim_may_get_have_to_satisfy_a_demand(self, tmp_path, roots, satisfied):
+        first, *others = (CLAIMS / "gpus.yaml").read_text("utf-8").split("attributes:\n")
+        root = "attributes:\n      resource.kubernetes.io/pcieRoot: {string: 'pci0000:%s0'}\n"
+        devices = [root % number + other for number, other in zip(roots, others, strict=True)]
+        (tmp_path / "gpus.yaml").write_text("".join([first, *devices]), "utf-8")
+        trainer = (CLAIMS / "trainer.yaml").read_text("utf-8")
+        trainer = re.sub(r"selectors:.*?\n---", "count: 2\n---", trainer, flags=re.DOTALL)
+        annotation = f"namespace: ml, annotations: {{{DEVICES_ANNOTATION}: same-root}}}}\nspec:\n  resourceClaims"
+        trainer = trainer.replace("namespace: ml}\nspec:\n  resourceClaims", annotation)
+        (tmp_path / "trainer.yaml").write_text(trainer, "utf-8")
+
+        run = in_process("why", "-f", tmp_path / "trainer.yaml", "-f", tmp_path / "gpus.yaml", *WITH_GPUS, "-o", "json")
+
+        (answer,) = json.loads(run.stdout)["answers"]
+        assert (run.returncode, run.stderr) == (0 if satisfied else 1, "")
+        assert bool(answer["unmetDemand"]) is not satisfied
+        assert satisfied or "have no root complex in common" in answer["unmetDemand"]["detail"]
+
     def test_missing_objects_are_named(self, manifest):
         document = {"name": "gpu", "resourceClaimName": "mine"}
         claiming = json.loads(pod(cpu="1", memory="1Gi"))

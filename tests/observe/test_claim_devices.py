@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alignup.align.claims.alignment import NUMA_NODE, PCI_BUS_ID
 from alignup.align.claims.ledger import ClaimLedger
-from alignup.align.claims.resource_claims import DeviceId, Slice, SliceDevice
+from alignup.align.claims.resource_claims import NUMA_NODE, PCI_BUS_ID, DeviceId, Slice, SliceDevice
+from alignup.align.locality import PciPath
 from alignup.align.machine import PciDevice
 from alignup.align.workload import PodClaim
 from alignup.documents.host_state.schema import MAX_CLAIM_DEVICES
@@ -16,6 +16,7 @@ from alignup.machines.synthetic import parse
 from alignup.observe.claim_devices import place_slices
 from alignup.observe.observation import Observation, UnchangedParts, join
 from tests.align.hosts import pod
+from tests.observe.api_objects import state_of
 from tests.observe.kubelets import SimulatedKubelet
 
 DRIVER, POOL = "gpu.example.com", "host-a"
@@ -87,6 +88,18 @@ def test_the_pci_tree_of_the_machine_says_where_a_device_is():
     placed = place_slices([slice_of(SliceDevice(gpu(0), {PCI_BUS_ID: "0000:81:00.0"}))], machine)
 
     assert [device.nodes for device in placed.devices] == [2]
+
+
+def test_the_report_has_the_places_of_devices_of_claims_in_the_pci_tree():
+    path = PciPath("pci0000:80", ("0000:80:01.0",))
+    pci = (PciDevice("0000:81:00.0", kind=0x030200, node=1, path=path), PciDevice("0000:82:00.0", node=1, path=path))
+    kubelet = SimulatedKubelet(machine=replace(MACHINE, pci=pci))
+    kubelet.slices = (slice_of(SliceDevice(gpu(0), {PCI_BUS_ID: "0000:81:00.0"}), SliceDevice(gpu(1))),)
+
+    state = state_of("host-a", kubelet)
+
+    (group,) = state["ledger"]["pci"]  # of the device of a claim, not of the others
+    assert (group["addresses"], group["path"]) == (["0000:81:00.0"], "pci0000:80/0000:80:01.0")
 
 
 def test_a_numa_node_that_the_machine_does_not_have_is_not_published():

@@ -19,7 +19,7 @@ from alignup.align.workload.names import DEVICES_ANNOTATION, MARKER
 from alignup.placement.cluster import Cluster
 from alignup.placement.host_report import PodStage
 from alignup.placement.kept_hosts import admits_alone
-from alignup.placement.pod_demands import demand_problem, needs_exact_host
+from alignup.placement.pod_demands import demand_problem, find_refusal, needs_exact_host
 from alignup.placement.pod_shape import needs_alignment, shape_key
 from alignup.placement.verdict import VerdictKind
 from tests.effort import examples
@@ -123,16 +123,28 @@ class TestVerdicts:
 
         assert cluster_of(a=located_host()).verdict(pod, "a").admits
 
-    def test_devices_of_claims_are_unknown_before_they_are_allocated(self):
+    def test_devices_of_claims_are_left_to_those_who_know_the_claims(self):
         plain = device_pod("new", 2, demand="same-root")
         claimed = replace(plain.containers[0], resources=replace(plain.containers[0].resources, claims=("disk",)))
         pod = replace(plain, containers=(claimed,), claims=(PodClaim("disk", claim="disk"),))
-        named = replace(pod, annotations={DEVICES_ANNOTATION: f"same-root={GPU}"})
+        named = replace(pod, annotations={DEVICES_ANNOTATION: f"same-switch={GPU}"})
 
         cluster = cluster_of(a=located_host())
 
-        assert cluster.verdict(pod, "a").reason.endswith("which devices its claims will get is unknown")
-        assert cluster.verdict(named, "a").admits
+        assert cluster.verdict(pod, "a").admits
+        assert not cluster.verdict(named, "a").admits  # it is about devices of plugins only
+        refusal = find_refusal(located_host(), pod)
+        assert refusal is not None
+        assert refusal.reason.endswith("which devices its claims will get is unknown")
+        assert find_refusal(located_host(), pod, claims=None) is None
+
+    def test_not_all_choices_are_listed_at_once(self):
+        host = located_host(policy=Policy.NONE, switches=8, gpus=4, rules={GPU: PluginRule.ANY})
+
+        refusal = find_refusal(host, device_pod("new", 20, demand="same-root"))
+
+        assert refusal is not None
+        assert refusal.reason == "the kubelet may choose devices that are not same-root"
 
     def test_markers_are_no_devices_of_a_demand(self):
         host = located_host()

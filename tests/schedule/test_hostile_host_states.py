@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from alignup.align.claims.alignment import NUMA_NODE
-from alignup.align.claims.resource_claims import DeviceId, Slice, SliceDevice
+from alignup.align.claims.resource_claims import NUMA_NODE, DeviceId, Slice, SliceDevice
 from alignup.align.errors import AlignError, ParseError, StateError
 from alignup.align.host import Host
 from alignup.documents.host_state import schema

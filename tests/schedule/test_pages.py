@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alignup.align.claims.alignment import NUMA_NODE
-from alignup.align.claims.resource_claims import DeviceId, Slice, SliceDevice
+from alignup.align.claims.resource_claims import NUMA_NODE, DeviceId, Slice, SliceDevice
 from alignup.kubernetes.api.objects import ApiPodSpec
 from alignup.kubernetes.manifests.pod_decoder import pod_to_dict
 from alignup.schedule import pages as cluster_pages

@@ -72,7 +72,7 @@ def _check(
     demand: LocalityDemand, placement: Placement, locality: Locality, *, others: Devices, unsettled: UnsettledDevices
 ) -> DemandAnswer:
     options = {
-        resource: _options(placement, resource, unsettled.get(resource, ()))
+        resource: device_options(placement, resource, unsettled.get(resource, ()))
         for resource in placement.devices
         if demand.concerns(resource) and resource != MARKER
     }
@@ -83,7 +83,7 @@ def _check(
     if demand.locality is DemandedLocality.SPREAD:  # each device counts by itself
         taken = {name: {*others.get(name, ())}.union(*unsettled.get(name, ())) for name in {*others, *unsettled}}
         return check_demand(demand, locality, every, taken)
-    if _are_all_near(demand, locality, every):
+    if are_all_near(demand, locality, every):
         return DemandAnswer(satisfied=True)
     unknown = None
     for tried, devices in enumerate(_choices(options)):
@@ -96,7 +96,8 @@ def _check(
     return unknown or DemandAnswer(satisfied=True)
 
 
-def _options(placement: Placement, resource: str, unsettled: Sequence[Collection[str]]) -> tuple[Option, ...]:
+def device_options(placement: Placement, resource: str, unsettled: Sequence[Collection[str]]) -> tuple[Option, ...]:
+    """Return how the devices of one resource may be chosen for a container, *unsettled* ones among them."""
     ids, choices = placement.devices[resource], placement.choices.get(resource)
     options = choices.options if choices and choices.options else ((Pool(len(ids), ids),),)
     possible = {id_ for option in options for pool in option for id_ in pool.ids}
@@ -110,14 +111,24 @@ def _options(placement: Placement, resource: str, unsettled: Sequence[Collection
 def _choices(options: Mapping[str, tuple[Option, ...]]) -> Iterator[dict[str, list[str]]]:
     for combination in product(*options.values()):
         pools = [(resource, pool) for resource, option in zip(options, combination, strict=True) for pool in option]
-        for parts in product(*[combinations(pool.ids, pool.take) for _, pool in pools]):
+        for parts in draw([pool for _, pool in pools]):
             devices: dict[str, list[str]] = {}
             for (resource, _), part in zip(pools, parts, strict=True):
                 devices.setdefault(resource, []).extend(part)
             yield devices
 
 
-def _are_all_near(demand: LocalityDemand, locality: Locality, devices: Mapping[str, Sequence[str]]) -> bool:
+def draw(pools: Sequence[Pool]) -> Iterator[tuple[tuple[str, ...], ...]]:
+    """Yield every choice from each of *pools*, one at a time: there may be more than memory can hold."""
+    if not pools:
+        yield ()
+        return
+    for part in combinations(pools[0].ids, pools[0].take):
+        for others in draw(pools[1:]):
+            yield (part, *others)
+
+
+def are_all_near(demand: LocalityDemand, locality: Locality, devices: Mapping[str, Sequence[str]]) -> bool:
     """Return whether every two of *devices* are as near as *demand* wants, so that any choice of them is."""
     if demand.locality is DemandedLocality.NVLINK:
         return check_demand(demand, locality, devices).satisfied is True

@@ -292,16 +292,17 @@ def explain(
         others = islice(host.possible_decisions(workload.pod), 1, _MAX_DECISIONS) if random else ()
         missing = host.missing_devices(workload.pod)
         safe = decision if ours else host.without_faults().predict(workload.pod)
+        explained = claims.explain(workload.pod, decision.placements, host) if claims is not None else ()
         explanation = Explanation(
             workload,
             decision,
             missing=missing,
             lenient=lenient,
             defects=tuple(sentences.describe_defects(decision, safe)),
-            claims=claims.explain(workload.pod, decision.placements, host) if claims is not None else (),
+            claims=explained,
             others=tuple(others),
             device_choices=_device_choices(host, decision),
-            refusal=None if ours else find_refusal(host, workload.pod, decision),
+            refusal=None if ours else find_refusal(host, workload.pod, decision, claims=explained),
         )
         if decision.admitted:
             return explanation

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from alignup.align.claims.alignment import PCI_BUS_ID, place_devices
-from alignup.align.claims.resource_claims import DeviceId, usable_devices
+from alignup.align.claims.alignment import place_devices
+from alignup.align.claims.resource_claims import PCI_BUS_ID, DeviceId, usable_devices
 from alignup.align.devices.fixed import CLAIM, PodDevices
 from alignup.align.errors import AlignError
 from alignup.align.machine import Device, Machine

@@ -9,7 +9,14 @@ from typing import NamedTuple
 
 from alignup.align.claims.alignment import name_devices, place_devices
 from alignup.align.claims.ledger import MODEL, ClaimLedger
-from alignup.align.claims.resource_claims import AttributeValue, DeviceId, Slice, SliceDevice, usable_devices
+from alignup.align.claims.resource_claims import (
+    PCI_BUS_ID,
+    AttributeValue,
+    DeviceId,
+    Slice,
+    SliceDevice,
+    usable_devices,
+)
 from alignup.align.errors import OWN_LIMIT
 from alignup.align.machine import Machine
 from alignup.align.workload import Pod
@@ -23,7 +30,7 @@ _MAX_MODEL = 64  #: characters
 class PlacedDevices(NamedTuple):
     """The devices in the ResourceSlices of a host."""
 
-    devices: tuple[SliceDevice, ...] = ()  #: that can be allocated, with their NUMA nodes and models
+    devices: tuple[SliceDevice, ...] = ()  #: that can be allocated, with their NUMA nodes, models and PCI addresses
     listed: frozenset[DeviceId] = frozenset()  #: all, also those in slices that do not count
     problems: tuple[str, ...] = ()
 
@@ -39,7 +46,7 @@ def place_slices(slices: Iterable[Slice], machine: Machine) -> PlacedDevices:
     placed, wrong = place_devices(usable, machine)
     return PlacedDevices(
         tuple(
-            SliceDevice(device.id, _model(device.attributes), nodes=device.nodes, shared=device.shared)
+            SliceDevice(device.id, _reported(device.attributes), nodes=device.nodes, shared=device.shared)
             for device in placed
         ),
         frozenset(device.id for slice_ in slices for device in slice_.devices),
@@ -47,10 +54,12 @@ def place_slices(slices: Iterable[Slice], machine: Machine) -> PlacedDevices:
     )
 
 
-def _model(attributes: Mapping[str, AttributeValue]) -> dict[str, AttributeValue]:
+def _reported(attributes: Mapping[str, AttributeValue]) -> dict[str, AttributeValue]:
+    """Return the model and the PCI address of a device."""
     by_name = {name.rpartition("/")[2]: value for name, value in attributes.items()}
     model = next((value for value in map(by_name.get, _MODELS) if isinstance(value, str) and value), "")
-    return {MODEL: model[:_MAX_MODEL]} if model else {}
+    address = attributes.get(PCI_BUS_ID)
+    return ({MODEL: model[:_MAX_MODEL]} if model else {}) | ({PCI_BUS_ID: address} if address else {})
 
 
 class JoinedClaims(NamedTuple):

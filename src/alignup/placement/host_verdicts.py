@@ -110,7 +110,7 @@ class AlignmentState:
             return unknown(MAY_BE_REJECTED, describe_possible_rejection(decision)), self.ledger
         if shape.demands:
             host = self.model.at(self.ledger, fit_check=False)
-            if refusal := find_refusal(host, shape.pod, decision, exact=not self.approximate):
+            if refusal := find_refusal(host, shape.pod, decision, exact=not self.approximate, claims=None):
                 return refused(refusal), self.ledger
         after = decision.after or self.ledger
         has_devices = any(placement.devices for placement in decision.placements)
@@ -602,7 +602,7 @@ def _refusal_of_assumed(record: HostRecord, pod: Pod) -> Refusal | None:
     if binding is None or binding.observed or binding.steered:
         return None
     exact, ledgers = not record.report.approximate, record.before(pod.uid).states().ledgers
-    refusals = (find_refusal(record.model.at(ledger), pod, exact=exact) for ledger in ledgers)
+    refusals = (find_refusal(record.model.at(ledger), pod, exact=exact, claims=None) for ledger in ledgers)
     return next(filter(None, refusals), None)
 
 

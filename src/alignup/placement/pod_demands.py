@@ -4,10 +4,12 @@ A demand never lets a host admit a pod that its kubelet rejects. It counts for e
 gets: verdicts, gangs, victims and kept hosts.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from alignup.align import reason_codes
+from alignup.align.claims.alignment import ExplainedClaim
+from alignup.align.claims.claimed_locality import claims_used
 from alignup.align.decision import Decision
 from alignup.align.demanded_policy import DemandedPolicy, is_enforced, unmet_demand, unplaced_resource
 from alignup.align.devices.demanded_locality import locality_demands
@@ -26,6 +28,7 @@ NOT_EXACT = "what its pods hold is not exactly known, and the pod demands a poli
 
 SUPPORTED_VALUES = {POLICY_ANNOTATION: tuple(Policy), SCOPE_ANNOTATION: tuple(Scope)}
 CLAIMED = "the pod demands near devices, and which devices its claims will get is unknown"
+NOT_NEAR = "the devices that its claims have or may get are not as near as the pod demands"
 _SHOWN = 40  #: characters of an unknown value
 _MAX_PROBLEM = 300  #: characters about a wrong value
 
@@ -68,10 +71,18 @@ def devices_problem(pod: Pod) -> str:
     return ""
 
 
-def find_refusal(host: Host, pod: Pod, decision: Decision | None = None, *, exact: bool = True) -> Refusal | None:
+def find_refusal(
+    host: Host,
+    pod: Pod,
+    decision: Decision | None = None,
+    *,
+    exact: bool = True,
+    claims: Collection[ExplainedClaim] | None = (),
+) -> Refusal | None:
     """Return which demand of a pod *host* does not meet although it admits it; ``None``: it meets all.
 
-    *decision* is the prediction of the host. *exact*: whether the ledger of the host is known exactly.
+    *decision* is the prediction of the host. *exact*: whether the ledger of the host is known exactly. *claims* are
+    those of the pod, as far as they are known; ``None``: demands on their devices are checked elsewhere.
     """
     if not has_demands(pod):
         return None
@@ -84,42 +95,48 @@ def find_refusal(host: Host, pod: Pod, decision: Decision | None = None, *, exac
     refusal = None
     if policy_demanded and not _POLICY_ANNOTATIONS.isdisjoint(pod.annotations):
         refusal = _refuse_policy(host, pod, decision, exact=exact)
-    return refusal or _refuse_devices(host, pod, decision, exact=exact)
+    return refusal or _refuse_devices(host, pod, decision, exact=exact, claims=claims)
 
 
-def _claimed(pod: Pod, decision: Decision) -> Iterator[str]:
-    """Yield the claims of containers, and the resources that a claim serves instead of a device plugin."""
+def _claimed(pod: Pod, decision: Decision) -> Iterator[tuple[str, str]]:
+    """Yield containers with their claims, and with the resources that a claim serves instead of a device plugin."""
     served = {placement.container: placement.devices for placement in decision.placements}
     for container in pod.all_containers:
-        yield from container.resources.claims
-        for name in container.resources.limits:
-            by_claim = name in pod.class_resources or (container.name, name) in pod.claimed_requests
-            if by_claim and name not in served.get(container.name, ()):
-                yield name
+        for name in claims_used(pod, container):
+            if name not in served.get(container.name, ()):
+                yield container.name, name
 
 
-def _refuse_devices(host: Host, pod: Pod, decision: Decision, *, exact: bool) -> Refusal | None:
+def _refuse_devices(
+    host: Host, pod: Pod, decision: Decision, *, exact: bool, claims: Collection[ExplainedClaim] | None
+) -> Refusal | None:
     demands = locality_demands(pod)
-    if claimed := [name for demand in demands for name in _claimed(pod, decision) if demand.concerns(name)]:
-        return Refusal(CLAIMED, f"{', '.join(dict.fromkeys(claimed))}: name the resources that the demand is about")
-    if not demands or not any(placement.devices for placement in decision.placements):
+    users = [(demand, *used) for demand in demands for used in _claimed(pod, decision) if demand.concerns(used[1])]
+    names = dict.fromkeys(name for _, _, name in users)
+    if claims is not None and not names.keys() <= {claim.state.name for claim in claims}:
+        return Refusal(CLAIMED, f"{', '.join(names)}: name the resources that the demand is about")
+    if not demands or not (users or any(placement.devices for placement in decision.placements)):
         return None
     if not exact:
         return Refusal(NOT_EXACT)
     if decision.may_be_rejected:
         return Refusal(MAY_BE_REJECTED, code=reason_codes.MAY_BE_REJECTED)
+    unmet_claims = (claim.locality.unmet for claim in claims or () if users)
+    if problem := next(filter(None, unmet_claims), ""):
+        return Refusal(NOT_NEAR, problem)
     ledger = host.ledger
     others = {
         resource: ids - ledger.devices.owned(pod.uid, resource) for resource, ids in ledger.devices.in_use.items()
     }
-    unmet = find_unmet_locality(
-        demands,
-        decision.placements,
-        (ledger.places.machine if ledger.places else host.machine).locality,
-        others=others,
-        unsettled=ledger.places.unsettled if ledger.places else {},
-    )
-    return Refusal(unmet.reason, unmet.detail) if unmet else None
+    locality = (ledger.places.machine if ledger.places else host.machine).locality
+    unsettled = ledger.places.unsettled if ledger.places else {}
+    checked = {(demand, container) for demand, container, _ in users}  # together with the devices of claims
+    for demand in demands:
+        placements = [each for each in decision.placements if (demand, each.container) not in checked]
+        unmet = find_unmet_locality([demand], placements, locality, others=others, unsettled=unsettled)
+        if unmet:
+            return Refusal(unmet.reason, unmet.detail)
+    return None
 
 
 def _refuse_policy(host: Host, pod: Pod, decision: Decision, *, exact: bool) -> Refusal | None:

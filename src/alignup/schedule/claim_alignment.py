@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from alignup.align.claims.resource_claims import Claim
 from alignup.align.workload import Pod
+from alignup.align.workload.names import DEVICES_ANNOTATION
 from alignup.placement.host_record import HostRecord
 from alignup.placement.scheduling.facts import Explained
 from alignup.placement.verdict import Verdict
@@ -24,7 +25,11 @@ def explain_claims(
     """
     if record is None:
         return ()
-    host = record.model.at(record.ledger)
+    ledger = record.ledger
+    if DEVICES_ANNOTATION in pod.annotations:  # devices of pods on their way count, too
+        earlier = record.before(pod.uid) if record.binding(pod.uid) else record
+        ledger = next(iter(earlier.states().ledgers), ledger)
+    host = record.model.at(ledger)
     host_claims = claims.host_claims(pod, record.name, host.machine, fresh)
     if record.ledger.claims is not None:
         # The observer knows the PCI devices of the machine, and so more NUMA nodes than attributes tell.

@@ -230,6 +230,7 @@ def iterate_answers(view: ClusterView, pod: Pod, spec: ApiPodSpec) -> Iterator[N
             fit = view.claims.fit_on(pod, name, record)
             excluded = excluded if fit.possible else (*excluded, fit.reason)
             claims = next(iter(explain_claims(view.claims, record, pod, verdict)), ())
+            excluded = (*excluded, *{claim.locality.unmet for claim in claims if not claim.locality.possible})
         yield NodeAnswer(name, verdict, excluded, claims, steering)
 
 

@@ -21,6 +21,7 @@ from typing import Protocol
 
 from alignup.align.bits import NodeSet
 from alignup.align.claims.alignment import ClaimState, ExplainedClaim, decided_nodes
+from alignup.align.claims.claimed_locality import demands_near_claims
 from alignup.align.decision import Decision
 from alignup.align.errors import SettingsError
 from alignup.align.fit import UsedResources
@@ -401,6 +402,8 @@ class PredictingScheduler:
     def rate(self, pod_class: EqualPods, host: SimulatedHost) -> float | None:
         """Return the score of the service; ``None``: the kubelet will not admit such a pod."""
         verdict = self.cluster.verdict(pod_class.pod, host.name)
+        if demands_near_claims(pod_class.pod):  # whether the devices are near is not simulated
+            return None
         return verdict.score.total if verdict.admits and verdict.score else None
 
     def predicted_ledger(self, host: SimulatedHost) -> Ledger | None:
@@ -458,7 +461,7 @@ class FilteringScheduler(PredictingScheduler):
 
     def rate(self, pod_class: EqualPods, host: SimulatedHost) -> float | None:
         ledger = self.predicted_ledger(host)
-        if ledger is None or not self.cluster.verdict(pod_class.pod, host.name).admits:
+        if ledger is None or super().rate(pod_class, host) is None:
             return None
         return score_totals(self.scoring, pod_class.request, ledger.used, host)
 

@@ -7,9 +7,6 @@ import pytest
 from alignup.align import bits
 from alignup.align.claims import allocation
 from alignup.align.claims.alignment import (
-    NUMA_NODE,
-    PCI_BUS_ID,
-    PCIE_ROOT,
     ExplainedClaim,
     HostClaims,
     decided_nodes,
@@ -17,6 +14,9 @@ from alignup.align.claims.alignment import (
     place_devices,
 )
 from alignup.align.claims.resource_claims import (
+    NUMA_NODE,
+    PCI_BUS_ID,
+    PCIE_ROOT,
     AllocatedDevice,
     AttributeValue,
     ClaimObjects,

@@ -8,9 +8,10 @@ from unittest.mock import Mock
 import pytest
 
 from alignup.align.errors import WorkLimitError
-from alignup.align.workload.names import DEVICE_CLASS_PREFIX
+from alignup.align.workload.names import DEVICE_CLASS_PREFIX, DEVICES_ANNOTATION
 from alignup.documents.codec import convert
 from alignup.kubernetes.api.objects import ApiPod
+from alignup.placement.pod_demands import NOT_NEAR
 from alignup.placement.scheduling import claim_rules
 from alignup.placement.scheduling.claim_rules import NOT_ALIGNED, SURE
 from alignup.placement.scheduling.options import GateOptions
@@ -200,6 +201,26 @@ async def test_a_pod_that_requires_alignment_is_released_only_where_it_is_certai
     await until(lambda: cluster.bound().get("p") == "b")
     metric = "alignup_claimed_pods_total"
     await until(lambda: live.metrics.registry.get_sample_value(metric, {"alignment": "aligned"}) == 1)
+
+
+async def test_a_pod_that_demands_near_devices_is_released_only_where_all_are(cluster, controller, live, served, clock):
+    def put_roots(name, *roots):
+        attributes = [{"resource.kubernetes.io/pcieRoot": {"string": root}} for root in roots]
+        devices = [{"name": f"gpu-{number}", "attributes": each} for number, each in enumerate(attributes)]
+        served.put(resource_slice(name, devices=devices))
+
+    served.put(template(count=2))
+    put_roots("a", "pci0000:10", "pci0000:10", "pci0000:20")
+    await until(lambda: live.claims.devices == 3)
+    cluster.gate(claiming(replace(pod("p"), annotations={DEVICES_ANNOTATION: "same-root"}), preference="ignore"))
+    await until(lambda: controller.gate.queue.blocked)
+    clock.now += 10
+    controller.notify()
+    await until(cluster.events)
+    assert NOT_NEAR in cluster.events()[0][2]
+    put_roots("b", "pci0000:10", "pci0000:10")
+    await until(lambda: cluster.bound().get("p") == "b")
+    assert released_to(cluster, "p") == ("b",)
 
 
 async def test_nodes_where_devices_can_be_beside_the_cpus_come_first(cluster, controller, live, served):

@@ -7,16 +7,24 @@ from typing import Any, NamedTuple
 from alignup.align import bits
 from alignup.align.bits import NodeSet
 from alignup.align.claims.allocation import Matches, allocate, is_available
-from alignup.align.claims.resource_claims import AttributeValue, Claim, ClaimObjects, DeviceId, SliceDevice
+from alignup.align.claims.claimed_locality import NOTHING_UNMET, ClaimedDevices, ClaimedLocality, pci_address
+from alignup.align.claims.resource_claims import (
+    NUMA_NODE,
+    PCI_BUS_ID,
+    PCIE_ROOT,
+    AttributeValue,
+    Claim,
+    ClaimObjects,
+    DeviceId,
+    SliceDevice,
+)
 from alignup.align.decision import Placement
 from alignup.align.errors import AlignError
 from alignup.align.host import Host
 from alignup.align.machine import MAX_NODE_ID, Machine
 from alignup.align.workload import Pod
+from alignup.align.workload.names import DEVICES_ANNOTATION
 
-NUMA_NODE = "resource.kubernetes.io/numaNode"
-PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
-PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
 _MAX_NAMED = 4  #: devices that a sentence names
 
 
@@ -140,6 +148,8 @@ class ExplainedClaim:
     decided: DecidedNodes
     #: free devices on these nodes that the claim could have instead
     better: tuple[SliceDevice, ...] = ()
+    #: whether the devices of all claims of the pod satisfy its demands on near devices
+    locality: ClaimedLocality = NOTHING_UNMET
 
     @property
     def aligned(self) -> bool | None:
@@ -168,6 +178,7 @@ class ExplainedClaim:
             where = f"{subject} {'is' if len(names) == 1 else 'are'} {_on_nodes(bits.union(known))}"
         else:
             where = f"{subject} will be on NUMA node {' or '.join(map(bits.show, known))}"
+        where += f"; {self.locality.unmet}" if self.locality.unmet else ""
         if not self.decided.all:
             return where
         verdict = {True: ": aligned", False: ": not aligned", None: ": aligned or not, as the scheduler chooses"}
@@ -277,12 +288,29 @@ class HostClaims(NamedTuple):
     def explain(self, pod: Pod, placements: Collection[Placement], host: Host) -> tuple[ExplainedClaim, ...]:
         """Return the claims of *pod* beside *placements*, which it gets on *host*."""
         explained = []
-        for state in self.states(pod, host):
-            claim = ExplainedClaim(state, decided_nodes(pod, placements, state.name, host.machine))
+        states = self.states(pod, host)
+        locality = self._check_locality(pod, states, placements, host)
+        for state in states:
+            decided = decided_nodes(pod, placements, state.name, host.machine)
+            claim = ExplainedClaim(state, decided, locality=locality)
             if claim.decided.all and state.claim is not None and not claim.aligned:
                 claim = replace(claim, better=self._devices_beside(state.claim, claim.decided.all))
             explained.append(claim)
         return tuple(explained)
+
+    def _check_locality(
+        self, pod: Pod, states: Iterable[ClaimState], placements: Collection[Placement], host: Host
+    ) -> ClaimedLocality:
+        if DEVICES_ANNOTATION not in pod.annotations:
+            return NOTHING_UNMET
+        ledger = host.ledger
+        by_name = {state.name: state for state in states}
+        others: dict[str, Collection[str]] = {**ledger.devices.held_by_others(pod.uid)}
+        allocated = {device.id for state in by_name.values() if state.allocated for _, device in state.devices}
+        taken = self.objects.taken() - allocated
+        others["claims"] = [pci_address(device) for device in self.devices if device.id in taken]
+        machine, unsettled = ledger.places or (host.machine, {})
+        return ClaimedDevices(by_name, machine.locality, others, unsettled).check(pod, placements)
 
     def _devices_beside(self, claim: Claim, nodes: NodeSet) -> tuple[SliceDevice, ...]:
         """Return the free devices on *nodes* that match *claim*, if they suffice for it."""

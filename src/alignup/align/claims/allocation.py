@@ -131,15 +131,16 @@ class _Search:
 
     def _satisfies(self, claim: int, request: str, device: SliceDevice) -> bool:
         for attribute, requests in self._claims[claim].constraints:
-            if not _applies(requests, request):
+            if not applies(requests, request):
                 continue
             if attribute not in device.attributes:
                 return False
             for other_request, other in self._chosen[claim]:
-                if _applies(requests, other_request) and other.attributes[attribute] != device.attributes[attribute]:
+                if applies(requests, other_request) and other.attributes[attribute] != device.attributes[attribute]:
                     return False
         return True
 
 
-def _applies(requests: frozenset[str], request: str) -> bool:
+def applies(requests: frozenset[str], request: str) -> bool:
+    """Return whether a constraint on *requests* is about *request*, or an alternative of one of them."""
     return not requests or request in requests or request.partition("/")[0] in requests

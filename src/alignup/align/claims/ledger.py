@@ -10,7 +10,7 @@ from functools import cached_property
 from alignup.align import bits
 from alignup.align.claims.resource_claims import DeviceId, SliceDevice
 
-MODEL = "model"  #: the only attribute of a device in the ledger
+MODEL = "model"  #: the only attribute of a device in the ledger, apart from its PCI address
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,9 @@ from alignup.align.bits import NodeSet
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Pod, demand, names
 
+NUMA_NODE = "resource.kubernetes.io/numaNode"
+PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
+PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
 AttributeValue = bool | int | str | tuple[bool | int | str, ...]
 
 

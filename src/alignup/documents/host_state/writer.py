@@ -9,6 +9,7 @@ from typing import Any
 from alignup.align import bits
 from alignup.align.bits import Bits, NodeSet
 from alignup.align.claims.ledger import MODEL, ClaimLedger
+from alignup.align.claims.resource_claims import PCI_BUS_ID
 from alignup.align.devices.ledger import DeviceLedger
 from alignup.align.ledger import Ledger
 from alignup.align.locality import PciPath, normal_address
@@ -53,7 +54,9 @@ def machine_document(machine: Machine) -> dict[str, Any]:
 def ledger_document(ledger: Ledger, machine: Machine | None = None) -> HostLedgerDocument:
     """Return what is held; and where on *machine* the devices are whose PCI addresses the ledger has."""
     left = residue(ledger)
+    claimed = ledger.claims.devices if ledger.claims else ()
     offered = {device.address for inventory in ledger.devices.inventories.values() for device in inventory.devices}
+    offered |= {normal_address(str(device.attributes.get(PCI_BUS_ID, ""))) for device in claimed}
     addresses = [address for address in machine.locality.pci if address in offered] if machine and any(offered) else []
     empty = {
         name: inventory.registered for name, inventory in ledger.devices.inventories.items() if not inventory.devices

@@ -25,6 +25,7 @@ from alignup.placement.scheduling.claim_rules import (
     ClaimPreference,
     claim_preference,
     claims_beside,
+    restricts_claims,
 )
 from alignup.placement.scheduling.common_parts import CommonParts
 from alignup.placement.scheduling.events import BindingAsked, ClaimsRead
@@ -242,8 +243,7 @@ class Bindings:
             self._write(binding)
 
     def _read_claims(self, binding: PendingBinding) -> None:
-        current = claim_preference(binding.pod)[0] is ClaimPreference.REQUIRE
-        self._turn.emit(ReadPodClaims(binding.request, binding.pod, current))
+        self._turn.emit(ReadPodClaims(binding.request, binding.pod, restricts_claims(binding.pod)))
 
     def claims_read(self, event: ClaimsRead) -> None:
         binding = self._bindings.get(event.request)
@@ -256,7 +256,7 @@ class Bindings:
             if event.pod is not None:
                 explained = self._facts.explain_claims(event.pod, binding.node, binding.verdict, event.claims)
                 binding.check = self._claims.check(binding.facts, binding.node, explained)
-            elif claim_preference(binding.pod)[0] is ClaimPreference.REQUIRE:
+            elif restricts_claims(binding.pod):
                 binding.check = ClaimCheck(f"alignup cannot read the claims of the pod: {event.problem}")
             else:
                 binding.check = ClaimCheck(alignment=ClaimAlignment.UNKNOWN)
@@ -318,4 +318,4 @@ class Bindings:
 
 def _follows_claims(pod: Pod) -> bool:
     """Return whether it matters where the devices of a pod's claims are."""
-    return pod.uses_claims and claim_preference(pod)[0] is not ClaimPreference.IGNORE
+    return pod.uses_claims and (claim_preference(pod)[0] is not ClaimPreference.IGNORE or restricts_claims(pod))

@@ -1,18 +1,26 @@
 """Pods with ResourceClaims whose scheduler asks: which bindings are refused because of the devices.
 
-The scheduler allocates devices immediately before the binding. A pod whose annotation requires that its CPUs and memory
-are beside them is not bound otherwise. The scheduler then tries again: the node is not offered while the claim has
-these devices, so the scheduler takes them back if they cannot be used elsewhere. After a few such tries the pod waits.
+The scheduler allocates devices immediately before the binding. A pod whose annotations require that its CPUs and memory
+are beside them, or that they are near each other, is not bound otherwise. The scheduler then tries again: the node is
+not offered while the claim has these devices, so the scheduler takes them back if they cannot be used elsewhere. After
+a few such tries the pod waits.
 """
 
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from alignup.align.reason_codes import CLAIMS_NOT_ALIGNED
+from alignup.align.reason_codes import CLAIMS_NOT_ALIGNED, DEMAND_NOT_MET
 from alignup.align.workload import Pod
-from alignup.align.workload.names import CLAIMS_ANNOTATION
-from alignup.placement.scheduling.claim_rules import ClaimAlignment, ClaimPreference, alignment, must_align
+from alignup.align.workload.names import CLAIMS_ANNOTATION, DEVICES_ANNOTATION
+from alignup.placement.scheduling.claim_rules import (
+    ClaimAlignment,
+    ClaimPreference,
+    alignment,
+    must_align,
+    restricts_claims,
+    unmet_locality,
+)
 from alignup.placement.scheduling.facts import Explained, PodFacts
 from alignup.placement.scheduling.instructions import Report, WriteEvent
 from alignup.placement.scheduling.turn import Turn
@@ -20,6 +28,7 @@ from alignup.placement.scheduling.turn import Turn
 MAX_TRIES = 5  #: bindings of a pod that are refused before it waits
 WAIT_SECONDS = 600.0
 MAX_PODS = 4096  #: pods whose refused bindings are remembered
+UNKNOWN_PLACES = "it is not known where its devices are"
 REFUSED = "refused"  #: of metrics, beside the alignments
 
 
@@ -47,15 +56,22 @@ class ClaimBindings:
     def waits(self, pod: Pod) -> str:
         """Return why *pod* waits after refused bindings; empty: it does not."""
         refusals = self._refusals.get(pod.uid)
-        if refusals is None or refusals.until <= self._turn.now or not must_align(pod):
+        if refusals is None or refusals.until <= self._turn.now or not restricts_claims(pod):
             return ""
-        return f"its claims got no devices beside its CPUs in {MAX_TRIES} tries"
+        where = "beside its CPUs" if must_align(pod) else "that are as near as it demands"
+        return f"its claims got no devices {where} in {MAX_TRIES} tries"
 
     def check(self, facts: PodFacts, node: str, explained: Explained) -> ClaimCheck:
         """Compare the devices that the scheduler has allocated with what a pod will get on *node*."""
         aligned = alignment(explained)
         if must_align(facts.pod) and aligned is not ClaimAlignment.ALIGNED:
-            return ClaimCheck(self._refuse(facts.uid, node, explained))
+            why = _sentences(explained) or "it is not known where the devices of its claims are, or the pod has no CPUs"
+            rule = f"{CLAIMS_ANNOTATION} is {ClaimPreference.REQUIRE}"
+            change = f"change the annotation to {ClaimPreference.PREFER}"
+            return ClaimCheck(self._refuse(facts.uid, node, CLAIMS_NOT_ALIGNED, f"{rule}: {why}", change))
+        if restricts_claims(facts.pod) and (why := unmet_locality(explained) or ("" if explained else UNKNOWN_PLACES)):
+            rule = f"{DEVICES_ANNOTATION} is {facts.pod.annotations.get(DEVICES_ANNOTATION)}"
+            return ClaimCheck(self._refuse(facts.uid, node, DEMAND_NOT_MET, f"{rule}: {why}", "change the annotation"))
         details = {"node": node, "alignment": aligned, "devices": _sentences(explained)}
         self._turn.emit(Report("claims", facts.uid, facts.full_name, details))
         return ClaimCheck(alignment=aligned)
@@ -69,7 +85,7 @@ class ClaimBindings:
     def forget(self, uid: str) -> None:
         self._refusals.pop(uid, None)
 
-    def _refuse(self, uid: str, node: str, explained: Explained) -> str:
+    def _refuse(self, uid: str, node: str, code: str, why: str, change: str) -> str:
         now, refusals = self._turn.now, self._refusals.pop(uid, None) or _Refusals()
         if refusals.until and refusals.until <= now:
             refusals = _Refusals()
@@ -77,16 +93,15 @@ class ClaimBindings:
         self._refusals[uid] = refusals
         while len(self._refusals) > MAX_PODS:
             self._refusals.popitem(last=False)
-        why = _sentences(explained) or "it is not known where the devices of its claims are, or the pod has no CPUs"
-        message = f"node {node} is refused, since {CLAIMS_ANNOTATION} is {ClaimPreference.REQUIRE}: {why}"
+        message = f"node {node} is refused, since {why}"
         if refusals.count >= MAX_TRIES:
             refusals.until = now + WAIT_SECONDS
             message += (
                 f"; after {refusals.count} tries the pod waits for {WAIT_SECONDS / 60:.0f} minutes: "
-                f"delete its claims, or change the annotation to {ClaimPreference.PREFER}"
+                f"delete its claims, or {change}"
             )
         same = (node, refusals.count >= MAX_TRIES)
-        self._turn.emit(WriteEvent(uid, CLAIMS_NOT_ALIGNED, message, same, gate=False))
+        self._turn.emit(WriteEvent(uid, code, message, same, gate=False))
         self._turn.emit(Report("claims settled", uid, details={"alignment": REFUSED}))
         return message
 

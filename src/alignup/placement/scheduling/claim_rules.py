@@ -15,10 +15,12 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from alignup.align.bits import NodeSet
+from alignup.align.claims.claimed_locality import demands_near_claims
 from alignup.align.errors import AlignError
 from alignup.align.workload import Pod
 from alignup.align.workload.names import CLAIMS_ANNOTATION
 from alignup.placement.cluster import Cluster
+from alignup.placement.pod_demands import NOT_NEAR
 from alignup.placement.scheduling.facts import ClaimFit, ClusterFacts, Explained
 from alignup.placement.steered import SteeringChoice, choose_node, count_markers, numa_preference
 from alignup.placement.verdict import Verdict, VerdictKind
@@ -85,6 +87,21 @@ def alignment(explained: Explained) -> ClaimAlignment:
     return ClaimAlignment.ALIGNED if verdicts == {True} else ClaimAlignment.UNKNOWN
 
 
+def may_be_near(explained: Explained) -> bool:
+    """Return whether the scheduler can choose devices that are as near as the pod demands."""
+    return all(claim.locality.possible for claims in explained for claim in claims)
+
+
+def restricts_claims(pod: Pod) -> bool:
+    """Return whether *pod* may get some devices for its claims only: beside its CPUs and memory, or near each other."""
+    return must_align(pod) or demands_near_claims(pod)
+
+
+def unmet_locality(explained: Explained) -> str:
+    """Return which demand on near devices those that the claims have, or may get, do not satisfy; empty: none."""
+    return next((claim.locality.unmet for claims in explained for claim in claims if claim.locality.unmet), "")
+
+
 def may_align(explained: Explained, *, required: bool = False) -> bool:
     """Return whether the scheduler can choose devices so that everything is beside them.
 
@@ -115,29 +132,36 @@ class ClaimSuitability:
 
         If the pod requires that, return only these.
         """
-        preference = claim_preference(pod)[0]
+        preference, restricted = claim_preference(pod)[0], restricts_claims(pod)
         beside: list[str] = []
         others: list[str] = []
         for number, node in enumerate(nodes):
-            judged = preference is not ClaimPreference.PREFER or number < MAX_JUDGED
+            judged = restricted or preference is ClaimPreference.IGNORE or number < MAX_JUDGED
             if judged and self.suits(pod, node):
                 beside.append(node)
                 if len(beside) >= limit:
                     break
             else:
                 others.append(node)
-        return (beside if preference is ClaimPreference.REQUIRE else [*beside, *others])[:limit]
+        return (beside if restricted else [*beside, *others])[:limit]
 
     def suits(self, pod: Pod, node: str) -> bool:
         """Return whether the devices of *pod* can be beside its CPUs on a node; as far as known, unless required."""
         preference, explain = claim_preference(pod)[0], self._facts.explain_claims
-        if preference is ClaimPreference.IGNORE:
+        near = restricts_claims(pod) and not must_align(pod)
+        if preference is ClaimPreference.IGNORE and not near:
             return True
         required = preference is ClaimPreference.REQUIRE
-        if may_align(explain(pod, node), required=required):
+
+        def is_suitable(explained: Explained) -> bool:
+            if not may_be_near(explained) or (near and not explained):
+                return False
+            return near or may_align(explained, required=required)
+
+        if is_suitable(explain(pod, node)):
             return True
         options = self._cluster.steered(pod, node) if count_markers(pod) else {}
-        return any(may_align(explain(pod, node, verdict), required=required) for verdict in options.values())
+        return any(is_suitable(explain(pod, node, verdict)) for verdict in options.values())
 
     def suitable(self, pod: Pod, nodes: Iterable[str]) -> frozenset[str]:
         """Return those of *nodes* that suit *pod* and may admit it."""
@@ -201,10 +225,12 @@ class GatedClaims:
     def _refusal(self, pod: Pod, name: str, fit: ClaimFit) -> str:
         if not fit.possible:
             return fit.reason
-        if claim_preference(pod)[0] is ClaimPreference.REQUIRE:
-            aligned = alignment(self._facts.explain_claims(pod, name)) is ClaimAlignment.ALIGNED
-            return "" if aligned else NOT_ALIGNED
-        return ""
+        if not restricts_claims(pod):
+            return ""
+        explained = self._facts.explain_claims(pod, name)
+        if must_align(pod) and alignment(explained) is not ClaimAlignment.ALIGNED:
+            return NOT_ALIGNED
+        return NOT_NEAR if unmet_locality(explained) or not explained else ""
 
     def _busy(self, pod: Pod) -> Collection[str] | None:
         """Return the nodes where claims of other pods have no devices yet; ``None``: such a claim is one of *pod*."""

@@ -15,7 +15,7 @@ from alignup.align.workload import Pod
 from alignup.placement.pod_demands import demand_problem, needs_exact_host
 from alignup.placement.pod_shape import needs_alignment
 from alignup.placement.scheduling.claim_bindings import ClaimBindings
-from alignup.placement.scheduling.claim_rules import MAX_JUDGED, ClaimSuitability, must_align
+from alignup.placement.scheduling.claim_rules import MAX_JUDGED, ClaimSuitability, must_align, restricts_claims
 from alignup.placement.scheduling.common_parts import CommonParts
 from alignup.placement.scheduling.events import NodesAsked
 from alignup.placement.scheduling.facts import PodFacts
@@ -31,6 +31,7 @@ MANY = 16  #: nodes for a scheduler to choose from by its own scores
 CLAIM_POINTS = 30  #: of a score, for a node where devices of claims can be beside the CPUs
 OFFER_SECONDS = 2.0  #: after which a scheduler has bound a pod elsewhere, or not at all
 NOT_ALIGNED = "no devices for its claims beside its CPUs and memory"
+NO_NEAR_DEVICES = "no devices for its claims that are as near as it demands"
 
 
 class NodeOffers:
@@ -102,7 +103,7 @@ class NodeOffers:
                 return AnswerNodes(unresolvable=dict.fromkeys(names, place.problem))
             if place.host:
                 return AnswerNodes((place.host,))
-        if not needs_alignment(pod) and not must_align(pod):
+        if not needs_alignment(pod) and not restricts_claims(pod):
             return self._answer_unaligned(pod, names, kept)
         if chosen := self._best(event, names, kept):
             self.forget(pod.uid)
@@ -128,8 +129,8 @@ class NodeOffers:
         for node in kept:
             if node in verdicts and verdicts[node].admits:
                 self._kept_out(node, pod)
-        if must_align(pod):  # every node that admits it was tried
-            kept = dict.fromkeys(verdicts, NOT_ALIGNED) | dict(kept)
+        if restricts_claims(pod):  # every node that admits it was tried
+            kept = dict.fromkeys(verdicts, NOT_ALIGNED if must_align(pod) else NO_NEAR_DEVICES) | dict(kept)
         kept = {node: reason for node, reason in kept.items() if node in verdicts and verdicts[node].admits}
         reasons = {node: verdict.reason for node, verdict in verdicts.items()} | kept
         self._wake_ups.refused(facts, names)
@@ -153,13 +154,13 @@ class NodeOffers:
             ranked = [ranked.host for ranked in self._cluster.rank(pod, names)]
             chosen = sorted(ranked, key=lambda name: name in last)
         else:
-            wanted = limit if not pod.uses_claims else len(names) if must_align(pod) else MAX_JUDGED
+            wanted = limit if not pod.uses_claims else len(names) if restricts_claims(pod) else MAX_JUDGED
             chosen = self._cluster.best(pod, max(limit, wanted) + len(kept), among=names, last=last)
         chosen = [name for name in chosen if name not in kept]
         if pod.uses_claims:
             chosen = self._suitability.select(pod, chosen, limit)
         others = self._without_report(names) if len(chosen) < limit else []
-        if others and not must_align(pod):
+        if others and not restricts_claims(pod):
             verdicts = self._verdicts(pod, others)
             judged = [(-verdict.score.total, name) for name, verdict in verdicts.items() if verdict.score]
             chosen += [name for _, name in sorted(judged) if verdicts[name].admits]

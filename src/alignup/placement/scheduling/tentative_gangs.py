@@ -26,7 +26,7 @@ from alignup.placement.cluster import Cluster
 from alignup.placement.gang import GangBinding
 from alignup.placement.pod_shape import needs_alignment
 from alignup.placement.scheduling.assumptions import Assumptions
-from alignup.placement.scheduling.claim_rules import ClaimSuitability, must_align
+from alignup.placement.scheduling.claim_rules import ClaimSuitability, restricts_claims
 from alignup.placement.scheduling.facts import ClusterFacts, GangFacts, GroupKey, PodFacts
 from alignup.placement.scheduling.gang_placement import describe_gang
 from alignup.placement.scheduling.instructions import AwaitRoom, ChangeGang, Report, WriteEvent
@@ -387,7 +387,7 @@ class TentativeGangs:
         Those that are *held* stay where they are, so devices are not looked at for them.
         """
         asked, known = question.asked, dict[Hashable, frozenset[str]]()
-        suitable: dict[Hashable, frozenset[str]] = {}  #: for pods that require devices beside their CPUs
+        suitable: dict[Hashable, frozenset[str]] = {}  #: for pods that may get some devices for their claims only
         if question.nodes is not None and question.for_others:
             known[asked.selection] = question.nodes
         eligible: dict[str, Collection[str]] = {}
@@ -400,7 +400,7 @@ class TentativeGangs:
                 considered = question.nodes
             if refused := self._refusals(pod):
                 considered = considered.difference(refused)  # not "-", which makes a set of it
-            if must_align(pod) and pod.uid not in held:
+            if restricts_claims(pod) and pod.uid not in held:
                 kind = (considered, self._facts.claim_kind(pod))
                 if kind not in suitable:
                     suitable[kind] = self._claims.suitable(pod, considered)
