@@ -9,27 +9,24 @@ What became of predictions is an instruction each, for logs and metrics.
 from collections.abc import Callable, Collection, Sequence
 
 from alignup.align.workload import Pod
-from alignup.placement.cluster import Cluster, Confirmed
+from alignup.placement.cluster import Confirmed
 from alignup.placement.host_report import HostReport, PodStage
-from alignup.placement.scheduling.assumptions import Assumptions
+from alignup.placement.scheduling.common_parts import CommonParts
 from alignup.placement.scheduling.events import BoundPod
 from alignup.placement.scheduling.instructions import CountPrediction, PredictionOutcome, RefuseReport
-from alignup.placement.scheduling.turn import Turn
 
 
 class FollowedHosts:
     def __init__(
         self,
-        cluster: Cluster,
-        assumptions: Assumptions,
+        parts: CommonParts,
         *,
-        turn: Turn,
         changed: Callable[[Collection[str]], object],
         confirmed: Callable[[Confirmed, str], object],
     ) -> None:
-        self._cluster = cluster
-        self._assumptions = assumptions
-        self._turn = turn
+        self._cluster = parts.cluster
+        self._assumptions = parts.assumptions
+        self._turn = parts.turn
         self._changed = changed
         self._confirmed = confirmed
 

@@ -98,13 +98,7 @@ class SchedulingState:
             claims=self._claim_bindings,
             ended=self._binding_ended,
         )
-        hosts = FollowedHosts(
-            cluster,
-            self.assumptions,
-            turn=self._turn,
-            changed=self._hosts_reported,
-            confirmed=self.steering.confirmed,
-        )
+        hosts = FollowedHosts(parts, changed=self._hosts_reported, confirmed=self.steering.confirmed)
         self.gate: Gate | None = None
         self._orders: dict[str, WaitingOrder] = {}  #: by uid, of pods without a node
         self._unseen: dict[str, float] = {}  #: uids of pods that were asked about, and are not seen yet, and when
