@@ -18,7 +18,7 @@ from alignup.align.locality import FLAT, DeviceLink, Level, LinkKind, Locality, 
 from alignup.align.machine import Cpu, Machine, NumaNode, PciDevice
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Container, Pod, PodClaim, Resources
-from alignup.align.workload.names import DEVICES_ANNOTATION
+from alignup.align.workload.names import DEVICES_ANNOTATION, MARKER
 
 GPU, NIC, FPGA = "nvidia.com/gpu", "rdma/nic", "example.com/fpga"
 CLASSES = {"gpu": 0x030200, "nic": 0x020000, "fpga": 0x120000}
@@ -102,6 +102,10 @@ def test_devices_of_other_pods(
     demand: LocalityDemand, others: dict[str, list[str]], satisfied: bool | None, reason: str
 ) -> None:
     assert check_demand(demand, TREE, devices((0,)), others) == (satisfied, reason)
+
+
+def test_the_marker_of_a_numa_node_is_no_device():
+    assert check_demand(SWITCH, TREE, {**devices((0,), (2,)), MARKER: ["numa-0-0"]}).satisfied
 
 
 def test_only_the_named_resources_count() -> None:

@@ -7,6 +7,7 @@ import pytest
 from alignup.align.devices.plugin_rules import (
     NO_NVSWITCH,
     OVERWRITTEN,
+    TOO_MANY,
     UNKNOWN_LINKS,
     PluginRule,
     PluginRules,
@@ -109,6 +110,16 @@ def test_nvidia_is_slow_and_wrong_with_many_gpus():
     assert ask(rules, PluginRule.NVIDIA, ids(16), 3).notes == (
         "NVIDIA's device plugin needs about 32 s for this choice",
     )
+
+
+@pytest.mark.parametrize(("count", "size"), [(32, 20), (32, 31), (24, 8), (20, 19)])
+def test_very_many_gpus_are_not_compared(count, size):
+    """Comparing the ways to divide them would take years; here the test would not end."""
+    links = [nvlink(number, number + 1, number + 1) for number in range(count - 1)]
+    answer = ask(PluginRules(machine=machine(count, *links)), PluginRule.NVIDIA, ids(count), size)
+
+    compared = size >= count - 1
+    assert (bool(answer.options), TOO_MANY in answer.notes) == (compared, not compared)
 
 
 def test_shared_gpus_are_taken_from_those_least_in_use():

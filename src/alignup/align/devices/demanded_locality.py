@@ -20,7 +20,7 @@ from alignup.align.devices.plugin_rules import REPLICA
 from alignup.align.errors import ParseError, PodError, Problem
 from alignup.align.locality import DeviceKind, Level, Locality
 from alignup.align.workload import Pod
-from alignup.align.workload.names import DEVICES_ANNOTATION, qualified_problems
+from alignup.align.workload.names import DEVICES_ANNOTATION, MARKER, qualified_problems
 
 
 class DemandedLocality(StrEnum):
@@ -40,7 +40,7 @@ class LocalityDemand(NamedTuple):
     names: tuple[str, ...] = ()  #: of resources, or of claims of the pod; empty: all of the container
 
     def concerns(self, name: str) -> bool:
-        return not self.names or name in self.names
+        return name in self.names or (not self.names and name != MARKER)
 
     def __str__(self) -> str:
         return f"{self.locality}={','.join(self.names)}" if self.names else self.locality.value

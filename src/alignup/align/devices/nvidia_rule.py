@@ -22,6 +22,8 @@ Picks = tuple[tuple[int, tuple[int, ...]], ...]
 LINK_SCORES = {"SYS": 10, "NODE": 20, "PHB": 30, "PXB": 40, "PIX": 50, "PSB": 60}
 NVLINK_SCORE = 100  #: of each NVLink; links to an NVSwitch are not seen
 PARTITIONS_PER_SECOND = 700_000  #: of the plugin, measured on one core
+_ALWAYS_COMPARED = 16  #: GPUs
+_MAX_FIRST_SETS = 1000  #: of more GPUs, to which the first of them can belong
 _NO_PARTITION = -1  #: no partition is allowed
 _FIELD = 8  #: bits of the count of one class
 
@@ -49,6 +51,11 @@ def count_partitions(available: int, size: int) -> int:
     rest = available % size
     sets, full = available // size, available - rest
     return comb(available, rest) * factorial(full) // (int(factorial(size) ** sets) * factorial(sets))
+
+
+def is_comparable(available: int, size: int) -> bool:
+    """Return whether all partitions can be compared in a fraction of a second here, whatever the links are."""
+    return available <= _ALWAYS_COMPARED or comb(available - 1, size - 1) <= _MAX_FIRST_SETS
 
 
 def overwritten_sets(available: int, size: int) -> tuple[int, int]:

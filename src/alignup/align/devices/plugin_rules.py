@@ -152,6 +152,8 @@ class PluginRules:
             return PreferredSets((), notes=(*notes, OVERWRITTEN))
         if scores is None:
             return PreferredSets((), notes=(*notes, UNKNOWN_LINKS))
+        if not nvidia_rule.is_comparable(len(ids), size):
+            return PreferredSets((), notes=(*notes, TOO_MANY))
         required = [ids.index(id_) for id_ in question.required]
         answers = nvidia_rule.possible_answers(scores, range(len(ids)), required=required, size=size)
         if answers is None:
