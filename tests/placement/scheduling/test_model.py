@@ -341,11 +341,15 @@ class Model:
             self.fail(f"{self.started.get(group)} of {self.api.minimums[group]} pods of gang {group} are released")
 
     def check_binding(self, shell: Shell, pod: Pod) -> None:
-        """When the first pod of a gang is bound, nodes count on so many others that it can start."""
+        """When the first pod of a gang is bound, nodes count on so many others that it can start.
+
+        A pod whose deletion was not told yet counts.
+        """
         known = self.api.pods.get(pod.uid)
         if known is None or known.group is None or not needs_alignment(pod):
             return
-        members = [each for each in self.api.pods.values() if each.group == known.group]
+        pods = (*shell.facts.view.values(), *self.api.pods.values())
+        members = [each for each in pods if each.group == known.group]
         if any(needs_alignment(each.pod) for each in members):
             placed = [each.uid for each in members if each.host or each.uid in shell.state.assumptions]
             free = [each.uid for each in members if not needs_alignment(each.pod)]
