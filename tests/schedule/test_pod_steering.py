@@ -410,6 +410,7 @@ async def test_markers_withdrawn_for_another_pod_do_not_reject_one(http, nodes, 
 
 
 async def test_a_full_numa_node_is_not_steered_to(http, nodes, service, steering, observer):
+    """Where the pod ends is counted."""
     first = pod("first", cpu="3", memory="1Gi")
     nodes.create(first, "a")
     nodes.admit("a", first)  # on NUMA node 0
@@ -420,17 +421,6 @@ async def test_a_full_numa_node_is_not_steered_to(http, nodes, service, steering
     assert await bound(http, wrong, "a") == ""
 
     assert (counted(service, "no_choice"), observer.specs) == (1, [])
-
-
-async def test_a_pod_that_names_a_full_numa_node_is_counted_where_it_ends(http, nodes, service, steering, observer):
-    first = pod("first", cpu="3", memory="1Gi")
-    nodes.create(first, "a")
-    nodes.admit("a", first)  # on NUMA node 0
-    wrong = replace(SMALL, annotations={NUMA_ANNOTATION: "0"})
-    await create(nodes, service, wrong)
-    await until(lambda: "first" in service.live.cluster.record("a").ledger.pods)
-    assert await bound(http, wrong, "a") == ""
-
     await confirmed(service, observer, "a", "small")
 
     assert observer.numa_nodes("a", "small") == 2

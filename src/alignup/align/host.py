@@ -12,6 +12,7 @@ ledger, by a missing uid, a duplicate container name or a negative amount, raise
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -170,7 +171,7 @@ class Host(Pictured):
 
     def copy(self) -> "Host":
         """Return a host with the same machine, settings, providers and ledger, on which other pods can be tried."""
-        return Host(self.machine, self.settings, ledger=self.ledger, others=self.others)
+        return copy(self)
 
     def initial_ledger(self) -> Ledger:
         """Return a ledger in which nothing is allocated."""

@@ -179,8 +179,10 @@ class Planner:
                 self._groups.setdefault(running.group, []).append(running)
         self.tried = 0  #: sets of pods
         self._limited = False  #: whether the search left something out
-        self._hopeless: set[str] = set()  #: hosts that reject a pod even without all pods that may be evicted
-        self._homeless: set[tuple[str, ...]] = set()  #: pods that would make room, and whose replacements fit nowhere
+        self._never_admitting: set[str] = set()  #: hosts that reject a pod even without all pods that may be evicted
+        self._without_new_places: set[tuple[str, ...]] = (
+            set()
+        )  #: pods that would make room, and whose replacements fit nowhere
 
     # Plans
 
@@ -235,7 +237,7 @@ class Planner:
     def _make_room(self, room: _Room, waiting: PendingPod) -> tuple[_Room | None, int]:
         """Return the cheapest room with the fewest moves that was found, and how many are certainly needed."""
         self._limited = False
-        self._hopeless.clear()
+        self._never_admitting.clear()
         for host, after in self._targets(room.hosts, waiting):
             step = PlanStep(waiting.pod, host, _UNDECIDED)
             return _Room({**room.hosts, host: after}, (*room.steps, step), room.evicted), 0
@@ -267,7 +269,7 @@ class Planner:
             search = self._search(room, waiting.pod, host)
             spared = search.spare() if search.units else None
             if spared is None:
-                self._hopeless.add(host)
+                self._never_admitting.add(host)
                 continue
             for other in islice(self._rooms_with(room, waiting, host, *spared, left=0), 1):
                 if len(other.evicted) - len(room.evicted) <= self._rules.max_moves:
@@ -282,7 +284,7 @@ class Planner:
         Of each set of pods on one host, *most* ways to find new places are yielded.
         """
         for host in self._promising(room.hosts, waiting):
-            if host == exclude or (count > PROVED_MOVES and host in self._hopeless):
+            if host == exclude or (count > PROVED_MOVES and host in self._never_admitting):
                 continue
             for size in range(1, count + 1):
                 for units, after in self._sufficient(room, waiting.pod, host, size):
@@ -294,13 +296,13 @@ class Planner:
         """Yield the rooms after the eviction of *units*, if new places are found with at most *left* more moves."""
         start, leaving = self._without(room, host, units, after)
         moved = False
-        for moves in self._rehome(start._replace(steps=()), leaving, host, left):
+        for moves in self._find_new_places(start._replace(steps=()), leaving, host, left):
             moved = True
             before, later = _split(moves.steps, host)
             steps = (*room.steps, *before, PlanStep(waiting.pod, host, _UNDECIDED), *later)
             yield moves._replace(steps=steps)
         if not moved:
-            self._homeless.add(tuple(sorted(running.pod.uid for running in leaving)))
+            self._without_new_places.add(tuple(sorted(running.pod.uid for running in leaving)))
 
     def _without(self, room: _Room, host: str, units: UnitSet, after: TentativeHost) -> tuple[_Room, list[RunningPod]]:
         """Return the hosts without *units*, of which one host is *after* then, and all pods that leave."""
@@ -312,7 +314,7 @@ class Planner:
                 hosts[running.host] = other.without((running.pod.uid,))
         return _Room(hosts, room.steps, room.evicted | {running.pod.uid for running in leaving}), leaving
 
-    def _rehome(self, room: _Room, leaving: Sequence[RunningPod], target: str, left: int) -> Iterator[_Room]:
+    def _find_new_places(self, room: _Room, leaving: Sequence[RunningPod], target: str, left: int) -> Iterator[_Room]:
         """Yield the ways to find new places for pods that leave, in this order, with at most *left* more moves.
 
         *target* is the host that they make room on: what else leaves it is another set of pods.
@@ -328,16 +330,16 @@ class Planner:
             for host, after in self._targets(room.hosts, moving):
                 arrival = PlanStep(running.pod, host, _UNDECIDED, replacement=True)
                 moved = _Room({**room.hosts, host: after}, (*room.steps, *evictions, arrival), room.evicted)
-                yield from self._rehome(moved, rest, target, left)
+                yield from self._find_new_places(moved, rest, target, left)
             for count in range(1, left + 1):
                 for inner in self._rooms(_Room(room.hosts, (), room.evicted), moving, count, exclude=target):
                     # The evictions go right before the arrival, after the moves that it needs.
                     place = next(at for at, step in enumerate(inner.steps) if step.pod is running.pod)
                     arrival = replace(inner.steps[place], replacement=True)
                     steps = (*room.steps, *inner.steps[:place], *evictions, arrival, *inner.steps[place + 1 :])
-                    yield from self._rehome(inner._replace(steps=steps), rest, target, left - count)
+                    yield from self._find_new_places(inner._replace(steps=steps), rest, target, left - count)
         if running.preemptible:
-            yield from self._rehome(room._replace(steps=(*room.steps, *evictions)), rest, target, left)
+            yield from self._find_new_places(room._replace(steps=(*room.steps, *evictions)), rest, target, left)
 
     # More pods of one shape
 
@@ -383,7 +385,7 @@ class Planner:
 
         for units, after in self._search(room, waiting.pod, name, prove).sufficient(size):
             start, leaving = self._without(room, name, units, after)
-            for moved in islice(self._rehome(start._replace(steps=()), leaving, name, 0), MAX_TARGETS):
+            for moved in islice(self._find_new_places(start._replace(steps=()), leaving, name, 0), MAX_TARGETS):
                 changed = [other for other, state in moved.hosts.items() if state is not room.hosts.get(other)]
                 gain = sum(
                     self._capacity(moved.hosts[other], waiting.pod) - self._capacity(state, waiting.pod)
@@ -557,10 +559,10 @@ class Planner:
         if not names:
             return "no node is considered for it, or none has the devices that it requests"
         reasons = []
-        if self._hopeless:
-            reasons.append(f"evicting all pods that may be evicted is not enough on {_nodes(self._hopeless)}")
-        if self._homeless:
-            sets = f"{len(self._homeless)} set{'s' * (len(self._homeless) > 1)} of pods"
+        if self._never_admitting:
+            reasons.append(f"evicting all pods that may be evicted is not enough on {_nodes(self._never_admitting)}")
+        if self._without_new_places:
+            sets = f"{len(self._without_new_places)} set{'s' * (len(self._without_new_places) > 1)} of pods"
             reasons.append(f"{sets} would make room, but the pods fit nowhere else")
         if self._limited:
             reasons.append("not everything was tried within the budget")

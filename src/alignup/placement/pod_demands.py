@@ -26,7 +26,7 @@ _POLICY_ANNOTATIONS = frozenset({POLICY_ANNOTATION, SCOPE_ANNOTATION})
 DEMAND_ANNOTATIONS = _POLICY_ANNOTATIONS | {DEVICES_ANNOTATION}
 NOT_EXACT = "what its pods hold is not exactly known, and the pod demands a policy or near devices"
 
-SUPPORTED_VALUES = {POLICY_ANNOTATION: tuple(Policy), SCOPE_ANNOTATION: tuple(Scope)}
+_SUPPORTED_VALUES = {POLICY_ANNOTATION: tuple(Policy), SCOPE_ANNOTATION: tuple(Scope)}
 CLAIMED = "the pod demands near devices, and which devices its claims will get is unknown"
 NOT_NEAR = "the devices that its claims have or may get are not as near as the pod demands"
 _SHOWN = 40  #: characters of an unknown value
@@ -54,7 +54,7 @@ def needs_exact_host(pod: Pod) -> bool:
 
 def demand_problem(pod: Pod) -> str:
     """Return which annotation of *pod* has an unknown value, so that it gets no host; empty: none."""
-    for annotation, supported in SUPPORTED_VALUES.items():
+    for annotation, supported in _SUPPORTED_VALUES.items():
         value = pod.annotations.get(annotation)
         if value is not None and value not in set(supported):
             shown = value if len(value) <= _SHOWN else f"{value[:_SHOWN]}…"

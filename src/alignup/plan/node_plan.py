@@ -1,7 +1,6 @@
 """A plan for one node, from its files: a move is the end of a pod, since nothing is known about other nodes."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from copy import copy
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -52,7 +51,7 @@ def plan_on_node(
         plan = MovePlan(problem=sentences.not_schedulable(pod, missing))
     else:
         plan = _plan(host, pod, MoveRules(pods=pods, should_stop=should_stop))
-    after = copy(host)
+    after = host.copy()
     for step in plan.evictions:
         after.release(step.pod.uid)
     controllers = {step.pod.uid: _controller(objects.get(step.pod.uid)) for step in plan.evictions}
