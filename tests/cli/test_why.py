@@ -786,6 +786,7 @@ def test_a_pod_does_not_get_a_node_that_does_not_meet_its_demand(manifest, asked
     (answer,) = json.loads(run.stdout)["answers"]
     assert run.returncode == (1 if reason else 0), run.stderr
     assert answer["kubeletVerdict"] == "Pod default/p is admitted"
+    assert answer["verdict"].endswith("by the kubelet, but not as its annotations demand") is bool(reason)
     assert (answer["unmetDemand"] or {"reason": ""})["reason"] == reason
 
 

@@ -272,7 +272,8 @@ class Explanation(NamedTuple):
     @property
     def verdict(self) -> str:
         if not self.missing or self.lenient:
-            return sentences.verdict(self.decision)
+            verdict = sentences.verdict(self.decision)
+            return f"{verdict} by the kubelet, but not as its annotations demand" if self.refusal else verdict
         return sentences.not_schedulable(self.workload.pod, self.missing)
 
     def with_policies(self, host: Host) -> "Explanation":
@@ -368,7 +369,7 @@ def _verdict_lines(explanation: Explanation, say: Callable[[str], str]) -> Itera
     if decision.rejection and say is str:
         yield from paragraph(decision.rejection.message)
     if refusal := explanation.refusal:
-        yield from paragraph(say(f"Its annotations keep it from the node: {refusal.reason}"), style="warn")
+        yield from paragraph(say(refusal.reason), style="warn")
         yield from paragraph(say(refusal.detail)) if refusal.detail else ()
     for other in explanation.others:
         nodes = ", ".join(dict.fromkeys(sentences.format_hint(step.hint) for step in other.steps))
