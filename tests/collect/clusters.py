@@ -10,7 +10,7 @@ from alignup.collect.reader_pod import ETC_MOUNT, MOUNT, PREFIX
 from alignup.testing.api_server import ApiServer
 from tests.align.hosts import pod
 from tests.observe.api_objects import SERVED, api_pod, node
-from tests.observe.kubelets import CONFIGURATION, SimulatedKubelet
+from tests.observe.kubelets import SimulatedKubelet
 
 NODE = "host-a"
 SECRET = "hunter2"  # noqa: S105 - which must not be in an archive
@@ -77,7 +77,7 @@ def put_node(server: ApiServer, kubelet: SimulatedKubelet, *, version: str = "v1
     server.put({**node(NODE), "status": {"nodeInfo": {"kubeletVersion": version}}})
     for known in kubelet.pods.values():
         server.put(api_pod(known.pod, NODE))
-    configuration = {**CONFIGURATION, "staticPodURLHeader": {"Authorization": [SECRET]}}
+    configuration = {**json.loads(kubelet.text), "staticPodURLHeader": {"Authorization": [SECRET]}}
     body = json.dumps({"kubeletconfig": configuration}).encode()
     server.respond(f"/api/v1/nodes/{NODE}/proxy/configz", body)
 

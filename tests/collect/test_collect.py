@@ -152,7 +152,8 @@ def test_without_an_observer_a_reader_prints_the_machine_and_the_state_files(clu
     recording.write_bytes(archives.read(tmp_path / "default-web.tar.gz").parts[Part.RECORDING])
     machine = replace(load_machine(recording), gaps=())
     assert machine.cpus
-    kubelet = SimulatedKubelet(machine=machine, devices=())
+    # The memory of a virtual machine can change between two recordings, so this kubelet does not manage it.
+    kubelet = SimulatedKubelet(machine=machine, devices=(), memoryManagerPolicy="None", reservedMemory=[])
     kubelet.write(cluster.state)
     put_node(cluster, kubelet)
 
