@@ -7,7 +7,7 @@ protects pods: a plan never counts on something unknown.
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -18,7 +18,8 @@ from alignup.kubernetes.api import UNFINISHED_PODS, ApiClient, Resource
 from alignup.kubernetes.api.errors import ForbiddenError, NotFoundError
 from alignup.kubernetes.api.known_pods import bound_pod, known_pod, kubelet_uid
 from alignup.kubernetes.api.objects import ApiObject, ApiPod, ApiPodSpec, ObjectMeta
-from alignup.kubernetes.manifests.disruption import EvictedPod, EvictionRules, PodVolume
+from alignup.kubernetes.api.pods_with_volumes import PODS_WITH_VOLUMES, PodWithVolumes
+from alignup.kubernetes.manifests.disruption import EvictedPod, EvictionRules
 from alignup.kubernetes.manifests.pod_decoder import ObjectPart
 from alignup.placement.moves import Defragmentation, MovePlan, MoveRules, PendingPod, PlanStep, RunningPod
 from alignup.placement.victims import DisruptionBudget
@@ -33,16 +34,6 @@ NO_CONTROLLER = "without a controller"
 NEAR_OTHERS = "with required affinity to other pods or a required spread"
 SEVERAL_BUDGETS = "covered by several PodDisruptionBudgets"
 UNREADABLE = "that cannot be read"
-
-
-class PlannedPodSpec(ApiPodSpec, frozen=True):
-    volumes: tuple[PodVolume, ...] = ()
-
-
-class PlannedPod(ApiPod, frozen=True):
-    """A pod with its volumes."""
-
-    spec: PlannedPodSpec = PlannedPodSpec()
 
 
 class JobSpec(ObjectPart, frozen=True):
@@ -86,7 +77,6 @@ class Volume(ObjectPart, frozen=True):
     spec: VolumeSpec = VolumeSpec()
 
 
-PLANNED_PODS = Resource(type=PlannedPod, kind="Pod", plural="pods", namespaced=True)
 JOBS = Resource(type=Job, kind="Job", plural="jobs", group="batch", namespaced=True)
 VOLUME_CLAIMS = Resource(
     type=VolumeClaim, kind="PersistentVolumeClaim", plural="persistentvolumeclaims", namespaced=True
@@ -96,17 +86,30 @@ VOLUMES = Resource(type=Volume, kind="PersistentVolume", plural="persistentvolum
 Object = TypeVar("Object", bound=ApiObject)
 
 
+class EvictionFacts(Protocol):
+    """What is known about the pods that run, and about who may be evicted."""
+
+    @property
+    def budgets(self) -> Sequence[DisruptionBudget]: ...
+
+    def running(self, view: ClusterView, rules: EvictionRules, *, priority: int) -> Iterable[RunningPod]:
+        """Return the pods that run, with what a plan for a pod of this *priority* may do with them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFacts:
     """What the API server says about evictions."""
 
-    pods: Sequence[PlannedPod]
+    pods: Sequence[PodWithVolumes]
     budgets: Sequence[DisruptionBudget] = ()
     local_claims: Collection[str] | None = None  #: of local volumes, as ``NAMESPACE/NAME``; ``None``: unknown
     disruptable_jobs: Collection[str] | None = None  #: uids of Jobs that ignore evictions; ``None``: unknown
     whole_groups: Collection[tuple[str, str]] = ()  #: namespace and name of PodGroups that are disrupted as a whole
     now: float = 0.0  #: seconds since the epoch
     notes: tuple[str, ...] = ()
+
+    def running(self, view: ClusterView, rules: EvictionRules, *, priority: int) -> Iterable[RunningPod]:
+        return running_pods(view, self, rules, priority=priority)
 
 
 async def read_plan_facts(client: ApiClient) -> PlanFacts:
@@ -121,7 +124,7 @@ async def read_plan_facts(client: ApiClient) -> PlanFacts:
             notes.append(f"{error}; pods that depend on it are not evicted")
             return None
 
-    pods = (await client.list(PLANNED_PODS, UNFINISHED_PODS)).items
+    pods = (await client.list(PODS_WITH_VOLUMES, UNFINISHED_PODS)).items
     claims = await read(VOLUME_CLAIMS)
     volumes = await read(VOLUMES)
     local_claims = None
@@ -193,7 +196,7 @@ def running_pods(view: ClusterView, facts: PlanFacts, rules: EvictionRules, *, p
 
 def plan_for_pods(
     view: ClusterView,
-    facts: PlanFacts,
+    facts: EvictionFacts,
     pods: Sequence[tuple[Pod, ApiPodSpec]],
     *,
     rules: EvictionRules,
@@ -203,13 +206,13 @@ def plan_for_pods(
     nodes = _NodeSets(view)
     pending = [PendingPod(pod, nodes.considered(_unbound(spec))) for pod, spec in pods]
     priority = min(pod.priority or 0 for pod, _ in pods)
-    running = {each.pod.uid: each for each in running_pods(view, facts, rules, priority=priority)}
+    running = {each.pod.uid: each for each in facts.running(view, rules, priority=priority)}
     return view.cluster.plan(pending, MoveRules(pods=running, budgets=facts.budgets, should_stop=should_stop))
 
 
 def defragment_for(  # noqa: PLR0913 - one question
     view: ClusterView,
-    facts: PlanFacts,
+    facts: EvictionFacts,
     shape: tuple[Pod, ApiPodSpec],
     *,
     rules: EvictionRules,
@@ -218,7 +221,7 @@ def defragment_for(  # noqa: PLR0913 - one question
 ) -> Defragmentation:
     """Return moves after which more pods of one shape fit."""
     pod, spec = shape
-    running = {each.pod.uid: each for each in running_pods(view, facts, rules, priority=pod.priority or 0)}
+    running = {each.pod.uid: each for each in facts.running(view, rules, priority=pod.priority or 0)}
     move_rules = MoveRules(pods=running, budgets=facts.budgets, max_moves=max_moves, should_stop=should_stop)
     pending = PendingPod(pod, _NodeSets(view).considered(_unbound(spec)))
     return view.cluster.planner(move_rules, [pod]).defragment(pending)
@@ -255,7 +258,7 @@ def hosts_after(view: ClusterView, steps: Iterable[PlanStep]) -> dict[str, tuple
     return changed
 
 
-def _protection(pod: PlannedPod) -> str:
+def _protection(pod: PodWithVolumes) -> str:
     """Return why a pod of a cluster is never evicted, beside the rules for all pods."""
     if not any(owner.controller for owner in pod.metadata.owner_references):
         return NO_CONTROLLER
