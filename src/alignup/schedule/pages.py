@@ -36,6 +36,7 @@ from alignup.schedule.best_nodes import PlacedPods, choose_best, describe_score,
 from alignup.schedule.cluster_snapshot import ClusterView, incomplete_release, present_host
 from alignup.schedule.live_cluster import NO_HOST_STATE, LiveCluster
 from alignup.schedule.metrics import OUTCOMES, ago
+from alignup.schedule.move_searches import MoveSearches
 from alignup.schedule.node_cards import (
     MAX_COLUMNS,
     POLICIES,
@@ -127,7 +128,15 @@ class AnsweredPod(NamedTuple):
 class ClusterPages:
     """The handlers of the pages; *problems* returns why answers could be wrong."""
 
-    def __init__(self, live: LiveCluster, problems: Callable[[], tuple[str, ...]], *, subject: str = "") -> None:
+    def __init__(
+        self,
+        live: LiveCluster,
+        problems: Callable[[], tuple[str, ...]],
+        searches: MoveSearches,
+        proposal: Callable[[str], str],
+        *,
+        subject: str = "",
+    ) -> None:
         functions = {
             "page_path": lambda query, offset: path("/", **query.parameters(offset)),
             "describe_score": describe_score,
@@ -136,6 +145,8 @@ class ClusterPages:
         self.events = EventBus(now=time.time)
         self._templates = Pages("alignup.schedule", links=LINKS, subject=subject, functions=functions)
         self._live, self._problems = live, problems
+        self._searches = searches
+        self._proposal = proposal  #: returns what was proposed for a pod by its uid
         self._computing = asyncio.Semaphore(1)  #: one question about pods at a time
         self._cards: dict[str, NodeCard] = {}
         self._serial, self._removed = 0, 0  #: of the last change, and of the last one that removed a node
@@ -172,6 +183,8 @@ class ClusterPages:
         self._sample()
         predictions = self._live.metrics.predictions
         selected = select_cards(cards, query)
+        if self._count_stranded():
+            self._searches.renew_report(self._announce)
         return self._templates.response(
             "cluster.html",
             problems=self._problems(),
@@ -180,6 +193,7 @@ class ClusterPages:
             activity=list(self._activity(cards)),
             figures=_capacity_tiles(capacity),
             capacity=capacity,
+            moves=self._searches.report,
             unknown=group_unknown(cards, no_report=NO_HOST_STATE.reason),
             count=len(cards),
             query=query,
@@ -351,7 +365,8 @@ class ClusterPages:
         if pod is None:
             raise ProblemError(404, f"There is no pod {namespace}/{name}.")
         async with self._computing:
-            answered = await self._ask(pod.metadata.full_name, known_pod(pod).pod, pod.spec, (), pod)
+            notes = tuple(filter(None, [self._proposal(pod.metadata.uid)]))
+            answered = await self._ask(pod.metadata.full_name, known_pod(pod).pod, pod.spec, notes, pod)
         document = path("/v1/explain", namespace, name)
         return self._templates.response("pod.html", answered=answered, document=document)
 
