@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from heapq import nsmallest
 from typing import Any, NamedTuple
@@ -22,8 +23,10 @@ from alignup.align.errors import AlignError, ParseError
 from alignup.align.workload import Pod
 from alignup.align.workload.names import CPU, MEMORY, is_hugepages
 from alignup.documents import codec
+from alignup.documents.codec import timestamp
+from alignup.explain import page, why
 from alignup.kubernetes.api.client import ObjectKey
-from alignup.kubernetes.api.known_pods import check_container_count, known_pod
+from alignup.kubernetes.api.known_pods import asked_pod, check_container_count
 from alignup.kubernetes.api.objects import ApiNode, ApiPod, ApiPodSpec
 from alignup.kubernetes.manifests import workloads as manifests
 from alignup.picture.numa_bars import measure_bars
@@ -32,6 +35,7 @@ from alignup.picture.sparkline import draw_sparkline
 from alignup.picture.svg_elements import svg_inline
 from alignup.placement.free_capacity import measure_free_capacity
 from alignup.placement.gang import GangAnswer
+from alignup.placement.pod_demands import has_demands
 from alignup.schedule.best_nodes import PlacedPods, choose_best, describe_score, place_pods
 from alignup.schedule.cluster_snapshot import ClusterView, incomplete_release, present_host
 from alignup.schedule.live_cluster import NO_HOST_STATE, LiveCluster
@@ -64,7 +68,7 @@ from alignup.schedule.trends import PodCountHistory, Trends
 from alignup.schedule.workload_answers import WorkloadAnswer, accept_for, ask_about_gang, split_by_object
 from alignup.web.authentication import count_authenticated
 from alignup.web.event_streams import EventBus, EventStreams
-from alignup.web.pages import HTML, PageHandler, Pages, describe_machine, path, read_form, static_routes
+from alignup.web.pages import HTML, PageHandler, Pages, describe_machine, file_response, path, read_form, static_routes
 from alignup.web.paging import gather_items
 from alignup.web.responses import ProblemError, json_response
 from alignup.web.tiles import Tile, capacity_tiles, resource_name
@@ -109,6 +113,7 @@ def page_routes(pages: "ClusterPages", *, stopping: asyncio.Event) -> list[BaseR
         Route("/nodes/{name}", pages.guard(pages.node)),
         Route("/pods", pages.guard(pages.pods)),
         Route("/pods/{namespace}/{name}", pages.guard(pages.pod)),
+        Route("/pods/{namespace}/{name}/file", pages.guard(pages.pod_file)),
         Route("/where", pages.guard(pages.where), methods=["GET", "POST"]),
         Route(EVENTS, events),
     ]
@@ -346,14 +351,40 @@ class ClusterPages:
         return parts
 
     async def pod(self, request: Request) -> Response:
+        api_pod = self._requested_pod(request)
+        pod = asked_pod(api_pod)
+        async with self._computing:
+            answered = await self._ask(api_pod.metadata.full_name, pod, api_pod.spec, (), api_pod)
+        namespace, name = request.path_params["namespace"], request.path_params["name"]
+        document = path("/v1/explain", namespace, name)
+        # What claims and demands add to the kubelet's decision is not in the file.
+        file = "" if pod.uses_claims or has_demands(pod) else path("/pods", namespace, name, "file")
+        return self._templates.response("pod.html", answered=answered, document=document, file=file)
+
+    async def pod_file(self, request: Request) -> Response:
+        """Return what the kubelet of a node would decide on a pod now, as one file for a ticket."""
+        api_pod, node = self._requested_pod(request), request.query_params.get("node", "")
+        pod, host = asked_pod(api_pod), present_host(self._live.cluster, node)
+        if host is None:
+            raise ProblemError(404, f"What node {node!r} holds is unknown here.")
+        check_container_count(len(pod.containers) + len(pod.init))
+        other = copy(host)
+        other.release(pod.uid)  # what it holds is free for it
+
+        def build() -> Response:
+            answer = why(other, pod, seconds=SEARCH_SECONDS)
+            title = f"{answer.verdict} (node {node}, {timestamp(time.time())})"
+            return file_response(page([answer], title=title), f"{pod.namespace}-{pod.name}-{node}.html")
+
+        async with self._computing:
+            return await asyncio.to_thread(build)
+
+    def _requested_pod(self, request: Request) -> ApiPod:
         namespace, name = request.path_params["namespace"], request.path_params["name"]
         pod = self._live.find_pod(namespace, name)
         if pod is None:
             raise ProblemError(404, f"There is no pod {namespace}/{name}.")
-        async with self._computing:
-            answered = await self._ask(pod.metadata.full_name, known_pod(pod).pod, pod.spec, (), pod)
-        document = path("/v1/explain", namespace, name)
-        return self._templates.response("pod.html", answered=answered, document=document)
+        return pod
 
     async def where(self, request: Request) -> Response:
         if request.method == "POST":
