@@ -42,6 +42,7 @@ from alignup.schedule.best_nodes import PlacedPods, choose_best, describe_score,
 from alignup.schedule.cluster_snapshot import ClusterView, incomplete_release, present_host
 from alignup.schedule.live_cluster import NO_HOST_STATE, LiveCluster
 from alignup.schedule.metrics import OUTCOMES, ago
+from alignup.schedule.move_searches import MoveSearches
 from alignup.schedule.node_cards import (
     MAX_COLUMNS,
     POLICIES,
@@ -145,7 +146,15 @@ class AnsweredPod(NamedTuple):
 class ClusterPages:
     """The handlers of the pages; *problems* returns why answers could be wrong."""
 
-    def __init__(self, live: LiveCluster, problems: Callable[[], tuple[str, ...]], *, subject: str = "") -> None:
+    def __init__(
+        self,
+        live: LiveCluster,
+        problems: Callable[[], tuple[str, ...]],
+        searches: MoveSearches,
+        proposal: Callable[[str], str],
+        *,
+        subject: str = "",
+    ) -> None:
         functions = {
             "page_path": lambda query, offset: path("/", **query.parameters(offset)),
             "describe_score": describe_score,
@@ -154,6 +163,8 @@ class ClusterPages:
         self.events = EventBus(now=time.time)
         self._templates = Pages("alignup.schedule", links=LINKS, subject=subject, functions=functions)
         self._live, self._problems = live, problems
+        self._searches = searches
+        self._proposal = proposal  #: returns what was proposed for a pod by its uid
         self._computing = asyncio.Semaphore(1)  #: one question about pods at a time
         self._cards: dict[str, NodeCard] = {}
         self._serial, self._removed = 0, 0  #: of the last change, and of the last one that removed a node
@@ -190,6 +201,8 @@ class ClusterPages:
         self._sample()
         predictions = self._live.metrics.predictions
         selected = select_cards(cards, query)
+        if self._count_stranded():
+            self._searches.renew_report(self._announce)
         return self._templates.response(
             "cluster.html",
             problems=self._problems(),
@@ -198,6 +211,7 @@ class ClusterPages:
             activity=list(self._activity(cards)),
             figures=_capacity_tiles(capacity),
             capacity=capacity,
+            moves=self._searches.report,
             unknown=group_unknown(cards, no_report=NO_HOST_STATE.reason),
             count=len(cards),
             query=query,
@@ -393,7 +407,8 @@ class ClusterPages:
         api_pod = self._requested_pod(request)
         pod = asked_pod(api_pod)
         async with self._computing:
-            answered = await self._ask(api_pod.metadata.full_name, pod, api_pod.spec, (), api_pod)
+            notes = tuple(filter(None, [self._proposal(api_pod.metadata.uid)]))
+            answered = await self._ask(api_pod.metadata.full_name, pod, api_pod.spec, notes, api_pod)
         namespace, name = request.path_params["namespace"], request.path_params["name"]
         document = path("/v1/explain", namespace, name)
         # What claims and demands add to the kubelet's decision is not in the file.

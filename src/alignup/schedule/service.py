@@ -47,6 +47,8 @@ from alignup.schedule.kueue_checks import AdmissionChecks
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.live_cluster_options import LiveClusterOptions
 from alignup.schedule.metrics import ScheduleMetrics
+from alignup.schedule.move_proposals import MoveProposals
+from alignup.schedule.move_searches import MoveSearches
 from alignup.schedule.pages import ClusterPages, page_routes
 from alignup.schedule.pod_answers import (
     MAX_CLAIM_ROWS,
@@ -133,6 +135,8 @@ class ScheduleService:
         self.live.schedule(ExtenderOpened(self._options, keeps_nodes=serves_extender))
         self.live.on_instruction(self._write_event, WriteEvent)
         self._events = PodEvents(client, "alignup-schedule")
+        self.searches = MoveSearches(client, self.live)
+        self.proposals = MoveProposals(client, self.live, self.searches, self._events)
         self.steering = SteeringWriter(client, self.live, hold=self._options.steer_hold)
         self.filter = FilterVerb(self.live)
         self.bind = BindVerb(client, self.live, self.filter.records)
@@ -140,7 +144,12 @@ class ScheduleService:
         #: run beside the extender, until the service ends
         self.tasks: list[Task] = [self.live.steering_instructions.run]
         #: run while this process leads
-        self.leader_tasks: list[Task] = [self._pass_time, RejectionWriter(client, self.live).run, self._events.run]
+        self.leader_tasks: list[Task] = [
+            self._pass_time,
+            RejectionWriter(client, self.live).run,
+            self._events.run,
+            self.proposals.run,
+        ]
         self._serves_extender = serves_extender
         if serves_extender:
             self.leader_tasks.append(self._wake_up.run)
@@ -247,6 +256,8 @@ class ScheduleService:
         document["state"] = summarize_pod(pod).to_document()
         if text := rejection_text(pod):
             document["rejection"] = {"node": pod.spec.node_name, "reason": text}
+        if proposal := self.proposals.of(pod.metadata.uid):
+            document["proposal"] = proposal
         if record := self.filter.records.get(pod.metadata.uid):
             document["lastFilter"] = record.document()
         return document
@@ -374,7 +385,9 @@ def schedule_app(
         return json_response(answers)
 
     server = service.client.access.server
-    pages = ClusterPages(service.live, service.problems, subject=f"cluster at {server}")
+    pages = ClusterPages(
+        service.live, service.problems, service.searches, service.proposals.of, subject=f"cluster at {server}"
+    )
     routes = [
         *(_verb_route(service, verb, max_body) for verb in VERBS),
         Route("/v1/explain/{namespace}/{pod}", explain),

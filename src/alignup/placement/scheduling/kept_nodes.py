@@ -129,6 +129,13 @@ class KeptNodes:
         waiting = [waiting.facts for waiting in self._waiting.values()]
         return [facts for facts in waiting if facts.state is WaitState.UNSCHEDULABLE]
 
+    def overdue(self, now: float) -> list[PodFacts]:
+        """Return the pods that have waited as long as a node is kept after, in their order; one of each gang."""
+        waiting = [waiting.facts for waiting in self._waiting.values()]
+        late = [facts for facts in waiting if now - facts.since >= self.patience.get(facts.state, float("inf"))]
+        late.sort(key=lambda facts: facts.order)
+        return list({facts.group or facts.uid: facts for facts in reversed(late)}.values())[::-1]
+
     def keeps_out(self, node: str, pod: Pod, order: WaitingOrder, *, after: Sequence[Pod] = ()) -> bool:
         """Return whether *node* is kept for a pod that comes before this one, and that would not fit beside it.
 
