@@ -13,7 +13,7 @@ from alignup.cli.app import Place
 from alignup.cli.claims_output import claim_lines
 from alignup.cli.layout import paragraph, print_table, section
 from alignup.cli.upgrade_output import upgrade_lines
-from alignup.kubernetes.api.known_pods import known_pod
+from alignup.kubernetes.api.known_pods import asked_pod
 from alignup.kubernetes.api.objects import ApiPod, ApiPodSpec
 from alignup.kubernetes.manifests.workloads import Workload
 from alignup.picture.text_format import Cell, Line, pluralize
@@ -83,10 +83,10 @@ def ask_about_pod(view: ClusterView, pod: ApiPod, *, seconds: float, reported: S
     *reported* is what the cluster service says about it: it knows which nodes are kept, and which moves would help.
     """
     with inputs.input_errors(Place(detail=f"in pod {pod.metadata.full_name}")):
-        read = _with_class_resources(view, known_pod(pod).pod)
+        read = _with_class_resources(view, asked_pod(pod))
         answers = search_remedies(group_answers(view, read, ask_nodes_again(view, pod, read)), seconds=seconds)
         notes = (*_state_notes(pod), *_gate_notes(pod.spec), *reported)
-        notes += tuple(_claim_notes(view, replace(read, annotations=pod.metadata.annotations)))
+        notes += tuple(_claim_notes(view, read))
         return AskedPod(answers, notes)
 
 

@@ -77,7 +77,7 @@ class SchedulingState:
             keeps_out=lambda node, pod, after: self.kept_nodes.keeps_out(node, pod, self.order(pod), after=after),
         )
         parts = CommonParts(cluster, facts, self.assumptions, self._turn)
-        self.steering = PodSteering(parts)
+        self.steering = PodSteering(parts, keeps_off=self.kept_nodes.keeps_off)
         self.preemption = Preemption(cluster, facts, refusals=self.refusals)
         self._claim_bindings = ClaimBindings(turn=self._turn)
         self.wake_ups = WakeUps(parts, gangs=self.gangs, refusals=self.refusals)
