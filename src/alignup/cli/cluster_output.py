@@ -77,15 +77,15 @@ def _ask_about_template(view: ClusterView, workload: Workload, *, seconds: float
         return AskedPod(ask_nodes(view, workload.pod, spec, seconds=seconds), notes)
 
 
-def ask_about_pod(view: ClusterView, pod: ApiPod, *, seconds: float, reported: str = "") -> AskedPod:
+def ask_about_pod(view: ClusterView, pod: ApiPod, *, seconds: float, reported: Sequence[str] = ()) -> AskedPod:
     """Ask about a pod of the cluster; one that was rejected is asked about as if it were created again.
 
-    *reported* is what the gate controller last reported about it, which knows which nodes are kept for other pods.
+    *reported* is what the cluster service says about it: it knows which nodes are kept, and which moves would help.
     """
     with inputs.input_errors(Place(detail=f"in pod {pod.metadata.full_name}")):
         read = _with_class_resources(view, asked_pod(pod))
         answers = search_remedies(group_answers(view, read, ask_nodes_again(view, pod, read)), seconds=seconds)
-        notes = (*_state_notes(pod), *_gate_notes(pod.spec), *([f"The gate reported: {reported}"] if reported else ()))
+        notes = (*_state_notes(pod), *_gate_notes(pod.spec), *reported)
         notes += tuple(_claim_notes(view, read))
         return AskedPod(answers, notes)
 

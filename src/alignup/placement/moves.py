@@ -435,7 +435,7 @@ class Planner:
         verdicts = self._verdicts.of_all(waiting.pod).verdicts
         names = self.hosts_for(waiting)
         return sorted(
-            (name for name in names if self._host(hosts, name)), key=lambda name: (_lack(verdicts[name]), name)
+            (name for name in names if self._host(hosts, name)), key=lambda name: (lack(verdicts[name]), name)
         )
 
     def hosts_for(self, waiting: PendingPod) -> frozenset[str]:
@@ -581,7 +581,7 @@ def _split(steps: Sequence[PlanStep], host: str) -> tuple[list[PlanStep], list[P
     return [step for step in steps if step.evicts or step.host != host], later
 
 
-def _lack(verdict: Verdict) -> float:
+def lack(verdict: Verdict) -> float:
     """Return how much a host lacks for a pod, from 0 on: of the NUMA node that lacks least, and of the whole host."""
     shortfalls = verdict.rejection.shortfalls if verdict.rejection else ()
     by_place: dict[int | None, float] = {}

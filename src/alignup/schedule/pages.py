@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from heapq import nsmallest
 from typing import Any, NamedTuple
 
@@ -36,10 +37,12 @@ from alignup.picture.svg_elements import svg_inline
 from alignup.placement.free_capacity import measure_free_capacity
 from alignup.placement.gang import GangAnswer
 from alignup.placement.pod_demands import has_demands
+from alignup.placement.verdict import DEFECT
 from alignup.schedule.best_nodes import PlacedPods, choose_best, describe_score, place_pods
 from alignup.schedule.cluster_snapshot import ClusterView, incomplete_release, present_host
 from alignup.schedule.live_cluster import NO_HOST_STATE, LiveCluster
 from alignup.schedule.metrics import OUTCOMES, ago
+from alignup.schedule.move_searches import MoveSearches
 from alignup.schedule.node_cards import (
     MAX_COLUMNS,
     POLICIES,
@@ -47,6 +50,7 @@ from alignup.schedule.node_cards import (
     Capacity,
     NodeCard,
     count_stranded_devices,
+    failed_row,
     group_unknown,
     measure_capacity,
     read_query,
@@ -61,7 +65,17 @@ from alignup.schedule.pod_answers import (
     iterate_answers,
     search_remedies,
 )
-from alignup.schedule.pod_states import NEEDS_ATTENTION, PodState, PodStates, PodSummary, group_pods
+from alignup.schedule.pod_states import (
+    NEEDS_ATTENTION,
+    FailedPodListener,
+    PodState,
+    PodStates,
+    PodSummary,
+    failed_summary,
+    find_owner,
+    group_pods,
+    summarize_pod,
+)
 from alignup.schedule.shared_manifests import EXAMPLES, read_shared, share
 from alignup.schedule.step_guard import ServiceStep
 from alignup.schedule.trends import PodCountHistory, Trends
@@ -132,7 +146,15 @@ class AnsweredPod(NamedTuple):
 class ClusterPages:
     """The handlers of the pages; *problems* returns why answers could be wrong."""
 
-    def __init__(self, live: LiveCluster, problems: Callable[[], tuple[str, ...]], *, subject: str = "") -> None:
+    def __init__(
+        self,
+        live: LiveCluster,
+        problems: Callable[[], tuple[str, ...]],
+        searches: MoveSearches,
+        proposal: Callable[[str], str],
+        *,
+        subject: str = "",
+    ) -> None:
         functions = {
             "page_path": lambda query, offset: path("/", **query.parameters(offset)),
             "describe_score": describe_score,
@@ -141,6 +163,8 @@ class ClusterPages:
         self.events = EventBus(now=time.time)
         self._templates = Pages("alignup.schedule", links=LINKS, subject=subject, functions=functions)
         self._live, self._problems = live, problems
+        self._searches = searches
+        self._proposal = proposal  #: returns what was proposed for a pod by its uid
         self._computing = asyncio.Semaphore(1)  #: one question about pods at a time
         self._cards: dict[str, NodeCard] = {}
         self._serial, self._removed = 0, 0  #: of the last change, and of the last one that removed a node
@@ -177,6 +201,8 @@ class ClusterPages:
         self._sample()
         predictions = self._live.metrics.predictions
         selected = select_cards(cards, query)
+        if self._count_stranded():
+            self._searches.renew_report(self._announce)
         return self._templates.response(
             "cluster.html",
             problems=self._problems(),
@@ -185,6 +211,7 @@ class ClusterPages:
             activity=list(self._activity(cards)),
             figures=_capacity_tiles(capacity),
             capacity=capacity,
+            moves=self._searches.report,
             unknown=group_unknown(cards, no_report=NO_HOST_STATE.reason),
             count=len(cards),
             query=query,
@@ -216,7 +243,13 @@ class ClusterPages:
         return json_response(document)
 
     def _encode(self, card: NodeCard) -> bytes:
-        card.encoded = card.encoded or codec.encode(card.row(self._resources, self._labels))
+        if not card.encoded:
+            try:
+                row = card.row(self._resources, self._labels)
+            except Exception as error:  # noqa: BLE001
+                self._live.decision_failed(card.name, error)
+                row = failed_row(card.name)
+            card.encoded = codec.encode(row)
         return card.encoded
 
     def _count_stranded(self) -> int:
@@ -302,10 +335,11 @@ class ClusterPages:
             matching += len(names)
             if state in NEEDS_ATTENTION:
                 pods = [pod for name in names if (pod := self._live.pods.objects.get(name)) is not None]
-                listed += await asyncio.to_thread(group_pods, pods, apart=bool(text))
+                listed += await asyncio.to_thread(group_pods, pods, self._pod_failed(), apart=bool(text))
             else:
                 first = nsmallest(max(MAX_LISTED - len(listed), 0), names)
-                listed += [PodSummary(pod) for name in first if (pod := self._live.pods.objects.get(name)) is not None]
+                pods = [pod for name in first if (pod := self._live.pods.objects.get(name)) is not None]
+                listed += map(self._summarize, pods)
         listed = listed[:MAX_LISTED]
         return await asyncio.to_thread(
             self._templates.response,
@@ -327,8 +361,10 @@ class ClusterPages:
         for start in range(0, len(names), NAMES_AT_ONCE):
             for name in names[start : start + NAMES_AT_ONCE]:
                 namespaces.add(name[0])
-                with self._live.guard.guarded(ServiceStep.ANSWER, f"list {name[0]}/{name[1]}"):
-                    named += [name] if self._is_named(name, state, text) else []
+                guarded, found = self._live.guard.guarded, True  # one that fails is shown
+                with guarded(ServiceStep.ANSWER, f"list {name[0]}/{name[1]}"):
+                    found = self._is_named(name, state, text)
+                named += [name] if found else []
             await asyncio.sleep(0)
         return named
 
@@ -337,7 +373,7 @@ class ClusterPages:
             return True
         # The owners of other pods are not stored.
         pod = self._live.pods.objects.get(name) if state in NEEDS_ATTENTION else None
-        owner = PodSummary(pod).owner if pod is not None else None
+        owner = find_owner(pod) if pod is not None else None
         return owner is not None and text in f"{name[0]}/{owner.name}"
 
     async def _attention(self) -> list[tuple[list[PodSummary], int]]:
@@ -346,15 +382,33 @@ class ClusterPages:
         for states in (NEEDS_ATTENTION[:2], NEEDS_ATTENTION[2:]):
             names = [name for state in states for name in self._pods.names(state)]
             pods = [pod for name in names if (pod := self._live.pods.objects.get(name)) is not None]
-            shown = (await asyncio.to_thread(group_pods, pods))[:MAX_ATTENTION]
+            shown = (await asyncio.to_thread(group_pods, pods, self._pod_failed()))[:MAX_ATTENTION]
             parts.append((shown, len(pods) - sum(summary.count for summary in shown)))
         return parts
+
+    def _summarize(self, pod: ApiPod) -> PodSummary:
+        try:
+            return summarize_pod(pod)
+        except Exception as error:  # noqa: BLE001 - whatever one pod raises, the others are shown
+            return self._pod_failed()(pod, error)
+
+    def _pod_failed(self) -> FailedPodListener:
+        """Return how a pod whose summary fails, perhaps in a thread, is counted and shown."""
+        loop, guard = asyncio.get_running_loop(), self._live.guard
+
+        def failed(pod: ApiPod, error: Exception) -> PodSummary:
+            report = partial(guard.report, step=ServiceStep.ANSWER, name=pod.metadata.full_name, error=error, retry=0.0)
+            loop.call_soon_threadsafe(report)
+            return failed_summary(pod, error)
+
+        return failed
 
     async def pod(self, request: Request) -> Response:
         api_pod = self._requested_pod(request)
         pod = asked_pod(api_pod)
         async with self._computing:
-            answered = await self._ask(api_pod.metadata.full_name, pod, api_pod.spec, (), api_pod)
+            notes = tuple(filter(None, [self._proposal(api_pod.metadata.uid)]))
+            answered = await self._ask(api_pod.metadata.full_name, pod, api_pod.spec, notes, api_pod)
         namespace, name = request.path_params["namespace"], request.path_params["name"]
         document = path("/v1/explain", namespace, name)
         # What claims and demands add to the kubelet's decision is not in the file.
@@ -418,7 +472,13 @@ class ClusterPages:
             return None
         card = self._cards.get(node)
         if card is None or card.labels is not known.metadata.labels:
-            card = self._cards[node] = self._measure(known)
+            try:
+                card = self._measure(known)
+            except Exception as error:  # noqa: BLE001 - whatever one node raises, the others are shown
+                self._live.decision_failed(node, error)
+                self._serial += 1
+                card = NodeCard(name=node, labels=known.metadata.labels, unknown=DEFECT, serial=self._serial)
+            self._cards[node] = card
         return card
 
     async def _ask_manifest(self, manifest: bytes) -> list[AnsweredPod]:
@@ -451,10 +511,11 @@ class ClusterPages:
         """Ask all nodes about *pod*, and search for changes that would admit it, as ``alignup cluster why`` does."""
         check_container_count(len(pod.containers) + len(pod.init))
         answers = await self.ask_nodes(pod, spec, api_pod)
-        answers = await asyncio.to_thread(search_remedies, answers, seconds=SEARCH_SECONDS)
+        with self._live.guard.guarded(ServiceStep.ANSWER, f"remedies for {name}"):
+            answers = await asyncio.to_thread(search_remedies, answers, seconds=SEARCH_SECONDS)
         best = choose_best(answers.groups)
         placed = await self._place(best[0].node, [pod]) if best else None
-        present = None if api_pod is None else PodSummary(api_pod)
+        present = None if api_pod is None else self._summarize(api_pod)
         return AnsweredPod(name, answers, (*notes, *self._caveats()), best, placed, present=present)
 
     def _caveats(self) -> tuple[str, ...]:
@@ -462,8 +523,12 @@ class ClusterPages:
         return (f"Kubernetes {release.caveat}",) if release else ()
 
     async def _place(self, node: str, pods: Sequence[Pod]) -> PlacedPods | None:
-        host = present_host(self._live.cluster, node)
-        return None if host is None else await asyncio.to_thread(place_pods, node, host, pods)
+        try:
+            host = present_host(self._live.cluster, node)
+            return None if host is None else await asyncio.to_thread(place_pods, node, host, pods)
+        except Exception as error:  # noqa: BLE001 - the answers of all nodes are shown
+            self._live.decision_failed(node, error)
+            return None
 
     async def _place_gang(self, gang: GangAnswer) -> PlacedPods | None:
         """Return the node that gets most of the pods, with these pods."""
@@ -507,6 +572,7 @@ class ClusterPages:
             doubts={},
             stale={},
             claims=live.claims,
+            failed=live.decision_failed,
         )
 
     def _measure(self, node: ApiNode) -> NodeCard:
