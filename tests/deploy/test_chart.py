@@ -294,7 +294,7 @@ def test_values_change_the_observer():
     assert not of_kind(objects, "PriorityClass")
     policies = of_kind(objects, "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
     assert {policy["metadata"]["name"] for policy in policies} == {
-        *("alignup-annotations", "alignup-gate", "alignup-kueue")
+        *("alignup-annotations", "alignup-gate", "alignup-kueue", "alignup-plans")
     }
     ports = [
         [port["port"] for port in policy["spec"]["egress"][0]["ports"]] for policy in of_kind(objects, "NetworkPolicy")
