@@ -150,6 +150,18 @@ def build_view(  # noqa: PLR0913 - four have defaults
     )
 
 
+def view_of_reports(hosts: Iterable[tuple[ApiNode, HostReport]], notes: Iterable[str] = ()) -> ClusterView:
+    """Return a view of hosts whose reports are complete: no pod is bound to them beside."""
+    cluster = Cluster(max_unconfirmed=None)
+    nodes, reports = {}, {}
+    for node, report in hosts:
+        nodes[report.host], reports[report.host] = node, report
+        cluster.confirm(report)
+    return ClusterView(
+        nodes=nodes, cluster=cluster, reports=reports, unknown={}, doubts={}, stale={}, notes=tuple(notes)
+    )
+
+
 def _bound_pods(
     pods: Iterable[ApiPod], reports: Mapping[str, HostReport], notes: list[str]
 ) -> Iterator[tuple[Pod, str, PodStage]]:
