@@ -31,6 +31,7 @@ from tests.deploy.manifests import (
     BASE,
     KUBERNETES,
     NRI_DECIDE,
+    PLANS,
     SCHEDULE,
     SCHEDULER,
     STEER,
@@ -229,16 +230,19 @@ NAMED = {
     ("alignup-certificates", "secrets", "create"): None,  # names cannot be required
     ("alignup-certificates", "mutatingwebhookconfigurations", "patch"): ["alignup-gate"],
     ("alignup-certificates", "validatingwebhookconfigurations", "patch"): ["alignup-warnings"],
+    ("alignup-plans", "pods/eviction", "create"): None,  # of any namespace; only with schedule.plans
 }
 READING = {"get", "list", "watch"}
 
 
 def test_no_account_but_that_of_the_installation_may_write_what_gives_away_the_cluster():
-    component = by_name(read_documents((STEER / "access.yaml").read_text("utf-8")))
+    components = [
+        manifest for path in (STEER, PLANS) for manifest in read_documents((path / "access.yaml").read_text("utf-8"))
+    ]
     kueue = read_kustomization(KUBERNETES / "kueue")
     writes = {
         (role["metadata"]["name"], resource, verb): rule.get("resourceNames")
-        for role in of_kind([*OBJECTS.values(), *component.values(), *kueue], "Role", "ClusterRole")
+        for role in of_kind([*OBJECTS.values(), *components, *kueue], "Role", "ClusterRole")
         for rule in role["rules"]
         for resource in rule["resources"]
         for verb in rule["verbs"]
