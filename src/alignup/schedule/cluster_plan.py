@@ -24,6 +24,7 @@ from alignup.placement.moves import Defragmentation, MovePlan, MoveRules, Pendin
 from alignup.placement.victims import DisruptionBudget
 from alignup.schedule.cluster_snapshot import ClusterView, present_host
 from alignup.schedule.disruption_budgets import read_budgets
+from alignup.schedule.gate.release_patch import controller_uids
 from alignup.schedule.node_selection import exclusions, selection_key
 from alignup.schedule.pod_groups import KUBERNETES, RESOURCES, group_of
 
@@ -188,6 +189,9 @@ def running_pods(view: ClusterView, facts: PlanFacts, rules: EvictionRules, *, p
             group=f"{metadata.namespace}/{key.name}" if key and whole else "",
             hosts=nodes.considered(_unbound(pod.spec)),
             age=_age(metadata.creation_timestamp, facts.now),
+            terminating=metadata.deletion_timestamp is not None,
+            controllers=frozenset(controller_uids(pod)),
+            scheduler=pod.spec.scheduler_name,
         )
 
 
