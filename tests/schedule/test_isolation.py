@@ -30,9 +30,9 @@ from alignup.schedule import (
     large_pods,
     live_cluster,
     node_selection,
+    object_events,
     pages,
     pod_answers,
-    pod_events,
     pod_groups,
     pod_trimmer,
     rejections,
@@ -62,7 +62,7 @@ pytestmark = pytest.mark.anyio
 BAD, GOOD = "bad", "good"  #: namespaces
 SAMPLES = 4  #: of the methods, in ``make test``
 MODULES = (
-    *(cluster_claims, cluster_facts, kueue_checks, large_pods, live_cluster, pages, pod_events, pod_groups),
+    *(cluster_claims, cluster_facts, kueue_checks, large_pods, live_cluster, pages, object_events, pod_groups),
     *(pod_trimmer, rejections, schedulable_nodes, steering_writer, bind, filter, wake_up, controller),
     *(node_selection, pod_answers, selector_results),
 )

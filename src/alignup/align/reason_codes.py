@@ -197,7 +197,7 @@ NOT_PREDICTED = _define(
     "NotPredicted",
     "It is not known what the kubelet of a node would decide.",
     "The node has no observer, or waits for the end of terminating pods.",
-    "The text beside the code has the reason. Most pass within seconds; docs/cluster.md has the others.",
+    "The text beside the code has the reason. Most pass within seconds; docs/cluster-why.md has the others.",
 )
 NOT_CONSIDERED = _define(
     "NotConsidered",

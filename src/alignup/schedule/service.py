@@ -47,9 +47,10 @@ from alignup.schedule.kueue_checks import AdmissionChecks
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.live_cluster_options import LiveClusterOptions
 from alignup.schedule.metrics import ScheduleMetrics
+from alignup.schedule.object_events import ObjectEvents
 from alignup.schedule.pages import ClusterPages, page_routes
+from alignup.schedule.plan_controller import PlanController
 from alignup.schedule.pod_answers import MAX_CLAIM_ROWS, answers_document, placement_documents
-from alignup.schedule.pod_events import PodEvents
 from alignup.schedule.pod_states import PodSummary
 from alignup.schedule.rejections import RejectionWriter, recorded_verdict, rejection_text
 from alignup.schedule.steering_writer import SteeringWriter
@@ -102,6 +103,7 @@ class ScheduleOptions:
     names: tuple[str, ...] = ()  #: by which clients call this program over plain HTTP, beside those of its machine
     lease: LeaseOptions | None = None  #: ``None``: this is the only process
     kueue: bool = False  #: whether it is the controller of Kueue's admission checks
+    plans: bool = False  #: whether it carries out plans
     serves_extender: bool = True  #: whether schedulers are answered; else only pods behind the gate are placed
     extender: ExtenderOptions = field(default_factory=ExtenderOptions)
     live: LiveClusterOptions = field(default_factory=LiveClusterOptions)
@@ -118,6 +120,7 @@ class ScheduleService:
         live: LiveClusterOptions | None = None,
         lease: LeaseOptions | None = None,
         kueue: bool = False,
+        plans: bool = False,
         serves_extender: bool = True,
     ) -> None:
         self._options = extender or ExtenderOptions()
@@ -125,7 +128,7 @@ class ScheduleService:
         self.live = LiveCluster(client, options=live, metrics=self.metrics)
         self.live.schedule(ExtenderOpened(self._options, keeps_nodes=serves_extender))
         self.live.on_instruction(self._write_event, WriteEvent)
-        self._events = PodEvents(client, "alignup-schedule")
+        self._events = ObjectEvents(client, "alignup-schedule")
         self.steering = SteeringWriter(client, self.live, hold=self._options.steer_hold)
         self.filter = FilterVerb(self.live)
         self.bind = BindVerb(client, self.live, self.filter.records)
@@ -141,6 +144,10 @@ class ScheduleService:
             checks = AdmissionChecks(client, self.live, self.metrics)
             self.tasks.append(checks.follow)
             self.leader_tasks.append(checks.run)
+        self.plans = PlanController(client, self.live) if plans else None
+        if self.plans is not None:
+            self.tasks.append(self.plans.follow)
+            self.leader_tasks.append(self.plans.run)
         self.leading = False
         self._election = None
         if lease is not None:
@@ -207,6 +214,11 @@ class ScheduleService:
         if self.live.problems or self.leading:
             return self.live.problems
         return (self._standby(),)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What health checks tell although answers are right."""
+        return (*self.live.warnings, *(self.plans.warnings if self.plans else ()))
 
     async def respond(self, verb: str, body: bytes) -> bytes:
         if not self._serves_extender:
@@ -353,7 +365,7 @@ def schedule_app(
     routes = [
         *(_verb_route(service, verb, max_body) for verb in VERBS),
         Route("/v1/explain/{namespace}/{pod}", explain),
-        *health_routes(service.metrics.registry, readiness=service.problems, warnings=lambda: service.live.warnings),
+        *health_routes(service.metrics.registry, readiness=service.problems, warnings=lambda: service.warnings),
         *page_routes(pages, stopping=stopping or asyncio.Event()),
     ]
     app = Starlette(
@@ -405,6 +417,7 @@ async def open_service(
             live=options.live,
             lease=options.lease,
             kueue=options.kueue,
+            plans=options.plans,
             serves_extender=options.serves_extender,
         )
         tls = None
@@ -421,8 +434,8 @@ async def open_service(
         called = kubernetes_limits(limits.names)
         await stack.enter_async_context(serve_app(app, listener, stopping=stopping, limits=called, tls=tls))
         if options.health is not None:
-            registry, live = service.metrics.registry, service.live
-            probe_app = health_app(registry, readiness=service.problems, warnings=lambda: live.warnings)
+            registry = service.metrics.registry
+            probe_app = health_app(registry, readiness=service.problems, warnings=lambda: service.warnings)
             probes = stack.enter_context(tcp_socket(options.health[1], options.health[0]))
             await stack.enter_async_context(serve_app(probe_app, probes, stopping=stopping, limits=limits))
         _log.info("listening", at="{}:{}".format(*listener.getsockname()[:2]))

@@ -48,7 +48,7 @@ KeepsOut = Callable[[str, Pod, Sequence[Pod]], bool]
 
 
 class TentativeState(StrEnum):
-    """How far a gang is whose scheduler has asked; see docs/scheduling.md."""
+    """How far a gang is whose scheduler has asked; see docs/scheduling-states.md."""
 
     WAITING = "waiting"  #: it has no places: pods are missing, it does not fit, or all of it is bound
     PLACED = "placed"  #: nodes count on all of its pods
