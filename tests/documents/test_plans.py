@@ -20,14 +20,13 @@ from alignup.documents.plans import (
     PlanMetadata,
     PlannedPod,
     PlannedStep,
-    PlanPhase,
     PlanSpec,
     PlanStatus,
     StepAction,
-    StepPhase,
     StepStatus,
 )
 from alignup.kubernetes.api.plans import PLANS
+from alignup.placement.scheduling.plan_steps import PlanPhase, StepPhase
 from tests.console_runner import ROOT
 
 DEFINITION = yaml.safe_load((ROOT / "deploy/kubernetes/crds/plans.yaml").read_text("utf-8"))
