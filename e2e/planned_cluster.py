@@ -183,6 +183,11 @@ class PlannedCluster:
         steps = self.find(name)["spec"]["steps"]
         return Counter(step["pod"]["name"] for step in steps if step["action"] == "Evict")
 
+    def eviction_order(self, name: str) -> list[str]:
+        """Return the Deployments whose pods a plan evicts, in this order."""
+        steps = self.find(name)["spec"]["steps"]
+        return [step["pod"]["name"].partition("-")[0] for step in steps if step["action"] == "Evict"]
+
     def evictions(self) -> Counter[str]:
         """Return the pods that were evicted, and how often."""
         return Counter(event["objectRef"]["name"] for event in self._audited(eviction=True) if _status(event) < 300)

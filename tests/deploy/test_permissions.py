@@ -15,6 +15,8 @@ from alignup.nri.decide_service import DecideOptions
 from alignup.nri.decide_service import decide as nri_decide
 from alignup.nri.service import NriOptions
 from alignup.observe.service import observe
+from alignup.schedule.cluster_plan import JOBS, VOLUME_CLAIMS, VOLUMES
+from alignup.schedule.disruption_budgets import POD_DISRUPTION_BUDGETS
 from alignup.schedule.gate.authority_installation import (
     WARNING_CONFIGURATIONS,
     WEBHOOK_CONFIGURATIONS,
@@ -52,6 +54,7 @@ from tests.schedule.gate.conftest import cluster
 from tests.schedule.gate.test_authority_installation import SECRET, configuration, warning_configuration
 from tests.schedule.gate.test_authority_installation import secret as webhook_secret
 from tests.schedule.nodes import SimulatedNodes
+from tests.schedule.plan_cluster import PlanCluster
 from tests.schedule.test_extender import WIDE, bound, filtered, occupy, post
 from tests.short_paths import short_directory
 
@@ -196,6 +199,31 @@ async def test_the_gate_controller_has_the_permissions_that_it_uses(server, clus
     needed = used([server], AGENT)
     assert not needed & SELDOM
     assert granted(*roles) == needed | SELDOM
+
+
+async def test_a_service_that_carries_out_plans_has_the_permissions_that_it_uses(server, client, follow, timing):
+    server.streamed_lists = False
+    serve_pod_groups(server)
+    for resource in (JOBS, VOLUME_CLAIMS, VOLUMES, POD_DISRUPTION_BUDGETS):
+        server.serve(served(resource))
+    cluster = PlanCluster(server, client, gated=True)
+    follow(cluster.replace_pods())
+    follow(cluster.schedule())
+    lease = LeaseOptions(namespace="alignup", identity="one")
+    async with ApiClient(Access(server=server.url, user_agent=AGENT), timing=timing) as agent:
+        service = ScheduleService(agent, lease=lease, plans=True, serves_extender=False)
+        with add_gate(service, GateServiceOptions()):
+            running = follow(service.run())
+            cluster.create_plan()
+            await until(lambda: cluster.plan().status.phase == "Succeeded")
+            running.cancel()
+            await asyncio.wait([running])
+
+    (role,) = of_kind(read_documents((PLANS / "access.yaml").read_text("utf-8")), "ClusterRole")
+    names = ("ClusterRole /alignup-schedule", "Role alignup/alignup-schedule", "ClusterRole /alignup-gate")
+    without = granted(*(OBJECTS[name] for name in names))
+    in_conflict = {("get", "alignup.dev", "plans")}  #: after a change of the object before its status is written
+    assert granted(role) == (used([server], AGENT) - without) | in_conflict
 
 
 async def test_the_installation_of_the_webhook_has_the_permissions_that_it_uses(server, client):
