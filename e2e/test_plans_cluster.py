@@ -3,6 +3,7 @@
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ WHY = cluster_guest.missing()
 pytestmark = pytest.mark.skipif(WHY is not None, reason=WHY or "")
 
 
-def pod_spec(name: str, cpus: int, **fields: object) -> Document:
+def pod_spec(name: str, cpus: int, **fields: Any) -> Document:  # noqa: ANN401 - of a pod
     container = make_container(cpu=cpus, memory="32Mi")
     spec: Document = make_pod(name, container, schedulerName="default-scheduler", **fields)["spec"]
     return spec

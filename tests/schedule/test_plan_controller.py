@@ -9,7 +9,7 @@ from alignup.schedule.gate.service import GateServiceOptions, add_gate
 from alignup.schedule.service import ScheduleService
 from tests.deadlines import until
 from tests.schedule.gate.conftest import clock, clocked
-from tests.schedule.plan_cluster import AskingScheduler, PlanCluster
+from tests.schedule.plan_cluster import STEPS, AskingScheduler, PlanCluster, make_step
 
 pytestmark = pytest.mark.anyio
 
@@ -70,3 +70,15 @@ async def test_a_plan_is_carried_out(cluster, service):
     }
     assert (cluster.evictions(), cluster.rejected) == (["y"], [])
     assert [(each.type, each.status) for each in status.conditions] == [("Complete", "True"), ("Failed", "False")]
+
+
+async def test_a_plan_evicts_no_pod_by_another_name(cluster, service):
+    """Who creates a plan must be allowed to evict the pods that it names, and not the ones whose uids it has."""
+    evict = make_step("Evict", "y", "a")
+    forged = {**evict, "pod": {**evict["pod"], "name": "x"}}
+    cluster.create_plan(steps=[forged, *STEPS[1:]])
+    status = await ended(cluster)
+
+    assert (status.phase, status.evicted) == ("Failed", 0)
+    assert "step 1: pod default/x does not have this uid" in status.message
+    assert cluster.evictions() == []
