@@ -39,9 +39,9 @@ from alignup.schedule import (
     live_cluster,
     node_cards,
     node_selection,
+    object_events,
     pages,
     pod_answers,
-    pod_events,
     pod_groups,
     pod_states,
     pod_trimmer,
@@ -74,7 +74,7 @@ BAD, GOOD = "bad", "good"  #: namespaces, and what names begin with
 NODES = frozenset((*"abcd", "bad-node"))
 SAMPLES = 4  #: of the methods, in ``make test``
 MODULES = (
-    *(cluster_claims, cluster_facts, kueue_checks, large_pods, live_cluster, pages, pod_events, pod_groups),
+    *(cluster_claims, cluster_facts, kueue_checks, large_pods, live_cluster, pages, object_events, pod_groups),
     *(pod_trimmer, rejections, schedulable_nodes, steering_writer, bind, filter, wake_up, controller),
     *(node_selection, pod_answers, selector_results, pod_states, node_cards, known_claims, claim_alignment),
     *(best_nodes, cluster_snapshot),
