@@ -94,7 +94,8 @@ GUARDS = frozenset(
             "object_label",
             "failed_row",
         ),
-        *("failed_summary", "ask_nodes", "_ask"),  # the last two make the whole page of a pod
+        *("failed_summary", "group_pods", "claim_fit", "explain_claims", "verdict_without_report"),
+        *("ask_nodes", "_ask"),  # which make the whole page of a pod
     )
 )
 

@@ -592,6 +592,9 @@ class LiveCluster:
             with suppress(PodError):  # it is named again if it still cannot be read, and still exists
                 self.read(pod)
         self._uids.setdefault(pod.metadata.uid, "")
+        outdated = (change.old, pod) if deleted or pod.spec.node_name else (change.old,)
+        for version in filter(None, outdated):  # no scheduler asks about it any more
+            self._decoded.pop((pod.metadata.uid, version.metadata.resource_version), None)
         key = group_of(pod)
         if key or not pod.spec.node_name:
             self._names[pod.metadata.uid] = (pod.metadata.namespace, pod.metadata.name)
