@@ -17,6 +17,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
+from itertools import count
 from typing import Protocol
 
 from alignup.align.bits import NodeSet
@@ -50,78 +51,32 @@ Zone = dict[str, int]  #: what a NUMA node has free: CPUs in thousandths, bytes,
 Rating = Callable[[EqualPods, SimulatedHost], float | None]  #: higher is better; ``None``: the pod cannot go there
 
 
-@dataclass(slots=True, eq=False)
-class _ClassRanking:
-    """The hosts of one class by their ratings, as of a number of changes."""
-
-    heap: list[tuple[float, int, int]] = field(default_factory=list)  #: minus the rating, place and version of the host
-    changes: int = 0
-
-
-class HostIndex:
-    """The best host for each class of pods: a changed host is rated again for a class when a pod of the class asks."""
-
-    def __init__(self, hosts: Sequence[SimulatedHost], rate: Rating) -> None:
-        self._hosts, self._rate = hosts, rate
-        self._places = {host.name: place for place, host in enumerate(hosts)}
-        self._versions = [0] * len(hosts)
-        self._changes: list[int] = []
-        self._rankings: dict[EqualPods, _ClassRanking] = {}
-
-    def touch(self, host: str) -> None:
-        """Note that a host has changed."""
-        place = self._places[host]
-        self._versions[place] += 1
-        self._changes.append(place)
-
-    def best(self, pod_class: EqualPods) -> SimulatedHost | None:
-        """Return the host with the highest rating, the first of equal ones; ``None``: no host can run such a pod."""
-        ranking = self._rankings.get(pod_class)
-        places: Iterable[int] = pod_class.hosts.values()
-        if ranking is None:
-            ranking = self._rankings[pod_class] = _ClassRanking()
-        else:
-            changed = dict.fromkeys(self._changes[ranking.changes :])
-            places = [place for place in changed if self._hosts[place].name in pod_class.hosts]
-        ranking.changes = len(self._changes)
-        heap = ranking.heap
-        for place in places:
-            rating = self._rate(pod_class, self._hosts[place])
-            if rating is not None:
-                heapq.heappush(heap, (-rating, place, self._versions[place]))
-        while heap:
-            _, place, version = heap[0]
-            if version == self._versions[place]:
-                return self._hosts[place]
-            heapq.heappop(heap)
-        return None
+#: What a rating depends on besides the class of the pod. Of states with equal ratings, the lowest comes first.
+State = tuple[int, ...]
 
 
 @dataclass(slots=True, eq=False)
 class _ClassRatings:
     """The ratings of one class, as of a number of changes."""
 
-    known: dict[int, float | None] = field(default_factory=dict)  #: state → rating
-    heap: list[tuple[float, int]] = field(default_factory=list)  #: minus the rating, and the state, if it has hosts
-    queued: set[int] = field(default_factory=set)  #: the states in the heap
+    by_state: dict[State, float | None] = field(default_factory=dict)
+    heap: list[tuple[float, State]] = field(default_factory=list)  #: minus the rating, and the state, if it has hosts
+    queued: set[State] = field(default_factory=set)  #: the states in the heap
     changes: int = 0
 
 
-class StateIndex:
-    """The best host for each class of pods, by states.
-
-    A rating depends on the class and on the state of a host only, which is its group, its free CPUs, memory and
-    devices, and what its pods use in total. Hosts return to the same states again and again, so most ratings are known.
-    """
+class HostIndex:
+    """The best host for each class of pods: a state is rated once for each class, when a pod of the class asks."""
 
     def __init__(
-        self, hosts: Mapping[str, SimulatedHost], rate: Rating, ledger: Callable[[SimulatedHost], Ledger | None]
+        self, hosts: Mapping[str, SimulatedHost], rate: Rating, state: Callable[[SimulatedHost], State | None]
     ) -> None:
-        """*ledger* returns the state that a host will have when all pods on their way are there; ``None``: unknown."""
-        self._hosts, self._rate, self._ledger = hosts, rate, ledger
-        self._numbers: dict[Hashable, int] = {}  #: of states
-        self._states: dict[str, int] = {}  #: host → state
-        self._members: dict[int, dict[str, None]] = {}  #: state → hosts, in the order of their changes
+        """*state* is called when a host has changed; ``None``: no pod can go there."""
+        self._hosts = hosts
+        self._rate = rate
+        self._state = state
+        self._states: dict[str, State] = {}  #: by host
+        self._members: dict[State, dict[str, None]] = {}  #: hosts, in the order of their changes
         self._changed: dict[str, None] = dict.fromkeys(hosts)
         self._moved: list[str] = []  #: hosts, each time that they got a state
         self._ratings: dict[EqualPods, _ClassRatings] = {}
@@ -146,15 +101,15 @@ class StateIndex:
 
     def _move_changed(self) -> None:
         for name in self._changed:
-            before = self._states.pop(name, None)
-            if before is not None:
-                del self._members[before][name]
-            host = self._hosts[name]
-            ledger = self._ledger(host)
-            if ledger is None:
+            old_state = self._states.pop(name, None)
+            if old_state is not None:
+                members = self._members[old_state]
+                del members[name]
+                if not members:
+                    del self._members[old_state]
+            state = self._state(self._hosts[name])
+            if state is None:
                 continue
-            key = (id(host.group), ledger.alignment_key(), used_key(ledger.used))
-            state = self._numbers.setdefault(key, len(self._numbers))
             self._members.setdefault(state, {})[name] = None
             self._states[name] = state
             self._moved.append(name)
@@ -164,9 +119,9 @@ class StateIndex:
         state = self._states.get(name)
         if state is None or state in ratings.queued:
             return
-        if state not in ratings.known:
-            ratings.known[state] = self._rate(pod_class, self._hosts[name])
-        rating = ratings.known[state]
+        if state not in ratings.by_state:
+            ratings.by_state[state] = self._rate(pod_class, self._hosts[name])
+        rating = ratings.by_state[state]
         if rating is not None:
             ratings.queued.add(state)
             heapq.heappush(ratings.heap, (-rating, state))
@@ -176,7 +131,7 @@ class StateIndex:
         best = None
         while ratings.heap and best is None:
             entry = ratings.heap[0]
-            members = self._members[entry[1]]
+            members = self._members.get(entry[1], {})
             best = next((name for name in members if name in pod_class.hosts), None)
             if best is None:
                 heapq.heappop(ratings.heap)
@@ -243,7 +198,13 @@ class TotalsScheduler:
     def __init__(self, hosts: Sequence[SimulatedHost], scoring: Scoring) -> None:
         self.scoring = scoring
         self._reserved: dict[str, dict[str, EqualPods]] = {}  #: host → uid → class, of pods that no kubelet has yet
-        self.index = HostIndex(hosts, self.rate)
+        self._numbers = {host.name: number for number, host in enumerate(hosts)}
+        self._changes = count()
+        self.index = HostIndex({host.name: host for host in hosts}, self.rate, self.new_state)
+
+    def new_state(self, host: SimulatedHost) -> State:
+        """Return a state that no host had before; of hosts with equal ratings, the first is chosen."""
+        return self._numbers[host.name], next(self._changes)
 
     def rate(self, pod_class: EqualPods, host: SimulatedHost) -> float | None:
         used = self.used(host)
@@ -395,7 +356,8 @@ class PredictingScheduler:
         self.cluster = Cluster(max_unconfirmed=None, max_shapes=MAX_SHAPES, max_states=MAX_STATES)
         self.hosts = {host.name: host for host in hosts}
         self.mispredictions = 0
-        self.index = StateIndex(self.hosts, self.rate, self.predicted_ledger)
+        self._state_numbers: dict[Hashable, int] = {}
+        self.index = HostIndex(self.hosts, self.rate, self.predicted_state)
         for host in hosts:
             self.report(host)
 
@@ -411,6 +373,17 @@ class PredictingScheduler:
         record = self.cluster.record(host.name)
         ledgers = record.states().ledgers if record else ()
         return ledgers[0] if len(ledgers) == 1 else None
+
+    def predicted_state(self, host: SimulatedHost) -> State | None:
+        """Return the number of the group of a host, its free CPUs, memory and devices, and what its pods use in total.
+
+        Hosts return to the same states again and again.
+        """
+        ledger = self.predicted_ledger(host)
+        if ledger is None:
+            return None
+        key = (id(host.group), ledger.alignment_key(), used_key(ledger.used))
+        return (self._state_numbers.setdefault(key, len(self._state_numbers)),)
 
     def report(self, host: SimulatedHost) -> None:
         """Report the state of a host to the cluster."""
