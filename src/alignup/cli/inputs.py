@@ -35,7 +35,7 @@ from alignup.align.settings import FeatureGates
 from alignup.align.workload import validation
 from alignup.atomic_files import open_input
 from alignup.cli.app import NOWHERE, FailureError, InputError, Place, Session
-from alignup.cli.machine import load_machine, machine_place
+from alignup.cli.machine_input import load_machine, machine_place
 from alignup.cli.object_names import parse_object_name, parse_selector
 from alignup.cli.options import (
     PREVIEW,
@@ -174,7 +174,7 @@ def node_release(options: NodeOptions, machine: Machine) -> tuple[Release, tuple
         return read_release(options.kubernetes_version)
     version, place = machine.kubelet_version, f"in {options.machine}"
     if options.machine is None:
-        from alignup.kubernetes.kubelet_files import kubelet_version  # noqa: PLC0415 - starts a process, seldom needed
+        from alignup.kubernetes.kubelet_files import kubelet_version  # noqa: PLC0415 - imports subprocess and shutil
 
         version, place = kubelet_version.find_kubelet_version(), "of this machine"
     if version:
@@ -345,7 +345,7 @@ def raise_problems(loaded: LoadedWorkloads) -> None:
 
 def read_kustomization(directory: str, gates: FeatureGates) -> LoadedWorkloads:
     """Return what ``kubectl kustomize`` renders."""
-    import subprocess  # noqa: PLC0415 - only for -k
+    import subprocess  # noqa: PLC0415 - slow to import, only for -k
 
     place = Place("-k", file=directory)
     try:

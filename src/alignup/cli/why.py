@@ -38,6 +38,7 @@ from alignup.cli.options import (
     workload_argument,
     workload_option,
 )
+from alignup.explain import PodExplanation, page
 from alignup.kubernetes.manifests.workloads import LoadedWorkloads, Workload
 from alignup.picture.decision_text import draw_decision
 from alignup.picture.text_format import Cell, Line
@@ -160,8 +161,6 @@ def _print(node: HostInput, explanations: "Sequence[Explanation]", output: str) 
 
 
 def _write_page(host: Host, explanations: "Sequence[Explanation]", file: Path) -> None:
-    from alignup.explain import PodExplanation, page  # noqa: PLC0415 - only for pages
-
     answers = [
         PodExplanation(host, explained.workload.pod, explained.decision, explained.proposals, explained.unsearched)
         for explained in explanations
