@@ -43,11 +43,11 @@ def place_slices(slices: Iterable[Slice], machine: Machine) -> PlacedDevices:
         left_out = f"{len(usable) - MAX_CLAIM_DEVICES} of {len(usable)} devices in ResourceSlices are left out"
         problems += (f"{left_out} {OWN_LIMIT}",)
         usable = usable[:MAX_CLAIM_DEVICES]
-    placed, wrong = place_devices(usable, machine)
+    devices, wrong = place_devices(usable, machine)
     return PlacedDevices(
         tuple(
             SliceDevice(device.id, _reported(device.attributes), nodes=device.nodes, shared=device.shared)
-            for device in placed
+            for device in devices
         ),
         frozenset(device.id for slice_ in slices for device in slice_.devices),
         (*problems, *wrong),

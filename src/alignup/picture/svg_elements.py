@@ -40,8 +40,8 @@ class Canvas:
         self.parts.append(f'<rect class="{style}" {shape}{extra}{end}')
 
     def polyline(self, points: Iterable[tuple[float, float]], *, style: str) -> None:
-        where = " ".join(f"{_n(x)},{_n(y)}" for x, y in points)
-        self.parts.append(f'<polyline class="{style}" points="{where}"/>')
+        coordinates = " ".join(f"{_n(x)},{_n(y)}" for x, y in points)
+        self.parts.append(f'<polyline class="{style}" points="{coordinates}"/>')
 
     def hatch(self, at: tuple[float, float], size: tuple[float, float], *, gap: float = 5) -> None:
         """Draw lines from the lower left to the upper right."""

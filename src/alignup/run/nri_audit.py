@@ -28,8 +28,8 @@ def audit_containers(directory: Path, *, now: float, pause: Callable[[], None]) 
         return first
     pause()
     second = _audit_once(directory, now)
-    seen = {drift.key for drift in first.drifts}
-    return second._replace(drifts=tuple(drift for drift in second.drifts if drift.key in seen))
+    keys = {drift.key for drift in first.drifts}
+    return second._replace(drifts=tuple(drift for drift in second.drifts if drift.key in keys))
 
 
 def _audit_once(directory: Path, now: float) -> AuditReport:

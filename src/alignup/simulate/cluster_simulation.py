@@ -212,11 +212,11 @@ class ClusterSimulation:
         if hosts is None:
             return False
         by_uid = {member[2].uid: member for member in members}
-        chosen = []
+        placements = []
         for uid, host in hosts.items():
             submission, pod_class, pod = by_uid[uid]
-            chosen.append((submission, _Placement(pod, pod_class, host)))
-        self._bind(unit, chosen)
+            placements.append((submission, _Placement(pod, pod_class, host)))
+        self._bind(unit, placements)
         return True
 
     def _choose_all(self, members: Members) -> dict[str, SimulatedHost] | None:
@@ -224,11 +224,11 @@ class ClusterSimulation:
 
         They are chosen one after the other; if that fails, the scheduler may choose them together.
         """
-        chosen: list[tuple[Pod, SimulatedHost]] = []
+        pods_and_hosts: list[tuple[Pod, SimulatedHost]] = []
         for pod_class, pod in members:
             host = self._choose(pod_class, pod)
             if host is None:
-                for earlier, its_host in reversed(chosen):
+                for earlier, its_host in reversed(pods_and_hosts):
                     self._scheduler.forget(earlier, its_host)
                     self._steered.pop(earlier.uid, None)
                     if its_host.claims is not None:
@@ -238,8 +238,8 @@ class ClusterSimulation:
                 different = len({pod_class for pod_class, _ in members}) > 1
                 claiming = any(pod.uses_claims for _, pod in members)
                 return self._scheduler.choose_together(members) if different and not claiming else None
-            chosen.append((pod, host))
-        return {pod.uid: host for pod, host in chosen}
+            pods_and_hosts.append((pod, host))
+        return {pod.uid: host for pod, host in pods_and_hosts}
 
     def _choose(self, pod_class: EqualPods, pod: Pod) -> SimulatedHost | None:
         """Return the host for *pod*; one with claims gets their devices there, as from the scheduler's DRA plugin."""
@@ -247,8 +247,8 @@ class ClusterSimulation:
             chosen = self._scheduler.choose(pod_class, pod)
             return self._steer(pod, chosen, ())
         claims: dict[str, _ClaimStates] = {}
-        for name, place in pod_class.hosts.items():
-            host = self.hosts[place]
+        for name, number in pod_class.hosts.items():
+            host = self.hosts[number]
             states = host.claims.find(pod, host.kubelet) if host.claims else ""
             if not isinstance(states, str):
                 claims[name] = states
@@ -278,8 +278,8 @@ class ClusterSimulation:
         pod = offering.objects.with_class_resources(submission.pod)
         return replace(submission, pod=replace(pod, claimed_requests=demand.claimed_requests(pod, {})))
 
-    def _bind(self, unit: PodUnit, chosen: Sequence[tuple[PodSubmission, _Placement]]) -> None:
-        decisions = [self._admit(placement) for _, placement in chosen]
+    def _bind(self, unit: PodUnit, placements: Sequence[tuple[PodSubmission, _Placement]]) -> None:
+        decisions = [self._admit(placement) for _, placement in placements]
         admitted = [decision.uid for decision in decisions if decision.admitted]
         if len(admitted) < len(decisions):
             for uid in admitted:
@@ -287,12 +287,12 @@ class ClusterSimulation:
             self._torn_gangs += bool(admitted)
             rejected = {
                 submission.pod.uid
-                for (submission, _), decision in zip(chosen, decisions, strict=True)
+                for (submission, _), decision in zip(placements, decisions, strict=True)
                 if not decision.admitted
             }
             self._retry(unit, rejected)
             return
-        for (submission, (pod, _, host)), decision in zip(chosen, decisions, strict=True):
+        for (submission, (pod, _, host)), decision in zip(placements, decisions, strict=True):
             run = self._runs[submission.pod.uid]
             self._runs[submission.pod.uid] = run._replace(host=host.name, started=self._time)
             self._started[host.group.name] += 1

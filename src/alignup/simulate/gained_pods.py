@@ -19,7 +19,7 @@ def count_gained_pods(
     hosts: Sequence[SimulatedHost], ledgers: Sequence[Ledger], shape: Pod, submissions: Iterable[PodSubmission]
 ) -> dict[str, int]:
     """Return how many pods like *shape* fit after 0, 1, 5 … moves; every pod without claims may move."""
-    known = {submission.pod.uid: submission for submission in submissions}
+    submissions_by_uid = {submission.pod.uid: submission for submission in submissions}
     cluster, running = Cluster(max_unconfirmed=None), {}
     names: dict[tuple[object, ...], frozenset[str]] = {}  #: hosts by selector
     for host, ledger in zip(hosts, ledgers, strict=True):
@@ -32,7 +32,7 @@ def count_gained_pods(
                 pod=admitted.pod,
                 host=host.name,
                 protected=CLAIMS if admitted.pod.uses_claims else "",
-                hosts=_hosts_of(known.get(uid), hosts, names),
+                hosts=_hosts_of(submissions_by_uid.get(uid), hosts, names),
             )
     tries = 0
 

@@ -123,8 +123,8 @@ def shortfall(rejection: Rejection) -> str:
         needed, free = (sentences.format_number(resource, number, milli=milli) for number in numbers)
         nodes = bits.union(short.nodes or 0 for short in shortfalls)
         most, plural = ("at most ", "s") if nodes.bit_count() > 1 else ("", "")
-        where = f" on node{plural} {bits.show(nodes)}" if nodes else ""
-        texts.append(f"{resource}: {needed} needed, {most}{free} free{where}")
+        area = f" on node{plural} {bits.show(nodes)}" if nodes else ""
+        texts.append(f"{resource}: {needed} needed, {most}{free} free{area}")
     return "; ".join(texts)
 
 

@@ -182,11 +182,11 @@ def score_totals(scoring: Scoring, request: FitRequest, used: UsedResources, hos
         (used.milli_cpu + (request.milli_cpu or DEFAULT_MILLI_CPU), capacity.milli_cpu),
         (used.memory + (request.memory or DEFAULT_MEMORY), capacity.memory),
     )
-    known = [(wanted, size) for wanted, size in pairs if size]
+    amounts = [(amount, size) for amount, size in pairs if size]
     if scoring is Scoring.LEAST_ALLOCATED:
-        scores = [max(0, size - wanted) * 100 // size for wanted, size in known]
+        scores = [max(0, size - amount) * 100 // size for amount, size in amounts]
     else:
-        scores = [min(wanted, size) * 100 // size for wanted, size in known]
+        scores = [min(amount, size) * 100 // size for amount, size in amounts]
     return sum(scores) / len(scores) if scores else 0.0
 
 
@@ -269,8 +269,8 @@ class AggregateScheduler(TotalsScheduler):
             charged = checked_amounts(reserved.pod, demand.requests(reserved.pod))
             for zone in zones:
                 _take(zone, charged)
-        wanted = _fit_on_zones(pod_class.pod, zones, topology.scope)
-        return None if wanted is None else total + _zone_score(wanted, zones)
+        amounts = _fit_on_zones(pod_class.pod, zones, topology.scope)
+        return None if amounts is None else total + _zone_score(amounts, zones)
 
 
 def free_zones(host: Host) -> list[Zone]:
@@ -300,15 +300,15 @@ def checked_amounts(pod: Pod, requests: Amounts) -> Zone:
 def _fit_on_zones(pod: Pod, zones: list[Zone], scope: Scope) -> list[Zone] | None:
     """Return what is compared, by container or for the pod; ``None`` if it does not fit. *zones* are reduced."""
     checked = list(_checked(pod, scope))
-    known = {name for zone in zones for name in zone}
-    for wanted, counts in checked:
-        needed = [(name, size) for name, size in wanted.items() if name in known]
+    names = {name for zone in zones for name in zone}
+    for amounts, counts in checked:
+        needed = [(name, size) for name, size in amounts.items() if name in names]
         fitting = next((zone for zone in zones if all(size <= zone.get(name, 0) for name, size in needed)), None)
         if fitting is None and zones:
             return None
         if fitting is not None and counts:
-            _take(fitting, wanted)
-    return [wanted for wanted, counts in checked if counts]
+            _take(fitting, amounts)
+    return [amounts for amounts, counts in checked if counts]
 
 
 def _checked(pod: Pod, scope: Scope) -> Iterator[tuple[Zone, bool]]:
@@ -329,23 +329,23 @@ def _checked(pod: Pod, scope: Scope) -> Iterator[tuple[Zone, bool]]:
         yield checked_amounts(pod, container.resources.requests), True
 
 
-def _take(zone: Zone, wanted: Zone) -> None:
-    for name, size in wanted.items():
+def _take(zone: Zone, amounts: Zone) -> None:
+    for name, size in amounts.items():
         if name in zone:
             zone[name] -= size
 
 
-def _zone_score(wanted: Sequence[Zone], zones: Sequence[Zone]) -> float:
+def _zone_score(needs: Sequence[Zone], zones: Sequence[Zone]) -> float:
     """Return the mean over containers of the lowest score of a NUMA node that is not 0; *zones* are reduced already."""
     means = []
-    for amounts in wanted:
+    for amounts in needs:
         scores = [_share_left(amounts, zone) for zone in zones]
         means.append(min((score for score in scores if score > 0), default=0.0))
     return sum(means) / len(means) if means else 100.0
 
 
-def _share_left(wanted: Zone, zone: Zone) -> float:
-    shares = [max(0, zone[name]) * 100 / (zone[name] + size) for name, size in wanted.items() if zone.get(name, 0) > 0]
+def _share_left(amounts: Zone, zone: Zone) -> float:
+    shares = [max(0, zone[name]) * 100 / (zone[name] + size) for name, size in amounts.items() if zone.get(name, 0) > 0]
     return sum(shares) / len(shares) if shares else 0.0
 
 
@@ -452,7 +452,10 @@ class SteeringScheduler(PredictingScheduler):
         machine, beside = host.kubelet.machine, dict[NodeSet, str]()
         for nodes, verdict in options.items() if claims else ():
             placements = verdict.placements
-            explained = [ExplainedClaim(each, decided_nodes(pod, placements, each.name, machine)) for each in claims]
+            explained = [
+                ExplainedClaim(claim_state, decided_nodes(pod, placements, claim_state.name, machine))
+                for claim_state in claims
+            ]
             if all(claim.aligned for claim in explained):
                 beside[nodes] = " and ".join(claim.state.name for claim in explained)
         choice = choose_node(options, self.order, beside)

@@ -71,13 +71,13 @@ class SharedPoolMeter:
         pool = SharedPool(self._machine, self._all_cpus or ledger.cpus.shared, _free_memory(ledger))
         pods = list(_shared_pods(ledger))
         division = divide_pool(pool, pods, self._division)
-        before = self._division
-        self._moves += sum(uid in before and before[uid].nodes != share.nodes for uid, share in division.items())
+        earlier = self._division
+        self._moves += sum(uid in earlier and earlier[uid].nodes != share.nodes for uid, share in division.items())
         self._division = division
         self._uids.update(division)
         everywhere = {pod.uid: pool.nodes for pod in pods}
-        chosen = {uid: share.nodes for uid, share in division.items()}
-        self._now = len(pods), _measure(pool, pods, everywhere), _measure(pool, pods, chosen)
+        nodes_by_pod = {uid: share.nodes for uid, share in division.items()}
+        self._now = len(pods), _measure(pool, pods, everywhere), _measure(pool, pods, nodes_by_pod)
 
     def result(self, end: float) -> SharedPoolResult:
         self._advance(end)

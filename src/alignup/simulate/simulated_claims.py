@@ -66,17 +66,19 @@ class SimulatedClaims:
         if classes := objects.missing_classes(missing):
             return f"DeviceClass {', '.join(classes)} is not known"
         try:
-            given = allocate(missing, self._claims.devices, matches=self._claims.matches, taken=self._taken)
+            allocations = allocate(missing, self._claims.devices, matches=self._claims.matches, taken=self._taken)
         except AlignError as error:
             return str(error)
-        if given is None:
+        if allocations is None:
             return "no free devices match its claims"
         states = []
-        new = iter(given)
+        new = iter(allocations)
         for name, claim in claims:
             allocated = next(new) if claim.allocated is None else claim.allocated
-            known = tuple((each.request, self._devices[each.id]) for each in allocated if each.id in self._devices)
-            states.append(ClaimState(name, replace(claim, allocated=allocated), known, allocated=True))
+            devices = tuple(
+                (device.request, self._devices[device.id]) for device in allocated if device.id in self._devices
+            )
+            states.append(ClaimState(name, replace(claim, allocated=allocated), devices, allocated=True))
         return tuple(states)
 
     def allocate(self, pod: Pod, states: Iterable[ClaimState]) -> None:
