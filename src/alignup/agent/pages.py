@@ -112,9 +112,9 @@ class _AgentPages:
         return await asyncio.to_thread(build)
 
     async def decisions(self, request: Request) -> Response:
-        before = request.query_params.get("before", "")
+        before_id = request.query_params.get("before", "")
         pod = request.query_params.get("pod", "") or None
-        number = int(before) if before.isascii() and before.isdigit() and len(before) < 19 else None
+        number = int(before_id) if before_id.isascii() and before_id.isdigit() and len(before_id) < 19 else None
         stored = await self._agent.decisions(DecisionQuery(pod=pod, before=number, limit=PAGE_DECISIONS))
         older = stored[-1].id if len(stored) == PAGE_DECISIONS else None
         values: dict[str, Any] = {"decisions": stored, "pod": pod, "older": older}

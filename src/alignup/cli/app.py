@@ -73,10 +73,10 @@ class Place(NamedTuple):
     def put_before(self, messages: Iterable[str]) -> list[str]:
         """Put the place before each of *messages*, unless it begins with the file."""
         file = f"{self.file}/" if self.option else self.file
-        place = f"{self.option} {self.value}".strip() or (f"{file}:{self.line}" if file and self.line else file)
-        if not place:
+        prefix = f"{self.option} {self.value}".strip() or (f"{file}:{self.line}" if file and self.line else file)
+        if not prefix:
             return list(messages)
-        return [message if self.file and message.startswith(file) else f"{place}: {message}" for message in messages]
+        return [message if self.file and message.startswith(file) else f"{prefix}: {message}" for message in messages]
 
 
 NOWHERE = Place()

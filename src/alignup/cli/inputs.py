@@ -280,22 +280,22 @@ def load_providers(names: Sequence[str], machine: Machine) -> list[Provider[Any]
         return []
     from importlib.metadata import entry_points  # noqa: PLC0415 - only with --provider
 
-    known = {point.name: point for point in entry_points(group=PROVIDERS)}
+    points = {point.name: point for point in entry_points(group=PROVIDERS)}
     providers: list[Provider[Any]] = []
     for name in names:
-        if name not in known:
-            advice = f"Choose from {', '.join(sorted(known))}." if known else "Install a package that has one."
+        if name not in points:
+            advice = f"Choose from {', '.join(sorted(points))}." if points else "Install a package that has one."
             message = f"no installed package has a provider {name} (entry points of {PROVIDERS})"
             raise InputError(message, place=Place("--provider"), advice=advice)
         try:
-            provider = known[name].load()(machine)
+            provider = points[name].load()(machine)
             methods = [method for method in _PROVIDER_METHODS if not callable(getattr(provider, method, None))]
         except Exception as error:
             message = f"cannot be loaded: {type(error).__name__}: {error}"
-            raise InputError(message, place=Place("--provider", value=name), advice=known[name].value) from error
+            raise InputError(message, place=Place("--provider", value=name), advice=points[name].value) from error
         if methods:
             message = f"has no {', '.join(methods)}: it is not a provider (docs/own-provider.md)"
-            raise InputError(message, place=Place("--provider", value=name), advice=known[name].value)
+            raise InputError(message, place=Place("--provider", value=name), advice=points[name].value)
         providers.append(provider)
     return providers
 

@@ -217,8 +217,8 @@ def parse_policy_options(texts: Iterable[str]) -> dict[str, str]:
         if not equals:
             raise ParseError(f"--option {text}: no value; use an option like prefer-closest-numa-nodes=true")
         place = Place("--option", value=name)
-        if name not in (known := (*TOPOLOGY_OPTIONS, *OPTION_STAGES)):
-            raise InputError("there is no such option", place=place, advice=f"Choose from {', '.join(known)}.")
+        if name not in (option_names := (*TOPOLOGY_OPTIONS, *OPTION_STAGES)):
+            raise InputError("there is no such option", place=place, advice=f"Choose from {', '.join(option_names)}.")
         declared = TOPOLOGY_OPTIONS.get(name) or TopologyOption("")  # those of CPUs are true or false
         try:
             declared.parse(name, options[name])

@@ -56,10 +56,11 @@ class PodTable:
         uids = {pod.metadata.uid for pod in self._informer.objects.values()}
         for pod in self._informer.objects.values():
             uid, version = pod.metadata.uid, pod.metadata.resource_version
-            before = self._read.get(uid)
+            entry = self._read.get(uid)
             try:
-                known = before and before[0] == version
-                pods[uid] = before if before and known else (version, known_pod(pod, uid=kubelet_uid(pod, uids)))
+                pods[uid] = (
+                    entry if entry and entry[0] == version else (version, known_pod(pod, uid=kubelet_uid(pod, uids)))
+                )
             except PodError as error:
                 _log.warning("pod left out", pod=pod.metadata.full_name, uid=pod.metadata.uid, problem=str(error))
         self._read = pods
