@@ -201,12 +201,12 @@ class _Admission:
         rejection: Rejection | None = None,
         preference_requests: tuple[PreferenceRequest, ...] = (),
     ) -> Decision:
-        after = residue = None
+        new_ledger = residue = None
         if outcome is Outcome.REJECTED:
             unchanged = all(map(is_, self.ledgers.values(), self.ledger.by_provider().values()))
             residue = None if unchanged else self.ledger.with_providers(self.ledgers)
         elif outcome is Outcome.ADMITTED:
-            after = self.ledger.with_pod(AdmittedPod(self.pod, self.hints, self.usage), self.ledgers)
+            new_ledger = self.ledger.with_pod(AdmittedPod(self.pod, self.hints, self.usage), self.ledgers)
         pod = self.pod
         return Decision(
             uid=pod.uid,
@@ -217,11 +217,11 @@ class _Admission:
             scope=self.scope,
             outcome=outcome,
             steps=tuple(self.steps),
-            placements=() if after is None else build_placements(pod, self.hints, after, self.providers),
+            placements=() if new_ledger is None else build_placements(pod, self.hints, new_ledger, self.providers),
             rejection=rejection,
             preference_requests=preference_requests,
             before=self.ledger,
-            after=after,
+            after=new_ledger,
             residue=residue,
         )
 

@@ -72,8 +72,8 @@ class FileFieldError(AlignError):
 
     def __init__(self, message: str, *, file: str = "", line: int = 0, field: str = "") -> None:
         self.message, self.file, self.line, self.field = message, file, line, field
-        place = f"{file}:{line}" if file and line else file or (f"line {line}" if line else "")
-        super().__init__(": ".join(part for part in (place, field, message) if part))
+        prefix = f"{file}:{line}" if file and line else file or (f"line {line}" if line else "")
+        super().__init__(": ".join(part for part in (prefix, field, message) if part))
 
 
 class SourceError(FileFieldError):
@@ -103,8 +103,8 @@ class Problem:
     line: int = 0  #: of a document that cannot be parsed; 0: unknown
 
     def __str__(self) -> str:
-        place = self.field or (f"line {self.line}" if self.line else "")
-        return f"{place}: {self.message}" if place else self.message
+        prefix = self.field or (f"line {self.line}" if self.line else "")
+        return f"{prefix}: {self.message}" if prefix else self.message
 
 
 class PodError(AlignError, ValueError):
@@ -150,8 +150,8 @@ class ManifestError(AlignError, ValueError):
     def lines(self, most: int = 20) -> tuple[str, ...]:
         """Return the first *most* problems as text."""
         shown = tuple(map(str, self.problems[:most]))
-        left = len(self.problems) - len(shown)
-        return (*shown, f"and {left:,} more") if left else shown
+        more = len(self.problems) - len(shown)
+        return (*shown, f"and {more:,} more") if more else shown
 
 
 class SettingsError(AlignError, ValueError):
