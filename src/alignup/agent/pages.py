@@ -284,7 +284,7 @@ def read_changes(
     host: Host, pod: Pod, amounts: Sequence[RequestChange], fields: Mapping[str, str]
 ) -> tuple[tuple[Change, ...], tuple[str, ...]]:
     """Return the changes that the fields of the form ask for, and the problems of those that cannot be read."""
-    asked: list[Change] = []
+    requested: list[Change] = []
     problems: list[str] = []
     policy, scope = effective_policy(pod, host.rules)
     of_pod = host.settings.pod_policy_annotations
@@ -297,7 +297,7 @@ def read_changes(
         if value not in values:
             problems.append(f"There is no {name} {value}.")
         elif value != was:
-            asked.append(SettingChange(field, was, value))
+            requested.append(SettingChange(field, was, value))
     for number, amount in enumerate(amounts):
         text = fields.get(f"{AMOUNT}{number}", "").strip()
         if not text:
@@ -311,8 +311,8 @@ def read_changes(
         if now < 0:
             problems.append(f"{amount.resource} of {amount.subject}: must not be negative")
         elif now != amount.was:
-            asked.append(replace(amount, now=now))
-    return tuple(asked), tuple(problems)
+            requested.append(replace(amount, now=now))
+    return tuple(requested), tuple(problems)
 
 
 def decide_changed(host: Host, pod: Pod, changes: Sequence[Change]) -> tuple[Decision | None, str]:

@@ -124,5 +124,5 @@ def _renamed(loaded: LoadedWorkloads, name: str, file: str) -> LoadedWorkloads:
             for work in loaded.workloads
         ),
         tuple(warning.replace(name, file) for warning in loaded.warnings),
-        tuple(replace(place, file=place.file.replace(name, file)) for place in loaded.claims),
+        tuple(replace(location, file=location.file.replace(name, file)) for location in loaded.claims),
     )

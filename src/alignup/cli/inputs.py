@@ -172,14 +172,14 @@ def node_release(options: NodeOptions, machine: Machine) -> tuple[Release, tuple
     context = click.get_current_context(silent=True)
     if options.kubernetes_version is not None or (context and context.meta.get(PREVIEW)):
         return read_release(options.kubernetes_version)
-    version, place = machine.kubelet_version, f"in {options.machine}"
+    version, origin = machine.kubelet_version, f"in {options.machine}"
     if options.machine is None:
         from alignup.kubernetes.kubelet_files import kubelet_version  # noqa: PLC0415 - imports subprocess and shutil
 
-        version, place = kubelet_version.find_kubelet_version(), "of this machine"
+        version, origin = kubelet_version.find_kubelet_version(), "of this machine"
     if version:
         with suppress(SettingsError):
-            notes = (f"the kubelet {place} is {version}", release_note(version))
+            notes = (f"the kubelet {origin} is {version}", release_note(version))
             return find_release(version), tuple(filter(None, notes))
     return NEWEST, ()
 
@@ -382,7 +382,7 @@ def read_workloads(files: tuple[str, ...], release: Release = NEWEST) -> tuple[t
     loaded = read_manifests(files, FeatureGates(release=release))
     if not loaded.claims:
         return loaded.workloads, loaded.warnings
-    kinds = ", ".join(sorted({place.part["kind"] for place in loaded.claims}))
+    kinds = ", ".join(sorted({location.part["kind"] for location in loaded.claims}))
     return loaded.workloads, (*loaded.warnings, f"skipped {kinds}: this command does not consider them")
 
 

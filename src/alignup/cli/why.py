@@ -181,7 +181,9 @@ def _print_short(explanations: "Sequence[Explanation]", output: str) -> None:
     rows = []
     for explanation in explanations:
         decision, workload = explanation.decision, explanation.workload
-        nodes = ", ".join(dict.fromkeys(sentences.format_nodes(place.hint.nodes) for place in decision.placements))
+        nodes = ", ".join(
+            dict.fromkeys(sentences.format_nodes(placement.hint.nodes) for placement in decision.placements)
+        )
         rejection = decision.rejection
         detail = explanation.verdict if rejection is None else f"{rejection.reason}: {rejection.message}"
         detail = sentences.describe_allocations(decision.placements) if explanation.admitted else detail

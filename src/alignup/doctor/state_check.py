@@ -539,7 +539,9 @@ def repair_memory(
         repair.keep(uid, stored.get(uid, {}), pod_wide.get(uid))
     pod_entries = {uid: blocks for uid, blocks in pod_wide.items() if uid in repair.pods}
     charged = [*pod_entries.values()]
-    charged += [blocks for uid, held in repair.held.items() if uid not in repair.pods for blocks in held.values()]
+    charged += [
+        blocks for uid, allocations in repair.held.items() if uid not in repair.pods for blocks in allocations.values()
+    ]
     ledger_of_pods = idle
     for block in sorted(chain.from_iterable(charged), key=lambda block: -block.nodes.bit_count()):
         ledger_of_pods = ledger_of_pods.give("", "", blocks=(block,))  # groups first, as the kubelet checks it

@@ -127,8 +127,8 @@ def check_upgrade(node: UpgradedNode, releases: Sequence[Release]) -> UpgradeRep
 
 def _item(finding: Finding, more: str = "") -> UpgradeItem:
     severity = UpgradeSeverity.NOT_STARTED if _is_error(finding) else UpgradeSeverity.WARNING
-    where = f"{finding.where}: " if finding.where else ""
-    return UpgradeItem(severity, f"{where}{finding.kubelet_message or finding.summary}{more}", finding.advice)
+    prefix = f"{finding.where}: " if finding.where else ""
+    return UpgradeItem(severity, f"{prefix}{finding.kubelet_message or finding.summary}{more}", finding.advice)
 
 
 def _sub_id_findings(node: UpgradedNode, release: Release) -> Iterator[Finding]:

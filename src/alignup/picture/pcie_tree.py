@@ -26,15 +26,15 @@ def draw_tree(locality: Locality, devices: Iterable[PciDevice]) -> tuple[str, ..
         kind = locality.devices[device.address]
         path = device.path
         above = (path.root or "", *(f"switch {switch}" for switch in path.switches)) if path else ("no PCIe path",)
-        place = tuple(filter(None, above))
-        siblings[place, kind] += 1
-        if siblings[place, kind] <= MAX_SIBLINGS:
+        branch = tuple(filter(None, above))
+        siblings[branch, kind] += 1
+        if siblings[branch, kind] <= MAX_SIBLINGS:
             mark = f" · island {islands[device.address]}" if device.address in islands else ""
             rail = "" if device.rail is None else f" · rail {device.rail}"
-            _insert(tree, (*place, f"{describe_device(device, kind)}{rail}{mark}"))
-    for (place, kind), count in siblings.items():
+            _insert(tree, (*branch, f"{describe_device(device, kind)}{rail}{mark}"))
+    for (branch, kind), count in siblings.items():
         if count > MAX_SIBLINGS:
-            _insert(tree, (*place, f"and {count - MAX_SIBLINGS} more {kind}"))
+            _insert(tree, (*branch, f"and {count - MAX_SIBLINGS} more {kind}"))
     lines = tuple(_lines(tree, ""))
     return (
         lines if len(lines) <= MAX_LINES else (*lines[: MAX_LINES - 1], f"and {len(lines) - MAX_LINES + 1} more lines")

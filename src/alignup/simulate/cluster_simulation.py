@@ -244,19 +244,19 @@ class ClusterSimulation:
     def _choose(self, pod_class: EqualPods, pod: Pod) -> SimulatedHost | None:
         """Return the host for *pod*; one with claims gets their devices there, as from the scheduler's DRA plugin."""
         if not pod.uses_claims:
-            chosen = self._scheduler.choose(pod_class, pod)
-            return self._steer(pod, chosen, ())
+            target = self._scheduler.choose(pod_class, pod)
+            return self._steer(pod, target, ())
         claims: dict[str, _ClaimStates] = {}
         for name, number in pod_class.hosts.items():
             host = self.hosts[number]
             states = host.claims.find(pod, host.kubelet) if host.claims else ""
             if not isinstance(states, str):
                 claims[name] = states
-        chosen = self._scheduler.choose(self._classes.restrict(pod_class, claims), pod) if claims else None
-        if chosen is not None and chosen.claims is not None:
-            chosen.claims.allocate(pod, claims[chosen.name])
-            self._states[pod.uid] = claims[chosen.name]
-        return self._steer(pod, chosen, self._states.get(pod.uid, ()))
+        target = self._scheduler.choose(self._classes.restrict(pod_class, claims), pod) if claims else None
+        if target is not None and target.claims is not None:
+            target.claims.allocate(pod, claims[target.name])
+            self._states[pod.uid] = claims[target.name]
+        return self._steer(pod, target, self._states.get(pod.uid, ()))
 
     def _steer(self, pod: Pod, host: SimulatedHost | None, claims: _ClaimStates) -> SimulatedHost | None:
         """Let the scheduler steer *pod* on its *host*, which is returned."""

@@ -64,7 +64,7 @@ class PodTable:
             except PodError as error:
                 _log.warning("pod left out", pod=pod.metadata.full_name, uid=pod.metadata.uid, problem=str(error))
         self._read = pods
-        return {known.pod.uid: known for _, known in pods.values()}
+        return {pod.pod.uid: pod for _, pod in pods.values()}
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -117,9 +117,9 @@ class SliceTable:
                 if change.type is not EventType.DELETED:
                     self._read[name] = slices_from(change.object)
             finally:  # an unreadable slice is logged, and does not count
-                known = tuple(slice_ for slices in self._read.values() for slice_ in slices)
-                if known != self._known:
-                    self._known = known
+                all_slices = tuple(slice_ for slices in self._read.values() for slice_ in slices)
+                if all_slices != self._known:
+                    self._known = all_slices
                     notify()
 
         self._informer.subscribe(changed)

@@ -87,11 +87,11 @@ class NodeFile:
 
     def default_keys(self, name: str, values: Mapping[str, str]) -> None:
         """Add keys of a field that has an object as value."""
-        given = self.fields.get(name)
-        if given is not None and not isinstance(given, Mapping):
+        current = self.fields.get(name)
+        if current is not None and not isinstance(current, Mapping):
             return  # the reader of the configuration says what is wrong
-        self.fields[name] = {**values, **(given or {})}
-        self.defaults += [f"{name}.{key} {value}" for key, value in values.items() if key not in (given or {})]
+        self.fields[name] = {**values, **(current or {})}
+        self.defaults += [f"{name}.{key} {value}" for key, value in values.items() if key not in (current or {})]
 
     def take(self, reader: ObjectReader, names: Mapping[str, str]) -> None:
         """Take the fields of *reader* that *names* has; others are noted."""
