@@ -110,7 +110,10 @@ class _RejectedError(Exception):
 
 class _Admission:
     def __init__(self, pod: Pod, ledger: Ledger, providers: Sequence[Provider[Any]], rules: AdmissionRules) -> None:
-        self.pod, self.ledger, self.providers, self.rules = pod, ledger, providers, rules
+        self.pod = pod
+        self.ledger = ledger
+        self.providers = providers
+        self.rules = rules
         self.policy, self.scope = effective_policy(pod, rules)
         self.ledgers = ledger.by_provider()
         self.hints: dict[str, Hint] = {}

@@ -196,7 +196,8 @@ class AmountFamily:
                 nodes |= 1 << node
                 if amount >= need:
                     enough_alone |= 1 << node
-        self.nodes, self.enough_alone = nodes, enough_alone
+        self.nodes = nodes
+        self.enough_alone = enough_alone
         self.preferred_widths = (1 << len(self.amounts) + 1) - 2 if self.sockets else 1 << self.preferred_width
         self.min_width = 1 if enough_alone and not self.required else self._min_width()
 

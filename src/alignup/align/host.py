@@ -98,7 +98,8 @@ class Host(Pictured):
     ) -> None:
         if not isinstance(machine, Machine) or not isinstance(settings, Settings):
             raise _type_error(machine, settings)
-        self.machine, self.settings = machine, settings
+        self.machine = machine
+        self.settings = settings
         self.starting = starting
         self.view = view = machine.kubelet_view()
         gates = settings.gates

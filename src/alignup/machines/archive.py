@@ -121,7 +121,9 @@ class _ArchiveReader(io.RawIOBase):
     def __init__(self, file: Path, source: "_Content", limit: Callable[[str], int]) -> None:
         self.contents: dict[str, bytes] = {}
         self.links: dict[str, str] = {}
-        self._file, self._source, self._limit = file, source, limit
+        self._file = file
+        self._source = source
+        self._limit = limit
         self._left = MAX_ARCHIVE_BYTES
         self._header = 0  #: bytes read since the last member or part of its content
         self._kept = 0  #: bytes of names and contents
@@ -279,10 +281,12 @@ def _members(files: FileReader) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
         member = tarfile.TarInfo(path)
         target = files.link(path)
         if path.endswith("/"):
-            member.type, member.mode = tarfile.DIRTYPE, 0o755
+            member.type = tarfile.DIRTYPE
+            member.mode = 0o755
             yield member, b""
         elif target is not None:
-            member.type, member.linkname = tarfile.SYMTYPE, target
+            member.type = tarfile.SYMTYPE
+            member.linkname = target
             yield member, b""
         elif (content := _recorded_content(files, path)) is not None:
             member.size = len(content)

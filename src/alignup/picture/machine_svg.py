@@ -96,7 +96,9 @@ def _section(title: str, body: Drawable) -> Drawable:
 
 class _Painter:
     def __init__(self, layout: MachineLayout, *, least: float = _MIN_WIDTH) -> None:
-        self._layout, self._occupancy, self._least = layout, layout.occupancy, least
+        self._layout = layout
+        self._occupancy = layout.occupancy
+        self._least = least
         self._total = sum(box.cpus.bit_count() for box in layout.boxes)
         #: of the largest CPU number; 0: no numbers
         self._digits = len(str(max(layout.cpus.bit_length() - 1, 0))) if self._total <= _MAX_NUMBERED else 0

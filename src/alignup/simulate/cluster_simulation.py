@@ -101,7 +101,9 @@ class ClusterSimulation:
     ) -> None:
         self._shape = shape
         self.groups = add_markers(groups) if strategy in STEERING else tuple(groups)
-        self.strategy, self._retries, self._recorder = strategy, retries, recorder
+        self.strategy = strategy
+        self._retries = retries
+        self._recorder = recorder
         self.hosts = build_hosts(self.groups)
         self._marker = PodMarker(self.hosts) if strategy in STEERING else None
         self._steered: dict[str, int] = {}  #: the NUMA nodes of chosen pods that are not bound yet
@@ -112,7 +114,8 @@ class ClusterSimulation:
         self._chooser = RandomChooser(seed)
         self._connections: list[Connections] = []  #: of containers of pods that started
         times = [submission.time for submission in self._submissions] or [0.0]
-        self._start, self._last_arrival = min(times), max(times)
+        self._start = min(times)
+        self._last_arrival = max(times)
         self._meter = RequestMeter(self.hosts, self._start, self._last_arrival)
         self._alignment = AlignmentMeter()
         self._rejections: Counter[str] = Counter()  #: by reason

@@ -181,7 +181,9 @@ class DaskEngine(Engine):
         worker_timeout: float = WORKER_TIMEOUT,
         result_timeout: float = RESULT_TIMEOUT,
     ) -> None:
-        self._address, self._count, self._timeout = address, count, timeout
+        self._address = address
+        self._count = count
+        self._timeout = timeout
         self._worker_timeout = worker_timeout
         self._result_timeout = result_timeout
         self.client: Any = None  #: a ``distributed.Client``, from the start on

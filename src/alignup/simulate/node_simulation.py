@@ -54,7 +54,9 @@ class ProgressReporter:
     """A limit on reports: *progress* is called at most once per ``MIN_INTERVAL``, and at the end."""
 
     def __init__(self, progress: Progress | None, total: int, *, now: Callable[[], float] = monotonic) -> None:
-        self._progress, self._total, self._now = progress, total, now
+        self._progress = progress
+        self._total = total
+        self._now = now
         self._reported = -1
         self._next = now() + MIN_INTERVAL
 

@@ -55,7 +55,8 @@ class SharedPoolMeter:
     """Follows the ledgers of a simulation."""
 
     def __init__(self, host: Host, start: float) -> None:
-        self._machine, self._time = host.machine, start
+        self._machine = host.machine
+        self._time = start
         managed = host.settings.cpus.policy == CpuPolicy.STATIC
         self._all_cpus = 0 if managed else host.view.all_cpus  #: those that are shared if no manager gives any away
         self._division: dict[str, PoolShare] = {}

@@ -41,7 +41,8 @@ class SimulatedClaims:
     def __init__(
         self, claims: HostClaims, *, host: str = "", named: dict[tuple[str, str], Claim] | None = None
     ) -> None:
-        self._claims, self._host = claims, host
+        self._claims = claims
+        self._host = host
         self._devices = {device.id: device for device in claims.devices}
         self._named = dict(claims.objects.claims) if named is None else named
         self._taken = {id_ for id_ in claims.objects.taken() if id_ in self._devices}

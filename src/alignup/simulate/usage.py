@@ -57,7 +57,8 @@ class _Gauge:
 
     def change(self, value: int, time: float) -> None:
         self.area += self.value * (time - self.since)
-        self.since, self.value = time, value
+        self.since = time
+        self.value = value
         if value > self.peak:  # noqa: PLR1730 - ten times for each pod, and max() takes twice as long
             self.peak = value
 
@@ -160,10 +161,12 @@ class RequestMeter:
             allocatable.update({CPU: capacity.milli_cpu, MEMORY: capacity.memory, **capacity.scalars})
         counted = {name: size for name, size in allocatable.items() if size and name != MARKER}
         self._gauges = {name: _Gauge(size, 0, start) for name, size in counted.items()}
-        self._start, self._end = start, end
+        self._start = start
+        self._end = end
         self._now = start
         self._step = (end - start) / MAX_POINTS
-        self._next, self._sampled = start, 0
+        self._next = start
+        self._sampled = 0
         self._peaks: dict[str, TimelinePoint] = {}  #: since the last point, by attribute
         self.points: list[TimelinePoint] = []
         self.running = self.waiting = self.rejections = 0

@@ -47,7 +47,10 @@ class _Search:
     def __init__(
         self, claims: Sequence[Claim], devices: Sequence[SliceDevice], matches: Matches, taken: set[DeviceId]
     ) -> None:
-        self._claims, self._devices, self._matches, self._taken = claims, devices, matches, taken
+        self._claims = claims
+        self._devices = devices
+        self._matches = matches
+        self._taken = taken
         self._chosen: list[list[tuple[str, SliceDevice]]] = [[] for _ in claims]
         self._candidates: dict[tuple[int, int, int], tuple[SliceDevice, ...]] = {}
         self._requests = [alternative for claim in claims for request in claim.requests for alternative in request]

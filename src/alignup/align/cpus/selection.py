@@ -76,7 +76,8 @@ class PackedSelection:
             inner: tuple(sorted(filter(whole_cores.__contains__, inside), key=self._free_if_whole))
             for inner, inside in self._cores_of.items()
         }
-        self._cache_size, self._splits_cores = view.cpus_per_cache, release.splits_cores_in_cache
+        self._cache_size = view.cpus_per_cache
+        self._splits_cores = release.splits_cores_in_cache
         self._all = view.all_cpus
         self._cores_of_socket = _children(sockets, cores) if spread and release.goes_round_cores else {}
         take_cores: TakeStep = (self._smallest_core, self._whole_cores)

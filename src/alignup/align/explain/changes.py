@@ -350,8 +350,10 @@ class WhatIf:
     """
 
     def __init__(self, host: Host, pod: Pod, *, answers: PreferenceAnswers, should_stop: Callable[[], bool]) -> None:
-        self.host, self.pod = host, pod
-        self._answers, self._should_stop = answers, should_stop
+        self.host = host
+        self.pod = pod
+        self._answers = answers
+        self._should_stop = should_stop
         self.unsearched: list[str] = []  #: what was not tried and why, as sentences
         self.decision = host.decide_without_plugins(pod, answers)  #: without any change
         self.shortage = HostShortage.of(host, pod)

@@ -163,7 +163,8 @@ class HostStateReader:
                 raise StateError(f"{name}: more than {limits} are not read {OWN_LIMIT}")
             host = Host(hardware, self._read_settings(configuration, hardware, release, name))
             self._hosts[key] = host
-        node.host, node.generation = host, generation
+        node.host = host
+        node.generation = generation
         return host
 
     def _read_pods(self, node: _Node, parts: Sequence[Raw], resources: set[str]) -> Sequence[PodEntry]:

@@ -47,7 +47,8 @@ class Access:
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         try:
             if not self.verify:
-                context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+                context.check_hostname = False
+                context.verify_mode = ssl.CERT_NONE
             elif self.authority:
                 context.load_verify_locations(cadata=self.authority.decode("ascii", "replace"))
             else:

@@ -290,7 +290,8 @@ def _kubeadm(top: ObjectReader, parsed: _Documents) -> NodeFile:
     read = NodeFile()
     for document, value in _objects(parsed):
         if value.get("kind") == KIND and not read.fields:
-            read.fields, read.number = dict(value), document.number
+            read.fields = dict(value)
+            read.number = document.number
             read.notes += [f"line {key.line}: {key}" for key in document.repeated]
     flags: list[_Flag] = []
     for _, value in _objects(parsed):
