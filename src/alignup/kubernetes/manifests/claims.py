@@ -34,7 +34,6 @@ from alignup.kubernetes.manifests.pod_decoder import ObjectPart, PodMetadata
 if TYPE_CHECKING:
     from alignup.kubernetes.manifests.workloads import ObjectLocation
 
-EXTENDED_CLAIM = "resource.kubernetes.io/extended-resource-claim"  #: annotation of claims for extended resources
 MAX_DEVICES = 100_000  #: in all slices of an input
 
 
