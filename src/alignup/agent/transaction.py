@@ -349,7 +349,7 @@ class Transaction:
         return result
 
     def _reject_pending(self, pending: PendingAdmission, decision: Decision) -> AdmissionResult:
-        """Reject a pod that was pending, or let it wait; others may get its resources."""
+        """Reject a pending pod, or let it wait; waiting pods may get its resources."""
         uid, decided = pending.pod.uid, replace(pending, decision=decision)
         if (record := self._waiting.get(uid)) is not None:
             self._change_waiting().update(record.with_decision(decision))

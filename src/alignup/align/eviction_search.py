@@ -139,7 +139,7 @@ class EvictionSearch(Generic[Proof]):
                 yield from self._sets(count, size)
 
     def _sets(self, count: int, size: int) -> Iterator[UnitSet]:
-        """Yield the sets of *count* units that disturb *size* pods: those that differ in what they hold, then others.
+        """Yield the sets of *count* units that disturb *size* pods: sets with distinct holdings first.
 
         Of large sets, those come first whose units share a NUMA node.
         """

@@ -150,7 +150,7 @@ class Host(Pictured):
         self.ledger = self.initial_ledger() if ledger is None else self._adopt(ledger)
 
     def _adopt(self, ledger: Ledger) -> Ledger:
-        """Return the ledger of another host as this one continues it."""
+        """Return the ledger with which this host continues another host."""
         if foreign := ledger.others.keys() - {provider.name for provider in self.providers}:
             listed = ", ".join(sorted(foreign))
             raise StateError(f"the ledger belongs to another host: unknown provider {listed}")

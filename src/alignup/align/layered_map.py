@@ -46,7 +46,7 @@ def without_item(mapping: Mapping[Key, Value], key: Key) -> "dict[Key, Value] | 
 
 
 def changed_keys(old: Mapping[Key, Any], new: Mapping[Key, Any]) -> set[Key]:
-    """Return the keys that one of both maps lacks, or for which it has another object.
+    """Return the keys that only one of the maps has, or that have different objects as values.
 
     If *new* was made of *old*, only their layers are compared, except once in a while.
     """

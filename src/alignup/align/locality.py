@@ -94,7 +94,7 @@ class DeviceLink:
 
 @dataclass(frozen=True, slots=True)
 class StatedLevel:
-    """The level of two devices as ``nvidia-smi`` prints it, for machines whose tree does not tell."""
+    """The level of two devices as ``nvidia-smi`` prints it, for machines without a PCIe tree."""
 
     devices: tuple[str, str]
     level: Level

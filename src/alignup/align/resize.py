@@ -95,7 +95,7 @@ def _static_policy(host: Host, running: Pod, resized: Pod) -> str:
 
 
 def _is_changed(running: Pod, resized: Pod, resource: str) -> bool:
-    """Return whether a container or sidecar requests another amount; other init containers have ended."""
+    """Return whether a container or sidecar requests another amount; ordinary init containers have ended."""
     old_requests = {container.name: container.resources.requests.get(resource) for container in running.all_containers}
     return any(
         container.resources.requests.get(resource) != old_requests.get(container.name)

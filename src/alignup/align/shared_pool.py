@@ -174,7 +174,7 @@ class _Division:
         return lambda nodes: not nodes & from_limit[bisect_left(limits, (self._members(nodes)[1], -1))]
 
     def improve(self, pod: SharedPod) -> bool:
-        """Move *pod* if that is worth it; return whether it was."""
+        """Move *pod* if the move is worth its cost; return whether the pod moved."""
         old_nodes = self.placed[pod.uid]
         self._charge(pod, old_nodes, sign=-1)
         now, (then, new_nodes) = self.cost(pod, old_nodes), self.best(pod)

@@ -263,7 +263,7 @@ class Explanation(NamedTuple):
 
     @property
     def code(self) -> str:
-        """The reason code of a pod that is not, or perhaps not, admitted; empty: it is."""
+        """The reason code of a rejection, or of a possible rejection; empty: the pod is admitted."""
         if self.missing and not self.lenient:
             return NOT_SCHEDULABLE
         if self.decision.rejection is not None:

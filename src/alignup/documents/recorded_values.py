@@ -105,7 +105,7 @@ def _is_data(type_: type) -> bool:
 
 
 class ValueWriter:
-    """Writes the values of one file, or, with *alone*, each so that it can be compared with others."""
+    """Writes the values of one file; with *alone*, each value is complete, so that two values can be compared."""
 
     def __init__(self, *, alone: bool = False) -> None:
         self._alone = alone

@@ -214,7 +214,7 @@ def add_gpus(machine: Machine, files: FileReader) -> Machine:
 
 
 def read_driver_gpus(files: FileReader) -> tuple[Gpu, ...]:
-    """Return the GPUs that NVIDIA's driver lists, in the order of their addresses, which is that of their numbers."""
+    """Return the GPUs that NVIDIA's driver lists, by address, as the driver numbers them."""
     gpus = []
     for address in files.names(DRIVER) if files.has(DRIVER) else ():
         lines = (files.read(f"{DRIVER}/{address}/information") or "").splitlines()

@@ -162,7 +162,7 @@ class AssistPlugin(NriPlugin):
 
     @property
     def containers(self) -> Collection[RunningContainer]:
-        """The containers that run, with what they were given."""
+        """The running containers with their CPUs and memory nodes."""
         return self._containers.values()
 
     async def rebalance(self, connection: PluginConnection) -> None:

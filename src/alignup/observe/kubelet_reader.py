@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 POD_RESOURCES = "pod-resources"
 SOCKET = "kubelet.sock"
 CONFIG_NAME = "config.yaml"
-ALLOCATABLE_SECONDS = 10.0  #: for which what can be allocated is kept, while nothing tells that it has changed
+ALLOCATABLE_SECONDS = 10.0  #: how long the allocatable devices are cached, unless a change is seen
 _ATTEMPTS = 4  #: to read files that do not change meanwhile
 _CLAIM_FILE = "dra_manager_state"  #: written after claims have been prepared, which is after the admission
 

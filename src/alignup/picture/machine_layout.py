@@ -31,7 +31,7 @@ Matrix = Sequence[Sequence[int]]
 
 
 class Core(NamedTuple):
-    """The threads of one core that are in one box, usually all of them."""
+    """The threads of a core in one box: usually all threads of the core."""
 
     id: int
     cpus: tuple[int, ...]

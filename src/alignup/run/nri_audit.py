@@ -71,7 +71,7 @@ def _run(container: PlacedContainerDocument, pids: tuple[int, ...]) -> RunProces
 
 
 def _processes(container: str) -> tuple[int, ...]:
-    """Return the processes of a container: those in the cgroup that has its id as its name, or as part of it."""
+    """Return the processes of a container: those in cgroups with the container id in their names."""
     pids = []
     for path in PROC.glob("[0-9]*/cgroup"):
         try:

@@ -194,7 +194,7 @@ class ClusterSimulation:
             self._meter.waiting += len(unit.pods)
 
     def _start_waiting(self, released: Mapping[str, SimulatedHost]) -> None:
-        """Start what fits now that pods on these hosts have ended."""
+        """Start waiting pods that fit after pods on these hosts have ended."""
         for classes, unit in self._queue.heads():
             may_fit = any(
                 name in pod_class.hosts and pod_class.fits(host)

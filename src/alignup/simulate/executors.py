@@ -37,7 +37,7 @@ RESULT_TIMEOUT = 3600.0  #: seconds without any result of a Dask cluster
 
 
 class EngineError(AlignError):
-    """An engine that cannot finish its jobs; the results that it returned before are valid."""
+    """An engine cannot finish its jobs; the results so far are valid."""
 
 
 class ProcessPool(ProcessPoolExecutor):

@@ -213,7 +213,7 @@ class TotalsScheduler:
         return score_totals(self.scoring, pod_class.request, used, host)
 
     def used(self, host: SimulatedHost) -> UsedResources:
-        """Return what the pods of a host use, those on their way there included."""
+        """Return what the pods of a host use, including pods that its kubelet has not admitted yet."""
         used = host.kubelet.ledger.used
         for reserved in self.reserved(host):
             used = used.plus(reserved.request)

@@ -73,7 +73,7 @@ def demands_near_claims(pod: Pod) -> bool:
 
 
 class _Choice(NamedTuple):
-    """Devices that one container may get together."""
+    """A set of devices that a container may get."""
 
     ids: dict[str, list[str]]  #: by resource or claim; PCI addresses of devices of claims, where they are known
     roots: dict[str, str]  #: root complexes of devices of claims, by id

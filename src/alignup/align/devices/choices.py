@@ -31,7 +31,7 @@ Option = tuple[Pool, ...]  #: one of several ways to choose: disjoint pools, all
 
 @dataclass(frozen=True, slots=True)
 class DeviceChoices:
-    """All that one container may get of one resource."""
+    """All sets of devices of one resource that a container may get."""
 
     container: str
     resource: str

@@ -260,7 +260,7 @@ def _choose_near(
 
 
 def _are_links_known(locality: Locality, option: Option) -> bool:
-    """Return whether the machine tells which GPUs are linked, if that matters."""
+    """Return whether the links of the GPUs are known, if they matter."""
     addresses = [locality.find(id_) or "" for pool in option for id_ in pool.ids]
     gpus = [address for address in addresses if locality.devices.get(address) is DeviceKind.GPU]
     take = sum(pool.take for pool in option)

@@ -159,7 +159,7 @@ def _preferred(
     distances: Distances | None,
     budget: WorkBudget,
 ) -> list[NodeSet]:
-    """Return the sets that all inputs prefer, with the fewest nodes, best first; perhaps not all of them."""
+    """Return the sets that all inputs prefer, with the fewest nodes, best first; the list may be incomplete."""
     restricting = [hints.preferred for hints in lists if hints.anywhere is None or not hints.anywhere.preferred]
     if restricting:
         common: Collection[NodeSet] = frozenset.intersection(*restricting)

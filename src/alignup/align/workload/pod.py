@@ -148,7 +148,7 @@ class Pod:
 
     @cached_property
     def ordinary_init(self) -> tuple[str, ...]:
-        """The names of the init containers that are no sidecars: each ends before the next container starts."""
+        """The names of the ordinary init containers: each ends before the next container starts."""
         return tuple([container.name for container in self.init if not container.restartable]) if self.init else ()
 
     @cached_property

@@ -476,7 +476,7 @@ _DEVICE_STRUCT = go_struct("checkpoint.Data", Data=_DEVICE_DATA, Checksum=CHECKS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceEntry:
-    """The devices of one resource that one container holds."""
+    """The devices of one resource in one container."""
 
     uid: str
     container: str

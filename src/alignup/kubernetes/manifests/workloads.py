@@ -191,7 +191,7 @@ class LoadedWorkloads:
 
     @property
     def use_claims(self) -> bool:
-        """Whether there are claims, or pods that name some."""
+        """Whether there are claims, or pods that name claims."""
         return bool(self.claims) or any(workload.pod.uses_claims for workload in self.workloads)
 
 
