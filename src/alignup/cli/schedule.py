@@ -85,7 +85,7 @@ class ScheduleCommandOptions:
     )
     plugin_rules: tuple[str, ...] = plugin_rule_option("any devices near the chosen NUMA nodes")
     record: Path | None = path_option(
-        "DIR", "Record decisions in DIR, to replay them in tests; the files name pods and nodes (docs/scheduling.md)"
+        "DIR", "Record decisions in DIR, to replay in tests; they name pods and nodes (docs/scheduling-operation.md)"
     )
     leader_elect: bool = option(
         "",

@@ -42,7 +42,7 @@ NOT_LEADING = "this process does not lead any more; the next one has to bind the
 
 
 class BindingStep(StrEnum):
-    """What the binding of a pod waits for; see docs/scheduling.md."""
+    """What the binding of a pod waits for; see docs/scheduling-states.md."""
 
     QUEUED = "queued"  #: for other bindings to the node
     GANG = "gang"  #: for bindings of others of its gang

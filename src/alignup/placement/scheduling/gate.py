@@ -67,7 +67,7 @@ QUEUE = "queue"  #: the step in which a pod is read, and put into the queue
 
 
 class GatedPodState(StrEnum):
-    """What a pod behind the gate waits for, from its creation to its binding; see docs/scheduling.md."""
+    """What a pod behind the gate waits for, from its creation to its binding; see docs/scheduling-states.md."""
 
     NOWHERE = "nowhere"  #: not seen yet, bound, gone, or of a scheduler that pods are not released to
     OTHER_GATES = "other gates"  #: for the removal of other gates
